@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Final, assert_never
 
 import httpx
@@ -21,6 +22,7 @@ from turnstile.common.domain.outcomes import Completed, Failed, Outcome, failure
 from turnstile.common.domain.states import Status
 from turnstile.worker.actions import RegisteredAction, registered_action
 from turnstile.worker.context import Context
+from turnstile.worker.lifespan import Lifespan, declared_hooks
 from turnstile.worker.logs import LogTail, printed_to, printing_into_logs
 from turnstile.worker.outcome import OutcomeCatcher
 from turnstile.worker.parameters import parameters_of
@@ -76,6 +78,8 @@ class RunOptions:
     """None: the timeout of the action's definition."""
     cancel_after: str | float | None = None
     """The attempt is cancelled so long after its start, as by an operator."""
+    state: SimpleNamespace | None = None
+    """What `context.state` is. None: what the start hooks make, which are called before the attempt."""
 
 
 def run(action: Any, /, *, options: RunOptions | None = None, **parameters: object) -> Ran:
@@ -114,7 +118,13 @@ async def run_async(action: Any, /, *, options: RunOptions | None = None, **para
     try:
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(printing_into_logs())
-            report = await _runner(registered, definition, stack).run(call)
+            state = options.state
+            if state is None:
+                hooks = Lifespan(declared_hooks())
+                await hooks.start()
+                stack.push_async_callback(hooks.stop)
+                state = hooks.state
+            report = await _runner(registered, definition, stack, state).run(call)
     finally:
         if cancel is not None:
             cancel.cancel()
@@ -136,13 +146,16 @@ def _ran(outcome: Outcome, log: str) -> Ran:
 
 
 def _runner(
-    registered: RegisteredAction, definition: ActionDefinition, stack: contextlib.AsyncExitStack
+    registered: RegisteredAction,
+    definition: ActionDefinition,
+    stack: contextlib.AsyncExitStack,
+    state: SimpleNamespace,
 ) -> Runner:
     match definition.runner:
         case "python":
             if registered.runs_in_loop:
-                return InLoopRunner({definition.ref: registered}, _LIMITS)
-            return _ThreadRunner(registered)
+                return InLoopRunner({definition.ref: registered}, _LIMITS, state)
+            return _ThreadRunner(registered, state)
         case "command":
             supervisor = Supervisor()
             stack.callback(supervisor.close)
@@ -157,8 +170,9 @@ def _runner(
 class _ThreadRunner:
     """Runs a plain function in a thread of this process, as a child process of a worker would."""
 
-    def __init__(self, registered: RegisteredAction) -> None:
+    def __init__(self, registered: RegisteredAction, state: SimpleNamespace) -> None:
         self._registered = registered
+        self._state = state
 
     async def run(self, call: Call) -> RunReport:
         log = call.open_log(_LIMITS.log_bytes_max)
@@ -173,7 +187,9 @@ class _ThreadRunner:
         catcher = OutcomeCatcher(result_bytes_max=_LIMITS.result_bytes_max, write_log=log.write_line)
         printed_to.set(log)
         with catcher:
-            arguments = parameters_of(function).read(call.parameters_json, lambda: _context(call, log))
+            arguments = parameters_of(function).read(
+                call.parameters_json, lambda: _context(call, log, self._state)
+            )
             catcher.returned(function(**arguments))
         return catcher.outcome
 
@@ -188,9 +204,10 @@ class _Thread:
         """Do nothing: the thread is left behind."""
 
 
-def _context(call: Call, log: LogTail) -> Context:
+def _context(call: Call, log: LogTail, state: SimpleNamespace) -> Context:
     return Context(
         call,
+        state=state,
         write_line=log.write_line,
         pass_on=call.log_in_worker,
         stop_reason=lambda: call.stop.stop.reason if call.stop.stop else None,

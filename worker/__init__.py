@@ -9,6 +9,7 @@ async def render(context: Context, customer_id: int) -> dict: ...
 from turnstile.common.domain.errors import PermanentError, TemporaryError
 from turnstile.worker.actions import action, command_action, http_action, rate, use
 from turnstile.worker.context import Context, ExecutionStopped
+from turnstile.worker.lifespan import lifespan, on_start, on_stop
 from turnstile.worker.submitting import Action
 
 __all__ = [
@@ -20,6 +21,9 @@ __all__ = [
     "action",
     "command_action",
     "http_action",
+    "lifespan",
+    "on_start",
+    "on_stop",
     "rate",
     "use",
 ]

@@ -4,6 +4,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from types import SimpleNamespace
+from typing import Any
 
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.worker.logs import attempt_logger
@@ -39,7 +41,10 @@ class Context:
         write_line: Callable[[str], None],
         pass_on: Callable[[int, str], None],
         stop_reason: Callable[[], str | None],
+        state: SimpleNamespace | None = None,
     ) -> None:
+        self.state: Any = SimpleNamespace() if state is None else state
+        """What the start hooks of this process made: `context.state.model`."""
         self.execution_id = invocation.execution_id
         self.attempt = invocation.attempt
         self.action_ref = invocation.action_ref

@@ -10,8 +10,9 @@ from typing import Final
 
 from turnstile.common.database import Database, DatabaseTimeouts
 from turnstile.common.lifecycle import done_before
-from turnstile.common.telemetry.logs import WarningRecorder
+from turnstile.common.telemetry.logs import Episodes, WarningRecorder
 from turnstile.worker.actions import RegisteredAction
+from turnstile.worker.lifespan import Lifespan, declared_hooks
 from turnstile.worker.logs import printing_into_logs
 from turnstile.worker.parameters import schemas_of_function
 from turnstile.worker.protocol import schema_trouble
@@ -21,6 +22,9 @@ from turnstile.worker.session import Session
 from turnstile.worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
+_START_FAILED: Final = Episodes(logger, "start_failed", level=logging.ERROR)
+_START_PAUSE_FIRST_SECONDS: Final = 1.0
+_START_PAUSE_MAX_SECONDS: Final = 30.0
 
 _COMMAND_SECONDS: Final = 10.0
 """A claim or a report that takes longer is repeated on another connection."""
@@ -51,6 +55,10 @@ class WorkerService:
             if action.function is not None
         }
         self._targets = targets
+        # Plain functions run in child processes, which have hooks of their own.
+        has_own_runs = any(action.runs_in_loop for action in actions)
+        self._lifespan = Lifespan(declared_hooks() if has_own_runs else ())
+        self._start_error: str | None = None
         self._database = Database(
             settings.database_url.get_secret_value(),
             application_name="turnstile worker",
@@ -62,6 +70,8 @@ class WorkerService:
 
     def readiness(self) -> dict[str, str | None]:
         """Return for each server None, or why it cannot be used."""
+        if self._start_error is not None:
+            return {"actions": self._start_error}
         if self._session is None:
             return {"database": self._database.last_error, "broker": "not connected"}
         database = self._database.last_error or self._session.registration_error
@@ -76,13 +86,22 @@ class WorkerService:
         limits = RunLimits(
             grace_seconds=settings.stop_grace,
             result_bytes_max=settings.result_bytes_max,
+            child_runs_max=settings.child_runs_max,
+            child_memory_bytes_max=settings.child_memory_max,
             variables_passed=frozenset(settings.child_environment),
         )
         async with Runners(
-            self._actions, self._targets, concurrency=settings.worker_concurrency, limits=limits
+            self._actions,
+            self._targets,
+            concurrency=settings.worker_concurrency,
+            child_processes=settings.child_processes,
+            limits=limits,
+            state=self._lifespan.state,
         ) as runners:
             asyncio.get_running_loop().set_default_executor(runners.in_loop.threads)
             try:
+                # A stop that comes first ends the loop below before its first turn.
+                await done_before(self._started(), stop)
                 await done_before(self._database.open(), stop)
                 with printing_into_logs():
                     while not stop.is_set():
@@ -98,4 +117,27 @@ class WorkerService:
                         self._start_notes.clear()
             finally:
                 await self._database.close()
+                await self._stopped()
         logger.info("stopped")
+
+    async def _started(self) -> None:
+        """Call the start hooks, if this process runs actions; repeat them until they succeed."""
+        pause_seconds = _START_PAUSE_FIRST_SECONDS
+        while True:
+            try:
+                await self._lifespan.start()
+            except Exception as error:  # noqa: BLE001  (logged with its traceback)
+                self._start_error = f"a start hook failed: {type(error).__name__}: {error}"
+                _START_FAILED.broke(type(error).__name__, error)
+            else:
+                self._start_error = None
+                _START_FAILED.works("start")
+                return
+            await asyncio.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, _START_PAUSE_MAX_SECONDS)
+
+    async def _stopped(self) -> None:
+        try:
+            await self._lifespan.stop()
+        except Exception:
+            logger.exception("stop_hook_failed")

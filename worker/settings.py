@@ -45,4 +45,19 @@ class WorkerSettings(CommonSettings):
         description="TURNSTILE_* variables that plain functions and commands inherit, comma-separated."
         " Default: none.",
     )
+    child_processes: int | None = Field(
+        default=None,
+        ge=1,
+        le=10_000,
+        description="Maximum number of child processes for plain functions. Default: TURNSTILE_WORKER_CONCURRENCY.",
+    )
+    child_runs_max: int | None = Field(
+        default=None, ge=1, description="A child process is replaced after so many runs. Default: never."
+    )
+    child_memory_max: int | None = Field(
+        default=None,
+        ge=1,
+        description="A child process is replaced after a run that leaves it with more bytes of memory than this."
+        " Default: never.",
+    )
     database_connections: int = Field(default=3, ge=1, le=100, description="Size of the connection pool.")

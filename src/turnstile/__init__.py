@@ -36,6 +36,9 @@ if TYPE_CHECKING:
         action,
         command_action,
         http_action,
+        lifespan,
+        on_start,
+        on_stop,
         rate,
         use,
     )
@@ -56,6 +59,9 @@ __all__ = [
     "command_action",
     "current_client",
     "http_action",
+    "lifespan",
+    "on_start",
+    "on_stop",
     "rate",
     "submit_in",
     "submit_in_async",
@@ -64,7 +70,7 @@ __all__ = [
 ]
 
 _OF_WORKER = {"Action", "Context", "PermanentError", "TemporaryError"}
-_OF_WORKER |= {"action", "command_action", "http_action", "rate", "use"}
+_OF_WORKER |= {"action", "command_action", "http_action", "lifespan", "on_start", "on_stop", "rate", "use"}
 _MODULES = {name: "turnstile.worker" if name in _OF_WORKER else "turnstile.client" for name in __all__}
 
 # Hidden from type checkers, for which it would make every name exist.

@@ -151,6 +151,10 @@ class RunLimits:
     """Between terminate and kill."""
     result_bytes_max: int = 1024 * 1024
     log_bytes_max: int = _LOG_BYTES_MAX
+    child_runs_max: int | None = None
+    """Runs after which a child process is replaced."""
+    child_memory_bytes_max: int | None = None
+    """Resident memory above which a child process is replaced after a run."""
     variables_passed: frozenset[str] = frozenset()
     """The `TURNSTILE_*` variables that the processes of runs may see; they see no others."""
 

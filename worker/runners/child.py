@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from turnstile.common.domain.outcomes import Completed, Failed
+from turnstile.worker.lifespan import declared_hooks
 from turnstile.worker.logs import WORKER_LOG, LogTail
 from turnstile.worker.outcome import failed
 from turnstile.worker.runners.base import (
@@ -45,6 +46,8 @@ _START_SECONDS: Final = 60.0
 """Longest start of a child: an interpreter and the imports of the user's modules."""
 _LAST_FRAME_SECONDS: Final = 1.0
 _DYING_SECONDS: Final = 3.0
+_LEAVE_SECONDS: Final = 5.0
+"""For the hooks of an idle process that ends."""
 _FRAME_BYTES_SPARE: Final = 1024 * 1024
 """For all of a frame but its result."""
 
@@ -71,6 +74,7 @@ class Child:
         self._reader = reader
         self._writer = writer
         self._is_fresh = True
+        self._runs = 0
 
     @classmethod
     async def start(cls, targets: Sequence[str], *, limits: RunLimits, supervisor: Supervisor) -> Self:
@@ -121,6 +125,15 @@ class Child:
         """Whether it can take another call."""
         return self._is_fresh and self._group.is_alive
 
+    def is_worn(self, limits: RunLimits) -> bool:
+        """Whether it has run enough, or has grown too large, to take another call."""
+        if limits.child_runs_max is not None and self._runs >= limits.child_runs_max:
+            return True
+        return (
+            limits.child_memory_bytes_max is not None
+            and _memory_bytes(self._group.pid) > limits.child_memory_bytes_max
+        )
+
     async def ready(self, log: LogTail) -> Failed | Stop | None:
         """Wait until the actions are loaded; return why that failed, if it did."""
         self._output.sink = log.write
@@ -144,6 +157,7 @@ class Child:
         # Output of a thread of the previous run, since that run ended, is discarded.
         self._output.drain()
         self._output.sink = log.write
+        self._runs += 1
         try:
             self._send(invoke)
             while True:
@@ -170,6 +184,12 @@ class Child:
         """End it now."""
         self._is_fresh = False
         self._group.kill()
+
+    async def leave(self) -> None:
+        """Let it call its hooks for the end of the process, for a while; it runs nothing."""
+        self._is_fresh = False
+        self._send(StopRequested(reason="the process is no longer needed"))
+        await asyncio.wait({self._group.ended}, timeout=_LEAVE_SECONDS)
 
     async def close(self) -> None:
         """End it and everything of it."""
@@ -244,7 +264,7 @@ class ChildRunner:
             try:
                 ended = await self._run_in(child, call, log)
             finally:
-                if child.is_usable:
+                if child.is_usable and not child.is_worn(self._limits):
                     self._idle.append(child)
                 else:
                     await self._retire(child)
@@ -252,7 +272,9 @@ class ChildRunner:
 
     async def close(self) -> None:
         """End all processes, including those that still run something."""
-        self._idle.clear()
+        idle, self._idle = self._idle, []
+        if declared_hooks():
+            await asyncio.gather(*(child.leave() for child in idle if child.is_usable))
         for child in self._all:
             # All are killed first, so that they end at the same time.
             child.kill()
@@ -296,8 +318,19 @@ class ChildRunner:
                 await self._retire(child)
 
     async def _retire(self, child: Child) -> None:
+        if child.is_usable and declared_hooks():
+            await child.leave()
         self._all.discard(child)
         await child.close()
+
+
+def _memory_bytes(pid: int) -> int:
+    """Return the resident memory of a process; 0 where the system does not tell."""
+    try:
+        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+    except (OSError, IndexError):
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _discard(data: bytes) -> None:

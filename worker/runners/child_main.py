@@ -19,6 +19,7 @@ from typing import Any, Final
 from turnstile.common.domain.outcomes import Completed, Failed
 from turnstile.worker.actions import ActionsNotFound, RegisteredAction, action_from_entrypoint, load_actions
 from turnstile.worker.context import Context
+from turnstile.worker.lifespan import Lifespan, declared_hooks
 from turnstile.worker.logs import clipped, line_formatter
 from turnstile.worker.outcome import OutcomeCatcher
 from turnstile.worker.parameters import parameters_of
@@ -47,11 +48,17 @@ class _Child:
         self._actions: dict[str, RegisteredAction] = {}
         self._by_entrypoint: dict[str | None, RegisteredAction] = {}
         self._terminated = False
+        self._lifespan = Lifespan(())
+        self._loop: asyncio.Runner | None = None
         # A handler, not SIG_IGN: programs that an action starts must have the default.
         signal.signal(signal.SIGTERM, self._on_sigterm)
 
     def load(self, targets: list[str]) -> None:
         self._actions = {found.definition.ref: found for found in load_actions(*targets)} if targets else {}
+        if hooks := declared_hooks():
+            self._lifespan = Lifespan(hooks)
+            self._loop = asyncio.Runner()
+            self._loop.run(self._lifespan.start())
 
     def serve(self) -> None:
         """Run each call, until a stop is requested; raises WorkerGone at the worker's end."""
@@ -60,6 +67,12 @@ class _Child:
             outcome = self._outcome(message)
             _flush()
             self._channel.send(Ended(outcome=outcome))
+
+    def close(self) -> None:
+        """Call the hooks for the end of the process."""
+        if self._loop is not None:
+            with self._loop as loop:
+                loop.run(self._lifespan.stop())
 
     def _outcome(self, invoke: Invoke) -> Completed | Failed:
         catcher = OutcomeCatcher(result_bytes_max=self._setup.result_bytes_max, write_log=_write_line)
@@ -72,7 +85,13 @@ class _Child:
         return catcher.outcome
 
     def _context(self, invoke: Invoke) -> Context:
-        return Context(invoke, write_line=_write_line, pass_on=self._pass_on, stop_reason=self._stop_reason)
+        return Context(
+            invoke,
+            write_line=_write_line,
+            pass_on=self._pass_on,
+            stop_reason=self._stop_reason,
+            state=self._lifespan.state,
+        )
 
     def _action(self, invoke: Invoke) -> RegisteredAction:
         # Declared actions take precedence, as in the worker; a changed entrypoint is another function.
@@ -151,7 +170,10 @@ def main(arguments: list[str]) -> int:
         channel.send(Loaded(error=error))
         if error is not None:
             return 1
-        child.serve()
+        try:
+            child.serve()
+        finally:
+            child.close()
     except WorkerGone:
         pass
     return 0

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar
+from types import SimpleNamespace
 from typing import Any, Final, ParamSpec, TypeVar
 
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
@@ -72,7 +73,14 @@ class ActionThreads(ThreadPoolExecutor):
 class InLoopRunner:
     """Runs the async functions among `actions`."""
 
-    def __init__(self, actions: Mapping[str, RegisteredAction], limits: RunLimits) -> None:
+    def __init__(
+        self,
+        actions: Mapping[str, RegisteredAction],
+        limits: RunLimits,
+        state: SimpleNamespace | None = None,
+    ) -> None:
+        """`state` is what the contexts of all attempts show as theirs."""
+        self._state = state
         self._actions = actions
         self._limits = limits
         # The event loop holds tasks weakly: without this, one could be collected while it runs.
@@ -127,7 +135,9 @@ class InLoopRunner:
         printed_to.set(log)
         catcher = OutcomeCatcher(result_bytes_max=self._limits.result_bytes_max, write_log=log.write_line)
         with catcher:
-            arguments = parameters_of(function).read(call.parameters_json, lambda: _context(call, log))
+            arguments = parameters_of(function).read(
+                call.parameters_json, lambda: _context(call, log, self._state)
+            )
             catcher.returned(await function(**arguments))
         task = asyncio.current_task()
         if task is not None and task.cancelling():
@@ -144,9 +154,10 @@ def _started(run: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
     return asyncio.create_task(run, name=name)
 
 
-def _context(call: Call, log: LogTail) -> Context:
+def _context(call: Call, log: LogTail, state: SimpleNamespace | None) -> Context:
     return Context(
         call,
+        state=state,
         write_line=log.write_line,
         pass_on=call.log_in_worker,
         stop_reason=lambda: call.stop.stop.reason if call.stop.stop else None,

@@ -1,7 +1,7 @@
 """Creates the runners, and chooses the runner of an action."""
 
 from collections.abc import Sequence
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Literal, Self, assert_never
 
 import httpx
@@ -24,9 +24,11 @@ class Runners:
         targets: Sequence[str],
         *,
         concurrency: int,
+        child_processes: int | None = None,
         limits: RunLimits,
+        state: SimpleNamespace | None = None,
     ) -> None:
-        """`targets` are the modules that `actions` were loaded from: child processes load them again."""
+        """`state` is what the start hooks of this process make. `targets` are the modules that `actions` were loaded from: child processes load them again."""
         self.supervisor = Supervisor()
         # The worker's concurrency is the limit. The pool has none: a request that is stopped while it
         # connects never leaves the pool (httpcore 1.0), so any limit would be used up in time.
@@ -34,8 +36,10 @@ class Runners:
         self._client = httpx.AsyncClient(limits=pool, follow_redirects=False)
         async_actions = {found.definition.ref: found for found in actions if found.runs_in_loop}
         self._async_refs = frozenset(async_actions)
-        self.in_loop = InLoopRunner(async_actions, limits)
-        self._child = ChildRunner(targets, size=concurrency, limits=limits, supervisor=self.supervisor)
+        self.in_loop = InLoopRunner(async_actions, limits, state)
+        self._child = ChildRunner(
+            targets, size=child_processes or concurrency, limits=limits, supervisor=self.supervisor
+        )
         self._command = CommandRunner(limits, self.supervisor)
         self._http = HttpRunner(limits, self._client)
 

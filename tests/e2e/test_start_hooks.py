@@ -1,0 +1,59 @@
+"""`on_start`, `lifespan` and `on_stop`: once per process, before the first attempt and after the last."""
+
+from collections import Counter
+from pathlib import Path
+
+import httpx
+
+from tests.e2e.started_actions import FOLDER
+from tests.support.environment import StartEnvironment
+from tests.support.processes import Service
+from tests.support.traffic import until
+
+MODULE = "tests.e2e.started_actions"
+
+
+def noted(folder: Path) -> Counter[str]:
+    """How often each hook was called, over all processes."""
+    return Counter(line.split()[0] for line in (folder / "hooks").read_text().splitlines())
+
+
+async def test_each_process_starts_once_and_ends_once(start_env: StartEnvironment, tmp_path: Path) -> None:
+    (tmp_path / "model").write_text("large")
+    settings = {FOLDER: str(tmp_path), "TURNSTILE_CHILD_PROCESSES": "1", "TURNSTILE_CHILD_RUNS_MAX": "3"}
+    async with start_env(actions=MODULE, settings=settings) as env:
+        ids = await env.submit_many([{"action_ref": ref} for ref in ("started.async", "started.plain")] * 6)
+        assert await env.ended(*ids) == ["completed"] * 12
+        results = [(await env.get(execution_id))["result"] for execution_id in ids]
+        assert {tuple(result[:2]) for result in results} == {("large", "open")}
+        # One process for the async action; a child for each three runs of the plain one.
+        assert [len({result[2] for result in results[kind::2]}) for kind in (0, 1)] == [1, 2]
+        assert noted(tmp_path)["start"] == 3
+        assert await env.worker.stop() == 0
+    assert noted(tmp_path) == {"start": 3, "closed": 3, "stop": 3}
+
+
+async def test_a_failing_start_is_shown_and_repeated_until_it_succeeds(
+    start_env: StartEnvironment, tmp_path: Path
+) -> None:
+    async with start_env(workers=0, settings={FOLDER: str(tmp_path)}) as env:
+        worker = await env.system.launch_worker(MODULE)
+        await until(lambda: worker.log.exists() and "start_failed" in worker.log.read_text(), "the failure")
+        await _until_unready(worker, "a start hook failed: FileNotFoundError")
+        (tmp_path / "model").write_text("found")
+        await worker.ready()
+        execution_id = await env.submit("started.async")
+        assert await env.ended(execution_id) == ["completed"]
+        assert worker.log.read_text().count("start_failed") == 2  # the failures, and their end
+
+
+async def _until_unready(service: Service, reason: str) -> None:
+    async def named() -> bool:
+        try:
+            async with httpx.AsyncClient() as http:
+                parts = (await http.get(f"{service.http_url}/readyz")).json()["parts"]
+        except httpx.HTTPError:
+            return False
+        return reason in (parts.get("actions") or "")
+
+    await until(named, f"/readyz with {reason}", deadline_seconds=20)
