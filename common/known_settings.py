@@ -34,7 +34,7 @@ _NAMES: Final[Mapping[str, str]] = {
 }
 """The variables by the part that reads or sets them; a test compares them with the settings of all parts."""
 KNOWN: Final = frozenset(PREFIX + name for names in _NAMES.values() for name in names.split())
-_CHILD_ENVIRONMENT: Final = "TURNSTILE_CHILD_ENVIRONMENT"
+_CHILD_ENVIRONMENT: Final = "TURNSTILE_CHILD_ENVIRONMENT TURNSTILE_CHILD_MEMORY_MAX TURNSTILE_CHILD_PROCESSES TURNSTILE_CHILD_RUNS_MAX"
 # Kubernetes sets these in every pod for a service called turnstile or turnstile-executor.
 _SERVICE_LINK: Final = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?$")
 _SERVICE_LINK_URL: Final = re.compile(r"(tcp|udp|sctp)://")

@@ -79,7 +79,7 @@ class RunOptions:
     cancel_after: str | float | None = None
     """The attempt is cancelled so long after its start, as by an operator."""
     state: SimpleNamespace | None = None
-    """What `context.state` is. None: what the start hooks make, which are called before the attempt."""
+    """What `context.state` is. None: what the start hooks of the action's package make, called before it."""
 
 
 def run(action: Any, /, *, options: RunOptions | None = None, **parameters: object) -> Ran:
@@ -120,7 +120,8 @@ async def run_async(action: Any, /, *, options: RunOptions | None = None, **para
             stack.enter_context(printing_into_logs())
             state = options.state
             if state is None:
-                hooks = Lifespan(declared_hooks())
+                package = registered.module.partition(".")[0]
+                hooks = Lifespan([hook for hook in declared_hooks() if hook.package == package])
                 await hooks.start()
                 stack.push_async_callback(hooks.stop)
                 state = hooks.state

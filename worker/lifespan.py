@@ -21,6 +21,11 @@ class Hook:
     kind: Literal["start", "stop", "lifespan"]
     function: Callable[..., Any]
 
+    @property
+    def package(self) -> str:
+        """The top-level package that declares it."""
+        return self.function.__module__.partition(".")[0]
+
 
 _declared: Final[list[Hook]] = []
 """Every hook of this process, in the order of declaration."""
@@ -29,9 +34,9 @@ _declared: Final[list[Hook]] = []
 def on_start(function: F) -> F:
     """Call the decorated function once per process, before its first attempt.
 
-    It takes the state, a namespace that all attempts see as `context.state`, or nothing; it may be `async`. If
-    it raises, the process takes no attempts: a worker calls it again after a pause, and an attempt in a child
-    process fails with the error.
+    It takes the state, a namespace that all attempts see as `context.state`, or nothing; it may be `async`.
+    If it raises, the process takes no attempts: a worker calls it again after a pause, and an attempt in a
+    child process fails with the error.
     """
     _declared.append(Hook(kind="start", function=function))
     return function
@@ -47,7 +52,7 @@ def on_stop(function: F) -> F:
 
 
 def lifespan(function: F) -> F:
-    """Enter the context manager that the decorated function returns, once per process, and leave it at the end.
+    """Enter the context manager that the decorated function returns, once per process; leave it at the end.
 
     Both kinds are possible: `@lifespan` above `@contextmanager` or `@asynccontextmanager`.
     """

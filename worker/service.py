@@ -128,7 +128,7 @@ class WorkerService:
                 await self._lifespan.start()
             except Exception as error:  # noqa: BLE001  (logged with its traceback)
                 self._start_error = f"a start hook failed: {type(error).__name__}: {error}"
-                _START_FAILED.broke(type(error).__name__, error)
+                _START_FAILED.broke("start", error)
             else:
                 self._start_error = None
                 _START_FAILED.works("start")

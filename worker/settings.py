@@ -49,7 +49,8 @@ class WorkerSettings(CommonSettings):
         default=None,
         ge=1,
         le=10_000,
-        description="Maximum number of child processes for plain functions. Default: TURNSTILE_WORKER_CONCURRENCY.",
+        description="Maximum number of child processes for plain functions."
+        " Default: TURNSTILE_WORKER_CONCURRENCY.",
     )
     child_runs_max: int | None = Field(
         default=None, ge=1, description="A child process is replaced after so many runs. Default: never."
@@ -57,7 +58,7 @@ class WorkerSettings(CommonSettings):
     child_memory_max: int | None = Field(
         default=None,
         ge=1,
-        description="A child process is replaced after a run that leaves it with more bytes of memory than this."
+        description="A child process is replaced after a run that leaves it with more bytes of memory."
         " Default: never.",
     )
     database_connections: int = Field(default=3, ge=1, le=100, description="Size of the connection pool.")

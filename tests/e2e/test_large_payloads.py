@@ -113,6 +113,7 @@ async def _define_noop(database_url: str) -> None:
     await database.close()
 
 
+@pytest.mark.whole
 @sizes("count", short=150, whole=500)
 async def test_large_results_that_end_together_are_in_memory_once_each_and_all_are_stored(
     start_env: StartEnvironment, count: int

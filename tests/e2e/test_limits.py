@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.proof.history.event_log import slots_logged
 from tests.support.environment import ACTIONS, Environment, StartEnvironment
@@ -20,6 +21,7 @@ IDLE_SECONDS_MAX = 1.0
 NO_WATCHDOG = {"TURNSTILE_WATCHDOG_INTERVAL": "1h"}
 
 
+@pytest.mark.whole
 @sizes("count", short=1_500, whole=5_000)
 async def test_four_replicas_that_start_cold_into_a_full_queue_never_overshoot(
     start_env: StartEnvironment, tmp_path: Path, count: int

@@ -5,6 +5,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.support.environment import StartEnvironment, running_environment, until_logged
 from tests.support.history import peak_runs, runs_in, started_in
 from tests.support.processes import Service
@@ -23,6 +25,7 @@ ONE_AT_A_TIME = {
 }
 
 
+@pytest.mark.whole
 async def test_a_run_of_several_acknowledgement_timeouts_runs_once_and_so_do_its_neighbours(
     own_servers: Callable[..., LocalServers], tmp_path: Path
 ) -> None:

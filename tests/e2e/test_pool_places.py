@@ -38,7 +38,7 @@ def with_places(places: int) -> dict[str, str]:
     return {"TURNSTILE_WORKER_CONCURRENCY": str(places)}
 
 
-@pytest.mark.parametrize("workers", [1, 5])
+@pytest.mark.parametrize("workers", [1, pytest.param(5, marks=pytest.mark.whole)])
 async def test_sixty_runs_of_one_action_on_ten_places_delay_another_action_by_one_run(
     start_env: StartEnvironment, tmp_path: Path, workers: int
 ) -> None:
@@ -64,6 +64,7 @@ async def test_sixty_runs_of_one_action_on_ten_places_delay_another_action_by_on
         await no_miscount(env)
 
 
+@pytest.mark.whole
 async def test_the_work_goes_on_while_workers_and_executors_join_drain_and_die(
     start_env: StartEnvironment, tmp_path: Path
 ) -> None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from statistics import median
 
+import pytest
+
 from tests.support.environment import Environment, StartEnvironment
 from tests.support.proxy import CLEAR, LinkState, Proxy
 from tests.support.traffic import until
@@ -26,6 +28,7 @@ class Estimate:
     latest: datetime
 
 
+@pytest.mark.whole
 async def test_under_a_steady_load_four_of_five_start_when_it_was_expected(
     start_env: StartEnvironment, amqp_url: str
 ) -> None:

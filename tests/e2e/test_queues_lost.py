@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import aio_pika
+import pytest
 
 from tests.e2e.test_restarts import admission_blocked
 from tests.support.environment import StartEnvironment
@@ -33,6 +34,7 @@ UNKNOWN = 10**12
 UNCONSUMED = (EXECUTOR_RETRY, WORKER_RETRY, DEAD_LETTERS)
 
 
+@pytest.mark.whole
 async def test_every_queue_behind_the_requests_can_be_purged_and_deleted_under_load_at_the_cost_of_time(
     start_env: StartEnvironment, tmp_path: Path
 ) -> None:

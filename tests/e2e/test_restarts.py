@@ -121,6 +121,7 @@ async def test_a_second_signal_ends_a_worker_at_once_whatever_it_runs(
         assert await asyncio.wait_for(it.worker.process.wait(), 10) == EXIT_NOT_STOPPED
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(240)
 async def test_of_four_executors_each_admitter_killed_or_paused_is_replaced_within_seconds_down_to_the_last(
     start_env: StartEnvironment, tmp_path: Path

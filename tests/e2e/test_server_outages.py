@@ -44,6 +44,7 @@ async def urls(own: LocalServers, request: pytest.FixtureRequest) -> tuple[str, 
     return database_url, own.rabbitmq.create_vhost(name)
 
 
+@pytest.mark.whole
 async def test_a_database_that_restarts_crashes_and_ends_sessions_costs_nothing_but_time(
     own: LocalServers, urls: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -92,6 +93,7 @@ async def test_a_database_frozen_or_gone_for_longer_than_a_lease_ends_no_work_an
         await _no_worker_was_lost(env.history)
 
 
+@pytest.mark.whole
 @sizes("thorough", short=False, whole=True)
 @pytest.mark.timeout(240)
 async def test_a_broker_that_cuts_blocks_freezes_crashes_and_restarts_costs_nothing_but_time(

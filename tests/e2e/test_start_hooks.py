@@ -5,12 +5,13 @@ from pathlib import Path
 
 import httpx
 
-from tests.e2e.started_actions import FOLDER
 from tests.support.environment import StartEnvironment
 from tests.support.processes import Service
 from tests.support.traffic import until
 
+# Not imported: its hooks would be those of this process, too.
 MODULE = "tests.e2e.started_actions"
+FOLDER = "STARTED_ACTIONS_FOLDER"
 
 
 def noted(folder: Path) -> Counter[str]:

@@ -10,6 +10,7 @@ import pytest
 GATED = frozenset({"units_held", "passed_in_order", "rate_kept"})
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(400)
 async def test_a_smoke_run_passes_and_leaves_a_report(tmp_path: Path) -> None:
     folder = tmp_path / "report"

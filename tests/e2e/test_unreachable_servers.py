@@ -223,7 +223,7 @@ async def test_an_unreachable_server_fills_no_log_and_its_return_is_logged(
             link.state = LinkState(refuses=True)
             # Longer than a lease, so that the worker registers again; everything that can fail repeats often.
             with suppress(TimeoutError):
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(4):
                     while True:
                         for path in ("/metrics", "/api/v1/queues", "/api/v1/executions", "/readyz"):
                             with suppress(httpx.HTTPError):

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import asyncpg
+import pytest
 from pydantic_core import from_json, to_json
 
 from tests.support.environment import StartEnvironment
@@ -27,6 +28,7 @@ ON_MESSAGES_ALONE = {
 """Nothing is published again: only the one message that the test sends has an effect."""
 
 
+@pytest.mark.whole
 async def test_installing_the_same_or_a_newer_protocol_under_load_loses_nothing(
     start_env: StartEnvironment, database_url: str, tmp_path: Path
 ) -> None:

@@ -28,7 +28,10 @@ class Runners:
         limits: RunLimits,
         state: SimpleNamespace | None = None,
     ) -> None:
-        """`state` is what the start hooks of this process make. `targets` are the modules that `actions` were loaded from: child processes load them again."""
+        """`targets` are the modules that `actions` were loaded from: child processes load them again.
+
+        `state` is what the start hooks of this process make.
+        """
         self.supervisor = Supervisor()
         # The worker's concurrency is the limit. The pool has none: a request that is stopped while it
         # connects never leaves the pool (httpcore 1.0), so any limit would be used up in time.

@@ -43,11 +43,22 @@ function route() {
   for (const [pattern, show, title, tab] of SCREENS) {
     const match = pattern.exec(here);
     if (!match) continue;
-    const named = Object.entries(match.groups ?? {}).map(([name, value]) => [name, decodeURIComponent(value)]);
+    const named = Object.entries(match.groups ?? {}).map(([name, value]) => [name, decoded(value)]);
     open(show, { ...Object.fromEntries(named), parameters }, title, tab, here);
     return;
   }
+  shown?.abort();
+  document.title = "Page not found · Turnstile";
   main.replaceChildren(el("h1", {}, "Page not found"), el("p", {}, el("a", { href: "#/queues" }, "Go to queues")));
+}
+
+/** A part of the address; as it is, if it is no encoded text. */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
 }
 
 function open(show, place, title, tab, here) {

@@ -128,6 +128,16 @@ async def test_former_addresses_lead_to_the_same_screens(page: Page, env: Enviro
     assert page.url.endswith("/#/queues/moved?key=x")
 
 
+async def test_an_address_that_cannot_be_read_leaves_no_screen_behind(page: Page, env: Environment) -> None:
+    await page.goto("/#/queues")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Queues")
+    await page.goto("/#/queues/%")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("%")
+    await page.goto("/#/nowhere")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Page not found")
+    assert await page.title() == "Page not found · Turnstile"
+
+
 async def test_times_are_relative_with_the_exact_one_as_tooltip(page: Page, env: Environment) -> None:
     execution_id = await env.submit("noop")
     await env.ended(execution_id)

@@ -31,7 +31,10 @@ async def system(local_binaries: None) -> AsyncIterator[tuple[Environment, Postg
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", TRIALS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.whole] if index else []) for index, name in enumerate(TRIALS)],
+)
 async def test_a_killed_database_server_loses_no_execution_and_starts_none_twice(
     system: tuple[Environment, PostgresServer], name: str
 ) -> None:

@@ -38,11 +38,21 @@ def check(sections: list[Section]) -> None:
     assert markdown(sections)
 
 
-@pytest.mark.parametrize("part", [name for name in PARTS if name != "pressure"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        pytest.param(
+            name, marks=[pytest.mark.whole] if name in ("gates", "keys", "limit-bound", "replicas") else []
+        )
+        for name in PARTS
+        if name != "pressure"
+    ],
+)
 async def test_a_part_measures_every_row(servers: Servers, part: str) -> None:
     check(await PARTS[part](system.Servers(postgresql=servers.postgresql, rabbitmq=servers.rabbitmq), TINY))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("condition", [pressure.snapshot_open, pressure.overload])
 async def test_a_condition_is_compared_with_the_run_before_it(
     servers: Servers, condition: Callable[[system.Servers, Sizes], Awaitable[Section]]
@@ -55,6 +65,7 @@ async def test_a_condition_is_compared_with_the_run_before_it(
     assert rows.get("slots above the limit", MET).meets_aims()
 
 
+@pytest.mark.whole
 async def test_the_load_ends_beside_every_neighbour(own_servers: Callable[..., LocalServers]) -> None:
     # Servers of its own: a neighbour takes all connections.
     section = await pressure.neighbours(system.Servers.of(own_servers()), TINY)

@@ -28,7 +28,8 @@ def hook(kind: Any, name: str, *, fails: bool = False) -> Hook:
         yield
         CALLS.append(f"end of {name}")
 
-    return Hook(kind=kind, function={"start": plain, "stop": waiting, "lifespan": held}[kind])
+    functions: dict[str, Any] = {"start": plain, "stop": waiting, "lifespan": held}
+    return Hook(kind=kind, function=functions[kind])
 
 
 @pytest.fixture(autouse=True)
