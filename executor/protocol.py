@@ -81,6 +81,18 @@ class RefreshedPools(NamedTuple):
     """Pools whose count of held places was wrong."""
 
 
+class SubmissionPage(NamedTuple):
+    """Committed submissions in the order of their tickets, and what is known about those before and after."""
+
+    submissions: list["StoredSubmission"]
+    newest_ticket: int
+    """The newest ticket that was drawn before the page was read."""
+    oldest_ticket: int | None
+    """Of all submissions that were read, also of those that are too young for the page."""
+    entering: frozenset[str] | None
+    """Transactions that had drawn tickets up to the newest and had not ended; None if not asked for."""
+
+
 class StoredSubmission(NamedTuple):
     """A committed submission of a database session."""
 
@@ -255,19 +267,26 @@ class ExecutorProtocol:
         *,
         passed_refs: Sequence[str],
         min_age_seconds: float,
-    ) -> tuple[int, list[StoredSubmission]]:
-        """Return the newest ticket that was drawn so far, and the next submissions in their order."""
+        with_entering: bool,
+    ) -> SubmissionPage:
+        """Return the next submissions from this ticket on, without those of the actions `passed_refs`."""
         row = await self._row(
-            "SELECT * FROM turnstile.next_submissions($1, $2, $3, $4, $5)",
+            "SELECT * FROM turnstile.next_submissions($1, $2, $3, $4, $5, $6)",
             from_ticket,
             rows_max,
             bytes_max,
             list(passed_refs),
             min_age_seconds,
+            with_entering,
         )
         columns = (row["tickets"] or [], row["request_ids"] or [], row["requests"], row["traceparents"])
         found = zip(*columns, strict=True) if row["tickets"] else ()
-        return row["newest_ticket"], [StoredSubmission(*each) for each in found]
+        return SubmissionPage(
+            submissions=[StoredSubmission(*each) for each in found],
+            newest_ticket=row["newest_ticket"],
+            oldest_ticket=row["oldest_ticket"],
+            entering=None if row["entering"] is None else frozenset(row["entering"]),
+        )
 
     async def reject_submissions(self, rejected: Sequence[tuple[int, str, str]]) -> None:
         """Delete these submissions by ticket, each with its code and message."""

@@ -1,6 +1,6 @@
 """Admits what database sessions submit in their own transactions, in the order of their commits.
 
-In: committed rows of `turnstile.submit`, announced by NOTIFY or found by a look once a second. Out:
+In: committed rows of `turnstile.submit`, announced by NOTIFY or found by a poll once a second. Out:
 executions, offers, and for what is refused a reason and a dead letter. One executor leads, by an advisory
 lock of its session; another one takes what the leader leaves for too long. The locks of the rows make one
 execution of each submission (P5), whoever admits it. While submissions arrive the leader reads every few
@@ -34,25 +34,23 @@ from turnstile.executor.metrics import DEAD_LETTERED
 from turnstile.executor.protocol import StoredSubmission
 from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.results import Accepted, Admission, Rejected, is_blocked
+from turnstile.executor.submission_line import SubmissionLine
 
 logger = logging.getLogger(__name__)
 
 CHANNEL: Final = "turnstile_submissions"
-_LOOK_SECONDS: Final = 1.0
-"""Pause between two looks without a notification, and between two tries to lead."""
+_POLL_SECONDS: Final = 1.0
+"""Pause between two polls without a notification, and between two tries to lead."""
 _BUSY_PAUSE_SECONDS: Final = 0.004
-"""Pause between two looks while submissions arrive."""
+"""Pause between two polls while submissions arrive."""
 _BUSY_SECONDS: Final = 0.25
-"""How long after the last submission the leader still looks without a notification."""
+"""How long after the last submission the leader still polls without a notification."""
 _LEFT_SECONDS: Final = 2.0
 """The leader is late: another executor takes what was submitted longer ago."""
-_COMMIT_SECONDS: Final = 2.0
-"""Between its ticket and its commit a transaction takes less; a sweep finds those that take longer."""
-_SWEEP_SECONDS: Final = 5.0
 _CONNECT_SECONDS: Final = 5.0
 _COMMAND_SECONDS: Final = 5.0
 _PAGES_MAX: Final = 20
-"""Pages behind submissions whose queues other sessions hold, before a look begins anew."""
+"""Pages behind submissions whose queues other sessions hold, before a poll begins anew."""
 
 
 class SubmissionListener:
@@ -73,12 +71,11 @@ class SubmissionListener:
         self._dispatcher = dispatcher
         self._batch_max = batch_max
         self._parameters_bytes_max = parameters_bytes_max
-        self._line = _Line()
         self._not_admitted = Episodes(logger, "submissions_postponed")
         self._not_listening = Episodes(logger, "submissions_not_heard")
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Admit submissions until `stop` is set; looks that have begun end first."""
+        """Admit submissions until `stop` is set; polls that have begun end first."""
         while not stop.is_set():
             try:
                 async with _Session.open(self._hosts) as session:
@@ -86,51 +83,53 @@ class SubmissionListener:
                     await self._serve(session, stop)
             except (*CONNECTION_ERRORS, asyncpg.PostgresError) as error:
                 self._not_listening.failed("session", reason=str(error) or type(error).__name__)
-                await _first(stop.wait(), seconds=_LOOK_SECONDS)
+                await _first(stop.wait(), seconds=_POLL_SECONDS)
 
     async def _serve(self, session: "_Session", stop: asyncio.Event) -> None:
         clock = asyncio.get_running_loop().time
         leads = False
         found_at = -_BUSY_SECONDS
+        # Of this session: a new one may be on a restored database.
+        line = SubmissionLine()
         while not stop.is_set() and not session.is_closed():
             leads = leads or await session.lock("leader")
             session.woken.clear()
-            if await self._look(min_age_seconds=0.0 if leads else _LEFT_SECONDS):
+            if await self._poll(line, min_age_seconds=0.0 if leads else _LEFT_SECONDS):
                 found_at = clock()
             if not leads:
-                await _first(stop.wait(), seconds=_LOOK_SECONDS)
+                await _first(stop.wait(), seconds=_POLL_SECONDS)
             elif clock() - found_at < _BUSY_SECONDS:
                 session.is_busy = session.is_busy or await session.lock("busy")
                 await _first(stop.wait(), seconds=_BUSY_PAUSE_SECONDS)
             elif session.is_busy:
-                # What was committed before the lock is gone is found by the next look.
+                # What was committed before the lock is gone is found by the next poll.
                 await session.unlock("busy")
                 session.is_busy = False
             else:
                 await session.check()
-                await _first(stop.wait(), session.woken.wait(), seconds=_LOOK_SECONDS)
+                await _first(stop.wait(), session.woken.wait(), seconds=_POLL_SECONDS)
 
-    async def _look(self, *, min_age_seconds: float) -> int:
-        """Decide about all committed submissions; return how many were decided."""
+    async def _poll(self, line: SubmissionLine, *, min_age_seconds: float) -> int:
+        """Decide about all committed submissions that are old enough; return how many were decided."""
         decided = 0
         passed_refs: set[str] = set()
-        from_ticket = self._line.begin()
+        from_ticket, with_entering = line.begin()
         try:
-            for _ in range(_PAGES_MAX):
-                newest_ticket, page = await self._protocol.next_submissions(
+            for number in range(_PAGES_MAX):
+                page = await self._protocol.next_submissions(
                     from_ticket,
                     self._batch_max,
                     BATCH_BYTES_MAX,
                     passed_refs=sorted(passed_refs),
                     min_age_seconds=min_age_seconds,
+                    with_entering=with_entering and number == 0,
                 )
-                if page:
-                    decided += await self._decide(page, passed_refs)
-                else:
-                    # Older ones that are left bound the line.
-                    if not passed_refs and not min_age_seconds:
-                        self._line.emptied(newest_ticket)
+                # Later pages leave out actions, so only the first one shows the oldest ticket.
+                if number == 0:
+                    line.read(page)
+                if not page.submissions:
                     break
+                decided += await self._decide(page.submissions, passed_refs)
         except (Unavailable, asyncpg.PostgresError) as error:
             self._not_admitted.failed("submissions", reason=str(error))
         else:
@@ -191,34 +190,6 @@ class SubmissionListener:
             delivery_key=submission.request_id,
             traceparent=read_traceparent({} if traceparent is None else {"traceparent": traceparent}),
         )
-
-
-class _Line:
-    """From which ticket on submissions are left.
-
-    Rows of decided submissions stay for as long as an old snapshot is open, so each look begins behind them,
-    and a sweep from the first ticket finds those of transactions that took long to commit.
-    """
-
-    def __init__(self) -> None:
-        self._from_ticket = 0
-        self._candidate: tuple[float, int] | None = None
-        self._swept_at = float("-inf")
-
-    def begin(self) -> int:
-        """Return where a look begins."""
-        now = asyncio.get_running_loop().time()
-        if self._candidate is not None and now - self._candidate[0] >= _COMMIT_SECONDS:
-            self._from_ticket, self._candidate = self._candidate[1] + 1, None
-        if now - self._swept_at >= _SWEEP_SECONDS:
-            self._swept_at = now
-            return 0
-        return self._from_ticket
-
-    def emptied(self, newest_ticket: int) -> None:
-        """Note that no submission is left; `newest_ticket` was drawn before that was read."""
-        if self._candidate is None and newest_ticket >= self._from_ticket:
-            self._candidate = (asyncio.get_running_loop().time(), newest_ticket)
 
 
 class _Session:

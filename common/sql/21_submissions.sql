@@ -5,6 +5,7 @@
 -- was committed before another transaction began to commit comes first, and one session's calls keep their order.
 --
 -- The lines are read from a bound in the memory of the executor, so rows that an old snapshot keeps cost nothing (P15).
+-- It rises past a ticket when every transaction that drew it or an earlier one has ended, as the locks named 'entering' show.
 -- No row is shared between sessions: submitting sessions never wait for each other or for an executor.
 
 -- submit: submits an execution if and when this transaction commits. Returns the id of the request, for
@@ -63,8 +64,9 @@ BEGIN
 END
 $$;
 
--- enter_line: gives a submission its ticket as its transaction commits. Notifies the executors, unless one says by its
--- lock that it reads again within milliseconds: a transaction with a notification commits alone.
+-- enter_line: gives a submission its ticket as its transaction commits; until its end, a lock says that the transaction has
+-- one. Notifies the executors, unless one says by its lock that it reads again within milliseconds: a transaction with a
+-- notification commits alone.
 CREATE FUNCTION turnstile.enter_line()
 RETURNS trigger
 LANGUAGE plpgsql
@@ -72,6 +74,8 @@ SECURITY DEFINER
 :settings
 AS $$
 BEGIN
+    -- Before the ticket is drawn. Tried, so that another holder of this lock cannot stop submissions.
+    PERFORM pg_try_advisory_xact_lock_shared(turnstile.submissions_lock('entering'));
     INSERT INTO public.submission_line (request_id, action_ref, request_bytes)
     VALUES (NEW.request_id, NEW.request ->> 'action_ref', octet_length(NEW.request::text));
     IF pg_try_advisory_xact_lock_shared(turnstile.submissions_lock('busy')) THEN
@@ -85,7 +89,7 @@ CREATE CONSTRAINT TRIGGER enter_line AFTER INSERT ON public.submission
 DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION turnstile.enter_line();
 
 -- submissions_lock: the key of an advisory lock of an executor's session: 'leader', of the one that admits submissions;
--- 'busy', while it reads them again without a notification.
+-- 'busy', while it reads them again without a notification. 'entering': of each transaction that has tickets, until its end.
 CREATE FUNCTION turnstile.submissions_lock(in_name text)
 RETURNS bigint
 LANGUAGE sql
@@ -94,24 +98,37 @@ AS $$ SELECT hashtextextended('turnstile.submissions.' || in_name, 0) $$;
 
 -- next_submissions: the next committed submissions from this ticket on, at most `in_limit` and about `in_bytes`, without
 -- those of actions in `in_passed_refs`, and only those that were called for at least `in_min_age_seconds` ago.
--- `newest_ticket`: the newest that was drawn before they were read.
+-- `newest_ticket`: the newest that was drawn before they were read. `oldest_ticket`: of all that were read, also of those
+-- that are too young. `entering`, if asked for: the transactions that had drawn tickets and had not ended, after
+-- `newest_ticket` and before the rest was read.
 CREATE FUNCTION turnstile.next_submissions(
     in_from_ticket bigint,
     in_limit integer,
     in_bytes bigint,
     in_passed_refs text[] DEFAULT '{}',
     in_min_age_seconds double precision DEFAULT 0,
+    in_with_entering boolean DEFAULT false,
     OUT newest_ticket bigint,
     OUT tickets bigint[],
     OUT request_ids uuid[],
     OUT requests text[],
-    OUT traceparents text[]
+    OUT traceparents text[],
+    OUT oldest_ticket bigint,
+    OUT entering text[]
 )
 LANGUAGE plpgsql
 :settings_for_index_order
 AS $$
 BEGIN
     SELECT CASE WHEN n.is_called THEN n.last_value ELSE 0 END INTO newest_ticket FROM submission_line_ticket_seq n;
+    IF in_with_entering THEN
+        -- A transaction gives up its locks after its rows are visible: the next statement sees all that is not listed here.
+        SELECT coalesce(array_agg(l.virtualtransaction), '{}') INTO entering
+        FROM pg_locks l
+        WHERE l.locktype = 'advisory' AND l.objsubid = 1
+          AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+          AND (l.classid::bigint << 32 | l.objid::bigint) = turnstile.submissions_lock('entering');
+    END IF;
     WITH line AS MATERIALIZED (
         SELECT n.ticket, n.request_id, sum(n.request_bytes) OVER (ORDER BY n.ticket) - n.request_bytes AS bytes_before
         FROM (
@@ -120,13 +137,17 @@ BEGIN
             ORDER BY l.ticket LIMIT in_limit
         ) n
     )
-    SELECT array_agg(l.ticket ORDER BY l.ticket), array_agg(s.request_id ORDER BY l.ticket),
-           array_agg(s.request::text ORDER BY l.ticket), array_agg(s.traceparent ORDER BY l.ticket)
-    INTO tickets, request_ids, requests, traceparents
+    SELECT min(l.ticket), array_agg(l.ticket ORDER BY l.ticket) FILTER (WHERE n.is_due),
+           array_agg(s.request_id ORDER BY l.ticket) FILTER (WHERE n.is_due),
+           array_agg(s.request::text ORDER BY l.ticket) FILTER (WHERE n.is_due),
+           array_agg(s.traceparent ORDER BY l.ticket) FILTER (WHERE n.is_due)
+    INTO oldest_ticket, tickets, request_ids, requests, traceparents
     FROM line l
     JOIN submission s ON s.request_id = ANY (ARRAY[l.request_id])
-    WHERE l.bytes_before < in_bytes
-      AND (in_min_age_seconds <= 0 OR s.submitted_at < clock_timestamp() - make_interval(secs => in_min_age_seconds));
+    CROSS JOIN LATERAL (SELECT
+        in_min_age_seconds <= 0 OR s.submitted_at < clock_timestamp() - make_interval(secs => in_min_age_seconds)
+    ) n(is_due)
+    WHERE l.bytes_before < in_bytes;
 END
 $$;
 

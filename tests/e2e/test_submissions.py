@@ -50,6 +50,23 @@ async def execution_of(session: "Connection", request_id: UUID) -> int:
     return found[0]
 
 
+async def until_polled(session: "Connection") -> None:
+    """Wait until an executor has read the submissions twice more, with pauses in which its bound may rise."""
+    for _ in range(2):
+        before = await session.fetchval("SELECT clock_timestamp()")
+
+        async def polled(after: datetime = before) -> bool:
+            return bool(
+                await session.fetchval(
+                    "SELECT EXISTS (SELECT FROM pg_stat_activity a WHERE a.query_start > $1 AND a.datname = current_database()"
+                    " AND a.query LIKE '%next_submissions%' AND a.pid <> pg_backend_pid())",
+                    after,
+                )
+            )
+
+        await until(polled, "a poll of the submissions")
+
+
 async def outcome_of(session: "Connection", request_id: UUID) -> dict[str, Any]:
     """Wait until a request is decided; return its outcome."""
 
@@ -161,10 +178,10 @@ async def test_sessions_at_once_lose_nothing_and_each_keeps_its_order(
     assert await session.fetchval("SELECT count(*) FROM submission_line") == 0
 
 
-async def test_without_a_notification_a_look_finds_it(env: Environment, session: "Connection") -> None:
+async def test_without_a_notification_a_poll_finds_it(env: Environment, session: "Connection") -> None:
     silencer = await asyncpg.connect(env.system.database_url)
     try:
-        # Like an executor that says it will look within milliseconds, and then freezes.
+        # Like an executor that says it will read within milliseconds, and then freezes.
         await silencer.execute("SELECT pg_advisory_lock(turnstile.submissions_lock('busy'))")
         request_id = await submit(session, "noop")
         await env.ended(await execution_of(session, request_id))
@@ -180,11 +197,11 @@ async def test_what_takes_long_to_commit_is_found_behind_later_ones(
         async with slow.transaction():
             early = await submit(slow, "noop")
             await slow.execute("SET CONSTRAINTS ALL IMMEDIATE")
-            # Several looks apart, so that the executor begins behind the ticket that is not committed.
+            # Each is admitted by a poll of its own, after which the next poll could begin behind it.
             later = []
-            for _ in range(3):
+            for _ in range(4):
                 later.append(await execution_of(session, await submit(session, "noop")))
-                await asyncio.sleep(2.5)
+                await until_polled(session)
         found = await execution_of(session, early)
     finally:
         await slow.close()

@@ -14,7 +14,7 @@ from tests.support.protocol import Connection, Protocol
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.messages import ExecutionRequested
 from turnstile.common.requests import request_hash
-from turnstile.executor.protocol import StoredSubmission
+from turnstile.executor.protocol import StoredSubmission, SubmissionPage
 from turnstile.executor.results import Accepted, Admission, Verdict
 
 
@@ -25,9 +25,12 @@ async def submit(connection: Connection, ref: str = "a", **options: Any) -> UUID
 
 
 async def line(protocol: Protocol, from_ticket: int = 0, **options: Any) -> list[StoredSubmission]:
-    given = {"passed_refs": (), "min_age_seconds": 0.0, **options}
-    _, found = await protocol.queue_manager.protocol.next_submissions(from_ticket, 100, 10**6, **given)
-    return found
+    return (await page(protocol, from_ticket, **options)).submissions
+
+
+async def page(protocol: Protocol, from_ticket: int = 0, **options: Any) -> SubmissionPage:
+    given = {"passed_refs": (), "min_age_seconds": 0.0, "with_entering": True, **options}
+    return await protocol.queue_manager.protocol.next_submissions(from_ticket, 100, 10**6, **given)
 
 
 async def admit(protocol: Protocol, submissions: list[StoredSubmission]) -> list[Verdict]:
@@ -47,6 +50,40 @@ async def test_the_order_is_that_of_the_commits(protocol: Protocol, other: Proto
         committed_first = [await submit(other.connection) for _ in range(2)]
         assert [each.request_id for each in await line(other)] == committed_first
     assert [each.request_id for each in await line(other)] == committed_first + called_first
+
+
+async def test_a_transaction_with_tickets_is_listed_until_its_rows_are_visible(
+    protocol: Protocol, other: Protocol
+) -> None:
+    await protocol.put()
+    async with protocol.transaction():
+        called = await submit(protocol.connection)
+        assert (await page(other)).entering == frozenset()
+        await protocol.connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        later = await submit(other.connection)
+        found = await page(other)
+        assert found.entering is not None
+        assert (len(found.entering), [each.request_id for each in found.submissions]) == (1, [later])
+        assert found.newest_ticket == found.oldest_ticket == found.submissions[0].ticket
+    found = await page(other)
+    assert found.entering == frozenset()
+    assert [each.request_id for each in found.submissions] == [called, later]
+
+
+async def test_those_that_are_too_young_are_left_and_bound_the_line(protocol: Protocol) -> None:
+    await protocol.put()
+    await submit(protocol.connection)
+    found = await page(protocol, min_age_seconds=3600.0, with_entering=False)
+    assert (found.submissions, found.oldest_ticket, found.entering) == ([], found.newest_ticket, None)
+
+
+async def test_a_session_that_holds_the_lock_of_those_that_enter_stops_no_submission(
+    protocol: Protocol, other: Protocol
+) -> None:
+    await protocol.put()
+    await other.connection.execute("SELECT pg_advisory_lock(turnstile.submissions_lock('entering'))")
+    request_id = await submit(protocol.connection)
+    assert [each.request_id for each in await line(protocol)] == [request_id]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +131,7 @@ async def old_snapshot(other: Protocol) -> AsyncIterator[None]:
     await transaction.rollback()
 
 
-async def test_an_old_snapshot_makes_neither_the_call_nor_a_look_dearer(
+async def test_an_old_snapshot_makes_neither_the_call_nor_a_poll_dearer(
     protocol: Protocol, old_snapshot: None
 ) -> None:
     await protocol.put()
@@ -105,9 +142,9 @@ async def test_an_old_snapshot_makes_neither_the_call_nor_a_look_dearer(
             called = (await cost_of(protocol, submit(protocol.connection))).pages
         found = await line(protocol)
         async with protocol.transaction():
-            looked = (await cost_of(protocol, line(protocol, found[0].ticket))).pages
+            polled = (await cost_of(protocol, line(protocol, found[0].ticket))).pages
         await admit(protocol, found)
-        return called, looked
+        return called, polled
 
     before = await pages()
     for _ in range(10):

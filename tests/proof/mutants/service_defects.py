@@ -14,18 +14,18 @@ _WATCHDOG: Final = "executor/watchdog.py"
 
 SERVICE_DEFECTS: Final = (
     Defect(
-        name="a look at submissions begins behind those that take long to commit, for ever",
-        file="executor/submission_listener.py",
-        before="        if now - self._swept_at >= _SWEEP_SECONDS:\n",
-        after="        if self._swept_at < 0:\n",
+        name="a poll of submissions begins behind those that take long to commit",
+        file="executor/submission_line.py",
+        before="            if entering & page.entering:\n",
+        after="            if False:\n",
         caught_by=(f"{_SUBMISSIONS}::test_what_takes_long_to_commit_is_found_behind_later_ones",),
     ),
     Defect(
-        name="the leader of the submissions waits for notifications, and never looks",
+        name="the leader of the submissions waits for notifications, and never polls",
         file="executor/submission_listener.py",
-        before="                await _first(stop.wait(), session.woken.wait(), seconds=_LOOK_SECONDS)\n",
+        before="                await _first(stop.wait(), session.woken.wait(), seconds=_POLL_SECONDS)\n",
         after="                await _first(stop.wait(), session.woken.wait(), seconds=3600)\n",
-        caught_by=(f"{_SUBMISSIONS}::test_without_a_notification_a_look_finds_it",),
+        caught_by=(f"{_SUBMISSIONS}::test_without_a_notification_a_poll_finds_it",),
     ),
     Defect(
         name="nobody takes the submissions that a frozen leader leaves",

@@ -1,0 +1,80 @@
+"""The bound of the submissions: it rises past what is decided, and never past an open transaction."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from turnstile.executor import submission_line
+from turnstile.executor.protocol import SubmissionPage
+from turnstile.executor.submission_line import SubmissionLine
+
+
+class Clock:
+    """The event loop's clock, moved by the test."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def time(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+    clock = Clock()
+    with monkeypatch.context() as patched:
+        patched.setattr(submission_line.asyncio, "get_running_loop", lambda: clock)
+        yield clock
+
+
+def poll(line: SubmissionLine, clock: Clock, newest: int, oldest: int | None, *entering: str) -> int:
+    """Poll once, a second later; return where the poll begins."""
+    clock.now += 1
+    from_ticket, with_entering = line.begin()
+    assert with_entering
+    line.read(
+        SubmissionPage(
+            submissions=[], newest_ticket=newest, oldest_ticket=oldest, entering=frozenset(entering)
+        )
+    )
+    return from_ticket
+
+
+def test_it_rises_by_the_poll_after_the_one_that_saw_a_ticket(clock: Clock) -> None:
+    line = SubmissionLine()
+    assert [poll(line, clock, newest, None) for newest in (5, 9, 9, 9)] == [0, 0, 6, 10]
+
+
+def test_it_waits_for_the_transactions_that_were_open(clock: Clock) -> None:
+    line = SubmissionLine()
+    poll(line, clock, 5, None, "3/7")
+    assert [poll(line, clock, 9, None, "3/7", "4/1") for _ in range(3)] == [0, 0, 0]
+    # The first has ended; the one that began later does not count for the tickets before it.
+    poll(line, clock, 9, None, "4/1")
+    assert poll(line, clock, 9, None, "4/1") == 6
+
+
+def test_it_waits_for_what_is_not_decided(clock: Clock) -> None:
+    line = SubmissionLine()
+    assert [poll(line, clock, 9, 4) for _ in range(3)] == [0, 0, 4]
+    assert [poll(line, clock, 9, None) for _ in range(2)] == [4, 10]
+
+
+def test_it_is_not_raised_by_polls_that_did_not_list_the_transactions(clock: Clock) -> None:
+    line = SubmissionLine()
+    poll(line, clock, 5, None)
+    assert line.begin() == (0, False)
+    line.read(SubmissionPage(submissions=[], newest_ticket=5, oldest_ticket=None, entering=None))
+    assert line.begin() == (0, False)
+    assert poll(line, clock, 5, None) == 0
+    assert poll(line, clock, 5, None) == 6
+
+
+def test_a_sweep_begins_at_the_first_ticket(clock: Clock) -> None:
+    line = SubmissionLine()
+    for _ in range(3):
+        poll(line, clock, 5, None)
+    assert poll(line, clock, 5, None) == 6
+    clock.now += 60
+    assert poll(line, clock, 5, None) == 0
+    assert poll(line, clock, 5, None) == 6
