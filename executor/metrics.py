@@ -160,6 +160,10 @@ SLOT_LIMIT: Final = METER.gauge(
     "Slots that one queue of the action may hold; absent without a limit.",
     "action_ref",
 )
+SUBMISSION_LEFT_SECONDS: Final = METER.gauge(
+    "turnstile_submission_left_seconds",
+    "For how long this executor has seen the oldest committed submission of a database session undecided.",
+)
 RESOURCE_HELD: Final = METER.gauge(
     "turnstile_resource_held", "Units of a resource that executions hold.", "resource"
 )

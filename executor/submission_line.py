@@ -6,7 +6,7 @@ transaction that drew it or an earlier one has ended and its rows were read: no 
 however long its transaction takes to commit.
 """
 
-import asyncio
+from time import monotonic
 from typing import Final
 
 from turnstile.executor.protocol import SubmissionPage
@@ -24,10 +24,11 @@ class SubmissionLine:
         self._from_ticket = 0
         self._candidate: tuple[int, frozenset[str]] | None = None
         self._listed_at = self._swept_at = float("-inf")
+        self._oldest: tuple[int, float] | None = None
 
     def begin(self) -> tuple[int, bool]:
         """Return where a poll begins, and whether it is to list the open transactions."""
-        now = asyncio.get_running_loop().time()
+        now = monotonic()
         with_entering = now - self._listed_at >= _RAISE_SECONDS
         if with_entering:
             self._listed_at = now
@@ -37,7 +38,8 @@ class SubmissionLine:
         return self._from_ticket, with_entering
 
     def read(self, page: SubmissionPage) -> None:
-        """Raise the bound by the first page of a poll; without the open transactions nothing changes."""
+        """Take the first page of a poll; raise the bound if the page lists the open transactions."""
+        self._note_oldest(page.oldest_ticket)
         if page.entering is None:
             return
         if self._candidate is not None:
@@ -48,3 +50,13 @@ class SubmissionLine:
             left = newest_ticket + 1 if page.oldest_ticket is None else page.oldest_ticket
             self._from_ticket = max(self._from_ticket, min(left, newest_ticket + 1))
         self._candidate = (page.newest_ticket, page.entering)
+
+    def left_seconds(self) -> float:
+        """Return for how long the oldest submission was read and not decided."""
+        return 0.0 if self._oldest is None else monotonic() - self._oldest[1]
+
+    def _note_oldest(self, ticket: int | None) -> None:
+        if ticket is None:
+            self._oldest = None
+        elif self._oldest is None or self._oldest[0] != ticket:
+            self._oldest = ticket, monotonic()

@@ -30,7 +30,7 @@ from turnstile.common.requests import (
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor import instrumentation
 from turnstile.executor.dispatcher import Dispatcher
-from turnstile.executor.metrics import DEAD_LETTERED
+from turnstile.executor.metrics import DEAD_LETTERED, SUBMISSION_LEFT_SECONDS
 from turnstile.executor.protocol import StoredSubmission
 from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.results import Accepted, Admission, Rejected, is_blocked
@@ -91,6 +91,7 @@ class SubmissionListener:
         found_at = -_BUSY_SECONDS
         # Of this session: a new one may be on a restored database.
         line = SubmissionLine()
+        SUBMISSION_LEFT_SECONDS.read_from(line.left_seconds)
         while not stop.is_set() and not session.is_closed():
             leads = leads or await session.lock("leader")
             session.woken.clear()

@@ -10,7 +10,7 @@ from turnstile.executor.submission_line import SubmissionLine
 
 
 class Clock:
-    """The event loop's clock, moved by the test."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -23,7 +23,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     clock = Clock()
     with monkeypatch.context() as patched:
-        patched.setattr(submission_line.asyncio, "get_running_loop", lambda: clock)
+        patched.setattr(submission_line, "monotonic", clock.time)
         yield clock
 
 
@@ -78,3 +78,16 @@ def test_a_sweep_begins_at_the_first_ticket(clock: Clock) -> None:
     clock.now += 60
     assert poll(line, clock, 5, None) == 0
     assert poll(line, clock, 5, None) == 6
+
+
+def test_it_says_for_how_long_the_oldest_is_left(clock: Clock) -> None:
+    line = SubmissionLine()
+    poll(line, clock, 9, 4)
+    poll(line, clock, 9, 4)
+    clock.now += 2
+    assert line.left_seconds() == 3
+    poll(line, clock, 9, 5)
+    assert line.left_seconds() == 0
+    poll(line, clock, 9, None)
+    clock.now += 2
+    assert line.left_seconds() == 0
