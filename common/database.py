@@ -20,7 +20,7 @@ import asyncpg
 
 from turnstile.common.domain.errors import StatementTimeout, Unavailable
 from turnstile.common.telemetry.logs import Episodes
-from turnstile.common.urls import host_urls, shown_url, with_tls_hint
+from turnstile.common.urls import host_urls, network_remedy, shown_url, with_tls_hint
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +59,7 @@ CONNECTION_ERRORS: Final = (
     asyncpg.TooManyConnectionsError,
     asyncpg.IdleSessionTimeoutError,
     asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.DiskFullError,
 )
 """The connection or its server failed, not the statement: the same call may work later."""
 REFUSED_BY_DATABASE: Final = (
@@ -70,6 +71,33 @@ REFUSED_BY_DATABASE: Final = (
 """A value in the batch can never be stored: the batch must be split."""
 _LOGIN_ERRORS: Final = (asyncpg.InvalidCatalogNameError, asyncpg.InvalidAuthorizationSpecificationError)
 
+
+_SETTING: Final = "TURNSTILE_DATABASE_URL"
+_REMEDIES: Final[tuple[tuple[type[Exception], str], ...]] = (
+    (
+        asyncpg.InvalidPasswordError,
+        f"correct {_SETTING}, or set the password with 'executor setup-permissions'",
+    ),
+    (
+        asyncpg.InvalidAuthorizationSpecificationError,
+        f"correct {_SETTING}, create the accounts with 'executor setup-permissions', "
+        "or allow the host in pg_hba.conf",
+    ),
+    (
+        asyncpg.InvalidCatalogNameError,
+        f"create it with 'createdb' and then run 'executor migrate', or correct {_SETTING}",
+    ),
+    (
+        asyncpg.ReadOnlySQLTransactionError,
+        f"the server is a standby or read-only; name the primary in {_SETTING}",
+    ),
+    (
+        asyncpg.DiskFullError,
+        "free space on the database server; nothing is lost, and work continues by itself",
+    ),
+    (asyncpg.TooManyConnectionsError, "raise max_connections of the server, or end sessions that are idle"),
+)
+"""What helps against an error of the server; the first match counts."""
 
 OLDER_SCHEMA: Final = "the schema of the database is older than this version needs: run 'executor migrate'"
 MISSING_SCHEMA: Final = "the database has no schema of Turnstile: run 'executor migrate'"
@@ -301,7 +329,7 @@ class Database:
             # A value that the driver cannot encode is an InterfaceError, but not one of the connection: a
             # repeat would fail again.
             raise
-        except CONNECTION_ERRORS as error:
+        except (*CONNECTION_ERRORS, *_LOGIN_ERRORS) as error:
             self._note(error)
             raise Unavailable(f"database: {self.last_error}") from error
         except _WrongSchema as trouble:
@@ -403,8 +431,12 @@ async def _in_time(answer: Awaitable[T]) -> T:
 def _reason(error: BaseException) -> str:
     if isinstance(error, asyncpg.ConnectionDoesNotExistError | ConnectionResetError) or str(error) == _LOST:
         return "the connection was lost"
-    return (
-        with_tls_hint(str(error), authority="sslrootcert in TURNSTILE_DATABASE_URL") or type(error).__name__
+    reason = str(error) or type(error).__name__
+    for kind, remedy in _REMEDIES:
+        if isinstance(error, kind):
+            return f"{reason}: {remedy}"
+    return network_remedy(reason, server="PostgreSQL", setting=_SETTING) or with_tls_hint(
+        reason, authority=f"sslrootcert in {_SETTING}"
     )
 
 

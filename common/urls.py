@@ -29,6 +29,10 @@ _SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "veri
 _SECRETS: Final = ("password=", "sslpassword=")
 
 _UNTRUSTED: Final = re.compile(r"certificate verify failed: (.*?)(?: \(_ssl\.c:\d+\))?['\")]*$")
+_PORT_CLOSED: Final = re.compile(r"Connect call failed|Connection refused|Multiple exceptions: \[Errno 111\]")
+_HOST_UNKNOWN: Final = re.compile(
+    r"^\[Errno -\d+\]|Name or service not known|name resolution|No address associated"
+)
 _EXCERPT_MAX: Final = 200
 
 
@@ -182,6 +186,18 @@ def with_tls_hint(reason: str, *, authority: str) -> str:
         f"the server's certificate is not trusted ({untrusted[1][:_EXCERPT_MAX]}); name the authority that "
         f"signed it: {authority}"
     )
+
+
+def network_remedy(reason: str, *, server: str, setting: str) -> str | None:
+    """Return what is wrong and the remedy where a host is unknown or its port is closed, else None.
+
+    `server` is the kind of server, `setting` the name of the setting with its URL.
+    """
+    if _PORT_CLOSED.search(reason) is not None:
+        return f"{reason}: no server accepts connections there; start {server}, or correct {setting}"
+    if _HOST_UNKNOWN.search(reason) is not None:
+        return f"the name of the host cannot be resolved ({reason}): correct {setting}"
+    return None
 
 
 def is_loopback(host: str) -> bool:

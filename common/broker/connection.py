@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -32,14 +33,16 @@ from turnstile.common.broker.channel import (
     is_blocked,
     open_bulk_channel,
 )
-from turnstile.common.broker.errors import BrokerUnavailable, DeclarationRefused, answered
-from turnstile.common.broker.reader import FrameReader
+from turnstile.common.broker.errors import BrokerUnavailable, DeclarationRefused, answered, with_remedy
+from turnstile.common.broker.reader import METHOD, FrameReader
 from turnstile.common.telemetry.logs import Episodes
-from turnstile.common.urls import amqp_urls, with_tls_hint
+from turnstile.common.urls import amqp_urls
 
 logger = logging.getLogger(__name__)
 
 _REFUSED_DECLARATIONS = (ChannelPreconditionFailed, ChannelAccessRefused, ChannelLockedResource)
+
+_CONNECTION_CLOSE = struct.pack(">HH", 10, 50)
 
 Declare = Callable[[AbstractChannel], Awaitable[None]]
 
@@ -210,6 +213,9 @@ class BrokerConnection:
         connection.kwargs["transport_factory"] = keeper
         try:
             await answered(connection.connect(), self._timeouts.connect_seconds)
+        except BrokerUnavailable as error:
+            await connection.close()
+            raise BrokerUnavailable(with_remedy(keeper.close_reason or str(error), url)) from error
         except BaseException:
             await connection.close()
             raise
@@ -225,7 +231,6 @@ class BrokerConnection:
         return Link(connection, amqp, keeper.transport, keeper.reader, self._timeouts)
 
     def _note(self, error: str) -> None:
-        error = with_tls_hint(error, authority="cafile in TURNSTILE_AMQP_URL")
         self._unavailable.failed(error, connection=self._name, error=error)
         self.last_error = error
 
@@ -237,9 +242,19 @@ class _TransportKeeper(TransportFactory):
         self._factory = TLSTransportFactory() if scheme == "amqps" else TCPTransportFactory()
         self.transport: asyncio.WriteTransport | None = None
         self.reader: FrameReader | None = None
+        self.close_reason: str | None = None
+        """The broker's, if it closed the connection: of the handshake the library tells no reason."""
 
     async def create(self, url: URL, **options: object) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await self._factory.create(url, **options)
         self.transport = writer.transport
         self.reader = FrameReader(writer.transport)
+        self.reader.add_channel(0, self._read_close)
         return reader, writer
+
+    def _read_close(self, kind: int, data: bytes, start: int, end: int) -> bool:
+        # connection.close: the method, a reply code, and the text behind the octet of its size (1.4.2.9).
+        if kind == METHOD and data.startswith(_CONNECTION_CLOSE, start, end):
+            text = start + len(_CONNECTION_CLOSE) + 3
+            self.close_reason = data[text : text + data[text - 1]].decode(errors="replace")
+        return False

@@ -10,12 +10,23 @@ ChannelLost                the channel closed before the broker answered
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from aio_pika.exceptions import CONNECTION_EXCEPTIONS
 
+from turnstile.common.urls import network_remedy, with_tls_hint
+
+if TYPE_CHECKING:
+    from yarl import URL
+
 T = TypeVar("T")
+_SETTING: Final = "TURNSTILE_AMQP_URL"
+_LOGIN_REFUSED: Final = re.compile(r"^ACCESS_REFUSED - Login was refused")
+_NO_VHOST: Final = re.compile(r"^NOT_ALLOWED - vhost (.+) not found")
+_VHOST_REFUSED: Final = re.compile(r"^NOT_ALLOWED - access to vhost '(.*)' refused for user '(.*)'")
+_NOT_AMQP: Final = "Server connection unexpectedly closed"
 
 
 class BrokerUnavailable(Exception):
@@ -36,6 +47,34 @@ class DeclarationRefused(BrokerUnavailable):
 
 class ChannelLost(Exception):
     """The channel closed before the broker answered: the outcome is unknown."""
+
+
+def with_remedy(reason: str, url: URL) -> str:
+    """Return why the broker at `url` could not be reached, with what to correct where that is known."""
+    if _LOGIN_REFUSED.search(reason) is not None:
+        return (
+            f"the broker refuses the user {url.user!r} or its password: correct {_SETTING}, "
+            "or create the accounts with 'executor setup-permissions'"
+        )
+    if (unknown := _NO_VHOST.search(reason)) is not None:
+        vhost = unknown[1]
+        return (
+            f"the broker has no vhost {vhost!r}: create it with 'rabbitmqctl add_vhost {vhost}', "
+            f"or correct {_SETTING}"
+        )
+    if (refused := _VHOST_REFUSED.search(reason)) is not None:
+        vhost, user = refused.groups()
+        return (
+            f"the user {user!r} has no access to the vhost {vhost!r}: grant it with "
+            f"'executor setup-permissions', or correct {_SETTING}"
+        )
+    if reason.startswith(_NOT_AMQP):
+        return (
+            f"{reason}; if this lasts, {_SETTING} names a port that is not that of AMQP (5672, with TLS 5671)"
+        )
+    return network_remedy(reason, server="RabbitMQ", setting=_SETTING) or with_tls_hint(
+        reason, authority=f"cafile in {_SETTING}"
+    )
 
 
 async def answered(request: Awaitable[T], timeout_seconds: float) -> T:

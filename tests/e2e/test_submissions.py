@@ -58,7 +58,8 @@ async def until_polled(session: "Connection") -> None:
         async def polled(after: datetime = before) -> bool:
             return bool(
                 await session.fetchval(
-                    "SELECT EXISTS (SELECT FROM pg_stat_activity a WHERE a.query_start > $1 AND a.datname = current_database()"
+                    "SELECT EXISTS (SELECT FROM pg_stat_activity a"
+                    " WHERE a.query_start > $1 AND a.datname = current_database()"
                     " AND a.query LIKE '%next_submissions%' AND a.pid <> pg_backend_pid())",
                     after,
                 )

@@ -1,0 +1,126 @@
+"""A connection that is refused names what is wrong and the remedy, to the reader of a log and of /readyz."""
+
+import asyncio
+from contextlib import suppress
+from urllib.parse import quote
+
+import asyncpg
+import pytest
+
+from tests.support.traffic import until
+from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Link
+from turnstile.common.database import Database
+from turnstile.common.domain.errors import Unavailable
+from turnstile.localservers.ports import free_port
+
+
+async def broker_error(url: str) -> str:
+    """Connect until the first failure; return it."""
+    connection = BrokerConnection(url, name="test", timeouts=BrokerTimeouts())
+
+    async def serve(link: Link) -> None:
+        await asyncio.wait({link.gone})
+
+    running = asyncio.create_task(connection.run(serve))
+    try:
+        await until(lambda: connection.last_error is not None, "an error of the connection")
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+    assert connection.last_error is not None
+    return connection.last_error
+
+
+async def database_error(url: str) -> str:
+    """Connect until the first failure; return it."""
+    database = Database(url, application_name="test")
+    opening = asyncio.create_task(database.open())
+    try:
+        await until(lambda: database.last_error != "not connected yet", "an error of the database")
+    finally:
+        opening.cancel()
+        with suppress(asyncio.CancelledError):
+            await opening
+    assert database.last_error is not None
+    return database.last_error
+
+
+def _with_login(url: str, login: str) -> str:
+    scheme, rest = url.split("://")
+    return f"{scheme}://{login}@{rest.split('@')[1]}"
+
+
+async def test_a_login_that_the_broker_refuses(amqp_url: str) -> None:
+    error = await broker_error(_with_login(amqp_url, "nobody:secret-word"))
+    assert error == (
+        "the broker refuses the user 'nobody' or its password: correct TURNSTILE_AMQP_URL, "
+        "or create the accounts with 'executor setup-permissions'"
+    )
+
+
+async def test_a_vhost_that_the_broker_does_not_have(amqp_url: str) -> None:
+    error = await broker_error(f"{amqp_url.rsplit('/', 1)[0]}/{quote('no such', safe='')}")
+    assert error == (
+        "the broker has no vhost 'no such': create it with 'rabbitmqctl add_vhost no such', or correct "
+        "TURNSTILE_AMQP_URL"
+    )
+
+
+async def test_a_port_that_is_not_the_brokers(database_url: str) -> None:
+    host = database_url.split("@")[1].split("/", maxsplit=1)[0]
+    error = await broker_error(f"amqp://user:password@{host}/")
+    assert "TURNSTILE_AMQP_URL names a port that is not that of AMQP" in error
+
+
+async def test_a_port_where_no_server_listens() -> None:
+    port = free_port()
+    assert (await broker_error(f"amqp://user:password@127.0.0.1:{port}/")).endswith(
+        f"('127.0.0.1', {port}): no server accepts connections there; start RabbitMQ, or correct "
+        "TURNSTILE_AMQP_URL"
+    )
+    assert (await database_error(f"postgresql://user@127.0.0.1:{port}/turnstile")).endswith(
+        f"('127.0.0.1', {port}): no server accepts connections there; start PostgreSQL, or correct "
+        "TURNSTILE_DATABASE_URL"
+    )
+
+
+async def test_a_host_that_does_not_exist() -> None:
+    for error, setting in (
+        (await broker_error("amqp://user:password@no-such-host.invalid/"), "TURNSTILE_AMQP_URL"),
+        (await database_error("postgresql://user@no-such-host.invalid/turnstile"), "TURNSTILE_DATABASE_URL"),
+    ):
+        assert error.startswith("the name of the host cannot be resolved ("), error
+        assert error.endswith(f"): correct {setting}")
+
+
+async def test_a_user_and_a_database_that_do_not_exist(database_url: str) -> None:
+    error = await database_error(_with_login(database_url, "nobody"))
+    assert error.startswith(
+        'role "nobody" does not exist: correct TURNSTILE_DATABASE_URL, create the accounts'
+    )
+    error = await database_error(f"{database_url.rsplit('/', 1)[0]}/no_such")
+    assert error == (
+        "database \"no_such\" does not exist: create it with 'createdb' and then run 'executor migrate', "
+        "or correct TURNSTILE_DATABASE_URL"
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        ("53100", "free space on the database server; nothing is lost, and work continues by itself"),
+        ("25006", "the server is a standby or read-only; name the primary in TURNSTILE_DATABASE_URL"),
+    ],
+)
+async def test_a_server_that_cannot_write_is_an_outage(database_url: str, code: str, remedy: str) -> None:
+    database = Database(database_url, application_name="test")
+    await database.open()
+    try:
+        with pytest.raises(Unavailable, match=f"database: no: {remedy}") as unavailable:
+            await database.fetchval(f"DO $$BEGIN RAISE 'no' USING ERRCODE = '{code}'; END$$")
+        assert isinstance(unavailable.value.__cause__, asyncpg.PostgresError)
+        assert await database.fetchval("SELECT 1") == 1
+        assert database.last_error is None
+    finally:
+        await database.close()
