@@ -14,6 +14,7 @@ from fastapi import FastAPI
 
 from turnstile.common.broker.connection import BrokerTimeouts
 from turnstile.common.broker.consumer import ConsumerConnection, Subscription
+from turnstile.common.broker.errors import BLOCKED
 from turnstile.common.broker.prefetch import ByteBounds
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.topology import EXECUTOR_COMPLETIONS, EXECUTOR_REQUESTS, declare_executor
@@ -161,7 +162,9 @@ class ExecutorService:
     def degraded(self) -> dict[str, str]:
         """Return what does not work while the servers can be reached, and why."""
         schema = {} if self._schema_notice is None else {"schema": self._schema_notice}
-        return schema | {f"pool {pool}": reason for pool, reason in self._dispatcher.pools.unusable.items()}
+        broker = {"broker": BLOCKED} if self._publisher.blocked else {}
+        pools = {f"pool {pool}": reason for pool, reason in self._dispatcher.pools.unusable.items()}
+        return schema | broker | pools
 
     async def _schema_trouble(self, connection: "Connection") -> str | None:
         version = await schema_version(connection)

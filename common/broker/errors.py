@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from yarl import URL
 
 T = TypeVar("T")
+BLOCKED: Final = (
+    "the broker blocks publishing because of a memory or disk alarm: free memory or disk on its server; "
+    "'rabbitmq-diagnostics alarms' names the alarm"
+)
 _SETTING: Final = "TURNSTILE_AMQP_URL"
 _LOGIN_REFUSED: Final = re.compile(r"^ACCESS_REFUSED - Login was refused")
 _NO_VHOST: Final = re.compile(r"^NOT_ALLOWED - vhost (.+) not found")

@@ -15,7 +15,14 @@ from typing import NoReturn
 
 from turnstile.common.broker.channel import BulkChannel
 from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Declare, Link
-from turnstile.common.broker.errors import BrokerUnavailable, ChannelLost, NotConfirmed, NotSent, answered
+from turnstile.common.broker.errors import (
+    BLOCKED,
+    BrokerUnavailable,
+    ChannelLost,
+    NotConfirmed,
+    NotSent,
+    answered,
+)
 from turnstile.common.broker.message import Outgoing, Publication
 
 _CHUNK_MESSAGES_MAX = 500
@@ -159,7 +166,7 @@ class Publisher:
                     else:
                         return session
         except TimeoutError as error:
-            reason = "publishing is blocked" if self.blocked else self.last_error or "not connected"
+            reason = BLOCKED if self.blocked else self.last_error or "not connected"
             raise NotSent(f"no usable connection to the broker: {reason}") from error
 
 

@@ -113,7 +113,10 @@ def first_trouble(health: Health, pool: str) -> Trouble | None:
     if (reason := health.degraded().get(f"pool {pool}")) is not None:
         return Trouble(f"pool {pool}", reason)
     parts = health.readiness().items()
-    return next((Trouble(part, message) for part, message in parts if message is not None), None)
+    unreachable = next((Trouble(part, message) for part, message in parts if message is not None), None)
+    if unreachable is None and (reason := health.degraded().get("broker")) is not None:
+        return Trouble("broker", reason)
+    return unreachable
 
 
 def waiting_on(facts: Facts) -> WaitingOn | None:

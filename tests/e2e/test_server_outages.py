@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import asyncpg
+import httpx
 import pytest
 
 from tests.support.environment import Environment, running_environment
@@ -114,7 +115,7 @@ async def test_a_broker_that_cuts_blocks_freezes_crashes_and_restarts_costs_noth
                 )
                 await asyncio.sleep(1)
             await client.continues("many closed connections")
-            await _blocked_and_released(broker, client)
+            await _blocked_and_released(broker, client, env)
             await client.continues("an alarm")
             await asyncio.to_thread(broker.pause)
             await asyncio.sleep(FROZEN_SECONDS)
@@ -179,13 +180,23 @@ async def _all_are_queued(broker: RabbitServer, vhost: str, requests: int) -> No
     await until(stored, f"{requests} requests in the queue", deadline_seconds=20)
 
 
-async def _blocked_and_released(broker: RabbitServer, client: SteadyClient) -> None:
+async def _blocked_and_released(broker: RabbitServer, client: SteadyClient, env: Environment) -> None:
     await asyncio.to_thread(broker.ctl, "set_vm_memory_high_watermark", "0.000001")
 
     async def blocked() -> bool:
         return client.publisher.blocked
 
+    async def shown() -> bool:
+        async with httpx.AsyncClient() as http:
+            answer = await http.get(f"{env.system.http_url}/readyz", timeout=5)
+        return bool(
+            answer.status_code == 200 and "alarm" in answer.json().get("degraded", {}).get("broker", "")
+        )
+
     await until(blocked, "the broker takes no more")
+    # The broker tells a connection of the alarm when that publishes.
+    await env.submit("noop")
+    await until(shown, "/readyz names the alarm")
     await asyncio.sleep(LEASE_SECONDS)
     await asyncio.to_thread(broker.ctl, "set_vm_memory_high_watermark", "0.4")
 

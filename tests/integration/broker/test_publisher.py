@@ -182,7 +182,7 @@ async def test_an_alarm_blocks_publishers_only_and_only_while_it_lasts(
             await publisher.publish([message("q", b"in flight")])
         assert publisher.connected
         assert publisher.blocked
-        with pytest.raises(BrokerUnavailable, match="publishing is blocked"):
+        with pytest.raises(BrokerUnavailable, match="because of a memory or disk alarm"):
             await publisher.publish([message("q", b"never sent")])
         publisher.announce([message("q", b"news", mandatory=False, persistent=False)])
         assert publisher.announcements_dropped == 1
