@@ -30,6 +30,7 @@ WORKER_FUNCTIONS: Final = (
     "register_worker",
     "renew",
     "schema_revision",
+    "start_drain",
     "sign_off",
     "register_actions",
 )

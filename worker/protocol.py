@@ -336,6 +336,10 @@ class WorkerProtocol:
         assert row is not None
         return row["alive"], row["draining"]
 
+    async def start_drain(self) -> None:
+        """Say that this worker claims nothing new and ends: its places count no longer."""
+        await self._database.fetch("SELECT turnstile.start_drain($1)", self._worker_id)
+
     async def sign_off(self) -> None:
         """End the lease at once, so that whatever this worker still holds is reclaimed."""
         await self._database.fetch("SELECT turnstile.sign_off($1)", self._worker_id)

@@ -273,6 +273,7 @@ class Session:
         self._attempts.draining = True
         self._attempts.return_unclaimed()
         async with asyncio.TaskGroup() as tasks:
+            announcing = tasks.create_task(self._announce_drain(), name="announce-drain")
             lost = tasks.create_task(self._ending.wait(), name="lease-lost")
             drained = asyncio.gather(*(tasks.create_task(pool.drain(), name="drain-pool") for pool in pools))
             either: set[asyncio.Future[Any]] = {drained, lost}
@@ -288,6 +289,12 @@ class Session:
                 )
             drained.cancel()
             lost.cancel()
+            announcing.cancel()
+
+    async def _announce_drain(self) -> None:
+        # Advisory: without it, places of this worker are counted until it signs off.
+        with suppress(Unavailable):
+            await self._protocol.start_drain()
 
     def _lose(self) -> None:
         """Kill everything at once: the lease is lost."""

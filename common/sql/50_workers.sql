@@ -123,3 +123,11 @@ BEGIN
     RETURN true;
 END
 $$;
+
+-- start_drain: the worker itself says that it drains, because its process was told to stop: it counts for no place any more.
+CREATE FUNCTION turnstile.start_drain(in_worker_id text)
+RETURNS void
+LANGUAGE sql
+SECURITY DEFINER
+:settings
+AS $$ SELECT turnstile.drain_worker(in_worker_id) $$;

@@ -479,6 +479,10 @@ SELECT * FROM turnstile.next_submissions($1, $2, $3, $4, $5, $6);
 -- gives reject_submissions void
 SELECT turnstile.reject_submissions($1, $2, $3);
 
+-- takes text
+-- gives start_drain void
+SELECT turnstile.start_drain($1);
+
 -- takes float8, int4
 -- gives prune_submission_outcomes int4
 SELECT turnstile.prune_submission_outcomes($1, $2);
