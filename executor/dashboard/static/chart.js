@@ -20,7 +20,7 @@ export function depthChart() {
     class: "plot", tabindex: 0, role: "slider", "aria-label": "Waiting over the last minutes, by time", "aria-valuemin": 0,
     on: { pointermove: point, pointerdown: point, pointerleave: leave, blur: leave, focus: () => select(depths.length - 1), keydown: step },
   }, svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" }, middle, area, line), mark);
-  const node = el("figure", { class: "chart" },
+  const node = el("figure", { class: "chart", hidden: true },
     el("figcaption", {}, el("span", {}, "Waiting executions"), read),
     el("div", { class: "values", "aria-hidden": "true" }, top, half, el("span", {}, "0")),
     plot,

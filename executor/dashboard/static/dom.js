@@ -37,6 +37,33 @@ export function text(node, value) {
   if (node.textContent !== shown) node.textContent = shown;
 }
 
+const CONTROLS = "button, input, select, textarea, summary, [tabindex]";
+const FOCUSABLE = `a[href], ${CONTROLS}`;
+
+/**
+ * Replace the children of a node by `children` (nodes and texts). The successor of the element that has the focus gets it:
+ * the one of the same kind and name, else the one in its place. Equal content without controls stays, with its selection.
+ */
+export function setChildren(node, ...children) {
+  const focused = node !== document.activeElement && node.contains(document.activeElement) ? document.activeElement : null;
+  if (!focused) {
+    const next = node.cloneNode(false);
+    next.append(...children);
+    if (!next.querySelector(CONTROLS) && next.isEqualNode(node)) return;
+    node.replaceChildren(...next.childNodes);
+    return;
+  }
+  const position = [...node.querySelectorAll(FOCUSABLE)].indexOf(focused);
+  const name = nameOf(focused);
+  node.replaceChildren(...children);
+  const candidates = [...node.querySelectorAll(FOCUSABLE)];
+  (candidates.find((each) => nameOf(each) === name) ?? candidates[position])?.focus({ preventScroll: true });
+}
+
+function nameOf(control) {
+  return [control.tagName, control.id, control.getAttribute("href"), control.getAttribute("aria-label") ?? control.textContent].join(" ");
+}
+
 /**
  * Make the children of `parent` match `items`, in order; nodes of the same key are kept, so that focus stays.
  * `make(item)` returns {node, update(item)}.

@@ -1,6 +1,6 @@
 // The screen of one execution: status, history, why it waits, attempts and logs.
 
-import { el, say } from "./dom.js";
+import { el, say, setChildren } from "./dom.js";
 import { between, clock, count, counted, duration } from "./format.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
@@ -51,15 +51,15 @@ export function show(main, { id }, { live, signal }) {
   let known = null;
   const loading = loader(async (mine) => {
     const it = await ask("GET", `/executions/${id}`, { signal: mine });
-    state.replaceChildren(badge(it.status), ...(it.stopping ? [badge("stopping")] : []));
-    facts.replaceChildren(...factsOf(it));
-    steps.replaceChildren(...stepsOf(it));
-    why.replaceChildren(...whyOf(it));
+    setChildren(state, badge(it.status), ...(it.stopping ? [badge("stopping")] : []));
+    setChildren(facts, ...factsOf(it));
+    setChildren(steps, ...stepsOf(it));
+    setChildren(why, ...whyOf(it));
     attempts.update(it.attempts);
     gatesPart.hidden = !it.gates;
     gates.update(it.gates ?? []);
-    documents.replaceChildren(...documentsOf(it));
-    if (known !== it.status) buttons.replaceChildren(...buttonsFor(it, loading.now));
+    setChildren(documents, ...documentsOf(it));
+    if (known !== it.status) setChildren(buttons, ...buttonsFor(it, loading.now));
     known = it.status;
     logs.update(ENDS.includes(it.status));
   }, { every: 1000, signal, wrong });

@@ -1,6 +1,6 @@
 // Whose token the page uses: its name, role, scope and expiry in the header, and the sign-out.
 
-import { el } from "./dom.js";
+import { el, setChildren } from "./dom.js";
 import { clock } from "./format.js";
 import { ask, Problem, signOut } from "./api.js";
 import { setRefused } from "./permissions.js";
@@ -33,7 +33,7 @@ async function load(node) {
   try {
     const identity = await ask("GET", "/whoami");
     setRefused(identity.refused);
-    node.replaceChildren(...contentOf(identity));
+    setChildren(node, ...contentOf(identity));
   } catch (error) {
     if (!(error instanceof Problem)) throw error;
     setTimeout(() => load(node), RETRY_MILLISECONDS);

@@ -1,6 +1,6 @@
 // Parts of several screens: badges, bars, sparklines, tables, pagers and timed reloads.
 
-import { attribute, el, svg, sync, text } from "./dom.js";
+import { attribute, el, setChildren, svg, sync, text } from "./dom.js";
 import { beside, clock, count, percent, since } from "./format.js";
 import { isAbort, Problem } from "./api.js";
 
@@ -54,9 +54,10 @@ export function sparkline() {
   const [width, height] = [120, 28];
   const line = svg("path", { class: "line" });
   const area = svg("path", { class: "area" });
+  const title = svg("title");
   const node = svg("svg", {
     class: "spark", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img",
-  }, area, line);
+  }, title, area, line);
   return {
     node,
     update(depths) {
@@ -70,9 +71,11 @@ export function sparkline() {
       attribute(line, "d", drawn || null);
       attribute(area, "d", points.length > 1
         ? `${drawn}L${width} ${height}L${points[0][0].toFixed(1)} ${height}Z` : null);
-      attribute(node, "aria-label", seen.length
+      const words = seen.length
         ? `Waiting over the last minutes: from ${count(seen[0])} to ${count(seen.at(-1))}, maximum ${count(Math.max(...seen))}`
-        : "No data yet");
+        : "No data yet";
+      attribute(node, "aria-label", words);
+      text(title, words);
     },
   };
 }
@@ -140,7 +143,7 @@ function rowOf(columns) {
         const now = JSON.stringify(item);
         if (now === known) return;
         known = now;
-        node.replaceChildren(...build(item));
+        setChildren(node, ...build(item));
       },
     };
   };

@@ -1,6 +1,6 @@
 // The screen of one queue: slot holders, waiting executions in order, statistics and changes.
 
-import { el, say, text } from "./dom.js";
+import { el, say, setChildren, text } from "./dom.js";
 import { clock, count, percent, rate } from "./format.js";
 import { ask, Problem } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
@@ -93,8 +93,7 @@ function failuresPart(ref) {
       if (node.hidden || JSON.stringify(failures) === known) return;
       known = JSON.stringify(failures);
       const { last } = failures;
-      node.replaceChildren(
-        el("p", {}, el("strong", {}, `${count(failures.failed)} of ${count(failures.ended)} executions failed (${percent(failures.share)})`),
+      setChildren(node, el("p", {}, el("strong", {}, `${count(failures.failed)} of ${count(failures.ended)} executions failed (${percent(failures.share)})`),
           ` since ${clock(failures.since)}, ${rate(failures.per_minute)} per minute. `, el("a", { href: failedLink(ref) }, "Show them")),
         el("p", { class: "error-text" }, "Last failure: ", executionLink(last.execution_id), ` ${last.status} `, instant(last.at),
           ": ", [last.type, last.message].filter(Boolean).join(": ") || "no error text"));
@@ -144,11 +143,11 @@ function headOf(ref, key, screen, changed) {
         single ? `${rate(seen?.enqueued_per_second)} /s` : "–", single ? `${rate(seen?.completed_per_second)} /s` : "–",
         count(one?.total_enqueued ?? stats.total_enqueued), count(one?.total_completed ?? stats.total_completed),
       ];
-      shown.forEach((value, index) => metrics[index][1].replaceChildren(value));
+      shown.forEach((value, index) => setChildren(metrics[index][1], value));
       text(why, ofKey === null ? whyOf(stats) : "");
       chart.node.toggleAttribute("hidden", !single || !seen);
       if (seen) chart.update(seen.depths);
-      states.replaceChildren(...(stats.paused ? [badge("paused")] : []), ...(seen && !seen.served ? [badge("no_worker")] : []));
+      setChildren(states, ...(stats.paused ? [badge("paused")] : []), ...(seen && !seen.served ? [badge("no_worker")] : []));
       text(pause, stats.paused ? "Resume" : "Pause");
       pause.disabled = limit.disabled = false;
     },

@@ -1,6 +1,6 @@
 // The screen of all queues: the executor sorts, searches and paginates; events update the rows of a page.
 
-import { attribute, el, say, text } from "./dom.js";
+import { attribute, el, say, setChildren, text } from "./dom.js";
 import { count, counted, rate } from "./format.js";
 import { ask, queryOf } from "./api.js";
 import { cell, elapsed, errorLine, failuresOf, loader, occupancyBar, pager, sparkline, table } from "./parts.js";
@@ -128,12 +128,12 @@ function rowOf(first, rows, change) {
       text(waiting, count(now.queue_length));
       if (oldest.dataset.at !== String(now.oldest_enqueued_at)) {
         oldest.dataset.at = now.oldest_enqueued_at;
-        oldest.replaceChildren(elapsed(now.oldest_enqueued_at));
+        setChildren(oldest, elapsed(now.oldest_enqueued_at));
       }
       const failures = JSON.stringify(now.failures);
       if (failed.dataset.of !== failures) {
         failed.dataset.of = failures;
-        failed.replaceChildren(failuresOf(now));
+        setChildren(failed, failuresOf(now));
       }
       text(enqueued, rate(now.enqueued_per_second));
       text(completed, rate(now.completed_per_second));
@@ -141,7 +141,7 @@ function rowOf(first, rows, change) {
       const flags = [now.paused && "paused", !now.served && "no_worker"].filter(Boolean);
       if (states.dataset.flags !== String(flags)) {
         states.dataset.flags = flags;
-        states.replaceChildren(...flags.map((state) => el("span", { class: `badge ${state}` }, state.replace("_", " "))));
+        setChildren(states, ...flags.map((state) => el("span", { class: `badge ${state}` }, state.replace("_", " "))));
       }
       text(pause, now.paused ? "Resume" : "Pause");
       attribute(pause, "aria-label", `${now.paused ? "Resume" : "Pause"} ${name}`);

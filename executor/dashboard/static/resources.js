@@ -1,6 +1,6 @@
 // The screens of resources: their capacities, who holds their units and what waits for them.
 
-import { el } from "./dom.js";
+import { el, setChildren } from "./dom.js";
 import { count, duration } from "./format.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
@@ -73,9 +73,9 @@ export function show(main, { ref: name }, { live, signal }) {
   const loading = loader(async (mine) => {
     const path = `/resources/${encodeURIComponent(name)}/queue`;
     const page = await ask("GET", path, { query: { limit: PAGE, cursor }, signal: mine });
-    states.replaceChildren(...(page.paused ? [badge("paused")] : []));
+    setChildren(states, ...(page.paused ? [badge("paused")] : []));
     bar.update(page.held, page.capacity);
-    facts.replaceChildren(...factsOf(page));
+    setChildren(facts, ...factsOf(page));
     holders.update(page.holders);
     waiting.update(page.items);
     pages.update(page.next_cursor, null);

@@ -1,6 +1,6 @@
 // The screen of one worker: what it runs, its pools, its last failures, its start, and how far its drain is.
 
-import { el, say, text } from "./dom.js";
+import { el, say, setChildren, text } from "./dom.js";
 import { between, clock, count, counted, duration } from "./format.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
@@ -72,16 +72,16 @@ export function show(main, { worker: wanted }, { live, signal }) {
     const it = await ask("GET", `/workers/${encodeURIComponent(known?.id ?? wanted)}`, { signal: mine });
     text(name, it.name);
     document.title = `${it.name} · Turnstile`;
-    state.replaceChildren(badge(it.state));
+    setChildren(state, badge(it.state));
     places.update(it.running, it.concurrency);
-    facts.replaceChildren(...factsOf(it));
+    setChildren(facts, ...factsOf(it));
     progress.update(it);
     runs.update(it.runs);
     pools.update(it.places);
     failures.update(it.failures);
     actions.update(it.actions ?? []);
-    notes.replaceChildren(...notesOf(it.start_notes));
-    if (known?.state !== it.state) buttons.replaceChildren(...buttonsFor(it, act));
+    setChildren(notes, ...notesOf(it.start_notes));
+    if (known?.state !== it.state) setChildren(buttons, ...buttonsFor(it, act));
     if (known === null) changes.append(auditLogOf({ subject_kind: "worker", subject: it.id }, signal));
     if (known !== null && known.state !== it.state) say(`${it.name} is ${it.state}`);
     known = it;

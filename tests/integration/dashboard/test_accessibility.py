@@ -77,7 +77,9 @@ async def test_every_control_is_reached_by_tab_and_shows_its_focus(page: Page, e
     await env.put("reached", max_concurrent=1, pool="empty")
     await env.submit("reached")
     await page.goto("/#/queues/reached")
+    # It is shown with the first numbers, when the buttons can be used.
     await expect(page.get_by_role("slider")).to_be_visible()
+    await expect(page.get_by_role("link", name="#", exact=False).first).to_be_visible()
     reached = []
     for _ in range(40):
         await page.keyboard.press("Tab")
@@ -94,6 +96,33 @@ async def test_every_control_is_reached_by_tab_and_shows_its_focus(page: Page, e
     for name in ("Queues", "Executions", "Submit", "Pause", "Limit", "Changes"):
         assert name in names, names
     assert any("Waiting over the last minutes" in name for name in names)
+    await env.stop_running()
+
+
+async def test_what_has_the_focus_keeps_it_when_it_is_updated(page: Page, env: Environment) -> None:
+    await env.put("focused", max_concurrent=1, pool="empty")
+    execution_id = await env.submit("focused")
+    await page.goto("/#/executions?action_ref=focused")
+    link = page.get_by_role("link", name=f"#{execution_id}")
+    await link.focus()
+    await env.http.post(f"/executions/{execution_id}/cancel")
+    await expect(page.locator("td .badge")).to_have_text("cancelled", timeout=20_000)
+    await expect(link).to_be_focused()
+
+
+async def test_a_text_that_did_not_change_keeps_its_selection(page: Page, env: Environment) -> None:
+    await env.put("selected", max_concurrent=1, pool="empty")
+    execution_id = await env.submit("selected")
+    await page.goto(f"/#/executions/{execution_id}")
+    why = page.locator(".why").first
+    await expect(why).to_contain_text("worker")
+    await why.evaluate("node => getSelection().selectAllChildren(node)")
+    chosen = await page.evaluate("() => String(getSelection())")
+    # The second answer is asked for after the first one is shown.
+    for limit in (2, 3):
+        async with page.expect_response(lambda response: f"/executions/{execution_id}" in response.url):
+            await env.patch("selected", max_concurrent=limit)
+    assert await page.evaluate("() => String(getSelection())") == chosen
     await env.stop_running()
 
 
