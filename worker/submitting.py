@@ -32,6 +32,8 @@ from turnstile.worker.context import Context
 from turnstile.worker.parameters import InvalidParameters, parameters_of
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from turnstile.client import AsyncHandle, Handle, Rejected
     from turnstile.client.requests import Options
     from turnstile.worker.actions import RegisteredAction
@@ -158,6 +160,36 @@ class Action(Generic[C, T, R]):
         )
         return answers
 
+    @overload
+    def submit_in(  # type: ignore[misc]
+        self: Callable[Concatenate[Context, P], object], session: Any, /, *args: P.args, **kwargs: P.kwargs
+    ) -> "UUID": ...
+    @overload
+    def submit_in(self, session: Any, /, *args: C.args, **kwargs: C.kwargs) -> "UUID": ...
+    def submit_in(self, session: Any, /, *args: Any, **kwargs: Any) -> "UUID":
+        """Submit if and when the transaction of `session` commits, as `turnstile.submit_in` does.
+
+        Returns the id of the request, before the commit. The parameters are checked here: raises TypeError or
+        Rejected, and the errors of the session's own library.
+        """
+        ref, parameters = self.ref, self._json(args, kwargs)
+        request_id: UUID = _transactions().submit_in(session, ref, parameters, **(self._options or {}))
+        return request_id
+
+    @overload
+    async def submit_in_async(  # type: ignore[misc]
+        self: Callable[Concatenate[Context, P], object], session: Any, /, *args: P.args, **kwargs: P.kwargs
+    ) -> "UUID": ...
+    @overload
+    async def submit_in_async(self, session: Any, /, *args: C.args, **kwargs: C.kwargs) -> "UUID": ...
+    async def submit_in_async(self, session: Any, /, *args: Any, **kwargs: Any) -> "UUID":
+        """Do what `submit_in` does, in a session with an event loop."""
+        ref, parameters = self.ref, self._json(args, kwargs)
+        request_id: UUID = await _transactions().submit_in_async(
+            session, ref, parameters, **(self._options or {})
+        )
+        return request_id
+
     def _requests(self, parameters: Iterable[Mapping[str, object]]) -> list[Any]:
         client = import_module("turnstile.client")
         requests: list[Any] = []
@@ -239,6 +271,10 @@ def _writer_of(function: Callable[..., Any]) -> _ParametersWriter:
 
 def _client() -> Any:
     return import_module("turnstile.client.default")
+
+
+def _transactions() -> Any:
+    return import_module("turnstile.client.transactions")
 
 
 def _rejected(message: str) -> Exception:

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from tests.support.protocol import Protocol
+from turnstile import Context, action
 from turnstile.client import Rejected
 from turnstile.client.transactions import submit_in, submit_in_async
 
@@ -139,6 +140,35 @@ async def test_a_session_with_an_event_loop_submits_with_its_commit(
             await submit_in_async(session, "no.such")
     assert refused.value.code == "unknown_action"
     await _check(protocol, request_id)
+
+
+@action("a")
+def declared(context: Context, number: int, customer: str = "") -> int:
+    return number
+
+
+async def test_an_action_submits_its_checked_parameters(database_url: str, protocol: Protocol) -> None:
+    await protocol.put()
+    named = declared.with_options(priority=2)
+
+    def blocking() -> UUID:
+        with psycopg_connection(database_url) as session:
+            with pytest.raises(Rejected, match="number"):
+                named.submit_in(session, number="seven")  # type: ignore[call-overload]
+            with pytest.raises(TypeError, match="custmer"):
+                named.submit_in(session, 7, custmer="x")  # type: ignore[call-overload]
+            # Nothing was sent, so the transaction goes on.
+            return named.submit_in(session, 7, customer="x")
+
+    request_ids = [await asyncio.to_thread(blocking)]
+    async with sqlalchemy_async_session(database_url) as session:
+        request_ids.append(await named.submit_in_async(session, number=8))
+    found = await protocol.connection.fetch("SELECT * FROM submission ORDER BY submitted_at")
+    assert [row["request_id"] for row in found] == request_ids
+    assert [json.loads(row["request"]) for row in found] == [
+        {"action_ref": "a", "parameters": {"number": 7, "customer": "x"}, "metadata": {}, "priority": 2},
+        {"action_ref": "a", "parameters": {"number": 8}, "metadata": {}, "priority": 2},
+    ]
 
 
 async def _check(protocol: Protocol, request_id: UUID) -> None:

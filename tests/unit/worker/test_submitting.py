@@ -211,6 +211,7 @@ async def test_an_async_client_cannot_block(recording: Recording) -> None:
 
 _GOOD = """
 from typing import Any
+from uuid import UUID
 
 from turnstile import AsyncHandle, Context, action
 
@@ -232,6 +233,7 @@ async def main(row: Any, context: Context) -> None:
     text: str = resize.submit_sync(width=3).result()
     direct: dict[str, Any] = await render(context=context, customer_id=7)
     length: int = len(resize())
+    request_ids: list[UUID] = [resize.submit_in(row, width=3), await render.submit_in_async(row, 7, deep=True)]
 """
 _BAD = """
 from turnstile import Context, action
@@ -255,6 +257,8 @@ async def main() -> None:
     number: int = resize.submit_sync(1).result()
     render.with_options(prioritty=1)
     await render(7)
+    resize.submit_in(object(), width="x")
+    await render.submit_in_async(object(), customer=7)
 """
 
 
