@@ -28,6 +28,10 @@ $(READY): pyproject.toml requirements/dev.txt scripts/setup
 demo: $(READY) ## Run 200 executions on private servers, then report order and limits
 	@$(BIN)/executor demo
 
+.PHONY: shop
+shop: $(READY) ## Run the example shop of examples/shop on private servers, and check what it did
+	@$(BIN)/python -m examples.shop
+
 .PHONY: up
 up: $(READY) ## Start servers, executor and workers, print their URLs, and run until Ctrl-C
 	@$(BIN)/executor demo --stay

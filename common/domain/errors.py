@@ -72,8 +72,8 @@ class PermanentError(ActionError):
 
 
 class TemporaryError(ActionError):
-    """The attempt failed; retry after `delay` seconds, or by the action's retry policy."""
+    """The attempt failed; retry after `delay`, like '30s' or seconds, or by the action's retry policy."""
 
-    def __init__(self, message: str = "", *, delay: float | None = None) -> None:
+    def __init__(self, message: str = "", *, delay: str | float | None = None) -> None:
         super().__init__(message)
         self.delay = delay

@@ -233,7 +233,8 @@ async def main(row: Any, context: Context) -> None:
     text: str = resize.submit_sync(width=3).result()
     direct: dict[str, Any] = await render(context=context, customer_id=7)
     length: int = len(resize())
-    request_ids: list[UUID] = [resize.submit_in(row, width=3), await render.submit_in_async(row, 7, deep=True)]
+    request_id: UUID = resize.submit_in(row, width=3)
+    request_id = await render.submit_in_async(row, 7, deep=True)
 """
 _BAD = """
 from turnstile import Context, action
