@@ -23,7 +23,7 @@ from turnstile.client.errors import (
 from turnstile.client.events import StatusEvent
 from turnstile.client.handle import AsyncHandle, Handle
 from turnstile.client.requests import Request
-from turnstile.client.schemas import Execution, ExecutionPage
+from turnstile.client.schemas import Execution, ExecutionPage, Progress
 from turnstile.client.submission import Submitted
 from turnstile.client.transactions import submit_in, submit_in_async
 from turnstile.common.domain.states import Status
@@ -43,6 +43,7 @@ __all__ = [
     "InvalidResult",
     "InvalidSetting",
     "NotReceived",
+    "Progress",
     "QueueStats",
     "Rejected",
     "Request",

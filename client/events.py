@@ -1,8 +1,9 @@
 """Follows the status of one execution: by the stream of events of the API, and by reading it.
 
-In: an execution id. Out: a `StatusEvent` for each status that was seen, the terminal one last. The stream
-carries at most one batch a second, so a status that lasts less may be left out. A stream that ends or cannot
-be opened is opened again, and the execution is read at growing intervals, whatever event was lost.
+In: an execution id. Out: a `StatusEvent` for each status and progress that was seen, the terminal one last.
+The stream carries at most one batch a second, so a status that lasts less may be left out. A stream that
+ends or cannot be opened is opened again, and the execution is read at growing intervals, whatever event was
+lost.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from pydantic_core import from_json
 
 from turnstile.client.api import Api
 from turnstile.client.errors import Rejected, Unavailable
+from turnstile.client.schemas import Progress
 from turnstile.common.domain.states import Status, is_terminal
 
 _PAUSE_SECONDS: Final = 1.0
@@ -23,12 +25,14 @@ _PAUSE_MAX_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusEvent:
-    """The status of an execution has changed, or is the first one seen."""
+    """The status or the progress of an execution has changed, or is the first one seen."""
 
     execution_id: int
     status: Status
     attempt: int
     """Number of the latest grant; 0 before the first."""
+    progress: Progress | None = None
+    """The last that its attempt has reported, at most about once a second."""
 
 
 class StatusEvents:
@@ -64,7 +68,7 @@ class StatusEvents:
         tasks: list[asyncio.Task[None]] = []
         try:
             found = await self._api.execution(self._execution_id)
-            if not self._note(found.status, found.attempt):
+            if not self._note(found.status, found.attempt, found.progress):
                 tasks = [asyncio.create_task(self._stream()), asyncio.create_task(self._read_again())]
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 done.pop().result()
@@ -99,7 +103,7 @@ class StatusEvents:
             found = await self._api.execution(self._execution_id)
         except Unavailable:
             return False
-        return self._note(found.status, found.attempt)
+        return self._note(found.status, found.attempt, found.progress)
 
     async def _follow_stream(self, lines: AsyncIterator[str]) -> bool:
         """Return whether the execution has ended; False at the end of the stream."""
@@ -111,12 +115,23 @@ class StatusEvents:
             elif field == "data" and name == "executions":
                 items: list[dict[str, Any]] = from_json(value)["items"]
                 changes = [each for each in items if each["id"] == self._execution_id]
-                if any(self._note(Status(each["status"]), each["attempt"]) for each in changes):
+                if any(self._note_change(each) for each in changes):
                     return True
         return False
 
-    def _note(self, status: Status, attempt: int) -> bool:
-        event = StatusEvent(execution_id=self._execution_id, status=status, attempt=attempt)
+    def _note_change(self, change: dict[str, Any]) -> bool:
+        # An executor of an earlier version sends no progress.
+        progress = change.get("progress")
+        return self._note(
+            Status(change["status"]),
+            change["attempt"],
+            None if progress is None else Progress.model_validate(progress),
+        )
+
+    def _note(self, status: Status, attempt: int, progress: Progress | None) -> bool:
+        event = StatusEvent(
+            execution_id=self._execution_id, status=status, attempt=attempt, progress=progress
+        )
         if event != self._seen:
             self._seen = event
             self._events.put_nowait(event)

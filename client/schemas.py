@@ -15,6 +15,15 @@ from turnstile.common.messages import Error
 from turnstile.common.schemas import EstimatedStart, Schema
 
 
+class Progress(Schema):
+    """How far an attempt says that it has come: `done` of `total`, in units of the action's own."""
+
+    done: float
+    total: float | None = None
+    message: str | None = None
+    updated_at: datetime
+
+
 class Attempt(Schema):
     """One attempt that a worker claimed."""
 
@@ -26,6 +35,8 @@ class Attempt(Schema):
     granted_at: datetime
     started_at: datetime
     ended_at: datetime | None = None
+    progress: Progress | None = None
+    """The last that it has reported."""
 
 
 class WaitingOn(BaseModel):
@@ -78,6 +89,8 @@ class Execution(Schema):
     queue_length: int | None = None
     waiting_on: WaitingOn | None = None
     estimated_start: EstimatedStart | None = None
+    progress: Progress | None = None
+    """The last that its latest attempt has reported; lists leave it out."""
     attempts: tuple[Attempt, ...] = ()
     gates: tuple[GateStep, ...] = ()
     """Those of the latest attempt; empty if it has no gate after its queue."""

@@ -26,6 +26,7 @@ WORKER_FUNCTIONS: Final = (
     "claim",
     "finish",
     "append_logs",
+    "report_progress",
     "hand_back",
     "register_worker",
     "renew",

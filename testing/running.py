@@ -8,7 +8,8 @@ passes in a worker. A plain function runs in a thread; in a worker it runs in a 
 import asyncio
 import contextlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Final, assert_never
 
@@ -26,6 +27,7 @@ from turnstile.worker.lifespan import Lifespan, declared_hooks
 from turnstile.worker.logs import LogTail, printed_to, printing_into_logs
 from turnstile.worker.outcome import OutcomeCatcher
 from turnstile.worker.parameters import parameters_of
+from turnstile.worker.progress import Progress
 from turnstile.worker.runners.base import (
     Call,
     Interrupted,
@@ -59,6 +61,8 @@ class Ran:
     """The delay that a TemporaryError requested."""
     log: str = ""
     """What it logged and printed."""
+    progress: tuple[Progress, ...] = ()
+    """Each call of `context.progress`; a worker stores about one a second, and the last one."""
 
     def expect(self, status: Status | str = Status.COMPLETED) -> "Ran":
         """Return itself; raises AssertionError with error and log if the status is another one."""
@@ -78,6 +82,9 @@ class RunOptions:
     """None: the timeout of the action's definition."""
     cancel_after: str | float | None = None
     """The attempt is cancelled so long after its start, as by an operator."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    concurrency_key: str | None = None
+    idempotency_key: str | None = None
     state: SimpleNamespace | None = None
     """What `context.state` is. None: what the start hooks of the action's package make, called before it."""
 
@@ -97,6 +104,7 @@ async def run_async(action: Any, /, *, options: RunOptions | None = None, **para
     registered = registered_action(action)
     definition = registered.definition
     log: list[LogTail] = []
+    progress: list[Progress] = []
     timeout = definition.timeout if options.timeout is None else parse_duration(options.timeout)
     stop = StopRequest()
     call = Call(
@@ -109,6 +117,10 @@ async def run_async(action: Any, /, *, options: RunOptions | None = None, **para
         timeout_seconds=timeout,
         stop=stop,
         on_log=log.append,
+        on_progress=progress.append,
+        metadata_json=json.dumps(dict(options.metadata)),
+        concurrency_key=options.concurrency_key,
+        idempotency_key=options.idempotency_key,
     )
     cancel = None
     if options.cancel_after is not None:
@@ -130,10 +142,10 @@ async def run_async(action: Any, /, *, options: RunOptions | None = None, **para
         if cancel is not None:
             cancel.cancel()
     assert not isinstance(report.outcome, Interrupted), "only a worker interrupts an attempt"
-    return _ran(report.outcome, report.log)
+    return _ran(report.outcome, report.log, progress)
 
 
-def _ran(outcome: Outcome, log: str) -> Ran:
+def _ran(outcome: Outcome, log: str, progress: list[Progress]) -> Ran:
     failure = failure_of(outcome)
     return Ran(
         status=status_of(outcome),
@@ -143,6 +155,7 @@ def _ran(outcome: Outcome, log: str) -> Ran:
         retryable=isinstance(outcome, Failed) and outcome.retryable,
         retry_delay_seconds=outcome.delay_seconds if isinstance(outcome, Failed) else None,
         log=log,
+        progress=tuple(progress),
     )
 
 
@@ -212,4 +225,5 @@ def _context(call: Call, log: LogTail, state: SimpleNamespace) -> Context:
         write_line=log.write_line,
         pass_on=call.log_in_worker,
         stop_reason=lambda: call.stop.stop.reason if call.stop.stop else None,
+        report_progress=call.on_progress,
     )

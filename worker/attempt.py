@@ -43,6 +43,7 @@ from turnstile.worker.fence import Standing
 from turnstile.worker.gateway import Gateway
 from turnstile.worker.logs import LogTail
 from turnstile.worker.metrics import DEAD_LETTERED
+from turnstile.worker.progress import Progress
 from turnstile.worker.protocol import Claim, Finished, Offer, Report, Verdict
 from turnstile.worker.runners.base import Call, Interrupted, RunReport, StopRequest, outcome_of_stop
 from turnstile.worker.runners.registry import Runners
@@ -234,8 +235,15 @@ class Attempts:
         started_at = time.monotonic()
         try:
             with instrumentation.running(claim) as traced:
-                call = _call_of(traced, stop, on_log=lambda log: self._gateway.logs.watch(offer, log))
-                return await self._runners.runner_for(claim.action_ref, claim.runner).run(call)
+                call = _call_of(
+                    traced,
+                    stop,
+                    on_log=lambda log: self._gateway.logs.watch(offer, log),
+                    on_progress=lambda progress: self._gateway.progress.put(offer, progress),
+                )
+                report = await self._runners.runner_for(claim.action_ref, claim.runner).run(call)
+            await self._gateway.progress.complete(offer)
+            return report
         finally:
             self._gateway.logs.forget(offer)
             instrumentation.ran(claim, started_at=started_at)
@@ -329,7 +337,13 @@ def offers_in(delivery: Delivery) -> list[Offer]:
     return [first, *(Offer(*named_attempt(each)) for each in more)]
 
 
-def _call_of(claim: Claim, stop: StopRequest, *, on_log: Callable[[LogTail], object]) -> Call:
+def _call_of(
+    claim: Claim,
+    stop: StopRequest,
+    *,
+    on_log: Callable[[LogTail], object],
+    on_progress: Callable[[Progress], None],
+) -> Call:
     return Call(
         execution_id=claim.execution_id,
         attempt=claim.attempt,
@@ -340,6 +354,10 @@ def _call_of(claim: Claim, stop: StopRequest, *, on_log: Callable[[LogTail], obj
         traceparent=claim.traceparent,
         stop=stop,
         on_log=on_log,
+        on_progress=on_progress,
+        metadata_json=claim.metadata_json,
+        concurrency_key=claim.concurrency_key,
+        idempotency_key=claim.idempotency_key,
     )
 
 

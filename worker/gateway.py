@@ -3,7 +3,7 @@
 In: one attempt's claim, report or message. Out: its answer. Every one of these calls may be repeated, so an
 attempt waits here during an outage instead of failing. While the lease is in doubt nothing is claimed, and a
 report that the database refuses for the lease waits for the next renewal. When the lease is lost,
-`worker.attempt` ends the waits. The logs of running attempts are flushed here too.
+`worker.attempt` ends the waits. The logs and the progress of running attempts are written here too.
 """
 
 import asyncio
@@ -28,6 +28,7 @@ from turnstile.common.telemetry.logs import Episodes
 from turnstile.worker.lease import Lease
 from turnstile.worker.logs import LogPiece, LogTail
 from turnstile.worker.metrics import UNDELIVERED
+from turnstile.worker.progress_writer import ProgressWriter
 from turnstile.worker.protocol import Answer, Claim, Finished, Offer, Report, Request, Verdict, WorkerProtocol
 
 logger = logging.getLogger(__name__)
@@ -120,6 +121,7 @@ class Gateway:
         """`side_publisher` is a second connection, for dead letters and messages that a queue refused."""
         self.lease = lease
         self.logs = logs
+        self.progress = ProgressWriter(protocol)
         self._protocol = protocol
         self._publisher = publisher
         undelivered = Undelivered(UNDELIVERED.add)
@@ -142,6 +144,7 @@ class Gateway:
             tasks.create_task(self._requests.run(), name="claims-and-finishes")
             tasks.create_task(self._messages.run(), name="messages")
             tasks.create_task(self.logs.run(), name="logs")
+            tasks.create_task(self.progress.run(), name="progress")
             tasks.create_task(self._best_effort.run(), name="best-effort publisher")
 
     async def claim(self, offer: Offer, *, give_up: Callable[[], bool]) -> Claim | Verdict | None:

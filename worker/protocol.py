@@ -29,6 +29,7 @@ from turnstile.common.domain.states import Status
 from turnstile.common.requests import json_text
 from turnstile.common.statements import SCHEMA, protocol_hash
 from turnstile.worker.logs import LogPiece
+from turnstile.worker.progress import Progress
 from turnstile.worker.schemas import ActionSchemas, is_same_schema
 
 if TYPE_CHECKING:
@@ -78,6 +79,9 @@ class Claim:
     traceparent: str | None
     waited_seconds: float
     """From the enqueue to this claim, on the database's clock."""
+    metadata_json: str
+    concurrency_key: str | None
+    idempotency_key: str | None
 
     @property
     def offer(self) -> Offer:
@@ -268,6 +272,20 @@ class WorkerProtocol:
         )
         return applied
 
+    async def report_progress(self, reports: Sequence[tuple[Offer, Progress]]) -> bool:
+        """Store the progress of running attempts; False if the lease is over."""
+        return bool(
+            await self._database.fetchval(
+                "SELECT turnstile.report_progress($1, $2, $3, $4, $5, $6)",
+                self._worker_id,
+                [offer.execution_id for offer, _ in reports],
+                [offer.attempt for offer, _ in reports],
+                [progress.done for _, progress in reports],
+                [progress.total for _, progress in reports],
+                [progress.message for _, progress in reports],
+            )
+        )
+
     async def register_actions(
         self, definitions: Sequence[ActionDefinition], schemas: Mapping[str, ActionSchemas] = _NO_SCHEMAS
     ) -> list[Difference]:
@@ -372,6 +390,9 @@ def _claim(row: asyncpg.Record) -> Claim | Verdict:
         ),
         traceparent=row["traceparent"],
         waited_seconds=row["waited_seconds"],
+        metadata_json=row["metadata"],
+        concurrency_key=row["concurrency_key"],
+        idempotency_key=row["idempotency_key"],
     )
 
 

@@ -99,7 +99,10 @@ CREATE TYPE turnstile.claimed AS (
     retry_jitter double precision,
     traceparent text,
     -- From entering its queue to this start, on this server's clock.
-    waited_seconds double precision
+    waited_seconds double precision,
+    metadata jsonb,
+    concurrency_key text,
+    idempotency_key text
 );
 
 -- The outcome of one finish. Publish 'applied' and 'already'; 'stale' and 'lease_over' changed nothing.

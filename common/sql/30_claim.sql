@@ -43,7 +43,7 @@ BEGIN
         SELECT c.id, c.attempt, 'lease_over', NULL::bigint, NULL::text, NULL::text, NULL::jsonb, NULL::jsonb,
                NULL::double precision, NULL::integer, NULL::integer, NULL::double precision,
                NULL::double precision, NULL::double precision, NULL::double precision, NULL::text,
-               NULL::double precision
+               NULL::double precision, NULL::jsonb, NULL::text, NULL::text
         FROM unnest(in_execution_ids, in_attempts) c(id, attempt);
         RETURN;
     END IF;
@@ -66,7 +66,8 @@ BEGIN
         RETURNING s.execution_id, s.attempt, 'claimed', e.action_id, a.ref, a.runner, a.entrypoint, e.parameters,
                   e.timeout_seconds, e.failures, a.retry_max_attempts, a.retry_delay_seconds, a.retry_factor,
                   a.retry_max_delay_seconds, a.retry_jitter, e.traceparent,
-                  extract(epoch FROM claimed_now - e.queued_at)::double precision
+                  extract(epoch FROM claimed_now - e.queued_at)::double precision, e.metadata, e.concurrency_key,
+                  e.idempotency_key
     )
     SELECT array_agg(m::turnstile.claimed) INTO claimed_rows FROM moved m;
     -- The common case: each offer was claimed.
@@ -91,7 +92,8 @@ BEGIN
                 ELSE 'stale' END,
            e.action_id, a.ref, a.runner, a.entrypoint, e.parameters, e.timeout_seconds, e.failures,
            a.retry_max_attempts, a.retry_delay_seconds, a.retry_factor, a.retry_max_delay_seconds,
-           a.retry_jitter, e.traceparent, extract(epoch FROM s.claimed_at - e.queued_at)::double precision
+           a.retry_jitter, e.traceparent, extract(epoch FROM s.claimed_at - e.queued_at)::double precision, e.metadata,
+           e.concurrency_key, e.idempotency_key
     FROM unnest(in_execution_ids, in_attempts) c(id, attempt)
     LEFT JOIN execution e ON e.id = ANY (ARRAY[c.id])
     LEFT JOIN action a ON a.id = ANY (ARRAY[e.action_id])

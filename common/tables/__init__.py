@@ -17,6 +17,7 @@ from turnstile.common.tables.actions import Action, ActionQueue, ActionSchema
 from turnstile.common.tables.dead_letters import DeadLetter
 from turnstile.common.tables.executions import (
     AttemptLogPiece,
+    AttemptProgress,
     AttemptRecord,
     DeletedQueueTotal,
     Execution,
@@ -54,6 +55,7 @@ __all__ = [
     "ActionQueue",
     "ActionSchema",
     "AttemptLogPiece",
+    "AttemptProgress",
     "AttemptRecord",
     "AuditLog",
     "DeadLetter",

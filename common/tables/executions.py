@@ -137,6 +137,30 @@ class AttemptLogPiece(SQLModel, table=True):
     text: str = Field(sa_column=Column(Text, nullable=False))
 
 
+class AttemptProgress(SQLModel, table=True):
+    """How far an attempt says that it has come: the row with the highest version.
+
+    A new version deletes the one before it, so that an old snapshot makes no read slower (P15).
+    """
+
+    __tablename__ = "attempt_progress"
+    __table_args__ = (
+        CheckConstraint(
+            "done >= 0 AND done < 'Infinity' AND (total IS NULL OR total >= 0 AND total < 'Infinity')",
+            name="amounts_are_finite",
+        ),
+        {"postgresql_with": _EARLY_VACUUM},
+    )
+
+    execution_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    attempt: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
+    version: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    done: float
+    total: float | None = None
+    message: str | None = Field(default=None, sa_column=Column(Text))
+    updated_at: datetime = instant(nullable=False)
+
+
 class PrunedCount(SQLModel, table=True):
     """The number of pruned executions of a queue.
 

@@ -27,6 +27,7 @@ ATTEMPT_COLUMNS: Final[Columns] = {
     "WORKER": "worker_id",
     "STARTED": lambda attempt: instant(attempt["started_at"]),
     "DURATION": lambda attempt: run_duration(attempt["started_at"], attempt["ended_at"]),
+    "PROGRESS": lambda attempt: progress_text(attempt.get("progress")),
     "ERROR": lambda attempt: error_text(attempt["error"]),
 }
 GATE_COLUMNS: Final[Columns] = {
@@ -55,6 +56,7 @@ def fields(execution: Json) -> Iterator[tuple[str, object]]:
         yield name, execution[name]
     yield "waiting", waiting_sentence(execution)
     yield "stopping", stopping_sentence(execution.get("stopping"))
+    yield "progress", progress_text(execution.get("progress"))
     for name in ("concurrency_key", "idempotency_key", "priority", "attempt", "worker_id"):
         # An executor of an earlier version has no priorities.
         yield name, execution.get(name)
@@ -84,6 +86,21 @@ def stopping_sentence(stopping: Json | None) -> str:
     reason = f" ({given})" if given and stopping["reason"] == "cancel" else ""
     kill_at = instant(stopping["kill_at"])
     return f"since {instant(stopping['since'])}: {why}{reason}; it is killed at {kill_at} if it still runs"
+
+
+def progress_text(progress: Json | None) -> str:
+    """Return how far an attempt has come; empty if it has reported nothing."""
+    if progress is None:
+        return ""
+    done, total = progress["done"], progress["total"]
+    parts = [f"{done:,g}" if total is None else f"{done:,g} of {total:,g} ({_percent(done, total)})"]
+    if progress["message"]:
+        parts.append(progress["message"])
+    return f"{': '.join(parts)}, at {instant(progress['updated_at'])}"
+
+
+def _percent(done: float, total: float) -> str:
+    return "100 %" if done >= total else f"{100 * done / total:.0f} %"
 
 
 def error_text(error: Json | None) -> str:

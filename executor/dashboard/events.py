@@ -71,11 +71,12 @@ class QueueSummary(Schema):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedExecution:
-    """The status of a watched execution."""
+    """The status of a watched execution, and the progress of its attempt as the API shows it."""
 
     id: int
     status: str
     attempt: int
+    progress: Mapping[str, object] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

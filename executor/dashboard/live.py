@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 import asyncpg
+from pydantic_core import from_json
 
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
@@ -103,6 +104,7 @@ class Live:
         self._whole_at: datetime | None = None
         self._attention_at: datetime | None = None
         self._watched: dict[int, WatchedExecution] = {}
+        self._asked: set[int] = set()
         self._overview: dict[str, object] = {}
         self._epoch = secrets.token_hex(4)
         self._number = 0
@@ -140,6 +142,7 @@ class Live:
         for batch in self._missed(last_event_id):
             stream.batches.put_nowait(batch)
         self._streams.add(stream)
+        self._asked |= stream.execution_ids
         self._request()
         try:
             yield stream
@@ -238,8 +241,13 @@ class Live:
             self._state.apply_failures(starts, found)
 
     def _changed(self, found: Collection[WatchedExecution]) -> list[WatchedExecution]:
+        """Return those that changed since the last poll, or that a stream has watched since then.
+
+        A client reads the state and then opens its stream: what changed in between is in the first event.
+        """
         before, self._watched = self._watched, {each.id: each for each in found}
-        return [each for each in found if before.get(each.id) not in (None, each)]
+        asked, self._asked = self._asked, set()
+        return [each for each in found if each.id in asked or before.get(each.id) != each]
 
     def _changed_overview(self) -> dict[str, object] | None:
         """Return the overview if it differs from the last one that was sent."""
@@ -306,7 +314,15 @@ async def poll(
             pools=frozenset(workers["pools"]),
         ),
     )
-    return snapshot, [WatchedExecution(**row) for row in executions]
+    return snapshot, [
+        WatchedExecution(
+            id=row["id"],
+            status=row["status"],
+            attempt=row["attempt"],
+            progress=None if row["progress"] is None else from_json(row["progress"]),
+        )
+        for row in executions
+    ]
 
 
 async def read_attention(database: Database) -> Attention:

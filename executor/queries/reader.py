@@ -221,6 +221,7 @@ class Reader:
         if gated is not None:
             facts = with_gates(facts, gated)
         pace = await self._pace(execution_id, facts) if may_be_estimated(facts) else None
+        attempts = parsed(AttemptDetail, row["attempts"])
         detail = ExecutionDetail(
             **_recorded(row),
             position=facts.position,
@@ -228,7 +229,8 @@ class Reader:
             waiting_on=waiting_on(facts),
             estimated_start=None if pace is None else estimated_start(facts, pace),
             stopping=stopping_of(row, self.stop_enforced_seconds),
-            attempts=parsed(AttemptDetail, row["attempts"]),
+            progress=attempts[-1].progress if attempts else None,
+            attempts=attempts,
         )
         return detail if gated is None else with_steps(detail, gated)
 

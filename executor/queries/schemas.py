@@ -42,6 +42,15 @@ class SubmissionDetail(Schema):
     message: str | None
 
 
+class ProgressDetail(Schema):
+    """How far an attempt says that it has come."""
+
+    done: float = Field(description="In units of the action's own.", examples=[3])
+    total: float | None = Field(description="What `done` will be at the end, if the action knows it.")
+    message: str | None
+    updated_at: AwareDatetime
+
+
 class AttemptDetail(Schema):
     """One attempt: a grant that a worker claimed."""
 
@@ -54,6 +63,7 @@ class AttemptDetail(Schema):
     granted_at: AwareDatetime
     started_at: AwareDatetime
     ended_at: AwareDatetime | None
+    progress: ProgressDetail | None = Field(description="The last that it has reported; null: none.")
 
 
 class WaitingOnPause(Schema):
@@ -261,6 +271,7 @@ class ExecutionDetail(ExecutionRecord):
         "has no worker or a limit of 0, or a server is unreachable."
     )
     stopping: Stopping | None = Field(description="Set while it runs although it has been asked to stop.")
+    progress: ProgressDetail | None = Field(description="The last that its latest attempt has reported.")
     attempts: list[AttemptDetail] = Field(description="Attempts, oldest first.")
 
 

@@ -53,9 +53,9 @@ WHERE w.lost_at IS NULL AND w.stopped_at IS NULL
 SELECT coalesce(sum(t.executions), 0)::bigint AS executions
 FROM deleted_queue_total t JOIN action a ON a.id = t.action_id WHERE a.deleted_at IS NULL
 
--- dashboard_executions: the status of these executions; by primary key.
+-- dashboard_executions: the status and the progress of these executions; by primary key.
 -- $1 ids
-SELECT e.id, e.status::text AS status, e.attempt FROM turnstile.current_execution e WHERE e.id = ANY ($1::bigint[])
+SELECT e.id, e.status::text AS status, e.attempt, turnstile.progress_of(e.id, e.attempt) AS progress FROM turnstile.current_execution e WHERE e.id = ANY ($1::bigint[])
 
 -- dashboard_failures: how the newest executions of some actions ended: counts, and the latest failure of each.
 --

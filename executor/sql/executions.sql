@@ -41,7 +41,8 @@ CROSS JOIN LATERAL (
                'attempt', t.attempt, 'worker_id', t.worker_id, 'outcome', t.outcome,
                'error', CASE WHEN t.error_type IS NOT NULL THEN json_build_object(
                    'type', t.error_type, 'message', coalesce(t.error_message, '')) END,
-               'granted_at', t.granted_at, 'started_at', t.started_at, 'ended_at', t.ended_at
+               'granted_at', t.granted_at, 'started_at', t.started_at, 'ended_at', t.ended_at,
+               'progress', turnstile.progress_of(e.id, t.attempt)
            ) ORDER BY t.attempt) AS attempts
     FROM (
         SELECT h.attempt, h.worker_id, h.outcome, h.error_type, h.error_message,

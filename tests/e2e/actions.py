@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
@@ -110,6 +110,46 @@ async def record_seven(context: Context, file: str, number: int = 0) -> int:
 @action("one", max_concurrent=1, submitter_keys=True)
 async def one() -> None:
     """Take no time."""
+
+
+@dataclass(frozen=True)
+class Attempted:
+    """What the actions below know about their attempt."""
+
+    metadata: dict[str, str]
+    concurrency_key: str | None
+    idempotency_key: str | None
+    seconds_left: float | None
+
+
+@action("reports", timeout="1m", concurrency_key="/file")
+async def reports(context: Context, file: str, total: int = 4) -> Attempted:
+    """Report half of the work, wait for the file, and report the rest."""
+    _report_half(context, total)
+    while not _is_there(file):
+        await asyncio.sleep(0.02)
+    return _report_rest(context, total)
+
+
+@action("reports.plain", timeout="1m", concurrency_key="/file")
+def reports_plain(context: Context, file: str, total: int = 4) -> Attempted:
+    """Do what `reports` does, in a child process."""
+    _report_half(context, total)
+    while not Path(file).exists():
+        time.sleep(0.02)
+    return _report_rest(context, total)
+
+
+def _report_half(context: Context, total: int) -> None:
+    for done in range(total // 2 + 1):
+        context.progress(done, total, f"page {done}")
+
+
+def _report_rest(context: Context, total: int) -> Attempted:
+    for done in range(total // 2 + 1, total + 1):
+        context.progress(done, total, f"page {done}")
+    left = None if context.deadline is None else (context.deadline - datetime.now(UTC)).total_seconds()
+    return Attempted(dict(context.metadata), context.concurrency_key, context.idempotency_key, left)
 
 
 @action("hold", max_concurrent=1, submitter_keys=True)

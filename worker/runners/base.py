@@ -16,6 +16,7 @@ from turnstile.common.domain.durations import format_duration
 from turnstile.common.domain.outcomes import Cancelled, Failure, Outcome, TimedOut
 from turnstile.worker.context import Invocation
 from turnstile.worker.logs import LogTail, clipped, log_in_worker
+from turnstile.worker.progress import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -83,10 +84,11 @@ class StopRequest:
 class Call(Invocation):
     """One attempt, as a runner sees it."""
 
-    timeout_seconds: float | None
     stop: StopRequest
     on_log: Callable[[LogTail], object] = lambda _: None
     """Called with the attempt's log as soon as it exists, so that it can be read while the attempt runs."""
+    on_progress: Callable[[Progress], None] = lambda _: None
+    """Called, from any thread, with each progress that the attempt reports."""
 
     @property
     def name(self) -> str:

@@ -19,6 +19,7 @@ from turnstile.common.domain.outcomes import Completed, Failed
 from turnstile.worker.lifespan import declared_hooks
 from turnstile.worker.logs import WORKER_LOG, LogTail
 from turnstile.worker.outcome import failed
+from turnstile.worker.progress import Progress
 from turnstile.worker.runners.base import (
     Call,
     PipeReader,
@@ -34,6 +35,7 @@ from turnstile.worker.runners.child_protocol import (
     Invoke,
     Loaded,
     LogLine,
+    Reported,
     Setup,
     StopRequested,
     ToChild,
@@ -151,7 +153,11 @@ class Child:
         return failed("ActionsNotLoaded", f"in the child process: {message.error}")
 
     async def invoke(
-        self, invoke: Invoke, log: LogTail, pass_on: Callable[[int, str], None]
+        self,
+        invoke: Invoke,
+        log: LogTail,
+        pass_on: Callable[[int, str], None],
+        on_progress: Callable[[Progress], None],
     ) -> Completed | Failed | Stop:
         """Run one call to its end; its output goes to `log`, its log records to `pass_on` too."""
         # Output of a thread of the previous run, since that run ended, is discarded.
@@ -164,6 +170,8 @@ class Child:
                 match await self._receive():
                     case LogLine() as line:
                         pass_on(line.level, line.message)
+                    case Reported(progress=progress):
+                        on_progress(progress)
                     case Ended() as end:
                         return end.outcome
                     case Loaded() as late:
@@ -282,7 +290,8 @@ class ChildRunner:
             await self._retire(child)
 
     async def _run_in(self, child: Child, call: Call, log: LogTail) -> Completed | Failed | Stop:
-        work = asyncio.create_task(child.invoke(Invoke.of(call), log, call.log_in_worker), name=call.name)
+        invoked = child.invoke(Invoke.of(call), log, call.log_in_worker, call.on_progress)
+        work = asyncio.create_task(invoked, name=call.name)
         try:
             return await run_until_stopped(
                 work, call.stop, call.timeout_seconds, self._limits.grace_seconds, child

@@ -23,18 +23,21 @@ from turnstile.worker.lifespan import Lifespan, declared_hooks
 from turnstile.worker.logs import clipped, line_formatter
 from turnstile.worker.outcome import OutcomeCatcher
 from turnstile.worker.parameters import parameters_of
+from turnstile.worker.progress import Progress, Throttle
 from turnstile.worker.runners.child_protocol import (
     ChildChannel,
     Ended,
     Invoke,
     Loaded,
     LogLine,
+    Reported,
     Setup,
     StopRequested,
     WorkerGone,
 )
 
 _PR_SET_PDEATHSIG: Final = 1
+_PROGRESS_SECONDS: Final = 0.2
 _LOG_LINE_CHARS_MAX: Final = 16 * 1024
 """Of a record in the worker's log; the attempt's own log has the whole record."""
 
@@ -76,12 +79,14 @@ class _Child:
 
     def _outcome(self, invoke: Invoke) -> Completed | Failed:
         catcher = OutcomeCatcher(result_bytes_max=self._setup.result_bytes_max, write_log=_write_line)
+        self._progress = Throttle(self._report, interval_seconds=_PROGRESS_SECONDS)
         with catcher:
             function = self._action(invoke).function
             assert function is not None
             arguments = parameters_of(function).read(invoke.parameters_json, lambda: self._context(invoke))
             value = function(**arguments)
             catcher.returned(asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value)
+        self._progress.close()
         return catcher.outcome
 
     def _context(self, invoke: Invoke) -> Context:
@@ -90,6 +95,7 @@ class _Child:
             write_line=_write_line,
             pass_on=self._pass_on,
             stop_reason=self._stop_reason,
+            report_progress=self._progress.put,
             state=self._lifespan.state,
         )
 
@@ -106,6 +112,9 @@ class _Child:
             known = action_from_entrypoint(invoke.action_ref, entrypoint)
             self._by_entrypoint[entrypoint] = known
         return known
+
+    def _report(self, progress: Progress) -> None:
+        self._channel.send(Reported(progress=progress))
 
     def _pass_on(self, level: int, message: str) -> None:
         self._channel.send(LogLine(level=level, message=clipped(message, _LOG_LINE_CHARS_MAX)))

@@ -2,7 +2,7 @@
 
 A frame is its length (four bytes, network order) and a JSON object whose `kind` names it. To the child:
 `Setup` once, then `Invoke`, and at most one `StopRequested`, after which the child ends. From the child:
-`Loaded` once, then for each `Invoke` any number of `LogLine` and one `Ended`.
+`Loaded` once, then for each `Invoke` any number of `LogLine` and `Reported`, and one `Ended`.
 """
 
 import os
@@ -16,6 +16,7 @@ from pydantic import Field, TypeAdapter
 
 from turnstile.common.domain.outcomes import Completed, Failed
 from turnstile.worker.context import Invocation
+from turnstile.worker.progress import Progress
 
 HEADER: Final = struct.Struct("!I")
 _PEEK_BYTES: Final = 16 * 1024
@@ -71,6 +72,14 @@ class LogLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reported:
+    """How far the action has come."""
+
+    progress: Progress
+    kind: Literal["reported"] = "reported"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """How the action ended."""
 
@@ -79,7 +88,7 @@ class Ended:
 
 
 ToChild = Setup | Invoke | StopRequested
-FromChild = Loaded | LogLine | Ended
+FromChild = Loaded | LogLine | Reported | Ended
 
 _TO_CHILD: Final[TypeAdapter[ToChild]] = TypeAdapter(Annotated[ToChild, Field(discriminator="kind")])
 _FROM_CHILD: Final[TypeAdapter[FromChild]] = TypeAdapter(Annotated[FromChild, Field(discriminator="kind")])

@@ -161,4 +161,5 @@ def _context(call: Call, log: LogTail, state: SimpleNamespace | None) -> Context
         write_line=log.write_line,
         pass_on=call.log_in_worker,
         stop_reason=lambda: call.stop.stop.reason if call.stop.stop else None,
+        report_progress=call.on_progress,
     )

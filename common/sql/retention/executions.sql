@@ -104,6 +104,9 @@ BEGIN
     logs AS (
         DELETE FROM attempt_log l WHERE l.execution_id = ANY (prunable_ids)
     ),
+    progress AS (
+        DELETE FROM attempt_progress g WHERE g.execution_id = ANY (prunable_ids)
+    ),
     -- A deadline stays until it has passed, even if its execution is terminal.
     deadlines AS (
         DELETE FROM expiring x WHERE x.execution_id = ANY (prunable_ids)

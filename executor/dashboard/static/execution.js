@@ -25,8 +25,19 @@ const ATTEMPTS = [
   ["Worker", "", (each) => shortId(each.worker_id)],
   ["Started", "", (each) => instant(each.started_at)],
   ["Duration", "number", (each) => (each.ended_at ? duration(between(each.started_at, each.ended_at)) : elapsed(each.started_at))],
+  ["Progress", "", (each) => progressOf(each.progress) ?? "–"],
   ["Error", "", (each) => (each.error ? [el("strong", {}, each.error.type), ` ${each.error.message}`] : "–")],
 ];
+
+/** How far an attempt has come: a bar, if it knows its total, and its message. */
+function progressOf(progress) {
+  if (!progress) return null;
+  const { done, total, message } = progress;
+  const words = total === null ? count(done) : `${count(done)} of ${count(total)}`;
+  return el("div", { class: "progress" },
+    total === null ? null : el("progress", { max: Math.max(total, 1), value: Math.min(done, total), "aria-label": "Progress" }),
+    el("span", {}, words), message && el("span", { class: "words" }, message), el("span", { class: "none" }, instant(progress.updated_at)));
+}
 
 const GATES = [
   ["Gate", "row", (each) => gateLink(each.gate)],
@@ -40,6 +51,7 @@ export function show(main, { id }, { live, signal }) {
   const wrong = errorLine();
   const state = el("span", { class: "states" });
   const why = el("div", { class: "why", role: "status" });
+  const progress = el("div", {});
   const facts = el("dl", { class: "metrics" });
   const steps = el("ol", { class: "timeline" });
   const buttons = el("div", { class: "buttons" });
@@ -55,6 +67,7 @@ export function show(main, { id }, { live, signal }) {
     setChildren(facts, ...factsOf(it));
     setChildren(steps, ...stepsOf(it));
     setChildren(why, ...whyOf(it));
+    setChildren(progress, ...(it.progress && !it.completed_at ? [progressOf(it.progress)] : []));
     attempts.update(it.attempts);
     gatesPart.hidden = !it.gates;
     gates.update(it.gates ?? []);
@@ -65,7 +78,7 @@ export function show(main, { id }, { live, signal }) {
   }, { every: 1000, signal, wrong });
 
   live.on("executions", ({ items }) => {
-    for (const each of items) if (String(each.id) === id) say(`Execution ${id} is ${each.status}`);
+    for (const each of items) if (String(each.id) === id && each.status !== known) say(`Execution ${id} is ${each.status}`);
     loading.soon();
   }, signal);
   // The position changes with the queue, until the execution has ended.
@@ -74,7 +87,7 @@ export function show(main, { id }, { live, signal }) {
   main.append(
     el("p", { class: "trail" }, el("a", { href: "#/executions" }, "Executions")),
     el("div", { class: "head" }, el("h1", {}, `Execution #${id}`, state), buttons),
-    wrong, why, el("div", { class: "panel" }, facts, steps),
+    wrong, why, el("div", { class: "panel" }, progress, facts, steps),
     el("section", {}, el("h2", {}, "Attempts"), attempts.node), gatesPart,
     logs.node, documents, auditLogOf({ subject_kind: "execution", subject: id }, signal));
   loading.now();

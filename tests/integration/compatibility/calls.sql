@@ -479,6 +479,10 @@ SELECT * FROM turnstile.next_submissions($1, $2, $3, $4, $5, $6);
 -- gives reject_submissions void
 SELECT turnstile.reject_submissions($1, $2, $3);
 
+-- takes text, int8[], int4[], float8[], float8[], text[]
+-- gives report_progress bool
+SELECT turnstile.report_progress($1, $2, $3, $4, $5, $6);
+
 -- takes text
 -- gives start_drain void
 SELECT turnstile.start_drain($1);

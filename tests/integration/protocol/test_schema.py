@@ -130,6 +130,8 @@ VIOLATIONS = {
     "uq_execution_delivery_key": "UPDATE execution SET delivery_key = md5('same')::uuid",
     "ck_attempt_attempt_positive": "INSERT INTO attempt (execution_id, attempt, worker_id, outcome,"
     " granted_at, started_at, ended_at) VALUES (1, 0, 'w', 'failed', now(), now(), now())",
+    "ck_attempt_progress_amounts_are_finite": "INSERT INTO attempt_progress"
+    " (execution_id, attempt, version, done, updated_at) VALUES (1, 1, 1, -1, now())",
     "ck_slot_attempt_positive": "UPDATE slot SET attempt = 0",
     "ck_slot_claimed_by_a_worker": "UPDATE slot SET worker_id = 'w'",
     "uq_slot_ticket": "UPDATE slot SET ticket = 1",

@@ -4,7 +4,7 @@ import asyncio
 import sys
 import time
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -91,6 +91,26 @@ def test_a_plain_function_and_a_command_run_too() -> None:
     assert (pressed.expect().result, pressed.log) == ("pressed", "pressing\n")
     assert run(add, number=4).expect().result == 5
     assert run(order, options=RunOptions(attempt=3), shirts=[SHIRT]).result["attempt"] == 3
+
+
+@action("testing.page", timeout="1m")
+def page(context: Context, pages: int) -> list[Any]:
+    for number in range(1, pages + 1):
+        context.progress(number, pages, f"page {number}")
+    assert context.deadline is not None
+    left = round((context.deadline - datetime.now(UTC)).total_seconds() / 60)
+    return [dict(context.metadata), context.concurrency_key, context.idempotency_key, left]
+
+
+def test_an_attempt_knows_its_execution_and_reports_its_progress() -> None:
+    options = RunOptions(metadata={"order": "A-17"}, concurrency_key="7", idempotency_key="x")
+    ran = run(page, options=options, pages=2).expect()
+    assert ran.result == [{"order": "A-17"}, "7", "x", 1]
+    assert [(each.done, each.total, each.message) for each in ran.progress] == [
+        (1, 2, "page 1"),
+        (2, 2, "page 2"),
+    ]
+    assert run(page, pages=0).expect().progress == ()
 
 
 def test_timeouts_and_cancels_stop_the_attempt() -> None:

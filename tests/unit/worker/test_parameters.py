@@ -23,10 +23,12 @@ CONTEXT = Context(
         entrypoint=None,
         parameters_json="{}",
         traceparent=None,
+        timeout_seconds=None,
     ),
     write_line=lambda _: None,
     pass_on=lambda *_: None,
     stop_reason=lambda: None,
+    report_progress=lambda _: None,
 )
 
 

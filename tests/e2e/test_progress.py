@@ -1,0 +1,60 @@
+"""What an action reports of its progress, and what it knows about its attempt, with real workers."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.actions import Attempted, reports, reports_plain
+from tests.support.environment import Environment
+from tests.support.traffic import until
+from turnstile.client import AsyncClient, StatusEvent, use_client
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.mark.parametrize("action", [reports, reports_plain])
+async def test_progress_is_shown_while_it_runs_and_kept_with_the_attempt(
+    env: Environment, tmp_path: Path, action: Any
+) -> None:
+    file = tmp_path / "file"
+    seen: list[StatusEvent] = []
+    async with asyncio.timeout(60), AsyncClient(http_url=env.system.http_url) as client:
+        with use_client(client):
+            submitted = action.with_options(metadata={"order": "A-17"}, idempotency_key=f"{file}")
+            handle = await submitted.submit(file=str(file), total=100)
+
+            async def follow() -> None:
+                async for event in handle.events():
+                    seen.append(event)  # noqa: PERF401  (read while it grows)
+
+            following = asyncio.create_task(follow())
+            # The last report of the first half arrives, although reports came faster than they are stored.
+            await until(
+                lambda: any(event.progress and event.progress.done == 50 for event in seen), "an event"
+            )
+            shown = await handle.get()
+            assert shown.progress is not None
+            assert (shown.progress.done, shown.progress.total, shown.progress.message) == (50, 100, "page 50")
+            file.touch()
+            result: Attempted = await handle.result()
+            await following
+        assert result.seconds_left is not None
+        assert 0 < result.seconds_left <= 60
+        assert result == Attempted({"order": "A-17"}, str(file), str(file), result.seconds_left)
+        ended = await handle.get()
+        assert ended.progress is not None
+        assert (ended.progress.done, ended.progress.message) == (100, "page 100")
+        assert [attempt.progress for attempt in ended.attempts] == [ended.progress]
+    assert seen[-1].progress == ended.progress
+
+
+async def test_what_reports_nothing_has_no_progress_and_no_row(env: Environment) -> None:
+    execution_id = await env.submit("noop")
+    await env.ended(execution_id)
+    shown = await env.get(execution_id)
+    assert shown["progress"] is None
+    assert [attempt["progress"] for attempt in shown["attempts"]] == [None]
+    rows = await env.history.rows("SELECT FROM attempt_progress WHERE execution_id = $1", execution_id)
+    assert rows == []
