@@ -269,7 +269,7 @@ class Attempts:
             self._note_not_applied("finish", claim, finished.verdict)
         if finished.verdict not in (Verdict.APPLIED, Verdict.ALREADY) or status is None:
             return
-        instrumentation.ended(claim, status)
+        instrumentation.ended(claim, status, outcome)
         self._announce(claim, status, Status.RUNNING, ended_at)
         message = _outcome_message(claim, outcome, status, ended_at)
         with instrumentation.publishing(claim):

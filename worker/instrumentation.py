@@ -13,8 +13,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from turnstile.common.broker.delivery import Delivery
+from turnstile.common.domain.outcomes import Failed, Outcome, failure_of
 from turnstile.common.domain.states import Status
 from turnstile.common.telemetry import tracing
+from turnstile.worker.logs import clipped
 from turnstile.worker.metrics import ENDED, HANDED_BACK, METER, NOT_APPLIED, RUN_SECONDS, WAIT_SECONDS
 from turnstile.worker.protocol import Claim, Offer, Verdict
 
@@ -34,6 +36,7 @@ _NOT_APPLIED_EVENTS: Final[Mapping[Write, str]] = {
 }
 _FAILURES: Final = frozenset({Status.FAILED, Status.TIMEOUT})
 _NO_SPAN: Final = nullcontext()
+_ERROR_CHARS_MAX: Final = 500
 
 
 def processing(claim: Claim, delivery: Delivery, *, offered_at: float) -> AbstractContextManager[Claim]:
@@ -78,17 +81,29 @@ def ran(claim: Claim, *, started_at: float) -> None:
     RUN_SECONDS.observe(time.monotonic() - started_at, METER.action_refs[claim.action_ref])
 
 
-def ended(claim: Claim, status: Status) -> None:
+def ended(claim: Claim, status: Status, outcome: Outcome) -> None:
     """Note that the database has stored an attempt's outcome; called within `processing`."""
     ENDED.add(METER.action_refs[claim.action_ref], status)
     if logger.isEnabledFor(logging.INFO):
-        logger.info("execution_ended", extra=_fields(claim, status=str(status)))
+        logger.info("execution_ended", extra=_fields(claim, status=str(status)) | _failure_fields(outcome))
     spans = tracing.active()
     if spans is not None:
         span = spans.current_span()
         span.set_attribute("turnstile.status", status)
         if status in _FAILURES:
             spans.failed(span, status)
+
+
+def _failure_fields(outcome: Outcome) -> dict[str, object]:
+    """Return what an attempt failed with, and where: what a reader of the log looks for first."""
+    failure = failure_of(outcome)
+    if failure is None:
+        return {}
+    fields: dict[str, object] = {
+        "error_type": failure.type,
+        "error": clipped(failure.message, _ERROR_CHARS_MAX),
+    }
+    return fields | ({"place": outcome.place} if isinstance(outcome, Failed) and outcome.place else {})
 
 
 def handed_back(claim: Claim) -> None:

@@ -38,6 +38,11 @@ UNDELIVERED: Final = METER.counter(
 LEASES_LOST: Final = METER.counter(
     "turnstile_leases_lost_total", "Leases lost: the runs were killed, and the worker registered again."
 )
+LOOP_BLOCKED: Final = METER.counter(
+    "turnstile_event_loop_blocked_total",
+    "Times that the event loop was blocked for more than a second, by the action that ran.",
+    "action_ref",
+)
 
 WAIT_SECONDS: Final = METER.histogram(
     "turnstile_wait_seconds", "From the enqueue to the start, on the database's clock.", "action_ref"

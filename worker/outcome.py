@@ -18,6 +18,7 @@ from turnstile.common.domain.outcomes import Completed, Failed, Failure
 from turnstile.common.json_limits import explain_json_error, read_document
 from turnstile.worker.logs import clipped
 from turnstile.worker.parameters import InvalidParameters
+from turnstile.worker.places import is_of_user, shown_place
 
 _TYPE_CHARS_MAX: Final = 200
 _MESSAGE_CHARS_MAX: Final = 4096
@@ -27,14 +28,19 @@ _NOT_FINITE: Final = re.compile(rb"NaN|Infinity")
 
 
 def failed(
-    type_name: str, message: str, *, retryable: bool = True, delay_seconds: float | None = None
+    type_name: str,
+    message: str,
+    *,
+    retryable: bool = True,
+    delay_seconds: float | None = None,
+    place: str | None = None,
 ) -> Failed:
     """Return a failure whose texts are bounded and storable."""
     failure = Failure(
         type=clipped(type_name, _TYPE_CHARS_MAX),
         message=clipped(message or f"{type_name} without a message", _MESSAGE_CHARS_MAX),
     )
-    return Failed(failure=failure, retryable=retryable, delay_seconds=delay_seconds)
+    return Failed(failure=failure, retryable=retryable, delay_seconds=delay_seconds, place=place)
 
 
 def result_too_large(size_bytes: int, bytes_max: int) -> Failed:
@@ -82,14 +88,25 @@ def outcome_of_exception(error: BaseException, write_log: Callable[[str], None])
     frames = own_frame.tb_next if own_frame and own_frame.tb_next else own_frame
     write_log("".join(traceback.TracebackException(type(error), error, frames).format()).rstrip())
     sole = _sole(error)
+    place = place_of(sole)
     message = str(traceback.TracebackException(type(sole), sole, None))
     match sole:
         case PermanentError():
-            return failed(type(sole).__name__, message, retryable=False)
+            return failed(type(sole).__name__, message, retryable=False, place=place)
         case TemporaryError():
-            return failed(type(sole).__name__, message, delay_seconds=_delay(sole.delay, write_log))
+            delay_seconds = _delay(sole.delay, write_log)
+            return failed(type(sole).__name__, message, delay_seconds=delay_seconds, place=place)
         case _:
-            return failed(type(sole).__name__, message)
+            return failed(type(sole).__name__, message, place=place)
+
+
+def place_of(error: BaseException) -> str | None:
+    """Return where the user's code raised, or called what raised: `reports.py:12 in render`."""
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    of_user = [each for each in frames if is_of_user(each[0])]
+    if not frames:
+        return None
+    return shown_place(*(of_user or frames)[-1])
 
 
 class OutcomeCatcher:

@@ -14,6 +14,7 @@ from turnstile.common.telemetry.logs import Episodes, WarningRecorder
 from turnstile.worker.actions import RegisteredAction
 from turnstile.worker.lifespan import Lifespan, declared_hooks
 from turnstile.worker.logs import printing_into_logs
+from turnstile.worker.loop_watch import LoopWatch
 from turnstile.worker.parameters import schemas_of_function
 from turnstile.worker.protocol import schema_trouble
 from turnstile.worker.runners.base import RunLimits
@@ -103,7 +104,7 @@ class WorkerService:
                 # A stop that comes first ends the loop below before its first turn.
                 await done_before(self._started(), stop)
                 await done_before(self._database.open(), stop)
-                with printing_into_logs():
+                with printing_into_logs(), LoopWatch(runners.in_loop).watching():
                     while not stop.is_set():
                         self._session = Session(
                             settings,

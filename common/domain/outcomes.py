@@ -29,6 +29,8 @@ class Failed:
     retryable: bool = True
     delay_seconds: float | None = None
     """The delay that the action requested; None: the policy's."""
+    place: str | None = None
+    """Where a Python action raised, like `reports.py:12 in render`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """`executor get`, `list`, `watch` and `logs`: read executions and follow them, over the HTTP API."""
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from rich.console import Console
 from turnstile.common.cli import EXIT_TIMED_OUT, CommandFailed
 from turnstile.common.domain.states import TERMINAL, Status
 from turnstile.executor.cli.arguments import ExecutionIdArgument, duration, with_filter
-from turnstile.executor.cli.client import Api, Json, OutageRetry, with_api
+from turnstile.executor.cli.client import Api, ApiRefused, ApiUnreachable, Json, OutageRetry, with_api
 from turnstile.executor.cli.execution_view import (
     ATTEMPT_COLUMNS,
     GATE_COLUMNS,
@@ -43,6 +44,11 @@ EXIT_CODES: Final = {
 }
 """Exit codes of `watch`; 2, 3 and 4 mean what they mean for all commands."""
 _INTERVAL_SECONDS: Final = 0.5
+_TRACEBACK: Final = re.compile(
+    r"^ *\+? *(?:Exception Group )?Traceback \(most recent call last\):", re.MULTILINE
+)
+_TRACEBACK_CHARS_MAX: Final = 10_000
+"""Of the end of a traceback: an error that is nested a thousand times has a long one."""
 
 
 @with_api
@@ -176,6 +182,22 @@ class LogReader:
 
     def _page(self) -> Json:
         return self._api.get(self._path, {"attempt": self._attempt, "cursor": self._cursor})
+
+
+def last_traceback(api: Api, execution: Json) -> str:
+    """Return the end of the log of the latest attempt, from its last traceback on; empty without one.
+
+    Also empty if the logs cannot be read: the execution itself is shown already.
+    """
+    if not execution["attempt"]:
+        return ""
+    reader = LogReader(api, execution["id"], attempt=execution["attempt"])
+    try:
+        text = "".join(piece["text"] for piece in reader.new_pieces())
+    except (ApiRefused, ApiUnreachable):
+        return ""
+    starts = [match.start() for match in _TRACEBACK.finditer(text)]
+    return text[starts[-1] :].rstrip()[-_TRACEBACK_CHARS_MAX:] if starts else ""
 
 
 class LogPrinter:

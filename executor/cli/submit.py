@@ -31,7 +31,7 @@ from turnstile.executor.cli.arguments import (
     read_object,
 )
 from turnstile.executor.cli.client import Api, ApiRefused, ApiUnreachable, Json, OutageRetry, with_api
-from turnstile.executor.cli.executions import print_execution
+from turnstile.executor.cli.executions import last_traceback, print_execution
 from turnstile.executor.cli.output import JsonOption, print_json, print_line, progress, show, warn
 
 LIST_MAX: Final = 500
@@ -243,6 +243,8 @@ def _wait_for_one(api: Api, accepted: Json, *, timeout_seconds: float, as_json: 
     (execution,) = ended
     show(execution, print_execution, as_json=as_json)
     if execution["status"] != Status.COMPLETED:
+        if not as_json and (found := last_traceback(api, execution)):
+            warn(found)
         raise typer.Exit(EXIT_FAILED)
 
 

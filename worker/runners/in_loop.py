@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -37,6 +38,16 @@ Run = tuple[ExecutionId, Attempt]
 
 _current_run: Final[ContextVar[Run | None]] = ContextVar("current_run", default=None)
 """Set in the task that runs an action; the tasks and threads that it starts inherit it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InLoopRun:
+    """An attempt whose action runs in the event loop."""
+
+    execution_id: ExecutionId
+    attempt: Attempt
+    action_ref: str
+    log: LogTail
 
 
 class ActionThreads(ThreadPoolExecutor):
@@ -85,26 +96,35 @@ class InLoopRunner:
         self._limits = limits
         # The event loop holds tasks weakly: without this, one could be collected while it runs.
         self._left_behind: dict[asyncio.Task[Completed | Failed], Run] = {}
-        self._running: set[Run] = set()
+        self._running: dict[Run, tuple[Call, LogTail]] = {}
         self.threads: Final = ActionThreads()
         """To be the default executor of the event loop."""
 
     @property
     def left_behind(self) -> set[Run]:
         """Attempts that have ended but whose action still runs: only the process's end ends it."""
-        return {*self._left_behind.values(), *(self.threads.working - self._running)}
+        return {*self._left_behind.values(), *(self.threads.working - self._running.keys())}
+
+    def run_of(self, task_name: str) -> InLoopRun | None:
+        """Return the running attempt whose task has this name; may be called from any thread."""
+        for call, log in list(self._running.values()):
+            if call.name == task_name:
+                return InLoopRun(
+                    execution_id=call.execution_id, attempt=call.attempt, action_ref=call.action_ref, log=log
+                )
+        return None
 
     async def run(self, call: Call) -> RunReport:
         """Run one attempt; `call.action_ref` must be among the actions."""
         log = call.open_log(self._limits.log_bytes_max)
         run = (call.execution_id, call.attempt)
-        self._running.add(run)
+        self._running[run] = call, log
         try:
             ended = await self._run_until_stopped(call, log, run)
             if isinstance(ended, Stop) and ended.kind == "drain" and run not in self._left_behind.values():
                 await self._threads_ended(call, run)
         finally:
-            self._running.discard(run)
+            self._running.pop(run, None)
         return RunReport.of(ended, log)
 
     async def _run_until_stopped(self, call: Call, log: LogTail, run: Run) -> Completed | Failed | Stop:

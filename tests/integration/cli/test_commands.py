@@ -20,6 +20,9 @@ def test_an_execution_that_fails_is_exit_code_1_with_its_error(system: CommandLi
     ended = system.executor("submit", "cli.fail", "message=no paper", "--wait")
     assert ended.exit_code == EXIT_FAILED
     assert "PermanentError: no paper" in ended.out
+    assert ended.err.startswith("Traceback (most recent call last):")
+    assert "served_actions.py" in ended.err
+    assert ended.err.rstrip().endswith("PermanentError: no paper")
 
 
 def test_a_rejection_is_exit_code_1_and_names_the_field(system: CommandLines) -> None:
