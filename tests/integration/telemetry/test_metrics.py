@@ -1,6 +1,7 @@
 """/metrics shows what happened in both services."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -95,8 +96,8 @@ async def test_the_content_type_follows_the_accept_header(observed: Observed) ->
 
 
 async def test_the_line_of_a_failure_has_its_type_its_message_and_its_place(observed: Observed) -> None:
-    for ref in ("scripted", "scripted.plain"):
-        submitted = await observed.client.submit(ref, {"steps": ["RAISE"]})
+    for ref, parameters in (("scripted", {"steps": ["FAIL"]}), ("fails.plain", {})):
+        submitted = await observed.client.submit(ref, parameters)
         assert (await observed.client.wait(submitted.execution_id)).status is Status.FAILED
 
         def line(execution_id: int = submitted.execution_id) -> list[dict[str, Any]]:
@@ -114,7 +115,7 @@ async def test_the_line_of_a_failure_has_its_type_its_message_and_its_place(obse
         await until(line)
         (found,) = line()
         assert (found["status"], found["error_type"]) == ("failed", "RuntimeError")
-        assert found["error"]
+        assert found["error"] == "as the script says"
         assert found["place"].startswith("actions.py:")
 
 
