@@ -113,8 +113,12 @@ class System:
 async def create_database_and_vhost(
     postgresql: DatabaseServer, rabbitmq: BrokerServer, name: str
 ) -> tuple[str, str]:
-    """Create a migrated database and an empty vhost; return the URL of each."""
-    database_url = await run_in_thread(postgresql.create_database, name)
+    """Create a migrated database and a vhost; return the URL of each.
+
+    Those of kept servers are used again, with their content; the database is migrated to this version.
+    """
+    exists = await run_in_thread(postgresql.has_database, name)
+    database_url = postgresql.url(name) if exists else await run_in_thread(postgresql.create_database, name)
     amqp_url = await run_in_thread(rabbitmq.create_vhost, name)
     async with asyncio.timeout(_MIGRATE_SECONDS):
         await migrate(database_url)
