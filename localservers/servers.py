@@ -124,9 +124,7 @@ class LocalServers:
 
 
 @asynccontextmanager
-async def running_servers(
-    folder: Path | None = None, *, durable: bool = True
-) -> AsyncIterator[LocalServers]:
+async def running_servers(folder: Path | None = None, *, durable: bool = True) -> AsyncIterator[LocalServers]:
     """Run both servers in this folder, or in a scratch folder; a cancelled start leaves no process."""
     starting = asyncio.create_task(
         asyncio.to_thread(LocalServers.start, folder, durable=durable), name="servers"

@@ -126,7 +126,7 @@ class Service:
 
     @property
     def exit_code(self) -> int | None:
-        """How its process ended by itself: 128 plus the number of a signal that killed it; None: it did not."""
+        """How it ended by itself: 128 plus the number of a signal that killed it; None: it did not."""
         return None if self._process is None else self._process.exit_code
 
     def check_running(self) -> None:
