@@ -89,12 +89,22 @@ def serve(settings: WorkerSettings, actions: Targets) -> None:
 @app.command("actions")
 def show_actions(
     actions: Targets,
+    ref: Annotated[
+        str | None,
+        typer.Option("--ref", metavar="ACTION", help="List this action alone. Example: --ref reports.render"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of action definitions.")] = False,
 ) -> None:
-    """List the actions that these modules declare."""
+    """List the actions that these modules declare.
+
+    To store the definition of one action as the code declares it: worker actions --actions reports.actions
+    --ref reports.render --json | executor actions apply -
+    """
     # The modules may print, and a program may read the output of this command.
     with contextlib.redirect_stdout(sys.stderr):
         loaded = _load(actions)
+    if ref is not None:
+        loaded = _only(ref, loaded)
     if as_json:
         typer.echo(json.dumps([action.definition.model_dump(mode="json") for action in loaded], indent=2))
     else:
@@ -116,6 +126,15 @@ def _load(targets: Sequence[str]) -> list[RegisteredAction]:
             f"--actions {' '.join(targets)}: cannot be loaded\n{_traceback_of_module(error)}",
             exit_code=EXIT_FAILED,
         ) from None
+
+
+def _only(ref: str, loaded: Sequence[RegisteredAction]) -> list[RegisteredAction]:
+    known = [action.definition.ref for action in loaded]
+    if ref not in known:
+        raise CommandFailed(
+            f"--ref {ref}: these modules declare no such action, but {', '.join(known)}", exit_code=EXIT_USAGE
+        )
+    return [loaded[known.index(ref)]]
 
 
 def _traceback_of_module(error: Exception) -> str:

@@ -104,7 +104,13 @@ async def _run(terminal: "_Terminal", actions: Sequence[str], data_folder: Path 
         kept = "deleted at the end" if data_folder is None else f"kept in {data_folder}"
         terminal.say(f"Starting PostgreSQL and RabbitMQ; their data are {kept}")
         async with running_servers(data_folder) as servers:
-            await _serve(terminal, servers, actions, folder)
+            try:
+                await _serve(terminal, servers, actions, folder)
+            finally:
+                if data_folder is not None:
+                    terminal.say(
+                        "Stopping the servers; RabbitMQ stores its data, which takes several seconds"
+                    )
     raise AssertionError("ended by a signal only")
 
 

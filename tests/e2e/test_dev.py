@@ -1,5 +1,6 @@
 """`turnstile dev` as an author of actions runs it: changes are followed, and nothing of it is left."""
 
+import asyncio
 import os
 import signal
 import sys
@@ -19,7 +20,7 @@ BARE = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
 _CODE = """
 from turnstile import action
 
-@action("reports.render", max_concurrent={limit})
+@action("reports.render", {declared})
 async def render(number: int) -> str:
     return f"{answer} {{number}}"
 """
@@ -36,8 +37,12 @@ def project(place: Path) -> Path:
     return folder
 
 
-def write(project: Path, *, answer: str, limit: int = 2) -> None:
-    (project / "reports.py").write_text(_CODE.format(answer=answer, limit=limit))
+def write(project: Path, *, answer: str, declared: str = "max_concurrent=2") -> None:
+    (project / "reports.py").write_text(code(answer, declared))
+
+
+def code(answer: str, declared: str = "max_concurrent=2") -> str:
+    return _CODE.format(answer=answer, declared=declared)
 
 
 @asynccontextmanager
@@ -72,6 +77,20 @@ async def rendered(env_file: Path) -> object:
         return await client.run("reports.render", {"number": 7}, wait_timeout=30)
 
 
+async def run_named_command(line: str, project: Path) -> None:
+    """Run the command that a line of the log names, in a shell as the printed line prepares it."""
+    command = line.partition("to_apply_the_code='")[2].partition("'")[0]
+    shell = await asyncio.create_subprocess_exec(
+        *("bash", "-euo", "pipefail", "-c", f"source .turnstile/env; {command}"),
+        cwd=project,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await shell.communicate()
+    assert shell.returncode == 0, (command, output.decode())
+
+
 async def test_a_change_is_followed_and_code_that_does_not_load_leaves_the_worker_running(
     project: Path,
 ) -> None:
@@ -95,14 +114,26 @@ async def test_a_change_is_followed_and_code_that_does_not_load_leaves_the_worke
 
         # Loads, but cannot start: reported once, and started again at the next change.
         (project / "reports.py").write_text(
-            "import sys\nif 'serve' in sys.argv: sys.exit('not today')\n"
-            + _CODE.format(answer="third", limit=2)
+            "import sys\nif 'serve' in sys.argv: sys.exit('not today')\n" + code("third")
         )
         await terminal.wait_for("The worker ended by itself with exit code 1")
         write(project, answer="fourth")
         await terminal.wait_for("The worker starts")
         await terminal.wait_for(" serving worker_id=")
         assert await rendered(env_file) == "fourth 7"
+
+        # The definition in the database stays, until the command that the worker names is run.
+        write(project, answer="fifth", declared="max_concurrent=5")
+        line = await terminal.wait_for("action_differs action_ref=reports.render fields=max_concurrent")
+        assert "max_concurrent: stored 2, code 5" in line
+        await run_named_command(line, project)
+        write(project, answer="sixth", declared="max_concurrent=4, timeout='90s'")
+        line = await terminal.wait_for("action_differs action_ref=reports.render")
+        assert "max_concurrent: stored 5, code 4; timeout: stored none, code 1m30s" in line
+        await run_named_command(line, project)
+        async with AsyncClient(http_url=urls(env_file)["TURNSTILE_API_URL"]) as client:
+            stored = await client.action("reports.render")
+        assert (stored.max_concurrent, stored.timeout) == (4, 90)
     assert "\x1b[" not in terminal.text
     assert terminal.text.count("ended by itself") == 1
 
