@@ -11,15 +11,16 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from watchfiles import Change, awatch
+from watchfiles import awatch
 
 from turnstile.common.cli import EXIT_FAILED, EXIT_USAGE, CommandFailed, environment_name
+from turnstile.common.domain.durations import parse_duration
 from turnstile.common.domain.errors import TurnstileError
 from turnstile.common.settings import CommonSettings
 from turnstile.localservers import (
@@ -48,7 +49,8 @@ _SETTINGS: Final = {
     "PYTHONUNBUFFERED": "1",
 }
 _WORKER_SETTINGS: Final = {"TURNSTILE_STOP_GRACE": "1s"}
-_STOP_SECONDS: Final = 10.0
+_STOP_SECONDS: Final = 7.0
+"""Beside the drain."""
 _POLL_SECONDS: Final = 0.1
 _CHECK_SECONDS: Final = 60.0
 _GROUPED_MS: Final = 100
@@ -83,7 +85,7 @@ def dev(
     error is shown, and the worker runs on with the code from before. The ports are the same at each start.
     Ctrl-C ends everything.
     """
-    terminal = _Terminal.of_this_process()
+    terminal = Terminal.of_this_process()
     work = _run(terminal, actions, data_folder)
     try:
         code = asyncio.run(until_signal(work, say=terminal.say, exit_code=0))
@@ -98,7 +100,7 @@ def dev(
     raise typer.Exit(code)
 
 
-async def _run(terminal: "_Terminal", actions: Sequence[str], data_folder: Path | None) -> int:
+async def _run(terminal: "Terminal", actions: Sequence[str], data_folder: Path | None) -> int:
     folder = data_folder or _FOLDER
     with _used_by_one(folder), same_ports(folder / "ports"):
         kept = "deleted at the end" if data_folder is None else f"kept in {data_folder}"
@@ -114,7 +116,7 @@ async def _run(terminal: "_Terminal", actions: Sequence[str], data_folder: Path 
     raise AssertionError("ended by a signal only")
 
 
-async def _serve(terminal: "_Terminal", servers: LocalServers, actions: Sequence[str], folder: Path) -> None:
+async def _serve(terminal: "Terminal", servers: LocalServers, actions: Sequence[str], folder: Path) -> None:
     """Run the services until one ends that must not: raises ServerFailed."""
     database_url, amqp_url = await create_database_and_vhost(servers.postgresql, servers.rabbitmq, _NAME)
     deployment = Deployment(
@@ -127,7 +129,7 @@ async def _serve(terminal: "_Terminal", servers: LocalServers, actions: Sequence
     )
     executor = deployment.executor("executor")
     worker = deployment.worker("worker", actions=actions, settings=_worker_settings(executor.url))
-    worker.runs_in = Path.cwd()
+    worker.runs_in, worker.stop_seconds = Path.cwd(), _STOP_SECONDS + _drain_seconds(worker.environment)
     async with (
         _shown_logs(terminal, [executor, worker]),
         running_system(deployment, [executor]) as system,
@@ -149,6 +151,14 @@ def _worker_settings(http_url: str) -> dict[str, str]:
     names = {environment_name(name) for name in own | {"drain_timeout", "log_level"}}
     given = {name: value for name, value in os.environ.items() if name in names}
     return _WORKER_SETTINGS | {"TURNSTILE_API_URL": http_url} | given
+
+
+def _drain_seconds(environment: Mapping[str, str]) -> float:
+    try:
+        return parse_duration(environment["TURNSTILE_DRAIN_TIMEOUT"])
+    except ValueError:
+        # The worker says so, and does not start.
+        return 0.0
 
 
 def _check_running(servers: LocalServers) -> None:
@@ -177,7 +187,7 @@ def _used_by_one(folder: Path) -> Iterator[None]:
 
 @asynccontextmanager
 async def _reloaded(
-    terminal: "_Terminal", worker: Service, actions: Sequence[str], *, ignored: Path
+    terminal: "Terminal", worker: Service, actions: Sequence[str], *, ignored: Path
 ) -> AsyncIterator["_Reloader"]:
     """Run the worker, and restart it when files of the current folder change."""
     reloader = _Reloader(terminal, worker, actions, ignored)
@@ -191,7 +201,7 @@ async def _reloaded(
 class _Reloader:
     """Runs the worker, and restarts it when its code changes."""
 
-    def __init__(self, terminal: "_Terminal", worker: Service, actions: Sequence[str], ignored: Path) -> None:
+    def __init__(self, terminal: "Terminal", worker: Service, actions: Sequence[str], ignored: Path) -> None:
         self._terminal = terminal
         self._worker = worker
         self._check = Service(
@@ -230,7 +240,7 @@ class _Reloader:
     async def _watch(self) -> None:
         changes = awatch(
             self._folder,
-            watch_filter=self._is_code,
+            watch_filter=lambda _, path: is_code(Path(path), folder=self._folder, ignored=self._ignored),
             step=_GROUPED_MS,
             ignore_permission_denied=True,
         )
@@ -242,13 +252,6 @@ class _Reloader:
                 f"{self._folder} cannot be watched: {error}; set WATCHFILES_FORCE_POLLING=1 to poll instead",
                 exit_code=EXIT_FAILED,
             ) from error
-
-    def _is_code(self, _: Change, path: str) -> bool:
-        file = Path(path)
-        if file.suffix != ".py" or file.is_relative_to(self._ignored):
-            return False
-        folders = file.relative_to(self._folder).parent.parts
-        return not any(name.startswith(".") or name in _IGNORED_FOLDERS for name in folders)
 
     async def _reload(self, changed: Sequence[Path]) -> None:
         names = sorted({str(path.relative_to(self._folder)) for path in changed})
@@ -270,8 +273,8 @@ class _Reloader:
     async def _problem(self) -> str | None:
         """Load the modules in a fresh process; return what it reports where they do not load."""
         self._check.log.unlink(missing_ok=True)
-        await self._check.start()
         try:
+            await self._check.start()
             async with asyncio.timeout(_CHECK_SECONDS):
                 while self._check.is_running:  # noqa: ASYNC110  (the process has no event)
                     await asyncio.sleep(_POLL_SECONDS)
@@ -284,8 +287,16 @@ class _Reloader:
             await self._check.end(signal.SIGKILL)
 
 
+def is_code(file: Path, *, folder: Path, ignored: Path) -> bool:
+    """Whether a change of this file below `folder`, outside of `ignored`, changes the code of the project."""
+    if file.suffix != ".py" or file.is_relative_to(ignored):
+        return False
+    folders = file.relative_to(folder).parent.parts
+    return not any(name.startswith(".") or name in _IGNORED_FOLDERS for name in folders)
+
+
 @asynccontextmanager
-async def _shown_logs(terminal: "_Terminal", services: Sequence[Service]) -> AsyncIterator[None]:
+async def _shown_logs(terminal: "Terminal", services: Sequence[Service]) -> AsyncIterator[None]:
     """Show what the services log, each line under the name of its service, to the end."""
     logs = [_Log(service) for service in services]
 
@@ -336,7 +347,7 @@ _LEVEL: Final = re.compile(r"\d\d:\d\d:\d\d\.\d{3} ([A-Z]+) ")
 """The start of a line of a log: the time, then the level."""
 
 
-class _Terminal:
+class Terminal:
     """Standard output: lines under the name of their source, in colours where a person reads them."""
 
     def __init__(self, *, has_colours: bool) -> None:
@@ -344,7 +355,7 @@ class _Terminal:
         self._broken: OSError | None = None
 
     @classmethod
-    def of_this_process(cls) -> "_Terminal":
+    def of_this_process(cls) -> "Terminal":
         """Use colours on a terminal that has them, unless NO_COLOR is set (no-color.org)."""
         is_dumb = os.environ.get("TERM", "dumb") == "dumb"
         return cls(has_colours=sys.stdout.isatty() and not is_dumb and not os.environ.get("NO_COLOR"))
