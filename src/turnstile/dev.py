@@ -45,6 +45,8 @@ _NAME: Final = "turnstile"
 _FOLDER: Final = Path(".turnstile")
 _SETTINGS: Final = {
     "TURNSTILE_DRAIN_TIMEOUT": "3s",
+    # What was offered to a pool that the developer has changed is soon offered to the new one.
+    "TURNSTILE_DISPATCH_TIMEOUT": "5s",
     # What actions print appears at once.
     "PYTHONUNBUFFERED": "1",
 }

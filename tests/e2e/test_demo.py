@@ -119,7 +119,7 @@ async def test_with_stay_the_system_accepts_a_plain_message_and_ends_on_ctrl_c(
 def test_a_missing_server_is_reported_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def missing(**_: object) -> LocalServers:
+    def missing(*_: object, **__: object) -> LocalServers:
         raise MissingBinaries(["RabbitMQ"], "apt-get install rabbitmq-server")
 
     monkeypatch.setattr(LocalServers, "start", missing)

@@ -144,7 +144,7 @@ async def test_a_change_is_followed_and_code_that_does_not_load_leaves_the_worke
             assert shown is not None
             assert shown.model_dump() == {"reason": "no_worker", "pool": "default", "other_pools": ["gpu"]}
             await run_named_command(line, project)
-            assert (await client.wait(waiting, timeout=30)).result == "seventh 7"
+            assert (await client.wait(waiting, timeout=60)).result == "seventh 7"
     assert "\x1b[" not in terminal.text
     assert terminal.text.count("ended by itself") == 1
 
