@@ -47,6 +47,12 @@ class DatabaseServer:
         self.execute(f"CREATE DATABASE {_quoted(name)}{copied}")
         return self.url(name)
 
+    def has_database(self, name: str) -> bool:
+        """Whether a database of this name exists."""
+        literal = "'" + name.replace("'", "''") + "'"
+        found = f"SELECT EXISTS (SELECT FROM pg_database WHERE datname = {literal})"
+        return bool(self._first_value(found, _MAINTENANCE_DATABASE))
+
     def drop_database(self, name: str) -> None:
         """Drop a database and end its sessions; no effect where it is missing."""
         self.execute(f"DROP DATABASE IF EXISTS {_quoted(name)} WITH (FORCE)")

@@ -43,12 +43,13 @@ class ServerProcess:
         command: Sequence[str],
         *,
         folder: Path,
+        runs_in: Path | None = None,
         environment: Mapping[str, str],
         user: str | None,
         last_signal: signal.Signals,
         grace_seconds: float,
     ) -> Self:
-        """Start `command` in `folder`.
+        """Start `command` in `runs_in`, or else in `folder`, which gets its log.
 
         If this process dies without stopping it, it gets `last_signal`, and SIGKILL `grace_seconds` later.
         """
@@ -61,7 +62,7 @@ class ServerProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
-                cwd=folder,
+                cwd=runs_in or folder,
                 env=dict(environment),
                 start_new_session=True,
             )

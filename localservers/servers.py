@@ -124,9 +124,11 @@ class LocalServers:
 
 
 @asynccontextmanager
-async def running_servers(*, durable: bool = True) -> AsyncIterator[LocalServers]:
-    """Run both servers in a scratch folder; a cancelled start leaves nothing."""
-    starting = asyncio.create_task(asyncio.to_thread(LocalServers.start, durable=durable), name="servers")
+async def running_servers(folder: Path | None = None, *, durable: bool = True) -> AsyncIterator[LocalServers]:
+    """Run both servers in this folder, or in a scratch folder; a cancelled start leaves no process."""
+    starting = asyncio.create_task(
+        asyncio.to_thread(LocalServers.start, folder, durable=durable), name="servers"
+    )
     try:
         servers = await asyncio.shield(starting)
     except asyncio.CancelledError:

@@ -45,8 +45,10 @@ class Service:
     arguments: Sequence[str]
     """Arguments of `python -m`."""
     folder: Path
-    """Its working folder, with its log."""
+    """Holds its log."""
     environment: Mapping[str, str]
+    runs_in: Path | None = None
+    """Its working folder; None: `folder`."""
     port: int | None = None
     """The port of its `/readyz`; None: it has none."""
     last_signal: signal.Signals = signal.SIGKILL
@@ -122,6 +124,11 @@ class Service:
         except TimeoutError:
             raise ServerFailed(f"{self.name} is not ready", self.log) from None
 
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended by itself: 128 plus the number of a signal that killed it; None: it did not."""
+        return None if self._process is None else self._process.exit_code
+
     def check_running(self) -> None:
         """Raise ServerFailed, with the end of its log, where it has ended by itself."""
         if self._process is not None and not self._process.is_running:
@@ -160,6 +167,7 @@ class Service:
             self.name,
             [sys.executable, "-m", *self.arguments],
             folder=self.folder,
+            runs_in=self.runs_in,
             environment=self.environment,
             user=None,
             last_signal=self.last_signal,

@@ -7,7 +7,6 @@ after kill -9: each service has a keeper process that ends it with this process.
 
 import asyncio
 import importlib.util
-import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -153,14 +152,7 @@ def _find_source() -> Path:
 
 def _print_urls(console: Console, servers: LocalServers, system: System, env_file: Path) -> None:
     http_url, deployment = system.http_url, system.deployment
-    urls = {
-        "TURNSTILE_DATABASE_URL": deployment.database_url,
-        "TURNSTILE_AMQP_URL": deployment.amqp_url,
-        "TURNSTILE_API_URL": http_url,
-    }
-    exports = [f"export {name}={shlex.quote(url)}" for name, url in urls.items()]
-    env_file.write_text("\n".join([*exports, ""]), encoding="utf-8")
-    exported = "\n  ".join(exports)
+    exported = "\n  ".join(system.write_exports(env_file))
     examples = deployment.importable / "examples"
     example = examples / "README.md"
     program = Path(sys.executable).with_name("executor")

@@ -167,9 +167,7 @@ def installation(
             importable=Path.cwd(),
         )
         executor = deployment.executor("executor")
-        worker = deployment.worker("worker", actions=actions[0])
-        for module in actions[1:]:
-            worker.arguments = [*worker.arguments, "--actions", module]
+        worker = deployment.worker("worker", actions=actions)
         for service in (executor, worker):
             asyncio.run(service.start())
             stack.callback(_stop, service)

@@ -7,6 +7,7 @@ worker or child starts. Out: `RegisteredAction` values: the definition, and the 
 import importlib
 import inspect
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -211,8 +212,19 @@ def _module(target: str, module_name: str) -> ModuleType:
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        raise ActionsNotFound(f"{target}: cannot be imported from {here}: {error}") from error
+        raise ActionsNotFound(
+            f"{target}: cannot be imported from {here}: {error}{_place(error, module_name)}"
+        ) from error
     except (ValueError, TypeError) as error:
         if module_name and not module_name.startswith("."):
             raise
         raise ActionsNotFound(f"{target!r} is not the name of a module, like 'reports.actions'") from error
+
+
+def _place(error: ModuleNotFoundError, module_name: str) -> str:
+    """Return where the module imports another one that is missing; nothing where itself is missing."""
+    if f"{module_name}.".startswith(f"{error.name}."):
+        return ""
+    frames = traceback.extract_tb(error.__traceback__)
+    found = next((f for f in reversed(frames) if not f.filename.startswith("<frozen ")), None)
+    return "" if found is None else f" ({found.filename}, line {found.lineno})"

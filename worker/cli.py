@@ -7,10 +7,12 @@ the declared actions. Exit codes are those of `executor`.
 import asyncio
 import contextlib
 import functools
+import importlib
 import json
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Annotated, Final
 
@@ -20,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from turnstile.common.cli import (
+    EXIT_FAILED,
     EXIT_USAGE,
     CommandFailed,
     command_line,
@@ -33,6 +36,7 @@ from turnstile.common.lifecycle import run_service
 from turnstile.common.settings import read_settings
 from turnstile.common.telemetry.logs import WarningRecorder, configure_logging
 from turnstile.common.telemetry.tracing import configure_tracing
+from turnstile.worker import actions as actions_module
 from turnstile.worker.actions import ActionsNotFound, RegisteredAction, load_actions
 from turnstile.worker.health import serve_with_health
 from turnstile.worker.parameters import ActionDeclarationError
@@ -85,12 +89,22 @@ def serve(settings: WorkerSettings, actions: Targets) -> None:
 @app.command("actions")
 def show_actions(
     actions: Targets,
+    ref: Annotated[
+        str | None,
+        typer.Option("--ref", metavar="ACTION", help="List this action alone. Example: --ref reports.render"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of action definitions.")] = False,
 ) -> None:
-    """List the actions that these modules declare."""
+    """List the actions that these modules declare.
+
+    To store the definition of one action as the code declares it: worker actions --actions reports.actions
+    --ref reports.render --json | executor actions apply -
+    """
     # The modules may print, and a program may read the output of this command.
     with contextlib.redirect_stdout(sys.stderr):
         loaded = _load(actions)
+    if ref is not None:
+        loaded = _only(ref, loaded)
     if as_json:
         typer.echo(json.dumps([action.definition.model_dump(mode="json") for action in loaded], indent=2))
     else:
@@ -107,6 +121,36 @@ def _load(targets: Sequence[str]) -> list[RegisteredAction]:
         return load_actions(*targets)
     except (ActionsNotFound, ActionDeclarationError) as error:
         raise CommandFailed(f"--actions {error}", exit_code=EXIT_USAGE) from None
+    except Exception as error:  # noqa: BLE001  (whatever the user's modules raise)
+        raise CommandFailed(
+            f"--actions {' '.join(targets)}: cannot be loaded\n{_traceback_of_module(error)}",
+            exit_code=EXIT_FAILED,
+        ) from None
+
+
+def _only(ref: str, loaded: Sequence[RegisteredAction]) -> list[RegisteredAction]:
+    known = [action.definition.ref for action in loaded]
+    if ref not in known:
+        raise CommandFailed(
+            f"--ref {ref}: these modules declare no such action, but {', '.join(known)}", exit_code=EXIT_USAGE
+        )
+    return [loaded[known.index(ref)]]
+
+
+def _traceback_of_module(error: Exception) -> str:
+    """Return the traceback from the first line of the user's code on; for a syntax error, its place."""
+    frames = error.__traceback__
+    while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames)).rstrip()
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith("<frozen importlib") or file in (
+        __file__,
+        actions_module.__file__,
+        importlib.__file__,
+    )
 
 
 def _print_table(loaded: Sequence[RegisteredAction]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 import asyncpg
 from pydantic_core import from_json
@@ -28,9 +28,10 @@ from turnstile.common.domain.retries import RetryPolicy
 from turnstile.common.domain.states import Status
 from turnstile.common.requests import json_text
 from turnstile.common.statements import SCHEMA, protocol_hash
+from turnstile.worker.differences import Difference, difference
 from turnstile.worker.logs import LogPiece
 from turnstile.worker.progress import Progress
-from turnstile.worker.schemas import ActionSchemas, is_same_schema
+from turnstile.worker.schemas import ActionSchemas
 
 if TYPE_CHECKING:
     from turnstile.common.database import Connection
@@ -111,16 +112,6 @@ class Finished:
     verdict: Verdict
     status: Status | None
     ended_at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """An action whose definition in the database differs from the code. The database takes precedence."""
-
-    ref: str
-    fields: tuple[str, ...]
-    schemas: tuple[Any, Any] | None = None
-    """The schema of the parameters in the database and that of the code, if they differ."""
 
 
 Request: TypeAlias = Offer | Report
@@ -296,9 +287,9 @@ class WorkerProtocol:
             json_text([*wanted.values()]),
         )
         found = (
-            _difference(wanted[row["ref"]], from_json(row["stored"]), schemas.get(row["ref"])) for row in rows
+            difference(wanted[row["ref"]], from_json(row["stored"]), schemas.get(row["ref"])) for row in rows
         )
-        return [difference for difference in found if difference is not None]
+        return [each for each in found if each is not None]
 
     async def register_worker(
         self,
@@ -423,24 +414,3 @@ def _as_refused(report: Report, error: Exception) -> Report:
 def _finished(row: asyncpg.Record) -> Finished:
     status = None if row["status"] is None else Status(row["status"])
     return Finished(verdict=Verdict(row["verdict"]), status=status, ended_at=row["ended_at"])
-
-
-def _difference(
-    wanted: dict[str, object], stored: dict[str, object], schemas: ActionSchemas | None
-) -> Difference | None:
-    given, derived = stored.get("parameters_schema"), None if schemas is None else schemas.parameters
-    # A file may give a schema that says the same: code never does.
-    differ = given is not None and derived is not None and not is_same_schema(given, derived)
-    fields = tuple(
-        sorted(
-            name
-            for name, value in wanted.items()
-            if (
-                differ
-                if name == "parameters_schema"
-                else name != "result_schema" and stored.get(name) != value
-            )
-        )
-    )
-    pair = (given, derived) if differ else None
-    return Difference(ref=str(wanted["ref"]), fields=fields, schemas=pair) if fields else None

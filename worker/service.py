@@ -48,7 +48,6 @@ class WorkerService:
         """
         self._start_notes = WarningRecorder() if start_notes is None else start_notes
         self._settings = settings
-        self._definitions = [action.definition for action in actions]
         self._actions = actions
         self._schemas = {
             action.definition.ref: schemas_of_function(action.function)
@@ -109,7 +108,7 @@ class WorkerService:
                         self._session = Session(
                             settings,
                             self._database,
-                            self._definitions,
+                            self._actions,
                             runners,
                             start_notes=self._start_notes,
                             schemas=self._schemas,

@@ -19,7 +19,6 @@ from uuid import uuid4
 
 import asyncpg
 
-from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.broker.connection import BrokerTimeouts
 from turnstile.common.broker.consumer import ConsumerConnection
 from turnstile.common.broker.publisher import Publisher
@@ -32,6 +31,7 @@ from turnstile.common.requests import json_text
 from turnstile.common.telemetry.logs import Episodes, WarningRecorder
 from turnstile.common.version import installed_version
 from turnstile.worker import instrumentation, metrics
+from turnstile.worker.actions import RegisteredAction
 from turnstile.worker.attempt import Attempts
 from turnstile.worker.consumer import Concurrency, PoolConsumer
 from turnstile.worker.control import CancelConsumer, ControlQueue
@@ -69,7 +69,7 @@ class Session:
         self,
         settings: WorkerSettings,
         database: Database,
-        definitions: Sequence[ActionDefinition],
+        actions: Sequence[RegisteredAction],
         runners: Runners,
         *,
         start_notes: WarningRecorder,
@@ -78,7 +78,8 @@ class Session:
         """Create it in the event loop that serves. `start_notes` is stored with the registration."""
         self._start_notes = start_notes
         self._settings = settings
-        self._definitions = definitions
+        self._definitions = definitions = [action.definition for action in actions]
+        self._modules = {action.definition.ref: action.module for action in actions}
         self._runners = runners
         self._schemas = schemas
         self.worker_id = WorkerId(str(uuid4()))
@@ -177,7 +178,11 @@ class Session:
     async def _register(self) -> None:
         settings = self._settings
         for difference in await self._protocol.register_actions(self._definitions, self._schemas):
+            module = self._modules[difference.ref]
             fields = {"action_ref": difference.ref, "fields": ",".join(difference.fields)}
+            if difference.values:
+                fields["differences"] = str(difference)
+            fields["to_apply_the_code"] = f"'{difference.remedy(module)}'"
             if difference.schemas is not None:
                 given, derived = (json_text(schema)[:_SCHEMA_CHARS_MAX] for schema in difference.schemas)
                 fields |= {"parameters_schema": given, "schema_of_code": derived}

@@ -141,6 +141,15 @@ def _reason(waiting_on: Json) -> str:
             return f"{rate}{next_start}{_position(waiting_on, ' of its action')}"
         case {"reason": "paused"}:
             return "the action is paused"
+        case {"reason": "no_worker", "pool": pool, "other_pools": [other, *more]}:
+            having = (
+                f"a worker in pool {other} has it" if not more else f"workers in {_pools(waiting_on)} have it"
+            )
+            return (
+                f"no live worker in pool {pool} serves the action, but {having}; let one serve both pools "
+                f"(TURNSTILE_WORKER_POOLS={other},{pool}), or change the action's pool "
+                "(executor actions apply)"
+            )
         case {"reason": "no_worker", "pool": pool}:
             return f"no live worker in pool {pool} serves the action; start one that does"
         case {"reason": "pool", "pool": pool, "places": places}:
@@ -155,6 +164,10 @@ def _reason(waiting_on: Json) -> str:
             return f"the executor cannot reach the {part}: {message}"
         case _:
             return str(waiting_on.get("reason", "unknown"))
+
+
+def _pools(on: Json) -> str:
+    return f"the pools {', '.join(on['other_pools'])}"
 
 
 def _at_gate(on: Json) -> str:

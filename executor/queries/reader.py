@@ -506,6 +506,7 @@ def _facts(row: "Row", trouble: Trouble | None) -> Facts:
         unclaimed=row["unclaimed_ids"] or (),
         pool=row["pool"],
         served=row["served"],
+        pools_with_it=row["pools_with_it"] or (),
         trouble=trouble,
         places=row["places"],
         held_places=row["held_places"],

@@ -73,10 +73,18 @@ class WaitingOnPause(Schema):
 
 
 class WaitingOnWorker(Schema):
-    """No live worker of its pool serves its action."""
+    """No live worker of its pool serves its action.
+
+    Start one; or, where workers of other pools have the action, let one of them serve this pool too, or
+    change the pool of the action.
+    """
 
     reason: Literal["no_worker"] = "no_worker"
     pool: str
+    other_pools: list[str] = Field(
+        default_factory=list,
+        description="Other pools whose live workers have the action, by name, at most 10.",
+    )
 
 
 class OutOfReach(Schema):

@@ -106,6 +106,8 @@ class Facts:
     places: int | None = None
     """Places of its pool; None while some are free, or while the workers are not counted."""
     held_places: int = 0
+    pools_with_it: Sequence[str] = ()
+    """Pools with a live worker that names the action, whatever its own pool is."""
 
 
 def first_trouble(health: Health, pool: str) -> Trouble | None:
@@ -212,7 +214,7 @@ def _startable(facts: Facts) -> WaitingOn:
     if trouble is not None and trouble.part == f"pool {facts.pool}":
         return OutOfReach(part=trouble.part, message=trouble.message)
     if not facts.served:
-        return WaitingOnWorker(pool=facts.pool)
+        return WaitingOnWorker(pool=facts.pool, other_pools=list(facts.pools_with_it))
     if trouble is not None:
         return OutOfReach(part=trouble.part, message=trouble.message)
     if facts.status is Status.QUEUED and facts.places is not None:

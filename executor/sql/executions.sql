@@ -11,6 +11,13 @@ SELECT e.id, a.ref AS action_ref, e.concurrency_key, e.idempotency_key, e.priori
              AND (a.runner <> 'python' OR a.entrypoint IS NOT NULL OR w.served_refs IS NULL
                   OR a.ref = ANY (w.served_refs))
        ) AS served,
+       CASE WHEN e.status IN ('queued', 'scheduled') THEN (
+           SELECT (array_agg(DISTINCT n.pool ORDER BY n.pool))[1:10]
+           FROM turnstile.current_worker w
+           CROSS JOIN LATERAL unnest(w.pools) n(pool)
+           WHERE a.ref = ANY (w.served_refs) AND w.lost_at IS NULL AND w.stopped_at IS NULL
+             AND w.draining_at IS NULL AND w.lease_expires_at > now()
+       ) END AS pools_with_it,
        place.position, held.active_count, held.holder_ids, held.unclaimed_ids, history.attempts,
        e.timeout_seconds, e.cancel_requested_at, e.cancel_reason, now() AS read_at,
        (SELECT w.stop_grace_seconds FROM worker w WHERE w.id = e.worker_id) AS stop_grace_seconds,

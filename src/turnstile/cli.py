@@ -1,4 +1,4 @@
-"""The command line `turnstile`: the command lines of all parts under one name, and `turnstile healthcheck`.
+"""The command line `turnstile`: the command lines of all parts under one name, `dev` and `healthcheck`.
 
 `turnstile executor ...` is `executor ...`, and `turnstile worker ...` is `worker ...`. A group is imported
 when it is called.
@@ -21,6 +21,11 @@ class _CommandLines(LazyCommandGroup):
         ),
         "worker": LazyCommand(
             "turnstile.worker.cli:app", "Run workers that execute the actions of a module."
+        ),
+        "dev": LazyCommand(
+            "turnstile.dev:dev",
+            "Run private servers, an executor, and a worker that follows your changes.",
+            remedy="install the Python package: pip install 'turnstile[dev]'",
         ),
         "stress": LazyCommand(
             "turnstile.stress.cli:app",

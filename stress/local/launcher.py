@@ -6,6 +6,7 @@ Used by the demo, the stress test, the benchmarks and the tests; needs no librar
 """
 
 import asyncio
+import shlex
 import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -59,11 +60,15 @@ class Deployment:
         return self._service(name, ["turnstile.executor.cli", "serve"], port, own, settings)
 
     def worker(
-        self, name: str = "worker-1", *, actions: str, settings: Mapping[str, str] | None = None
+        self,
+        name: str = "worker-1",
+        *,
+        actions: str | Sequence[str],
+        settings: Mapping[str, str] | None = None,
     ) -> Service:
-        """Return a worker for the actions of a module, on a free port, not started."""
+        """Return a worker for the actions of one or several modules, on a free port, not started."""
         port = free_port(name)
-        arguments = ["turnstile.worker.cli", "serve", "--actions", actions]
+        arguments = ["turnstile.worker.cli", "serve", *action_options(actions)]
         own = {"TURNSTILE_WORKER_HTTP_PORT": str(port), "TURNSTILE_WORKER_NAME": name}
         return self._service(name, arguments, port, own, settings)
 
@@ -86,6 +91,12 @@ class Deployment:
         )
 
 
+def action_options(actions: str | Sequence[str]) -> list[str]:
+    """Return the options of the command line `worker` that name these modules."""
+    modules = [actions] if isinstance(actions, str) else actions
+    return [word for module in modules for word in ("--actions", module)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
     """Executors and workers that run."""
@@ -104,6 +115,17 @@ class System:
         """The URL of the first executor."""
         return self.executors[0].url
 
+    def write_exports(self, file: Path) -> list[str]:
+        """Write a file that sets the URLs in a shell; return its lines."""
+        urls = {
+            "TURNSTILE_DATABASE_URL": self.deployment.database_url,
+            "TURNSTILE_AMQP_URL": self.deployment.amqp_url,
+            "TURNSTILE_API_URL": self.http_url,
+        }
+        exports = [f"export {name}={shlex.quote(url)}" for name, url in urls.items()]
+        file.write_text("\n".join([*exports, ""]), encoding="utf-8")
+        return exports
+
     def check_running(self) -> None:
         """Raise ServerFailed, with the end of its log, where a service has ended by itself."""
         for service in self.services:
@@ -113,8 +135,12 @@ class System:
 async def create_database_and_vhost(
     postgresql: DatabaseServer, rabbitmq: BrokerServer, name: str
 ) -> tuple[str, str]:
-    """Create a migrated database and an empty vhost; return the URL of each."""
-    database_url = await run_in_thread(postgresql.create_database, name)
+    """Create a migrated database and a vhost; return the URL of each.
+
+    Those of kept servers are used again, with their content; the database is migrated to this version.
+    """
+    exists = await run_in_thread(postgresql.has_database, name)
+    database_url = postgresql.url(name) if exists else await run_in_thread(postgresql.create_database, name)
     amqp_url = await run_in_thread(rabbitmq.create_vhost, name)
     async with asyncio.timeout(_MIGRATE_SECONDS):
         await migrate(database_url)

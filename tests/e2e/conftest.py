@@ -4,8 +4,11 @@ A module that uses it runs in the module's event loop, and may set `OPTIONS`, th
 Its tests use actions or concurrency keys of their own, and leave no execution unfinished.
 """
 
-from collections.abc import AsyncIterator
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -33,3 +36,12 @@ async def env(shared_environment: Environment) -> AsyncIterator[Environment]:
 def start_env(database_url: str, amqp_url: str) -> StartEnvironment:
     """Start a system for one test; takes the options of `running_environment`."""
     return partial(running_environment, database_url, amqp_url)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A temporary folder that the accounts of private servers can reach."""
+    folder = Path(tempfile.mkdtemp(prefix="place-"))
+    folder.chmod(0o711)
+    yield folder
+    shutil.rmtree(folder)

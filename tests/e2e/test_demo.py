@@ -4,17 +4,17 @@ import asyncio
 import json
 import os
 import re
-import shutil
 import signal
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
+from tests.e2e.commands import Command, left_in
+from tests.e2e.commands import started as started_command
 from tests.integration.localservers.watching import processes_of
 from tests.support.traffic import until
 from turnstile.common.cli import CommandFailed
@@ -23,69 +23,20 @@ from turnstile.stress.demo import demo
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "turnstile.executor.cli", "demo")
-_LINE_SECONDS = 60.0
 
 pytestmark = pytest.mark.usefixtures("local_binaries")
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A temporary folder that the servers' own accounts can reach."""
-    folder = Path(tempfile.mkdtemp(prefix="demo-"))
-    folder.chmod(0o711)
-    yield folder
-    shutil.rmtree(folder)
-
-
-class Demo:
-    """A running demo and its output."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-        self.text = ""
-
-    async def wait_for(self, words: str) -> str:
-        """Read until a line contains `words`, and return that line."""
-        assert self.process.stdout
-        async with asyncio.timeout(_LINE_SECONDS):
-            while line := (await self.process.stdout.readline()).decode():
-                self.text += line
-                if words in line:
-                    return line
-        raise AssertionError(f"ended without {words!r}:\n{self.text}")
-
-    async def end(self) -> int:
-        """Read to the end and return the exit code."""
-        assert self.process.stdout
-        async with asyncio.timeout(_LINE_SECONDS):
-            self.text += (await self.process.stdout.read()).decode()
-            return await self.process.wait()
 
 
 @asynccontextmanager
 async def started(
     place: Path, *arguments: str, settings: Mapping[str, str] | None = None
-) -> AsyncIterator[Demo]:
+) -> AsyncIterator[Command]:
     """Run the demo with its scratch folder in `place`."""
-    process = await asyncio.create_subprocess_exec(
-        *COMMAND,
-        *arguments,
-        cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(place), **(settings or {})},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    try:
-        yield Demo(process)
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
-
-
-def left_in(place: Path) -> list[str]:
-    """Return the remaining files of a folder and the commands of its processes."""
-    return [*map(str, place.iterdir()), *processes_of(place).values()]
+    environment = {**os.environ, **(settings or {})}
+    async with started_command(
+        [*COMMAND, *arguments], cwd=ROOT, place=place, environment=environment
+    ) as demo:
+        yield demo
 
 
 async def test_the_demo_passes_and_leaves_nothing(place: Path) -> None:
@@ -168,7 +119,7 @@ async def test_with_stay_the_system_accepts_a_plain_message_and_ends_on_ctrl_c(
 def test_a_missing_server_is_reported_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def missing(**_: object) -> LocalServers:
+    def missing(*_: object, **__: object) -> LocalServers:
         raise MissingBinaries(["RabbitMQ"], "apt-get install rabbitmq-server")
 
     monkeypatch.setattr(LocalServers, "start", missing)

@@ -100,7 +100,11 @@ async def test_an_unserved_execution_gives_the_reason_expires_with_a_clear_error
     await env.put("lonely", pool="lonely", max_concurrent=1, entrypoint="tests.e2e.actions:noop")
     first = await env.submit("lonely", ttl="2s")
     second = await env.submit("lonely", parameters={"number": 7})
-    assert (await env.get(first))["waiting_on"] == {"reason": "no_worker", "pool": "lonely"}
+    assert (await env.get(first))["waiting_on"] == {
+        "reason": "no_worker",
+        "pool": "lonely",
+        "other_pools": [],
+    }
     waiting = (await env.get(second))["waiting_on"]
     assert (waiting["reason"], waiting["holders"]) == ("limit", [])
     assert await env.ended(first) == ["expired"]

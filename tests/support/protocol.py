@@ -33,7 +33,8 @@ from turnstile.executor.results import (
     read_grants,
     read_move,
 )
-from turnstile.worker.protocol import Claim, Difference, Finished, Offer, Report, WorkerProtocol
+from turnstile.worker.differences import Difference
+from turnstile.worker.protocol import Claim, Finished, Offer, Report, WorkerProtocol
 from turnstile.worker.protocol import Verdict as WorkerVerdict
 
 T = TypeVar("T")

@@ -150,13 +150,21 @@ function reasonOf(on) {
       return [`Waits for the rate of ${on.rate_of === "action" ? "its action" : on.rate_of}: ${count(on.starts)} starts per ${duration(on.per_seconds)}. `,
         ...(on.next_start_at ? ["Next start: ", instant(on.next_start_at), ". "] : []), ...placeOf(on, " of its action")];
     case "paused": return ["The action is paused: nothing starts until it is resumed."];
-    case "no_worker": return [`No live worker in the pool ${on.pool} serves the action. Start one.`];
+    case "no_worker": return [`No live worker in the pool ${on.pool} serves the action. ${workerRemedy(on)}`];
     case "pool": return [`All ${count(on.places)} places of the workers in the pool ${on.pool} are taken, or others are first.`];
     case "not_due": return on.run_at ? ["Due ", instant(on.run_at), "."] : ["Not due yet."];
     case "handing_over": return [`A slot is free; about to be dispatched to a worker in the pool ${on.pool}.`];
     case "unavailable": return [`Cannot reach the ${on.part}: ${on.message}`];
     default: return [`Waiting: ${on.reason}.`];
   }
+}
+
+/** A worker of another pool may have the action: its pool was changed in one place only. */
+function workerRemedy(on) {
+  const others = on.other_pools ?? [];
+  if (!others.length) return "Start one.";
+  const having = others.length === 1 ? `A worker in the pool ${others[0]} has it` : `Workers in the pools ${others.join(", ")} have it`;
+  return `${having}: let one serve both pools (TURNSTILE_WORKER_POOLS=${others[0]},${on.pool}), or change the pool of the action.`;
 }
 
 function gateOf(on) {

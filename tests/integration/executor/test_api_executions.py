@@ -222,7 +222,9 @@ async def test_the_position_is_exact_and_the_limit_names_the_slot_holders(api: S
         assert shown["waiting_on"] == {
             "reason": "limit", "max_concurrent": 1, "active_count": 1, "holders": ids[:1],
             # No worker is registered.
-            "root_cause": {"ids": ids[:1], "on": {"reason": "no_worker", "pool": "default"}},
+            "root_cause": {
+                "ids": ids[:1], "on": {"reason": "no_worker", "pool": "default", "other_pools": []},
+            },
         }  # fmt: skip
 
 
@@ -256,11 +258,19 @@ async def test_a_delayed_execution_has_no_position(api: Served) -> None:
 async def test_a_granted_execution_waits_for_a_worker_of_its_pool(api: Served) -> None:
     submitted = await api.submit("a.b")
     path = f"/executions/{submitted['id']}"
-    assert (await api.get(path))["waiting_on"] == {"reason": "no_worker", "pool": "default"}
+    assert (await api.get(path))["waiting_on"] == {
+        "reason": "no_worker",
+        "pool": "default",
+        "other_pools": [],
+    }
     await api.register_worker()
     assert (await api.get(path))["waiting_on"] == {"reason": "handing_over", "pool": "default"}
     await api.database.fetch("UPDATE worker SET draining_at = now()")
-    assert (await api.get(path))["waiting_on"] == {"reason": "no_worker", "pool": "default"}
+    assert (await api.get(path))["waiting_on"] == {
+        "reason": "no_worker",
+        "pool": "default",
+        "other_pools": [],
+    }
 
 
 async def test_a_running_execution_shows_its_attempt_and_an_ended_one_its_result(worked: Served) -> None:

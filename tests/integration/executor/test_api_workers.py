@@ -109,7 +109,10 @@ async def test_a_wait_for_holders_that_no_worker_can_run_names_the_cause(api: Se
     await api.database.fetch("SELECT turnstile.sign_off($1)", WORKER)
     waiting = (await api.get(f"/executions/{ids[2]}"))["waiting_on"]
     assert waiting["reason"] == "limit"
-    assert waiting["root_cause"] == {"ids": ids[:2], "on": {"reason": "no_worker", "pool": "default"}}
+    assert waiting["root_cause"] == {
+        "ids": ids[:2],
+        "on": {"reason": "no_worker", "pool": "default", "other_pools": []},
+    }
 
 
 async def test_a_wait_behind_others_that_no_worker_can_run_names_the_cause(api: Served) -> None:
@@ -119,7 +122,24 @@ async def test_a_wait_behind_others_that_no_worker_can_run_names_the_cause(api: 
     ids = await api.submit_many("no.worker", 2)
     waiting = (await api.get(f"/executions/{ids[1]}"))["waiting_on"]
     assert (waiting["reason"], waiting["active_count"]) == ("limit", 0)
-    assert waiting["root_cause"] == {"ids": [], "on": {"reason": "no_worker", "pool": "nowhere"}}
+    assert waiting["root_cause"] == {
+        "ids": [],
+        "on": {"reason": "no_worker", "pool": "nowhere", "other_pools": []},
+    }
+
+
+async def test_a_wait_for_a_worker_names_the_pools_where_one_has_the_action(api: Served) -> None:
+    await api.define("a.b", max_concurrent=2, pool="gpu")
+    (waiting,) = await api.submit_many("a.b", 1)
+    shown = (await api.get(f"/executions/{waiting}"))["waiting_on"]
+    assert shown == {"reason": "no_worker", "pool": "gpu", "other_pools": ["default"]}
+    await api.define("c.d", pool="gpu")
+    (waiting,) = await api.submit_many("c.d", 1)
+    shown = (await api.get(f"/executions/{waiting}"))["waiting_on"]
+    assert shown == {"reason": "no_worker", "pool": "gpu", "other_pools": []}
+    await api.database.fetch("UPDATE worker SET draining_at = now()")
+    (waiting,) = await api.submit_many("a.b", 1)
+    assert (await api.get(f"/executions/{waiting}"))["waiting_on"]["other_pools"] == []
 
 
 async def test_the_failures_of_a_worker_cost_no_more_with_a_longer_history(protocol: Protocol) -> None:

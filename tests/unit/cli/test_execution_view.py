@@ -72,6 +72,22 @@ def starting(earliest_seconds: float, latest_seconds: float) -> dict[str, str]:
             {"reason": "no_worker", "pool": "gpu"},
             "no live worker in pool gpu serves the action; start one that does",
         ),
+        (
+            {"reason": "no_worker", "pool": "gpu", "other_pools": []},
+            "no live worker in pool gpu serves the action; start one that does",
+        ),
+        (
+            {"reason": "no_worker", "pool": "gpu", "other_pools": ["default"]},
+            "no live worker in pool gpu serves the action, but a worker in pool default has it; let one serve"
+            " both pools (TURNSTILE_WORKER_POOLS=default,gpu), or change the action's pool"
+            " (executor actions apply)",
+        ),
+        (
+            {"reason": "no_worker", "pool": "gpu", "other_pools": ["a", "b"]},
+            "no live worker in pool gpu serves the action, but workers in the pools a, b have it; let one"
+            " serve both pools (TURNSTILE_WORKER_POOLS=a,gpu), or change the action's pool"
+            " (executor actions apply)",
+        ),
         ({"reason": "not_due", "run_at": "2026-11-21T07:30:00Z"}, "not due before 2026-11-21 07:30:00Z"),
         ({"reason": "not_due", "run_at": None}, "not due yet"),
         (

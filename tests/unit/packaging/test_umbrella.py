@@ -89,6 +89,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("stress run", "install the Python package: pip install 'turnstile[stress]'"),
         ("stress --help", "install the Python package: pip install 'turnstile[stress]'"),
+        ("dev --actions reports", "install the Python package: pip install 'turnstile[dev]'"),
         ("executor demo", "run `make demo` in a clone of the repository"),
     ],
 )

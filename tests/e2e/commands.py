@@ -1,0 +1,64 @@
+"""Commands that start private servers, as a user runs them: their output, their end, and what they leave."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tests.integration.localservers.watching import processes_of
+
+_LINE_SECONDS = 60.0
+
+
+class Command:
+    """A running command and its output."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.text = ""
+
+    async def wait_for(self, words: str) -> str:
+        """Read until a line contains `words`, and return that line."""
+        assert self.process.stdout
+        try:
+            async with asyncio.timeout(_LINE_SECONDS):
+                while line := (await self.process.stdout.readline()).decode():
+                    self.text += line
+                    if words in line:
+                        return line
+        except TimeoutError:
+            raise AssertionError(f"no line with {words!r} in time:\n{self.text}") from None
+        raise AssertionError(f"ended without {words!r}:\n{self.text}")
+
+    async def end(self) -> int:
+        """Read to the end and return the exit code."""
+        assert self.process.stdout
+        async with asyncio.timeout(_LINE_SECONDS):
+            self.text += (await self.process.stdout.read()).decode()
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def started(
+    arguments: Sequence[str], *, cwd: Path, place: Path, environment: Mapping[str, str] = os.environ
+) -> AsyncIterator[Command]:
+    """Run a command with its scratch folder in `place`."""
+    process = await asyncio.create_subprocess_exec(
+        *arguments,
+        cwd=cwd,
+        env={**environment, "TMPDIR": str(place)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        yield Command(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+def left_in(place: Path) -> list[str]:
+    """Return the remaining files of a folder and the commands of its processes."""
+    return [*map(str, place.iterdir()), *processes_of(place).values()]
