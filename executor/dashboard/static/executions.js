@@ -1,7 +1,7 @@
 // The screen of executions, newest first; the search is kept in the address.
 
-import { attribute, el, text } from "./dom.js";
-import { between, clock, duration } from "./format.js";
+import { attribute, el, setChildren } from "./dom.js";
+import { between, duration } from "./format.js";
 import { ask, queryOf } from "./api.js";
 import { badge, elapsed, errorLine, instant, loader, pager, shortId, table } from "./parts.js";
 import { bulkBar } from "./bulk.js";
@@ -60,7 +60,7 @@ export function show(main, { parameters }, { live, signal }) {
     shown.update(page.items);
     bulk.update(page.items);
     pages.update(page.next_cursor, null);
-    text(words, wordsOf(page));
+    setChildren(words, ...wordsOf(page));
   }, { every: 3000, signal, wrong });
 
   function changed() {
@@ -82,8 +82,8 @@ export function show(main, { parameters }, { live, signal }) {
 
 /** A request reads a bounded part of the history: a short page is not necessarily the last one. */
 function wordsOf({ items, next_cursor: next, searched_until: until }) {
-  if (until) return `The search was cut: executions created since ${clock(until)} were searched. The next page continues with older ones.`;
-  return items.length < PAGE && next ? "The next page may contain more." : "";
+  if (until) return ["The search was cut: executions created since ", instant(until), " were searched. The next page continues with older ones."];
+  return items.length < PAGE && next ? ["The next page may contain more."] : [];
 }
 
 /** The tabs of statuses: each sets the checkboxes of its statuses. */

@@ -1,7 +1,7 @@
 // Parts of several screens: badges, bars, sparklines, tables, pagers and timed reloads.
 
 import { attribute, el, setChildren, svg, sync, text } from "./dom.js";
-import { beside, clock, count, percent, since } from "./format.js";
+import { beside, clock, count, percent, short, since } from "./format.js";
 import { isAbort, Problem } from "./api.js";
 
 const SHOWN = { beside, since };
@@ -55,11 +55,12 @@ export function sparkline() {
   const line = svg("path", { class: "line" });
   const area = svg("path", { class: "area" });
   const title = svg("title");
-  const node = svg("svg", {
+  const picture = svg("svg", {
     class: "spark", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img",
   }, title, area, line);
+  const scale = el("span", { class: "scale", "aria-hidden": "true" });
   return {
-    node,
+    node: el("div", { class: "sparkline" }, picture, scale),
     update(depths) {
       const seen = depths.filter((depth) => depth !== null);
       const top = Math.max(1, ...seen);
@@ -71,11 +72,14 @@ export function sparkline() {
       attribute(line, "d", drawn || null);
       attribute(area, "d", points.length > 1
         ? `${drawn}L${width} ${height}L${points[0][0].toFixed(1)} ${height}Z` : null);
+      const most = Math.max(...seen);
       const words = seen.length
-        ? `Waiting over the last minutes: from ${count(seen[0])} to ${count(seen.at(-1))}, maximum ${count(Math.max(...seen))}`
+        ? `Waiting executions over the last minutes: from ${count(seen[0])} to ${count(seen.at(-1))}, maximum ${count(most)}`
         : "No data yet";
-      attribute(node, "aria-label", words);
+      attribute(picture, "aria-label", words);
       text(title, words);
+      text(scale, seen.length ? `max ${short(most)}` : "no data yet");
+      picture.toggleAttribute("hidden", seen.length === 0);
     },
   };
 }
