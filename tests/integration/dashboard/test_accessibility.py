@@ -168,8 +168,10 @@ async def test_why_an_execution_waits_is_announced_when_the_reason_changes(
 async def test_open_dialogs_are_usable_by_screen_reader(
     browser: Browser, env: Environment, look: str
 ) -> None:
-    await env.put("dialogs", max_concurrent=0, submitter_keys=True)
-    execution_id = await env.submit("dialogs")
+    fields = {"size": {"type": "integer"}, "kind": {"enum": ["a", "b"]}, "tags": {"type": "array"}}
+    schema = {"properties": fields, "required": ["size"]}
+    await env.put("dialogs", max_concurrent=0, submitter_keys=True, parameters_schema=schema)
+    execution_id = await env.submit("dialogs", parameters={"size": 1})
     faults: dict[str, list[str]] = {}
     async with watched_page(browser, env.system.http_url, token=TOKEN, **LOOKS[look]) as page:
         for address, button, title in (
