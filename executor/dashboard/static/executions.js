@@ -1,4 +1,4 @@
-// The screen of executions, newest first; the search is kept in the address.
+// The screen of executions, newest first; search and page are kept in the address.
 
 import { attribute, el, setChildren } from "./dom.js";
 import { between, duration } from "./format.js";
@@ -46,15 +46,16 @@ const COLUMNS = [
 export function show(main, { parameters }, { live, signal }) {
   const wrong = errorLine();
   const words = el("p", { class: "said", role: "status" });
-  let cursor = null;
+  let cursor = parameters.get("cursor");
   const form = filters(parameters);
   const tabs = tabsOf(form, changed);
   const bulk = bulkBar({ filter: () => filterFrom(form), changed: () => loading.now() });
   const shown = table("Executions, newest first", [bulk.column, ...COLUMNS], { empty: "No matching executions." });
-  const pages = pager((next) => {
+  const pages = pager((next, before) => {
     cursor = next;
+    keep(before);
     loading.now();
-  });
+  }, { here: cursor ?? "", before: history.state?.before });
   const loading = loader(async (mine) => {
     const page = await ask("GET", "/executions", { query: { ...filled(form), limit: PAGE, cursor }, signal: mine });
     shown.update(page.items);
@@ -63,10 +64,15 @@ export function show(main, { parameters }, { live, signal }) {
     setChildren(words, ...wordsOf(page));
   }, { every: 3000, signal, wrong });
 
+  /** Make search and page an entry of the browser's history: it opens this screen with them again. */
+  function keep(before) {
+    const address = `#/executions${queryOf({ ...addressOf(form), cursor })}`;
+    if (address !== location.hash) history.pushState({ before }, "", address);
+  }
   function changed() {
     cursor = null;
     pages.reset();
-    history.replaceState(null, "", `#/executions${queryOf(addressOf(form))}`);
+    keep([]);
     tabs.update();
     loading.now();
   }

@@ -153,18 +153,20 @@ function rowOf(columns) {
   };
 }
 
-/** Buttons for the pages of a list with cursors. `go(cursor)` loads a page. */
-export function pager(go) {
-  const before = [];
+/**
+ * Buttons for the pages of a list with cursors. `go(cursor, before)` loads a page; `before` are the cursors of those before
+ * it, "" the first. A list that is opened at the page `here` by its address alone knows none: it goes back to the first page.
+ */
+export function pager(go, { here = "", before: known = [] } = {}) {
+  const before = [...known];
   let following = null;
-  let here = "";
   const words = el("span", { class: "pages" });
-  const back = el("button", { type: "button", on: { click: () => go((here = before.pop())) } }, "Previous");
-  const on = el("button", { type: "button", on: { click: () => { before.push(here); go((here = following)); } } }, "Next");
+  const back = el("button", { type: "button", on: { click: () => go((here = before.pop() ?? ""), before) } }, "Previous");
+  const on = el("button", { type: "button", on: { click: () => { before.push(here); go((here = following), before); } } }, "Next");
   const node = el("nav", { class: "pager", "aria-label": "Pages" }, back, words, on);
   return {
     node,
-    isFirst: () => before.length === 0,
+    isFirst: () => here === "",
     page: () => before.length,
     reset() {
       before.length = 0;
@@ -172,10 +174,12 @@ export function pager(go) {
     },
     update(next, label) {
       following = next;
-      back.disabled = before.length === 0;
+      const isAlone = here !== "" && before.length === 0;
+      back.disabled = here === "";
+      text(back, isAlone ? "First page" : "Previous");
       on.disabled = next === null;
       node.hidden = back.disabled && on.disabled && !label;
-      text(words, label ?? `Page ${before.length + 1}`);
+      text(words, label ?? (isAlone ? "" : `Page ${before.length + 1}`));
     },
   };
 }
