@@ -2,7 +2,7 @@
 
 In: what a poll changed. Out: bytes that every stream sends unchanged. `overview` has the totals, `queues` the
 changed queues (at most `QUEUES_MAX`; with `more` the client reloads its page), `executions` the status of
-watched ones; `opening` starts a stream that cannot continue an earlier one.
+watched ones, at first the present one; `opening` starts a stream that cannot continue an earlier one.
 """
 
 from collections.abc import Mapping, Sequence

@@ -104,7 +104,8 @@ class Live:
         self._whole_at: datetime | None = None
         self._attention_at: datetime | None = None
         self._watched: dict[int, WatchedExecution] = {}
-        self._asked: set[int] = set()
+        self._subscribed: set[int] = set()
+        """Executions of streams that were opened since the last poll."""
         self._overview: dict[str, object] = {}
         self._epoch = secrets.token_hex(4)
         self._number = 0
@@ -142,7 +143,7 @@ class Live:
         for batch in self._missed(last_event_id):
             stream.batches.put_nowait(batch)
         self._streams.add(stream)
-        self._asked |= stream.execution_ids
+        self._subscribed |= stream.execution_ids
         self._request()
         try:
             yield stream
@@ -183,7 +184,7 @@ class Live:
             self._fresh.clear()
             self._state.forget()
             self._kept.clear()
-            self._overview, self._watched = {}, {}
+            self._overview, self._watched, self._subscribed = {}, {}, set()
             self._epoch, self._number = secrets.token_hex(4), 0
 
     async def _poll(self) -> None:
@@ -192,6 +193,7 @@ class Live:
             self._whole_at is None or state.read_at is None or state.read_at >= self._whole_at + _WHOLE_EVERY
         )
         watched = frozenset[int]().union(*(stream.execution_ids for stream in self._streams))
+        subscribed, self._subscribed = self._subscribed, set()
         self.polls += 1
         try:
             snapshot, found = await poll(
@@ -200,6 +202,7 @@ class Live:
         except Unavailable:
             # Requests wait for the next poll, so that they do not return outdated values.
             self._fresh.clear()
+            self._subscribed |= subscribed
             self._send(events.Changes(overview=self._changed_overview()))
             return
         first = state.read_at is None
@@ -215,7 +218,7 @@ class Live:
                 if first
                 else [events.queue_summary(state, queue) for queue in changed[: events.QUEUES_MAX]],
                 more=not first and len(changed) > events.QUEUES_MAX,
-                executions=self._changed(found),
+                executions=self._changed(found, subscribed),
             )
         )
         self._fresh.set()
@@ -240,14 +243,15 @@ class Live:
         else:
             self._state.apply_failures(starts, found)
 
-    def _changed(self, found: Collection[WatchedExecution]) -> list[WatchedExecution]:
-        """Return those that changed since the last poll, or that a stream has watched since then.
+    def _changed(
+        self, found: Collection[WatchedExecution], subscribed: Collection[int]
+    ) -> list[WatchedExecution]:
+        """Return those that changed, and the present state of those that a new stream watches.
 
-        A client reads the state and then opens its stream: what changed in between is in the first event.
+        A client may have read an execution before its stream was opened, so it cannot know which it missed.
         """
         before, self._watched = self._watched, {each.id: each for each in found}
-        asked, self._asked = self._asked, set()
-        return [each for each in found if each.id in asked or before.get(each.id) != each]
+        return [each for each in found if each.id in subscribed or before.get(each.id) != each]
 
     def _changed_overview(self) -> dict[str, object] | None:
         """Return the overview if it differs from the last one that was sent."""

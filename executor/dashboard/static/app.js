@@ -1,6 +1,6 @@
 // The page: selects the screen, shows the totals above it and the state of the event stream.
 
-import { attribute, el, say, text } from "./dom.js";
+import { attribute, el, keepingFocus, say, text } from "./dom.js";
 import { count, percent, rate } from "./format.js";
 import { showIdentity } from "./identity.js";
 import { Live } from "./live.js";
@@ -72,8 +72,10 @@ function open(show, place, title, tab, here) {
   live.watch(place.id ? [place.id] : []);
   const moved = path !== null && path !== here;
   path = here;
-  main.replaceChildren();
-  show(main, place, { live, signal: shown.signal });
+  keepingFocus(main, () => {
+    main.replaceChildren();
+    show(main, place, { live, signal: shown.signal });
+  });
   if (moved) {
     main.focus({ preventScroll: true });
     scrollTo(0, 0);

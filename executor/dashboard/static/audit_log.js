@@ -1,13 +1,12 @@
 // What operators did to a subject; shown beside it.
 
 import { el, text } from "./dom.js";
-import { clock } from "./format.js";
 import { ask, Problem } from "./api.js";
-import { errorLine, table } from "./parts.js";
+import { errorLine, instant, table } from "./parts.js";
 
 const none = (words) => el("span", { class: "none" }, words);
 const COLUMNS = [
-  ["Changed", "row", (each) => clock(each.recorded_at)],
+  ["Changed", "row", (each) => instant(each.recorded_at)],
   ["By", "", (each) => each.user ?? none("unknown")],
   ["From", "", (each) => [each.channel, each.address].filter(Boolean).join(", ") || none("unknown")],
   ["Change", "", (each) => each.verb],

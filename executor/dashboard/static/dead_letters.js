@@ -1,9 +1,9 @@
 // The screen of dead letters: list, show, replay (also with another body), purge.
 
 import { el, say, text } from "./dom.js";
-import { clock, count, counted } from "./format.js";
+import { count, counted } from "./format.js";
 import { ask } from "./api.js";
-import { badge, loader, pager, table, errorLine } from "./parts.js";
+import { badge, errorLine, instant, loader, pager, table } from "./parts.js";
 import { show as showDialog } from "./dialog.js";
 import { changeDeadLetters, replayEdited } from "./changes.js";
 
@@ -27,7 +27,7 @@ export function show(main, { parameters }, { signal }) {
     ["ID", "row id", (letter) => el("button", { type: "button", class: "link", on: { click: () => open(letter) } }, letter.id)],
     ["Reason", "", (letter) => el("div", {}, badge(letter.code), " ", letter.error)],
     ["Message", "", (letter) => letter.type ?? letter.original_routing_key],
-    ["Dead-lettered", "", (letter) => clock(letter.died_at)],
+    ["Dead-lettered", "", (letter) => instant(letter.died_at)],
     ["Size", "number", (letter) => `${count(letter.body_bytes)} B`],
   ], { empty: "No dead letters." });
   const replay = el("button", { type: "button", needs: "POST /dead-letters/replay", on: { click: () => act("replay") } });
@@ -99,8 +99,8 @@ async function read({ id }, wrong, changed) {
   }
   const facts = [
     ["Error", `${letter.code}: ${letter.error}`], ["Routing key", letter.original_routing_key],
-    ["Message ID", letter.message_id ?? "none"], ["Published", clock(letter.published_at)],
-    ["Dead-lettered", clock(letter.died_at)], ["Sender", letter.app_id ?? "unknown"],
+    ["Message ID", letter.message_id ?? "none"], ["Published", instant(letter.published_at)],
+    ["Dead-lettered", instant(letter.died_at)], ["Sender", letter.app_id ?? "unknown"],
   ];
   const edit = el("button", { type: "button", needs: "POST /dead-letters/replay", on: { click: async (event) => {
     event.target.closest("dialog").close();

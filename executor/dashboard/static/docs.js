@@ -2,10 +2,12 @@
 
 import { el, say, text } from "./dom.js";
 import { counted } from "./format.js";
-import { authorized } from "./api.js";
+import { ask, authorized, Problem } from "./api.js";
 import { showIdentity } from "./identity.js";
 import { errorLine, table } from "./parts.js";
+import { boundsOf, exampleOf, parametersSchemaOf, propertiesOf, resolved, typeText } from "./schema_text.js";
 
+const ACTIONS_MAX = 200;
 const METHODS = ["get", "post", "put", "patch", "delete"];
 const main = document.getElementById("main");
 
@@ -15,7 +17,8 @@ async function open() {
   try {
     const response = await authorized("/openapi.json");
     if (!response.ok) throw new Error(`status ${response.status}`);
-    main.append(...pageOf(await response.json()));
+    const [described, actions] = await Promise.all([response.json(), readActions()]);
+    main.append(...pageOf(described, actions));
   } catch (error) {
     text(wrong, `Cannot read /openapi.json: ${error.message}. Reload the page to try again.`);
     return;
@@ -23,7 +26,7 @@ async function open() {
   show();
 }
 
-function pageOf(described) {
+function pageOf(described, { items, isMore }) {
   const operations = Object.entries(described.paths).flatMap(([path, methods]) =>
     METHODS.filter((method) => methods[method]).map((method) => operationOf(method, path, methods[method])));
   const tags = [...new Set(operations.map((each) => each.tag))];
@@ -32,18 +35,23 @@ function pageOf(described) {
   const schemas = Object.entries(described.components?.schemas ?? {}).sort(([one], [other]) => (one < other ? -1 : 1))
     .map(([name, schema]) => schemaOf(name, schema));
   sections.push(el("section", {}, el("h2", {}, "Schemas"), schemas.map((each) => each.node)));
-  const all = [...operations, ...schemas];
+  const actions = items.map(({ ref }) => actionOf(ref));
+  sections.unshift(el("section", {}, el("h2", {}, "Actions"),
+    el("p", {}, "What each action takes as ", el("code", {}, "parameters"), " in ", el("code", {}, "POST /api/v1/executions"), ".",
+      isMore ? ` The first ${ACTIONS_MAX} are listed; the command executor actions show has each.` : ""),
+    actions.length ? actions.map((each) => each.node) : el("p", { class: "empty" }, "No action is defined.")));
+  const all = [...actions, ...operations, ...schemas];
   const input = el("input", { type: "search", id: "search", autocomplete: "off", spellcheck: "false" });
   const words = el("p", { class: "said", role: "status" });
   const search = () => {
     const wanted = input.value.trim().toLowerCase();
     for (const each of all) each.node.hidden = !each.words.includes(wanted);
-    for (const section of sections) section.hidden = !section.querySelector("details.operation:not([hidden]), details.schema:not([hidden])");
+    for (const section of sections) section.hidden = !section.querySelector("details.action:not([hidden]), details.operation:not([hidden]), details.schema:not([hidden]), p.empty");
     text(words, `${counted(operations.filter((each) => !each.node.hidden).length, "operation")}, ${counted(schemas.filter((each) => !each.node.hidden).length, "schema")}`);
   };
   input.addEventListener("input", search);
   search();
-  main.querySelector(".head").append(el("div", { class: "field search" }, el("label", { for: "search" }, "Search by path, summary or schema"), input));
+  main.querySelector(".head").append(el("div", { class: "field search" }, el("label", { for: "search" }, "Search by path, summary, action or schema"), input));
   return [
     el("p", {}, described.info.summary, " Version ", described.info.version, ". The document itself: ",
       el("a", { href: "/openapi.json" }, "/openapi.json"), ", which needs a token where the API does."),
@@ -56,6 +64,49 @@ function pageOf(described) {
 function headingOf(tag) {
   const words = tag.replaceAll("-", " ");
   return words[0].toUpperCase() + words.slice(1);
+}
+
+/** The actions by name; none where the token may not list them. */
+async function readActions() {
+  try {
+    const page = await ask("GET", "/actions", { query: { limit: ACTIONS_MAX } });
+    return { items: page.items, isMore: page.next_cursor !== null };
+  } catch (error) {
+    if (!(error instanceof Problem)) throw error;
+    return { items: [], isMore: false };
+  }
+}
+
+/** One action; its schema is read when it is opened. */
+function actionOf(ref) {
+  const inside = el("div");
+  const node = el("details", { class: "action", id: `action-${ref}` }, el("summary", {}, el("span", { class: "path" }, ref)), inside);
+  once(node, async () => {
+    try {
+      inside.append(...parametersOfAction(await ask("GET", `/actions/${encodeURIComponent(ref)}`)));
+    } catch (error) {
+      if (!(error instanceof Problem)) throw error;
+      inside.append(el("p", { class: "wrong", role: "alert" }, error.message));
+    }
+  });
+  return { node, words: ref.toLowerCase() };
+}
+
+function parametersOfAction(action) {
+  const { ref } = action;
+  const schema = parametersSchemaOf(action);
+  const body = { action_ref: ref, parameters: schema ? exampleOf(schema, schema) : {} };
+  const example = [el("h3", {}, "Example"), el("pre", { tabindex: 0, "aria-label": `Example of ${ref}` }, curl("post", "/api/v1/executions", "application/json", body))];
+  if (schema === null) return [el("p", {}, "Its parameters have no schema here: every JSON object is accepted, and the worker checks it."), ...example];
+  const properties = propertiesOf(schema);
+  if (properties.length === 0) return [el("p", {}, typeText(schema, schema)), ...example];
+  const shown = table(`Parameters of ${ref}`, [
+    ["Parameter", "row", ([name]) => [el("code", {}, name), (schema.required ?? []).includes(name) ? [" ", el("span", { class: "needed" }, "required")] : null]],
+    ["Type", "", ([, each]) => typeText(each, schema)],
+    ["Meaning", "", ([, each]) => [...inline(resolved(each, schema).description ?? ""), ...defaultOf(each)]],
+  ], { keyOf: ([name]) => name });
+  shown.update(properties);
+  return [shown.node, ...example];
 }
 
 /** One operation; its details are built when they are opened. */
@@ -161,25 +212,19 @@ function typeNodes(schema) {
   return [[schema.type ?? "any JSON", schema.format && `(${schema.format})`, boundsOf(schema)].filter(Boolean).join(" ")];
 }
 
-function boundsOf({ minimum, maximum, minLength, maxLength }) {
-  const [low, high] = [minimum ?? minLength, maximum ?? maxLength];
-  const unit = minLength === undefined && maxLength === undefined ? "" : " characters";
-  if (low === undefined && high === undefined) return "";
-  if (low === undefined) return `up to ${high}${unit}`;
-  return high === undefined ? `from ${low}${unit}` : `${low} to ${high}${unit}`;
-}
-
 function schemaLink(name) {
   return el("a", { href: `#schema-${name}` }, name);
 }
 
 function curlOf(method, path, operation) {
-  const lines = [`curl -X ${method.toUpperCase()} '${location.origin}${path}'`, "  -H \"Authorization: Bearer $TURNSTILE_API_TOKEN\""];
   const content = operation.requestBody && Object.entries(operation.requestBody.content)[0];
-  if (content) {
-    const example = Object.values(content[1].examples ?? {})[0]?.value ?? content[1].example ?? {};
-    lines.push(`  -H 'Content-Type: ${content[0]}'`, `  -d '${JSON.stringify(example).replaceAll("'", "'\\''")}'`);
-  }
+  if (!content) return curl(method, path);
+  return curl(method, path, content[0], Object.values(content[1].examples ?? {})[0]?.value ?? content[1].example ?? {});
+}
+
+function curl(method, path, media, body) {
+  const lines = [`curl -X ${method.toUpperCase()} '${location.origin}${path}'`, "  -H \"Authorization: Bearer $TURNSTILE_API_TOKEN\""];
+  if (media) lines.push(`  -H 'Content-Type: ${media}'`, `  -d '${JSON.stringify(body).replaceAll("'", "'\\''")}'`);
   return lines.join(" \\\n");
 }
 

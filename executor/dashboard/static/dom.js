@@ -37,25 +37,41 @@ export function text(node, value) {
   if (node.textContent !== shown) node.textContent = shown;
 }
 
-const CONTROLS = "button, input, select, textarea, summary, [tabindex]";
-const FOCUSABLE = `a[href], ${CONTROLS}`;
+const CONTROLS = "button, input, select, textarea, summary";
+const FOCUSABLE = `a[href], [tabindex], ${CONTROLS}`;
 
 /**
- * Replace the children of a node by `children` (nodes and texts). The successor of the element that has the focus gets it:
- * the one of the same kind and name, else the one in its place. Equal content without controls stays, with its selection.
+ * Replace the children of a node by `children` (nodes and texts). A child that is equal and has no controls stays, with
+ * its selection and scroll position; the listeners of controls belong to the values that they were made of.
  */
 export function setChildren(node, ...children) {
-  const focused = node !== document.activeElement && node.contains(document.activeElement) ? document.activeElement : null;
-  if (!focused) {
+  keepingFocus(node, () => {
     const next = node.cloneNode(false);
     next.append(...children);
-    if (!next.querySelector(CONTROLS) && next.isEqualNode(node)) return;
-    node.replaceChildren(...next.childNodes);
-    return;
-  }
+    const [before, after] = [[...node.childNodes], [...next.childNodes]];
+    after.forEach((child, index) => {
+      if (index >= before.length) node.append(child);
+      else if (!isSame(before[index], child)) before[index].replaceWith(child);
+    });
+    for (const child of before.slice(after.length)) child.remove();
+  });
+}
+
+function isSame(before, child) {
+  return before.isEqualNode(child) && !(child instanceof Element && (child.matches(CONTROLS) || child.querySelector(CONTROLS)));
+}
+
+/**
+ * Change what is inside a node. If that removes the element that has the focus, its successor gets it: the one of the
+ * same kind and name, else the one in its place.
+ */
+export function keepingFocus(node, change) {
+  const focused = node !== document.activeElement && node.contains(document.activeElement) ? document.activeElement : null;
+  if (!focused) return void change();
   const position = [...node.querySelectorAll(FOCUSABLE)].indexOf(focused);
   const name = nameOf(focused);
-  node.replaceChildren(...children);
+  change();
+  if (node.contains(focused)) return;
   const candidates = [...node.querySelectorAll(FOCUSABLE)];
   (candidates.find((each) => nameOf(each) === name) ?? candidates[position])?.focus({ preventScroll: true });
 }

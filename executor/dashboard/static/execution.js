@@ -1,7 +1,7 @@
 // The screen of one execution: status, history, why it waits, attempts and logs.
 
 import { el, say, setChildren } from "./dom.js";
-import { between, clock, count, counted, duration } from "./format.js";
+import { between, count, counted, duration } from "./format.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
 import { badge, elapsed, errorLine, instant, loader, shortId, table, workerLink } from "./parts.js";
@@ -50,7 +50,7 @@ const GATES = [
 export function show(main, { id }, { live, signal }) {
   const wrong = errorLine();
   const state = el("span", { class: "states" });
-  const why = el("div", { class: "why", role: "status" });
+  const why = el("div", { class: "why" });
   const progress = el("div", {});
   const facts = el("dl", { class: "metrics" });
   const steps = el("ol", { class: "timeline" });
@@ -61,6 +61,16 @@ export function show(main, { id }, { live, signal }) {
   const gatesPart = el("section", { hidden: true }, el("h2", {}, "Gates"), gates.node);
   const logs = logPart(id, signal);
   let known = null;
+  let reason = null;
+  /** Announces each change of the status, and each other reason to wait: a position that changes is none. */
+  function announce(it) {
+    const now = it.stopping ? "stopping" : it.waiting_on && [it.waiting_on.reason, it.waiting_on.gate, it.waiting_on.closed, it.waiting_on.max_concurrent === 0].join(" ");
+    const news = [];
+    if (known !== null && known !== it.status) news.push(`Execution ${id} is ${it.status}.`);
+    if (now && now !== reason) news.push(why.querySelector("p").textContent);
+    if (news.length) say(news.join(" "));
+    reason = now;
+  }
   const loading = loader(async (mine) => {
     const it = await ask("GET", `/executions/${id}`, { signal: mine });
     setChildren(state, badge(it.status), ...(it.stopping ? [badge("stopping")] : []));
@@ -73,14 +83,12 @@ export function show(main, { id }, { live, signal }) {
     gates.update(it.gates ?? []);
     setChildren(documents, ...documentsOf(it));
     if (known !== it.status) setChildren(buttons, ...buttonsFor(it, loading.now));
+    announce(it);
     known = it.status;
     logs.update(ENDS.includes(it.status));
   }, { every: 1000, signal, wrong });
 
-  live.on("executions", ({ items }) => {
-    for (const each of items) if (String(each.id) === id && each.status !== known) say(`Execution ${id} is ${each.status}`);
-    loading.soon();
-  }, signal);
+  live.on("executions", loading.soon, signal);
   // The position changes with the queue, until the execution has ended.
   live.on("queues", () => !ENDS.includes(known) && loading.soon(), signal);
   live.on("opening", loading.soon, signal);
@@ -109,8 +117,8 @@ function factsOf(it) {
     ["Attempt", count(it.attempt)],
     it.worker_id && ["Worker", el("a", { class: "id", href: workerLink(it.worker_id) }, it.worker_id)],
     it.idempotency_key && ["Idempotency key", it.idempotency_key],
-    it.run_at && ["Earliest start", clock(it.run_at)],
-    it.expires_at && !it.completed_at && ["Expires at", clock(it.expires_at)],
+    it.run_at && ["Earliest start", instant(it.run_at)],
+    it.expires_at && !it.completed_at && ["Expires", instant(it.expires_at)],
     it.retry_of && ["Retry of", executionLink(it.retry_of)],
   ];
   return facts.filter(Boolean).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)));

@@ -1,7 +1,7 @@
-// The screen of executions, newest first; the search is kept in the address.
+// The screen of executions, newest first; search and page are kept in the address.
 
-import { attribute, el, text } from "./dom.js";
-import { between, clock, duration } from "./format.js";
+import { attribute, el, setChildren } from "./dom.js";
+import { between, duration } from "./format.js";
 import { ask, queryOf } from "./api.js";
 import { badge, elapsed, errorLine, instant, loader, pager, shortId, table } from "./parts.js";
 import { bulkBar } from "./bulk.js";
@@ -46,27 +46,33 @@ const COLUMNS = [
 export function show(main, { parameters }, { live, signal }) {
   const wrong = errorLine();
   const words = el("p", { class: "said", role: "status" });
-  let cursor = null;
+  let cursor = parameters.get("cursor");
   const form = filters(parameters);
   const tabs = tabsOf(form, changed);
   const bulk = bulkBar({ filter: () => filterFrom(form), changed: () => loading.now() });
   const shown = table("Executions, newest first", [bulk.column, ...COLUMNS], { empty: "No matching executions." });
-  const pages = pager((next) => {
+  const pages = pager((next, before) => {
     cursor = next;
+    keep(before);
     loading.now();
-  });
+  }, { here: cursor ?? "", before: history.state?.before });
   const loading = loader(async (mine) => {
     const page = await ask("GET", "/executions", { query: { ...filled(form), limit: PAGE, cursor }, signal: mine });
     shown.update(page.items);
     bulk.update(page.items);
     pages.update(page.next_cursor, null);
-    text(words, wordsOf(page));
+    setChildren(words, ...wordsOf(page));
   }, { every: 3000, signal, wrong });
 
+  /** Make search and page an entry of the browser's history: it opens this screen with them again. */
+  function keep(before) {
+    const address = `#/executions${queryOf({ ...addressOf(form), cursor })}`;
+    if (address !== location.hash) history.pushState({ before }, "", address);
+  }
   function changed() {
     cursor = null;
     pages.reset();
-    history.replaceState(null, "", `#/executions${queryOf(addressOf(form))}`);
+    keep([]);
     tabs.update();
     loading.now();
   }
@@ -82,8 +88,8 @@ export function show(main, { parameters }, { live, signal }) {
 
 /** A request reads a bounded part of the history: a short page is not necessarily the last one. */
 function wordsOf({ items, next_cursor: next, searched_until: until }) {
-  if (until) return `The search was cut: executions created since ${clock(until)} were searched. The next page continues with older ones.`;
-  return items.length < PAGE && next ? "The next page may contain more." : "";
+  if (until) return ["The search was cut: executions created since ", instant(until), " were searched. The next page continues with older ones."];
+  return items.length < PAGE && next ? ["The next page may contain more."] : [];
 }
 
 /** The tabs of statuses: each sets the checkboxes of its statuses. */

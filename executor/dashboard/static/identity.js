@@ -1,8 +1,8 @@
 // Whose token the page uses: its name, role, scope and expiry in the header, and the sign-out.
 
 import { el, setChildren } from "./dom.js";
-import { clock } from "./format.js";
 import { ask, Problem, signOut } from "./api.js";
+import { instant } from "./parts.js";
 import { setRefused } from "./permissions.js";
 
 const NO_TOKEN = "This installation requires no token: everyone who can reach it may do everything.";
@@ -48,7 +48,7 @@ function contentOf(identity) {
     ["Token", identity.name],
     ["Role", identity.role],
     ["Actions", identity.scope === null ? "all" : identity.scope.map((prefix) => `${prefix}*`).join(", ")],
-    ["Expires", identity.expires_at === null ? "never" : clock(identity.expires_at)],
+    ["Expires", identity.expires_at === null ? "never" : instant(identity.expires_at)],
   ];
   return [
     el("details", { class: "who" },

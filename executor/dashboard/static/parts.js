@@ -1,7 +1,7 @@
 // Parts of several screens: badges, bars, sparklines, tables, pagers and timed reloads.
 
 import { attribute, el, setChildren, svg, sync, text } from "./dom.js";
-import { beside, clock, count, percent, since } from "./format.js";
+import { beside, clock, count, percent, short, since } from "./format.js";
 import { isAbort, Problem } from "./api.js";
 
 const SHOWN = { beside, since };
@@ -55,11 +55,12 @@ export function sparkline() {
   const line = svg("path", { class: "line" });
   const area = svg("path", { class: "area" });
   const title = svg("title");
-  const node = svg("svg", {
+  const picture = svg("svg", {
     class: "spark", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img",
   }, title, area, line);
+  const scale = el("span", { class: "scale", "aria-hidden": "true" });
   return {
-    node,
+    node: el("div", { class: "sparkline" }, picture, scale),
     update(depths) {
       const seen = depths.filter((depth) => depth !== null);
       const top = Math.max(1, ...seen);
@@ -71,11 +72,14 @@ export function sparkline() {
       attribute(line, "d", drawn || null);
       attribute(area, "d", points.length > 1
         ? `${drawn}L${width} ${height}L${points[0][0].toFixed(1)} ${height}Z` : null);
+      const most = Math.max(...seen);
       const words = seen.length
-        ? `Waiting over the last minutes: from ${count(seen[0])} to ${count(seen.at(-1))}, maximum ${count(Math.max(...seen))}`
+        ? `Waiting executions over the last minutes: from ${count(seen[0])} to ${count(seen.at(-1))}, maximum ${count(most)}`
         : "No data yet";
-      attribute(node, "aria-label", words);
+      attribute(picture, "aria-label", words);
       text(title, words);
+      text(scale, seen.length ? `max ${short(most)}` : "no data yet");
+      picture.toggleAttribute("hidden", seen.length === 0);
     },
   };
 }
@@ -149,18 +153,20 @@ function rowOf(columns) {
   };
 }
 
-/** Buttons for the pages of a list with cursors. `go(cursor)` loads a page. */
-export function pager(go) {
-  const before = [];
+/**
+ * Buttons for the pages of a list with cursors. `go(cursor, before)` loads a page; `before` are the cursors of those before
+ * it, "" the first. A list that is opened at the page `here` by its address alone knows none: it goes back to the first page.
+ */
+export function pager(go, { here = "", before: known = [] } = {}) {
+  const before = [...known];
   let following = null;
-  let here = "";
   const words = el("span", { class: "pages" });
-  const back = el("button", { type: "button", on: { click: () => go((here = before.pop())) } }, "Previous");
-  const on = el("button", { type: "button", on: { click: () => { before.push(here); go((here = following)); } } }, "Next");
+  const back = el("button", { type: "button", on: { click: () => go((here = before.pop() ?? ""), before) } }, "Previous");
+  const on = el("button", { type: "button", on: { click: () => { before.push(here); go((here = following), before); } } }, "Next");
   const node = el("nav", { class: "pager", "aria-label": "Pages" }, back, words, on);
   return {
     node,
-    isFirst: () => before.length === 0,
+    isFirst: () => here === "",
     page: () => before.length,
     reset() {
       before.length = 0;
@@ -168,10 +174,12 @@ export function pager(go) {
     },
     update(next, label) {
       following = next;
-      back.disabled = before.length === 0;
+      const isAlone = here !== "" && before.length === 0;
+      back.disabled = here === "";
+      text(back, isAlone ? "First page" : "Previous");
       on.disabled = next === null;
       node.hidden = back.disabled && on.disabled && !label;
-      text(words, label ?? `Page ${before.length + 1}`);
+      text(words, label ?? (isAlone ? "" : `Page ${before.length + 1}`));
     },
   };
 }

@@ -1,7 +1,7 @@
 // The screen of one queue: slot holders, waiting executions in order, statistics and changes.
 
 import { el, say, setChildren, text } from "./dom.js";
-import { clock, count, percent, rate } from "./format.js";
+import { count, percent, rate } from "./format.js";
 import { ask, Problem } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
 import { badge, elapsed, errorLine, failedLink, instant, loader, occupancyBar, pager, shortId, table } from "./parts.js";
@@ -94,7 +94,7 @@ function failuresPart(ref) {
       known = JSON.stringify(failures);
       const { last } = failures;
       setChildren(node, el("p", {}, el("strong", {}, `${count(failures.failed)} of ${count(failures.ended)} executions failed (${percent(failures.share)})`),
-          ` since ${clock(failures.since)}, ${rate(failures.per_minute)} per minute. `, el("a", { href: failedLink(ref) }, "Show them")),
+          " since ", instant(failures.since), `, ${rate(failures.per_minute)} per minute. `, el("a", { href: failedLink(ref) }, "Show them")),
         el("p", { class: "error-text" }, "Last failure: ", executionLink(last.execution_id), ` ${last.status} `, instant(last.at),
           ": ", [last.type, last.message].filter(Boolean).join(": ") || "no error text"));
     },
@@ -145,7 +145,8 @@ function headOf(ref, key, screen, changed) {
       ];
       shown.forEach((value, index) => setChildren(metrics[index][1], value));
       text(why, ofKey === null ? whyOf(stats) : "");
-      chart.node.toggleAttribute("hidden", !single || !seen);
+      // Without a counted value, as just after the first viewer came, axes alone would look like an empty queue.
+      chart.node.toggleAttribute("hidden", !single || !seen?.depths.some((depth) => depth !== null));
       if (seen) chart.update(seen.depths);
       setChildren(states, ...(stats.paused ? [badge("paused")] : []), ...(seen && !seen.served ? [badge("no_worker")] : []));
       text(pause, stats.paused ? "Resume" : "Pause");

@@ -1,7 +1,7 @@
 // The screen of one worker: what it runs, its pools, its last failures, its start, and how far its drain is.
 
 import { el, say, setChildren, text } from "./dom.js";
-import { between, clock, count, counted, duration } from "./format.js";
+import { between, count, counted, duration } from "./format.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
 import { badge, elapsed, errorLine, instant, loader, occupancyBar, table } from "./parts.js";
@@ -151,7 +151,9 @@ function buttonsFor(it, act) {
 function drainPart() {
   const bar = el("progress", { "aria-label": "Attempts that have ended since the drain" });
   const words = el("p", { role: "status" });
-  const node = el("section", { class: "draining", hidden: true, "aria-label": "Drain" }, words, bar);
+  // Beside the status, because their words change each second.
+  const times = el("p", {});
+  const node = el("section", { class: "draining", hidden: true, "aria-label": "Drain" }, words, times, bar);
   return {
     node,
     update({ state, running, draining_count: total, draining_until: until, draining_at: since }) {
@@ -160,10 +162,9 @@ function drainPart() {
       const held = Math.max(total ?? 0, running);
       bar.max = Math.max(held, 1);
       bar.value = held ? held - running : 1;
-      const deadline = until ? ` Whatever still runs at ${clock(until)} returns to the head of its queue.` : "";
-      text(words, held
-        ? `Draining since ${clock(since)}: ${count(running)} of ${counted(held, "attempt")} still running.${running ? deadline : ""}`
-        : `Draining since ${clock(since)}: nothing is running.`);
+      text(words, held ? `Draining: ${count(running)} of ${counted(held, "attempt")} still running.` : "Draining: nothing is running.");
+      setChildren(times, "Requested ", instant(since), ".",
+        ...(held && running && until ? [" The deadline is ", instant(until), ": what still runs then returns to the head of its queue."] : []));
     },
   };
 }

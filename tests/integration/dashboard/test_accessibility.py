@@ -1,16 +1,19 @@
 """Every screen by keyboard and screen reader, in both schemes and on a phone; charts, times, addresses."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, Route, expect
 
 from tests.integration.dashboard.browser import watched_page
 from tests.integration.dashboard.conftest import TOKEN
 from tests.support.environment import Environment
+from tests.support.traffic import submit
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
+RELATIVE = re.compile(r"^(now|.+ ago|in .+)$")
 CHECK = (Path(__file__).parent / "accessibility.js").read_text()
 LOOKS: dict[str, dict[str, Any]] = {
     "light": {"color_scheme": "light"},
@@ -126,6 +129,90 @@ async def test_a_text_that_did_not_change_keeps_its_selection(page: Page, env: E
     await env.stop_running()
 
 
+async def test_what_is_scrolled_and_did_not_change_keeps_its_place(page: Page, env: Environment) -> None:
+    await env.put("scrolled", max_concurrent=1, pool="empty")
+    execution_id = await env.submit("scrolled", parameters={f"field {n}": n for n in range(100)})
+    await page.goto(f"/#/executions/{execution_id}")
+    shown = page.get_by_label("Parameters")
+    await expect(shown).to_contain_text("field 99")
+    await shown.evaluate("node => { node.scrollTop = 300; node.isTheFirst = true; }")
+    for limit in (2, 3):
+        async with page.expect_response(lambda response: f"/executions/{execution_id}" in response.url):
+            await env.patch("scrolled", max_concurrent=limit)
+    assert await shown.evaluate("node => [node.scrollTop, node.isTheFirst]") == [300, True]
+    await env.stop_running()
+
+
+async def test_why_an_execution_waits_is_announced_when_the_reason_changes(
+    page: Page, env: Environment
+) -> None:
+    await env.put("announced", max_concurrent=1, pool="empty")
+    _, ahead, last = await env.submit_many([{"action_ref": "announced"}] * 3)
+    await page.goto(f"/#/executions/{last}")
+    why, spoken = page.locator(".why"), page.locator("#spoken")
+    await expect(why).to_contain_text("Position 2")
+    await expect(spoken).to_contain_text("1 of 1 slots in use")
+    said = await spoken.text_content()
+    await env.cancel(ahead)
+    await expect(why).to_contain_text("Position 1")
+    assert await spoken.text_content() == said
+    assert (
+        await page.locator("main .why").evaluate("node => node.closest('[role=status], [aria-live]')") is None
+    )
+    await env.patch("announced", max_concurrent=0)
+    await expect(spoken).to_contain_text("The limit is 0")
+    await env.stop_running()
+
+
+@pytest.mark.parametrize("look", LOOKS)
+async def test_open_dialogs_are_usable_by_screen_reader(
+    browser: Browser, env: Environment, look: str
+) -> None:
+    fields = {"size": {"type": "integer"}, "kind": {"enum": ["a", "b"]}, "tags": {"type": "array"}}
+    schema = {"properties": fields, "required": ["size"]}
+    await env.put("dialogs", max_concurrent=0, submitter_keys=True, parameters_schema=schema)
+    execution_id = await env.submit("dialogs", parameters={"size": 1})
+    faults: dict[str, list[str]] = {}
+    async with watched_page(browser, env.system.http_url, token=TOKEN, **LOOKS[look]) as page:
+        for address, button, title in (
+            ("/#/queues/dialogs", "Submit", "Submit an execution of dialogs"),
+            ("/#/executions?action_ref=dialogs", "Cancel all matching…", "Cancel 1 execution?"),
+            (f"/#/executions/{execution_id}", "Cancel", f"Cancel execution {execution_id}?"),
+        ):
+            await page.goto(address)
+            await page.get_by_role("button", name=button, exact=True).click()
+            dialog = page.get_by_role("dialog", name=title)
+            await expect(dialog).to_be_visible()
+            if found := await page.evaluate(CHECK):
+                faults[title] = found
+            await page.keyboard.press("Escape")
+            await expect(dialog).to_have_count(0)
+    assert faults == {}
+    await env.stop_running()
+
+
+async def test_a_chart_without_a_counted_value_is_not_shown(page: Page, env: Environment) -> None:
+    await env.put("uncounted", max_concurrent=1, pool="empty")
+
+    async def without_values(route: Route) -> None:
+        response = await route.fetch()
+        body = await response.json()
+        for item in body["items"]:
+            item["depths"] = [None] * len(item["depths"])
+        await route.fulfill(response=response, json=body)
+
+    await page.route("**/api/v1/queues?*", without_values)
+    await page.goto("/#/queues/uncounted")
+    await expect(page.get_by_role("button", name="Pause")).to_be_enabled()
+    await expect(page.locator("figure.chart")).to_be_hidden()
+    await page.goto("/#/queues?search=uncounted")
+    await expect(page.locator(".scale")).to_have_text("no data yet")
+    await page.unroute("**/api/v1/queues?*")
+    await page.reload()
+    await expect(page.locator(".scale")).to_contain_text("max")
+    await expect(page.locator(".spark title")).to_contain_text("Waiting executions over the last minutes")
+
+
 async def test_a_chart_has_axes_and_each_value_by_pointer_and_by_key(page: Page, env: Environment) -> None:
     await env.put("charted", max_concurrent=1, pool="empty")
     await env.submit_many([{"action_ref": "charted"}] * 4)
@@ -175,3 +262,25 @@ async def test_times_are_relative_with_the_exact_one_as_tooltip(page: Page, env:
     await expect(created).to_have_text("3 s ago", timeout=20_000)
     year = (await env.get(execution_id))["created_at"][:4]
     assert year in (await created.get_attribute("title") or "")
+
+
+async def test_the_times_of_all_tables_are_relative(page: Page, env: Environment) -> None:
+    await submit(env.amqp_url, [{"action_ref": "timed.nowhere"}])
+    await env.put("timed", max_concurrent=1, pool="empty")
+    await env.patch("timed", max_concurrent=0)
+    for address, place in (
+        ("/#/workers", "Last heartbeat"),
+        ("/#/dead-letters?code=unknown_action", "Dead-lettered"),
+    ):
+        await page.goto(address)
+        shown = page.locator(f"td[data-label='{place}'] time").first
+        await expect(shown).to_have_text(RELATIVE)
+        await expect(shown).to_have_attribute("title", re.compile(r"\d{4}"))
+    await page.goto("/#/queues/timed")
+    await page.get_by_text("Changes", exact=True).click()
+    changed = page.get_by_role("table", name="Changes").locator("tbody th time").first
+    await expect(changed).to_have_text(RELATIVE)
+    await expect(changed).to_have_attribute("title", re.compile(r"\d{4}"))
+    await env.stop_running()
+    answer = await env.http.post("/dead-letters/purge", json={"all": True})
+    assert answer.is_success, answer.text

@@ -125,11 +125,30 @@ async def test_a_stream_gets_the_status_of_its_watched_executions(live: Live, pr
     first, second = await protocol.submit("a", 2)
     with live.stream([first], last_event_id=None) as stream:
         await live.state()
-        await until(lambda: live.polls >= 2, "it was read with the watch")
         await protocol.claim(first)
-        received = await heard(stream, "executions")
+        received = await heard(stream, "executions", lambda body: body["items"][0]["status"] == "running")
     assert received == {"items": [{"id": first, "status": "running", "attempt": 1}]}
     assert second != first
+
+
+async def test_a_change_before_the_first_poll_of_a_stream_is_sent(live: Live, protocol: Protocol) -> None:
+    await protocol.put("a", max_concurrent=1)
+    (watched,) = await protocol.submit("a", 1)
+    await protocol.claim(watched)
+    with live.stream([watched], last_event_id=None) as stream:
+        received = await heard(stream, "executions")
+    assert received == {"items": [{"id": watched, "status": "running", "attempt": 1}]}
+
+
+async def test_a_second_stream_gets_the_present_state_of_what_another_one_watches(
+    live: Live, protocol: Protocol
+) -> None:
+    await protocol.put("a", max_concurrent=1)
+    (watched,) = await protocol.submit("a", 1)
+    with live.stream([watched], last_event_id=None) as one:
+        present = await heard(one, "executions")
+        with live.stream([watched], last_event_id=None) as other:
+            assert await heard(other, "executions") == present
 
 
 async def test_a_client_that_does_not_keep_up_is_dropped_and_the_others_continue(

@@ -1,5 +1,7 @@
 """What an operator does on the screens: a worker and its drain, the form of an execution, tokens, /docs."""
 
+import json
+import re
 from typing import Any
 
 import pytest
@@ -101,6 +103,124 @@ async def test_an_execution_is_submitted_from_the_screen_of_its_action(page: Pag
         2,
         {"order": "4711"},
     )
+
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "customer": {"type": "string", "minLength": 3, "description": "Who pays."},
+        "copies": {"type": "integer", "minimum": 1, "maximum": 9, "default": 2},
+        "scale": {"type": "number"},
+        "colour": {"enum": ["red", "green"]},
+        "is_urgent": {"type": "boolean", "default": False},
+        "due": {"type": "string", "format": "date-time"},
+        "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "address": {"$ref": "#/$defs/Address"},
+        "pages": {"type": "array", "items": {"type": "integer"}},
+    },
+    "required": ["customer", "note"],
+    "additionalProperties": False,
+    "$defs": {
+        "Address": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    },
+}
+
+
+async def test_a_form_has_a_field_for_each_parameter_of_the_schema(
+    browser: Browser, env: Environment
+) -> None:
+    await env.put("shaped", max_concurrent=0, parameters_schema=SCHEMA)
+    async with watched_page(browser, env.system.http_url, token=TOKEN, timezone_id="Europe/Berlin") as page:
+        await page.goto("/#/queues/shaped")
+        await page.get_by_role("button", name="Submit", exact=True).click()
+        dialog = page.get_by_role("dialog", name="Submit an execution of shaped")
+        submit = dialog.get_by_role("button", name="Submit")
+        customer = dialog.get_by_label("customer")
+        await expect(customer).to_have_accessible_description("Who pays. string from 3 characters.")
+        await expect(dialog.get_by_label("copies")).to_have_attribute("placeholder", "2")
+        await expect(dialog.get_by_label("is_urgent").locator("option")).to_have_text(
+            ["Default: false", "true", "false"]
+        )
+
+        await dialog.get_by_label("copies").fill("1.5")
+        await expect(dialog).to_contain_text("Expected a whole number.")
+        await submit.click()
+        await expect(dialog.get_by_role("alert")).to_have_text("Correct customer, copies.")
+        await expect(customer).to_be_focused()
+
+        # What the page does not check comes back from the API, beside its field.
+        await customer.fill("me")
+        await dialog.get_by_label("copies").fill("10")
+        await dialog.get_by_label("address").fill('{"town": 1}')
+        await submit.click()
+        for name, fault in (
+            ("customer", "expected 3 characters or more"),
+            ("copies", "expected 9 or less"),
+            ("address", "parameters.address.city: required, but missing"),
+        ):
+            field = dialog.get_by_label(name)
+            await expect(field).to_have_attribute("aria-invalid", "true")
+            await expect(field).to_have_accessible_description(re.compile(re.escape(fault)))
+        await expect(customer).to_be_focused()
+
+        await customer.fill("customer 7")
+        await dialog.get_by_label("copies").fill("9")
+        await dialog.get_by_label("scale").fill("1.00000000000000000001")
+        await dialog.get_by_label("colour").select_option(label="green")
+        await dialog.get_by_label("is_urgent").select_option(label="true")
+        await dialog.get_by_label("due").fill("2030-07-01T12:30:05")
+        await dialog.get_by_label("address").fill('{"city": "Graz"}')
+        async with page.expect_request(lambda request: request.method == "POST") as sent:
+            await submit.click()
+        assert '"scale": 1.00000000000000000001' in ((await sent.value).post_data or "")
+        await expect(page.locator("h1 .badge")).to_have_text("queued")
+    shown = await env.get(int(page.url.rpartition("/")[2]))
+    assert shown["parameters"] == {
+        "customer": "customer 7",
+        "copies": 9,
+        "scale": 1.0,
+        "colour": "green",
+        "is_urgent": True,
+        "due": "2030-07-01T10:30:05.000Z",
+        "note": None,
+        "address": {"city": "Graz"},
+    }
+    await env.cancel(shown["id"])
+
+
+async def test_fields_are_exchanged_for_their_json(page: Page, env: Environment) -> None:
+    await env.put("shaped.text", max_concurrent=0, parameters_schema=SCHEMA)
+    await page.goto("/#/queues/shaped.text")
+    await page.get_by_role("button", name="Submit", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("customer").fill("customer 7")
+    await dialog.get_by_role("button", name="Edit as JSON").click()
+    text = dialog.get_by_label("Parameters")
+    await expect(text).to_be_focused()
+    await expect(text).to_have_value('{\n  "customer": "customer 7",\n  "note": null\n}')
+    await text.fill('{"customer": "customer 7", "note": "n", "copies": 0}')
+    await dialog.get_by_role("button", name="Submit").click()
+    await expect(text).to_have_accessible_description(re.compile(r"parameters\.copies: expected 1 or more"))
+
+
+async def test_the_page_of_the_api_shows_the_parameters_of_each_action(page: Page, env: Environment) -> None:
+    await env.put("shaped.documented", max_concurrent=0, parameters_schema=SCHEMA)
+    await page.goto("/docs")
+    await page.get_by_label("Search by path").fill("shaped.documented")
+    await page.locator("#action-shaped\\.documented summary").click()
+    rows = page.get_by_role("table", name="Parameters of shaped.documented").locator("tbody tr")
+    await expect(rows).to_have_count(len(SCHEMA["properties"]))
+    await expect(rows.nth(0)).to_have_text(
+        re.compile(r"customer required\s*string from 3 characters\s*Who pays\.")
+    )
+    await expect(rows.filter(has_text="copies")).to_contain_text("integer 1 to 9")
+    await expect(rows.filter(has_text="copies")).to_contain_text("Default: 2.")
+    await expect(rows.filter(has_text="note")).to_contain_text("string or null")
+    await expect(rows.filter(has_text="pages")).to_contain_text("list of integer")
+    example = await page.get_by_label("Example of shaped.documented").text_content()
+    body = json.loads((example or "").partition("-d '")[2].rstrip("'"))
+    execution_id = await env.submit(body["action_ref"], parameters=body["parameters"])
+    await env.cancel(execution_id)
 
 
 @pytest.mark.parametrize(

@@ -214,6 +214,60 @@ async def test_executions_are_filtered_and_the_address_keeps_the_filters(
     await expect(page.locator("h1")).to_contain_text(f"#{held}")
 
 
+async def test_back_forward_and_reload_show_the_same_page_of_executions(page: Page, env: Environment) -> None:
+    await env.put("paged", max_concurrent=0)
+    ids = await env.submit_many([{"action_ref": "paged"}] * 120)
+    newest, second, third = (f"#{ids[at]}" for at in (-1, -51, -101))
+    first_row = page.locator("tbody tr").first
+    here = page.locator(".pages")
+    await page.goto("/#/executions?action_ref=paged")
+    await expect(first_row).to_contain_text(newest)
+    await page.get_by_role("button", name="Next").click()
+    await expect(first_row).to_contain_text(second)
+    await page.get_by_role("button", name="Next").click()
+    await expect(first_row).to_contain_text(third)
+    await expect(here).to_have_text("Page 3")
+    await page.reload()
+    await expect(first_row).to_contain_text(third)
+    await expect(here).to_have_text("Page 3")
+
+    await page.go_back()
+    await expect(first_row).to_contain_text(second)
+    await expect(here).to_have_text("Page 2")
+    await page.go_forward()
+    await expect(first_row).to_contain_text(third)
+    await page.get_by_role("button", name="Previous").click()
+    await expect(first_row).to_contain_text(second)
+
+    # A filter is an entry too, and begins at the first page.
+    await page.get_by_role("button", name="Failed", exact=True).click()
+    await expect(page.get_by_text("No matching executions.")).to_be_visible()
+    assert "cursor" not in page.url
+    await page.go_back()
+    await expect(first_row).to_contain_text(second)
+    await expect(page.get_by_role("button", name="All", exact=True)).to_have_attribute("aria-pressed", "true")
+    await page.get_by_role("link", name=second).click()
+    await expect(page.locator("h1")).to_contain_text(second)
+    await page.go_back()
+    await expect(first_row).to_contain_text(second)
+    await expect(here).to_have_text("Page 2")
+
+
+async def test_the_address_of_a_page_of_executions_can_be_shared(
+    page: Page, browser: Browser, env: Environment
+) -> None:
+    await env.put("shared", max_concurrent=0)
+    ids = await env.submit_many([{"action_ref": "shared"}] * 60)
+    await page.goto("/#/executions?action_ref=shared")
+    await page.get_by_role("button", name="Next").click()
+    await expect(page.locator("tbody tr").first).to_contain_text(f"#{ids[9]}")
+    async with watched_page(browser, env.system.http_url, token=TOKEN) as other:
+        await other.goto(page.url)
+        await expect(other.locator("tbody tr").first).to_contain_text(f"#{ids[9]}")
+        await other.get_by_role("button", name="First page").click()
+        await expect(other.locator("tbody tr").first).to_contain_text(f"#{ids[-1]}")
+
+
 async def test_dead_letters_are_read_replayed_edited_and_purged(page: Page, env: Environment) -> None:
     await submit(env.amqp_url, [{"action_ref": "not.yet"}, b'{"action_ref": "not.yet"', b"{ broken"])
 

@@ -1,0 +1,175 @@
+// Fields for the parameters of an action, generated from their JSON Schema. In: a schema of an object. Out: the fields, and
+// the JSON text of what was typed: numbers keep all their digits, and an empty field is left out. What has no field of its
+// own, like lists and objects, is typed as JSON.
+
+import { attribute, el, text } from "./dom.js";
+import { Problem } from "./api.js";
+import { field } from "./dialog.js";
+import { readJson } from "./json_text.js";
+import { propertiesOf, resolved, typeText } from "./schema_text.js";
+
+const INTEGER = /^-?(?:0|[1-9]\d*)$/;
+const NUMBER = /^-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?$/;
+const NOT_GIVEN = "";
+/** Between two sentences of a problem: each begins with the path of its field, the last one is the remedy. */
+const SENTENCE = /; (?=(?:parameters|metadata|concurrency_key|priority|run_at)[.:]|to see what it takes:)/;
+
+/**
+ * A field that shows faults beside it: `faultOf()` returns the first one of what was typed, or null. `check()` shows and
+ * returns it, `show(words)` shows a fault that the API found.
+ */
+export function checkedField(label, input, hint, faultOf) {
+  const node = field(label, input, hint);
+  const fault = el("small", { class: "fault", id: `${input.id}-fault`, role: "status" });
+  input.setAttribute("aria-describedby", [hint && `${input.id}-hint`, fault.id].filter(Boolean).join(" "));
+  node.append(fault);
+  const show = (words) => {
+    text(fault, words);
+    attribute(input, "aria-invalid", words ? "true" : null);
+    return words;
+  };
+  const check = () => show(faultOf());
+  input.addEventListener("input", check);
+  return { node, input, check, show };
+}
+
+/** A text area for JSON, which names the first fault while one types. */
+export function jsonField(name, label, { rows, hint, isObject = false, isRequired = false }) {
+  const input = el("textarea", { name, rows, spellcheck: "false", class: "code" });
+  const checked = checkedField(label, input, hint, () => {
+    if (input.value.trim() === "") return isRequired ? "Required." : null;
+    const { value, problem } = readJson(input.value);
+    if (problem) return problem;
+    return isObject && (value === null || typeof value !== "object" || Array.isArray(value)) ? 'Expected an object, like {"name": "value"}.' : null;
+  });
+  return {
+    ...checked,
+    /** What was typed, or null without; throws Problem. */
+    text() {
+      const found = checked.check();
+      if (found) {
+        input.focus();
+        throw new Problem(0, "invalid_message", `${label}: ${found}`);
+      }
+      return input.value.trim() || null;
+    },
+  };
+}
+
+/** Whether a schema names parameters, so that a form can be made of it. */
+export function hasFields(schema) {
+  return schema !== null && typeof schema.properties === "object" && !schema.anyOf && !schema.oneOf && !schema.allOf && !schema.$ref;
+}
+
+/**
+ * The fields of a schema: `text()` returns the JSON object and throws Problem, `partial()` that of what is typed correctly;
+ * `fields` are [path, field] pairs, by which faults that the API found are shown. `keyPointer` names the concurrency key.
+ */
+export function schemaFields(schema, keyPointer) {
+  const parts = propertiesOf(schema).map(([name, each], index) => {
+    const isRequired = (schema.required ?? []).includes(name);
+    return [name, fieldOf(`parameter-${index}`, name, resolved(each, schema), schema, isRequired, keyPointer === `/${name.replaceAll("~", "~0").replaceAll("/", "~1")}`)];
+  });
+  const object = (members) => (members.length ? `{\n${members.map(([name, json]) => `  ${JSON.stringify(name)}: ${json}`).join(",\n")}\n}` : "{}");
+  const given = (some) => some.map(([name, part]) => [name, part.json()]).filter(([, json]) => json !== null);
+  return {
+    nodes: parts.map(([, part]) => part.node),
+    fields: parts.map(([name, part]) => [`parameters.${name}`, part]),
+    text() {
+      const wrong = parts.filter(([, part]) => part.check());
+      if (wrong.length) {
+        wrong[0][1].input.focus();
+        throw new Problem(0, "invalid_message", `Correct ${wrong.map(([name]) => name).join(", ")}.`);
+      }
+      return object(given(parts));
+    },
+    partial: () => object(given(parts.filter(([, part]) => !part.check()))),
+  };
+}
+
+/** One field: `json()` returns the JSON of what was typed, or null where nothing was. */
+function fieldOf(id, name, schema, whole, isRequired, isKey) {
+  const label = isRequired ? [name, " ", el("span", { class: "needed" }, "required")] : name;
+  const empty = isRequired && schema.isNullable ? "null" : null;
+  const hint = [
+    schema.description, `${typeText(schema, whole)}.`, isKey && "It is the concurrency key.",
+    schema.default !== undefined && `Default: ${JSON.stringify(schema.default)}.`, empty && "Empty: null.",
+  ].filter(Boolean).join(" ");
+  const needs = isRequired && !schema.isNullable;
+  const build = inputOf(id, schema, needs);
+  if (build === null) {
+    const part = jsonField(id, label, { rows: 3, hint: `${hint} Written as JSON.`, isRequired: needs });
+    attribute(part.input, "aria-required", needs ? "true" : null);
+    if (needs && schema.default !== undefined) part.input.value = JSON.stringify(schema.default);
+    return { ...part, json: () => part.input.value.trim() || empty };
+  }
+  const { input, read, expected } = build;
+  // A default that the schema requires has to be sent.
+  if (needs && schema.default !== undefined) input.value = input.matches("select") ? JSON.stringify(schema.default) : schema.default;
+  attribute(input, "aria-required", needs ? "true" : null);
+  const part = checkedField(label, input, hint, () => {
+    // A browser gives no value for a date that is not complete.
+    if (input.validity.badInput) return `Expected ${expected}.`;
+    if (input.value === "") return needs ? "Required." : null;
+    return read(input.value) === null ? `Expected ${expected}.` : null;
+  });
+  return { ...part, json: () => (input.value === "" ? empty : read(input.value)) };
+}
+
+/** The input of a schema; null: none fits. `read(value)` returns JSON, or null for what is not as `expected`. */
+function inputOf(id, schema, needs) {
+  const entry = (type, more = {}) => el("input", { type, name: id, autocomplete: "off", spellcheck: "false", placeholder: schema.default ?? null, ...more });
+  const values = schema.const !== undefined ? [schema.const] : schema.enum ?? (schema.type === "boolean" ? [true, false] : null);
+  if (values) return { input: choice(id, values, schema, needs), read: (json) => json, expected: "a value" };
+  switch (schema.type) {
+    case "integer":
+      return { input: entry("text", { inputmode: "numeric" }), read: matching(INTEGER), expected: "a whole number" };
+    case "number":
+      return { input: entry("text", { inputmode: "decimal" }), read: matching(NUMBER), expected: "a number" };
+    case "string":
+      if (schema.format === "date-time") {
+        return { input: entry("datetime-local", { step: 1, placeholder: null }), read: instant, expected: "a date and a time" };
+      }
+      if (schema.format === "date") return { input: entry("date", { placeholder: null }), read: JSON.stringify, expected: "a date" };
+      return { input: entry("text"), read: JSON.stringify, expected: "text" };
+    default: return null;
+  }
+}
+
+function matching(pattern) {
+  return (value) => (pattern.test(value.trim()) ? value.trim() : null);
+}
+
+/** A local time as the JSON of its instant. */
+function instant(local) {
+  const at = new Date(local);
+  return Number.isNaN(at.getTime()) ? null : JSON.stringify(at.toISOString());
+}
+
+function choice(id, values, schema, needs) {
+  const first = needs ? "Choose" : schema.default !== undefined ? `Default: ${shown(schema.default)}` : "Not given";
+  return el("select", { name: id }, el("option", { value: NOT_GIVEN }, first),
+    values.map((value) => el("option", { value: JSON.stringify(value) }, shown(value))));
+}
+
+function shown(value) {
+  return typeof value === "string" ? value : JSON.stringify(value);
+}
+
+/**
+ * Show the sentences of a problem beside the fields that they name, like "parameters.size: expected a whole number".
+ * Return the sentences that name none.
+ */
+export function showBeside(fields, detail) {
+  const sentences = detail.split(SENTENCE);
+  const byLength = [...fields].sort(([one], [other]) => other.length - one.length);
+  const found = new Map();
+  const rest = sentences.filter((sentence) => {
+    const [path, part] = byLength.find(([path]) => sentence.startsWith(`${path}: `) || sentence.startsWith(`${path}.`)) ?? [];
+    if (part) found.set(part, [...(found.get(part) ?? []), sentence.replace(`${path}: `, "")]);
+    return !part;
+  });
+  for (const [part, words] of found) part.show(words.join("; "));
+  fields.map(([, part]) => part).find((part) => found.has(part))?.input.focus();
+  return { isShown: found.size > 0, rest };
+}

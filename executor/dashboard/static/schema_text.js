@@ -1,0 +1,81 @@
+// Says what a JSON Schema of an action's parameters expects, and makes an example of it. References into $defs are followed.
+
+const LEVELS_MAX = 6;
+const EXAMPLES = {
+  "date-time": "2030-01-31T09:00:00Z", date: "2030-01-31", time: "09:00:00", duration: "PT1H30M",
+  uuid: "0f8fad5b-d9cb-469f-a165-70867728950e",
+};
+
+/** Return the schema of an action's parameters that a submitter has to fit, or null: everything fits. */
+export function parametersSchemaOf({ parameters_schema: given, parameters_checked_by: by, code_schemas: derived }) {
+  return given ?? (by === "code" ? derived[0]?.parameters_schema : null) ?? null;
+}
+
+/** The properties as [name, schema] pairs: the required ones in their order, then the others. */
+export function propertiesOf({ properties = {}, required = [] }) {
+  const isRequired = (name) => required.includes(name);
+  return [...required.filter((name) => Object.hasOwn(properties, name)), ...Object.keys(properties).filter((name) => !isRequired(name))]
+    .map((name) => [name, properties[name]]);
+}
+
+/** Return the schema that a reference names, merged with what stands beside it; `isNullable` if it also allows null. */
+export function resolved(schema, whole, level = 0) {
+  if (schema === null || typeof schema !== "object" || level > LEVELS_MAX) return {};
+  const { $ref, allOf, ...beside } = schema;
+  const target = $ref?.split("/").slice(1).reduce((node, name) => node?.[name], whole) ?? (allOf?.length === 1 ? allOf[0] : null);
+  if (target) return { ...resolved(target, whole, level + 1), ...beside };
+  const branches = schema.anyOf ?? schema.oneOf;
+  const others = branches?.filter((each) => each?.type !== "null");
+  if (others?.length === 1 && others.length < branches.length) {
+    const { anyOf: _, oneOf: __, ...comments } = schema;
+    return { ...resolved(others[0], whole, level + 1), ...comments, isNullable: true };
+  }
+  if (Array.isArray(schema.type) && schema.type.length === 2 && schema.type.includes("null")) {
+    return { ...schema, type: schema.type.find((each) => each !== "null"), isNullable: true };
+  }
+  return schema;
+}
+
+/** The bounds of a number, a text or a list, like "1 to 5"; empty without any. */
+export function boundsOf({ minimum, maximum, exclusiveMinimum: above, exclusiveMaximum: below, minLength, maxLength, minItems, maxItems }) {
+  const [low, high] = [minimum ?? minLength ?? minItems, maximum ?? maxLength ?? maxItems];
+  const unit = (minLength ?? maxLength) !== undefined ? " characters" : (minItems ?? maxItems) !== undefined ? " items" : "";
+  const strict = [above !== undefined && `more than ${above}`, below !== undefined && `less than ${below}`].filter(Boolean);
+  if (low === undefined && high === undefined) return strict.join(", ");
+  const words = low === undefined ? `up to ${high}${unit}` : high === undefined ? `from ${low}${unit}` : `${low} to ${high}${unit}`;
+  return [words, ...strict].join(", ");
+}
+
+/** The type in the words of JSON Schema: "integer 1 to 5", "string (date-time)", "list of string". */
+export function typeText(given, whole, level = 0) {
+  const schema = resolved(given, whole);
+  const or = schema.isNullable ? " or null" : "";
+  if (schema.const !== undefined) return `${JSON.stringify(schema.const)}${or}`;
+  if (schema.enum) return `${schema.enum.map((each) => JSON.stringify(each)).join(", ")}${or}`;
+  const any = schema.anyOf ?? schema.oneOf;
+  if (any && level < LEVELS_MAX) return any.map((each) => typeText(each, whole, level + 1)).join(" or ");
+  const kind = schema.type === "array" && schema.items && level < LEVELS_MAX
+    ? `list of ${typeText(schema.items, whole, level + 1)}` : [schema.type ?? "any JSON"].flat().join(" or ");
+  return [kind, schema.format && `(${schema.format})`, boundsOf(schema), schema.pattern && `matching ${schema.pattern}`]
+    .filter(Boolean).join(" ") + or;
+}
+
+/** A value that fits the schema as far as its keywords tell. */
+export function exampleOf(given, whole, level = 0) {
+  const schema = resolved(given, whole);
+  for (const value of [schema.const, schema.examples?.[0], schema.default, schema.enum?.[0]]) if (value !== undefined) return value;
+  const branch = (schema.anyOf ?? schema.oneOf)?.[0];
+  if (level > LEVELS_MAX) return null;
+  if (branch) return exampleOf(branch, whole, level + 1);
+  switch ([schema.type].flat()[0]) {
+    case "string": return (EXAMPLES[schema.format] ?? "text").padEnd(schema.minLength ?? 0, "x").slice(0, schema.maxLength);
+    case "integer": return schema.minimum ?? (schema.exclusiveMinimum === undefined ? Math.min(1, schema.maximum ?? 1) : schema.exclusiveMinimum + 1);
+    case "number": return schema.minimum ?? (schema.exclusiveMinimum === undefined ? Math.min(1.5, schema.maximum ?? 1.5) : schema.exclusiveMinimum + 1);
+    case "boolean": return true;
+    case "array": return Array.from({ length: schema.items ? Math.max(1, schema.minItems ?? 1) : 0 }, () => exampleOf(schema.items, whole, level + 1));
+    case "null": return null;
+    case "object": case undefined:
+      return Object.fromEntries(propertiesOf(schema).map(([name, each]) => [name, exampleOf(each, whole, level + 1)]));
+    default: return null;
+  }
+}
