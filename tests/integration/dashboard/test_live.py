@@ -127,7 +127,7 @@ async def test_a_stream_gets_the_status_of_its_watched_executions(live: Live, pr
         await live.state()
         await protocol.claim(first)
         received = await heard(stream, "executions", lambda body: body["items"][0]["status"] == "running")
-    assert received == {"items": [{"id": first, "status": "running", "attempt": 1}]}
+    assert received == {"items": [{"id": first, "status": "running", "attempt": 1, "progress": None}]}
     assert second != first
 
 
@@ -137,7 +137,7 @@ async def test_a_change_before_the_first_poll_of_a_stream_is_sent(live: Live, pr
     await protocol.claim(watched)
     with live.stream([watched], last_event_id=None) as stream:
         received = await heard(stream, "executions")
-    assert received == {"items": [{"id": watched, "status": "running", "attempt": 1}]}
+    assert received == {"items": [{"id": watched, "status": "running", "attempt": 1, "progress": None}]}
 
 
 async def test_a_second_stream_gets_the_present_state_of_what_another_one_watches(
