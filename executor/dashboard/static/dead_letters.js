@@ -9,7 +9,7 @@ import { changeDeadLetters, replayEdited } from "./changes.js";
 
 const PAGE = 50;
 
-export function show(main, { parameters }, { signal }) {
+export function show(main, { parameters }, { live, signal }) {
   const chosen = new Set();
   const wrong = errorLine();
   const words = el("p", { class: "said", role: "status" });
@@ -70,6 +70,9 @@ export function show(main, { parameters }, { signal }) {
     pages.reset();
     loading.now();
   });
+  // What is selected stays in its place: the list is not reloaded meanwhile.
+  live.on("overview", () => pages.isFirst() && chosen.size === 0 && loading.soon(), signal);
+  live.on("opening", loading.soon, signal);
   name();
   main.append(
     el("div", { class: "head" }, el("h1", {}, "Dead letters"),
