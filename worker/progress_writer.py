@@ -20,7 +20,7 @@ from turnstile.worker.protocol import Offer, WorkerProtocol
 logger = logging.getLogger(__name__)
 
 _INTERVAL_SECONDS: Final = 1.0
-"""Between two statements."""
+"""Between two rounds, each of one statement, or of one for each 500 attempts."""
 _LAST_SECONDS: Final = 2.0
 """Longest wait for the last progress of an attempt; its end is reported all the same."""
 _ATTEMPTS_MAX: Final = 500
@@ -66,7 +66,9 @@ class ProgressWriter:
             self._any.clear()
             self._is_awake = False
             try:
-                await self._write(list(self._waiting)[:_ATTEMPTS_MAX])
+                offers = list(self._waiting)
+                for start in range(0, len(offers), _ATTEMPTS_MAX):
+                    await self._write(offers[start : start + _ATTEMPTS_MAX])
             except (Unavailable, asyncpg.PostgresError) as error:
                 logger.debug("progress_not_written", extra={"reason": str(error)})
             await asyncio.sleep(_INTERVAL_SECONDS)

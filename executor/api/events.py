@@ -113,7 +113,7 @@ def event_routes(live: Live, stopping: asyncio.Event, tokens: AcceptedTokens) ->
         "/events",
         summary="Changes as server-sent events",
         description="`overview`: totals; `queues`: those that changed since the last batch; `executions`: "
-        "the status of watched ones; `opening`: load the current state. At most one batch a second. Comments "
+        "status and progress of watched ones; `opening`: load the current state. At most one batch a second. Comments "
         "keep the connection open. Send `Last-Event-ID` to continue where a stream ended.",
         response_class=Response,
         responses={

@@ -134,6 +134,9 @@ async def reports(context: Context, file: str, total: int = 4) -> Attempted:
     _report_half(context, total)
     while not _is_there(file):
         await asyncio.sleep(0.02)
+    context.progress(total // 2 + 1, total, "the file is there")
+    # That one is stored at once. Those that follow within a second are stored at the end alone.
+    await asyncio.sleep(0.05)
     return _report_rest(context, total)
 
 
@@ -143,6 +146,8 @@ def reports_plain(context: Context, file: str, total: int = 4) -> Attempted:
     _report_half(context, total)
     while not Path(file).exists():
         time.sleep(0.02)
+    context.progress(total // 2 + 1, total, "the file is there")
+    time.sleep(0.05)
     return _report_rest(context, total)
 
 

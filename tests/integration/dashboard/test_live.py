@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from tests.support.protocol import Protocol
+from tests.support.protocol import WORKER, Protocol, offer
 from tests.support.served import FixedHealth
 from tests.support.traffic import until
 from turnstile.common.database import Database
@@ -16,6 +16,7 @@ from turnstile.common.domain.errors import Unavailable
 from turnstile.executor.api.events import EventStream, StreamParameters
 from turnstile.executor.dashboard.live import STREAMS_MAX, Live, LiveTimes, Stream
 from turnstile.executor.dashboard.state import QueueName
+from turnstile.worker.progress import Progress
 
 DEADLINE_SECONDS = 30
 TIMES = LiveTimes(interval=0.02, linger=0.1)
@@ -129,6 +130,29 @@ async def test_a_stream_gets_the_status_of_its_watched_executions(live: Live, pr
         received = await heard(stream, "executions", lambda body: body["items"][0]["status"] == "running")
     assert received == {"items": [{"id": first, "status": "running", "attempt": 1, "progress": None}]}
     assert second != first
+
+
+async def test_a_stream_gets_each_stored_progress_of_its_watched_executions(
+    live: Live, protocol: Protocol
+) -> None:
+    await protocol.put("a", max_concurrent=2)
+    watched, other = await protocol.submit("a", 2)
+    await protocol.claim(watched, other)
+
+    async def report(execution_id: int, done: float) -> None:
+        progress = Progress(done=done, total=10, message=f"page {done:g}")
+        assert await protocol.record(WORKER).report_progress([(offer(execution_id, 1), progress)])
+
+    with live.stream([watched], last_event_id=None) as stream:
+        await live.state()
+        for done in (1, 2):
+            await report(other, done=9)
+            await report(watched, done=done)
+            body = await heard(stream, "executions", lambda body: body["items"][0]["progress"] is not None)
+            (item,) = body["items"]
+            assert (item["id"], item["status"]) == (watched, "running")
+            assert item["progress"].pop("updated_at")
+            assert item["progress"] == {"done": done, "total": 10, "message": f"page {done}"}
 
 
 async def test_a_change_before_the_first_poll_of_a_stream_is_sent(live: Live, protocol: Protocol) -> None:

@@ -12,6 +12,8 @@ SELECT q.action_id, q.id, 'completed', gen_random_uuid(), 'w', 1, now() - interv
 FROM action_queue q, generate_series(1, {_ROWS}) ORDER BY q.id;
 INSERT INTO attempt (execution_id, attempt, worker_id, outcome, granted_at, started_at, ended_at)
 SELECT id, 1, 'w', 'completed', now(), now(), now() FROM execution WHERE worker_id = 'w';
+INSERT INTO attempt_progress (execution_id, attempt, version, done, updated_at)
+SELECT id, 1, 1, 1, now() FROM execution WHERE worker_id = 'w';
 UPDATE queue_state q SET total_enqueued = n.n, total_completed = n.n
 FROM (SELECT queue_id, count(*) AS n FROM execution GROUP BY queue_id) n WHERE n.queue_id = q.queue_id;
 ANALYZE
@@ -41,6 +43,7 @@ async def test_the_cost_of_a_pruning_batch_does_not_grow_with_the_table(protocol
             "execution",
             "attempt",
             "attempt_log",
+            "attempt_progress",
             "action_queue",
             "queue_state",
         }, cost

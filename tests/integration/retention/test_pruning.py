@@ -8,12 +8,13 @@ from pydantic import ValidationError
 
 from tests.integration.retention.pruning import HOUR, age, ended, left, pruner
 from tests.support.history import faults_in
-from tests.support.protocol import Protocol, accepted, blocked, connected, request
+from tests.support.protocol import WORKER, Protocol, accepted, blocked, connected, offer, request
 from turnstile.common.database import Database
 from turnstile.common.domain.identifiers import ExecutionId
 from turnstile.executor.protocol import ExecutorProtocol
 from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.settings import ExecutorSettings
+from turnstile.worker.progress import Progress
 
 
 async def test_executions_above_the_age_are_deleted_and_the_totals_stay(
@@ -97,7 +98,7 @@ async def test_a_webhook_that_is_not_delivered_keeps_its_execution(protocol: Pro
     assert await protocol.column("SELECT execution_id FROM webhook_delivery ORDER BY 1") == [pending, failed]
 
 
-async def test_logs_and_deadlines_are_deleted_with_their_execution(
+async def test_logs_progress_and_deadlines_are_deleted_with_their_execution(
     protocol: Protocol, database_url: str
 ) -> None:
     await protocol.put("a")
@@ -109,11 +110,12 @@ async def test_logs_and_deadlines_are_deleted_with_their_execution(
             "SELECT turnstile.append_logs('worker-1', ARRAY[$1::bigint], '{1}', '{0}', '{text}')",
             one,
         )
+        assert await protocol.record(WORKER).report_progress([(offer(one, 1), Progress(done=1))])
         await protocol.finish(one, log="the rest", log_start=4)
         await protocol.settle((one, 1))
     await age(protocol, [gone], 2)
     assert await pruner(protocol, retention_age=HOUR).prune_executions() == 1
-    for table in ("attempt_log", "attempt", "expiring"):
+    for table in ("attempt_log", "attempt_progress", "attempt", "expiring"):
         assert await protocol.column(f"SELECT execution_id FROM {table}") == [stays], table
     assert await faults_in(database_url) == []
 
