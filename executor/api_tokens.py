@@ -16,6 +16,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
+from turnstile.common.telemetry.logs import Episodes
+
 logger = logging.getLogger(__name__)
 
 _REREAD_SECONDS: Final = 1.0
@@ -107,7 +109,7 @@ class ApiTokens:
         self._from_file: list[ApiToken] = []
         self._stamp: tuple[int, ...] | None = None
         self._read_at = time.monotonic() + _REREAD_SECONDS
-        self._last_error = ""
+        self._kept = Episodes(logger, "api_tokens_kept", level=logging.ERROR)
         if file is not None:
             self._stamp, self._from_file = _stamp_of(file), _read_file(file)
 
@@ -142,11 +144,9 @@ class ApiTokens:
                 return
             self._from_file = _read_file(self._file)
         except ValueError as error:
-            if str(error) != self._last_error:
-                self._last_error = str(error)
-                logger.error("api_tokens_kept", extra={"reason": self._last_error})
+            self._kept.failed(str(error), reason=str(error))
             return
-        self._stamp, self._last_error = stamp, ""
+        self._stamp = stamp
         names = ",".join(sorted({token.name for token in self._from_file}))
         logger.info("api_tokens_read", extra={"file": str(self._file), "names": names})
 

@@ -30,6 +30,7 @@ from turnstile.common.domain.states import Status
 from turnstile.common.envelopes import dead_letter, delayed_retry, tries_of
 from turnstile.common.messages import named_attempt
 from turnstile.common.requests import check_schema_version
+from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor import instrumentation
 from turnstile.executor.batch_consumer import Reply, check_kept
 from turnstile.executor.dispatcher import Dispatcher
@@ -38,6 +39,7 @@ from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.results import Completion, Grants, Settled
 
 logger = logging.getLogger(__name__)
+_REFUSED: Final = Episodes(logger, "completion_refused")
 
 TRIES_MAX: Final = 30
 """Retries of an early or unknown completion, about a second apart."""
@@ -63,7 +65,7 @@ class CompletionBatch:
 
     def refuse(self, delivery: Delivery, code: Code, message: str) -> None:
         """Dead-letter a delivery."""
-        logger.warning("completion_refused", extra={"code": str(code), "reason": message})
+        _REFUSED.failed(str(code), code=str(code), reason=message)
         DEAD_LETTERED.add(code)
         if delivery.kept:
             letter = dead_letter(delivery, code, message, app_id="executor")

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from typing import Final
 
 import asyncpg
 
@@ -12,10 +13,12 @@ from turnstile.common.domain.states import Status, is_terminal
 from turnstile.common.envelopes import completed_message, slot_message
 from turnstile.common.json_limits import readable
 from turnstile.common.messages import Error
+from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor.results import Move
 from turnstile.executor.sql import query
 
 logger = logging.getLogger(__name__)
+_UNREADABLE: Final = Episodes(logger, "end_unreadable", level=logging.ERROR)
 
 
 async def read_completions(
@@ -32,8 +35,9 @@ async def read_completions(
             messages.append(_message(row))
         except ValueError as error:
             # Written by a newer version, or by hand.
-            fields = {"execution_id": row["id"], "status": row["status"], "reason": str(error)}
-            logger.error("end_unreadable", extra=fields)
+            _UNREADABLE.failed(
+                str(row["id"]), execution_id=row["id"], status=row["status"], reason=str(error)
+            )
     return messages
 
 

@@ -38,6 +38,7 @@ from turnstile.common.envelopes import (
 from turnstile.common.json_limits import readable
 from turnstile.common.messages import StatusChanged, named_attempt
 from turnstile.common.requests import check_schema_version, read_json
+from turnstile.common.telemetry.logs import Episodes
 from turnstile.worker import instrumentation
 from turnstile.worker.fence import Standing
 from turnstile.worker.gateway import Gateway
@@ -49,6 +50,7 @@ from turnstile.worker.runners.base import Call, Interrupted, RunReport, StopRequ
 from turnstile.worker.runners.registry import Runners
 
 logger = logging.getLogger(__name__)
+_NOT_SERVED: Final = Episodes(logger, "action_not_served")
 
 TRIES_MAX: Final = 30
 """How often an offer of an unknown execution is redelivered, about a second apart."""
@@ -295,12 +297,10 @@ class Attempts:
         """Return it to the pool for another worker; after many tries only the watchdog offers it again."""
         tries = tries_of(delivery)
         if tries % 10 == 0:
-            fields = {
-                "message_id": delivery.message_id,
-                "execution_id": str(offer.execution_id),
-                "tries": tries,
-            }
-            logger.warning("action_not_served", extra=fields)
+            execution_id = str(offer.execution_id)
+            _NOT_SERVED.failed(
+                "offers", message_id=delivery.message_id, execution_id=execution_id, tries=tries
+            )
         if tries < TRIES_MAX:
             await self._retry_later(offer, delivery)
 

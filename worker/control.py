@@ -28,6 +28,7 @@ from turnstile.worker.protocol import Offer
 
 logger = logging.getLogger(__name__)
 _MOVED: Final = Episodes(logger, "control_queue_moved")
+_REFUSED: Final = Episodes(logger, "cancel_refused")
 
 _CANCEL_BYTES_MAX: Final = 16 * 1024
 _PREFETCH: Final = 100
@@ -110,7 +111,7 @@ class CancelConsumer:
         try:
             cancel = read_model(ExecutionCancel, read_json(delivery.body, bytes_max=_CANCEL_BYTES_MAX))
         except Refusal as refusal:
-            logger.warning("cancel_refused", extra={"reason": refusal.message})
+            _REFUSED.failed("cancels", reason=refusal.message)
             return
         offer = Offer(execution_id=ExecutionId(cancel.execution_id), attempt=Attempt(cancel.attempt))
         self._attempts.cancel(offer, "cancelled on request")

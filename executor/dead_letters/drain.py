@@ -21,6 +21,7 @@ from turnstile.common.broker.topology import DEAD_LETTERS
 from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.database import REFUSED_BY_DATABASE, Database
 from turnstile.common.requests import request_bytes_max
+from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor.batch_consumer import Processed, consume_batches
 from turnstile.executor.dead_letters.message import CUT_BODY_BYTES, DeadLetter, bare_letter, read_letter
 from turnstile.executor.metrics import DEAD_LETTERS_STORED, dead_letter_label
@@ -28,6 +29,7 @@ from turnstile.executor.protocol import ExecutorProtocol
 from turnstile.executor.settings import ExecutorSettings
 
 logger = logging.getLogger(__name__)
+_REFUSED: Final = Episodes(logger, "dead_letter_refused", level=logging.ERROR)
 
 _LETTERS_MAX: Final = 20
 """Dead letters in memory, and in one transaction."""
@@ -86,7 +88,7 @@ class Drain:
             codes = await self._store(letters)
         except REFUSED_BY_DATABASE as error:
             if len(deliveries) == 1:
-                logger.error("dead_letter_refused", extra={"reason": str(error)})
+                _REFUSED.failed("letters", reason=str(error))
                 codes = await self._store([bare_letter(deliveries[0], str(error))])
             else:
                 for delivery in deliveries:
