@@ -12,6 +12,7 @@ Installed with the package, so it imports nothing before a test uses a fixture.
 """
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,15 +43,23 @@ def turnstile_installation(
     request: pytest.FixtureRequest, turnstile_settings: dict[str, str]
 ) -> "Iterator[Installation]":
     """Start an executor and a worker with private servers, for the session. Tests use `turnstile`."""
-    from turnstile.testing.private_installation import installation  # noqa: PLC0415  (only if a test uses it)
+    # Only if a test uses it.
+    from turnstile.localservers import LocalServersError  # noqa: PLC0415
+    from turnstile.testing.private_installation import NoActionModules, installation  # noqa: PLC0415
 
     actions = request.config.getini("turnstile_actions")
     if not actions:
-        raise pytest.UsageError(
-            "turnstile_actions: name the modules with your actions in the configuration of pytest, like "
-            'turnstile_actions = ["shop.actions"]'
+        pytest.fail(
+            "turnstile_actions: not set; name the modules with your actions in the configuration of pytest, "
+            'in pyproject.toml like this:\n\n[tool.pytest.ini_options]\nturnstile_actions = ["shop.actions"]',
+            pytrace=False,
         )
-    with installation(*actions, settings=turnstile_settings) as made:
+    with ExitStack() as stack:
+        try:
+            made = stack.enter_context(installation(*actions, settings=turnstile_settings))
+        except (NoActionModules, LocalServersError) as error:
+            # The text says what to do; a traceback through the services would hide it.
+            pytest.fail(str(error), pytrace=False)
         yield made
 
 

@@ -10,10 +10,13 @@ import os
 import secrets
 import shutil
 import signal
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import resources
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,6 +45,10 @@ _SERVER_URLS: Final = (
     "TURNSTILE_TEST_AMQP_URL",
     "TURNSTILE_TEST_MANAGEMENT_URL",
 )
+
+
+class NoActionModules(Exception):
+    """The modules of the worker are not named, or do not exist."""
 
 
 class NotEmptied(Exception):
@@ -148,10 +155,14 @@ class Installation:
 def installation(
     *actions: str, settings: Mapping[str, str] | None = None, concurrency: int = 10
 ) -> Iterator[Installation]:
-    """Start an installation with a worker for these modules of the current folder; stop it at the end.
+    """Start an installation with a worker for these modules; stop it at the end.
 
-    `settings` are environment variables of both services.
+    The worker imports them from the current folder, or from where this process imports. `settings` are
+    environment variables of both services. Raises NoActionModules before it starts anything.
     """
+    # With the path of this process: pytest's option `pythonpath` is not in its environment.
+    importable = [str(Path.cwd()), *filter(None, sys.path)]
+    _check_modules(actions, importable)
     with ExitStack() as stack:
         postgresql, rabbitmq = stack.enter_context(_servers())
         name = f"turnstile_testing_{secrets.token_hex(6)}"
@@ -163,8 +174,12 @@ def installation(
             database_url=database_url,
             amqp_url=amqp_url,
             folder=folder,
-            settings={**_SETTINGS, "TURNSTILE_WORKER_CONCURRENCY": str(concurrency), **(settings or {})},
-            importable=Path.cwd(),
+            settings={
+                **_SETTINGS,
+                "PYTHONPATH": os.pathsep.join(importable),
+                "TURNSTILE_WORKER_CONCURRENCY": str(concurrency),
+                **(settings or {}),
+            },
         )
         executor = deployment.executor("executor")
         worker = deployment.worker("worker", actions=actions)
@@ -176,6 +191,24 @@ def installation(
         stack.callback(made._close)
         made._note_definitions()
         yield made
+
+
+def _check_modules(actions: Sequence[str], importable: Sequence[str]) -> None:
+    if not actions:
+        raise NoActionModules(
+            'installation: name at least one module with actions, like installation("reports.actions")'
+        )
+    for target in actions:
+        package = target.partition(":")[0].partition(".")[0]
+        # An editable install may be found by a hook instead of a folder; a loaded module was found.
+        exists = package in sys.modules or (
+            package and (PathFinder.find_spec(package, importable) or find_spec(package))
+        )
+        if not exists:
+            raise NoActionModules(
+                f"{target}: there is no module {package!r} in {importable[0]}, nor on Python's path; run the "
+                "tests in the folder that contains it, or add that folder to pytest's option pythonpath"
+            )
 
 
 @contextmanager

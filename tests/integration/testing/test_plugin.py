@@ -5,8 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.sources import AMQP_URL, DATABASE_URL, MANAGEMENT_URL
 from turnstile.localservers import BrokerServer, DatabaseServer
+from turnstile.testing import installation
+from turnstile.testing.private_installation import NoActionModules
 
 _CONFIGURATION = """
 [pytest]
@@ -81,27 +85,80 @@ def test_a_delay_of_two_days_passes(turnstile):
 """
 
 
+_ONE_TEST = """
+def test_an_action_runs(turnstile):
+    assert turnstile.client.run("shop.greet", {"name": "ada"}, wait_timeout=30) == "hello ada"
+"""
+
+
+@pytest.fixture
+def server_urls(postgresql: DatabaseServer, rabbitmq: BrokerServer) -> dict[str, str]:
+    assert rabbitmq.management_url is not None
+    return {
+        DATABASE_URL: postgresql.url("postgres"),
+        AMQP_URL: rabbitmq.url(),
+        MANAGEMENT_URL: rabbitmq.management_url,
+    }
+
+
 def test_a_project_tests_its_actions_on_a_private_installation(
-    tmp_path: Path, postgresql: DatabaseServer, rabbitmq: BrokerServer
+    tmp_path: Path, server_urls: dict[str, str]
 ) -> None:
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "__init__.py").touch()
     (tmp_path / "shop" / "actions.py").write_text(_ACTIONS)
     (tmp_path / "pytest.ini").write_text(_CONFIGURATION)
     (tmp_path / "test_shop.py").write_text(_TESTS)
-    servers = {
-        DATABASE_URL: postgresql.url("postgres"),
-        AMQP_URL: rabbitmq.url(),
-        MANAGEMENT_URL: rabbitmq.management_url,
-    }
-    done = subprocess.run(
+    done = run_pytest(tmp_path, server_urls)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 passed" in done.stdout
+
+
+def test_the_worker_imports_from_the_folders_that_the_tests_import_from(
+    tmp_path: Path, server_urls: dict[str, str]
+) -> None:
+    (tmp_path / "src" / "shop").mkdir(parents=True)
+    (tmp_path / "src" / "shop" / "actions.py").write_text(_ACTIONS)
+    (tmp_path / "pytest.ini").write_text(_CONFIGURATION + "pythonpath = src\n")
+    (tmp_path / "test_shop.py").write_text(_ONE_TEST)
+    done = run_pytest(tmp_path, server_urls)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("modules", "remedy"),
+    [
+        ("", "turnstile_actions: not set; name the modules with your actions"),
+        ("shop.actions", "shop.actions: there is no module 'shop' in {folder}, nor on Python's path"),
+    ],
+    ids=["none", "unknown"],
+)
+def test_without_the_modules_of_the_worker_the_remedy_is_shown_and_no_traceback(
+    tmp_path: Path, modules: str, remedy: str
+) -> None:
+    (tmp_path / "pytest.ini").write_text(_CONFIGURATION.replace("shop.actions", modules))
+    (tmp_path / "test_shop.py").write_text(_ONE_TEST)
+    # Nothing listens there: the modules are checked before the servers are used.
+    unused = {DATABASE_URL: "postgresql://127.0.0.1:9/x", AMQP_URL: "amqp://127.0.0.1:9/"}
+    done = run_pytest(tmp_path, {**unused, MANAGEMENT_URL: "http://127.0.0.1:9"})
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert remedy.format(folder=tmp_path) in done.stdout
+    assert "plugin.py" not in done.stdout
+
+
+def test_an_installation_without_modules_is_refused_before_a_server_starts() -> None:
+    with pytest.raises(NoActionModules, match=r'name at least one .* installation\("reports.actions"\)'):
+        installation().__enter__()
+
+
+def run_pytest(folder: Path, server_urls: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
-        cwd=tmp_path,
-        env={**os.environ, **servers},
+        cwd=folder,
+        env={**os.environ, **server_urls},
         capture_output=True,
         text=True,
         timeout=110,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "5 passed" in done.stdout
