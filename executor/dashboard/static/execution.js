@@ -25,7 +25,7 @@ const ATTEMPTS = [
   ["Worker", "", (each) => shortId(each.worker_id)],
   ["Started", "", (each) => instant(each.started_at)],
   ["Duration", "number", (each) => (each.ended_at ? duration(between(each.started_at, each.ended_at)) : elapsed(each.started_at))],
-  ["Error", "", (each) => (each.error ? [el("strong", {}, each.error.type), ` ${each.error.message}`] : "–")],
+  ["Error", "", (each) => (each.error ? el("span", {}, el("strong", {}, each.error.type), ` ${each.error.message}`) : "–")],
 ];
 
 const GATES = [
