@@ -22,8 +22,9 @@ export async function authorized(path, options = {}) {
     const shown = sessionStorage.getItem(KEY);
     const headers = { Accept: "application/json", "Turnstile-Client": "dashboard", ...options.headers };
     if (shown) headers.Authorization = `Bearer ${shown}`;
+    const sentAt = Date.now();
     const response = await fetch(path, { ...options, headers, cache: "no-store", credentials: "omit" });
-    setClock(response.headers.get("date"));
+    setClock(response.headers.get("date"), sentAt);
     if (response.status !== 401) return response;
     await response.body?.cancel();
     // Another request may have stored a new token meanwhile.

@@ -1,7 +1,7 @@
 // The page: selects the screen, shows the totals above it and the state of the event stream.
 
 import { attribute, el, keepingFocus, say, text } from "./dom.js";
-import { count, percent, rate } from "./format.js";
+import { count, percent, perSecond } from "./format.js";
 import { showIdentity } from "./identity.js";
 import { Live } from "./live.js";
 import { show as queues } from "./queues.js";
@@ -87,8 +87,8 @@ const TOTALS = [
   ["Queues", (all) => (all.truncated ? `more than ${count(all.queues)}` : count(all.queues))],
   ["Waiting", (all) => count(all.queue_length)],
   ["Slots in use", (all) => count(all.active_count)],
-  ["Admitted", (all) => `${rate(all.enqueued_per_second)} /s`],
-  ["Completed", (all) => `${rate(all.completed_per_second)} /s`],
+  ["Admitted", (all) => perSecond(all.enqueued_per_second)],
+  ["Completed", (all) => perSecond(all.completed_per_second)],
   ["Failed, last 10 min", (all) => failedIn(all.failures)],
   ["Workers", (all) => workersIn(all.workers)],
 ];

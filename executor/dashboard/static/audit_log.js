@@ -10,8 +10,9 @@ const COLUMNS = [
   ["By", "", (each) => each.user ?? none("unknown")],
   ["From", "", (each) => [each.channel, each.address].filter(Boolean).join(", ") || none("unknown")],
   ["Change", "", (each) => each.verb],
-  ["Before", "", (each) => fieldsOf(each.before)],
-  ["After", "", (each) => fieldsOf(each.after)],
+  ["Before", "", (each) => (isNew(each) ? none("–") : fieldsOf(each.before))],
+  // Of what is new, the fields that say something.
+  ["After", "", (each) => fieldsOf(isNew(each) ? withoutNulls(each.after) : each.after)],
 ];
 const SUBJECT = ["Subject", "", (each) => each.subject];
 
@@ -20,7 +21,7 @@ export function auditLogOf(query, signal) {
   const columns = query.subject ? COLUMNS : [...COLUMNS.slice(0, 4), SUBJECT, ...COLUMNS.slice(4)];
   const shown = table("Changes, newest first", columns, { empty: "No changes recorded." });
   const wrong = errorLine();
-  const node = el("details", {}, el("summary", {}, "Changes"), wrong, shown.node);
+  const node = el("details", { class: "changes" }, el("summary", {}, "Changes"), wrong, shown.node);
   node.addEventListener("toggle", async () => {
     if (!node.open) return;
     try {
@@ -34,6 +35,14 @@ export function auditLogOf(query, signal) {
   return node;
 }
 
+function isNew({ before }) {
+  return Object.keys(before ?? {}).length === 0;
+}
+
+function withoutNulls(fields) {
+  return Object.fromEntries(Object.entries(fields ?? {}).filter(([, value]) => value !== null));
+}
+
 function fieldsOf(fields) {
-  return Object.entries(fields ?? {}).map(([name, value]) => el("code", { class: "pair" }, `${name}: ${JSON.stringify(value)}`));
+  return el("div", {}, Object.entries(fields ?? {}).map(([name, value]) => el("code", { class: "pair" }, `${name}: ${JSON.stringify(value)}`)));
 }

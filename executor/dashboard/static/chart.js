@@ -71,6 +71,8 @@ export function depthChart() {
       const points = now
         .map((depth, index) => [index * x, HEIGHT - ((depth ?? 0) / highest) * HEIGHT, depth])
         .filter(([, , depth]) => depth !== null);
+      // A single value has no line: it is drawn as long as the span that it stands for.
+      if (points.length === 1) points.unshift([points[0][0] - x, points[0][1]]);
       const drawn = points.map(([at, y], index) => `${index ? "L" : "M"}${at.toFixed(1)} ${y.toFixed(1)}`).join("");
       attribute(line, "d", drawn || null);
       attribute(area, "d", points.length > 1 ? `${drawn}V${HEIGHT}H${points[0][0].toFixed(1)}Z` : null);

@@ -101,7 +101,7 @@ async function read({ id }, wrong, changed) {
     return;
   }
   const facts = [
-    ["Error", `${letter.code}: ${letter.error}`], ["Routing key", letter.original_routing_key],
+    ["Routing key", letter.original_routing_key],
     ["Message ID", letter.message_id ?? "none"], ["Published", instant(letter.published_at)],
     ["Dead-lettered", instant(letter.died_at)], ["Sender", letter.app_id ?? "unknown"],
   ];
@@ -109,7 +109,7 @@ async function read({ id }, wrong, changed) {
     event.target.closest("dialog").close();
     if (await replayEdited(letter)) await changed();
   } } }, "Edit and replay");
-  showDialog(`Dead letter ${id}`,
+  showDialog(`Dead letter ${id}`, el("p", {}, badge(letter.code), " ", letter.error),
     el("dl", { class: "metrics" }, facts.map(([term, value]) => el("div", {}, el("dt", {}, term), el("dd", {}, value)))),
     el("h3", {}, bodyTitle(letter)), canBeEdited(letter) ? edit : null, el("pre", { tabindex: 0, "aria-label": "Body" }, letter.body),
     el("h3", {}, "Headers"), el("pre", { tabindex: 0, "aria-label": "Headers" }, JSON.stringify(letter.headers, null, 2)));

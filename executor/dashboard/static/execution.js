@@ -26,7 +26,7 @@ const ATTEMPTS = [
   ["Started", "", (each) => instant(each.started_at)],
   ["Duration", "number", (each) => (each.ended_at ? duration(between(each.started_at, each.ended_at)) : elapsed(each.started_at))],
   ["Progress", "", (each) => progressOf(each.progress) ?? "–"],
-  ["Error", "", (each) => (each.error ? [el("strong", {}, each.error.type), ` ${each.error.message}`] : "–")],
+  ["Error", "", (each) => (each.error ? el("span", {}, el("strong", {}, each.error.type), ` ${each.error.message}`) : "–")],
 ];
 
 /** How far an attempt has come: a bar, if it knows its total, and its message. */
@@ -35,7 +35,7 @@ function progressOf(progress) {
   const { done, total, message } = progress;
   const words = total === null ? count(done) : `${count(done)} of ${count(total)}`;
   return el("div", { class: "progress" },
-    total === null ? null : el("progress", { max: Math.max(total, 1), value: Math.min(done, total), "aria-label": "Progress" }),
+    total === null ? null : el("progress", { max: total || 1, value: total ? Math.min(done, total) : 1, "aria-label": "Progress" }),
     el("span", {}, words), message && el("span", { class: "words" }, message), el("span", { class: "none" }, instant(progress.updated_at)));
 }
 

@@ -8,10 +8,14 @@ const SPANS = [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]];
 /** How far the executor's clock is ahead of this machine's, in milliseconds. */
 let ahead = 0;
 
-/** Set the executor's time from the Date header of a response. */
-export function setClock(date) {
+/**
+ * Set the executor's time from the Date header of the response to a request that was sent at `sentAt`. The header names a
+ * second between the two, so the clocks are taken as different only as far as this proves it, however long the response took.
+ */
+export function setClock(date, sentAt) {
   const theirs = Date.parse(date ?? "");
-  if (!Number.isNaN(theirs) && Math.abs(theirs - Date.now()) > 2000) ahead = theirs - Date.now();
+  if (Number.isNaN(theirs)) return;
+  ahead = Math.min(Math.max(ahead, theirs - Date.now()), theirs + 1000 - sentAt);
 }
 
 export function now() {
@@ -30,6 +34,11 @@ export function rate(value) {
   if (value === null || value === undefined) return "–";
   if (value === 0) return "0";
   return value < 0.1 ? "< 0.1" : value < 10 ? value.toFixed(1) : COUNT.format(Math.round(value));
+}
+
+/** A rate with its unit. */
+export function perSecond(value) {
+  return value === null || value === undefined ? "–" : `${rate(value)} /s`;
 }
 
 /** A share as a percentage; a small one does not become 0 %, nor an incomplete one 100 %. */

@@ -68,6 +68,8 @@ export function sparkline() {
       const points = depths
         .map((depth, index) => [index * step, height - 2 - ((depth ?? 0) / top) * (height - 4), depth])
         .filter(([, , depth]) => depth !== null);
+      // A single value has no line: it is drawn as long as the span that it stands for.
+      if (points.length === 1) points.unshift([points[0][0] - step, points[0][1]]);
       const drawn = points.map(([x, y], index) => `${index ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
       attribute(line, "d", drawn || null);
       attribute(area, "d", points.length > 1
@@ -161,8 +163,14 @@ export function pager(go, { here = "", before: known = [] } = {}) {
   const before = [...known];
   let following = null;
   const words = el("span", { class: "pages" });
-  const back = el("button", { type: "button", on: { click: () => go((here = before.pop() ?? ""), before) } }, "Previous");
-  const on = el("button", { type: "button", on: { click: () => { before.push(here); go((here = following), before); } } }, "Next");
+  // Until the page is loaded, the next one is not known.
+  const leave = (cursor) => {
+    on.disabled = true;
+    back.disabled = cursor === "";
+    go((here = cursor), before);
+  };
+  const back = el("button", { type: "button", disabled: true, on: { click: () => leave(before.pop() ?? "") } }, "Previous");
+  const on = el("button", { type: "button", disabled: true, on: { click: () => { before.push(here); leave(following); } } }, "Next");
   const node = el("nav", { class: "pager", "aria-label": "Pages" }, back, words, on);
   return {
     node,

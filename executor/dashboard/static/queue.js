@@ -1,7 +1,7 @@
 // The screen of one queue: slot holders, waiting executions in order, statistics and changes.
 
 import { el, say, setChildren, text } from "./dom.js";
-import { count, percent, rate } from "./format.js";
+import { count, percent, perSecond, rate } from "./format.js";
 import { ask, Problem } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
 import { badge, elapsed, errorLine, failedLink, instant, loader, occupancyBar, pager, shortId, table } from "./parts.js";
@@ -140,7 +140,7 @@ function headOf(ref, key, screen, changed) {
       bar.update(held, single ? stats.max_concurrent : null, single ? null : "in use over all keys");
       const shown = [
         count(waiting), elapsed((one ?? stats).oldest_enqueued_at),
-        single ? `${rate(seen?.enqueued_per_second)} /s` : "–", single ? `${rate(seen?.completed_per_second)} /s` : "–",
+        perSecond(single ? seen?.enqueued_per_second : null), perSecond(single ? seen?.completed_per_second : null),
         count(one?.total_enqueued ?? stats.total_enqueued), count(one?.total_completed ?? stats.total_completed),
       ];
       shown.forEach((value, index) => setChildren(metrics[index][1], value));

@@ -110,7 +110,7 @@ function rowOf(first, rows, change) {
     on: { click: () => change(changeLimit, line, `Limit of ${line.action_ref} changed`) },
   }, "Limit");
   const node = el("tr", {},
-    el("th", { scope: "row" }, el("a", { href: queueLink(first) }, first.action_ref),
+    el("th", { scope: "row", class: "name" }, el("a", { href: queueLink(first) }, first.action_ref),
       first.concurrency_key === null ? null : el("span", { class: "key", title: "Concurrency key" }, first.concurrency_key), states),
     cell("Slots", {}, bar.node),
     cell("Waiting", { class: "number" }, waiting),

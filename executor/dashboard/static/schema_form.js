@@ -91,9 +91,12 @@ export function schemaFields(schema, keyPointer) {
 function fieldOf(id, name, schema, whole, isRequired, isKey) {
   const label = isRequired ? [name, " ", el("span", { class: "needed" }, "required")] : name;
   const empty = isRequired && schema.isNullable ? "null" : null;
+  // A choice shows its values and its default itself.
+  const isChoice = valuesOf(schema) !== null;
   const hint = [
-    schema.description, `${typeText(schema, whole)}.`, isKey && "It is the concurrency key.",
-    schema.default !== undefined && `Default: ${JSON.stringify(schema.default)}.`, empty && "Empty: null.",
+    schema.description && ended(schema.description), !isChoice && ended(typeText(schema, whole)), isKey && "It is the concurrency key.",
+    schema.format === "date-time" && "In your local time; sent as UTC.",
+    !isChoice && schema.default !== undefined && `Default: ${JSON.stringify(schema.default)}.`, empty && "Empty: null.",
   ].filter(Boolean).join(" ");
   const needs = isRequired && !schema.isNullable;
   const build = inputOf(id, schema, needs);
@@ -119,7 +122,7 @@ function fieldOf(id, name, schema, whole, isRequired, isKey) {
 /** The input of a schema; null: none fits. `read(value)` returns JSON, or null for what is not as `expected`. */
 function inputOf(id, schema, needs) {
   const entry = (type, more = {}) => el("input", { type, name: id, autocomplete: "off", spellcheck: "false", placeholder: schema.default ?? null, ...more });
-  const values = schema.const !== undefined ? [schema.const] : schema.enum ?? (schema.type === "boolean" ? [true, false] : null);
+  const values = valuesOf(schema);
   if (values) return { input: choice(id, values, schema, needs), read: (json) => json, expected: "a value" };
   switch (schema.type) {
     case "integer":
@@ -134,6 +137,16 @@ function inputOf(id, schema, needs) {
       return { input: entry("text"), read: JSON.stringify, expected: "text" };
     default: return null;
   }
+}
+
+/** The values among which one chooses, or null. */
+function valuesOf(schema) {
+  return schema.const !== undefined ? [schema.const] : schema.enum ?? (schema.type === "boolean" ? [true, false] : null);
+}
+
+/** A text as a sentence. */
+function ended(words) {
+  return `${words[0].toUpperCase()}${words.slice(1)}${words.endsWith(".") ? "" : "."}`;
 }
 
 function matching(pattern) {

@@ -34,6 +34,7 @@ LOOKS: Final[dict[str, dict[str, Any]]] = {
         "has_touch": True,
     },
 }
+ACTIONS: Final = "tests.integration.dashboard.pictured_actions"
 DATABASE: Final = "turnstile_pictures"
 SCHEMA: Final = {
     "type": "object",
@@ -64,8 +65,7 @@ async def installation(receiver: Receiver) -> AsyncIterator[tuple[Environment, d
                 "TURNSTILE_WEBHOOK_ALLOW_PRIVATE": "true",
                 "TURNSTILE_WORKER_CONCURRENCY": "12",
             }
-            actions = "tests.integration.dashboard.pictured_actions"
-            async with running_environment(database_url, amqp_url, settings=settings, actions=actions) as env:
+            async with running_environment(database_url, amqp_url, settings=settings, actions=ACTIONS) as env:
                 env.http.headers["Authorization"] = f"Bearer {TOKEN}"
                 yield env, await seed(env, receiver)
                 await env.stop_running()
@@ -132,7 +132,7 @@ async def seed(env: Environment, receiver: Receiver) -> dict[str, str]:
         return bool((await env.http.get("/dead-letters")).json()["total"] == 3)
 
     await until(all_are_dead, "the dead letters")
-    leaver = await env.start_worker()
+    leaver = await env.system.start_worker(ACTIONS)
     leaver_id = await env.history.value("SELECT id FROM worker ORDER BY started_at DESC LIMIT 1")
     await env.history.value(
         "SELECT turnstile.register_worker('leaver', 'encoder-with-a-long-name-7f9c',"

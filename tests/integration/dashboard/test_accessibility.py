@@ -284,3 +284,17 @@ async def test_the_times_of_all_tables_are_relative(page: Page, env: Environment
     await env.stop_running()
     answer = await env.http.post("/dead-letters/purge", json={"all": True})
     assert answer.is_success, answer.text
+
+
+async def test_long_names_push_nothing_out_of_the_screen(browser: Browser, env: Environment) -> None:
+    name = "billing.invoices.monthly-statement-with-attachments-and-reminders"
+    await env.put(name, max_concurrent=1, concurrency_key="/customer", pool="empty")
+    await env.submit(name, parameters={"customer": "customer-0000000000004711-of-the-subsidiary-in-Graz"})
+    viewport = {"width": 1280, "height": 800}
+    async with watched_page(browser, env.system.http_url, token=TOKEN, viewport=viewport) as page:
+        for address in ("/#/queues?search=billing", "/#/executions?action_ref=" + name):
+            await page.goto(address)
+            await expect(page.locator("main tbody")).to_contain_text(name)
+            table = page.locator(".table").first
+            assert await table.evaluate("node => node.scrollWidth - node.clientWidth") <= 0, address
+    await env.stop_running()

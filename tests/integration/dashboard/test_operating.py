@@ -136,7 +136,7 @@ async def test_a_form_has_a_field_for_each_parameter_of_the_schema(
         dialog = page.get_by_role("dialog", name="Submit an execution of shaped")
         submit = dialog.get_by_role("button", name="Submit")
         customer = dialog.get_by_label("customer")
-        await expect(customer).to_have_accessible_description("Who pays. string from 3 characters.")
+        await expect(customer).to_have_accessible_description("Who pays. String from 3 characters.")
         await expect(dialog.get_by_label("copies")).to_have_attribute("placeholder", "2")
         await expect(dialog.get_by_label("is_urgent").locator("option")).to_have_text(
             ["Default: false", "true", "false"]
@@ -221,6 +221,26 @@ async def test_the_page_of_the_api_shows_the_parameters_of_each_action(page: Pag
     body = json.loads((example or "").partition("-d '")[2].rstrip("'"))
     execution_id = await env.submit(body["action_ref"], parameters=body["parameters"])
     await env.cancel(execution_id)
+
+
+async def test_a_slow_response_does_not_shift_the_times_and_another_clock_does(page: Page) -> None:
+    await page.goto("/docs")
+    found = await page.evaluate(
+        """async () => {
+          const { setClock, now } = await import("/dashboard/format.js");
+          const ahead = () => Math.round((now() - Date.now()) / 1000);
+          const at = (offset) => new Date(Date.now() + offset).toUTCString();
+          const seen = [];
+          for (const [offset, age] of [[-9000, 10000], [3600000, 100], [-9000, 100]]) {
+            setClock(at(offset), Date.now() - age);
+            seen.push(ahead());
+          }
+          return seen;
+        }"""
+    )
+    assert found[0] == 0
+    assert found[1] in (3599, 3600)
+    assert found[2] in (-9, -8)
 
 
 @pytest.mark.parametrize(

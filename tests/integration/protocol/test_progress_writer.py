@@ -1,4 +1,4 @@
-"""The progress of all attempts of a worker: one statement a second, the newest of each, none without progress."""
+"""The progress of all attempts of a worker: one statement a second, the newest of each, or none."""
 
 import asyncio
 import time
