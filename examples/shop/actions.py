@@ -70,7 +70,9 @@ def leaflet(context: Context, articles: list[str]) -> Leaflet:
     """Write a leaflet: for each article, what others bought with it."""
     recommender: Recommender = context.state.recommender
     lines = []
-    for article in articles:
+    for number, article in enumerate(articles):
+        context.progress(number, len(articles), f"looking for what goes with {article}")
         also = recommender.also_bought([article])
         lines.append(f"{article}: {', '.join(also) or 'nothing goes with it'}")
+    context.progress(len(articles), len(articles), "written")
     return Leaflet(lines=lines, process=os.getpid(), model_loaded_at=recommender.loaded_at)

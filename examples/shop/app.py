@@ -32,6 +32,7 @@ class Step(BaseModel):
 
     execution_id: int | None = None
     status: str
+    progress: str | None = None
     result: Any = None
     error: str | None = None
 
@@ -136,10 +137,11 @@ async def _step(session: AsyncSession, client: AsyncClient, request_id: UUID | N
     if submission.execution_id is None:
         return Step(status=submission.status, error=submission.message)
     execution = await client.get(submission.execution_id)
-    error = execution.error
+    error, progress = execution.error, execution.progress
     return Step(
         execution_id=execution.id,
         status=execution.status,
+        progress=None if progress is None else f"{progress.done:g} of {progress.total:g}: {progress.message}",
         result=execution.result,
         error=None if error is None else f"{error.type}: {error.message}",
     )

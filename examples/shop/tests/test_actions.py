@@ -32,6 +32,7 @@ def test_a_payment_of_nothing_is_refused() -> None:
 def test_a_leaflet_names_what_others_bought() -> None:
     ran = run(leaflet, articles=["tea", "coffee"]).expect()
     assert ran.result["lines"] == ["tea: cup, honey", "coffee: filter, cup"]
+    assert [each.message for each in ran.progress][1:] == ["looking for what goes with coffee", "written"]
 
 
 async def test_a_leaflet_for_the_counter_goes_first(turnstile_fake: FakeClient) -> None:

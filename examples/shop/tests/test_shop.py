@@ -37,7 +37,8 @@ def test_an_order_is_charged_once_and_has_a_leaflet(shop: httpx.Client, turnstil
     order_id = place(shop, "tea", "pot")
     charged = step(shop, turnstile, order_id, "charge")
     assert (charged["status"], charged["result"]["amount_cents"]) == ("completed", 2950)
-    assert step(shop, turnstile, order_id, "leaflet")["result"]["lines"][0] == "tea: cup, honey"
+    leaflet = step(shop, turnstile, order_id, "leaflet")
+    assert (leaflet["result"]["lines"][0], leaflet["progress"]) == ("tea: cup, honey", "2 of 2: written")
     found = turnstile.client.list(action_ref="shop.charge").items
     assert [(each.idempotency_key, each.status) for each in found] == [(f"order-{order_id}", "completed")]
 

@@ -40,4 +40,5 @@ async def statement(context: Context, customer: str, seconds: float = 3600) -> N
 async def encode(context: Context, title: str, seconds: float = 3600) -> None:
     """Run until it is cancelled."""
     context.logger.info("encoding %s", title)
+    context.progress(412, 1800, "frame 412 of 1,800")
     await asyncio.sleep(seconds)
