@@ -80,6 +80,13 @@ class Filters(TypedDict, total=False):
     """Each of these keys has this value."""
 
 
+class Listing(Filters, total=False):
+    """Which executions to list."""
+
+    idempotency_key: str
+    """That of the submission: at most one execution has it."""
+
+
 class AsyncClient:
     """Talks to Turnstile while the `async with` block lasts. Safe to share between the tasks of one loop.
 
@@ -246,7 +253,7 @@ class AsyncClient:
         """Cancel an execution, by its id or its key; return once the request was received.
 
         A waiting execution is cancelled at once, a running one is stopped; `wait` returns the terminal state.
-        One that has ended stays as it is. Over HTTP alone, the id is required.
+        One that has ended stays as it is.
         Raises Rejected, Unavailable.
         """
         await self._usable().cancel(execution_id, idempotency_key, reason)
@@ -256,7 +263,7 @@ class AsyncClient:
         return await self._api.execution(execution_id)
 
     async def list(
-        self, *, limit: int | None = None, cursor: str | None = None, **filters: Unpack[Filters]
+        self, *, limit: int | None = None, cursor: str | None = None, **filters: Unpack[Listing]
     ) -> ExecutionPage:
         """Return a page of executions, newest first; `cursor` is the `next_cursor` of the previous page."""
         return await self._api.executions({**_query(filters), "limit": limit, "cursor": cursor})
@@ -390,7 +397,7 @@ def _named(execution: int | Submitted) -> tuple[int, Submitted | None]:
     return execution, None
 
 
-def _query(filters: Filters) -> dict[str, str | int | list[str] | None]:
+def _query(filters: Filters | Listing) -> dict[str, str | int | list[str] | None]:
     query: dict[str, Any] = {**filters}
     for name, value in query.items():
         if isinstance(value, datetime):

@@ -120,11 +120,10 @@ class OverHttp:
         """Return once it was cancelled, or its worker requested to stop it. Raises Rejected, Unavailable."""
         cancel_request_message(execution_id, idempotency_key, reason)  # refuses what a message cannot carry
         if execution_id is None:
-            raise Rejected(
-                Code.INVALID_MESSAGE,
-                "idempotency_key: over HTTP an execution is cancelled by its id; give execution_id, or "
-                "connect to the broker too (amqp_url, TURNSTILE_AMQP_URL)",
-            )
+            found = (await self._api.executions({"idempotency_key": idempotency_key})).items
+            if not found:
+                raise Rejected(Code.NOT_FOUND, f"no execution has the idempotency key {idempotency_key!r}")
+            execution_id = found[0].id
         await self._api.cancel(execution_id, reason)
 
 

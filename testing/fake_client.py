@@ -137,11 +137,17 @@ class FakeClient(Client):
         return {"id": one.id, "status": "queued", "position": 1, "duplicate": False}
 
     def _page(self, query: httpx.QueryParams) -> dict[str, Any]:
-        ref, statuses = query.get("action_ref"), query.get_list("status")
+        ref, key, statuses = (
+            query.get("action_ref"),
+            query.get("idempotency_key"),
+            query.get_list("status"),
+        )
         found = [
             _shown(one)
             for one in reversed(self.submitted)
-            if (ref is None or one.action_ref == ref) and (not statuses or one.status in statuses)
+            if (ref is None or one.action_ref == ref)
+            and (key is None or one.request.idempotency_key == key)
+            and (not statuses or one.status in statuses)
         ]
         return {"items": found, "next_cursor": None}
 

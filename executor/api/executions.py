@@ -160,6 +160,9 @@ class FilterFields(StrictModel):
 class ExecutionListing(Paging, FilterFields):
     """Which executions to list; all conditions must hold."""
 
+    idempotency_key: FilterText | None = Field(
+        default=None, description="The execution that was submitted with this key."
+    )
     priority: PriorityText | None = None
     status: list[Status] | None = Field(default=None, description="Any of these; repeat it for several.")
     metadata: Annotated[list[MetadataPair], Field(max_length=20)] | None = Field(
@@ -171,7 +174,8 @@ class ExecutionListing(Paging, FilterFields):
     def filter(self) -> ExecutionFilter:
         """Return the conditions."""
         pairs = (pair.partition(":") for pair in self.metadata or ())
-        return self.filter_of(self.status, ((key, value) for key, _, value in pairs))
+        found = self.filter_of(self.status, ((key, value) for key, _, value in pairs))
+        return replace(found, idempotency_key=self.idempotency_key)
 
 
 class ExecutionList(Page[GatedExecutionRecord | ExecutionRecord]):

@@ -82,6 +82,8 @@ class ExecutionFilter:
     action_ref: str | None = None
     statuses: tuple[Status, ...] | None = None
     concurrency_key: str | None = None
+    idempotency_key: str | None = None
+    """Found by its index, whatever the bound of the candidates."""
     priority: int | None = None
     created_after: datetime | None = None
     """This instant or later."""
@@ -106,6 +108,7 @@ class ExecutionFilter:
             "action_id": action_id,
             "statuses": self.statuses,
             "concurrency_key": self.concurrency_key,
+            "idempotency_key": self.idempotency_key,
             "priority": self.priority,
             "created_after": self.created_after,
             "created_before": self.created_before,
@@ -198,6 +201,7 @@ def _conditions(names: frozenset[str], execution: Table) -> list[ColumnElement[b
         "action_id": execution.c.action_id == bindparam("action_id"),
         "statuses": cast(execution.c.status, Text) == func.any(bindparam("statuses", type_=ARRAY(Text))),
         "concurrency_key": execution.c.concurrency_key == bindparam("concurrency_key"),
+        "idempotency_key": execution.c.idempotency_key == bindparam("idempotency_key"),
         "priority": execution.c.priority == bindparam("priority", type_=Integer),
         "created_after": execution.c.created_at >= bindparam("created_after"),
         "created_before": execution.c.created_at < bindparam("created_before"),
@@ -348,7 +352,7 @@ def _ended(names: frozenset[str]) -> _Compiled:
 
 
 def _of_action(names: frozenset[str]) -> list[ColumnElement[bool]]:
-    return _conditions(names & {"action_id"}, _EXECUTION)
+    return _conditions(names & {"action_id", "idempotency_key"}, _EXECUTION)
 
 
 def _candidate(candidates: Select[Any]) -> CTE:

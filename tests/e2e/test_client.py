@@ -105,11 +105,13 @@ async def test_a_waiting_execution_can_be_read_and_cancelled(
         with pytest.raises(Rejected, match="priority: expected a whole number from 1"):
             await client.submit("record", parameters, priority=0)
 
-        if transport == "broker":
-            await client.cancel(idempotency_key=transport, reason="no longer needed")
-        else:
-            await client.cancel(first.execution_id, reason="no longer needed")
+        (keyed,) = (await client.list(idempotency_key=transport)).items
+        assert keyed.id == first.execution_id
+        await client.cancel(idempotency_key=transport, reason="no longer needed")
+        if transport == "http":
             await client.cancel(first.execution_id)
+            with pytest.raises(Rejected, match="not_found: no execution has the idempotency key 'unused'"):
+                await client.cancel(idempotency_key="unused")
         cancelled = await client.wait(first.execution_id)
         assert (cancelled.status, cancelled.attempt) == (Status.CANCELLED, 0)
         await client.cancel(holder.execution_id)

@@ -88,12 +88,6 @@ async def test_what_was_not_received_is_repeated_until_the_api_is_there(unused_t
             _ = [event async for event in client.handle(1).events()]
 
 
-async def test_an_execution_cannot_be_cancelled_by_its_key_over_http() -> None:
-    async with AsyncClient(http_url="http://127.0.0.1:1") as client:
-        with pytest.raises(Rejected, match="give execution_id, or connect to the broker"):
-            await client.cancel(idempotency_key="k")
-
-
 async def test_a_client_outside_its_block_or_loop_says_so() -> None:
     client = AsyncClient(http_url="http://127.0.0.1:1")
     with pytest.raises(RuntimeError, match="inside its `async with` block"):

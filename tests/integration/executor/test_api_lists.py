@@ -52,6 +52,19 @@ async def test_new_executions_shift_no_page(api: Served) -> None:
     assert second["next_cursor"] is None
 
 
+async def test_a_key_of_an_old_execution_is_found_at_once(
+    api: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keyed = (await api.submit("a.b", idempotency_key="once"))["id"]
+    await api.submit_many("a.b", 6)
+    # Far behind what one page reads.
+    monkeypatch.setattr(statements, "CANDIDATES_MAX", 2)
+    page = await api.get("/executions", idempotency_key="once")
+    assert ([each["id"] for each in page["items"]], page["next_cursor"]) == ([keyed], None)
+    assert (await api.get("/executions", idempotency_key="never"))["items"] == []
+    assert (await api.get("/executions", idempotency_key="once", action_ref="a.c"))["items"] == []
+
+
 async def test_all_conditions_of_a_filter_must_hold(api: Served) -> None:
     b = await api.submit_many("a.b", 3)
     c = await api.submit_many("a.c", 2, concurrency_key="k")
