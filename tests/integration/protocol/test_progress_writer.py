@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -21,9 +21,14 @@ class Counted(WorkerProtocol):
     """The protocol of a worker; counts what its statements reported."""
 
     sizes: list[int]
+    meanwhile: Callable[[], None] | None
+    """Called once, while the first statement is under way."""
 
     async def report_progress(self, reports: Sequence[tuple[Offer, Progress]]) -> bool:
         self.sizes.append(len(reports))
+        if self.meanwhile is not None:
+            self.meanwhile()
+            self.meanwhile = None
         return await super().report_progress(reports)
 
 
@@ -38,7 +43,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 def counted(database: Database) -> Counted:
     protocol = Counted(database, WorkerId(WORKER))
-    protocol.sizes = []
+    protocol.sizes, protocol.meanwhile = [], None
     return protocol
 
 
@@ -86,6 +91,22 @@ async def test_the_attempts_of_a_worker_share_a_statement_and_the_newest_of_each
 
         await until(is_stored, "the second statement")
     assert record.sizes == [3, 1]
+
+
+async def test_what_is_reported_during_a_statement_is_in_the_next_one(
+    protocol: Protocol, database: Database
+) -> None:
+    (one,) = await claimed(protocol, 1)
+    record = counted(database)
+    writer = ProgressWriter(record)
+    record.meanwhile = lambda: writer.put(offer(one, 1), Progress(done=8))
+    writer.put(offer(one, 1), Progress(done=7))
+
+    async def is_stored() -> bool:
+        return await stored(protocol) == {one: 8}
+
+    async with running(writer):
+        await until(is_stored, "the newer one", deadline_seconds=20)
 
 
 async def test_more_attempts_than_fit_one_statement_are_all_written_in_one_round(

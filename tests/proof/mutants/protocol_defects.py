@@ -517,4 +517,38 @@ PROTOCOL_DEFECTS: Final = (
         after="",
         caught_by=("tests/integration/cli/test_backup.py",),
     ),
+    Defect(
+        name="progress is stored of an attempt that another worker holds",
+        file=f"{_SQL}/35_progress.sql",
+        before="AND s.worker_id = in_worker_id AND s.finished_at IS NULL\n",
+        after="AND s.finished_at IS NULL\n",
+        caught_by=(
+            f"{_TESTS}_progress.py::test_only_the_worker_with_a_live_lease_that_holds_an_attempt_may_report",
+        ),
+    ),
+    Defect(
+        name="progress names no attempt",
+        file=f"{_SQL}/35_progress.sql",
+        before="JOIN slot s ON s.execution_id = ANY (ARRAY[p.id]) AND s.attempt = p.attempt\n",
+        after="JOIN slot s ON s.execution_id = ANY (ARRAY[p.id])\n",
+        caught_by=(
+            f"{_TESTS}_progress.py::test_only_the_worker_with_a_live_lease_that_holds_an_attempt_may_report",
+        ),
+    ),
+    Defect(
+        name="progress is stored without a live lease",
+        file=f"{_SQL}/35_progress.sql",
+        before="w.id = in_worker_id AND w.lost_at IS NULL AND w.lease_expires_at > reported_now",
+        after="w.id = in_worker_id",
+        caught_by=(
+            f"{_TESTS}_progress.py::test_only_the_worker_with_a_live_lease_that_holds_an_attempt_may_report",
+        ),
+    ),
+    Defect(
+        name="progress outlives its execution",
+        file=f"{_SQL}/retention/executions.sql",
+        before="DELETE FROM attempt_progress g WHERE g.execution_id = ANY (prunable_ids)",
+        after="DELETE FROM attempt_progress g WHERE false",
+        caught_by=("tests/integration/retention/test_pruning.py",),
+    ),
 )

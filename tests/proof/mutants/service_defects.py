@@ -300,4 +300,28 @@ SERVICE_DEFECTS: Final = (
         after="false",
         caught_by=(f"{_SCHEMAS}::test_beside_a_worker_without_a_schema_everything_fits",),
     ),
+    Defect(
+        name="an attempt ends before its last progress is written",
+        file="worker/attempt.py",
+        before="await self._gateway.progress.complete(offer)\n",
+        after="",
+        caught_by=(f"{_E2E}/test_progress.py",),
+    ),
+    Defect(
+        name="a child process keeps the last progress for itself",
+        file="worker/runners/child_main.py",
+        before="self._progress.close()\n",
+        after="",
+        caught_by=(f"{_E2E}/test_progress.py",),
+    ),
+    Defect(
+        name="a newer progress is dropped with the one that was written",
+        file="worker/progress_writer.py",
+        before="if self._waiting.get(offer) is progress:",
+        after="if offer in self._waiting:",
+        caught_by=(
+            "tests/integration/protocol/test_progress_writer.py"
+            "::test_what_is_reported_during_a_statement_is_in_the_next_one",
+        ),
+    ),
 )
