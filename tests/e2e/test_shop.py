@@ -40,7 +40,7 @@ def test_its_tests_pass(environment: dict[str, str]) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-c", "examples/shop/pyproject.toml", "examples/shop"]
     ended = run(command, environment)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "10 passed" in ended.stdout
+    assert "11 passed" in ended.stdout
 
 
 def test_it_stays_until_it_is_interrupted(environment: dict[str, str]) -> None:

@@ -69,3 +69,11 @@ def test_charges_of_one_customer_do_not_wait_for_another(shop: httpx.Client, tur
 def test_a_busy_bank_is_asked_again(shop: httpx.Client, turnstile: Installation) -> None:
     charged = step(shop, turnstile, place(shop, "coffee", card=BUSY_AT_FIRST), "charge")
     assert charged["result"]["attempt"] == 2
+
+
+def test_each_process_loads_the_model_once(shop: httpx.Client, turnstile: Installation) -> None:
+    orders = [place(shop, "tea", customer_id=customer_id) for customer_id in range(6)]
+    leaflets = [step(shop, turnstile, order_id, "leaflet")["result"] for order_id in orders]
+    loads = {(each["process"], each["model_loaded_at"]) for each in leaflets}
+    # At most two are written at once, so a process writes several.
+    assert len(loads) == len({process for process, _ in loads}) < len(leaflets)
