@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, Literal, TypedDict, Unpack, cast
+from typing import Any, Final, Literal, NoReturn, TypedDict, Unpack, cast
 
 from pydantic import ValidationError
 
@@ -90,16 +90,37 @@ def action(ref: str, **fields: Unpack[ActionFields]) -> Declare:
     return cast(Declare, declare)
 
 
-def command_action(ref: str, *, argv: Sequence[str], **fields: Unpack[ActionFields]) -> RegisteredAction:
-    """Declare a command as the action `ref`: parameters are JSON on stdin, the result is JSON on stdout."""
+def command_action(
+    ref: str, *, argv: Sequence[str], **fields: Unpack[ActionFields]
+) -> Action[..., NoReturn, Any]:
+    """Declare a command as the action `ref`: parameters are JSON on stdin, the result is JSON on stdout.
+
+    Submit it with any named parameters: `await count_words.submit(path="notes.txt")`.
+    """
     fixed = {"ref": ref, "runner": "command", "entrypoint": list(argv)}
-    return _declare(_module_of_caller(), _definition(f"command_action({ref!r})", fixed, fields))
+    return _without_function(
+        _declare(_module_of_caller(), _definition(f"command_action({ref!r})", fixed, fields))
+    )
 
 
-def http_action(ref: str, *, url: str, **fields: Unpack[ActionFields]) -> RegisteredAction:
-    """Declare a POST to `url` as the action `ref`; the body of a 2xx response is the result."""
+def http_action(ref: str, *, url: str, **fields: Unpack[ActionFields]) -> Action[..., NoReturn, Any]:
+    """Declare a POST to `url` as the action `ref`; the body of a 2xx response is the result.
+
+    Submit it with any named parameters: `await sync.submit(customer_id=7)`.
+    """
     fixed = {"ref": ref, "runner": "http", "entrypoint": url}
-    return _declare(_module_of_caller(), _definition(f"http_action({ref!r})", fixed, fields))
+    return _without_function(
+        _declare(_module_of_caller(), _definition(f"http_action({ref!r})", fixed, fields))
+    )
+
+
+def _without_function(registered: RegisteredAction) -> Action[..., NoReturn, Any]:
+    ref = registered.definition.ref
+
+    def only_submitted(**parameters: object) -> NoReturn:
+        raise TypeError(f"{ref} has no function to call here: submit it, or use turnstile.testing.run")
+
+    return Action(only_submitted, registered)
 
 
 def use(resource: str, *, units: int = 1, weight: int = 1) -> Mapping[str, Any]:

@@ -90,7 +90,7 @@ def test_code_declares_what_an_action_shares_with_others() -> None:
         uses=["partner-api", use("autocad", units=2, weight=3)],
         rate=rate(10, "1s"),
         priority_min=2,
-    ).definition
+    ).registered.definition
     assert [(each.resource, each.units, each.weight) for each in declared.uses] == [
         ("autocad", 2, 3),
         ("partner-api", 1, 1),

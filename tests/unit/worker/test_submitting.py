@@ -21,7 +21,7 @@ from pydantic import BaseModel, Field
 
 from tests.unit.worker.conftest import MakeModule
 from turnstile.client import AsyncClient, Rejected, Request, Status, Submitted, use_client
-from turnstile.worker import Context, action
+from turnstile.worker import Context, action, command_action, http_action
 from turnstile.worker.actions import action_from_entrypoint, load_actions
 from turnstile.worker.parameters import parameters_of
 
@@ -202,6 +202,23 @@ async def test_a_client_is_used_until_the_end_of_its_block(recording: Recording)
     await add.submit(2)
     assert [each.parameters for each in other.requests] == [{"a": 1}]
     assert [each.parameters for each in recording.requests] == [{"a": 2}]
+
+
+count_words = command_action("submitted.count", argv=["wc", "-w"])
+hook = http_action("submitted.hook", url="https://example.org/hook")
+
+
+async def test_commands_and_urls_are_submitted_with_any_named_parameters(recording: Recording) -> None:
+    await count_words.with_options(priority=2).submit(path="notes.txt", deep=True)
+    await hook.submit()
+    assert [(each.action_ref, each.parameters, each.priority) for each in recording.requests] == [
+        ("submitted.count", {"path": "notes.txt", "deep": True}, 2),
+        ("submitted.hook", {}, None),
+    ]
+    with pytest.raises(TypeError, match=r"submitted\.count has no function to call here: submit it"):
+        count_words(path="notes.txt")
+    with pytest.raises(TypeError):
+        await count_words.submit("notes.txt")
 
 
 async def test_an_async_client_cannot_block(recording: Recording) -> None:
