@@ -284,6 +284,7 @@ async def test_a_running_execution_shows_its_attempt_and_an_ended_one_its_result
     assert attempt == {
         "attempt": 1, "worker_id": WORKER, "outcome": None, "error": None,
         "granted_at": attempt["granted_at"], "started_at": attempt["started_at"], "ended_at": None,
+        "progress": None,
     }  # fmt: skip
     await worked.finish(submitted["id"], result='{"pages": 3}')
     for _ in range(2):
