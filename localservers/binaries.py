@@ -5,11 +5,13 @@ this process is root; the package must not start a service of its own. Otherwise
 the command that installs what is missing.
 """
 
+import fcntl
 import os
 import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -115,6 +117,8 @@ def _version(folder: Path) -> list[int]:
 
 
 _APT_SECONDS = 900.0
+_LOCKED_SECONDS = 300
+_LOCKED = "Could not get lock"
 # invoke-rc.d runs it before it starts a service; 101 is "forbidden" (policy-rc.d interface of Debian).
 _SERVICE_POLICY = Path("/usr/sbin/policy-rc.d")
 _FORBID_ALL = "#!/bin/sh\nexit 101\n"
@@ -140,6 +144,7 @@ def install(missing: Mapping[str, str]) -> None:
     packages = sorted(set(missing.values()))
     sys.stderr.write(f"Installing {' and '.join(packages)} with apt-get ...\n")
     with (
+        _alone(),
         _temporary_file(_SERVICE_POLICY, _FORBID_ALL, 0o755),
         _temporary_file(_CLUSTER_SETTINGS, _NO_CLUSTER, 0o644),
     ):
@@ -150,21 +155,39 @@ def install(missing: Mapping[str, str]) -> None:
             raise MissingBinaries(list(missing), install_command(packages)) from failure
 
 
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Wait until no other process installs: each finds the temporary files until its own end."""
+    folder = os.open(_SERVICE_POLICY.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
 def _apt_get(*arguments: str) -> None:
-    command = ["apt-get", "-q", "-o", "DPkg::Lock::Timeout=300", *arguments]
-    done = subprocess.run(
-        command,
-        env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=_APT_SECONDS,
-        check=False,
-    )
-    if done.returncode != 0:
-        sys.stderr.write(done.stdout)
-        raise subprocess.CalledProcessError(done.returncode, command)
+    """Run apt-get; a machine that has just started updates itself, and holds apt's locks for a while."""
+    command = ["apt-get", "-q", "-o", f"DPkg::Lock::Timeout={_LOCKED_SECONDS}", *arguments]
+    locked_until = time.monotonic() + _LOCKED_SECONDS
+    while True:
+        done = subprocess.run(
+            command,
+            env=os.environ | {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_APT_SECONDS,
+            check=False,
+        )
+        if done.returncode == 0:
+            return
+        # The option above is for the lock of dpkg only.
+        if _LOCKED not in done.stdout or time.monotonic() > locked_until:
+            sys.stderr.write(done.stdout)
+            raise subprocess.CalledProcessError(done.returncode, command)
+        time.sleep(1)
 
 
 @contextmanager

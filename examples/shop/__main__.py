@@ -4,7 +4,9 @@ python -m examples.shop [--stay]
 """
 
 import os
+import signal
 import sys
+import threading
 import time
 from itertools import pairwise
 from typing import Any, Final
@@ -34,18 +36,18 @@ def main(arguments: list[str]) -> int:
         with running_shop() as shop_url:
             print(f"Shop       {shop_url}/docs\nDashboard  {turnstile.http_url}/\n")
             if "--stay" in arguments:
-                print("Ctrl-C stops everything and deletes its data.")
-                return _stay()
+                _stay()
+                return 0
             with httpx.Client(base_url=shop_url, timeout=30) as http:
                 return _play(http, turnstile.http_url)
 
 
-def _stay() -> int:
-    try:
-        while True:
-            time.sleep(1)
-    except KeyboardInterrupt:
-        return 0
+def _stay() -> None:
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    print("Ctrl-C stops everything and deletes its data.")
+    stopped.wait()
 
 
 def _play(http: httpx.Client, turnstile_url: str) -> int:

@@ -152,7 +152,8 @@ async def _too_much_is_refused(env: Environment) -> None:
     answers = await asyncio.gather(*posts)
     refused = [answer for answer in answers if answer.status_code != 202]
     assert {(answer.status_code, answer.json()["code"]) for answer in refused} == {(503, "unavailable")}
-    assert len(refused) < 3
+    # Two find the queue full. Each statement that ends by its timeout fails those of its batch.
+    assert 2 <= len(refused) <= 6
 
 
 async def _recorded(database_url: str, requests: int) -> bool:

@@ -1,15 +1,18 @@
 """Finding the servers' programs, and the error where they are missing."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from turnstile.localservers import binaries
 from turnstile.localservers.binaries import (
     SearchPath,
     find_epmd,
     find_postgresql,
     find_rabbitmq,
+    install,
     install_missing,
 )
 from turnstile.localservers.errors import MissingBinaries
@@ -67,3 +70,28 @@ def test_epmd_is_found_in_the_folder_of_erlang(tmp_path: Path) -> None:
     installed(tmp_path, epmd)
     found = find_epmd(SearchPath(path=os.defpath.replace("/", "/nowhere/"), root=tmp_path))
     assert found == tmp_path / epmd
+
+
+_APT_GET = """#!/bin/sh
+cd {folder}
+mkdir running || echo overlap >> faults
+test -e policy || echo 'no policy' >> faults
+sleep 0.1
+rmdir running
+test -e asked && exit 0
+touch asked
+echo 'E: Could not get lock /var/lib/apt/lists/lock. It is held by process 1 (apt-get)'
+exit 100
+"""
+
+
+def test_installations_wait_for_each_other_and_for_the_lock_of_apt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(binaries, "_SERVICE_POLICY", tmp_path / "policy")
+    monkeypatch.setattr(binaries, "_CLUSTER_SETTINGS", tmp_path / "settings")
+    installed(tmp_path, "bin/apt-get").joinpath("bin/apt-get").write_text(_APT_GET.format(folder=tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(install, [{"A": "a"}, {"B": "b"}]))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["asked", "bin"]

@@ -12,6 +12,9 @@ from turnstile.localservers import BrokerServer, DatabaseServer
 from turnstile.testing import installation
 from turnstile.testing.private_installation import NoActionModules
 
+# Each starts an executor and a worker.
+pytestmark = pytest.mark.timeout(300)
+
 _CONFIGURATION = """
 [pytest]
 turnstile_actions = shop.actions
@@ -159,6 +162,6 @@ def run_pytest(folder: Path, server_urls: dict[str, str]) -> subprocess.Complete
         env={**os.environ, **server_urls},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
         check=False,
     )

@@ -59,7 +59,11 @@ async def test_a_killed_executor_starts_again_at_the_same_url(system: LocalSyste
     (url,) = system.installation.http_urls
     fault = await system.inject(_planned(FaultKind.KILL_EXECUTOR))
     async with httpx.AsyncClient(trust_env=False) as http:
-        assert (await http.get(f"{url}/readyz")).status_code == 200
+
+        async def ready() -> bool:
+            return (await http.get(f"{url}/readyz")).status_code == 200
+
+        await until(ready, "the executor is ready")
     assert (fault.target, fault.lost_worker) == ("executor-1", None)
 
 

@@ -1,0 +1,82 @@
+"""The programs of docs/submit.md in other languages, against a real executor."""
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import playwright
+import pytest
+
+from tests.support.environment import Environment
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+_SUBMIT: Final = (Path(__file__).parents[2] / "docs" / "submit.md").read_text()
+_REF: Final = "reports.render"
+
+
+def _recipe(language: str) -> str:
+    """Return the first block of that language: the one over HTTP."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", _SUBMIT, re.MULTILINE | re.DOTALL)[0]
+
+
+def _node(folder: Path) -> list[str]:
+    (folder / "submit.mjs").write_text(_recipe("js") + "console.log(JSON.stringify({ id, status }));\n")
+    # The browser's driver brings its own, where the machine has none.
+    return [str(Path(playwright.__file__).parent / "driver" / "node"), "submit.mjs"]
+
+
+def _java(folder: Path) -> list[str]:
+    if shutil.which("javac") is None:
+        pytest.skip("no Java compiler on PATH")
+    (folder / "Submit.java").write_text(
+        "import java.net.URI;\nimport java.net.http.*;\n"
+        "class Submit {\npublic static void main(String[] arguments) throws Exception {\n"
+        f"{_recipe('java')}System.out.println(response.body());\n}}\n}}\n"
+    )
+    return ["java", "Submit.java"]
+
+
+def _go(folder: Path) -> list[str]:
+    if shutil.which("go") is None:
+        pytest.skip("no Go compiler on PATH")
+    (folder / "submit.go").write_text(
+        'package main\nimport ("fmt"; "io"; "net/http"; "os"; "strings")\nfunc submit() error {\n'
+        f"{_recipe('go')}if err != nil {{ return err }}\n"
+        "answer, err := io.ReadAll(response.Body)\nfmt.Println(string(answer))\nreturn err\n}\n"
+        "func main() { if err := submit(); err != nil { panic(err) } }\n"
+    )
+    return ["go", "run", "submit.go"]
+
+
+@pytest.mark.parametrize("program", [_node, _java, _go])
+async def test_a_program_of_the_docs_submits_once(
+    env: Environment, tmp_path: Path, program: Callable[[Path], list[str]]
+) -> None:
+    await env.put(_REF, pool="nobody")
+    settings = {"TURNSTILE_API_URL": env.system.http_url, "TURNSTILE_API_TOKEN": "unused"}
+    command = program(tmp_path)
+    answers = []
+    for _ in range(2):
+        ended = await asyncio.to_thread(
+            subprocess.run,
+            command,
+            cwd=tmp_path,
+            env={**os.environ, **settings},
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr
+        answers.append(json.loads(ended.stdout))
+    assert answers[0]["id"] == answers[1]["id"]
+    execution = await env.get(answers[0]["id"])
+    assert (execution["action_ref"], execution["parameters"]) == (_REF, {"customer_id": 7})
+    assert execution["idempotency_key"] == "order-4711"
