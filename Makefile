@@ -47,7 +47,8 @@ check: $(READY) ## Format, lint, types and layers: everything that runs no test
 
 .PHONY: test
 test: $(READY) ## Run every test, against real servers
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not whole and not alone" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "alone and not whole"
 
 .PHONY: scenarios
 scenarios: $(READY) ## Run every scenario of docs/scenarios.md at its whole size, several times over (TIMES=)

@@ -17,6 +17,7 @@ def test_the_short_run_has_every_kind_of_neighbour() -> None:
     assert {each.kind for each in plan_disturbances(SEED, SHORT)} == set(Kind)
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(300)
 async def test_no_neighbour_delays_stops_or_loses_what_others_have_submitted() -> None:
     outcome = await run_neighbours(SEED, SHORT, patience=PATIENCE)
