@@ -61,7 +61,9 @@ class CheckResult(Schema):
 
     name: str = Field(examples=["queue_depth"])
     says: str = Field(description="What must hold.")
-    subject: str = Field(description="What the ids identify: execution, queue, gate, pool or action.")
+    subject: str = Field(
+        description="What the ids identify: execution, queue, gate, pool, action, or submission (its ticket)."
+    )
     rows: int = Field(description="Rows that it read.")
     faults: int = Field(description="Rows that are wrong.")
     examples: list[WrongRow] = Field(description="The first wrong rows, by id.")
@@ -82,7 +84,7 @@ class Check:
     name: str
     says: str
     subject: str
-    """What its ids identify: `execution`, `queue`, `gate`, `pool` or `action`."""
+    """What its ids identify: `execution`, `queue`, `gate`, `pool`, `action` or `submission`."""
     statement: str
 
     def examples(self) -> str:

@@ -109,3 +109,22 @@ SELECT u.execution_id AS id,
 FROM unpublished_completion u
 LEFT JOIN execution e ON e.id = ANY (ARRAY[u.execution_id])
 LEFT JOIN slot s ON s.execution_id = u.execution_id;
+
+-- check submission_place of submission: one that is not decided is in the line, once
+SELECT coalesce(l.ticket, 0) AS id, (s.request_id IS NOT NULL AND l.places = 1) IS NOT TRUE AS wrong,
+       format('request %s in the line once', request_id) AS expected,
+       CASE WHEN s.request_id IS NULL THEN 'a place in the line without a request'
+            ELSE format('%s places in the line', coalesce(l.places, 0)) END AS found
+FROM (
+    SELECT l.request_id, min(l.ticket) AS ticket, count(*) AS places FROM submission_line l GROUP BY l.request_id
+) l
+FULL JOIN submission s USING (request_id);
+
+-- check submission_undecided of submission: one in the line was neither admitted nor rejected
+SELECT l.ticket AS id, (e.id IS NULL AND o.request_id IS NULL) IS NOT TRUE AS wrong,
+       format('request %s undecided', l.request_id) AS expected,
+       CASE WHEN e.id IS NOT NULL THEN format('execution %s', e.id)
+            ELSE format('decided %s', o.decided_at) END AS found
+FROM submission_line l
+LEFT JOIN execution e ON e.delivery_key = ANY (ARRAY[l.request_id])
+LEFT JOIN submission_outcome o ON o.request_id = ANY (ARRAY[l.request_id]);

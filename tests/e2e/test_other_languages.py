@@ -23,7 +23,9 @@ _REF: Final = "reports.render"
 
 def _recipe(language: str) -> str:
     """Return the first block of that language: the one over HTTP."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", _SUBMIT, re.MULTILINE | re.DOTALL)[0]
+    found = re.search(rf"^```{language}\n(.*?)^```$", _SUBMIT, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[1]
 
 
 def _node(folder: Path) -> list[str]:

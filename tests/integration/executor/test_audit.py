@@ -64,6 +64,14 @@ CORRUPTIONS: Final[list[tuple[str, set[str]]]] = [
      {"slot_holder", "queued_in_line"}),
     ("DELETE FROM slot WHERE execution_id = <running>", {"queued_in_line", "queue_held", "pool_held"}),
     ("UPDATE execution SET worker_id = 'other' WHERE id = <failed>", {"slot_holder"}),
+    ("DELETE FROM submission_line", {"submission_place"}),
+    ("DELETE FROM submission", {"submission_place"}),
+    ("INSERT INTO submission_line (request_id, action_ref, request_bytes)"
+     " SELECT request_id, action_ref, request_bytes FROM submission_line", {"submission_place"}),
+    ("UPDATE execution SET delivery_key = (SELECT request_id FROM submission LIMIT 1) WHERE id = <queued>",
+     {"submission_undecided"}),
+    ("INSERT INTO submission_outcome SELECT request_id, NULL, 'queue_full', 'x', now() FROM submission",
+     {"submission_undecided"}),
     ("DELETE FROM worker", {"slot_worker"}),
     ("DELETE FROM delayed WHERE execution_id = <delayed>", {"delayed_until"}),
     ("INSERT INTO delayed SELECT id, queue_id, now() + interval '1 h' FROM execution WHERE id = <queued>",
@@ -215,6 +223,7 @@ async def _set_up(database_url: str) -> None:
             )
         assert await protocol.delete_idle_queues() == 1
         await _set_up_gates(protocol)
+        await protocol.connection.execute("SELECT turnstile.submit('b') FROM generate_series(1, 2)")
 
 
 async def _set_up_gates(protocol: Protocol) -> None:
