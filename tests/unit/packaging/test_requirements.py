@@ -36,11 +36,12 @@ def test_every_requirement_is_one_exact_version_with_a_sha256(path: Path) -> Non
     assert [entry for entry in entries(path) if not shape.fullmatch(entry)] == []
 
 
-def test_the_development_pins_contain_the_runtime_and_build_pins() -> None:
-    runtime, build, dev = (
-        pins(ROOT / "requirements" / f"{name}.txt") for name in ("runtime", "build", "dev")
+@pytest.mark.parametrize("environment", ["dev", "peers"])
+def test_an_environment_has_the_pins_of_the_project_and_of_its_build(environment: str) -> None:
+    runtime, build, all_ = (
+        pins(ROOT / "requirements" / f"{name}.txt") for name in ("runtime", "build", environment)
     )
-    assert {name: dev.get(name) for name in runtime | build} == runtime | build
+    assert {name: all_.get(name) for name in runtime | build} == runtime | build
 
 
 def test_every_declared_dependency_is_pinned_within_its_bounds() -> None:
