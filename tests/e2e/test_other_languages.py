@@ -62,7 +62,11 @@ async def test_a_program_of_the_docs_submits_once(
     env: Environment, tmp_path: Path, program: Callable[[Path], list[str]]
 ) -> None:
     await env.put(_REF, pool="nobody")
-    settings = {"TURNSTILE_API_URL": env.system.http_url, "TURNSTILE_API_TOKEN": "unused"}
+    settings = {
+        "TURNSTILE_API_URL": env.system.http_url,
+        "TURNSTILE_API_TOKEN": "unused",
+        "GOCACHE": str(tmp_path / "go"),
+    }
     command = program(tmp_path)
     answers = []
     for _ in range(2):

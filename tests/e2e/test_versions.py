@@ -55,6 +55,7 @@ async def test_what_a_newer_service_sends_has_its_effect_whatever_fields_it_adds
         for ref in ("noop", "hold"):
             await env.put(ref)
         done, offered, stopped = [await env.submit(ref) for ref in ("noop", "noop", "hold")]
+        await env.until_offers(3)
         await drain_queue(env.amqp_url, pool_queue("default"), 3)
 
         async with connected(database_url) as newer_worker:

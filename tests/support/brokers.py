@@ -3,7 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import aiormq
 from aio_pika.abc import AbstractChannel
@@ -153,10 +153,12 @@ async def ready_messages(amqp_url: str, queue: str) -> int:
 
 
 async def until_ready(amqp_url: str, queue: str, count: int) -> None:
-    """Wait until the broker reports this number of ready messages."""
+    """Wait until the broker reports this number of ready messages, in a queue that may come into being meanwhile."""
 
     async def are_ready() -> bool:
-        return await ready_messages(amqp_url, queue) == count
+        with suppress(aiormq.exceptions.ChannelNotFoundEntity):
+            return await ready_messages(amqp_url, queue) == count
+        return False
 
     await until(are_ready, f"{count} messages in {queue}", deadline_seconds=DEADLINE_SECONDS)
 
