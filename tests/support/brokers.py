@@ -153,7 +153,7 @@ async def ready_messages(amqp_url: str, queue: str) -> int:
 
 
 async def until_ready(amqp_url: str, queue: str, count: int) -> None:
-    """Wait until the broker reports this number of ready messages, in a queue that may come into being meanwhile."""
+    """Wait until the broker reports this number of ready messages; the queue may be declared meanwhile."""
 
     async def are_ready() -> bool:
         with suppress(aiormq.exceptions.ChannelNotFoundEntity):
