@@ -36,6 +36,11 @@ class FakeExecutor:
         self._consumer = ConsumerConnection(amqp_url, name="fake-executor-consumer")
         self._publisher = Publisher(amqp_url, name="fake-executor-publisher", declare=declare_executor)
 
+    @property
+    def consumes(self) -> bool:
+        """Whether every request is routed: one that finds no queue is returned, and published again later."""
+        return self._consumer.connected
+
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._consumer.run(), name="consumer")
@@ -70,6 +75,7 @@ async def run_fake_executor(amqp_url: str, decide: Decide = accept) -> AsyncIter
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(executor.run(), name="fake-executor")
         try:
+            await until(lambda: executor.consumes, "the fake executor consumes")
             yield executor
         finally:
             running.cancel()
