@@ -4,7 +4,3 @@
 and the rest find nothing left to do. Tables come from the revisions in `versions`, the protocol's
 functions from `common.sql`, all in one transaction, which yields to sessions that hold a table for long.
 """
-
-from turnstile.migrations.run import MigrationBlocked, is_current, migrate
-
-__all__ = ["MigrationBlocked", "is_current", "migrate"]

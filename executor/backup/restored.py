@@ -31,8 +31,8 @@ from turnstile.executor.backup.server import connect_as, server_version
 from turnstile.executor.queries.audit import Auditor, AuditReport
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.executor.sql import query
-from turnstile.migrations import is_current, migrate
 from turnstile.migrations.origin import changes_of_origin, present_origin, record_origin, recorded_origin
+from turnstile.migrations.run import is_current, migrate
 
 if TYPE_CHECKING:
     Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]

@@ -21,8 +21,8 @@ class _Commands(LazyCommandGroup):
     """Every command of `executor`."""
 
     lazy_commands: ClassVar[dict[str, LazyCommand]] = {
-        "serve": _lazy("admin:serve", "Run the executor service."),
-        "migrate": _lazy("admin:migrate", "Migrate the database to the schema of this version."),
+        "serve": _lazy("serve:serve", "Run the executor service."),
+        "migrate": _lazy("migrate:migrate", "Migrate the database to the schema of this version."),
         "setup-permissions": _lazy(
             "setup_permissions:setup_permissions", "Create least-privilege accounts for each service."
         ),

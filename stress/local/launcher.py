@@ -19,7 +19,7 @@ from turnstile.localservers import BrokerServer, DatabaseServer
 from turnstile.localservers.ports import free_port
 from turnstile.localservers.processes import run_in_thread
 from turnstile.localservers.services import Service, environment_without, serving
-from turnstile.migrations import migrate
+from turnstile.migrations.run import migrate
 
 _MIGRATE_SECONDS: Final = 60.0
 _SOURCE: Final = Path(turnstile.__file__).parents[1]

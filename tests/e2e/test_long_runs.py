@@ -13,7 +13,7 @@ from tests.support.processes import Service
 from tests.support.proxy import Proxy, proxy_to
 from tests.support.traffic import until
 from turnstile.localservers import LocalServers
-from turnstile.migrations import migrate
+from turnstile.migrations.run import migrate
 
 EARLY = "acknowledged_early"
 LATE = "given_back_late"

@@ -15,7 +15,7 @@ from tests.support.sizes import sizes
 from tests.support.steady import SteadyClient, steady
 from tests.support.traffic import until
 from turnstile.localservers import LocalServers, RabbitServer
-from turnstile.migrations import migrate
+from turnstile.migrations.run import migrate
 
 LEASE_SECONDS = 3.0
 SHORT_LEASE = {

@@ -10,7 +10,7 @@ import httpx
 from tests.support.environment import ACTIONS
 from tests.support.processes import Service, System, running
 from tests.support.traffic import until
-from turnstile.migrations import migrate
+from turnstile.migrations.run import migrate
 
 MISSING = "the database has no schema of Turnstile: run 'executor migrate'"
 LINES_MAX = 25

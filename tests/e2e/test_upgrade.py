@@ -24,7 +24,7 @@ from tests.support.previous_release import MissingHistory, PreviousSystem, unpac
 from tests.support.processes import FAST, System
 from tests.support.steady import steady
 from tests.support.traffic import submit, until
-from turnstile.migrations import migrate
+from turnstile.migrations.run import migrate
 
 _ATTEMPTS = """
 SELECT e.metadata ->> 'kind' AS kind, e.status::text AS status,

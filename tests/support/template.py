@@ -6,6 +6,6 @@ import asyncio
 def prepare(url: str) -> None:
     """Bring an empty database to the newest schema."""
     # Imported here, so that tests of packages without a database do not load the migrations.
-    from turnstile.migrations import migrate
+    from turnstile.migrations.run import migrate
 
     asyncio.run(migrate(url))

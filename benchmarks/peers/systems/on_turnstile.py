@@ -12,7 +12,7 @@ from turnstile.common.broker.message import Outgoing
 from turnstile.common.broker.topology import EXECUTION_REQUESTED, EXECUTIONS
 from turnstile.common.envelopes import envelope
 from turnstile.common.messages import ExecutionRequested
-from turnstile.migrations import migrate
+from turnstile.migrations.run import migrate
 from turnstile.worker import action
 
 _READY_SECONDS: Final = 60.0

@@ -31,8 +31,9 @@ from turnstile.executor.backup.broker import restore_broker
 from turnstile.executor.backup.programs import restore
 from turnstile.executor.backup.restored import IDS_PER_SECOND, RestoredState, next_id
 from turnstile.localservers import DatabaseServer
-from turnstile.migrations import migrate, origin
+from turnstile.migrations import origin
 from turnstile.migrations.origin import changes_of_origin
+from turnstile.migrations.run import migrate
 
 _STATE = """
 SELECT jsonb_build_object(

@@ -56,6 +56,13 @@ def test_client_commands_import_no_service() -> None:
     assert "httpx" in modules
 
 
+def test_a_service_starts_without_the_migrations() -> None:
+    imports = "import sys, turnstile.executor.cli.serve, turnstile.executor.service"
+    program = f"{imports}; print('alembic' in sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout == "False\n"
+
+
 def test_the_summary_of_a_command_is_the_first_sentence_of_its_help() -> None:
     group = get_command(app)
     for name, placeholder in group.commands.items():  # type: ignore[attr-defined]

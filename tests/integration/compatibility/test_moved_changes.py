@@ -3,8 +3,7 @@
 from alembic import command
 
 from tests.support.protocol import connected
-from turnstile.migrations import migrate
-from turnstile.migrations.run import alembic_config, engine_of
+from turnstile.migrations.run import alembic_config, engine_of, migrate
 
 _CHANGES = """
 INSERT INTO action_change (action_ref, changed_at, changed_by, change, old, new) VALUES

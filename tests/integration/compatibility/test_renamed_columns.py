@@ -5,8 +5,7 @@ from pathlib import Path
 from alembic import command
 
 from tests.support.protocol import connected
-from turnstile.migrations import migrate
-from turnstile.migrations.run import alembic_config, engine_of
+from turnstile.migrations.run import alembic_config, engine_of, migrate
 
 _REVISION_0011 = Path(__file__).with_name("revision_0011.psql")
 

@@ -7,8 +7,7 @@ from alembic import command
 from tests.support.history import faults_in
 from tests.support.protocol import Protocol, connected, ids_in
 from turnstile.executor.protocol import ExecutorProtocol
-from turnstile.migrations import migrate
-from turnstile.migrations.run import alembic_config, engine_of
+from turnstile.migrations.run import alembic_config, engine_of, migrate
 
 _REVISION_0018 = Path(__file__).with_name("revision_0018.psql")
 _CURRENT = "SELECT status::text FROM turnstile.current_execution ORDER BY id"

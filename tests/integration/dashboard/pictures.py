@@ -19,7 +19,7 @@ from tests.integration.webhooks.receiver import Receiver, receiving
 from tests.support.environment import Environment, running_environment
 from tests.support.sources import servers_of_the_session
 from tests.support.traffic import submit, until
-from turnstile.migrations import migrate
+from turnstile.migrations.run import migrate
 
 TOKEN: Final = "a-token-of-the-pictures"
 LONG: Final = "billing.invoices.monthly-statement-with-attachments-and-reminders-for-overdue-customers"

@@ -12,6 +12,7 @@ import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
 from tests.support.protocol import Protocol, connected
@@ -23,8 +24,8 @@ from turnstile.common.statements import (
     protocol_hash,
 )
 from turnstile.common.tables import metadata
-from turnstile.migrations import MigrationBlocked, is_current, migrate
-from turnstile.migrations.run import alembic_config, engine_of
+from turnstile.migrations.run import MigrationBlocked, alembic_config, engine_of, is_current, migrate
+from turnstile.migrations.schema_check import SchemaVersion
 
 
 async def test_the_enum_in_the_database_equals_the_enum_in_the_code(protocol: Protocol) -> None:
@@ -193,12 +194,23 @@ def test_every_named_constraint_is_violated_above() -> None:
     assert {name for name in named if not name.startswith("pk_")} == set(VIOLATIONS)
 
 
+def test_services_know_the_revisions_of_alembic() -> None:
+    scripts = ScriptDirectory.from_config(alembic_config())
+    known = {script.revision for script in scripts.walk_revisions()}
+    newest = scripts.get_current_head()
+    for older in known - {newest}:
+        assert f"is older ({older}) than this version needs ({newest})" in (
+            SchemaVersion(older).trouble or ""
+        )
+    assert (SchemaVersion(newest).trouble, SchemaVersion(newest).notice) == (None, None)
+
+
 _INSTALLED = "SELECT xmin::text || ctid::text FROM pg_namespace WHERE nspname = 'turnstile'"
 
 
 async def test_six_processes_migrate_one_database_at_the_same_time(empty_database_url: str) -> None:
     program = (
-        "import asyncio; from turnstile.migrations import migrate;"
+        "import asyncio; from turnstile.migrations.run import migrate;"
         f" asyncio.run(migrate({empty_database_url!r}))"
     )
     processes = [

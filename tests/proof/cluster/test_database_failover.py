@@ -11,8 +11,8 @@ from tests.proof.cluster.loaded import loaded
 from turnstile.localservers import PostgresServer
 from turnstile.localservers.binaries import find_postgresql
 from turnstile.localservers.processes import run_once, server_folder, server_user
-from turnstile.migrations import migrate
 from turnstile.migrations.origin import changes_of_origin, present_origin, recorded_origin
+from turnstile.migrations.run import migrate
 
 SECONDS = 6.0
 

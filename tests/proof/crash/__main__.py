@@ -15,7 +15,7 @@ from tests.proof.crash.database_crashes import TRIALS, tried_crash
 from tests.proof.crash.environment import running_environment
 from tests.proof.crash.trial import cases, tried
 from turnstile.localservers import LocalServers
-from turnstile.migrations import migrate
+from turnstile.migrations.run import migrate
 
 
 def main() -> int:

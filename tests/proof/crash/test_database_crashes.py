@@ -12,7 +12,7 @@ import pytest_asyncio
 from tests.proof.crash.database_crashes import TRIALS, tried_crash
 from tests.proof.crash.environment import Environment, running_environment
 from turnstile.localservers import LocalServers, PostgresServer
-from turnstile.migrations import migrate
+from turnstile.migrations.run import migrate
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

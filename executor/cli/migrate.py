@@ -1,12 +1,11 @@
-"""`executor serve` and `migrate`: run the service, and prepare the database for it.
+"""`executor migrate`: prepares a database for the services.
 
-In: settings from the environment. Out: a running service; the schema of this version.
+In: settings from the environment. Out: the schema of this version, or why the database was left as it was.
 """
 
 import asyncio
 import functools
 import logging
-import os
 from collections.abc import Sequence
 from typing import Annotated, Final
 
@@ -15,70 +14,19 @@ import typer
 from alembic.util import CommandError
 from sqlalchemy.exc import DBAPIError
 
-from turnstile.common.cli import (
-    EXIT_FAILED,
-    EXIT_UNREACHABLE,
-    EXIT_USAGE,
-    CommandFailed,
-    with_options,
-)
+from turnstile.common.cli import EXIT_FAILED, EXIT_UNREACHABLE, CommandFailed, with_options
 from turnstile.common.database import CONNECTION_ERRORS, Database
-from turnstile.common.http import listen
-from turnstile.common.known_settings import warn_of_unknown_settings
-from turnstile.common.lifecycle import run_service
 from turnstile.common.settings import CommonSettings, read_settings
 from turnstile.common.telemetry.logs import configure_logging
-from turnstile.common.telemetry.tracing import configure_tracing
-from turnstile.common.urls import driver_url, shown_url
+from turnstile.common.urls import shown_url
 from turnstile.executor.cli.arguments import duration
-from turnstile.executor.settings import ExecutorSettings
-from turnstile.migrations import MigrationBlocked
-from turnstile.migrations import migrate as run_migrations
+from turnstile.migrations.run import MigrationBlocked
+from turnstile.migrations.run import migrate as run_migrations
 
 logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 1.0
-_TOKEN_SECONDS: Final = 5.0
 _INSUFFICIENT_PRIVILEGE: Final = "42501"
-
-
-@with_options(ExecutorSettings, functools.partial(read_settings, ExecutorSettings))
-def serve(settings: ExecutorSettings) -> None:
-    """Run the executor service.
-
-    Serves the request queue, the HTTP API and the dashboard, and runs the watchdog. SIGTERM or Ctrl-C stops
-    it gracefully; a second one stops it immediately.
-    """
-    from turnstile.executor.service import ExecutorService  # noqa: PLC0415
-
-    if settings.is_exposed() and not _has_stored_token(settings.database_url.get_secret_value()):
-        raise CommandFailed(
-            f"TURNSTILE_API_TOKENS: {settings.http_host} can be reached from other machines, and no token is "
-            "set; set one (TURNSTILE_API_TOKENS=...), create one in the database ('executor tokens create "
-            "NAME --role admin --direct'), bind to 127.0.0.1 (TURNSTILE_HTTP_HOST), or add --insecure",
-            exit_code=EXIT_USAGE,
-        )
-    configure_logging(level=settings.log_level, form=settings.log_format)
-    warn_of_unknown_settings(os.environ)
-    configure_tracing(service="turnstile-executor", endpoint=settings.otlp_endpoint)
-    listener = listen(settings.http_host, settings.http_port, settings="TURNSTILE_HTTP")
-    run_service(ExecutorService(settings, listener).serve)
-
-
-def _has_stored_token(url: str) -> bool:
-    """Return whether the database has an API token; false where it cannot be reached or is empty."""
-
-    async def read() -> bool:
-        connection = await asyncpg.connect(driver_url(url), timeout=_TOKEN_SECONDS)
-        try:
-            return bool(await connection.fetchval("SELECT EXISTS (SELECT FROM api_token)"))
-        finally:
-            await connection.close(timeout=_TOKEN_SECONDS)
-
-    try:
-        return asyncio.run(read())
-    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
-        return False
 
 
 @with_options(
