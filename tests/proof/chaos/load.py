@@ -82,9 +82,10 @@ GATES: Final = Gates(
         ),
         "actions/chaos.shared/keys/2": ({"max_concurrent": 2, "weight": 2}, {"max_concurrent": 1}),
         "actions/chaos.mail": ({"rate": {"starts": 3, "per": 1}}, {"rate": {"starts": 6, "per": 1}}),
+        # More units than the least capacity would be refused.
         "actions/chaos.heavy": (
+            {"uses": [{"resource": "cad", "units": 1}]},
             {"uses": [{"resource": "cad", "units": 2}]},
-            {"uses": [{"resource": "cad", "units": 3}]},
         ),
     },
 )
