@@ -6,7 +6,7 @@ from tests.proof.mutants.defect import Defect
 from tests.proof.mutants.trial import DEFECTS, ROOT, Fate, attempt, servers
 
 _STATES, _STATES_TEST = "common/domain/states.py", "tests/unit/domain/test_states.py"
-_CLAIM = '_move("claim", {Status.SCHEDULED}, Status.RUNNING)'
+_CLAIM = '_transition("claim", {Status.SCHEDULED}, Status.RUNNING)'
 
 
 def _defect(*, before: str = _CLAIM, after: str) -> Defect:
@@ -45,7 +45,7 @@ def test_a_defect_fits_a_reformatted_file_and_nothing_else(text: str, fits: bool
 @pytest.mark.whole
 @pytest.mark.timeout(300)
 def test_a_trial_tells_a_caught_defect_from_a_survivor_and_from_invalid_code() -> None:
-    caught = _defect(after='_move("claim", {Status.SCHEDULED, Status.COMPLETED}, Status.RUNNING)')
+    caught = _defect(after='_transition("claim", {Status.SCHEDULED, Status.COMPLETED}, Status.RUNNING)')
     survivor = _defect(after=_CLAIM.replace(", Status", ",  Status"))
     invalid = _defect(after="(")
     fates = [attempt(defect, {}).fate for defect in (caught, survivor, invalid)]
