@@ -60,7 +60,10 @@ def end_process(log_reason: Callable[[], object], *, seconds: float = _LOG_SECON
 
 
 async def done_before(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> bool:
-    """Run `work` until it is done or `stop` is set; return whether it was done."""
+    """Run `work` until it is done or `stop` is set; return whether it was done.
+
+    What was interrupted has cleaned up when this returns; what it raises then has no meaning any more.
+    """
     working = asyncio.create_task(work, name="until-stopped")
     stopping = asyncio.create_task(stop.wait(), name="stop-signal")
     try:
@@ -71,6 +74,7 @@ async def done_before(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> b
     finally:
         working.cancel()
         stopping.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)
 
 
 class _Deadline:

@@ -1,0 +1,42 @@
+"""Work that a stop signal interrupts."""
+
+import asyncio
+import gc
+
+import pytest
+
+from turnstile.common.lifecycle import done_before
+
+
+async def test_work_that_is_done_first_says_so() -> None:
+    assert await done_before(asyncio.sleep(0), asyncio.Event())
+
+
+async def test_an_error_of_the_work_is_raised() -> None:
+    async def fail() -> None:
+        raise ValueError("here")
+
+    with pytest.raises(ValueError, match="here"):
+        await done_before(fail(), asyncio.Event())
+
+
+async def test_interrupted_work_has_cleaned_up_and_what_it_raises_then_is_dropped() -> None:
+    unretrieved: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unretrieved.append(context))
+    stop, cleaned_up = asyncio.Event(), False
+
+    async def connect() -> None:
+        nonlocal cleaned_up
+        stop.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+            cleaned_up = True
+            raise ConnectionError("closed in the middle of the handshake")
+
+    assert not await done_before(connect(), stop)
+    assert cleaned_up
+    gc.collect()
+    await asyncio.sleep(0)
+    assert unretrieved == []
