@@ -1,8 +1,8 @@
 """Builds the protocol's installation script from the SQL files of `common.sql`.
 
-The files of the folder come first, by name, then those of its subfolders; compatibility and permissions come
-last. `_filled` replaces the placeholders. The comment of the schema holds the hash of the text: an
-installation that is up to date is left unchanged.
+The files of the folder come first, by name, then those of its subfolders; permissions come last. `_filled`
+replaces the placeholders. The comment of the schema holds the hash of the text: an installation that is up
+to date is left unchanged.
 """
 
 import hashlib
@@ -37,8 +37,7 @@ WORKER_FUNCTIONS: Final = (
 )
 
 _FOLDER = resources.files("turnstile.common.sql")
-_COMPATIBILITY, _PERMISSIONS = "compatibility.sql", "permissions.sql"
-_LAST = {_COMPATIBILITY, _PERMISSIONS}
+_PERMISSIONS = "permissions.sql"
 _SOURCES = re.compile(r":sources_of_(\w+)")
 _SETTINGS = re.compile(r"^:(settings\w*)$", re.MULTILINE)
 _SEARCH_PATH = "SET search_path = public, pg_temp"
@@ -57,7 +56,7 @@ _SETTINGS_TEXT: Final = {
 def protocol_text() -> str:
     """Return the statements of all files, with the placeholders replaced."""
     texts = [_filled(file.read_text(encoding="utf-8")) for file in _sql_files(_FOLDER)]
-    return "\n".join([*texts, _text(_COMPATIBILITY), permissions_text()])
+    return "\n".join([*texts, permissions_text()])
 
 
 def protocol_hash() -> str:
@@ -88,7 +87,7 @@ def _text(name: str) -> str:
 
 def _sql_files(folder: Traversable) -> Iterator[Traversable]:
     entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
-    yield from (entry for entry in entries if entry.name.endswith(".sql") and entry.name not in _LAST)
+    yield from (entry for entry in entries if entry.name.endswith(".sql") and entry.name != _PERMISSIONS)
     for entry in entries:
         if entry.is_dir():
             yield from _sql_files(entry)

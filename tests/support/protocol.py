@@ -253,12 +253,6 @@ class Protocol:
             read_move(r) for r in await self.connection.fetch("SELECT * FROM turnstile.expire_due($1)", limit)
         ]
 
-    async def due_offers(self, timeout_seconds: float = 0.0, limit: int = 1000) -> list[int]:
-        rows = await self.connection.fetch(
-            "SELECT * FROM turnstile.due_offers($1, $2)", timeout_seconds, limit
-        )
-        return sorted(read_grant(row).execution_id for row in rows)
-
     async def due_pools(self, timeout_seconds: float = 0.0) -> dict[str, int]:
         """Return the pools with due offers, and the number of messages that each queue should hold."""
         rows = await self.connection.fetch("SELECT * FROM turnstile.due_pools($1)", timeout_seconds)

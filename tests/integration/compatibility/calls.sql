@@ -1,6 +1,7 @@
 -- Every call of the protocol that a service makes, with the types of its parameters and columns, and every row
--- type that comes back. Calls are added here, never changed or taken away: services of an older version go on
--- making them while a newer one is brought in. A failing test prints what is to be added.
+-- type that comes back. A call is added here and not changed: services of an older version still make it while a newer
+-- version is started. It is removed once no version that may run beside this one makes it, as the calls of executors
+-- before migration 0013, which stop first. A failing test prints what is to be added.
 
 -- takes int8[], int4[]
 -- gives early_ids int8[], granted turnstile.granted[], more_queue_ids int8[], settled_count int4,
@@ -42,10 +43,6 @@ SELECT * FROM turnstile.reclaim($1, $2);
 -- gives asked turnstile.moved[], ended turnstile.moved[]
 SELECT * FROM turnstile.stop_overdue($1, $2, $3);
 
--- takes int8, int4
--- gives next_id int8, queue_ids int8[]
-SELECT * FROM turnstile.idle_queues($1, $2);
-
 -- takes int4
 -- gives granted turnstile.granted[], more_queue_ids int8[], woken turnstile.moved[]
 SELECT * FROM turnstile.wake_due($1);
@@ -54,10 +51,6 @@ SELECT * FROM turnstile.wake_due($1);
 -- gives action_id int8, action_ref text, attempt int4, execution_id int8, moved_at timestamptz,
 --   previous_status text, status text, worker_id text
 SELECT * FROM turnstile.expire_due($1);
-
--- takes float8, int4
--- gives action_ref text, attempt int4, execution_id int8, pool text, traceparent text
-SELECT * FROM turnstile.due_offers($1, $2);
 
 -- takes float8, int4
 -- gives due_completions int8
@@ -117,14 +110,6 @@ SELECT (NULL::turnstile.moved).*;
 -- gives depth int8, depth_before int8, queue_id int8
 SELECT (NULL::turnstile.repaired).*;
 
--- takes float8, int4
--- gives attempt int4, execution_id int8, worker_id text
-SELECT * FROM turnstile.due_stops($1, $2);
-
--- takes int8[], int4[]
--- gives stops_told void
-SELECT turnstile.stops_told($1, $2);
-
 -- takes text, int8[], int4[], text[], int8[], int4[], text[], jsonb[], text[], text[], text[],
 --   float8[], int8[]
 -- gives claimed turnstile.claimed[], finished turnstile.finished[]
@@ -161,10 +146,6 @@ SELECT (NULL::turnstile.retried).*;
 SELECT turnstile.prune_workers($1, $2);
 
 -- takes float8, int4
--- gives prune_changes int4
-SELECT turnstile.prune_changes($1, $2);
-
--- takes float8, int4
 -- gives clean_webhooks int4
 SELECT turnstile.clean_webhooks($1, $2);
 
@@ -179,10 +160,6 @@ SELECT * FROM turnstile.prune($1, $2, $3, $4, $5, $6);
 -- takes text, float8, int4, int4
 -- gives claimed turnstile.webhook[], next_origin text
 SELECT * FROM turnstile.claim_webhooks($1, $2, $3, $4);
-
--- takes int8[], timestamptz[], text[], int4[], text[], float8[]
--- gives note_webhooks int8
-SELECT * FROM turnstile.note_webhooks($1, $2, $3, $4, $5, $6);
 
 -- takes int8[], int4
 -- gives left_count int8, pending_ids int8[], replayed_ids int8[]
@@ -210,10 +187,6 @@ SELECT turnstile.store_dead_letters($1, $2);
 -- gives by_age int4, by_bytes int4, by_count int4
 SELECT * FROM turnstile.prune_dead_letters($1, $2, $3, $4);
 
--- takes int8[], text[], text[], uuid[], bytea[], float8[], int4
--- gives keep_early_cancels int4
-SELECT turnstile.keep_early_cancels($1, $2, $3, $4, $5, $6, $7);
-
 -- takes int4
 -- gives execution_id int8, id int8, reason text
 SELECT * FROM turnstile.known_early_cancels($1);
@@ -221,10 +194,6 @@ SELECT * FROM turnstile.known_early_cancels($1);
 -- takes float8, int4
 -- gives id int8, messages bytea
 SELECT * FROM turnstile.overdue_early_cancels($1, $2);
-
--- takes int8[]
--- gives forget_early_cancels void
-SELECT turnstile.forget_early_cancels($1);
 
 -- takes text, int4
 -- gives counts int4[], due_ats timestamptz[], next_origin text, origins text[]
@@ -297,10 +266,6 @@ SELECT * FROM turnstile.missing_offers($1, $2, $3, $4, $5, $6);
 -- takes text, text, text, int4, text[], int4, float8, text[]
 -- gives register_worker void
 SELECT turnstile.register_worker($1, $2, $3, $4, $5, $6, $7, $8);
-
--- takes bool
--- gives return_to_present int8
-SELECT turnstile.return_to_present($1);
 
 -- takes int8, int4
 -- gives next_id int8, queue_ids int8[]

@@ -1,7 +1,7 @@
-"""Old services on a new protocol: every call of a released service still works.
+"""Old services on a new protocol: every call of a service that may run beside this version still works.
 
-`calls.sql` lists them: calls are added and never changed or removed. A function may get parameters with
-defaults, a row may get fields, and nothing else may change.
+`calls.sql` lists them. A function may get parameters with defaults, a row may get fields, and nothing
+else may change.
 """
 
 import ast

@@ -70,7 +70,11 @@ async def _plan_everything(protocol: Protocol) -> None:
         await protocol.hand_back(one)
         await protocol.cancel(one)
         await protocol.grant((await protocol.queue("warm"))["id"])
-        for sweep in (protocol.due_completions(), protocol.due_offers(), protocol.grantable_queues()):
+        for sweep in (
+            protocol.due_completions(),
+            protocol.missing_offers({"default": 0}),
+            protocol.grantable_queues(),
+        ):
             await sweep
         await protocol.wake_due()
         await protocol.expire_due()
@@ -134,7 +138,7 @@ async def test_the_cost_of_every_statement_is_independent_of_a_million_waiting(
         ("admit many", 50 + limit, lambda: session.submit("deep", 50)),
         ("admit a known key", 2, lambda: session.admit(request("warm", idempotency_key="w"))),
         ("cancel", 70, lambda: session.cancel(*deep.heads[-50:])),
-        ("due_offers", 2 * limit, session.due_offers),
+        ("missing_offers", 2 * limit, lambda: session.missing_offers({"default": 0})),
         ("due_completions", 60, session.due_completions),
         ("wake_due", 1, session.wake_due),
         ("expire_due", 1, session.expire_due),

@@ -106,7 +106,6 @@ async def test_no_offer_is_repeated_before_the_cancel_message_of_the_lost_attemp
     await protocol.lose_lease()
     assert (await protocol.reclaim()).granted == [one]
     await protocol.connection.execute("UPDATE slot SET offered_at = now() - interval '1 h'")
-    assert await protocol.due_offers(-1) == []
     assert await protocol.due_pools() == {}
     assert await protocol.due_cancels() == [(one, 1, "worker-1"), (two, 1, "worker-1")]
     assert await protocol.due_cancels(60) == []

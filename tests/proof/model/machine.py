@@ -428,7 +428,9 @@ class Machine(RuleBasedStateMachine):
         due = self.do(self.protocol.due_completions())
         assert due == sorted({i for i, ended in slots.items() if ended} | self.model.unpublished)
         unclaimed = sorted(i for i in slots if self.model.runs[i].status == "scheduled")
-        assert self.do(self.protocol.due_offers()) == (unclaimed if self.model.live_workers else [])
+        assert self.do(self.protocol.missing_offers({"default": 0})) == (
+            unclaimed if self.model.live_workers else []
+        )
         grantable = self.model.grantable()
         queue_ids = self.do(self.protocol.grantable_queues())
         assert len(queue_ids) == len(grantable)
