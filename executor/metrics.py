@@ -19,6 +19,7 @@ from turnstile.common.domain.errors import Code, Unavailable
 from turnstile.common.domain.states import Status, is_terminal
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.common.telemetry.metrics import Gauge, Labels, LabelValues, Meter
+from turnstile.common.telemetry.service_metrics import ServiceMetrics
 from turnstile.executor.sql import query
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ FAILURES: Final = frozenset({Status.FAILED, Status.TIMEOUT, Status.ABANDONED})
 _STATES: Final = ("live", "draining", "overdue")
 
 METER: Final = Meter()
+_SHARED: Final = ServiceMetrics(METER, KINDS)
 _RESOURCES: Final = LabelValues(100)
 _POOLS: Final = LabelValues(100)
 
@@ -54,12 +56,7 @@ EXECUTIONS_ENDED: Final = METER.counter(
     "action_ref",
     "status",
 )
-NOT_APPLIED: Final = METER.counter(
-    "turnstile_not_applied_total",
-    "Writes that were not applied because another came first; expected in races.",
-    "write",
-    "reason",
-)
+NOT_APPLIED: Final = _SHARED.not_applied
 REPAIRS: Final = METER.counter(
     "turnstile_repairs_total",
     "Repairs by the watchdog after a lost message.",
@@ -90,12 +87,7 @@ QUEUES_BLOCKED: Final = METER.counter(
     "Times that another database session locked a queue for longer than the lock timeout.",
     formerly="turnstile_queues_held_total",
 )
-DEAD_LETTERED: Final = METER.counter(
-    "turnstile_dead_lettered_total",
-    "Messages dead-lettered by this process, by code.",
-    "code",
-    known=Code,
-)
+DEAD_LETTERED: Final = _SHARED.dead_lettered
 DEAD_LETTER_CODES: Final = (*Code, "rejected", "expired", "maxlen", "delivery_limit", "unexplained")
 """Our codes, RabbitMQ's reasons, and none; whatever else a sender wrote is counted as `other`."""
 DEAD_LETTERS_STORED: Final = METER.counter(
@@ -126,12 +118,7 @@ WEBHOOK_ATTEMPTS: Final = METER.counter(
     "state",
     known=("delivered", "pending", "released", "failed"),
 )
-UNDELIVERED: Final = METER.counter(
-    "turnstile_undelivered_total",
-    "Messages dropped after retries because their destination rejected them; the log names it.",
-    "kind",
-    known=KINDS,
-)
+UNDELIVERED: Final = _SHARED.undelivered
 SCRAPE_FAILURES: Final = METER.counter(
     "turnstile_scrape_failures_total",
     "Scrapes without the gauges of queues, because the database did not respond.",
@@ -201,21 +188,12 @@ LAST_FAILURE: Final = METER.gauge(
 LAST_SWEEP: Final = METER.gauge(
     "turnstile_sweep_last_success_timestamp_seconds", "When a sweep of the watchdog last succeeded.", "sweep"
 )
-SERVER_UP: Final = METER.gauge(
-    "turnstile_server_up",
-    "1: this server is reachable; 0: it is not.",
-    "server",
-    formerly="turnstile_link_up",
-)
-PUBLISHER_BLOCKED: Final = METER.gauge(
-    "turnstile_publisher_blocked", "1: the broker accepts no messages (memory or disk alarm)."
-)
+SERVER_UP: Final = _SHARED.server_up
+PUBLISHER_BLOCKED: Final = _SHARED.publisher_blocked
 POOL_UNUSABLE: Final = METER.gauge(
     "turnstile_pool_unusable", "1: the queue of this pool cannot be declared; its offers wait.", "pool"
 )
-LOOP_LAG: Final = METER.gauge(
-    "turnstile_event_loop_lag_seconds", "Largest delay of the event loop over the last 30 s."
-)
+LOOP_LAG: Final = _SHARED.loop_lag
 
 
 _RESOURCE_GAUGES: Final[Mapping[Gauge, str]] = {

@@ -152,19 +152,7 @@ class ExecutorProtocol:
             "$3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, in_wait_ms => $1, in_suspect_ids => $2, "
             "in_priorities => $15, in_may_be_urgent => $16)",
             *wait,
-            [a.action_ref for a in admissions],
-            [a.parameters_json.decode() for a in admissions],
-            [a.concurrency_key for a in admissions],
-            [a.idempotency_key for a in admissions],
-            [a.delivery_key for a in admissions],
-            [a.request_hash for a in admissions],
-            [a.run_at for a in admissions],
-            [a.timeout for a in admissions],
-            [a.ttl for a in admissions],
-            [a.callback_url for a in admissions],
-            [a.metadata_json.decode() for a in admissions],
-            [a.traceparent for a in admissions],
-            [a.priority for a in admissions],
+            *_request_columns(admissions),
             [a.may_be_urgent for a in admissions],
         )
         return (read_verdicts(row["admitted"], admissions), _grants(row)), _locks(row)
@@ -181,19 +169,7 @@ class ExecutorProtocol:
             "$3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $1, $2)",
             *wait,
             [tickets[a.delivery_key] for a in admissions],
-            [a.action_ref for a in admissions],
-            [a.parameters_json.decode() for a in admissions],
-            [a.concurrency_key for a in admissions],
-            [a.idempotency_key for a in admissions],
-            [a.delivery_key for a in admissions],
-            [a.request_hash for a in admissions],
-            [a.run_at for a in admissions],
-            [a.timeout for a in admissions],
-            [a.ttl for a in admissions],
-            [a.callback_url for a in admissions],
-            [a.metadata_json.decode() for a in admissions],
-            [a.traceparent for a in admissions],
-            [a.priority for a in admissions],
+            *_request_columns(admissions),
         )
         if row["admitted"] is None:
             raise Unavailable("another executor has taken these submissions")
@@ -676,6 +652,25 @@ class ExecutorProtocol:
 
     async def _column(self, statement: str, *arguments: object) -> list[Any]:
         return [row[0] for row in await self._database.fetch(statement, *arguments)]
+
+
+def _request_columns(admissions: Sequence[Admission]) -> list[list[Any]]:
+    """Return the columns of requests, in the order of the parameters of `admit`."""
+    return [
+        [a.action_ref for a in admissions],
+        [a.parameters_json.decode() for a in admissions],
+        [a.concurrency_key for a in admissions],
+        [a.idempotency_key for a in admissions],
+        [a.delivery_key for a in admissions],
+        [a.request_hash for a in admissions],
+        [a.run_at for a in admissions],
+        [a.timeout for a in admissions],
+        [a.ttl for a in admissions],
+        [a.callback_url for a in admissions],
+        [a.metadata_json.decode() for a in admissions],
+        [a.traceparent for a in admissions],
+        [a.priority for a in admissions],
+    ]
 
 
 def _columns(

@@ -22,7 +22,6 @@ from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.common.domain.outcomes import Completed, Failed, Outcome, failure_of, status_of
 from turnstile.common.domain.states import Status
 from turnstile.worker.actions import RegisteredAction, registered_action
-from turnstile.worker.context import Context
 from turnstile.worker.lifespan import Lifespan, declared_hooks
 from turnstile.worker.logs import LogTail, printed_to, printing_into_logs
 from turnstile.worker.outcome import OutcomeCatcher
@@ -39,7 +38,7 @@ from turnstile.worker.runners.base import (
 )
 from turnstile.worker.runners.command import CommandRunner
 from turnstile.worker.runners.http import HttpRunner
-from turnstile.worker.runners.in_loop import InLoopRunner
+from turnstile.worker.runners.in_loop import InLoopRunner, context_of
 from turnstile.worker.runners.supervisor import Supervisor
 
 _LIMITS: Final = RunLimits(grace_seconds=2.0)
@@ -202,7 +201,7 @@ class _ThreadRunner:
         printed_to.set(log)
         with catcher:
             arguments = parameters_of(function).read(
-                call.parameters_json, lambda: _context(call, log, self._state)
+                call.parameters_json, lambda: context_of(call, log, self._state)
             )
             catcher.returned(function(**arguments))
         return catcher.outcome
@@ -216,14 +215,3 @@ class _Thread:
 
     def kill(self) -> None:
         """Do nothing: the thread is left behind."""
-
-
-def _context(call: Call, log: LogTail, state: SimpleNamespace) -> Context:
-    return Context(
-        call,
-        state=state,
-        write_line=log.write_line,
-        pass_on=call.log_in_worker,
-        stop_reason=lambda: call.stop.stop.reason if call.stop.stop else None,
-        report_progress=call.on_progress,
-    )

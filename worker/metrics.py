@@ -3,10 +3,11 @@
 from typing import Final
 
 from turnstile.common.broker.best_effort import KINDS
-from turnstile.common.domain.errors import Code
 from turnstile.common.telemetry.metrics import Meter
+from turnstile.common.telemetry.service_metrics import ServiceMetrics
 
 METER: Final = Meter()
+_SHARED: Final = ServiceMetrics(METER, KINDS)
 
 ENDED: Final = METER.counter(
     "turnstile_ended_total",
@@ -17,24 +18,9 @@ ENDED: Final = METER.counter(
 HANDED_BACK: Final = METER.counter(
     "turnstile_handed_back_total", "Attempts that a draining worker returned to the head of their queue."
 )
-NOT_APPLIED: Final = METER.counter(
-    "turnstile_not_applied_total",
-    "Writes that were not applied because another came first; expected in races.",
-    "write",
-    "reason",
-)
-DEAD_LETTERED: Final = METER.counter(
-    "turnstile_dead_lettered_total",
-    "Messages dead-lettered by this process, by code.",
-    "code",
-    known=Code,
-)
-UNDELIVERED: Final = METER.counter(
-    "turnstile_undelivered_total",
-    "Messages dropped after retries because their destination rejected them; the log names it.",
-    "kind",
-    known=KINDS,
-)
+NOT_APPLIED: Final = _SHARED.not_applied
+DEAD_LETTERED: Final = _SHARED.dead_lettered
+UNDELIVERED: Final = _SHARED.undelivered
 LEASES_LOST: Final = METER.counter(
     "turnstile_leases_lost_total", "Leases lost: the runs were killed, and the worker registered again."
 )
@@ -59,15 +45,6 @@ LEASE_AGE: Final = METER.gauge(
 LEASE_DURATION: Final = METER.gauge(
     "turnstile_worker_lease_duration_seconds", "Duration of the lease: it is lost at this age."
 )
-SERVER_UP: Final = METER.gauge(
-    "turnstile_server_up",
-    "1: this server is reachable; 0: it is not.",
-    "server",
-    formerly="turnstile_link_up",
-)
-PUBLISHER_BLOCKED: Final = METER.gauge(
-    "turnstile_publisher_blocked", "1: the broker accepts no messages (memory or disk alarm)."
-)
-LOOP_LAG: Final = METER.gauge(
-    "turnstile_event_loop_lag_seconds", "Largest delay of the event loop over the last 30 s."
-)
+SERVER_UP: Final = _SHARED.server_up
+PUBLISHER_BLOCKED: Final = _SHARED.publisher_blocked
+LOOP_LAG: Final = _SHARED.loop_lag

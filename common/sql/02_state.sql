@@ -117,6 +117,18 @@ CROSS JOIN LATERAL (
     SELECT * FROM public.queue_state v WHERE v.queue_id = q.id ORDER BY v.version DESC LIMIT 1
 ) s;
 
+-- held_slots: how many slots of each queue are held, by granted executions and by those that wait or ended at a later
+-- gate. Counts the rows, which the state of the queue has to agree with.
+CREATE VIEW turnstile.held_slots AS
+SELECT h.queue_id, count(*) AS slots
+FROM (
+    SELECT s.queue_id FROM public.slot s
+    UNION ALL
+    SELECT w.queue_id FROM public.waiting w WHERE w.queue_id IS NOT NULL
+    UNION ALL
+    SELECT u.queue_id FROM public.unpublished_completion u WHERE u.gate_ids IS NOT NULL
+) h GROUP BY h.queue_id;
+
 -- current_gate: gates with the newest versions of their states.
 CREATE VIEW turnstile.current_gate AS
 SELECT g.id, g.kind, g.name, g.action_id, g.capacity, g.fair, g.rank, g.rate_starts, g.rate_per_seconds, g.paused,

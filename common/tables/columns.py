@@ -1,8 +1,8 @@
-"""Columns that the tables share: instants, JSON, the status enum, identities."""
+"""Columns and indexes that the tables share: instants, JSON, the status enum, identities, turns."""
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, DateTime, Identity, text
+from sqlalchemy import BigInteger, Column, DateTime, Identity, Index, text
 from sqlalchemy.dialects.postgresql import ENUM, JSONB
 from sqlmodel import Field, SQLModel
 
@@ -49,6 +49,15 @@ def json_column(*, nullable: bool, default: str | None = None, name: str | None 
     server_default = text(default) if default else None
     return Field(
         default=None, sa_column=Column(name, JSONB, nullable=nullable, server_default=server_default)
+    )
+
+
+def turn_indexes(table: str, owner: str) -> tuple[Index, Index]:
+    """Return the indexes of a table of turns: in the order of the turns, and of what waits for none."""
+    columns = owner, "priority", "start_tag"
+    return (
+        Index(f"ix_{table}_waiting", *columns, "place", postgresql_where=text("place IS NOT NULL")),
+        Index(f"ix_{table}_idle", *columns, postgresql_where=text("place IS NULL")),
     )
 
 

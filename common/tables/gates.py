@@ -13,7 +13,6 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     ForeignKey,
-    Index,
     Integer,
     SmallInteger,
     Text,
@@ -24,7 +23,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlmodel import Field, SQLModel
 
 from turnstile.common.tables.actions import ActionQueue
-from turnstile.common.tables.columns import BRISK_VACUUM, instant
+from turnstile.common.tables.columns import BRISK_VACUUM, instant, turn_indexes
 
 
 def _line_id() -> Any:
@@ -131,17 +130,7 @@ class FlowTurn(SQLModel, table=True):
 
     __tablename__ = "flow_turn"
     __table_args__ = (
-        Index(
-            "ix_flow_turn_waiting",
-            "gate_id",
-            "priority",
-            "start_tag",
-            "place",
-            postgresql_where=text("place IS NOT NULL"),
-        ),
-        Index(
-            "ix_flow_turn_idle", "gate_id", "priority", "start_tag", postgresql_where=text("place IS NULL")
-        ),
+        *turn_indexes("flow_turn", "gate_id"),
         {"postgresql_with": BRISK_VACUUM},
     )
 

@@ -11,7 +11,6 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
-    Index,
     Integer,
     SmallInteger,
     Text,
@@ -21,7 +20,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlmodel import Field, SQLModel
 
-from turnstile.common.tables.columns import BRISK_VACUUM, identity, instant
+from turnstile.common.tables.columns import BRISK_VACUUM, identity, instant, turn_indexes
 
 
 class WorkerPool(SQLModel, table=True):
@@ -81,17 +80,7 @@ class PoolTurn(SQLModel, table=True):
 
     __tablename__ = "pool_turn"
     __table_args__ = (
-        Index(
-            "ix_pool_turn_waiting",
-            "pool_id",
-            "priority",
-            "start_tag",
-            "place",
-            postgresql_where=text("place IS NOT NULL"),
-        ),
-        Index(
-            "ix_pool_turn_idle", "pool_id", "priority", "start_tag", postgresql_where=text("place IS NULL")
-        ),
+        *turn_indexes("pool_turn", "pool_id"),
         {"postgresql_with": BRISK_VACUUM},
     )
 

@@ -196,16 +196,31 @@ class ReadLimiter:
             self._free.release()
 
 
-class Reader:
+class LimitedReader:
+    """Reads rows, within the limiter of its executor."""
+
+    def __init__(self, database: Database, limiter: ReadLimiter) -> None:
+        self._database = database
+        self._limiter = limiter
+
+    async def _rows(self, text: str, *arguments: object) -> "Sequence[Row]":
+        async with self._limiter.permit():
+            return await self._database.fetch(text, *arguments)
+
+    async def _row(self, text: str, *arguments: object) -> "Row | None":
+        async with self._limiter.permit():
+            return await self._database.fetchrow(text, *arguments)
+
+
+class Reader(LimitedReader):
     """Safe to share between tasks."""
 
     def __init__(
         self, database: Database, limiter: ReadLimiter, health: Health, *, stop_enforced_seconds: float
     ) -> None:
         """`stop_enforced_seconds`: after them the executor ends an attempt that its worker did not stop."""
+        super().__init__(database, limiter)
         self.stop_enforced_seconds = stop_enforced_seconds
-        self._database = database
-        self._limiter = limiter
         self._health = health
 
     async def execution(self, execution_id: ExecutionId) -> ExecutionDetail | None:
@@ -449,14 +464,6 @@ class Reader:
             SLOTS_MAX,
         )
         return None if row is None else _pace(row)
-
-    async def _rows(self, text: str, *arguments: object) -> "Sequence[Row]":
-        async with self._limiter.permit():
-            return await self._database.fetch(text, *arguments)
-
-    async def _row(self, text: str, *arguments: object) -> "Row | None":
-        async with self._limiter.permit():
-            return await self._database.fetchrow(text, *arguments)
 
     async def _live_row(self, text: str, *arguments: object) -> "Row | None":
         """Read one row in a snapshot."""

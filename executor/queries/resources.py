@@ -3,14 +3,12 @@
 In: names, and where a page starts. Out: schemas, and where the next page starts.
 """
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import asyncpg
 
-from turnstile.common.database import Database
 from turnstile.executor.queries.reader import (
-    ReadLimiter,
+    LimitedReader,
     changes_page,
     order_of,
     parsed,
@@ -30,12 +28,8 @@ if TYPE_CHECKING:
     Row: TypeAlias = asyncpg.Record
 
 
-class ResourceReader:
+class ResourceReader(LimitedReader):
     """Safe to share between tasks. Raises Unavailable and Overloaded."""
-
-    def __init__(self, database: Database, limiter: ReadLimiter) -> None:
-        self._database = database
-        self._limiter = limiter
 
     async def keys(
         self, ref: str, *, after_key: str | None, limit: int
@@ -68,14 +62,6 @@ class ResourceReader:
     ) -> tuple[list[ChangeEntry], int | None]:
         """Return the changes of a resource, newest first, and the id before which the next page starts."""
         return changes_page(await self._rows(query("resource_changes"), name, before_id, limit + 1), limit)
-
-    async def _rows(self, text: str, *arguments: object) -> "Sequence[Row]":
-        async with self._limiter.permit():
-            return await self._database.fetch(text, *arguments)
-
-    async def _row(self, text: str, *arguments: object) -> "Row | None":
-        async with self._limiter.permit():
-            return await self._database.fetchrow(text, *arguments)
 
 
 def _resource(row: "Row") -> StoredResource:

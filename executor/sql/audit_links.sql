@@ -111,16 +111,7 @@ FROM bound b
 CROSS JOIN turnstile.current_queue q
 JOIN action a ON a.id = q.action_id
 LEFT JOIN turnstile.current_pool p ON p.id = a.pool_id
-LEFT JOIN (
-    SELECT n.queue_id, count(*) AS slots
-    FROM (
-        SELECT s.queue_id FROM slot s
-        UNION ALL
-        SELECT w.queue_id FROM waiting w WHERE w.queue_id IS NOT NULL
-        UNION ALL
-        SELECT u.queue_id FROM unpublished_completion u WHERE u.gate_ids IS NOT NULL
-    ) n GROUP BY n.queue_id
-) h ON h.queue_id = q.id
+LEFT JOIN turnstile.held_slots h ON h.queue_id = q.id
 WHERE q.depth > 0 AND NOT q.paused;
 
 -- check idle_gate of gate: no units are free while the first execution could use them

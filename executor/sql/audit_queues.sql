@@ -21,16 +21,7 @@ SELECT coalesce(q.id, s.queue_id) AS id, q.held IS DISTINCT FROM coalesce(s.slot
        format('%s held', coalesce(s.slots, 0)) AS expected,
        coalesce(q.held || ' held', 'no queue') AS found
 FROM turnstile.current_queue q
-FULL JOIN (
-    SELECT h.queue_id, count(*) AS slots
-    FROM (
-        SELECT s.queue_id FROM slot s
-        UNION ALL
-        SELECT w.queue_id FROM waiting w WHERE w.queue_id IS NOT NULL
-        UNION ALL
-        SELECT u.queue_id FROM unpublished_completion u WHERE u.gate_ids IS NOT NULL
-    ) h GROUP BY h.queue_id
-) s ON s.queue_id = q.id;
+FULL JOIN turnstile.held_slots s ON s.queue_id = q.id;
 
 -- check queue_head of queue: no execution is before its head
 SELECT q.id, w.first_id < q.head_id AS wrong,

@@ -8,6 +8,7 @@ import asyncpg
 import httpx
 
 from tests.support.environment import ACTIONS
+from tests.support.history import value_in
 from tests.support.processes import Service, System, running
 from tests.support.traffic import until
 from turnstile.migrations.run import migrate
@@ -55,14 +56,6 @@ async def _execute(url: str, statement: str) -> None:
         await connection.close()
 
 
-async def _value(url: str, query: str) -> Any:
-    connection = await asyncpg.connect(url)
-    try:
-        return await connection.fetchval(query)
-    finally:
-        await connection.close()
-
-
 async def test_without_a_schema_the_services_name_the_command_and_continue_after_it(
     empty_database_url: str, amqp_url: str
 ) -> None:
@@ -100,10 +93,10 @@ async def test_an_older_schema_is_named_with_both_versions(database_url: str, am
 async def test_a_worker_names_an_older_schema_and_serves_after_the_migration(
     database_url: str, amqp_url: str
 ) -> None:
-    hash_of_ours = await _value(
+    hash_of_ours = await value_in(
         database_url, "SELECT obj_description('turnstile'::regnamespace, 'pg_namespace')"
     )
-    newest = await _value(database_url, "SELECT version_num FROM alembic_version")
+    newest = await value_in(database_url, "SELECT version_num FROM alembic_version")
     older = "COMMENT ON SCHEMA turnstile IS 'another'; UPDATE alembic_version SET version_num = '0001'"
     await _execute(database_url, older)
     async with running(database_url, amqp_url, executors=0, workers=0) as system:

@@ -13,12 +13,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import httpx
 import pytest
 
 from tests.support.environment import ACTIONS, repaired_counters
-from tests.support.history import History, history_of
+from tests.support.history import History, history_of, value_in
 from tests.support.previous_release import ACTIONS as PREVIOUS_ACTIONS
 from tests.support.previous_release import MissingHistory, PreviousSystem, unpack
 from tests.support.processes import FAST, System
@@ -92,14 +91,6 @@ async def _use_what_is_new(system: System) -> None:
         assert submitted.status_code == 202, submitted.text
 
 
-async def _value(url: str, query: str) -> object:
-    connection = await asyncpg.connect(url)
-    try:
-        return await connection.fetchval(query)
-    finally:
-        await connection.close()
-
-
 @pytest.mark.timeout(180)
 async def test_the_previous_release_is_replaced_under_load_and_nothing_is_lost_or_run_twice(
     empty_database_url: str, amqp_url: str, release: Path, tmp_path: Path
@@ -114,13 +105,13 @@ async def test_the_previous_release_is_replaced_under_load_and_nothing_is_lost_o
             await client.submit_fast(40)
             running = "SELECT count(*) = 1 FROM execution e JOIN action a ON a.id = e.action_id"
             running += " WHERE a.ref = 'gate' AND e.status = 'running'"
-            await until(lambda: _value(empty_database_url, running), "an execution runs")
+            await until(lambda: value_in(empty_database_url, running), "an execution runs")
 
             # Step 1: no executor reads the tables that the migration changes. Requests wait in the broker.
             for executor in old.executors:
                 assert await executor.stop() == 0
             await client.until_confirmed(20)
-            assert await _value(empty_database_url, "SELECT version_num FROM alembic_version") == "0011"
+            assert await value_in(empty_database_url, "SELECT version_num FROM alembic_version") == "0011"
             await migrate(empty_database_url)
 
             # Step 2: executors of this release, with workers of the previous one.

@@ -28,3 +28,13 @@ async def other(database_url: str, protocol: Protocol) -> AsyncIterator[Protocol
     await protocol.register(OTHER_WORKER)
     async with connected(database_url) as session:
         yield session
+
+
+@pytest.fixture
+async def old_snapshot(other: Protocol) -> AsyncIterator[None]:
+    """A reader that began before everything, as a backup does."""
+    transaction = other.connection.transaction(isolation="repeatable_read", readonly=True)
+    await transaction.start()
+    await other.column("SELECT count(*) FROM action")
+    yield
+    await transaction.rollback()

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from tests.support.served import Served
 from turnstile.common.database import Database
 from turnstile.executor.callers import Caller
 from turnstile.executor.definitions import ResourceDefinition
@@ -48,6 +49,13 @@ async def grant_all(database: Database) -> list[int]:
     )
     assert row is not None
     return list(row["ids"])
+
+
+async def submit_and_grant(api: Served, ref: str, count: int = 1, **fields: Any) -> list[int]:
+    """Submit such executions over HTTP, then let everything pass that can; return their ids."""
+    ids = await api.submit_many(ref, count, **fields)
+    await grant_all(api.database)
+    return ids
 
 
 async def advance(database: Database) -> None:

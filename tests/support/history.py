@@ -116,6 +116,15 @@ async def history_of(database_url: str) -> AsyncIterator[History]:
             await history.close()
 
 
+async def value_in(database_url: str, query: str) -> Any:
+    """Return one value of a database, over a connection of its own."""
+    connection = await asyncpg.connect(database_url)
+    try:
+        return await connection.fetchval(query)
+    finally:
+        await connection.close()
+
+
 async def faults_in(database_url: str) -> list[str]:
     """Return the violations that `executor audit` finds in a database."""
     async with _auditing(database_url) as auditor:

@@ -79,6 +79,12 @@ class Served:
         )
         assert verdict == "claimed"
 
+    async def run(self, execution_id: int) -> None:
+        """Let a granted execution complete and free its slot."""
+        await self.claim(execution_id)
+        await self.finish(execution_id)
+        await self.settle(execution_id)
+
     async def finish(
         self, execution_id: int, attempt: int = 1, *, status: str = "completed", result: str | None = None
     ) -> None:

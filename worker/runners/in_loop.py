@@ -156,7 +156,7 @@ class InLoopRunner:
         catcher = OutcomeCatcher(result_bytes_max=self._limits.result_bytes_max, write_log=log.write_line)
         with catcher:
             arguments = parameters_of(function).read(
-                call.parameters_json, lambda: _context(call, log, self._state)
+                call.parameters_json, lambda: context_of(call, log, self._state)
             )
             catcher.returned(await function(**arguments))
         task = asyncio.current_task()
@@ -174,7 +174,8 @@ def _started(run: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
     return asyncio.create_task(run, name=name)
 
 
-def _context(call: Call, log: LogTail, state: SimpleNamespace | None) -> Context:
+def context_of(call: Call, log: LogTail, state: SimpleNamespace | None) -> Context:
+    """Return what the action of this call sees of its attempt."""
     return Context(
         call,
         state=state,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.gates import grant_all, put_resource, use
+from tests.support.gates import grant_all, put_resource, submit_and_grant, use
 from tests.support.served import Served
 
 RUN_SECONDS = 10
@@ -36,20 +36,8 @@ async def past(api: Served, ref: str, *gates: str, **fields: Any) -> None:
     """Give an action 50 runs of 10 s, which passed these gates."""
     (first,) = await api.submit_many(ref, 1, **fields)
     await grant_all(api.database)
-    await run(api, first)
+    await api.run(first)
     await api.database.fetch(HISTORY, ref, json.dumps(["queue", *gates]))
-
-
-async def run(api: Served, execution_id: int) -> None:
-    await api.claim(execution_id)
-    await api.finish(execution_id)
-    await api.settle(execution_id)
-
-
-async def submit(api: Served, ref: str, count: int = 1, **fields: Any) -> list[int]:
-    ids = await api.submit_many(ref, count, **fields)
-    await grant_all(api.database)
-    return ids
 
 
 async def expected(api: Served, execution_id: int) -> tuple[float, float] | None:
@@ -73,7 +61,7 @@ async def test_at_a_resource_the_start_follows_from_the_held_units_and_the_posit
     await api.define("a.b")
     await use(api.database, "a.b", ("cad", 2))
     await past(api, "a.b", "resource cad")
-    ids = await submit(api, "a.b", 7)
+    ids = await submit_and_grant(api, "a.b", 7)
     # Two at once, and two rounds of 10 s for four of five.
     for position, execution_id in enumerate(ids[2:], start=1):
         assert await is_near(api, execution_id, (position + 1) // 2 * RUN_SECONDS)
@@ -86,10 +74,10 @@ async def test_at_a_resource_the_units_of_other_actions_count(api: Served) -> No
         await use(api.database, ref, ("cad", units))
     await past(api, "heavy", "resource cad")
     await past(api, "light", "resource cad")
-    await submit(api, "heavy")
-    (heavy,) = await submit(api, "heavy")
-    (light,) = await submit(api, "light")
-    (new,) = await submit(api, "heavy")
+    await submit_and_grant(api, "heavy")
+    (heavy,) = await submit_and_grant(api, "heavy")
+    (light,) = await submit_and_grant(api, "light")
+    (new,) = await submit_and_grant(api, "heavy")
     assert await is_near(api, heavy, RUN_SECONDS)
     assert await is_near(api, light, 2 * RUN_SECONDS)
     found = await expected(api, new)
@@ -98,7 +86,7 @@ async def test_at_a_resource_the_units_of_other_actions_count(api: Served) -> No
     # An action that has never run waits behind the runs of others.
     await api.define("first")
     await use(api.database, "first", ("cad", 4))
-    (first,) = await submit(api, "first")
+    (first,) = await submit_and_grant(api, "first")
     assert await expected(api, first) is not None
 
 
@@ -106,7 +94,7 @@ async def test_at_a_total_the_runs_of_all_keys_count(api: Served) -> None:
     await api.define("a.b", concurrency_key="/k", max_concurrent=1)
     await use(api.database, "a.b", max_concurrent_total=2)
     await past(api, "a.b", "total", parameters={"k": "x"})
-    ids = [(await submit(api, "a.b", parameters={"k": key}))[0] for key in "uvwxyz"]
+    ids = [(await submit_and_grant(api, "a.b", parameters={"k": key}))[0] for key in "uvwxyz"]
     for position, execution_id in enumerate(ids[2:], start=1):
         assert await is_near(api, execution_id, (position + 1) // 2 * RUN_SECONDS)
 
@@ -117,8 +105,8 @@ async def test_at_a_fair_gate_the_position_follows_the_turns(api: Served) -> Non
         await api.define(ref)
         await use(api.database, ref, "cad")
         await past(api, ref, "resource cad")
-    _, *rest = await submit(api, "a.b", 4)
-    (other,) = await submit(api, "c.d")
+    _, *rest = await submit_and_grant(api, "a.b", 4)
+    (other,) = await submit_and_grant(api, "c.d")
     shown = await api.get(f"/executions/{other}")
     assert shown["waiting_on"]["position"] < len(rest) + 1
     assert await is_near(api, other, shown["waiting_on"]["position"] * RUN_SECONDS)
@@ -129,7 +117,7 @@ async def test_in_the_queue_of_a_gated_action_the_waits_at_its_gates_count(api: 
     await api.define("a.b", max_concurrent=1)
     await use(api.database, "a.b", "cad")
     await past(api, "a.b", "resource cad")
-    _, *waiting = await submit(api, "a.b", 4)
+    _, *waiting = await submit_and_grant(api, "a.b", 4)
     for position, execution_id in enumerate(waiting, start=1):
         assert await is_near(api, execution_id, position * RUN_SECONDS)
     # Each run waited 10 s more at the resource.
@@ -147,14 +135,14 @@ async def test_a_delayed_execution_of_a_gated_action_starts_after_it_is_due(api:
     await use(api.database, "a.b", "cad")
     await past(api, "a.b", "resource cad")
     run_at = (datetime.now(UTC) + timedelta(seconds=100)).isoformat()
-    (delayed,) = await submit(api, "a.b", run_at=run_at)
+    (delayed,) = await submit_and_grant(api, "a.b", run_at=run_at)
     assert await is_near(api, delayed, 101)
 
 
 async def test_at_a_rate_the_start_is_that_of_the_position(api: Served) -> None:
     await api.define("a.b")
     await use(api.database, "a.b", rate_starts=2, rate_per_seconds=60.0)
-    ids = await submit(api, "a.b", 7)
+    ids = await submit_and_grant(api, "a.b", 7)
     # The first start was 20 s ago, the second just now: free again in 40 and 60 s.
     await api.database.fetch(
         "UPDATE rate_start SET granted_at = granted_at - interval '20 s' WHERE number = 1"
@@ -171,8 +159,8 @@ async def test_at_a_shared_rate_others_may_take_turns(api: Served) -> None:
     for ref in ("a.b", "c.d"):
         await api.define(ref)
         await use(api.database, ref, "partner")
-    _, own = await submit(api, "a.b", 2)
-    others = await submit(api, "c.d", 5)
+    _, own = await submit_and_grant(api, "a.b", 2)
+    others = await submit_and_grant(api, "c.d", 5)
     found = await expected(api, own)
     assert found is not None
     assert 58 < found[0] <= 60
@@ -188,7 +176,7 @@ async def test_the_rate_that_is_free_last_decides(api: Served) -> None:
     await put_resource(api.database, "partner", None, rate={"starts": 1, "per": 300})
     await api.define("a.b")
     await use(api.database, "a.b", "partner", rate_starts=1, rate_per_seconds=60.0)
-    _, second, third = await submit(api, "a.b", 3)
+    _, second, third = await submit_and_grant(api, "a.b", 3)
     for execution_id, seconds in ((second, 300), (third, 600)):
         found = await expected(api, execution_id)
         assert found is not None
@@ -205,7 +193,7 @@ async def test_at_a_closed_gate_there_is_no_estimate(api: Served, hindrance: dic
     await api.define("a.b")
     await use(api.database, "a.b", ("cad", 2))
     await past(api, "a.b", "resource cad")
-    _, waiting = await submit(api, "a.b", 2)
+    _, waiting = await submit_and_grant(api, "a.b", 2)
     assert await expected(api, waiting) is not None
     await put_resource(api.database, "cad", **{"capacity": 2, **hindrance})
     assert await expected(api, waiting) is None
@@ -215,5 +203,5 @@ async def test_before_a_run_has_ended_there_is_no_estimate_at_a_resource(api: Se
     await put_resource(api.database, "cad", 1)
     await api.define("a.b")
     await use(api.database, "a.b", "cad")
-    _, waiting = await submit(api, "a.b", 2)
+    _, waiting = await submit_and_grant(api, "a.b", 2)
     assert await expected(api, waiting) is None

@@ -6,22 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.gates import admit_with_priority, advance, grant_all, put_resource, use
+from tests.support.gates import admit_with_priority, advance, put_resource, submit_and_grant, use
 from tests.support.served import Served
 from turnstile.executor.api.paging import cursor_of
 from turnstile.executor.sql import query
-
-
-async def submit(api: Served, ref: str, count: int = 1, **fields: Any) -> list[int]:
-    ids = await api.submit_many(ref, count, **fields)
-    await grant_all(api.database)
-    return ids
-
-
-async def run(api: Served, execution_id: int) -> None:
-    await api.claim(execution_id)
-    await api.finish(execution_id)
-    await api.settle(execution_id)
 
 
 async def waiting_on(api: Served, execution_id: int) -> dict[str, Any]:
@@ -37,7 +25,7 @@ async def test_a_resource_names_units_holders_and_position(api: Served) -> None:
     await api.register_worker()
     await put_resource(api.database, "autocad", 5)
     await gated(api, ("autocad", 2))
-    ids = await submit(api, "a.b", 5)
+    ids = await submit_and_grant(api, "a.b", 5)
     for position, execution_id in enumerate(ids[2:], start=1):
         shown = await api.get(f"/executions/{execution_id}")
         assert (shown["status"], shown["position"], shown["queue_length"]) == ("queued", None, None)
@@ -46,7 +34,7 @@ async def test_a_resource_names_units_holders_and_position(api: Served) -> None:
             "position": position, "position_of": "gate", "waiting": 3,
             "holders": [{"id": ids[0], "units": 2}, {"id": ids[1], "units": 2}], "reason": "resource",
         }  # fmt: skip
-    await run(api, ids[0])
+    await api.run(ids[0])
     assert (await api.get(f"/executions/{ids[2]}"))["status"] == "scheduled"
     assert (await waiting_on(api, ids[3]))["position"] == 1
 
@@ -54,8 +42,8 @@ async def test_a_resource_names_units_holders_and_position(api: Served) -> None:
 async def test_a_total_counts_over_all_keys(api: Served) -> None:
     await api.define("a.b", concurrency_key="/k", max_concurrent=1)
     await use(api.database, "a.b", max_concurrent_total=2)
-    first, second, third = [(await submit(api, "a.b", parameters={"k": key}))[0] for key in "xyz"]
-    (behind,) = await submit(api, "a.b", parameters={"k": "z"})
+    first, second, third = [(await submit_and_grant(api, "a.b", parameters={"k": key}))[0] for key in "xyz"]
+    (behind,) = await submit_and_grant(api, "a.b", parameters={"k": "z"})
     shown = await waiting_on(api, third)
     assert (shown["reason"], shown["gate"], shown["units"], shown["free"]) == ("total", "total", 1, 0)
     assert shown["holders"] == [{"id": first, "units": 1}, {"id": second, "units": 1}]
@@ -83,7 +71,7 @@ async def test_a_closed_gate_is_named_by_what_waits_in_its_queue(
     await put_resource(api.database, "first", 1)
     await put_resource(api.database, "later", 4)
     await gated(api, "first", ("later", 2))
-    ids = await submit(api, "a.b", 3)
+    ids = await submit_and_grant(api, "a.b", 3)
     await put_resource(api.database, "later", **change)
     for position, execution_id in enumerate(ids[1:], start=1):
         shown = await api.get(f"/executions/{execution_id}")
@@ -100,7 +88,7 @@ async def test_a_closed_gate_is_named_by_what_waits_in_its_queue(
 async def test_a_rate_names_the_time_of_the_next_start(api: Served) -> None:
     await put_resource(api.database, "partner", 10, rate={"starts": 2, "per": 3600})
     await gated(api, "partner", rate_starts=5, rate_per_seconds=60.0)
-    ids = await submit(api, "a.b", 4)
+    ids = await submit_and_grant(api, "a.b", 4)
     started = datetime.fromisoformat((await api.get(f"/executions/{ids[0]}"))["scheduled_at"])
     for position, execution_id in enumerate(ids[2:], start=1):
         on = await waiting_on(api, execution_id)
@@ -118,9 +106,13 @@ async def test_the_position_at_a_fair_gate_is_the_order_in_which_executions_pass
     for ref, units, weight in (("a.a", 1, 1), ("a.b", 2, 3), ("a.c", 1, 2)):
         await api.define(ref)
         await use(api.database, ref, ("shared", units), weights=[weight])
-    held = await submit(api, "a.a", 3)
-    waiting = [*await submit(api, "a.a", 4), *await submit(api, "a.b", 5), *await submit(api, "a.c", 4)]
-    waiting += await submit(api, "a.a", 2)
+    held = await submit_and_grant(api, "a.a", 3)
+    waiting = [
+        *await submit_and_grant(api, "a.a", 4),
+        *await submit_and_grant(api, "a.b", 5),
+        *await submit_and_grant(api, "a.c", 4),
+    ]
+    waiting += await submit_and_grant(api, "a.a", 2)
     expected = await order_at(api, waiting)
     listed = await api.get("/resources/shared/queue", limit=100)
     assert [item["id"] for item in listed["items"]] == expected
@@ -129,7 +121,7 @@ async def test_the_position_at_a_fair_gate_is_the_order_in_which_executions_pass
     passed: list[int] = []
     running = [*held]
     while len(passed) < len(waiting):
-        await run(api, running.pop(0))
+        await api.run(running.pop(0))
         before = [*passed, *running]
         started = [
             row["execution_id"]
@@ -169,7 +161,7 @@ async def test_an_urgent_execution_is_first_at_every_gate(api: Served) -> None:
         ref = f"a.{name}"
         await api.define(ref)
         await use(api.database, ref, name)
-        first, second, third = await submit(api, ref, 3)
+        first, second, third = await submit_and_grant(api, ref, 3)
         urgent = await admit_with_priority(api.database, ref, 1)
         late = await admit_with_priority(api.database, ref, 5)
         assert await order_at(api, [second, third, urgent, late]) == [urgent, second, third, late]
@@ -199,8 +191,8 @@ async def test_the_gates_are_kept_from_the_queue_to_the_end(api: Served) -> None
     await gated(api, "first", ("then", 1))
     await api.define("a.c")
     await use(api.database, "a.c", "then")
-    (blocker,) = await submit(api, "a.c")
-    one, other = await submit(api, "a.b", 2)
+    (blocker,) = await submit_and_grant(api, "a.c")
+    one, other = await submit_and_grant(api, "a.b", 2)
     steps = (await api.get(f"/executions/{one}"))["gates"]
     assert [(step["gate"], step["passed_at"] is None) for step in steps] == [
         ("queue", False), ("resource first", False), ("resource then", True)
@@ -211,11 +203,11 @@ async def test_the_gates_are_kept_from_the_queue_to_the_end(api: Served) -> None
     assert (page["held"], page["held_waiting"], page["free"], page["waiting"]) == (1, 1, 0, 1)
     assert [(holder["id"], holder["status"]) for holder in page["holders"]] == [(one, "queued")]
     assert (await waiting_on(api, other))["holders"] == [{"id": one, "units": 1}]
-    await run(api, blocker)
+    await api.run(blocker)
     granted = (await api.get(f"/executions/{one}"))["gates"]
     assert granted[:2] == steps[:2]
     assert granted[2]["passed_at"] is not None
-    await run(api, one)
+    await api.run(one)
     assert (await api.get(f"/executions/{one}"))["gates"] == granted
 
 
@@ -225,8 +217,8 @@ async def test_the_gates_are_kept_of_executions_that_end_without_a_start(api: Se
     await put_resource(api.database, "then", 1, rank=2)
     await api.define("a.b", max_concurrent=2)
     await use(api.database, "a.b", ("first", 1), "then", weights=[1, 1])
-    ids = await submit(api, "a.b", 4)
-    late = (await submit(api, "a.b", run_at="2100-01-01T00:00:00Z"))[0]
+    ids = await submit_and_grant(api, "a.b", 4)
+    late = (await submit_and_grant(api, "a.b", run_at="2100-01-01T00:00:00Z"))[0]
     before = {each: (await api.get(f"/executions/{each}"))["gates"] for each in ids}
     assert [[step["passed_at"] is not None for step in before[each]] for each in ids] == [
         [True, True, True], [True, True, False], [False], [False]
@@ -257,9 +249,9 @@ async def test_the_gates_are_kept_of_executions_that_end_without_a_start(api: Se
 async def test_the_gates_are_kept_of_executions_that_end_with_their_action(api: Served) -> None:
     await put_resource(api.database, "r", 1)
     await gated(api, "r", ref="other")
-    await submit(api, "other")
+    await submit_and_grant(api, "other")
     await gated(api, "r")
-    (waiting,) = await submit(api, "a.b")
+    (waiting,) = await submit_and_grant(api, "a.b")
     before = (await api.get(f"/executions/{waiting}"))["gates"]
     assert [(step["gate"], step["passed_at"] is None) for step in before] == [
         ("queue", False), ("resource r", True)
@@ -274,7 +266,7 @@ async def test_the_gates_are_kept_of_a_run_that_the_watchdog_ends(api: Served) -
     await api.register_worker()
     await put_resource(api.database, "r", 1)
     await gated(api, "r")
-    (execution_id,) = await submit(api, "a.b")
+    (execution_id,) = await submit_and_grant(api, "a.b")
     await api.claim(execution_id)
     before = (await api.get(f"/executions/{execution_id}"))["gates"]
     await api.database.fetch("UPDATE slot SET overdue_at = now() - interval '1 minute', cancels_sent = 9")
@@ -288,10 +280,10 @@ async def test_the_list_has_the_gates_of_what_has_ended_and_passed_gates(api: Se
     await put_resource(api.database, "r", 2)
     await gated(api, "r")
     await api.define("plain")
-    (plain,) = await submit(api, "plain")
-    one, running = await submit(api, "a.b", 2)
-    await run(api, one)
-    await run(api, plain)
+    (plain,) = await submit_and_grant(api, "plain")
+    one, running = await submit_and_grant(api, "a.b", 2)
+    await api.run(one)
+    await api.run(plain)
     listed = {item["id"]: item for item in (await api.get("/executions"))["items"]}
     assert listed[one]["gates"] == (await api.get(f"/executions/{one}"))["gates"] != []
     assert not any("gates" in listed[each] for each in (plain, running))
@@ -301,7 +293,7 @@ async def test_an_execution_before_its_queue_shows_the_queue_only(api: Served) -
     await put_resource(api.database, "r", 1)
     await api.define("a.b", max_concurrent=1)
     await use(api.database, "a.b", "r")
-    first, second = await submit(api, "a.b", 2)
+    first, second = await submit_and_grant(api, "a.b", 2)
     (step,) = (await api.get(f"/executions/{second}"))["gates"]
     assert (step["gate"], step["units"], step["passed_at"]) == ("queue", 1, None)
     assert [step["gate"] for step in (await api.get(f"/executions/{first}"))["gates"]] == [
@@ -314,14 +306,14 @@ async def test_a_plain_action_shows_nothing_of_gates(api: Served) -> None:
     await put_resource(api.database, "r", 1)
     await gated(api, "r")
     await api.define("plain")
-    (plain,) = await submit(api, "plain")
+    (plain,) = await submit_and_grant(api, "plain")
     assert "gates" not in await api.get(f"/executions/{plain}")
 
 
 async def test_what_leaves_a_changed_route_is_explained_until_it_has_left(api: Served) -> None:
     await put_resource(api.database, "r", 1)
     await gated(api, "r")
-    ids = await submit(api, "a.b", 2)
+    ids = await submit_and_grant(api, "a.b", 2)
     await api.database.fetch("UPDATE action SET uses = '[]'")
     await api.database.fetch("SELECT turnstile.reroute(ARRAY(SELECT id FROM action))")
     assert (await waiting_on(api, ids[1]))["gate"] == "resource r"
@@ -339,7 +331,7 @@ async def test_the_gauges_show_resources_and_count_what_waits_at_gates(api: Serv
     await put_resource(api.database, "then", 1, rank=2)
     await put_resource(api.database, "unlimited", None)
     await gated(api, "first", "then", "unlimited")
-    await submit(api, "a.b", 5)
+    await submit_and_grant(api, "a.b", 5)
     shown = (await api.http.get("/metrics")).text
     for line in (
         'turnstile_resource_held{resource="first"} 3',
@@ -361,8 +353,8 @@ async def test_the_dashboard_sees_what_passes_a_later_gate(api: Served) -> None:
     await put_resource(api.database, "r", 1)
     for ref in ("a.b", "a.c"):
         await gated(api, "r", ref=ref)
-    (first,) = await submit(api, "a.b")
-    await submit(api, "a.c", 2)
+    (first,) = await submit_and_grant(api, "a.b")
+    await submit_and_grant(api, "a.c", 2)
 
     async def counted(since: datetime | None) -> dict[str, tuple[int, int]]:
         rows = await api.database.fetch(query("dashboard_queues"), since, 100)

@@ -1,6 +1,6 @@
 """A snapshot that stays open elsewhere makes no statement dearer, however much has run since (P15)."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from statistics import median
 
@@ -20,16 +20,6 @@ _MOVE_NOW = "SELECT turnstile.move_slot_window(0, 0)"
 _MOVE_DUE = "SELECT turnstile.move_due_window(0)"
 _MOVE_DUE_NOW = "SELECT turnstile.move_due_window(0, 0)"
 _LATER = datetime(2100, 1, 1, tzinfo=UTC)
-
-
-@pytest.fixture
-async def old_snapshot(other: Protocol) -> AsyncIterator[None]:
-    """A reader that began before everything, as a backup does."""
-    transaction = other.connection.transaction(isolation="repeatable_read", readonly=True)
-    await transaction.start()
-    await other.column("SELECT count(*) FROM action")
-    yield
-    await transaction.rollback()
 
 
 async def _turn(protocol: Protocol) -> dict[str, int]:

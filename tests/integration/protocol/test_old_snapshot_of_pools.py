@@ -1,6 +1,6 @@
 """A snapshot that stays open elsewhere makes no decision about places dearer (P15)."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from statistics import median
 
 import pytest
@@ -21,16 +21,6 @@ SELECT turnstile.refresh_pools(
      WHERE w.stopped_at IS NULL),
     '{}', '{}', false)
 """
-
-
-@pytest.fixture
-async def old_snapshot(other: Protocol) -> AsyncIterator[None]:
-    """A reader that began before everything, as a backup does."""
-    transaction = other.connection.transaction(isolation="repeatable_read", readonly=True)
-    await transaction.start()
-    await other.column("SELECT count(*) FROM action")
-    yield
-    await transaction.rollback()
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """`turnstile.submit`: what it refuses, the order of commits, one admission each, its cost (P2, P5, P15)."""
 
 import json
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -119,16 +118,6 @@ async def test_two_executors_admit_it_once(protocol: Protocol, other: Protocol) 
     assert [type(verdict) for verdict in first] == [Accepted] * 3
     assert await protocol.column("SELECT delivery_key FROM execution ORDER BY id") == request_ids
     assert await line(protocol) == []
-
-
-@pytest.fixture
-async def old_snapshot(other: Protocol) -> AsyncIterator[None]:
-    """A reader that began before everything, as a backup does."""
-    transaction = other.connection.transaction(isolation="repeatable_read", readonly=True)
-    await transaction.start()
-    await other.column("SELECT count(*) FROM action")
-    yield
-    await transaction.rollback()
 
 
 async def test_an_old_snapshot_makes_neither_the_call_nor_a_poll_dearer(

@@ -1,6 +1,5 @@
 """Sweeps read the deliveries of a receiver from a bound on: none is lost, nothing settled is read (P15)."""
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
@@ -19,15 +18,6 @@ _BATCHES, _BATCH = 6, 400
 @pytest.fixture(autouse=True)
 async def action(protocol: Protocol) -> None:
     await protocol.put("a")
-
-
-@pytest.fixture
-async def old_snapshot(other: Protocol) -> AsyncIterator[None]:
-    transaction = other.connection.transaction(isolation="repeatable_read", readonly=True)
-    await transaction.start()
-    await other.column("SELECT count(*) FROM action")
-    yield
-    await transaction.rollback()
 
 
 async def _raise(protocol: Protocol, *, is_waiting: bool = False) -> None:

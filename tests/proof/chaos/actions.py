@@ -5,14 +5,14 @@ Each logs its start, and that it runs, in the run log.
 
 import sys
 
-from tests.proof.history.run_log import log_while_blocking, log_while_running
+from tests.proof.history.run_log import log_while_blocking, logged_run
 from turnstile.worker import Context, TemporaryError, action, command_action
 
 
 @action("chaos.one", max_concurrent=1, max_reclaims=1000)
 async def one(context: Context, seconds: float) -> int:
     """Run alone, in the event loop."""
-    return await _recorded(context, seconds)
+    return await logged_run(context, seconds)
 
 
 @action("chaos.two", max_concurrent=2, max_reclaims=1000)
@@ -36,7 +36,7 @@ def long(context: Context, seconds: float) -> int:
 )
 async def seven(context: Context, seconds: float, failures: int = 0) -> int:
     """Fail in the first `failures` attempts."""
-    result = await _recorded(context, seconds)
+    result = await logged_run(context, seconds)
     if context.attempt <= failures:
         raise TemporaryError("planned", delay=0.2)
     return result
@@ -45,13 +45,13 @@ async def seven(context: Context, seconds: float, failures: int = 0) -> int:
 @action("chaos.free", max_reclaims=1)
 async def free(context: Context, seconds: float) -> int:
     """Run without a limit; abandoned when its worker is lost twice."""
-    return await _recorded(context, seconds)
+    return await logged_run(context, seconds)
 
 
 @action("chaos.keyed", max_concurrent=1, concurrency_key="/customer", max_reclaims=1000)
 async def keyed(context: Context, customer: int, seconds: float) -> int:
     """Run alone among those of the same customer."""
-    return await _recorded(context, seconds)
+    return await logged_run(context, seconds)
 
 
 command = command_action(
@@ -65,13 +65,13 @@ command = command_action(
 @action("chaos.heavy", max_reclaims=1000)
 async def heavy(context: Context, seconds: float) -> int:
     """Run with most units of a resource."""
-    return await _recorded(context, seconds)
+    return await logged_run(context, seconds)
 
 
 @action("chaos.light", max_reclaims=1000)
 async def light(context: Context, seconds: float) -> int:
     """Run with one unit of each of two resources."""
-    return await _recorded(context, seconds)
+    return await logged_run(context, seconds)
 
 
 @action("chaos.shared", max_reclaims=1000)
@@ -83,12 +83,7 @@ def shared(context: Context, seconds: float) -> int:
 @action("chaos.mail", max_reclaims=1000, retry={"max_attempts": 3, "delay": "200ms", "factor": 1})
 async def mail(context: Context, seconds: float) -> int:
     """Run with a limit of starts; fail in the first attempt, sometimes."""
-    result = await _recorded(context, seconds)
+    result = await logged_run(context, seconds)
     if context.attempt == 1 and context.execution_id % 7 == 0:
         raise TemporaryError("planned", delay=0.2)
     return result
-
-
-async def _recorded(context: Context, seconds: float) -> int:
-    await log_while_running(context.execution_id, context.attempt, seconds)
-    return context.execution_id

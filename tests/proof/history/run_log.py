@@ -11,9 +11,12 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tests.proof.history.recording import Run
+
+if TYPE_CHECKING:
+    from turnstile.worker import Context
 
 RUN_LOG_VARIABLE: Final = "RUN_LOG"
 RUN_LOG: Final = "runs.jsonl"
@@ -45,6 +48,12 @@ async def log_while_running(execution_id: int, attempt: int, seconds: float) -> 
     for piece in _pieces(seconds):
         await asyncio.sleep(piece)
         log_run("stop", execution_id, attempt)
+
+
+async def logged_run(context: "Context", seconds: float) -> int:
+    """Run for this time in the event loop; return the execution."""
+    await log_while_running(context.execution_id, context.attempt, seconds)
+    return context.execution_id
 
 
 def log_while_blocking(execution_id: int, attempt: int, seconds: float) -> None:

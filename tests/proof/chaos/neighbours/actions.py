@@ -6,31 +6,26 @@ neighbour is to occupy all workers.
 
 from typing import Any
 
-from tests.proof.history.run_log import log_while_blocking, log_while_running
+from tests.proof.history.run_log import log_while_blocking, logged_run
 from turnstile.worker import Context, action
-
-
-async def _run(context: Context, seconds: float) -> int:
-    await log_while_running(context.execution_id, context.attempt, seconds)
-    return context.execution_id
 
 
 @action("steady.free")
 async def free(context: Context, seconds: float) -> int:
     """Run without a limit."""
-    return await _run(context, seconds)
+    return await logged_run(context, seconds)
 
 
 @action("steady.seven", max_concurrent=7)
 async def seven(context: Context, seconds: float) -> int:
     """Run beside six others."""
-    return await _run(context, seconds)
+    return await logged_run(context, seconds)
 
 
 @action("steady.keyed", max_concurrent=2, concurrency_key="/customer")
 async def keyed(context: Context, customer: int, seconds: float) -> int:
     """Run beside one other of the same customer."""
-    return await _run(context, seconds)
+    return await logged_run(context, seconds)
 
 
 @action("steady.child", max_concurrent=3)
@@ -43,46 +38,46 @@ def child(context: Context, seconds: float) -> int:
 @action("neighbour.reply", max_concurrent=2)
 async def reply(context: Context) -> int:
     """Run at once; the answer to its request disturbs."""
-    return await _run(context, 0.0)
+    return await logged_run(context, 0.0)
 
 
 @action("neighbour.huge", max_concurrent=1)
 async def huge(context: Context, content: Any) -> int:
     """Take large parameters and do nothing."""
-    return await _run(context, 0.0)
+    return await logged_run(context, 0.0)
 
 
 @action("neighbour.locked", max_concurrent=1)
 async def locked(context: Context, seconds: float) -> int:
     """Run alone; the neighbour locks a row of it."""
-    return await _run(context, seconds)
+    return await logged_run(context, seconds)
 
 
 @action("neighbour.locked-keyed", max_concurrent=1, concurrency_key="/key")
 async def locked_keyed(context: Context, key: str, seconds: float) -> int:
     """Run alone among those of its key; the neighbour locks the action's row."""
-    return await _run(context, seconds)
+    return await logged_run(context, seconds)
 
 
 @action("neighbour.full", max_concurrent=1, max_queued=10, when_full="reject")
 async def full(context: Context, seconds: float) -> int:
     """Run alone, and let ten wait."""
-    return await _run(context, seconds)
+    return await logged_run(context, seconds)
 
 
 @action("neighbour.keyed", max_concurrent=1, concurrency_key="/key", pool="crowd")
 async def keyed_once(context: Context, key: str) -> int:
     """Run for a key that is used once."""
-    return await _run(context, 0.0)
+    return await logged_run(context, 0.0)
 
 
 @action("neighbour.callback", pool="crowd")
 async def callback(context: Context) -> int:
     """Run at once; the receiver of its webhook never answers."""
-    return await _run(context, 0.0)
+    return await logged_run(context, 0.0)
 
 
 @action("neighbour.replaced", pool="replaced")
 async def replaced(context: Context) -> int:
     """Run in a pool whose queue the neighbour replaces."""
-    return await _run(context, 0.0)
+    return await logged_run(context, 0.0)
