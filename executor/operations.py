@@ -5,8 +5,8 @@ in the background: the rows are committed, and the watchdog republishes what is 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
@@ -17,7 +17,7 @@ from turnstile.common.batcher import Batcher
 from turnstile.common.broker.message import Outgoing
 from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.database import Database
-from turnstile.common.domain.errors import Unavailable
+from turnstile.common.domain.errors import Overloaded, Unavailable
 from turnstile.common.domain.identifiers import ExecutionId
 from turnstile.common.domain.states import Status
 from turnstile.common.messages import CancelRequested, Error
@@ -45,7 +45,24 @@ BLOCKED_SECONDS: Final = 2.0
 """How long a submission waits for a queue that another session holds."""
 _DELETED: Final = "its action was deleted"
 _BLOCKED_MAX: Final = 1000
+_RETRY_BATCH_MAX: Final = 100
 _PAUSE_SECONDS: Final = 0.1
+_ANSWER_TIMEOUT_SECONDS: Final = 30.0
+_UNKNOWN: Final = "all or part of it may be done: check, or repeat it with the same idempotency key"
+
+
+@asynccontextmanager
+async def answer_deadline() -> AsyncIterator[None]:
+    """Bound a change; raises Unavailable, which says whether the change may be done."""
+    try:
+        async with asyncio.timeout(_ANSWER_TIMEOUT_SECONDS):
+            yield
+    except TimeoutError:
+        raise Unavailable(f"no answer in time; {_UNKNOWN}") from None
+    except Overloaded as error:
+        raise Overloaded(f"{error}; nothing was done, repeat it later") from error
+    except Unavailable as error:
+        raise Unavailable(f"{error}; {_UNKNOWN}") from error
 
 
 class Operations:
@@ -135,16 +152,22 @@ class Operations:
         changed_by: Caller,
     ) -> list[Retried]:
         """Request ended executions again, each under a key or None; one result each, in that order."""
-        retried, grants = await self._queue_manager.retry(
-            requests, traceparent=traceparent, changed_by=changed_by
-        )
-        self._dispatcher.announce_admitted(
-            (one.action_ref, one.verdict)
-            for one in retried
-            if one.action_ref is not None and isinstance(one.verdict, Accepted) and not one.verdict.duplicate
-        )
-        self._dispatcher.dispatch_in_background(grants)
-        return retried
+        results: list[Retried] = []
+        # In batches: each copies documents and holds the locks of its queues.
+        for start in range(0, len(requests), _RETRY_BATCH_MAX):
+            retried, grants = await self._queue_manager.retry(
+                requests[start : start + _RETRY_BATCH_MAX], traceparent=traceparent, changed_by=changed_by
+            )
+            self._dispatcher.announce_admitted(
+                (one.action_ref, one.verdict)
+                for one in retried
+                if one.action_ref is not None
+                and isinstance(one.verdict, Accepted)
+                and not one.verdict.duplicate
+            )
+            self._dispatcher.dispatch_in_background(grants)
+            results += retried
+        return results
 
     async def drain_worker(self, worker_id: str, changed_by: Caller) -> bool:
         """Request that a worker drains; False: there is no such live worker."""

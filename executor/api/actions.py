@@ -6,10 +6,8 @@ over all executors, so that no change undoes another. Requests may be conditiona
 of the change.
 """
 
-import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
@@ -19,10 +17,9 @@ from fastapi.openapi.models import Example
 from pydantic import BaseModel, Field
 
 from turnstile.common.action_definition import ActionDefinition
-from turnstile.common.database import REFUSED_BY_DATABASE, Database
+from turnstile.common.database import Database
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.fields import PRIORITIES, check_ref
-from turnstile.common.requests import read_model
 from turnstile.common.schemas import QueueStats
 from turnstile.executor.api.auth import CallerScope, CurrentCaller
 from turnstile.executor.api.bodies import DefinitionFields, JsonRoute, StrictModel
@@ -38,15 +35,14 @@ from turnstile.executor.api.paging import (
     invalid_cursor,
     next_cursor,
 )
-from turnstile.executor.api.problems import answer, answer_deadline, documented, problem
+from turnstile.executor.api.problems import answer, documented, problem
 from turnstile.executor.callers import Caller
+from turnstile.executor.definition_store import DELETED_WITH_MAX, ActionStore, unknown_action
 from turnstile.executor.operations import Operations
 from turnstile.executor.queries.reader import PLACE_ID_MAX, LineStart, Reader
 from turnstile.executor.queries.schemas import ActionDetail, ActionQueuePage, ChangeEntry, StoredAction
 from turnstile.executor.results import Deletion
 
-DELETED_WITH_MAX: Final = 10_000
-"""Most waiting executions that are cancelled with their action in one call."""
 _CURSOR: Final = "actions"
 _QUEUE_CURSOR: Final = "line"
 _CHANGES_CURSOR: Final = "changes"
@@ -144,6 +140,20 @@ class _ConditionalCaller:
     who: Caller
     if_match: str | None
 
+    def check(self, if_none_match: str | None = None) -> Callable[[StoredAction | None], None] | None:
+        """Return what raises Refusal if the stored action is not the one that the headers expect.
+
+        None: the headers expect nothing.
+        """
+        if self.if_match is None and if_none_match is None:
+            return None
+
+        def check(stored: StoredAction | None) -> None:
+            _check_match(self.if_match, stored)
+            _check_none_match(if_none_match, stored)
+
+        return check
+
 
 async def _conditional(who: CurrentCaller, if_match: IfMatch = None) -> _ConditionalCaller:
     return _ConditionalCaller(who=who, if_match=if_match)
@@ -152,97 +162,18 @@ async def _conditional(who: CurrentCaller, if_match: IfMatch = None) -> _Conditi
 ConditionalCaller = Annotated[_ConditionalCaller, Depends(_conditional)]
 
 
-class Definitions:
-    """Reads and writes definitions. Safe to share between tasks."""
-
-    def __init__(self, database: Database, operations: Operations, reader: Reader) -> None:
-        self._database = database
-        self._operations = operations
-        self._reader = reader
-        self._writing = asyncio.Lock()
-
-    async def read(self, ref: str) -> ActionDetail:
-        """Return an action; raises Refusal if it does not exist."""
-        found = await self._reader.action_detail(ref)
-        if found is None:
-            raise unknown_action(ref)
-        return found
-
-    async def put(
-        self,
-        ref: str,
-        given: Mapping[str, Any],
-        caller: _ConditionalCaller,
-        *,
-        if_none_match: str | None = None,
-    ) -> ActionDetail:
-        """Store a whole definition: absent fields get their defaults."""
-        if given.get("ref", ref) != ref:
-            raise Refusal(Code.INVALID_MESSAGE, f"ref: differs from the path; omit it, or send {ref!r}")
-        definition = read_model(ActionDefinition, {**given, "ref": ref})
-        async with answer_deadline(), self._one_at_a_time(ref):
-            if caller.if_match is not None or if_none_match is not None:
-                stored = await self._reader.action(ref)
-                _check_match(caller.if_match, stored)
-                _check_none_match(if_none_match, stored)
-            await self._store(definition, caller)
-            return await self.read(ref)
-
-    async def change(self, ref: str, given: Mapping[str, Any], caller: _ConditionalCaller) -> ActionDetail:
-        """Change some fields of a definition and keep the others."""
-        if given.get("ref", ref) != ref:
-            raise Refusal(Code.INVALID_MESSAGE, "ref: the name of an action never changes; omit it")
-        async with answer_deadline(), self._one_at_a_time(ref):
-            found = await self.read(ref)
-            _check_match(caller.if_match, found)
-            stored = found.model_dump(include=set(ActionDefinition.model_fields))
-            merged = {**stored, **given}
-            if isinstance(retry := given.get("retry"), Mapping):
-                merged["retry"] = {**stored["retry"], **retry}
-            await self._store(read_model(ActionDefinition, merged), caller)
-            return await self.read(ref)
-
-    async def delete(self, ref: str, caller: _ConditionalCaller, *, with_waiting: bool) -> Deletion:
-        """Delete an action, if none of its executions runs and, unless `with_waiting`, none waits.
-
-        The result shows whether it was deleted.
-        """
-        async with answer_deadline(), self._one_at_a_time(ref):
-            _check_match(caller.if_match, await self.read(ref))
-            cancel_max = DELETED_WITH_MAX if with_waiting else 0
-            deletion = await self._operations.delete_action(ref, cancel_max, caller.who)
-        if deletion is None:
-            raise unknown_action(ref)
-        return deletion
-
-    async def _store(self, definition: ActionDefinition, caller: _ConditionalCaller) -> None:
-        try:
-            await self._operations.put_actions([definition], caller.who)
-        except REFUSED_BY_DATABASE as error:
-            raise Refusal(Code.INVALID_MESSAGE, f"the database refuses it: {error}") from None
-
-    @asynccontextmanager
-    async def _one_at_a_time(self, ref: str) -> AsyncIterator[None]:
-        # The local lock comes first, so that this executor holds one connection at most while it waits.
-        async with self._writing, self._database.transaction() as connection:
-            await connection.execute(
-                "SELECT pg_advisory_xact_lock(hashtextextended('turnstile.action.' || $1, 0))", ref
-            )
-            yield
-
-
 def action_routes(database: Database, operations: Operations, reader: Reader) -> APIRouter:
     """Return the routes of actions."""
     routes = APIRouter(prefix="/actions", tags=["actions"], route_class=JsonRoute)
-    definitions = Definitions(database, operations, reader)
-    _add_reading_routes(routes, definitions, reader)
-    _add_changing_routes(routes, definitions)
-    _add_deleting_route(routes, definitions)
-    _add_queue_routes(routes, definitions, reader)
+    actions = ActionStore(database, operations, reader)
+    _add_reading_routes(routes, actions, reader)
+    _add_changing_routes(routes, actions)
+    _add_deleting_route(routes, actions)
+    _add_queue_routes(routes, actions, reader)
     return routes
 
 
-def _add_reading_routes(routes: APIRouter, definitions: Definitions, reader: Reader) -> None:
+def _add_reading_routes(routes: APIRouter, actions: ActionStore, reader: Reader) -> None:
     @routes.get("", summary="List actions by name", responses=documented(Code.UNKNOWN_FIELD))
     async def get_actions(query: Annotated[Paging, Query()], scope: CallerScope) -> Page[StoredAction]:
         after = None if query.cursor is None else cursor_parts(_CURSOR, query.cursor, count=1)[0]
@@ -262,7 +193,7 @@ def _add_reading_routes(routes: APIRouter, definitions: Definitions, reader: Rea
         response_model=ActionDetail,
     )
     async def get_action(ref: PossibleRef, response: Response, if_none_match: IfNoneMatch = None) -> Any:
-        action = await definitions.read(ref)
+        action = await actions.read(ref)
         if _is_unchanged(if_none_match, action):
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"ETag": etag_of(action)})
         return _tagged(action, response)
@@ -278,11 +209,11 @@ def _add_reading_routes(routes: APIRouter, definitions: Definitions, reader: Rea
         before_id = cursor_id(_CHANGES_CURSOR, query.cursor, first=ID_MAX)
         items, last = await reader.changes(ref, before_id=before_id, limit=query.limit)
         if not items and query.cursor is None:
-            await definitions.read(ref)
+            await actions.read(ref)
         return Page(items=items, next_cursor=next_cursor(_CHANGES_CURSOR, last))
 
 
-def _add_changing_routes(routes: APIRouter, definitions: Definitions) -> None:
+def _add_changing_routes(routes: APIRouter, actions: ActionStore) -> None:
     changes = documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE, Code.PRECONDITION_FAILED)
     switches = documented(Code.NOT_FOUND, Code.PRECONDITION_FAILED)
 
@@ -298,7 +229,7 @@ def _add_changing_routes(routes: APIRouter, definitions: Definitions) -> None:
         response: Response,
         if_none_match: IfNoneMatch = None,
     ) -> ActionDetail:
-        stored = await definitions.put(ref, fields.given, caller, if_none_match=if_none_match)
+        stored = await actions.put(ref, fields.given, caller.who, check=caller.check(if_none_match))
         return _tagged(stored, response)
 
     @routes.patch(
@@ -309,18 +240,22 @@ def _add_changing_routes(routes: APIRouter, definitions: Definitions) -> None:
     async def patch_action(
         ref: PossibleRef, fields: GivenFields, caller: ConditionalCaller, response: Response
     ) -> ActionDetail:
-        return _tagged(await definitions.change(ref, fields.given, caller), response)
+        return _tagged(await actions.change(ref, fields.given, caller.who, check=caller.check()), response)
 
     @routes.post("/{ref}/pause", summary="Admit, but grant no slots", responses={**_TAGGED, **switches})
     async def post_pause(ref: PossibleRef, caller: ConditionalCaller, response: Response) -> ActionDetail:
-        return _tagged(await definitions.change(ref, {"paused": True}, caller), response)
+        return _tagged(
+            await actions.change(ref, {"paused": True}, caller.who, check=caller.check()), response
+        )
 
     @routes.post("/{ref}/resume", summary="Grant slots again", responses={**_TAGGED, **switches})
     async def post_resume(ref: PossibleRef, caller: ConditionalCaller, response: Response) -> ActionDetail:
-        return _tagged(await definitions.change(ref, {"paused": False}, caller), response)
+        return _tagged(
+            await actions.change(ref, {"paused": False}, caller.who, check=caller.check()), response
+        )
 
 
-def _add_deleting_route(routes: APIRouter, definitions: Definitions) -> None:
+def _add_deleting_route(routes: APIRouter, actions: ActionStore) -> None:
     @routes.delete(
         "/{ref}",
         summary="Delete it, with or without executions that wait",
@@ -332,14 +267,14 @@ def _add_deleting_route(routes: APIRouter, definitions: Definitions) -> None:
         ref: PossibleRef, query: Annotated[DeletionParameters, Query()], caller: ConditionalCaller
     ) -> Any:
         with_waiting = query.waiting == "cancel"
-        deletion = await definitions.delete(ref, caller, with_waiting=with_waiting)
+        deletion = await actions.delete(ref, caller.who, with_waiting=with_waiting, check=caller.check())
         if deletion.deleted:
             return ActionDeleted(action_ref=ref, cancelled=len(deletion.ended))
         detail = _in_use(ref, deletion, with_waiting=with_waiting)
         return answer(problem(Code.IN_USE, detail, waiting=deletion.waiting, running=deletion.running))
 
 
-def _add_queue_routes(routes: APIRouter, definitions: Definitions, reader: Reader) -> None:
+def _add_queue_routes(routes: APIRouter, actions: ActionStore, reader: Reader) -> None:
     @routes.get(
         "/{ref}/queue-stats",
         summary="The state of its queues at one instant",
@@ -357,7 +292,7 @@ def _add_queue_routes(routes: APIRouter, definitions: Definitions, reader: Reade
         responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD),
     )
     async def get_queue(ref: PossibleRef, query: Annotated[QueueListing, Query()]) -> ActionQueuePage:
-        await definitions.read(ref)
+        await actions.read(ref)
         start = _line_start(query.cursor)
         shown, last = await reader.queue(
             ref, concurrency_key=query.concurrency_key, start=start, limit=query.limit
@@ -373,13 +308,6 @@ def _line_start(cursor: str | None) -> LineStart:
     if start.priority not in PRIORITIES or start.id > PLACE_ID_MAX:
         raise invalid_cursor()
     return start
-
-
-def unknown_action(ref: str) -> Refusal:
-    """Refuse a request about an action that does not exist."""
-    return Refusal(
-        Code.NOT_FOUND, f"ref: there is no action {ref[:200]!r}; PUT it, or start a worker that serves it"
-    )
 
 
 def _in_use(ref: str, deletion: Deletion, *, with_waiting: bool) -> str:

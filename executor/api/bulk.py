@@ -7,7 +7,7 @@ bounded number; its cursor leads to the rest.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Body, Header, Request
@@ -15,28 +15,32 @@ from fastapi.openapi.models import Example
 from pydantic import BaseModel, Field
 
 from turnstile.common.domain.errors import Code, Refusal
-from turnstile.common.domain.identifiers import ExecutionId
-from turnstile.common.domain.states import TERMINAL, Status, is_terminal
+from turnstile.common.domain.states import Status, is_terminal
 from turnstile.common.requests import json_text, read_traceparent
 from turnstile.executor.api.auth import CallerScope, CurrentCaller
 from turnstile.executor.api.bodies import InUtf8, JsonBody, JsonRoute
 from turnstile.executor.api.executions import FilterFields, Reason
 from turnstile.executor.api.paging import ID_MAX, cursor_id, cursor_ids, cursor_of, next_cursor
-from turnstile.executor.api.problems import Problem, answer_deadline, documented, problem
+from turnstile.executor.api.problems import Problem, documented, problem
+from turnstile.executor.bulk_selection import (
+    CANCEL,
+    RETRY,
+    BulkVerb,
+    LeftOut,
+    Selected,
+    select_ids,
+    select_matching,
+)
 from turnstile.executor.callers import Caller
-from turnstile.executor.operations import Operations
+from turnstile.executor.operations import Operations, answer_deadline
 from turnstile.executor.queries.reader import Match, Matches, Reader
 from turnstile.executor.queries.statements import CANDIDATES_MAX, ExecutionFilter
 from turnstile.executor.results import Accepted, Move, Rejected, Retried
 
 BULK_MAX: Final = 1000
 """Most executions in one call."""
-_RETRY_BATCH_MAX: Final = 100
 _CANCEL_CURSOR: Final = "bulk-cancel"
 _RETRY_CURSOR: Final = "bulk-retry"
-_UNSUCCESSFUL: Final = (Status.FAILED, Status.TIMEOUT, Status.EXPIRED, Status.ABANDONED)
-"""What a retry selects if its filter names no status."""
-_EVERY: Final = ExecutionFilter()
 _REFUSALS: Final = documented(Code.UNKNOWN_FIELD, Code.UNKNOWN_ACTION, Code.TOO_LARGE)
 
 
@@ -89,14 +93,6 @@ class BulkItem(BaseModel):
     )
     retry_id: int | None = Field(default=None, description="The new execution.")
     problem: Problem | None = Field(default=None, description="Why there is no new execution.")
-
-
-class LeftOut(BaseModel):
-    """Executions that were named or match the other conditions, and are not changed."""
-
-    status: Status | None = Field(description="Their status; null: there is no such execution.")
-    count: int = Field(examples=[2])
-    reason: str = Field(description="Why they are left out.", examples=["has not ended"])
 
 
 class BulkOutcome(BaseModel):
@@ -181,10 +177,10 @@ def _add_cancel_route(routes: APIRouter, operations: Operations, reader: Reader)
     ) -> BulkOutcome:
         async with answer_deadline():
             if body.ids is not None:
-                selected = await _named(reader, body, _CANCEL, scope)
+                selected = await _named(reader, body, CANCEL, scope)
                 matches, cursor = selected.matches[::-1], None
             else:
-                selected = await _left_out(reader, body, _CANCEL, scope)
+                selected = await _matching(reader, body, CANCEL, scope)
                 before_id = cursor_id(_CANCEL_CURSOR, body.cursor, first=ID_MAX)
                 found = await reader.unfinished(selected.wanted, before_id=before_id, limit=body.limit)
                 _check_action(found, selected.wanted)
@@ -194,7 +190,7 @@ def _add_cancel_route(routes: APIRouter, operations: Operations, reader: Reader)
             if ids and not body.dry_run:
                 await _record(operations, "cancelled", body, len(ids), caller)
                 moves = await operations.cancel(ids, body.reason, caller)
-        return selected.outcome(_after_cancel(matches, moves), dry_run=body.dry_run, cursor=cursor)
+        return _outcome(selected, _after_cancel(matches, moves), dry_run=body.dry_run, cursor=cursor)
 
 
 def _add_retry_route(routes: APIRouter, operations: Operations, reader: Reader) -> None:
@@ -222,100 +218,60 @@ def _add_retry_route(routes: APIRouter, operations: Operations, reader: Reader) 
     ) -> BulkOutcome:
         async with answer_deadline():
             if body.ids is not None:
-                selected = await _named(reader, body, _RETRY, scope)
+                selected = await _named(reader, body, RETRY, scope)
                 matches, cursor = selected.matches, None
             else:
-                selected = await _left_out(reader, body, _RETRY, scope)
+                selected = await _matching(reader, body, RETRY, scope)
                 matches, cursor = await _ended(reader, body, selected.wanted, idempotency_key)
             items = () if body.dry_run else matches
             if items:
                 await _record(operations, "retried", body, len(items), caller)
-            retried = await _retry_all(
-                operations, items, idempotency_key, read_traceparent(request.headers), caller
-            )
-        return selected.outcome(_after_retry(matches, retried), dry_run=body.dry_run, cursor=cursor)
+            requests = [
+                (match.id, None if idempotency_key is None else f"{idempotency_key}/{match.id}")
+                for match in items
+            ]
+            retried = await operations.retry(requests, read_traceparent(request.headers), caller)
+        return _outcome(selected, _after_retry(matches, retried), dry_run=body.dry_run, cursor=cursor)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Verb:
-    """Which executions an operation applies to."""
-
-    name: str
-    applies_to: frozenset[Status]
-    by_default: frozenset[Status]
-    """What a filter selects that names no status."""
-
-    def reason(self, status: Status) -> str:
-        """Return why executions of this status are left out."""
-        if status not in self.applies_to:
-            return "has ended" if is_terminal(status) else "has not ended"
-        return f"not selected: {self.name} these by their status, {status}"
-
-
-_CANCEL: Final = _Verb(
-    name="cancel", applies_to=frozenset(Status) - TERMINAL, by_default=frozenset(Status) - TERMINAL
-)
-_RETRY: Final = _Verb(name="retry", applies_to=TERMINAL, by_default=frozenset(_UNSUCCESSFUL))
+def _outcome(
+    selected: Selected, done: tuple[Sequence[BulkItem], int], *, dry_run: bool, cursor: str | None
+) -> BulkOutcome:
+    """Return the result of a call; `done`: the items, and how many were changed."""
+    items, changed = done
+    return BulkOutcome(
+        dry_run=dry_run,
+        matched=len(items),
+        changed=changed,
+        by_status=dict(Counter(item.status for item in items).most_common()),
+        items=list(items),
+        left_out=list(selected.left_out),
+        left_out_is_partial=selected.is_partial,
+        next_cursor=cursor,
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Selected:
-    """What a call selects, and what it leaves out."""
-
-    wanted: ExecutionFilter = _EVERY
-    matches: Sequence[Match] = ()
-    """Of `ids`; a filter is read page by page."""
-    left_out: Sequence[LeftOut] = ()
-    is_partial: bool = False
-
-    def outcome(
-        self, done: tuple[Sequence[BulkItem], int], *, dry_run: bool, cursor: str | None
-    ) -> BulkOutcome:
-        """Return the result of the call; `done`: the items, and how many were changed."""
-        items, changed = done
-        return BulkOutcome(
-            dry_run=dry_run,
-            matched=len(items),
-            changed=changed,
-            by_status=dict(Counter(item.status for item in items).most_common()),
-            items=list(items),
-            left_out=list(self.left_out),
-            left_out_is_partial=self.is_partial,
-            next_cursor=cursor,
-        )
-
-
-async def _named(reader: Reader, body: _BulkBody, verb: _Verb, scope: tuple[str, ...] | None) -> _Selected:
+async def _named(reader: Reader, body: _BulkBody, verb: BulkVerb, scope: tuple[str, ...] | None) -> Selected:
     assert body.ids is not None
     if body.filter is not None or body.cursor is not None:
         raise Refusal(Code.INVALID_MESSAGE, "ids: give either ids or a filter; ids have no cursor")
-    ids = frozenset(map(ExecutionId, body.ids))
-    found = await reader.named(sorted(ids), scope)
-    apart = Counter(match.status for match in found if match.status not in verb.applies_to)
-    left_out = [
-        LeftOut(status=status, count=count, reason=verb.reason(status))
-        for status, count in apart.most_common()
-    ]
-    if len(found) < len(ids):
-        left_out.append(LeftOut(status=None, count=len(ids) - len(found), reason="no such execution"))
-    return _Selected(matches=[match for match in found if match.status in verb.applies_to], left_out=left_out)
+    return await select_ids(reader, body.ids, verb, scope)
 
 
-async def _left_out(reader: Reader, body: _BulkBody, verb: _Verb, scope: tuple[str, ...] | None) -> _Selected:
+async def _matching(
+    reader: Reader, body: _BulkBody, verb: BulkVerb, scope: tuple[str, ...] | None
+) -> Selected:
     if body.filter is None:
         raise Refusal(Code.INVALID_MESSAGE, 'filter: give a filter, or ids, like {"ids": [4711]}')
-    given = frozenset(body.filter.status or Status)
-    selected = given & (verb.applies_to if body.filter.status else verb.by_default)
-    wanted = replace(_wanted(body.filter, verb, selected), scope=scope)
-    others = [status for status in Status if status in given - selected]
-    if not (body.dry_run and body.cursor is None and others):
-        return _Selected(wanted=wanted)
-    counts = await reader.counts(replace(wanted, statuses=tuple(others)))
-    left_out = [
-        LeftOut(status=status, count=count, reason=verb.reason(status))
-        for status, count in sorted(counts.by_status.items(), key=lambda each: -each[1])
-    ]
-    return _Selected(wanted=wanted, left_out=left_out, is_partial=counts.is_cut)
+    _check_given(body.filter)
+    selected, others = verb.split(body.filter.status)
+    metadata = (
+        (key, value if isinstance(value, str) else json_text(value))
+        for key, value in body.filter.metadata.items()
+    )
+    wanted = replace(body.filter.filter_of(selected, metadata), scope=scope)
+    counted = others if body.dry_run and body.cursor is None else ()
+    return await select_matching(reader, wanted, counted, verb)
 
 
 async def _ended(
@@ -334,7 +290,7 @@ async def _ended(
     return found.items, cursor_of(_RETRY_CURSOR, found.next_id, found.up_to_id)
 
 
-def _wanted(given: BulkFilter, verb: _Verb, selected: frozenset[Status]) -> ExecutionFilter:
+def _check_given(given: BulkFilter) -> None:
     if not given.model_dump(exclude_defaults=True):
         fields = ", ".join(BulkFilter.model_fields)
         raise Refusal(
@@ -342,18 +298,6 @@ def _wanted(given: BulkFilter, verb: _Verb, selected: frozenset[Status]) -> Exec
             f"filter: an empty filter would match every execution; give at least one of {fields}, "
             'like {"filter": {"action_ref": "reports.render"}}',
         )
-    if not selected:
-        names, expected = (
-            ", ".join(status for status in Status if status in some)
-            for some in (given.status or (), verb.applies_to)
-        )
-        raise Refusal(
-            Code.INVALID_MESSAGE, f"filter.status: {verb.name} does not apply to {names}; expected {expected}"
-        )
-    metadata = (
-        (key, value if isinstance(value, str) else json_text(value)) for key, value in given.metadata.items()
-    )
-    return given.filter_of([status for status in Status if status in selected], metadata)
 
 
 def _check_action(found: Matches, wanted: ExecutionFilter) -> None:
@@ -366,22 +310,6 @@ async def _record(operations: Operations, verb: str, body: _BulkBody, matched: i
     given = body.model_dump(mode="json", exclude={"dry_run", "limit", "cursor"}, exclude_defaults=True)
     action_ref = None if body.filter is None else body.filter.action_ref
     await operations.log_bulk(verb, action_ref, json_text({**given, "matched": matched}), caller)
-
-
-async def _retry_all(
-    operations: Operations,
-    items: Sequence[Match],
-    key: str | None,
-    traceparent: str | None,
-    caller: Caller,
-) -> list[Retried]:
-    retried: list[Retried] = []
-    # In batches: each copies documents and holds the locks of its queues.
-    for start in range(0, len(items), _RETRY_BATCH_MAX):
-        batch = items[start : start + _RETRY_BATCH_MAX]
-        requests = [(match.id, None if key is None else f"{key}/{match.id}") for match in batch]
-        retried += await operations.retry(requests, traceparent, caller)
-    return retried
 
 
 def _after_cancel(found: Sequence[Match], moves: Sequence[Move]) -> tuple[list[BulkItem], int]:

@@ -47,10 +47,10 @@ from turnstile.executor.api.paging import (
     invalid_cursor,
     next_cursor,
 )
-from turnstile.executor.api.problems import Problem, answer, answer_deadline, documented, problem
+from turnstile.executor.api.problems import Problem, answer, documented, problem
 from turnstile.executor.api_tokens import ApiToken, Role
 from turnstile.executor.metrics import REFUSED
-from turnstile.executor.operations import Operations, Submissions
+from turnstile.executor.operations import Operations, Submissions, answer_deadline
 from turnstile.executor.queries.reader import LogPosition, Reader
 from turnstile.executor.queries.schemas import (
     ExecutionDetail,

@@ -13,13 +13,14 @@ from pydantic_core import CoreSchema
 
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.requests import read_model
-from turnstile.executor.api.actions import PossibleRef, unknown_action
+from turnstile.executor.api.actions import PossibleRef
 from turnstile.executor.api.auth import CurrentCaller
 from turnstile.executor.api.bodies import JsonBody, JsonRoute
 from turnstile.executor.api.paging import Page, Paging, cursor_parts, next_cursor
-from turnstile.executor.api.problems import answer_deadline, documented
+from turnstile.executor.api.problems import documented
+from turnstile.executor.definition_store import unknown_action
 from turnstile.executor.definitions import KeySettings
-from turnstile.executor.operations import Operations
+from turnstile.executor.operations import Operations, answer_deadline
 from turnstile.executor.queries.reader import Reader
 from turnstile.executor.queries.resources import ResourceReader
 from turnstile.executor.queries.schemas import StoredKey

@@ -4,9 +4,7 @@ In: a `Refusal`, `Unavailable`, an error of the framework, or a bug. Out: `appli
 `code` and a `detail` that names the field and the remedy; never a traceback.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Literal, assert_never
 
@@ -16,14 +14,12 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from turnstile.common.domain.errors import Code, Overloaded, Refusal, Unavailable
+from turnstile.common.domain.errors import Code, Refusal, Unavailable
 from turnstile.common.invalid_values import invalid_values
 from turnstile.executor.metrics import REFUSED
 
 PROBLEM_JSON: Final = "application/problem+json"
 _RETRY_AFTER_SECONDS: Final = 1
-_ANSWER_TIMEOUT_SECONDS: Final = 30.0
-_UNKNOWN: Final = "all or part of it may be done: check, or repeat it with the same idempotency key"
 _OF_EVERY_ROUTE: Final = (
     Code.INVALID_MESSAGE,
     Code.UNKNOWN_FIELD,
@@ -163,17 +159,3 @@ def _of_framework(error: HTTPException) -> Problem:
             return problem(Code.INVALID_MESSAGE, f"method: not allowed here; use {allowed}", status=405)
         case _:
             return problem(Code.INVALID_MESSAGE, detail, status=error.status_code)
-
-
-@asynccontextmanager
-async def answer_deadline() -> AsyncIterator[None]:
-    """Bound a change; raises Unavailable, which says whether the change may be done."""
-    try:
-        async with asyncio.timeout(_ANSWER_TIMEOUT_SECONDS):
-            yield
-    except TimeoutError:
-        raise Unavailable(f"no answer in time; {_UNKNOWN}") from None
-    except Overloaded as error:
-        raise Overloaded(f"{error}; nothing was done, repeat it later") from error
-    except Unavailable as error:
-        raise Unavailable(f"{error}; {_UNKNOWN}") from error

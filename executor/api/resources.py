@@ -1,22 +1,14 @@
-"""The routes of resources: define, change, pause, delete, and show who uses, holds and waits for them.
+"""The routes of resources: define, change, pause, delete, and show who uses, holds and waits for them."""
 
-A change reads the definition, changes it, checks it as a whole and stores it; one at a time for each
-resource, over all executors, so that no change undoes another.
-"""
-
-import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Body, Depends, Path, Query
 from fastapi.openapi.models import Example
 from pydantic import BaseModel, Field
 
-from turnstile.common.database import REFUSED_BY_DATABASE, Database
-from turnstile.common.domain.errors import Code, Refusal
+from turnstile.common.database import Database
+from turnstile.common.domain.errors import Code
 from turnstile.common.fields import check_resource
-from turnstile.common.requests import read_model
 from turnstile.executor.api.auth import CurrentCaller
 from turnstile.executor.api.bodies import DefinitionFields, JsonRoute
 from turnstile.executor.api.paging import (
@@ -28,8 +20,8 @@ from turnstile.executor.api.paging import (
     invalid_cursor,
     next_cursor,
 )
-from turnstile.executor.api.problems import answer, answer_deadline, documented, problem
-from turnstile.executor.callers import Caller
+from turnstile.executor.api.problems import answer, documented, problem
+from turnstile.executor.definition_store import ResourceStore, unknown_resource
 from turnstile.executor.definitions import ResourceDefinition
 from turnstile.executor.operations import Operations
 from turnstile.executor.queries.reader import Reader
@@ -49,7 +41,7 @@ async def _possible_name(
     try:
         return check_resource(name)
     except ValueError:
-        raise _unknown_resource(name) from None
+        raise unknown_resource(name) from None
 
 
 PossibleName = Annotated[str, Depends(_possible_name)]
@@ -78,69 +70,12 @@ class ResourceDeleted(BaseModel):
     name: str = Field(examples=["autocad"])
 
 
-class Resources:
-    """Reads and writes definitions of resources. Safe to share between tasks."""
-
-    def __init__(self, database: Database, operations: Operations, reader: ResourceReader) -> None:
-        self._database = database
-        self._operations = operations
-        self._reader = reader
-        self._writing = asyncio.Lock()
-
-    async def read(self, name: str) -> StoredResource:
-        """Return a resource; raises Refusal if it does not exist."""
-        found = await self._reader.resource(name)
-        if found is None:
-            raise _unknown_resource(name)
-        return found
-
-    async def put(self, name: str, given: Mapping[str, Any], caller: Caller) -> StoredResource:
-        """Store a whole definition: absent fields get their defaults."""
-        if given.get("name", name) != name:
-            raise Refusal(Code.INVALID_MESSAGE, f"name: differs from the path; omit it, or send {name!r}")
-        definition = read_model(ResourceDefinition, {**given, "name": name})
-        async with answer_deadline(), self._one_at_a_time(name):
-            return await self._store(definition, caller)
-
-    async def change(self, name: str, given: Mapping[str, Any], caller: Caller) -> StoredResource:
-        """Change some fields of a definition and keep the others."""
-        if given.get("name", name) != name:
-            raise Refusal(Code.INVALID_MESSAGE, "name: the name of a resource never changes; omit it")
-        async with answer_deadline(), self._one_at_a_time(name):
-            stored = (await self.read(name)).model_dump(include=set(ResourceDefinition.model_fields))
-            return await self._store(read_model(ResourceDefinition, {**stored, **given}), caller)
-
-    async def delete(self, name: str, caller: Caller) -> ResourceDeletion:
-        """Delete a resource if nothing uses it; the result shows whether it was deleted."""
-        async with answer_deadline(), self._one_at_a_time(name):
-            deletion = await self._operations.delete_resource(name, caller)
-        if deletion is None:
-            raise _unknown_resource(name)
-        return deletion
-
-    async def _store(self, definition: ResourceDefinition, caller: Caller) -> StoredResource:
-        try:
-            await self._operations.put_resource(definition, caller)
-        except REFUSED_BY_DATABASE as error:
-            raise Refusal(Code.INVALID_MESSAGE, f"the database refuses it: {error}") from None
-        return await self.read(definition.name)
-
-    @asynccontextmanager
-    async def _one_at_a_time(self, name: str) -> AsyncIterator[None]:
-        # The local lock comes first, so that this executor holds one connection at most while it waits.
-        async with self._writing, self._database.transaction() as connection:
-            await connection.execute(
-                "SELECT pg_advisory_xact_lock(hashtextextended('turnstile.resource.' || $1, 0))", name
-            )
-            yield
-
-
 def resource_routes(
     database: Database, operations: Operations, reader: ResourceReader, queues: Reader
 ) -> APIRouter:
     """Return the routes of resources."""
     routes = APIRouter(prefix="/resources", tags=["resources"], route_class=JsonRoute)
-    resources = Resources(database, operations, reader)
+    resources = ResourceStore(database, operations, reader)
     _add_reading_routes(routes, resources, reader)
     _add_queue_route(routes, queues)
     _add_changing_routes(routes, resources)
@@ -148,7 +83,7 @@ def resource_routes(
     return routes
 
 
-def _add_reading_routes(routes: APIRouter, resources: Resources, reader: ResourceReader) -> None:
+def _add_reading_routes(routes: APIRouter, resources: ResourceStore, reader: ResourceReader) -> None:
     @routes.get("", summary="List resources by name", responses=documented(Code.UNKNOWN_FIELD))
     async def get_resources(query: Annotated[Paging, Query()]) -> Page[StoredResource]:
         after = None if query.cursor is None else cursor_parts(_CURSOR, query.cursor, count=1)[0]
@@ -189,13 +124,13 @@ def _add_queue_route(routes: APIRouter, reader: Reader) -> None:
             raise invalid_cursor()
         page = await reader.resource_queue(name, offset=offset, limit=query.limit)
         if page is None:
-            raise _unknown_resource(name)
+            raise unknown_resource(name)
         end = offset + len(page.items)
         cursor = next_cursor(_QUEUE_CURSOR, end if page.items and end < page.waiting else None)
         return page.model_copy(update={"next_cursor": cursor})
 
 
-def _add_changing_routes(routes: APIRouter, resources: Resources) -> None:
+def _add_changing_routes(routes: APIRouter, resources: ResourceStore) -> None:
     changes = documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE)
 
     @routes.put("/{name}", summary="Store a whole definition; it takes effect at once", responses=changes)
@@ -228,7 +163,7 @@ def _add_changing_routes(routes: APIRouter, resources: Resources) -> None:
         return await resources.change(name, {"paused": False}, caller)
 
 
-def _add_deleting_route(routes: APIRouter, resources: Resources) -> None:
+def _add_deleting_route(routes: APIRouter, resources: ResourceStore) -> None:
     @routes.delete(
         "/{name}",
         summary="Delete it, if no action uses it and nothing holds it or waits for it",
@@ -248,13 +183,6 @@ def _add_deleting_route(routes: APIRouter, resources: Resources) -> None:
                 waiting=deletion.waiting,
             )
         )
-
-
-def _unknown_resource(name: str) -> Refusal:
-    return Refusal(
-        Code.NOT_FOUND,
-        f"name: there is no resource {name[:200]!r}; GET /resources lists them, and PUT creates one",
-    )
 
 
 def _in_use(name: str, deletion: ResourceDeletion) -> str:

@@ -11,8 +11,9 @@ from turnstile.common.fields import Duration
 from turnstile.executor.api.auth import CurrentCaller
 from turnstile.executor.api.bodies import JsonBody, JsonRoute
 from turnstile.executor.api.paging import ID_MAX, Page, Paging, cursor_id, next_cursor
-from turnstile.executor.api.problems import answer_deadline, documented
+from turnstile.executor.api.problems import documented
 from turnstile.executor.api_tokens import Role
+from turnstile.executor.operations import answer_deadline
 from turnstile.executor.queries.schemas import CreatedToken, TokenDetail, TokenRole
 from turnstile.executor.stored_tokens import TokenStore
 

@@ -12,7 +12,8 @@ from turnstile.common.domain.errors import Code
 from turnstile.executor.api.auth import CurrentCaller
 from turnstile.executor.api.bodies import JsonBody, JsonRoute
 from turnstile.executor.api.paging import ID_MAX, Page, Paging, cursor_id, next_cursor
-from turnstile.executor.api.problems import answer_deadline, documented
+from turnstile.executor.api.problems import documented
+from turnstile.executor.operations import answer_deadline
 from turnstile.executor.queries.reader import ReadLimiter
 from turnstile.executor.webhooks.sender import State
 from turnstile.executor.webhooks.store import WebhookStore

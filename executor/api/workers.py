@@ -10,8 +10,8 @@ from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.fields import check_instant
 from turnstile.executor.api.auth import CurrentCaller
 from turnstile.executor.api.paging import Page, Paging, cursor_of, cursor_parts, invalid_cursor
-from turnstile.executor.api.problems import answer, answer_deadline, documented, problem
-from turnstile.executor.operations import Operations
+from turnstile.executor.api.problems import answer, documented, problem
+from turnstile.executor.operations import Operations, answer_deadline
 from turnstile.executor.queries.reader import Reader, WorkerStart
 from turnstile.executor.queries.schemas import WorkerDetail, WorkerPage, WorkerState
 from turnstile.executor.queries.workers import read_worker

@@ -8,7 +8,7 @@ import pytest
 from tests.support.protocol import Protocol, blocked, connected, request
 from tests.support.served import Served, serve
 from turnstile.common.action_definition import ActionDefinition
-from turnstile.executor.api import actions
+from turnstile.executor import definition_store
 from turnstile.executor.callers import Caller
 from turnstile.executor.results import Rejected
 from turnstile.executor.settings import ExecutorSettings
@@ -272,7 +272,7 @@ async def test_an_action_with_running_executions_is_never_deleted(defined: Serve
 async def test_an_action_with_too_many_waiting_executions_is_not_deleted(
     defined: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actions, "DELETED_WITH_MAX", 2)
+    monkeypatch.setattr(definition_store, "DELETED_WITH_MAX", 2)
     ids = await defined.submit_many("a.b", 3)
     answer = await defined.http.delete(URL, params={"waiting": "cancel"})
     assert (answer.status_code, answer.json()["code"]) == (409, "in_use")

@@ -3,7 +3,7 @@
 import pytest
 
 from turnstile.common.domain.errors import Overloaded, Unavailable
-from turnstile.executor.api.problems import answer_deadline
+from turnstile.executor.operations import answer_deadline
 
 
 async def test_a_lost_connection_is_an_unknown_outcome() -> None:

@@ -1,0 +1,214 @@
+"""Reads and changes the definitions of actions and resources; one change at a time for each.
+
+A change reads the definition, changes it, checks it as a whole and stores it, under a lock of its name that
+holds over all executors, so that no change undoes another. Who changed what is stored in the transaction of
+the change.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar, Final, Generic, TypeVar
+
+from pydantic import BaseModel
+
+from turnstile.common.action_definition import ActionDefinition
+from turnstile.common.database import REFUSED_BY_DATABASE, Database
+from turnstile.common.domain.errors import Code, Refusal
+from turnstile.common.requests import read_model
+from turnstile.executor.callers import Caller
+from turnstile.executor.definitions import ResourceDefinition
+from turnstile.executor.operations import Operations, answer_deadline
+from turnstile.executor.queries.reader import Reader
+from turnstile.executor.queries.resources import ResourceReader
+from turnstile.executor.queries.schemas import ActionDetail, StoredResource
+from turnstile.executor.results import Deletion, ResourceDeletion
+
+DELETED_WITH_MAX: Final = 10_000
+"""Most waiting executions that are cancelled with their action in one call."""
+
+Definition = TypeVar("Definition", bound=BaseModel)
+Stored = TypeVar("Stored", bound=BaseModel)
+
+
+class DefinitionStore(ABC, Generic[Definition, Stored]):
+    """Definitions of one kind. Safe to share between tasks.
+
+    A `check` of a change receives what is stored, or None; it raises Refusal if the caller expects something
+    else.
+    """
+
+    kind: ClassVar[str]
+    name_field: ClassVar[str]
+    lock: ClassVar[str]
+    model: type[Definition]
+
+    def __init__(self, database: Database, operations: Operations) -> None:
+        self._database = database
+        self._operations = operations
+        self._writing = asyncio.Lock()
+
+    async def read(self, name: str) -> Stored:
+        """Return what is stored under a name; raises Refusal if nothing is."""
+        found = await self._found(name)
+        if found is None:
+            raise self._unknown(name)
+        return found
+
+    async def put(
+        self,
+        name: str,
+        given: Mapping[str, Any],
+        caller: Caller,
+        *,
+        check: Callable[[Stored | None], None] | None = None,
+    ) -> Stored:
+        """Store a whole definition: absent fields get their defaults."""
+        self._check_name(name, given, f"differs from the path; omit it, or send {name!r}")
+        definition = read_model(self.model, {**given, self.name_field: name})
+        async with self._one_at_a_time(name):
+            if check is not None:
+                check(await self._found(name))
+            return await self._store(name, definition, caller)
+
+    async def change(
+        self,
+        name: str,
+        given: Mapping[str, Any],
+        caller: Caller,
+        *,
+        check: Callable[[Stored | None], None] | None = None,
+    ) -> Stored:
+        """Change some fields of a definition and keep the others; so also inside `retry`."""
+        self._check_name(name, given, f"the name of {self.kind} never changes; omit it")
+        async with self._one_at_a_time(name):
+            found = await self.read(name)
+            if check is not None:
+                check(found)
+            stored = found.model_dump(include=set(self.model.model_fields))
+            merged = {**stored, **given}
+            if isinstance(retry := given.get("retry"), Mapping) and "retry" in stored:
+                merged["retry"] = {**stored["retry"], **retry}
+            return await self._store(name, read_model(self.model, merged), caller)
+
+    @abstractmethod
+    async def _found(self, name: str) -> Stored | None:
+        """Return what is stored under a name."""
+
+    @abstractmethod
+    def _unknown(self, name: str) -> Refusal:
+        """Refuse a request about a name without a definition."""
+
+    @abstractmethod
+    async def _write(self, definition: Definition, caller: Caller) -> None:
+        """Store a definition."""
+
+    def _check_name(self, name: str, given: Mapping[str, Any], sentence: str) -> None:
+        if given.get(self.name_field, name) != name:
+            raise Refusal(Code.INVALID_MESSAGE, f"{self.name_field}: {sentence}")
+
+    async def _store(self, name: str, definition: Definition, caller: Caller) -> Stored:
+        try:
+            await self._write(definition, caller)
+        except REFUSED_BY_DATABASE as error:
+            raise Refusal(Code.INVALID_MESSAGE, f"the database refuses it: {error}") from None
+        return await self.read(name)
+
+    @asynccontextmanager
+    async def _one_at_a_time(self, name: str) -> AsyncIterator[None]:
+        # The local lock comes first, so that this executor holds one connection at most while it waits.
+        async with answer_deadline(), self._writing, self._database.transaction() as connection:
+            await connection.execute(
+                "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", f"{self.lock}.{name}"
+            )
+            yield
+
+
+class ActionStore(DefinitionStore[ActionDefinition, ActionDetail]):
+    """Definitions of actions."""
+
+    kind = "an action"
+    name_field = "ref"
+    lock = "turnstile.action"
+    model = ActionDefinition
+
+    def __init__(self, database: Database, operations: Operations, reader: Reader) -> None:
+        super().__init__(database, operations)
+        self._reader = reader
+
+    async def delete(
+        self,
+        ref: str,
+        caller: Caller,
+        *,
+        with_waiting: bool,
+        check: Callable[[ActionDetail], None] | None = None,
+    ) -> Deletion:
+        """Delete an action, if none of its executions runs and, unless `with_waiting`, none waits.
+
+        The result shows whether it was deleted.
+        """
+        async with self._one_at_a_time(ref):
+            found = await self.read(ref)
+            if check is not None:
+                check(found)
+            cancel_max = DELETED_WITH_MAX if with_waiting else 0
+            deletion = await self._operations.delete_action(ref, cancel_max, caller)
+        if deletion is None:
+            raise unknown_action(ref)
+        return deletion
+
+    async def _found(self, name: str) -> ActionDetail | None:
+        return await self._reader.action_detail(name)
+
+    def _unknown(self, name: str) -> Refusal:
+        return unknown_action(name)
+
+    async def _write(self, definition: ActionDefinition, caller: Caller) -> None:
+        await self._operations.put_actions([definition], caller)
+
+
+class ResourceStore(DefinitionStore[ResourceDefinition, StoredResource]):
+    """Definitions of resources."""
+
+    kind = "a resource"
+    name_field = "name"
+    lock = "turnstile.resource"
+    model = ResourceDefinition
+
+    def __init__(self, database: Database, operations: Operations, reader: ResourceReader) -> None:
+        super().__init__(database, operations)
+        self._reader = reader
+
+    async def delete(self, name: str, caller: Caller) -> ResourceDeletion:
+        """Delete a resource if nothing uses it; the result shows whether it was deleted."""
+        async with self._one_at_a_time(name):
+            deletion = await self._operations.delete_resource(name, caller)
+        if deletion is None:
+            raise unknown_resource(name)
+        return deletion
+
+    async def _found(self, name: str) -> StoredResource | None:
+        return await self._reader.resource(name)
+
+    def _unknown(self, name: str) -> Refusal:
+        return unknown_resource(name)
+
+    async def _write(self, definition: ResourceDefinition, caller: Caller) -> None:
+        await self._operations.put_resource(definition, caller)
+
+
+def unknown_action(ref: str) -> Refusal:
+    """Refuse a request about an action that does not exist."""
+    return Refusal(
+        Code.NOT_FOUND, f"ref: there is no action {ref[:200]!r}; PUT it, or start a worker that serves it"
+    )
+
+
+def unknown_resource(name: str) -> Refusal:
+    """Refuse a request about a resource that does not exist."""
+    return Refusal(
+        Code.NOT_FOUND,
+        f"name: there is no resource {name[:200]!r}; GET /resources lists them, and PUT creates one",
+    )
