@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from time import monotonic
 from typing import Any, Final, Self
 from uuid import UUID
 
@@ -31,10 +32,9 @@ from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor import instrumentation
 from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.metrics import DEAD_LETTERED, SUBMISSION_LEFT_SECONDS
-from turnstile.executor.protocol import StoredSubmission
+from turnstile.executor.protocol import StoredSubmission, SubmissionPage
 from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.results import Accepted, Admission, Rejected, is_blocked
-from turnstile.executor.submission_line import SubmissionLine
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +51,60 @@ _CONNECT_SECONDS: Final = 5.0
 _COMMAND_SECONDS: Final = 5.0
 _PAGES_MAX: Final = 20
 """Pages behind submissions whose queues other sessions hold, before a poll begins anew."""
+_RAISE_SECONDS: Final = 0.1
+"""Shortest time between two polls that list the open transactions: the list takes locks of the server."""
+_SWEEP_SECONDS: Final = 60.0
+"""Time between two polls from the first ticket, whatever the bound is (P7)."""
+
+
+class SubmissionBound:
+    """From which ticket on submissions are left, as one session of an executor knows it (P5, P15).
+
+    Rows of decided submissions stay for as long as an old snapshot is open, so each poll begins behind them.
+    The bound rises past a ticket when every transaction that drew it or an earlier one has ended and its rows
+    were read: no submission is left behind it, however long its transaction takes to commit.
+    """
+
+    def __init__(self) -> None:
+        self._from_ticket = 0
+        self._candidate: tuple[int, frozenset[str]] | None = None
+        self._listed_at = self._swept_at = float("-inf")
+        self._oldest: tuple[int, float] | None = None
+
+    def begin(self) -> tuple[int, bool]:
+        """Return where a poll begins, and whether it is to list the open transactions."""
+        now = monotonic()
+        with_entering = now - self._listed_at >= _RAISE_SECONDS
+        if with_entering:
+            self._listed_at = now
+        if now - self._swept_at >= _SWEEP_SECONDS:
+            self._swept_at = now
+            return 0, with_entering
+        return self._from_ticket, with_entering
+
+    def read(self, page: SubmissionPage) -> None:
+        """Take the first page of a poll; raise the bound if the page lists the open transactions."""
+        self._note_oldest(page.oldest_ticket)
+        if page.entering is None:
+            return
+        if self._candidate is not None:
+            newest_ticket, entering = self._candidate
+            if entering & page.entering:
+                return
+            # All of them have ended: what they committed is on this page or behind it, or was decided.
+            left = newest_ticket + 1 if page.oldest_ticket is None else page.oldest_ticket
+            self._from_ticket = max(self._from_ticket, min(left, newest_ticket + 1))
+        self._candidate = (page.newest_ticket, page.entering)
+
+    def left_seconds(self) -> float:
+        """Return for how long the oldest submission was read and not decided."""
+        return 0.0 if self._oldest is None else monotonic() - self._oldest[1]
+
+    def _note_oldest(self, ticket: int | None) -> None:
+        if ticket is None:
+            self._oldest = None
+        elif self._oldest is None or self._oldest[0] != ticket:
+            self._oldest = ticket, monotonic()
 
 
 class SubmissionListener:
@@ -90,12 +144,12 @@ class SubmissionListener:
         leads = False
         found_at = -_BUSY_SECONDS
         # Of this session: a new one may be on a restored database.
-        line = SubmissionLine()
-        SUBMISSION_LEFT_SECONDS.read_from(line.left_seconds)
+        bound = SubmissionBound()
+        SUBMISSION_LEFT_SECONDS.read_from(bound.left_seconds)
         while not stop.is_set() and not session.is_closed():
             leads = leads or await session.lock("leader")
             session.woken.clear()
-            if await self._poll(line, min_age_seconds=0.0 if leads else _LEFT_SECONDS):
+            if await self._poll(bound, min_age_seconds=0.0 if leads else _LEFT_SECONDS):
                 found_at = clock()
             if not leads:
                 await _first(stop.wait(), seconds=_POLL_SECONDS)
@@ -110,11 +164,11 @@ class SubmissionListener:
                 await session.check()
                 await _first(stop.wait(), session.woken.wait(), seconds=_POLL_SECONDS)
 
-    async def _poll(self, line: SubmissionLine, *, min_age_seconds: float) -> int:
+    async def _poll(self, bound: SubmissionBound, *, min_age_seconds: float) -> int:
         """Decide about all committed submissions that are old enough; return how many were decided."""
         decided = 0
         passed_refs: set[str] = set()
-        from_ticket, with_entering = line.begin()
+        from_ticket, with_entering = bound.begin()
         try:
             for number in range(_PAGES_MAX):
                 page = await self._protocol.next_submissions(
@@ -127,7 +181,7 @@ class SubmissionListener:
                 )
                 # Later pages leave out actions, so only the first one shows the oldest ticket.
                 if number == 0:
-                    line.read(page)
+                    bound.read(page)
                 if not page.submissions:
                     break
                 decided += await self._decide(page.submissions, passed_refs)

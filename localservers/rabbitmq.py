@@ -4,10 +4,12 @@
 own. `RabbitServer` runs a broker with its data in a folder; a folder with data is used again.
 """
 
+import os
 import signal
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
@@ -16,21 +18,14 @@ import httpx
 
 from turnstile.localservers.binaries import find_epmd, find_rabbitmq
 from turnstile.localservers.errors import ServerFailed
-from turnstile.localservers.ports import LOOPBACK
+from turnstile.localservers.ports import LOOPBACK, free_port
 from turnstile.localservers.processes import (
     ServerProcess,
     run_once,
     server_folder,
     server_user,
     wait_until_ready,
-)
-from turnstile.localservers.rabbitmq_settings import (
-    NODE,
-    PASSWORD,
-    USER,
-    Ports,
-    environment,
-    write_settings,
+    write_for_server,
 )
 
 _REQUEST_SECONDS = 30.0
@@ -39,6 +34,32 @@ _POLL_SECONDS = 0.05
 _DEFAULT_VHOST = "/"
 _MANAGEMENT_PORT = 15672
 _EVERYTHING = {"configure": ".*", "write": ".*", "read": ".*"}
+NODE = "turnstile@localhost"
+USER = "turnstile"
+PASSWORD = "loopback-only"
+_SCHEDULERS = 2
+_TICK_MS = 60_000
+_TICK_MS_MIN = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """The loopback ports of one server."""
+
+    amqp: int
+    management: int
+    distribution: int
+    epmd: int
+
+    @classmethod
+    def free(cls) -> "Ports":
+        """Pick four different free ports."""
+        picked: dict[str, int] = {}
+        for name in ("amqp", "management", "distribution", "epmd"):
+            while (port := free_port(f"rabbitmq {name}")) in picked.values():
+                pass
+            picked[name] = port
+        return cls(**picked)
 
 
 class BrokerServer:
@@ -178,7 +199,7 @@ class RabbitServer(BrokerServer):
         user = server_user("rabbitmq")
         server_folder(folder, user)
         ports = ports or Ports.free()
-        write_settings(folder, ports, consumer_timeout_seconds, settings or {})
+        _write_settings(folder, ports, consumer_timeout_seconds, settings or {})
         return cls(folder=folder, ports=ports, account=user, node=node, own_epmd=own_epmd)
 
     @property
@@ -257,3 +278,66 @@ class RabbitServer(BrokerServer):
 def _stop_epmd(epmd: ServerProcess | None) -> None:
     if epmd is not None:
         epmd.stop(signal.SIGTERM, _EPMD_STOP_SECONDS)
+
+
+def _write_settings(
+    folder: Path,
+    ports: Ports,
+    consumer_timeout_seconds: float,
+    more: Mapping[str, str],
+) -> None:
+    """Write the broker's configuration files into `folder`, readable by its user."""
+    consumer_timeout_ms = round(consumer_timeout_seconds * 1000)
+    settings = {
+        "listeners.tcp.1": f"{LOOPBACK}:{ports.amqp}",
+        "management.tcp.ip": LOOPBACK,
+        "management.tcp.port": str(ports.management),
+        "default_user": USER,
+        "default_pass": PASSWORD,
+        "log.console": "false",
+        "log.file": str(folder / "rabbitmq-node.log"),
+        "log.file.level": "warning",
+        # The demo must run on a machine with a nearly full disk.
+        "disk_free_limit.absolute": "50MB",
+        "vm_memory_high_watermark.relative": "0.4",
+        "collect_statistics_interval": "10000",
+        "consumer_timeout": str(consumer_timeout_ms),
+    }
+    settings |= more
+    lines = "".join(f"{name} = {value}\n" for name, value in settings.items())
+    write_for_server(folder / "rabbitmq.conf", lines)
+    # RabbitMQ checks the timeout once per tick; `rabbitmq.conf` has no setting for the tick.
+    tick_ms = min(_TICK_MS, max(_TICK_MS_MIN, consumer_timeout_ms // 4))
+    write_for_server(folder / "advanced.config", f"[{{rabbit, [{{channel_tick_interval, {tick_ms}}}]}}].\n")
+    write_for_server(folder / "enabled_plugins", "[rabbitmq_management].\n")
+
+
+def environment(folder: Path, ports: Ports, programs: Path, node: str = NODE) -> dict[str, str]:
+    """Return the environment of the broker, of epmd and of rabbitmqctl; nothing is inherited but PATH."""
+    on_loopback = "-kernel inet_dist_use_interface {" + LOOPBACK.replace(".", ",") + "}"
+    return {
+        "HOME": str(folder),
+        "PATH": os.pathsep.join([str(programs), os.environ.get("PATH", os.defpath)]),
+        "LANG": "C.UTF-8",
+        "ERL_CRASH_DUMP_SECONDS": "0",
+        "ERL_EPMD_PORT": str(ports.epmd),
+        "ERL_EPMD_ADDRESS": LOOPBACK,
+        # Not /etc/rabbitmq/rabbitmq-env.conf, which belongs to the machine's own broker.
+        "RABBITMQ_CONF_ENV_FILE": str(folder / "no-rabbitmq-env.conf"),
+        "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
+        "RABBITMQ_ADVANCED_CONFIG_FILE": str(folder / "advanced.config"),
+        "RABBITMQ_GENERATED_CONFIG_DIR": str(folder / "generated"),
+        "RABBITMQ_SCHEMA_DIR": str(folder / "schema"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
+        "RABBITMQ_MNESIA_BASE": str(folder / "data"),
+        "RABBITMQ_LOG_BASE": str(folder),
+        "RABBITMQ_PID_FILE": str(folder / "rabbitmq.pid"),
+        "RABBITMQ_NODENAME": node,
+        "RABBITMQ_DIST_PORT": str(ports.distribution),
+        # Makes the start script exec the Erlang VM instead of waiting for it.
+        "RUNNING_UNDER_SYSTEMD": "true",
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
+            f"+S {_SCHEDULERS}:{_SCHEDULERS} +sbwt none +sbwtdcpu none +sbwtdio none {on_loopback}"
+        ),
+        "RABBITMQ_CTL_ERL_ARGS": on_loopback,
+    }

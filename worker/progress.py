@@ -1,6 +1,6 @@
 """How far an attempt says that it has come: checked, and thinned out in child processes.
 
-In: calls of `Context.progress`, from any thread. Out: values for `worker.progress_writer`. Child processes
+In: calls of `Context.progress`, from any thread. Out: values for `ProgressWriter`. Child processes
 import this module, so it imports no database.
 """
 

@@ -13,15 +13,13 @@ from turnstile.executor.api.auth import PREFIX, Gate
 from turnstile.executor.api.bulk import bulk_routes
 from turnstile.executor.api.dead_letters import dead_letter_routes
 from turnstile.executor.api.events import event_routes
-from turnstile.executor.api.executions import execution_routes
-from turnstile.executor.api.identity import identity_routes
+from turnstile.executor.api.executions import execution_routes, submission_routes
 from turnstile.executor.api.keys import key_routes
 from turnstile.executor.api.ops import audit_routes, health_routes, metrics_routes
-from turnstile.executor.api.query_names import refuse_unknown_parameters
+from turnstile.executor.api.problems import refuse_unknown_parameters
 from turnstile.executor.api.queues import queue_routes
 from turnstile.executor.api.resources import resource_routes
-from turnstile.executor.api.submissions import submission_routes
-from turnstile.executor.api.tokens import token_routes
+from turnstile.executor.api.tokens import identity_routes, token_routes
 from turnstile.executor.api.webhooks import webhook_routes
 from turnstile.executor.api.workers import worker_routes
 from turnstile.executor.dashboard.files import page_routes

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
+from uuid import UUID
 
 from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
@@ -58,6 +59,7 @@ from turnstile.executor.queries.schemas import (
     GatedExecutionDetail,
     GatedExecutionRecord,
     LogEntry,
+    SubmissionDetail,
 )
 from turnstile.executor.queries.statements import CANDIDATES_MAX, ExecutionFilter
 from turnstile.executor.results import Accepted, Admission, Rejected, Verdict
@@ -575,3 +577,27 @@ def _acceptance(accepted: Accepted) -> Acceptance:
         position=accepted.position,
         duplicate=accepted.duplicate,
     )
+
+
+def submission_routes(reader: Reader) -> APIRouter:
+    """Return the route of submissions."""
+    routes = APIRouter(prefix="/submissions", tags=["executions"])
+
+    @routes.get(
+        "/{request_id}",
+        summary="What became of a submission in a transaction",
+        description="`request_id` is what `turnstile.submit` returned. A submission exists once its "
+        "transaction is committed.",
+        responses=documented(Code.NOT_FOUND),
+    )
+    async def get_submission(request_id: UUID) -> SubmissionDetail:
+        found = await reader.submission(request_id)
+        if found is None:
+            raise Refusal(
+                Code.NOT_FOUND,
+                f"request_id: there is no committed submission {request_id}; its transaction is open or was "
+                "rolled back, or retention deleted its execution",
+            )
+        return found
+
+    return routes

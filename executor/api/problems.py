@@ -4,18 +4,21 @@ In: a `Refusal`, `Unavailable`, an error of the framework, or a bug. Out: `appli
 `code` and a `detail` that names the field and the remedy; never a traceback.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Literal, assert_never
 
 from fastapi import FastAPI, Request
+from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from turnstile.common.domain.errors import Code, Refusal, Unavailable
 from turnstile.common.invalid_values import invalid_values
+from turnstile.common.nearest import did_you_mean
 from turnstile.executor.metrics import REFUSED
 
 PROBLEM_JSON: Final = "application/problem+json"
@@ -46,6 +49,8 @@ _STATUS: Final[Mapping[Code, HTTPStatus]] = {
     Code.FORBIDDEN: HTTPStatus.FORBIDDEN,
     Code.UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
 }
+_NAMED_MAX: Final = 5
+_NAME_CHARS_MAX: Final = 200
 
 
 class Problem(BaseModel):
@@ -159,3 +164,38 @@ def _of_framework(error: HTTPException) -> Problem:
             return problem(Code.INVALID_MESSAGE, f"method: not allowed here; use {allowed}", status=405)
         case _:
             return problem(Code.INVALID_MESSAGE, detail, status=error.status_code)
+
+
+async def refuse_unknown_parameters(request: Request) -> None:
+    """Raise Refusal if the query has a parameter that the route does not have.
+
+    It names the nearest known one. A misspelt filter that is ignored would select everything.
+    """
+    if not request.url.query:
+        return
+    route: APIRoute = request.scope["route"]
+    known = frozenset(_names(route.dependant))
+    unknown = [name for name in dict.fromkeys(request.query_params) if name not in known]
+    if not unknown:
+        return
+    named = (
+        f"{each[:_NAME_CHARS_MAX]}: no such parameter{_hint(each, known)}" for each in unknown[:_NAMED_MAX]
+    )
+    raise Refusal(Code.UNKNOWN_FIELD, "; ".join(named))
+
+
+def _hint(name: str, known: frozenset[str]) -> str:
+    if not known:
+        return "; this route has none"
+    return did_you_mean(name, known) or f"; known are {', '.join(sorted(known))}"
+
+
+def _names(dependant: Dependant) -> Iterator[str]:
+    for parameter in dependant.query_params:
+        model = parameter.field_info.annotation
+        if isinstance(model, type) and issubclass(model, BaseModel):
+            yield from (field.alias or name for name, field in model.model_fields.items())
+        else:
+            yield parameter.alias
+    for part in dependant.dependencies:
+        yield from _names(part)

@@ -11,9 +11,8 @@ from typing import Final
 import asyncpg
 
 from turnstile.common.urls import host_urls
-from turnstile.executor.backup.programs import dump, find_program
+from turnstile.executor.backup.programs import connect_as, dump, find_program, server_version
 from turnstile.executor.backup.restored import RestoredState
-from turnstile.executor.backup.server import connect_as, server_version
 from turnstile.executor.sql import query
 
 _UNFINISHED: Final = ".unfinished"

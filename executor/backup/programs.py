@@ -1,4 +1,4 @@
-"""Runs PostgreSQL's own `pg_dump` and `pg_restore`.
+"""Runs PostgreSQL's own `pg_dump` and `pg_restore`; opens sessions of a server for them.
 
 In: a database URL, and the folder of the programs if they are not on PATH. Out: a dump, or a restored
 database; or `ProgramFailed`, whose message says what to do. The password is passed in the environment,
@@ -11,11 +11,17 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+import asyncpg
+
+from turnstile.common.database import DatabaseHosts
 from turnstile.common.domain.errors import TurnstileError
 from turnstile.common.urls import driver_url
+
+if TYPE_CHECKING:
+    Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
 
 _VERSION: Final = re.compile(r"\b(\d+)(?:\.\d+)*\b")
 _VERSION_SECONDS: Final = 10.0
@@ -132,3 +138,16 @@ def _split_password(url: str) -> tuple[str, str | None]:
     public_url = urlunsplit(parts._replace(netloc=f"{user}{at}{hosts}", query=rest))
     found = [*named, *([password] if colon else [])]
     return public_url, unquote(found[0]) if found else None
+
+
+async def connect_as(application_name: str, url: str) -> "Connection":
+    """Connect to the first host that accepts; raises the error of the last one."""
+    hosts = DatabaseHosts(url, connect_seconds=10.0)
+    settings = {"application_name": application_name}
+    connection: Connection = await hosts.connect(server_settings=settings)
+    return connection
+
+
+async def server_version(connection: "Connection") -> int:
+    """Return the major version of the server, like 16."""
+    return int(await connection.fetchval("SHOW server_version_num")) // 10_000

@@ -26,8 +26,7 @@ from turnstile.executor.backup.broker import (
     queues_about_executions,
     restore_broker,
 )
-from turnstile.executor.backup.programs import check_dump, find_program, restore
-from turnstile.executor.backup.server import connect_as, server_version
+from turnstile.executor.backup.programs import check_dump, connect_as, find_program, restore, server_version
 from turnstile.executor.queries.audit import Auditor, AuditReport
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.executor.sql import query

@@ -62,8 +62,14 @@ from turnstile.executor.queries.statements import (
     listed_executions,
     unfinished_executions,
 )
-from turnstile.executor.queries.stopping import stopping_of
-from turnstile.executor.queries.waiting_reason import Facts, Health, Trouble, first_trouble, waiting_on
+from turnstile.executor.queries.waiting_reason import (
+    Facts,
+    Health,
+    Trouble,
+    first_trouble,
+    stopping_of,
+    waiting_on,
+)
 from turnstile.executor.sql import query
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ waits for the limit names the slot holders, and the root cause: what unclaimed h
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Literal, NamedTuple, Protocol
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from turnstile.common.domain.states import Status
 from turnstile.executor.queries.schemas import (
@@ -18,6 +18,7 @@ from turnstile.executor.queries.schemas import (
     NotDue,
     OutOfReach,
     RootCause,
+    Stopping,
     UnitHolder,
     WaitingOn,
     WaitingOnLimit,
@@ -28,6 +29,11 @@ from turnstile.executor.queries.schemas import (
     WaitingOnTotal,
     WaitingOnWorker,
 )
+
+if TYPE_CHECKING:
+    import asyncpg
+
+    Row: TypeAlias = asyncpg.Record | Mapping[str, Any]
 
 
 class Health(Protocol):
@@ -220,3 +226,31 @@ def _startable(facts: Facts) -> WaitingOn:
     if facts.status is Status.QUEUED and facts.places is not None:
         return WaitingOnPlace(pool=facts.pool, places=facts.places, held=facts.held_places)
     return HandingOver(pool=facts.pool)
+
+
+def stopping_of(row: "Row", enforced_seconds: float) -> Stopping | None:
+    """Return how a running execution is being stopped; None: it has not been asked to, or does not run.
+
+    `row` has `started_at`, `completed_at`, `timeout_seconds`, `cancel_requested_at`, `cancel_reason`,
+    `stop_grace_seconds` of its worker (None: unknown) and the time of reading, `read_at`. After
+    `enforced_seconds` the executor ends it.
+    """
+    started_at, cancelled_at = row["started_at"], row["cancel_requested_at"]
+    if started_at is None or row["completed_at"] is not None:
+        return None
+    timed_out_at = None
+    if row["timeout_seconds"] is not None:
+        timed_out_at = started_at + timedelta(seconds=row["timeout_seconds"])
+        if timed_out_at > row["read_at"]:
+            timed_out_at = None
+    asked = [at for at in (cancelled_at, timed_out_at) if at is not None]
+    if not asked:
+        return None
+    since, grace_seconds = min(asked), row["stop_grace_seconds"]
+    seconds = enforced_seconds if grace_seconds is None else min(grace_seconds, enforced_seconds)
+    return Stopping(
+        reason="cancel" if since == cancelled_at else "timeout",
+        since=since,
+        kill_at=since + timedelta(seconds=seconds),
+        cancel_reason=row["cancel_reason"],
+    )

@@ -21,7 +21,7 @@ from turnstile.executor.queries.schemas import (
     WorkerPage,
     WorkerRun,
 )
-from turnstile.executor.queries.stopping import stopping_of
+from turnstile.executor.queries.waiting_reason import stopping_of
 from turnstile.executor.sql import query
 
 if TYPE_CHECKING:

@@ -4,11 +4,13 @@ Submitters, replies and faults run in one group of tasks; the watcher decides wh
 """
 
 import asyncio
+import hashlib
 import secrets
 from contextlib import suppress
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from turnstile.common.redaction import redact_passwords
 from turnstile.stress.drive.faults import Faults, Limits
@@ -20,10 +22,9 @@ from turnstile.stress.drive.submission import Answers, Requests, SubmitContext, 
 from turnstile.stress.drive.traces import TraceFolder, all_on_this_host, remote_runs, traced_runs
 from turnstile.stress.drive.watcher import Watcher
 from turnstile.stress.installation import Api, Installation, Unreachable
-from turnstile.stress.load import plan_orders
 from turnstile.stress.local.faults import LocalSystem
-from turnstile.stress.recording import Audit, Recording, RunEnd, Table
-from turnstile.stress.scenario import Scenario, Show
+from turnstile.stress.recording import ORDER, Audit, Recording, RunEnd, Table, empty
+from turnstile.stress.scenario import DurationMix, Load, Scenario, Show
 from turnstile.stress.trace import POOL
 
 _ANSWERS_SECONDS: Final = 10.0
@@ -33,6 +34,7 @@ _TICK_MARGIN_SECONDS: Final = 4.0
 """A busy machine commits late: many queues are locked while many requests are admitted."""
 _CLOCK_ERROR_NS: Final = 50_000_000
 """The possible difference between clocks of several hosts with NTP."""
+_DURATION_US_MAX: Final = np.iinfo(np.int32).max
 
 
 async def drive_scenario(
@@ -206,3 +208,40 @@ class _Drive:
 def _first(group: ExceptionGroup[Exception]) -> Exception:
     first = group.exceptions[0]
     return _first(first) if isinstance(first, ExceptionGroup) else first
+
+
+def plan_orders(load: Load, seed: int, name: str) -> Table:
+    """Return `load.executions` requests; each submitter sends its own in this order.
+
+    Raises ValueError for a duration above the maximum.
+    """
+    rng = np.random.default_rng(_entropy(seed, name))
+    count = load.executions
+    orders = empty(ORDER, count)
+    # In turn, so that paced requests are spread evenly over the submitters.
+    orders["submitter"] = np.arange(count) % load.submitters
+    orders["queue"] = rng.permutation(np.arange(count, dtype=np.int32) % load.queues)
+    orders["duration_us"] = rng.permutation(_durations_us(load.mix, count))
+    return orders
+
+
+def _durations_us(mix: DurationMix, count: int) -> NDArray[np.int32]:
+    durations = [round(part.seconds * 1_000_000) for part in mix.parts]
+    if max(durations) > _DURATION_US_MAX:
+        raise ValueError(
+            f"the mix {mix}: an execution may take {_DURATION_US_MAX / 60e6:.0f} minutes at most"
+        )
+    return np.repeat(np.array(durations, np.int32), _counts([part.share for part in mix.parts], count))
+
+
+def _counts(shares: list[float], count: int) -> NDArray[np.int64]:
+    """Divide by the largest remainder method: the counts add up, and each is off by less than one."""
+    exact = np.array(shares) * count / sum(shares)
+    counts = np.floor(exact + 1e-9).astype(np.int64)
+    left = count - int(counts.sum())
+    counts[np.argsort(counts - exact, kind="stable")[:left]] += 1
+    return counts
+
+
+def _entropy(seed: int, name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{seed} {name}".encode(), digest_size=16).digest())

@@ -11,9 +11,9 @@ from tests.support.protocol import WORKER, Protocol, offer
 from tests.support.traffic import until
 from turnstile.common.database import Database
 from turnstile.common.domain.identifiers import WorkerId
-from turnstile.worker import progress_writer
+from turnstile.worker import gateway
+from turnstile.worker.gateway import ProgressWriter
 from turnstile.worker.progress import Progress
-from turnstile.worker.progress_writer import ProgressWriter
 from turnstile.worker.protocol import Offer, WorkerProtocol
 
 
@@ -112,8 +112,8 @@ async def test_what_is_reported_during_a_statement_is_in_the_next_one(
 async def test_more_attempts_than_fit_one_statement_are_all_written_in_one_round(
     protocol: Protocol, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress_writer, "_ATTEMPTS_MAX", 2)
-    monkeypatch.setattr(progress_writer, "_INTERVAL_SECONDS", 3600.0)
+    monkeypatch.setattr(gateway, "_PROGRESS_ATTEMPTS_MAX", 2)
+    monkeypatch.setattr(gateway, "_PROGRESS_SECONDS", 3600.0)
     ids = await claimed(protocol, 5)
     record = counted(database)
     writer = ProgressWriter(record)

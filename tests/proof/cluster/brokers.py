@@ -13,7 +13,7 @@ from turnstile.localservers import RabbitServer
 from turnstile.localservers.binaries import find_epmd, find_rabbitmq, install_missing
 from turnstile.localservers.ports import free_port
 from turnstile.localservers.processes import ServerProcess, server_folder, server_user
-from turnstile.localservers.rabbitmq_settings import Ports, environment
+from turnstile.localservers.rabbitmq import Ports, environment
 
 _EPMD_STOP_SECONDS = 5.0
 

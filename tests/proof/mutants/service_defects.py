@@ -15,12 +15,12 @@ _WATCHDOG: Final = "executor/watchdog.py"
 SERVICE_DEFECTS: Final = (
     Defect(
         name="a poll of submissions begins behind those that take long to commit",
-        file="executor/submission_line.py",
+        file="executor/submission_listener.py",
         before="            if entering & page.entering:\n",
         after="            if False:\n",
         # From outside, the sweep of each minute hides it.
         caught_by=(
-            "tests/unit/executor/test_submission_line.py::test_it_waits_for_the_transactions_that_were_open",
+            "tests/unit/executor/test_submission_bound.py::test_it_waits_for_the_transactions_that_were_open",
         ),
     ),
     Defect(
@@ -319,7 +319,7 @@ SERVICE_DEFECTS: Final = (
     ),
     Defect(
         name="a newer progress is dropped with the one that was written",
-        file="worker/progress_writer.py",
+        file="worker/gateway.py",
         before="if self._waiting.get(offer) is progress:",
         after="if offer in self._waiting:",
         caught_by=(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from turnstile.executor.queries.stopping import stopping_of
+from turnstile.executor.queries.waiting_reason import stopping_of
 
 STARTED = datetime(2026, 11, 23, 8, 0, tzinfo=UTC)
 

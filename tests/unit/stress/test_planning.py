@@ -8,7 +8,7 @@ import pytest
 from tests.unit.stress.test_config import read
 from turnstile.common.broker.topology import EXECUTOR_REQUESTS
 from turnstile.stress.config import Preset, RunConfig
-from turnstile.stress.load import plan_orders
+from turnstile.stress.drive.driver import plan_orders
 from turnstile.stress.local.faults import queues_to_purge
 from turnstile.stress.local.schedule import RECOVERABLE, plan_faults, recovery_plan, seconds_for
 from turnstile.stress.presets import scenarios_of

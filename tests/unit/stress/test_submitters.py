@@ -11,9 +11,9 @@ from tests.integration.client.fake_executor import (
 )
 from tests.support.proxy import proxy_to
 from tests.support.traffic import until
+from turnstile.stress.drive.driver import plan_orders
 from turnstile.stress.drive.pacing import Clock, Pacing
 from turnstile.stress.drive.submission import Answers, Requests, SubmitContext, Submitter
-from turnstile.stress.load import plan_orders
 from turnstile.stress.recording import Answer
 from turnstile.stress.scenario import DurationMix, Load
 
