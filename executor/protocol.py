@@ -1,9 +1,10 @@
-"""Every call of a `turnstile.*` SQL function that the executor makes, one typed method each.
+"""The calls of `turnstile.*` SQL functions that the executor makes, one typed method each.
 
 In: values of `executor.results`. Out: the same, decoded. The SQL functions decide and commit; each method is
 one statement and one commit, and raises Unavailable where the database does not answer. Grants are counted
-here, because every statement that grants passes here once. Webhooks have a gateway of their own,
-`executor.webhooks.store`.
+here, because every statement that grants passes here once. Elsewhere are only the webhooks
+(`executor.webhooks.store`), calls on connections of their own (`executor.submission_listener`,
+`executor.backup.restored`), and what `executor.queries` reads.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -641,6 +642,39 @@ class ExecutorProtocol:
                 "SELECT turnstile.delete_dead_letters($1, $2, $3, $4)", ids, verb, edited, changed_by.json()
             )
         )
+
+    # API tokens.
+
+    async def create_token(
+        self,
+        name: str,
+        role: str,
+        scope: Sequence[str] | None,
+        digest: bytes,
+        *,
+        seconds: float | None,
+        changed_by: Caller,
+    ) -> int:
+        """Store the digest of a token that is valid for `seconds`, None: for ever; return its id."""
+        return int(
+            await self._value(
+                "SELECT turnstile.create_token($1, $2, $3, $4, $5, $6)",
+                name,
+                role,
+                None if scope is None else list(scope),
+                digest,
+                seconds,
+                changed_by.json(),
+            )
+        )
+
+    async def revoke_token(self, token_id: int, changed_by: Caller) -> bool:
+        """Revoke a token; False: there is no such token."""
+        return bool(await self._value("SELECT turnstile.revoke_token($1, $2)", token_id, changed_by.json()))
+
+    async def note_token_use(self, token_id: int) -> None:
+        """Store that a token was used now."""
+        await self._value("SELECT turnstile.note_token_use($1)", token_id)
 
     async def _row(self, statement: str, *arguments: object) -> asyncpg.Record:
         row = await self._database.fetchrow(statement, *arguments)

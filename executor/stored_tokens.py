@@ -20,6 +20,7 @@ from turnstile.common.domain.errors import Unavailable
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor.api_tokens import ApiToken, ApiTokens, Role, digest_of
 from turnstile.executor.callers import Caller
+from turnstile.executor.protocol import ExecutorProtocol
 from turnstile.executor.sql import query
 
 logger = logging.getLogger(__name__)
@@ -41,34 +42,25 @@ def new_token() -> str:
 
 
 class TokenStore:
-    """The statements on `api_token`. Safe to share between tasks."""
+    """The stored tokens. Safe to share between tasks."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._protocol = ExecutorProtocol(database)
 
     async def create(
         self, name: str, role: Role, scope: Sequence[str] | None, *, seconds: float | None, changed_by: Caller
     ) -> tuple[int, str]:
         """Create a token that is valid for `seconds`, None: for ever; return its id and the token."""
         token = new_token()
-        token_id = await self._database.fetchval(
-            "SELECT turnstile.create_token($1, $2, $3, $4, $5, $6)",
-            name,
-            role.word,
-            None if scope is None else list(scope),
-            digest_of(token),
-            seconds,
-            changed_by.json(),
+        token_id = await self._protocol.create_token(
+            name, role.word, scope, digest_of(token), seconds=seconds, changed_by=changed_by
         )
-        return int(token_id), token
+        return token_id, token
 
     async def revoke(self, token_id: int, changed_by: Caller) -> bool:
         """Revoke a token; False: there is no such token."""
-        return bool(
-            await self._database.fetchval(
-                "SELECT turnstile.revoke_token($1, $2)", token_id, changed_by.json()
-            )
-        )
+        return await self._protocol.revoke_token(token_id, changed_by)
 
     async def page(
         self, *, before_id: int, limit: int, token_id: int | None = None
@@ -82,7 +74,7 @@ class TokenStore:
 
     async def note_use(self, token_id: int) -> None:
         """Store that a token was used now."""
-        await self._database.fetchval("SELECT turnstile.note_token_use($1)", token_id)
+        await self._protocol.note_token_use(token_id)
 
 
 class AcceptedTokens:
