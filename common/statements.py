@@ -19,9 +19,8 @@ WORKER_ROLE: Final = "turnstile_worker"
 """Database role that may only call `WORKER_FUNCTIONS`. Optional."""
 EXECUTOR_ROLE: Final = "turnstile_executor"
 """Database role that may call every function, and read and write rows. Optional."""
-SUBMITTER_ROLE: Final = "turnstile_submitter"
-"""Database role that may only call `SUBMITTER_FUNCTIONS`. Optional."""
 SUBMITTER_FUNCTIONS: Final = ("submit", "submission")
+"""All that the role `turnstile_submitter` may call."""
 WORKER_FUNCTIONS: Final = (
     "claim",
     "finish",

@@ -18,7 +18,7 @@ from turnstile.executor.results import Move
 from turnstile.executor.sql import query
 
 logger = logging.getLogger(__name__)
-_UNREADABLE: Final = Episodes(logger, "end_unreadable", level=logging.ERROR)
+_UNREADABLE: Final = Episodes(logger, "outcome_unreadable", level=logging.ERROR)
 
 
 async def read_completions(
@@ -30,7 +30,7 @@ async def read_completions(
     message. An execution that cannot be read at all is skipped and logged, so that the others are published.
     """
     messages = []
-    for row in await database.fetch(query("ends"), list(execution_ids), result_bytes_max):
+    for row in await database.fetch(query("outcomes"), list(execution_ids), result_bytes_max):
         try:
             messages.append(_message(row))
         except ValueError as error:

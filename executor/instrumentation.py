@@ -26,7 +26,7 @@ from turnstile.executor.metrics import (
     METER,
     REFUSED,
     SETTLED,
-    expect_ends,
+    expect_outcomes,
 )
 from turnstile.executor.results import Accepted, Admission, Completion, Grant, Verdict
 
@@ -104,7 +104,7 @@ def granted(grants: Sequence[Grant]) -> None:
     names = METER.action_refs
     for ref, count in Counter([grant.action_ref for grant in grants]).items():
         GRANTED.add(names[ref], count=count)
-        expect_ends(ref)
+        expect_outcomes(ref)
     for grant in grants:
         if grant.waited_seconds is not None:
             GRANT_SECONDS.observe(grant.waited_seconds, names[grant.action_ref])

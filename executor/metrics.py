@@ -61,7 +61,7 @@ REPAIRS: Final = METER.counter(
     "turnstile_repairs_total",
     "Repairs by the watchdog after a lost message.",
     "repair",
-    known=("offer_repeated", "completion_repeated", "stop_repeated", "slot_granted", "gate_passed"),
+    known=("offer_repeated", "completion_repeated", "cancel_repeated", "slot_granted", "gate_passed"),
 )
 RECLAIMS: Final = METER.counter(
     "turnstile_reclaims_total",
@@ -204,8 +204,8 @@ _RESOURCE_GAUGES: Final[Mapping[Gauge, str]] = {
 _POOL_GAUGES: Final[Mapping[Gauge, str]] = {POOL_PLACES: "places", POOL_HELD: "held", POOL_WAITING: "waiting"}
 
 
-def expect_ends(action_ref: str) -> None:
-    """Expose the ends of an action as zero before its first one, as an increase would miss that one."""
+def expect_outcomes(action_ref: str) -> None:
+    """Expose the outcomes of an action as zero before its first one, as an increase would miss that one."""
     name = METER.action_refs[action_ref]
     if (name, _ENDS[0]) not in EXECUTIONS_ENDED.values:
         for status in _ENDS:

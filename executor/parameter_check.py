@@ -85,7 +85,7 @@ _UNSURE: Final = frozenset({"uniqueItems", "multipleOf", "not", "if", "then", "e
 _Path = tuple[int | str, ...]
 
 
-class SchemaJudge:
+class SchemaChecker:
     """One compiled schema."""
 
     __slots__ = ("_is_converted", "_schema", "_validator")
@@ -94,11 +94,11 @@ class SchemaJudge:
         """`is_converted`: a worker derived it, and converts values. Raises ValueError if it is unusable."""
         self._schema = schema
         self._is_converted = is_converted
-        judged = _converted(schema) if is_converted else _with_known_formats(schema)
-        self._validator: Validator = compile_schema(judged, _format_checks())
+        known = _converted(schema) if is_converted else _with_known_formats(schema)
+        self._validator: Validator = compile_schema(known, _format_checks())
 
     def fits(self, parameters: object) -> bool:
-        """Tell whether parameters fit; what cannot be judged fits."""
+        """Tell whether parameters fit; what cannot be checked fits."""
         try:
             return self._validator.is_valid(parameters)
         except ValueError:
@@ -127,34 +127,34 @@ class SchemaJudge:
             if node.get("additionalProperties") is False:
                 unknown = [name for name in value if name not in known]
                 yield from _unknown(unknown[:REASONS_MAX], sorted(known), at)
-        for step, part, judge in self._parts(node, value):
-            if not judge.fits(part):
-                yield from judge._reasons(part, (*at, step))
+        for step, part, checker in self._parts(node, value):
+            if not checker.fits(part):
+                yield from checker._reasons(part, (*at, step))
                 return
         yield _said(at, f"expected {self._expected(node)} that fits the schema")
 
     def _parts(
         self, node: Mapping[str, Any], value: object
-    ) -> "Iterator[tuple[int | str, object, SchemaJudge]]":
-        """Yield the parts of a value, each with the judge of its schema."""
+    ) -> "Iterator[tuple[int | str, object, SchemaChecker]]":
+        """Yield the parts of a value, each with the checker of its schema."""
         if isinstance(value, dict):
             for name, schema in node.get("properties", {}).items():
                 if name in value and isinstance(schema, dict):
                     yield name, value[name], self._of(schema)
             more = node.get("additionalProperties")
             if isinstance(more, dict):
-                judge = self._of(more)
-                yield from ((n, v, judge) for n, v in value.items() if n not in node.get("properties", {}))
+                checker = self._of(more)
+                yield from ((n, v, checker) for n, v in value.items() if n not in node.get("properties", {}))
         elif isinstance(value, list) and isinstance(node.get("items"), dict):
-            judge = self._of(node["items"])
-            yield from ((index, item, judge) for index, item in enumerate(value))
+            checker = self._of(node["items"])
+            yield from ((index, item, checker) for index, item in enumerate(value))
 
-    def _of(self, schema: Mapping[str, Any]) -> "SchemaJudge":
+    def _of(self, schema: Mapping[str, Any]) -> "SchemaChecker":
         shared = {name: self._schema[name] for name in ("$defs", "definitions") if name in self._schema}
         # A reference to the whole is seldom, and would then lead elsewhere: everything fits.
         if '"#"' in json.dumps([schema, shared]):
-            return SchemaJudge({}, is_converted=False)
-        return SchemaJudge({**schema, **shared}, is_converted=self._is_converted)
+            return SchemaChecker({}, is_converted=False)
+        return SchemaChecker({**schema, **shared}, is_converted=self._is_converted)
 
     def _target(self, node: Mapping[str, Any], level: int = 0) -> Mapping[str, Any]:
         """Return the schema that a reference names, or the schema itself."""

@@ -20,8 +20,8 @@ from turnstile.common.batcher import in_steps
 from turnstile.common.domain.errors import Code, Unavailable
 from turnstile.common.json_schema import check_schema
 from turnstile.common.telemetry.logs import Episodes
-from turnstile.executor.parameter_check import SchemaJudge
-from turnstile.executor.protocol import ExecutorProtocol, JudgedAction
+from turnstile.executor.parameter_check import SchemaChecker
+from turnstile.executor.protocol import ActionSchemas, ExecutorProtocol
 from turnstile.executor.results import Admission, Rejected
 
 logger = logging.getLogger(__name__)
@@ -38,9 +38,9 @@ class ParameterSchemas:
         self._protocol = protocol
         self._reading = asyncio.Lock()
         self._version: str | None = None
-        self._actions: Mapping[str, JudgedAction] = {}
+        self._actions: Mapping[str, ActionSchemas] = {}
         self._contents: dict[str, Any] = {}
-        self._compiled: dict[str, SchemaJudge | None] = {}
+        self._compiled: dict[str, SchemaChecker | None] = {}
         self._not_read = Episodes(logger, "schemas_not_read")
 
     async def run(self) -> NoReturn:
@@ -62,7 +62,7 @@ class ParameterSchemas:
             contents = {**self._contents, **read.contents}
             named = {key for action in read.actions for key in _keys(action)}
             self._contents = {key: contents[key] for key in named if key in contents}
-            self._compiled = {key: judge for key, judge in self._compiled.items() if key in named}
+            self._compiled = {key: checker for key, checker in self._compiled.items() if key in named}
             self._actions = {action.ref: action for action in read.actions}
             self._version = read.version
 
@@ -96,25 +96,25 @@ class ParameterSchemas:
         action = self._actions.get(admission.action_ref)
         if action is None or len(action.derived) > _DERIVED_MAX:
             return False
-        judges = [self._judge(key, action.ref) for key in _keys(action)]
-        if None in judges:
+        checkers = [self._checker(key, action.ref) for key in _keys(action)]
+        if None in checkers:
             return False
         parameters = from_json(admission.parameters_json)
-        return not any(judge is not None and judge.fits(parameters) for judge in judges)
+        return not any(checker is not None and checker.fits(parameters) for checker in checkers)
 
     def _refusal(self, admission: Admission) -> Rejected:
         action = self._actions[admission.action_ref]
         parameters = from_json(admission.parameters_json)
         # Of several versions: the one that the parameters almost fit.
-        judges = [self._judge(key, action.ref) for key in _keys(action)]
-        found = [judge.reasons(parameters) for judge in judges if judge is not None]
+        checkers = [self._checker(key, action.ref) for key in _keys(action)]
+        found = [checker.reasons(parameters) for checker in checkers if checker is not None]
         reasons = min(
             filter(None, found), key=len, default=["parameters: do not fit the schema of the action"]
         )
         remedy = f"to see what it takes: executor actions show {action.ref}"
         return Rejected(code=Code.INVALID_PARAMETERS, message=f"{'; '.join(reasons)}; {remedy}")
 
-    def _judge(self, key: str, ref: str) -> SchemaJudge | None:
+    def _checker(self, key: str, ref: str) -> SchemaChecker | None:
         """Return a compiled schema, or None where it cannot be used: then everything fits."""
         if key not in self._compiled:
             self._compiled[key] = None
@@ -122,11 +122,11 @@ class ParameterSchemas:
             try:
                 # Who writes to the database may not have checked it.
                 check_schema(schema)
-                self._compiled[key] = SchemaJudge(schema, is_converted=key.startswith("derived"))
+                self._compiled[key] = SchemaChecker(schema, is_converted=key.startswith("derived"))
             except ValueError as error:
                 logger.warning("schema_unusable", extra={"action_ref": ref, "reason": str(error)})
         return self._compiled[key]
 
 
-def _keys(action: JudgedAction) -> Sequence[str]:
+def _keys(action: ActionSchemas) -> Sequence[str]:
     return action.derived if action.given is None else (action.given,)

@@ -104,8 +104,8 @@ class StoredSubmission(NamedTuple):
     traceparent: str | None
 
 
-class JudgedAction(NamedTuple):
-    """An action whose requests are judged by a schema."""
+class ActionSchemas(NamedTuple):
+    """An action whose requests are checked against a schema."""
 
     ref: str
     given: str | None
@@ -115,10 +115,10 @@ class JudgedAction(NamedTuple):
 
 
 class ReadSchemas(NamedTuple):
-    """The schemas that judge requests."""
+    """The schemas that requests are checked against."""
 
     version: str
-    actions: Sequence[JudgedAction]
+    actions: Sequence[ActionSchemas]
     contents: Mapping[str, Any]
     """The schemas by key, without those that were known."""
 
@@ -300,13 +300,16 @@ class ExecutorProtocol:
         return frozenset(row["requests"]), frozenset(row["deliveries"])
 
     async def read_schemas(self, version: str | None, known_keys: Collection[str]) -> ReadSchemas | None:
-        """Return the schemas that judge requests; None: they are those of this version."""
+        """Return the schemas that requests are checked against; None: they are those of this version."""
         row = await self._row("SELECT * FROM turnstile.read_schemas($1, $2)", version, list(known_keys))
         if row["judges"] is None:
             return None
         return ReadSchemas(
             row["version"],
-            [JudgedAction(j["ref"], j["given"], tuple(j["derived"] or ())) for j in from_json(row["judges"])],
+            [
+                ActionSchemas(j["ref"], j["given"], tuple(j["derived"] or ()))
+                for j in from_json(row["judges"])
+            ],
             from_json(row["contents"]),
         )
 

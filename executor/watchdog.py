@@ -439,7 +439,7 @@ class ReclaimSweeps(_Sweeps):
         """Publish cancel messages of reclaimed attempts that no executor has published."""
         cancels = await self._protocol.due_cancels(self._settings.stop_timeout, SWEEP_ROWS_MAX)
         if cancels:
-            REPAIRS.add("stop_repeated", count=len(cancels))
+            REPAIRS.add("cancel_repeated", count=len(cancels))
             await self._publish_cancels(cancels)
         return len(cancels)
 

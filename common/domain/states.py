@@ -56,12 +56,6 @@ TERMINAL: Final = frozenset(
 )
 """States that never change again."""
 
-HOLDS_SLOT: Final = frozenset({Status.SCHEDULED, Status.RUNNING})
-"""States that imply a slot. A terminal execution may still hold one, until it is settled (P1)."""
-
-INITIAL: Final = frozenset({Status.QUEUED, Status.DELAYED})
-"""States in which an execution can be created."""
-
 
 def _transition(name: str, sources: set[Status], target: Status) -> Transition:
     return Transition(name=name, sources=frozenset(sources), target=target)
@@ -93,8 +87,3 @@ def sources_of(name: str) -> frozenset[Status]:
     """Return the states from which the transition `name` may start. Unknown names are a bug."""
     (transition,) = (t for t in TRANSITIONS if t.name == name)
     return transition.sources
-
-
-def may_move(source: Status, target: Status) -> bool:
-    """Tell whether any transition leads from `source` to `target`."""
-    return any(source in t.sources and target is t.target for t in TRANSITIONS)

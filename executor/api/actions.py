@@ -182,7 +182,7 @@ def _add_reading_routes(routes: APIRouter, actions: ActionStore, reader: Reader)
 
     @routes.get(
         "/{ref}",
-        summary="Read one action",
+        summary="Read an action",
         responses={
             **_TAGGED,
             304: {"description": "The action still has the `ETag` of `If-None-Match`"},
@@ -200,9 +200,9 @@ def _add_reading_routes(routes: APIRouter, actions: ActionStore, reader: Reader)
 
     @routes.get(
         "/{ref}/changes",
-        summary="List its changes: who, when and what; newest first",
-        description="Limit, pause and every other field, creation and deletion; stored in the transaction of "
-        "the change. Those of a deleted action stay.",
+        summary="List changes of an action, newest first",
+        description="Each with who, when and what: limit, pause and all other fields, creation and deletion; "
+        "stored in the transaction of the change. The changes of a deleted action stay.",
         responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD),
     )
     async def get_changes(ref: PossibleRef, query: Annotated[Paging, Query()]) -> Page[ChangeEntry]:
@@ -219,7 +219,7 @@ def _add_changing_routes(routes: APIRouter, actions: ActionStore) -> None:
 
     @routes.put(
         "/{ref}",
-        summary="Store a whole definition; a changed limit takes effect at once",
+        summary="Replace the definition of an action; a changed limit takes effect at once",
         responses={**_TAGGED, **changes},
     )
     async def put_action(
@@ -234,7 +234,7 @@ def _add_changing_routes(routes: APIRouter, actions: ActionStore) -> None:
 
     @routes.patch(
         "/{ref}",
-        summary="Change some fields; a changed limit takes effect at once",
+        summary="Change fields of an action; a changed limit takes effect at once",
         responses={**_TAGGED, **documented(Code.NOT_FOUND), **changes},
     )
     async def patch_action(
@@ -242,13 +242,17 @@ def _add_changing_routes(routes: APIRouter, actions: ActionStore) -> None:
     ) -> ActionDetail:
         return _tagged(await actions.change(ref, fields.given, caller.who, check=caller.check()), response)
 
-    @routes.post("/{ref}/pause", summary="Admit, but grant no slots", responses={**_TAGGED, **switches})
+    @routes.post(
+        "/{ref}/pause",
+        summary="Pause an action: its requests are accepted, and nothing starts",
+        responses={**_TAGGED, **switches},
+    )
     async def post_pause(ref: PossibleRef, caller: ConditionalCaller, response: Response) -> ActionDetail:
         return _tagged(
             await actions.change(ref, {"paused": True}, caller.who, check=caller.check()), response
         )
 
-    @routes.post("/{ref}/resume", summary="Grant slots again", responses={**_TAGGED, **switches})
+    @routes.post("/{ref}/resume", summary="Resume an action", responses={**_TAGGED, **switches})
     async def post_resume(ref: PossibleRef, caller: ConditionalCaller, response: Response) -> ActionDetail:
         return _tagged(
             await actions.change(ref, {"paused": False}, caller.who, check=caller.check()), response
@@ -258,7 +262,7 @@ def _add_changing_routes(routes: APIRouter, actions: ActionStore) -> None:
 def _add_deleting_route(routes: APIRouter, actions: ActionStore) -> None:
     @routes.delete(
         "/{ref}",
-        summary="Delete it, with or without executions that wait",
+        summary="Delete an action, with or without waiting executions",
         description="Its executions stay in the history. It is never deleted while one of them runs.",
         responses=documented(Code.NOT_FOUND, Code.IN_USE, Code.PRECONDITION_FAILED, Code.UNKNOWN_FIELD),
         response_model=ActionDeleted,
@@ -277,7 +281,7 @@ def _add_deleting_route(routes: APIRouter, actions: ActionStore) -> None:
 def _add_queue_routes(routes: APIRouter, actions: ActionStore, reader: Reader) -> None:
     @routes.get(
         "/{ref}/queue-stats",
-        summary="The state of its queues at one instant",
+        summary="Get queue statistics of an action, at one instant",
         responses=documented(Code.NOT_FOUND),
     )
     async def get_queue_stats(ref: PossibleRef) -> QueueStats:
@@ -288,7 +292,7 @@ def _add_queue_routes(routes: APIRouter, actions: ActionStore, reader: Reader) -
 
     @routes.get(
         "/{ref}/queue",
-        summary="List its queued executions, in order, and its slot holders",
+        summary="List the queue of an action, in order, and its slot holders",
         responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD),
     )
     async def get_queue(ref: PossibleRef, query: Annotated[QueueListing, Query()]) -> ActionQueuePage:

@@ -9,7 +9,7 @@ from turnstile.common.version import installed_version
 from turnstile.executor.api import problems
 from turnstile.executor.api.actions import action_routes
 from turnstile.executor.api.audit_log import audit_log_routes
-from turnstile.executor.api.auth import PREFIX, Gate
+from turnstile.executor.api.auth import PREFIX, TokenMiddleware
 from turnstile.executor.api.bulk import bulk_routes
 from turnstile.executor.api.dead_letters import dead_letter_routes
 from turnstile.executor.api.events import event_routes
@@ -93,6 +93,8 @@ def create_app(
         app.include_router(routes, dependencies=checked, include_in_schema=False)
     for routes in (probes, metrics):
         app.include_router(routes, prefix=PREFIX, dependencies=checked, include_in_schema=False)
-    app.add_middleware(Gate, tokens=tokens, own_hosts=settings.own_hosts(), action_of=reader.action_of)
+    app.add_middleware(
+        TokenMiddleware, tokens=tokens, own_hosts=settings.own_hosts(), action_of=reader.action_of
+    )
     problems.install(app)
     return app

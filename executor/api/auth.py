@@ -166,7 +166,7 @@ CallerScope = Annotated[tuple[str, ...] | None, Depends(caller_scope)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Route:
+class Route:
     """What a request needs."""
 
     role: Role | None
@@ -176,21 +176,17 @@ class _Route:
     parameters: Mapping[str, str] = field(default_factory=dict)
 
 
-def role_of(method: str, path: str) -> Role | None:
-    """Return the role that a request needs; None: no token is needed.
+def route_of(method: str, path: str) -> Route:
+    """Return what a request needs.
 
     A route that is not listed needs the highest role of settings if it may change something.
     """
-    return _route_of(method, path).role
-
-
-def _route_of(method: str, path: str) -> _Route:
     reads = method in READING
     route = path.removeprefix(PREFIX) if path.startswith(f"{PREFIX}/") else path
     for pattern, role, limit in _PATTERNS.get("GET" if reads else method, ()):
         if found := pattern.match(route):
-            return _Route(role=role, limit=limit, parameters=found.groupdict())
-    return _Route(role=Role.READ if reads else Role.OPERATE)
+            return Route(role=role, limit=limit, parameters=found.groupdict())
+    return Route(role=Role.READ if reads else Role.OPERATE)
 
 
 def _patterns() -> dict[str, list[tuple[Pattern[str], Role | None, Limit | None]]]:
@@ -205,7 +201,7 @@ def _patterns() -> dict[str, list[tuple[Pattern[str], Role | None, Limit | None]
 _PATTERNS: Final = _patterns()
 
 
-class Gate:
+class TokenMiddleware:
     """ASGI middleware that checks every request."""
 
     def __init__(
@@ -243,7 +239,7 @@ class Gate:
         """Store the token of the caller in the scope; return why the request is refused, or None."""
         headers = Headers(scope=scope)
         token = None
-        route = _route_of(scope["method"], scope["path"])
+        route = route_of(scope["method"], scope["path"])
         if route.role is not None and await self._tokens.required():
             token = await self._token(headers.get("authorization", ""))
             if token is None:
@@ -279,7 +275,7 @@ class Gate:
             await self._tokens.find(token.strip()) if scheme.lower() == "bearer" and token.strip() else None
         )
 
-    async def _outside_scope(self, token: ApiToken, route: _Route) -> Problem | None:
+    async def _outside_scope(self, token: ApiToken, route: Route) -> Problem | None:
         """Return why a token that is limited to some actions may not request this, or None."""
         match route.limit:
             case Limit.ACTION:

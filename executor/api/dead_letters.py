@@ -29,11 +29,13 @@ from turnstile.executor.dead_letters.store import (
 )
 
 LETTERS_MAX: Final = 10_000
-"""Most letters of one replay or purge."""
+"""Most dead letters of one replay or purge."""
 _CURSOR: Final = "dead-letters"
 _BODY_CHARS_MAX: Final = 6 * 1024 * 1024
 Name = Annotated[str, StringConstraints(min_length=1, max_length=255)]
-NamePath = Annotated[str, Path(max_length=255, description="The letter's id, fingerprint or message id.")]
+NamePath = Annotated[
+    str, Path(max_length=255, description="The dead letter's id, fingerprint or message id.")
+]
 
 
 class DeadLetterDetail(BaseModel):
@@ -85,20 +87,22 @@ class DeadLetterPage(Page[DeadLetterDetail]):
 
 
 class DeadLetterListing(Paging):
-    """Which letters to list."""
+    """Which dead letters to list."""
 
     code: Name | None = Field(default=None, description="Only those with this code.")
 
 
 class DeadLetterSelection(JsonBody):
-    """Which dead letters are meant: exactly one of `ids`, `code` and `all`."""
+    """Which dead letters to change: exactly one of `ids`, `code` and `all`."""
 
     bytes_max: ClassVar[int] = 1024 * 1024
 
     ids: Annotated[list[Name], Field(min_length=1, max_length=1000)] | None = None
     code: Name | None = None
     all: Literal[True] | None = None
-    limit: int = Field(default=LETTERS_MAX, ge=1, le=LETTERS_MAX, description="Most letters in one call.")
+    limit: int = Field(
+        default=LETTERS_MAX, ge=1, le=LETTERS_MAX, description="Most dead letters in one call."
+    )
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
@@ -115,7 +119,8 @@ class DeadLetterPurge(DeadLetterSelection):
     """Which dead letters to purge."""
 
     dry_run: bool = Field(
-        default=False, description="Delete nothing: `left` is the number of matching letters, of any limit."
+        default=False,
+        description="Delete nothing. `left` is then the number of all matching dead letters.",
     )
 
 
@@ -125,14 +130,14 @@ class DeadLetterReplay(DeadLetterSelection):
     bytes_max: ClassVar[int] = LIST_BYTES_MAX
 
     body: Annotated[str, Field(max_length=_BODY_CHARS_MAX)] | None = Field(
-        default=None, description="Published instead of the body of the one letter in `ids`."
+        default=None, description="Published in place of the body of the only dead letter in `ids`."
     )
     body_encoding: Literal["text", "base64"] = "text"
 
     @model_validator(mode="after")
     def _edits_one(self) -> Self:
         if self.body is not None and len(self.ids or ()) != 1:
-            raise ValueError("a body is for a single letter: give only its id in ids")
+            raise ValueError("a body is for a single dead letter: give only its id in ids")
         self.edited()
         return self
 
@@ -149,7 +154,7 @@ class DeadLetterReplay(DeadLetterSelection):
 
 
 class RefusedLetter(BaseModel):
-    """A letter that was not replayed or purged."""
+    """A dead letter that was not replayed or purged."""
 
     id: str
     reason: str
@@ -160,8 +165,8 @@ class DeadLetterReport(BaseModel):
 
     done: int = Field(description="Letters that were replayed or purged, and deleted.")
     refused: list[RefusedLetter] = Field(description="Letters that were not, and why.")
-    missing: list[str] = Field(description="Names that match no letter.")
-    left: int = Field(description="Matching letters that are left: repeat the call.")
+    missing: list[str] = Field(description="Names that match no dead letter.")
+    left: int = Field(description="Matching dead letters that are left: repeat the call.")
 
 
 def dead_letter_routes(dead_letters: DeadLetters) -> APIRouter:
@@ -176,7 +181,7 @@ def _add_reading_routes(routes: APIRouter, dead_letters: DeadLetters) -> None:
     @routes.get(
         "",
         summary="List dead letters, oldest first",
-        description="A letter appears once an executor has drained it from the broker.",
+        description="A dead letter appears once an executor has drained it from the broker.",
         responses=documented(Code.UNKNOWN_FIELD),
     )
     async def get_dead_letters(query: Annotated[DeadLetterListing, Query()]) -> DeadLetterPage:
@@ -202,7 +207,7 @@ def _add_changing_routes(routes: APIRouter, dead_letters: DeadLetters) -> None:
         "/replay",
         summary="Replay dead letters, oldest first",
         description="Publishes them with their original routing keys, unchanged or, a single one, with "
-        "another body. A letter is deleted once the broker has confirmed the message; one that no queue "
+        "another body. A dead letter is deleted once the broker has confirmed the message; one that no queue "
         "accepts stays, with the reason. An invalid message is dead-lettered again under a new id. The "
         "message id stays the same: a request that is replayed twice is one execution.",
         responses=documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE),

@@ -111,7 +111,7 @@ def event_routes(live: Live, stopping: asyncio.Event, tokens: AcceptedTokens) ->
 
     @routes.get(
         "/events",
-        summary="Changes as server-sent events",
+        summary="Stream changes as server-sent events",
         description="`overview`: totals; `queues`: those that changed since the last batch; `executions`: "
         "status and progress of watched ones; `opening`: load the current state. At most one batch a second. "
         "Comments keep the connection open. Send `Last-Event-ID` to continue where a stream ended.",

@@ -336,7 +336,7 @@ def _add_reading_routes(routes: APIRouter, reader: Reader) -> None:
             searched_until=page.searched_until,
         )
 
-    @routes.get("/{execution_id}", summary="Read one execution", responses=documented(Code.NOT_FOUND))
+    @routes.get("/{execution_id}", summary="Read an execution", responses=documented(Code.NOT_FOUND))
     async def get_execution(execution_id: ExecutionPath) -> GatedExecutionDetail | ExecutionDetail:
         found = await reader.execution(ExecutionId(execution_id))
         if found is None:
@@ -345,7 +345,7 @@ def _add_reading_routes(routes: APIRouter, reader: Reader) -> None:
 
     @routes.get(
         "/{execution_id}/logs",
-        summary="Read the logs of its attempts, also while they run",
+        summary="Read the logs of an execution, by attempt, also while it runs",
         description="About the last 64 KiB of each attempt are kept.",
         responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD),
     )
@@ -364,7 +364,7 @@ def _add_reading_routes(routes: APIRouter, reader: Reader) -> None:
 def _add_cancel_route(routes: APIRouter, operations: Operations) -> None:
     @routes.post(
         "/{execution_id}/cancel",
-        summary="Cancel one execution",
+        summary="Cancel an execution",
         description="Before its start it ends at once; later its worker is requested to stop it.",
         status_code=202,
         responses=documented(Code.NOT_FOUND, Code.ALREADY_TERMINAL, Code.UNKNOWN_FIELD, Code.TOO_LARGE),
@@ -585,7 +585,7 @@ def submission_routes(reader: Reader) -> APIRouter:
 
     @routes.get(
         "/{request_id}",
-        summary="What became of a submission in a transaction",
+        summary="Show the outcome of a submission in a transaction",
         description="`request_id` is what `turnstile.submit` returned. A submission exists once its "
         "transaction is committed.",
         responses=documented(Code.NOT_FOUND),

@@ -44,7 +44,7 @@ def audit_routes(auditor: Auditor) -> APIRouter:
 
     @routes.get(
         "/audit",
-        summary="Recount everything, in one snapshot",
+        summary="Run the audit: recount everything in one snapshot",
         description="A wrong row is a fault of Turnstile, or of a foreign write to its tables. Reads the "
         "whole history: a few seconds for a million executions. One audit at a time.",
         responses=documented(Code.UNKNOWN_FIELD),

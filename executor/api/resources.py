@@ -91,15 +91,16 @@ def _add_reading_routes(routes: APIRouter, resources: ResourceStore, reader: Res
         return Page(items=items, next_cursor=next_cursor(_CURSOR, last))
 
     @routes.get(
-        "/{name}", summary="Read one resource, and which actions use it", responses=documented(Code.NOT_FOUND)
+        "/{name}", summary="Read a resource, and which actions use it", responses=documented(Code.NOT_FOUND)
     )
     async def get_resource(name: PossibleName) -> StoredResource:
         return await resources.read(name)
 
     @routes.get(
         "/{name}/changes",
-        summary="List its changes: who, when and what; newest first",
-        description="Stored in the transaction of the change. Those of a deleted resource stay.",
+        summary="List changes of a resource, newest first",
+        description="Each with who, when and what; stored in the transaction of the change. The changes of a "
+        "deleted resource stay.",
         responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD),
     )
     async def get_changes(name: PossibleName, query: Annotated[Paging, Query()]) -> Page[ChangeEntry]:
@@ -133,13 +134,15 @@ def _add_queue_route(routes: APIRouter, reader: Reader) -> None:
 def _add_changing_routes(routes: APIRouter, resources: ResourceStore) -> None:
     changes = documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE)
 
-    @routes.put("/{name}", summary="Store a whole definition; it takes effect at once", responses=changes)
+    @routes.put(
+        "/{name}", summary="Replace the definition of a resource; it takes effect at once", responses=changes
+    )
     async def put_resource(name: str, fields: GivenFields, caller: CurrentCaller) -> StoredResource:
         return await resources.put(name, fields.given, caller)
 
     @routes.patch(
         "/{name}",
-        summary="Change some fields; a changed capacity takes effect at once",
+        summary="Change fields of a resource; a changed capacity takes effect at once",
         description="A capacity may be lowered below what is in use: nothing is taken away, and nothing "
         "starts until the units fit again. Executions of actions that take more units than the capacity "
         "wait; `warnings` names these actions.",
@@ -152,13 +155,13 @@ def _add_changing_routes(routes: APIRouter, resources: ResourceStore) -> None:
 
     @routes.post(
         "/{name}/pause",
-        summary="Start nothing that uses it; what runs continues",
+        summary="Pause a resource: nothing that uses it starts; what runs continues",
         responses=documented(Code.NOT_FOUND),
     )
     async def post_pause(name: PossibleName, caller: CurrentCaller) -> StoredResource:
         return await resources.change(name, {"paused": True}, caller)
 
-    @routes.post("/{name}/resume", summary="Resume it", responses=documented(Code.NOT_FOUND))
+    @routes.post("/{name}/resume", summary="Resume a resource", responses=documented(Code.NOT_FOUND))
     async def post_resume(name: PossibleName, caller: CurrentCaller) -> StoredResource:
         return await resources.change(name, {"paused": False}, caller)
 
@@ -166,7 +169,7 @@ def _add_changing_routes(routes: APIRouter, resources: ResourceStore) -> None:
 def _add_deleting_route(routes: APIRouter, resources: ResourceStore) -> None:
     @routes.delete(
         "/{name}",
-        summary="Delete it, if no action uses it and nothing holds it or waits for it",
+        summary="Delete a resource, if no action uses it and no execution holds it or waits for it",
         responses=documented(Code.NOT_FOUND, Code.IN_USE),
         response_model=ResourceDeleted,
     )

@@ -88,7 +88,7 @@ def token_routes(store: TokenStore) -> APIRouter:
 
     @routes.delete(
         "/{token_id}",
-        summary="Revoke a token, for good",
+        summary="Revoke a token",
         description="Refused by every executor within two seconds; its event streams end. It stays in the "
         "list. Repeating the call is harmless.",
         responses=documented(Code.NOT_FOUND),

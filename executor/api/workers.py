@@ -50,7 +50,7 @@ def worker_routes(operations: Operations, reader: Reader) -> APIRouter:
 
     @routes.get(
         "/{worker}",
-        summary="Show a worker: what it runs, its last failures, and what it said at its start",
+        summary="Show a worker: its running attempts, last failures, and notes of its start",
         responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD),
     )
     async def get_worker(worker: WorkerNamePath) -> WorkerPage:
@@ -62,7 +62,7 @@ def worker_routes(operations: Operations, reader: Reader) -> APIRouter:
 
     @routes.post(
         "/{worker_id}/drain",
-        summary="Drain a worker: it takes nothing new, finishes or hands back what it runs, and signs off",
+        summary="Drain a worker: it claims nothing more, finishes or returns what it runs, and stops",
         description="Takes effect with its next heartbeat. What it cannot finish within its `drain_timeout` "
         "returns to the head of its queue. Its process then idles until it is stopped.",
         status_code=202,

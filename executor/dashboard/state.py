@@ -232,7 +232,7 @@ class DashboardState:
         changed = []
         for queue in snapshot.queues:
             known = before.get(queue.name)
-            self._note_ends(queue, known)
+            self._note_outcomes(queue, known)
             if known != queue and self._put(queue):
                 changed.append(queue)
                 self._remember(at, queue, known)
@@ -279,7 +279,7 @@ class DashboardState:
             self._sorted[wanted] = sorted(found, key=lambda each: (self._rank(each, order), _key(each.name)))
         return self._sorted[wanted]
 
-    def _note_ends(self, queue: Queue, known: Queue | None) -> None:
+    def _note_outcomes(self, queue: Queue, known: Queue | None) -> None:
         if known != queue:
             ended = 0 if known is None or _is_succeeded(known, queue) else known.total_completed
             self.failures.note(queue, has_ended=queue.total_completed != ended)

@@ -102,7 +102,7 @@ LEFT JOIN page p ON p.number <= $5 AND p.before < $6
 WHERE e.id = $1
 ORDER BY p.number
 
--- ends: what is needed to publish completions again. A result above $2 bytes is left out, and an error text that is
+-- outcomes: what is needed to publish completions again. A result above $2 bytes is left out, and an error text that is
 -- longer than a worker reports is cut: the message must reach the completion listener.
 SELECT e.id, e.attempt, e.action_id, a.ref, e.status, left(e.error_type, 200) AS error_type,
        left(e.error_message, 5000) AS error_message, e.completed_at, e.traceparent,

@@ -9,7 +9,7 @@ import { executionLink } from "./queue.js";
 import { queueLink } from "./queues.js";
 
 const PAGE = 50;
-export const STATUSES = [
+const STATUSES = [
   "delayed", "queued", "scheduled", "running", "completed", "failed", "timeout", "cancelled", "expired", "abandoned",
 ];
 const TABS = [

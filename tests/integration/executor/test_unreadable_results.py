@@ -144,5 +144,5 @@ async def test_an_unreadable_execution_delays_no_other_completion(
     await protocol.connection.execute("UPDATE execution SET status = 'vanished' WHERE id = $1", ids[1])
     messages = await read_completions(protocol.database, await protocol.due_completions(), result_bytes_max=0)
     assert sorted(message.correlation_id or "" for message in messages) == [str(ids[0]), str(ids[2])]
-    (line,) = [record for record in caplog.records if record.getMessage() == "end_unreadable"]
+    (line,) = [record for record in caplog.records if record.getMessage() == "outcome_unreadable"]
     assert vars(line)["execution_id"] == ids[1]

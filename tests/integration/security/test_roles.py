@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from tests.support.served import Served, serve
 from turnstile.common.database import Database
-from turnstile.executor.api.auth import PREFIX, READING, ROLES, Gate, role_of
+from turnstile.executor.api.auth import PREFIX, READING, ROLES, TokenMiddleware, route_of
 from turnstile.executor.api.bodies import LIST_BYTES_MAX
 from turnstile.executor.api.paging import PAGE_MAX
 from turnstile.executor.api_tokens import ApiTokens, Role, read_entries
@@ -68,7 +68,7 @@ async def test_the_table_of_roles_has_every_route_and_nothing_else(api: Served) 
 
 
 async def test_every_route_that_changes_something_requires_more_than_the_role_read(api: Served) -> None:
-    found = {(method, path): role_of(method, concrete(path)) for method, path in routes(api)}
+    found = {(method, path): route_of(method, concrete(path)).role for method, path in routes(api)}
     assert found
     for (method, path), role in found.items():
         assert role is ROLES[method, path.removeprefix(PREFIX)]
@@ -93,12 +93,12 @@ async def test_every_route_that_changes_something_requires_more_than_the_role_re
 async def test_a_route_that_is_not_listed_requires_the_highest_role(
     method: str, path: str, role: Role | None
 ) -> None:
-    assert role_of(method, path) is role
+    assert route_of(method, path).role is role
 
 
 async def test_each_route_requires_its_role(api: Served) -> None:
     for method, path in routes(api):
-        role = role_of(method, concrete(path))
+        role = route_of(method, concrete(path)).role
         if role is None:
             continue
         assert await status_of(api, method, path, None) == 401, (method, path)
@@ -113,7 +113,7 @@ async def test_whoami_names_the_routes_that_are_refused(api: Served) -> None:
         shown = (await api.http.get(f"{PREFIX}/whoami", headers=headers)).json()
         assert (shown["name"], shown["role"], shown["scope"]) == (role.word[0], role.word, None)
         for method, path in routes(api):
-            needed = role_of(method, concrete(path))
+            needed = route_of(method, concrete(path)).role
             reason = shown["refused"].get(f"{method} {path.removeprefix(PREFIX)}")
             assert (reason is not None) == (needed is not None and role < needed), (method, path)
 
@@ -162,7 +162,7 @@ async def test_name_and_role_of_the_bearer_are_in_the_state_of_the_request(
     # The tokens in the database are not read: it is not connected.
     store = TokenStore(Database("postgresql://127.0.0.1:1/none", application_name="test"))
     accepted = AcceptedTokens(ApiTokens(read_entries(tokens)), store)
-    gate = Gate(application, tokens=accepted, own_hosts=None, action_of=action_of)
+    gate = TokenMiddleware(application, tokens=accepted, own_hosts=None, action_of=action_of)
     transport = httpx.ASGITransport(app=gate)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
         answer = await http.get("/executions", headers={"Authorization": "Bearer one"})

@@ -75,7 +75,7 @@ async def test_each_repair_is_counted_by_its_kind(protocol: Protocol) -> None:
         ("completion_repeated",): 1,
         ("slot_granted",): 2,
         ("gate_passed",): 0,
-        ("stop_repeated",): 0,
+        ("cancel_repeated",): 0,
     }
 
 

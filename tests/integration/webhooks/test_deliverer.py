@@ -63,7 +63,7 @@ async def test_a_claimed_delivery_survives_a_broken_connection_without_waiting_f
     fetch = Database.fetch
 
     async def break_once(database: Database, statement: str, *arguments: object) -> Any:
-        if statement == query("ends"):
+        if statement == query("outcomes"):
             monkeypatch.setattr(Database, "fetch", fetch)
             raise Unavailable("database: terminated")
         return await fetch(database, statement, *arguments)

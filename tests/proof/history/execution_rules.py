@@ -14,8 +14,9 @@ from tests.proof.history.recording import (
     WaitingEvent,
 )
 from tests.proof.history.replay import AttemptHistory, attempts_of, transitions_of
+from tests.support.states import INITIAL, may_move
 from turnstile.common.broker.topology import EXECUTION_COMPLETED
-from turnstile.common.domain.states import INITIAL, Status, is_terminal, may_move
+from turnstile.common.domain.states import Status, is_terminal
 
 
 def transitions_are_legal(recording: Recording, _: Bounds) -> Iterator[Violation]:

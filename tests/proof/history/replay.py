@@ -28,7 +28,8 @@ from tests.proof.history.recording import (
     WorkerEvent,
     nanoseconds,
 )
-from turnstile.common.domain.states import HOLDS_SLOT, Status
+from tests.support.states import HOLDS_SLOT
+from turnstile.common.domain.states import Status
 from turnstile.stress.check.gates import UNLIMITED, Gate, IdleAllowance, Move, replayed
 from turnstile.stress.check.gates import Step as GateStep
 

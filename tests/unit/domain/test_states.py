@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from tests.support.states import HOLDS_SLOT, INITIAL, may_move
 from turnstile.common.domain.outcomes import (
     Cancelled,
     Completed,
@@ -14,13 +15,10 @@ from turnstile.common.domain.outcomes import (
     status_of,
 )
 from turnstile.common.domain.states import (
-    HOLDS_SLOT,
-    INITIAL,
     TERMINAL,
     TRANSITIONS,
     Status,
     is_terminal,
-    may_move,
     sources_of,
 )
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import pytest
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from turnstile.executor.parameter_check import SchemaJudge
+from turnstile.executor.parameter_check import SchemaChecker
 from turnstile.worker.context import Context
 from turnstile.worker.parameters import InvalidParameters, ParametersReader, schemas_of_function
 
@@ -114,16 +114,16 @@ def function_of(annotation: Any) -> Callable[..., Any]:
     return function
 
 
-def judge_of(function: Callable[..., Any]) -> SchemaJudge:
+def checker_of(function: Callable[..., Any]) -> SchemaChecker:
     schemas = schemas_of_function(function)
     assert schemas.parameters is not None, schemas.trouble
-    return SchemaJudge(schemas.parameters, is_converted=True)
+    return SchemaChecker(schemas.parameters, is_converted=True)
 
 
 @pytest.mark.parametrize("annotation", ANNOTATIONS, ids=str)
 def test_the_door_refuses_nothing_that_the_worker_accepts(annotation: Any) -> None:
     function = function_of(annotation)
-    reader, judge = ParametersReader(function), judge_of(function)
+    reader, checker = ParametersReader(function), checker_of(function)
     for value in VALUES:
         try:
             reader.read(json.dumps({"value": value}), lambda: pytest.fail("no context"))
@@ -131,8 +131,8 @@ def test_the_door_refuses_nothing_that_the_worker_accepts(annotation: Any) -> No
             continue
         except TypeError:
             continue  # A validator of the user's fails.
-        assert judge.fits({"value": value}), value
-        assert judge.reasons({"value": value}) == []
+        assert checker.fits({"value": value}), value
+        assert checker.reasons({"value": value}) == []
 
 
 def order(
@@ -174,27 +174,27 @@ def order(
 )
 def test_a_refusal_names_field_and_remedy(parameters: dict[str, Any], reason: str) -> None:
     whole = parameters if parameters == {} else {"customer_id": 1, **parameters}
-    judge = judge_of(order)
-    assert not judge.fits(whole)
-    assert any(each.startswith(reason) for each in judge.reasons(whole)), judge.reasons(whole)
+    checker = checker_of(order)
+    assert not checker.fits(whole)
+    assert any(each.startswith(reason) for each in checker.reasons(whole)), checker.reasons(whole)
 
 
 def test_a_function_that_takes_any_keyword_takes_any_parameter() -> None:
     def function(a: int, **more: Any) -> None: ...
 
-    assert judge_of(function).fits({"a": 1, "b": 2})
+    assert checker_of(function).fits({"a": 1, "b": 2})
 
 
 def test_a_refusal_names_at_most_five_fields() -> None:
     def function(values: list[int]) -> None: ...
 
-    assert len(judge_of(function).reasons({"values": ["x"] * 20})) == 5
+    assert len(checker_of(function).reasons({"values": ["x"] * 20})) == 5
 
 
 def test_of_a_large_body_the_first_wrong_part_is_named_in_a_short_time() -> None:
     def function(orders: dict[str, list[Customer | Point]], note: str = "") -> None: ...
 
-    judge = judge_of(function)
+    checker = checker_of(function)
     orders: list[Any] = [{"id": number} for number in range(20_000)]
     for wrong, reason in [
         ({"orders": {"a": [*orders, {"id": 1, "name": "x"}]}}, "orders.a.20000.name: expected 2 characters"),
@@ -203,16 +203,16 @@ def test_of_a_large_body_the_first_wrong_part_is_named_in_a_short_time() -> None
         ({"order": {"a": orders}}, "parameters.orders: required, but missing"),
     ]:
         began = time.process_time()
-        assert reason in judge.reasons(wrong)[0]
+        assert reason in checker.reasons(wrong)[0]
         assert time.process_time() - began < 1
 
 
-def test_a_given_schema_is_judged_as_it_is_written() -> None:
-    judge = SchemaJudge(
+def test_a_given_schema_is_checked_as_it_is_written() -> None:
+    checker = SchemaChecker(
         {"properties": {"id": {"type": "integer"}, "at": {"format": "email"}}}, is_converted=False
     )
-    assert judge.reasons({"id": "17"}) == ["parameters.id: expected a whole number"]
-    assert judge.fits({"id": 17, "at": "no address"})
+    assert checker.reasons({"id": "17"}) == ["parameters.id: expected a whole number"]
+    assert checker.fits({"id": 17, "at": "no address"})
 
 
 def test_the_schema_of_a_function_shows_defaults_and_the_result() -> None:

@@ -1,4 +1,4 @@
-"""Recordings for tests: simulated from a `Plan` (`lawful`, `enlarged`), or written by hand (`hand_made`).
+"""Recordings for tests: simulated from a `Plan`, or written by hand (`hand_made`).
 
 A simulated recording is one that a correct system would leave; everything random depends on the seed only.
 """
@@ -162,7 +162,7 @@ class SimulatedQueue:
 _ENQUEUED_BEFORE: Final = 17
 
 
-def lawful(plan: Plan | None = None) -> Recording:
+def valid_recording(plan: Plan | None = None) -> Recording:
     """Return a correct recording."""
     plan = plan or Plan()
     random = np.random.default_rng(plan.seed)

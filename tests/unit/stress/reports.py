@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from tests.unit.stress.histories import Plan, lawful
+from tests.unit.stress.histories import Plan, valid_recording
 from turnstile.stress.check.verdict import Finding, Rule, Verdict
 from turnstile.stress.metrics.values import Point, Recovery, RunMetrics, ScenarioMetrics, Spread
 from turnstile.stress.recording import SECOND, Recording
@@ -17,7 +17,7 @@ def scenario_report(
     recording: Recording | None = None, *, broken: tuple[Finding, ...] = ()
 ) -> ScenarioReport:
     """Return the report of a scenario that passed, except for these findings."""
-    recording = recording or lawful(Plan(killed_at=KILLED_AT))
+    recording = recording or valid_recording(Plan(killed_at=KILLED_AT))
     broken_rules = {finding.rule: finding for finding in broken}
     findings = (broken_rules.get(rule, Finding(rule=rule, checked=400, broken=0)) for rule in Rule)
     ended = len(recording.executions)
@@ -82,7 +82,7 @@ def run_report(*scenarios: ScenarioReport, collapses: tuple[str, ...] = ()) -> R
 
 def nothing_happened() -> Recording:
     """Return a recording without requests."""
-    full = lawful(Plan(executions=3))
+    full = valid_recording(Plan(executions=3))
     return replace(
         full,
         orders=full.orders[:0],
@@ -95,7 +95,7 @@ def nothing_happened() -> Recording:
 
 def one_execution() -> Recording:
     """Return a recording with a single row in each table."""
-    return lawful(Plan(executions=1, actions=1))
+    return valid_recording(Plan(executions=1, actions=1))
 
 
 def _recoveries(recording: Recording) -> list[Recovery]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.stress.histories import MILLISECOND, Life, NewLimit, Plan, hand_made, lawful
+from tests.unit.stress.histories import MILLISECOND, Life, NewLimit, Plan, hand_made, valid_recording
 from turnstile.common.domain.states import Status
 from turnstile.stress.check.gate_rules import GATE_RULES
 from turnstile.stress.check.rules import check_recording
@@ -59,11 +59,11 @@ def broken(recording: Recording) -> dict[Rule, tuple[str, ...]]:
 @given(plan=plans)
 @settings(max_examples=40, deadline=None, derandomize=True)
 def test_a_correct_history_breaks_no_rule(plan: Plan) -> None:
-    assert broken(lawful(plan)) == {}
+    assert broken(valid_recording(plan)) == {}
 
 
 def test_an_empty_recording_breaks_no_rule() -> None:
-    recording = lawful(Plan(executions=1))
+    recording = valid_recording(Plan(executions=1))
     nothing = {name: getattr(recording, name)[:0] for name in ("orders", "executions", "attempts", "runs")}
     assert broken(replace(recording, **nothing, counters=(), audit=None)) == {}
 
@@ -190,7 +190,7 @@ def in_reverse() -> Recording:
 
 def simulated(change: Change, plan: Plan = LIMITED) -> Callable[[], Recording]:
     """Return a correct recording with one change."""
-    return lambda: change(lawful(plan))
+    return lambda: change(valid_recording(plan))
 
 
 FIRST = Life(id=1, since=0, granted=1, ended=10)
@@ -306,7 +306,7 @@ def test_each_violation_is_found_by_its_rules_only(name: str) -> None:
     ("rule", "text"), [(rule, text) for rule, changes in VIOLATIONS_OF_ONE_RULE.items() for text in changes]
 )
 def test_each_change_is_found_by_one_rule(rule: Rule, text: str) -> None:
-    found = broken(VIOLATIONS_OF_ONE_RULE[rule][text](lawful(FREE)))
+    found = broken(VIOLATIONS_OF_ONE_RULE[rule][text](valid_recording(FREE)))
     assert found.keys() == {rule}, found
     assert any(text in example for example in found[rule]), found
 
@@ -319,7 +319,7 @@ def test_every_rule_is_broken_by_some_history() -> None:
 
 def test_a_saved_recording_is_loaded_unchanged(tmp_path: Path) -> None:
     plan = Plan(killed_at=200 * MILLISECOND, new_limits=(NewLimit(0, None, 300 * MILLISECOND),))
-    made = replace(lawful(plan), collapses=("worker-0 ended with 1",), clock_error_ns=7)
+    made = replace(valid_recording(plan), collapses=("worker-0 ended with 1",), clock_error_ns=7)
     made.save(tmp_path / "kept" / "scenario")
     kept = Recording.load(tmp_path / "kept" / "scenario")
     for field in fields(Recording):

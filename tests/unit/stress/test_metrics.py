@@ -6,7 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.unit.stress.histories import LEASE, MILLISECOND, WORKERS, Life, Plan, at, hand_made, lawful
+from tests.unit.stress.histories import (
+    LEASE,
+    MILLISECOND,
+    WORKERS,
+    Life,
+    Plan,
+    at,
+    hand_made,
+    valid_recording,
+)
 from turnstile.stress.check.rules import check_recording
 from turnstile.stress.metrics.recovery import recoveries
 from turnstile.stress.metrics.run import CheckedScenario, run_metrics
@@ -106,7 +115,7 @@ def test_an_empty_scenario_has_no_metrics() -> None:
 
 
 def checked(plan: Plan) -> CheckedScenario:
-    recording = lawful(replace(plan, executions=60))
+    recording = valid_recording(replace(plan, executions=60))
     return recording, check_recording(recording), measure_scenario(recording)
 
 
@@ -203,7 +212,9 @@ def test_requests_that_could_not_be_sent_still_count() -> None:
 
 
 def test_a_lost_worker_is_recovered_from_when_all_its_runs_have_slots_again() -> None:
-    killed = lawful(Plan(executions=8_000, spacing_ns=2 * MILLISECOND, limit=6, killed_at=6 * SECOND))
+    killed = valid_recording(
+        Plan(executions=8_000, spacing_ns=2 * MILLISECOND, limit=6, killed_at=6 * SECOND)
+    )
     recovery = only(killed)
     lost = killed.attempts[killed.attempts["outcome"] == Outcome.RECLAIMED]
     assert recovery.lost_runs == len(lost) > 0

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from tests.unit.stress.histories import BEGAN_AT, NewLimit, Plan, enlarged, lawful
+from tests.unit.stress.histories import BEGAN_AT, NewLimit, Plan, enlarged, valid_recording
 from tests.unit.stress.reports import (
     KILLED_AT,
     SPREAD,
@@ -38,11 +38,12 @@ BYTES_MAX = 300_000
 every_size = pytest.mark.parametrize(
     "recording",
     [
-        pytest.param(lambda: lawful(Plan(killed_at=KILLED_AT)), id="lawful"),
+        pytest.param(lambda: valid_recording(Plan(killed_at=KILLED_AT)), id="valid_recording"),
         pytest.param(nothing_happened, id="empty"),
         pytest.param(one_execution, id="single row"),
         pytest.param(
-            cache(lambda: enlarged(lawful(Plan(killed_at=KILLED_AT)), MANY // 400)), id="200,000 rows"
+            cache(lambda: enlarged(valid_recording(Plan(killed_at=KILLED_AT)), MANY // 400)),
+            id="200,000 rows",
         ),
     ],
 )
@@ -65,13 +66,13 @@ def drawn(draw: Callable[[ScenarioReport], Picture], recording: Recording) -> Pi
 def test_a_recording_of_any_size_is_drawn(
     draw: Callable[[ScenarioReport], Picture], recording: Callable[[], Recording]
 ) -> None:
-    faults = lawful(Plan(killed_at=KILLED_AT)).faults
+    faults = valid_recording(Plan(killed_at=KILLED_AT)).faults
     drawn(draw, replace(recording(), faults=faults))
 
 
 @pytest.mark.parametrize("handovers", [[0.0, 0.0], [4.0], np.random.default_rng(1).lognormal(1.0, 1.0, MANY)])
 def test_handovers_are_drawn(handovers: list[float]) -> None:
-    drawn(lambda report: draw_handovers(report, np.array(handovers), SPREAD), lawful())
+    drawn(lambda report: draw_handovers(report, np.array(handovers), SPREAD), valid_recording())
 
 
 def test_the_number_of_drawn_faults_is_bounded_and_every_kind_is_included() -> None:
@@ -100,7 +101,7 @@ def around(recording: Recording) -> list[Bar]:
 
 
 def test_lanes_are_the_slots_of_the_queues_that_lost_runs() -> None:
-    recording = lawful(Plan(killed_at=KILLED_AT, limit=2))
+    recording = valid_recording(Plan(killed_at=KILLED_AT, limit=2))
     bars = around(recording)
     lost = recording.runs[recording.runs["end"] == RunEnd.KILLED]
     queues = {int(queue) for queue in lost["queue"]}
@@ -112,18 +113,20 @@ def test_lanes_are_the_slots_of_the_queues_that_lost_runs() -> None:
 
 
 def test_the_number_of_lanes_is_bounded() -> None:
-    recording = lawful(Plan(killed_at=KILLED_AT, limit=None, spacing_ns=10_000, actions=1))
+    recording = valid_recording(Plan(killed_at=KILLED_AT, limit=None, spacing_ns=10_000, actions=1))
     assert {bar.lane for bar in around(recording)} == set(range(LANES_MAX))
 
 
 def test_a_changed_limit_shows_its_queue() -> None:
-    recording = lawful(Plan(killed_at=KILLED_AT, new_limits=(NewLimit(action=1, limit=4, at=KILLED_AT),)))
+    recording = valid_recording(
+        Plan(killed_at=KILLED_AT, new_limits=(NewLimit(action=1, limit=4, at=KILLED_AT),))
+    )
     fault = replace(recording.faults[0], kind=FaultKind.CHANGE_LIMIT, target="stress.01")
     assert {bar.queue for bar in around(replace(recording, faults=(fault,)))} == {1}
 
 
 def test_the_limit_line_follows_every_change() -> None:
     change = LimitChange(action=1, limit=2, asked_at=BEGAN_AT, answered_at=BEGAN_AT + 2 * SECOND)
-    recording = replace(lawful(Plan(keys=2, limit=4)), limit_changes=(change,))
+    recording = replace(valid_recording(Plan(keys=2, limit=4)), limit_changes=(change,))
     assert limit_steps(recording, 3) == ([0.0, 2.0], [4.0, 2.0])
     assert limit_steps(recording, 1) == ([0.0], [4.0])

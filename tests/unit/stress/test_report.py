@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.unit.stress.histories import Plan, lawful
+from tests.unit.stress.histories import Plan, valid_recording
 from tests.unit.stress.reports import KILLED_AT, nothing_happened, run_report, scenario_report
 from turnstile.stress.check.verdict import Finding, Rule
 from turnstile.stress.report.live import live_view
@@ -32,14 +32,16 @@ VOID = {"meta", "img", "br", "hr", "link", "input"}
 
 
 def hostile_scenario() -> Scenario:
-    return replace(lawful(Plan(executions=2)).scenario, name="second", title=f"Scenario of {HOSTILE}")
+    return replace(
+        valid_recording(Plan(executions=2)).scenario, name="second", title=f"Scenario of {HOSTILE}"
+    )
 
 
 def broken_run() -> RunReport:
-    recording = lawful(Plan(killed_at=KILLED_AT))
+    recording = valid_recording(Plan(killed_at=KILLED_AT))
     fault = replace(recording.faults[0], target=HOSTILE)
     kept = scenario_report(replace(recording, faults=(fault,)))
-    other = replace(lawful(Plan(keys=3)), scenario=hostile_scenario())
+    other = replace(valid_recording(Plan(keys=3)), scenario=hostile_scenario())
     return run_report(
         kept,
         scenario_report(other, broken=(OVER_LIMIT, OVERTAKEN)),
@@ -151,7 +153,7 @@ def test_the_json_says_what_the_summary_says(folder: Path) -> None:
     assert document["machine"]["processor"] == broken_run().info.machine.processor
     assert document["metrics"]["hand_over"]["p99_ms"] == 8.75
     assert document["scenarios"][0]["scenario"]["load"]["executions"] == 400
-    assert document["scenarios"][0]["mix"] == str(lawful().scenario.load.mix)
+    assert document["scenarios"][0]["mix"] == str(valid_recording().scenario.load.mix)
 
 
 def test_a_run_without_a_completed_scenario_fails() -> None:
@@ -186,7 +188,7 @@ def test_a_scenario_in_which_nothing_ended_is_reported(tmp_path: Path) -> None:
 
 def progress_at(elapsed: float, ended: int, note: str = "") -> Progress:
     return Progress(
-        scenario=lawful(Plan(executions=2)).scenario, elapsed_seconds=elapsed,
+        scenario=valid_recording(Plan(executions=2)).scenario, elapsed_seconds=elapsed,
         sent=400, ended=ended, waiting=1234, active=4, note=note,
     )  # fmt: skip
 
