@@ -114,7 +114,7 @@ def create_app() -> FastAPI:
 
 
 async def order_leaflet(articles: list[str]) -> int:
-    """Submit a leaflet on its own, before all that wait: somebody stands at the counter."""
+    """Submit a leaflet on its own, before all that wait: a customer stands at the counter."""
     return (await leaflet.with_options(priority=1).submit(articles=articles)).id
 
 

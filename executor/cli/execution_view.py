@@ -208,11 +208,11 @@ def _root_cause(cause: Json | None) -> str:
         return ""
     match cause["ids"]:
         case []:
-            waiting = "the executions ahead wait themselves"
+            waiting = "the executions ahead are waiting, too"
         case [holder]:
-            waiting = f"#{holder} has its slot and waits itself"
+            waiting = f"#{holder} holds a slot but does not run yet"
         case holders:
-            waiting = f"{_listed([f'#{each}' for each in holders])} have their slots and wait themselves"
+            waiting = f"{_listed([f'#{each}' for each in holders])} hold slots but do not run yet"
     return f"; {waiting}: {_reason(cause['on'])}"
 
 

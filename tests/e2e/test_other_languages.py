@@ -1,4 +1,4 @@
-"""The programs of docs/submit.md in other languages, against a real executor."""
+"""The programs of docs/how-to/submit-from-other-languages.md, against a real executor."""
 
 import asyncio
 import json
@@ -17,13 +17,13 @@ from tests.support.environment import Environment
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-_SUBMIT: Final = (Path(__file__).parents[2] / "docs" / "submit.md").read_text()
+_PAGE: Final = Path(__file__).parents[2] / "docs" / "how-to" / "submit-from-other-languages.md"
 _REF: Final = "reports.render"
 
 
 def _recipe(language: str) -> str:
     """Return the first block of that language: the one over HTTP."""
-    found = re.search(rf"^```{language}\n(.*?)^```$", _SUBMIT, re.MULTILINE | re.DOTALL)
+    found = re.search(rf"^```{language}\n(.*?)^```$", _PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert found is not None
     return found[1]
 

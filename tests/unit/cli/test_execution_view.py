@@ -53,7 +53,7 @@ def starting(earliest_seconds: float, latest_seconds: float) -> dict[str, str]:
                 "holders": [60, 61],
                 "root_cause": {"ids": [60, 61], "on": {"reason": "no_worker", "pool": "gpu"}},
             },
-            "2 of 2 slots in use, held by #60, #61; #60, #61 have their slots and wait themselves: no live"
+            "2 of 2 slots in use, held by #60, #61; #60, #61 hold slots but do not run yet: no live"
             " worker in pool gpu serves the action; start one that does",
         ),
         (
@@ -64,7 +64,7 @@ def starting(earliest_seconds: float, latest_seconds: float) -> dict[str, str]:
                 "holders": [],
                 "root_cause": {"ids": [], "on": {"reason": "no_worker", "pool": "gpu"}},
             },
-            "0 of 1 slots in use; the executions ahead wait themselves: no live worker in pool gpu serves"
+            "0 of 1 slots in use; the executions ahead are waiting, too: no live worker in pool gpu serves"
             " the action; start one that does",
         ),
         ({"reason": "paused"}, "the action is paused"),
