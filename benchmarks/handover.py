@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from benchmarks.actions import AT_ONCE, ONE_AT_A_TIME
 from benchmarks.client import database_session, load, publishing, settled, submit, wait_until_queued
-from benchmarks.report import Aim, Row, Section, percentile
+from benchmarks.report import Aim, Row, Section
 from benchmarks.system import Servers, Sizes, running_system
+from turnstile.stress.check.counts import percentile
 
 _GAPS = """
 SELECT extract(epoch FROM e.started_at - lag(e.completed_at) OVER (ORDER BY e.id))::double precision AS gap
@@ -64,5 +65,5 @@ def _section(gaps: Sequence[float], delays: Sequence[float], sizes: Sizes) -> Se
 
 def _row(name: str, seconds: Sequence[float], aims: tuple[Aim, ...]) -> Row:
     ms = [1000 * each for each in seconds]
-    cells = {f"p{percent}": percentile(ms, percent) for percent in (50, 90, 99)}
+    cells = {f"p{percent}": percentile(ms, percent / 100) or 0.0 for percent in (50, 90, 99)}
     return Row(name=name, unit="ms", cells={**cells, "max": max(ms)}, aims=aims)

@@ -6,7 +6,6 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from statistics import quantiles
 from typing import Final
 
 from rich.console import Console
@@ -58,13 +57,6 @@ class Section:
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     note: str = ""
-
-
-def percentile(values: Sequence[float], percent: int) -> float:
-    """Return the value that `percent` of the values do not exceed."""
-    if len(values) == 1:
-        return values[0]
-    return quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
 def print_section(console: Console, section: Section) -> None:

@@ -13,8 +13,9 @@ from benchmarks.peers.contestants import Contestant, Variant
 from benchmarks.peers.history import Run
 from benchmarks.peers.job import LIMIT, Group
 from benchmarks.peers.session import Counts
-from benchmarks.report import Row, Section, percentile, print_section
+from benchmarks.report import Row, Section, print_section
 from benchmarks.report import markdown as markdown_of
+from turnstile.stress.check.counts import percentile
 
 _RATE: Final = "jobs/s"
 _TAKEN: Final = "taken/s"
@@ -129,7 +130,7 @@ def _limited(entry: Entry, runs: Sequence[Run]) -> Mapping[str, float]:
 def _single(_: Entry, runs: Sequence[Run]) -> Mapping[str, float]:
     gaps = [gap for run in runs for gap in run.handover_ms]
     return {
-        **{f"p{percent}": percentile(gaps, percent) for percent in _PERCENTS},
+        **{f"p{percent}": percentile(gaps, percent / 100) or 0.0 for percent in _PERCENTS},
         "max": max(gaps),
         _PEAK: max(run.peak_concurrency for run in runs),
         _OUT_OF_ORDER: _out_of_order(runs),
