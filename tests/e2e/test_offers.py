@@ -1,7 +1,6 @@
 """P9: offers fill no queue with copies, and what no worker has code for delays no other execution."""
 
 import asyncio
-from pathlib import Path
 
 import aio_pika
 
@@ -49,34 +48,6 @@ async def test_offers_wait_for_workers_as_far_as_their_lead_and_lost_ones_are_ma
         await env.cancel(first)
         assert set(await env.ended(*others)) == {"completed"}
         assert await env.attempts(others[0]) == [(1, "completed")]
-
-
-async def test_an_action_that_occupies_all_workers_delays_another_one_by_one_run(
-    start_env: StartEnvironment, tmp_path: Path
-) -> None:
-    """Sixty runs on four places: without turns between the actions the other one waits for all of them."""
-    settings = {**SETTINGS, "TURNSTILE_WORKER_CONCURRENCY": "4"}
-    async with start_env(settings=settings) as env:
-        await env.put("record", max_concurrent=None)
-        file = str(tmp_path / "runs")
-        runs = await env.submit_many(
-            [{"action_ref": "record", "parameters": {"file": file, "seconds": 0.4}}] * 60
-        )
-        await env.until_status(runs[3], "running")
-        others = []
-        for _ in range(8):
-            others.append(await env.submit("noop"))
-            await asyncio.sleep(0.1)
-        assert set(await env.ended(*others)) == {"completed"}
-        waits = await env.history.value(
-            "SELECT array_agg(extract(epoch FROM started_at - queued_at)::float8) FROM execution"
-            " WHERE id = ANY ($1)",
-            others,
-        )
-        # The rest of one run, and the lead.
-        assert max(waits) < 1.0, waits
-        assert (await env.stats("record"))["waiting"]["pool"] > 0
-        assert set(await env.ended(*runs)) == {"completed"}
 
 
 async def test_an_action_that_no_worker_serves_is_not_offered_until_a_worker_serves_it(

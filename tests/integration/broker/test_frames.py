@@ -1,7 +1,9 @@
 """Frames: packing equals the packing of the library, and reading accepts invalid properties."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, cast
 
 import hypothesis.strategies as st
@@ -92,19 +94,25 @@ def test_a_field_too_long_for_the_protocol_is_refused() -> None:
         pack_publishes(1, [message], frame_bytes_max=0)
 
 
-def test_acknowledgements_are_packed_as_the_library_packs_them() -> None:
-    upto = commands.Basic.Ack(delivery_tag=5, multiple=True)
-    single = commands.Basic.Ack(delivery_tag=9, multiple=False)
-    assert pack_acks(3, 5, [9]) == frame.marshal(upto, 3) + frame.marshal(single, 3)
-    assert pack_acks(3, 0, [9]) == frame.marshal(single, 3)
-
-
-@pytest.mark.parametrize("requeue", [True, False])
-def test_rejections_are_packed_as_the_library_packs_them(requeue: bool) -> None:
-    upto = commands.Basic.Nack(delivery_tag=5, multiple=True, requeue=requeue)
-    single = commands.Basic.Nack(delivery_tag=9, multiple=False, requeue=requeue)
-    packed = pack_nacks(3, 5, [9], requeue=requeue)
-    assert packed == frame.marshal(upto, 3) + frame.marshal(single, 3)
+@pytest.mark.parametrize(
+    ("command", "pack"),
+    [
+        pytest.param(commands.Basic.Ack, pack_acks, id="ack"),
+        pytest.param(
+            partial(commands.Basic.Nack, requeue=True), partial(pack_nacks, requeue=True), id="nack"
+        ),
+        pytest.param(
+            partial(commands.Basic.Nack, requeue=False), partial(pack_nacks, requeue=False), id="drop"
+        ),
+    ],
+)
+def test_answers_to_deliveries_are_packed_as_the_library_packs_them(
+    command: Callable[..., Any], pack: Callable[[int, int, list[int]], bytes]
+) -> None:
+    upto = frame.marshal(command(delivery_tag=5, multiple=True), 3)
+    single = frame.marshal(command(delivery_tag=9, multiple=False), 3)
+    assert pack(3, 5, [9]) == upto + single
+    assert pack(3, 0, [9]) == single
 
 
 _SHORT = st.text(max_size=60)

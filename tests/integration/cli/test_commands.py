@@ -86,7 +86,7 @@ def test_an_invalid_priority_is_wrong_usage(system: CommandLines, ref: str) -> N
     assert system.executor("list", "--action", ref, "--json").json["items"] == []
 
 
-def test_the_same_key_is_the_same_execution(system: CommandLines, ref: str) -> None:
+def test_a_repeated_key_is_shown_as_a_duplicate(system: CommandLines, ref: str) -> None:
     first, again = (system.executor("submit", ref, "--idempotency-key", ref) for _ in range(2))
     assert first.out.split(":")[0] == again.out.split(":")[0]
     assert "duplicate: this idempotency key was used before" in again.out

@@ -84,8 +84,8 @@ async def test_an_invalid_resource_is_refused_by_its_field(
 
 async def test_an_unknown_resource_is_not_found(api: Served) -> None:
     for method, path in (
-        ("GET", ""), ("GET", "/changes"), ("PATCH", ""), ("DELETE", ""), ("POST", "/pause"),
-        ("POST", "/resume"),
+        ("GET", ""), ("GET", "/changes"), ("GET", "/queue"), ("PATCH", ""), ("DELETE", ""),
+        ("POST", "/pause"), ("POST", "/resume"),
     ):  # fmt: skip
         status, code, detail = await refused(api, method, URL + path, {} if method == "PATCH" else None)
         assert (status, code) == (404, "not_found")

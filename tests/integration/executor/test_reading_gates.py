@@ -321,11 +321,6 @@ async def test_what_leaves_a_changed_route_is_explained_until_it_has_left(api: S
     assert (await api.get(f"/executions/{ids[1]}"))["status"] == "scheduled"
 
 
-async def test_an_unknown_resource_is_not_found(api: Served) -> None:
-    answer = await api.http.get("/api/v1/resources/none/queue")
-    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
-
-
 async def test_the_gauges_show_resources_and_count_what_waits_at_gates(api: Served) -> None:
     await put_resource(api.database, "first", 3, rank=1)
     await put_resource(api.database, "then", 1, rank=2)

@@ -5,8 +5,9 @@ A simulated recording is one that a correct system would leave; everything rando
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -414,3 +415,19 @@ def _runs(lives: Sequence[Life]) -> Table:
             which = ids.index(life.id), life.id, life.attempt, life.queue
             rows.append((*which, life.worker, start, stop, life.run_end))
     return np.array(rows, RUN)
+
+
+def differences_when_loaded(made: Recording, folder: Path) -> list[str]:
+    """Save a recording and load it; return the fields that differ."""
+    made.save(folder)
+    kept = Recording.load(folder)
+    pairs = [
+        (field.name, getattr(made, field.name), getattr(kept, field.name)) for field in fields(Recording)
+    ]
+    return [name for name, one, other in pairs if not _is_same(one, other)]
+
+
+def _is_same(one: object, other: object) -> bool:
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    return one == other
