@@ -129,19 +129,12 @@ async def consume_batches(
     """
     unpublished: asyncio.Queue[tuple[Sequence[Delivery], Result]] = asyncio.Queue(_UNPUBLISHED_BATCHES_MAX)
     replies = _Replies(subscription, best_effort)
-
-    async def publish_in_order() -> NoReturn:
-        while True:
-            deliveries, result = await unpublished.get()
-            await handler.publish(result)
-            waiting = replies.post(result.replies)
-            _acknowledge(subscription, [each for each in deliveries if id(each) not in waiting])
-            reached(CrashPoint.EXECUTOR_ACKNOWLEDGED)
-            unpublished.task_done()
-
     size = BatchSize(batch_max, batch_max)
     async with asyncio.TaskGroup() as tasks:
-        publishing = tasks.create_task(publish_in_order(), name=f"publish-{subscription.queue}")
+        publishing = tasks.create_task(
+            _publish_in_order(unpublished, handler, subscription, replies),
+            name=f"publish-{subscription.queue}",
+        )
         stopping = tasks.create_task(_set(stop), name="stop-signal")
         blocked: list[Delivery] = []
         while not stop.is_set():
@@ -167,6 +160,21 @@ async def consume_batches(
         await unpublished.join()
         publishing.cancel()
     await replies.settled()
+
+
+async def _publish_in_order(
+    unpublished: "asyncio.Queue[tuple[Sequence[Delivery], Result]]",
+    handler: BatchHandler[Result],
+    subscription: Subscription,
+    replies: "_Replies",
+) -> NoReturn:
+    while True:
+        deliveries, result = await unpublished.get()
+        await handler.publish(result)
+        waiting = replies.post(result.replies)
+        _acknowledge(subscription, [each for each in deliveries if id(each) not in waiting])
+        reached(CrashPoint.EXECUTOR_ACKNOWLEDGED)
+        unpublished.task_done()
 
 
 class _Replies:

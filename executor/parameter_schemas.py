@@ -21,7 +21,7 @@ from turnstile.common.domain.errors import Code, Unavailable
 from turnstile.common.json_schema import check_schema
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor.parameter_check import SchemaChecker
-from turnstile.executor.protocol import ActionSchemas, ExecutorProtocol
+from turnstile.executor.protocol import CheckedAction, ExecutorProtocol
 from turnstile.executor.results import Admission, Rejected
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class ParameterSchemas:
         self._protocol = protocol
         self._reading = asyncio.Lock()
         self._version: str | None = None
-        self._actions: Mapping[str, ActionSchemas] = {}
+        self._actions: Mapping[str, CheckedAction] = {}
         self._contents: dict[str, Any] = {}
         self._compiled: dict[str, SchemaChecker | None] = {}
         self._not_read = Episodes(logger, "schemas_not_read")
@@ -128,5 +128,5 @@ class ParameterSchemas:
         return self._compiled[key]
 
 
-def _keys(action: ActionSchemas) -> Sequence[str]:
+def _keys(action: CheckedAction) -> Sequence[str]:
     return action.derived if action.given is None else (action.given,)

@@ -104,7 +104,7 @@ class StoredSubmission(NamedTuple):
     traceparent: str | None
 
 
-class ActionSchemas(NamedTuple):
+class CheckedAction(NamedTuple):
     """An action whose requests are checked against a schema."""
 
     ref: str
@@ -118,7 +118,7 @@ class ReadSchemas(NamedTuple):
     """The schemas that requests are checked against."""
 
     version: str
-    actions: Sequence[ActionSchemas]
+    actions: Sequence[CheckedAction]
     contents: Mapping[str, Any]
     """The schemas by key, without those that were known."""
 
@@ -307,7 +307,7 @@ class ExecutorProtocol:
         return ReadSchemas(
             row["version"],
             [
-                ActionSchemas(j["ref"], j["given"], tuple(j["derived"] or ()))
+                CheckedAction(j["ref"], j["given"], tuple(j["derived"] or ()))
                 for j in from_json(row["judges"])
             ],
             from_json(row["contents"]),

@@ -102,6 +102,19 @@ class ExecutorService:
             interval_seconds=settings.watchdog_interval,
         )
         self._pool_places = PoolPlaces(self._queue_manager, self._dispatcher)
+        self._operations = Operations(self._database, self._queue_manager, self._dispatcher)
+        self._submissions = Submissions(
+            self._operations.admit, items_max=settings.batch_max, waiting_bytes_max=_SUBMISSIONS_BYTES_MAX
+        )
+        self._http_ended = asyncio.Event()
+        self._loop_lag = LoopLag()
+        LOOP_LAG.read_from(self._loop_lag.worst_seconds)
+        PUBLISHER_BLOCKED.read_from(lambda: float(self._publisher.blocked))
+        self._create_listeners()
+
+    def _create_listeners(self) -> None:
+        """Create what receives messages, submissions and webhooks."""
+        settings = self.settings
         self._canceller = Canceller(self._queue_manager)
         self._early_cancels = EarlyCancels(self._database, self._canceller, self._dispatcher)
         self._requests = RequestListener(
@@ -125,14 +138,6 @@ class ExecutorService:
         self._drain = Drain(
             settings, self._database, make_room=Pruner(self._database, settings).prune_dead_letters
         )
-        self._operations = Operations(self._database, self._queue_manager, self._dispatcher)
-        self._submissions = Submissions(
-            self._operations.admit, items_max=settings.batch_max, waiting_bytes_max=_SUBMISSIONS_BYTES_MAX
-        )
-        self._http_ended = asyncio.Event()
-        self._loop_lag = LoopLag()
-        LOOP_LAG.read_from(self._loop_lag.worst_seconds)
-        PUBLISHER_BLOCKED.read_from(lambda: float(self._publisher.blocked))
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then end in order."""

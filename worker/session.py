@@ -95,12 +95,6 @@ class Session:
             name=f"worker {settings.worker_name} consumer",
             timeouts=BrokerTimeouts(heartbeat_seconds=_broker_heartbeat_seconds(settings.lease_duration)),
         )
-        side_publisher = Publisher(
-            amqp_url,
-            name=f"worker {settings.worker_name} best-effort",
-            declare=partial(declare_workers, queue_type=settings.queue_type),
-            timeouts=_SIDE_TIMEOUTS,
-        )
         self._pools = settings.worker_pools or sorted({d.pool for d in definitions}) or ["default"]
         self._protocol = WorkerProtocol(database, self.worker_id, served_refs=[d.ref for d in definitions])
         self.registration_error: str | None = None
@@ -116,7 +110,7 @@ class Session:
             on_drain=self._drain_requested.set,
         )
         logs = LogFlusher(self._protocol, interval_seconds=settings.log_flush_interval)
-        self._gateway = Gateway(self._protocol, self._publisher, side_publisher, self._lease, logs)
+        self._gateway = Gateway(self._protocol, self._publisher, _side_publisher(settings), self._lease, logs)
         self._attempts = Attempts(
             self._gateway, runners, event_result_max_bytes=settings.event_result_max_bytes
         )
@@ -324,6 +318,16 @@ async def _any_of(*events: asyncio.Event) -> None:
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:
         wait.cancel()
+
+
+def _side_publisher(settings: WorkerSettings) -> Publisher:
+    """Return the publisher of messages that may be dropped."""
+    return Publisher(
+        settings.amqp_url.get_secret_value(),
+        name=f"worker {settings.worker_name} best-effort",
+        declare=partial(declare_workers, queue_type=settings.queue_type),
+        timeouts=_SIDE_TIMEOUTS,
+    )
 
 
 def _broker_heartbeat_seconds(lease_seconds: float) -> int:

@@ -46,16 +46,7 @@ def create_app(
     stopping: asyncio.Event,
 ) -> FastAPI:
     """Return the HTTP API over these parts of the service; its streams end once `stopping` is set."""
-    app = FastAPI(
-        title="Turnstile",
-        summary="Runs executions of actions in strict arrival order, within each action's concurrency limit.",
-        version=installed_version(),
-        # The dashboard's files have a page for the OpenAPI document that loads nothing from elsewhere.
-        docs_url=None,
-        redoc_url=None,
-        # By default the framework exports traces, logs and metrics of its own if an OTEL_ variable is set.
-        telemetry={"auto_configure": False, "tracing": False, "metrics": False, "logs": False},
-    )
+    app = _app_without_routes()
     limiter = ReadLimiter()
     reader = Reader(database, limiter, health, stop_enforced_seconds=settings.stop_enforced_seconds())
     live = Live(database, health)
@@ -67,10 +58,9 @@ def create_app(
     events = event_routes(live, stopping, tokens)
     probes = health_routes(health)
     metrics = metrics_routes(QueueGauges(database), health)
-    parameters_bytes_max = settings.parameters_bytes_max
     checked = [Depends(refuse_unknown_parameters)]
     for routes in (
-        execution_routes(operations, submissions, reader, parameters_bytes_max=parameters_bytes_max),
+        execution_routes(operations, submissions, reader, parameters_bytes_max=settings.parameters_bytes_max),
         bulk_routes(operations, reader),
         submission_routes(reader),
         actions,
@@ -95,6 +85,20 @@ def create_app(
         app.include_router(routes, prefix=PREFIX, dependencies=checked, include_in_schema=False)
     app.add_middleware(
         TokenMiddleware, tokens=tokens, own_hosts=settings.own_hosts(), action_of=reader.action_of
+    )
+    return app
+
+
+def _app_without_routes() -> FastAPI:
+    app = FastAPI(
+        title="Turnstile",
+        summary="Runs executions of actions in strict arrival order, within each action's concurrency limit.",
+        version=installed_version(),
+        # The dashboard's files have a page for the OpenAPI document that loads nothing from elsewhere.
+        docs_url=None,
+        redoc_url=None,
+        # By default the framework exports traces, logs and metrics of its own if an OTEL_ variable is set.
+        telemetry={"auto_configure": False, "tracing": False, "metrics": False, "logs": False},
     )
     problems.install(app)
     return app
