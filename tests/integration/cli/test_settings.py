@@ -80,7 +80,11 @@ def test_a_port_in_use_is_named_before_the_worker_starts(alone: CommandLines) ->
         (("actions", "limit", "a.b", "-12"), "invalid limit '-12'; expected a number from 0 to "),
         (("actions", "limit", "a.b", "-1"), "or 'none'"),
         (("get", "-1"), "invalid execution id '-1'; expected a number like 4711"),
-        (("tokens", "revoke", "-1"), "Input should be greater than or equal to 1"),
+        (
+            ("tokens", "revoke", "-1"),
+            "invalid token id '-1'; expected a number like 7, as 'executor tokens list' shows",
+        ),
+        (("webhooks", "replay", "-1"), "invalid execution id '-1'; expected a number like 4711"),
         (("workers", "drain", "-1"), "No such option: -1"),
         (("list", "--acton", "a"), "No such option: --acton. Did you mean --action?"),
         (("list", "--created_after", "a"), "Did you mean --created-after?"),
