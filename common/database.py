@@ -4,7 +4,8 @@ Both services call the protocol's statements through it; JSON travels as text in
 without an answer in time, or with a broken connection, raises `Unavailable`: the outcome is unknown, and
 every statement of the protocol may be repeated. Where the database answers an empty statement at once, only
 this statement took too long: `StatementTimeout`. A database whose schema does not suit is not used, until it
-is migrated.
+is migrated. A server whose disk is full still answers reads: it counts as unavailable until what it refused
+is written.
 """
 
 import asyncio
@@ -29,6 +30,9 @@ _LOST: Final = "unexpected connection_lost() call"
 """What the driver says of a connection that the server, or something in between, has closed."""
 _FULL_SECONDS: Final = 0.5
 """How long no connection is asked for after the server had none."""
+_DISK_FULL_SECONDS: Final = 60.0
+"""How long a full disk is assumed because of a statement that is not repeated."""
+_TRANSACTION: Final = "transaction"
 
 _SCHEMA_CHECK_SECONDS: Final = 1.0
 _MISSING_OBJECTS: Final = (
@@ -141,6 +145,10 @@ class Database:
         self._schema_checked_at = -math.inf
         self._unsuited = Episodes(logger, "schema_unsuited")
         self._unreachable = Episodes(logger, "database_unreachable")
+        self._disk_full = Episodes(logger, "database_disk_full")
+        self._disk_full_reason: str | None = None
+        self._refused_writes: dict[str, float] = {}
+        """Statements that the full disk refused, with the instants of the event loop."""
         self._application_name = application_name
         self._connections_max = connections_max
         self._timeouts = timeouts or DatabaseTimeouts()
@@ -153,8 +161,12 @@ class Database:
         self._full_until = -math.inf
         self._released = asyncio.Event()
         self._in_transaction: set[asyncio.Task[Any] | None] = set()
-        self.last_error: str | None = "not connected yet"
-        """Why the last call could not reach the server; None after a success (for /readyz)."""
+        self._error: str | None = "not connected yet"
+
+    @property
+    def last_error(self) -> str | None:
+        """Why the last call could not reach the server, or that its disk is full; None: it works."""
+        return self._error or self._disk_full_reason
 
     async def open(self) -> None:
         """Connect, with retries and backoff until the server answers and its schema suits."""
@@ -169,12 +181,12 @@ class Database:
                     pool.terminate()
                     raise
             except _WrongSchema as trouble:
-                self.last_error = str(trouble)
+                self._error = str(trouble)
             except (*CONNECTION_ERRORS, *_LOGIN_ERRORS) as error:
-                self._note(error)
+                self._note_failure(error)
             else:
                 self._pool = pool
-                self._note(None)
+                self._note_success()
                 return
             await asyncio.sleep(delay_seconds)
             delay_seconds = min(delay_seconds * 2, 5.0)
@@ -194,20 +206,20 @@ class Database:
 
     async def fetch(self, query: str, *arguments: object) -> Sequence[asyncpg.Record]:
         """Run one statement in a transaction of its own and return its rows."""
-        return await self._run(lambda connection: connection.fetch(query, *arguments))
+        return await self._run(query, lambda connection: connection.fetch(query, *arguments))
 
     async def fetchrow(self, query: str, *arguments: object) -> asyncpg.Record | None:
         """Run one statement in a transaction of its own and return its first row."""
-        return await self._run(lambda connection: connection.fetchrow(query, *arguments))
+        return await self._run(query, lambda connection: connection.fetchrow(query, *arguments))
 
     async def fetchval(self, query: str, *arguments: object) -> Any:
         """Run one statement in a transaction of its own and return its first value."""
-        return await self._run(lambda connection: connection.fetchval(query, *arguments))
+        return await self._run(query, lambda connection: connection.fetchval(query, *arguments))
 
     @asynccontextmanager
     async def transaction(self) -> "AsyncIterator[Connection]":
         """Yield a connection inside a transaction; for the rare work with more than one statement."""
-        async with self._translated(), self._connection() as connection, connection.transaction():
+        async with self._translated(_TRANSACTION), self._connection() as connection, connection.transaction():
             task = asyncio.current_task()
             is_outermost = task not in self._in_transaction
             self._in_transaction.add(task)
@@ -217,21 +229,21 @@ class Database:
                 if is_outermost:
                     self._in_transaction.discard(task)
 
-    async def _run(self, operation: "Callable[[Connection], Awaitable[T]]") -> T:
+    async def _run(self, statement: str, operation: "Callable[[Connection], Awaitable[T]]") -> T:
         try:
-            return await self._repeated(lambda connection: _in_time(operation(connection)))
+            return await self._repeated(statement, lambda connection: _in_time(operation(connection)))
         except _StatementCancelled:
             # If the server hangs, this statement fails as well, with Unavailable.
-            seconds = self._timeouts.give_up_seconds
-            await self._repeated(lambda connection: connection.execute("SELECT 1", timeout=seconds))
+            seconds, empty = self._timeouts.give_up_seconds, "SELECT 1"
+            await self._repeated(empty, lambda connection: connection.execute(empty, timeout=seconds))
             raise StatementTimeout(
                 f"database: the statement was not finished within {self._timeouts.command_seconds:g} s"
             ) from None
 
-    async def _repeated(self, operation: "Callable[[Connection], Awaitable[T]]") -> T:
+    async def _repeated(self, statement: str, operation: "Callable[[Connection], Awaitable[T]]") -> T:
         for tries_left in reversed(range(_DEADLOCK_RETRIES)):
             try:
-                async with self._translated(), self._connection() as connection:
+                async with self._translated(statement), self._connection() as connection:
                     return await operation(connection)
             except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError):
                 # The server rolled the statement back as a whole: a repeat is safe.
@@ -322,18 +334,21 @@ class Database:
         self._released.set()
 
     @asynccontextmanager
-    async def _translated(self) -> AsyncIterator[None]:
+    async def _translated(self, statement: str) -> AsyncIterator[None]:
         try:
             yield
         except asyncpg.DataError:
             # A value that the driver cannot encode is an InterfaceError, but not one of the connection: a
             # repeat would fail again.
             raise
+        except asyncpg.DiskFullError as error:
+            reason = self._note_disk_full(statement, error)
+            raise Unavailable(f"database: {reason}") from error
         except (*CONNECTION_ERRORS, *_LOGIN_ERRORS) as error:
-            self._note(error)
-            raise Unavailable(f"database: {self.last_error}") from error
+            self._note_failure(error)
+            raise Unavailable(f"database: {self._error}") from error
         except _WrongSchema as trouble:
-            self.last_error = str(trouble)
+            self._error = str(trouble)
             raise Unavailable(f"database: {trouble}") from None
         except _MISSING_OBJECTS as error:
             # Is it the schema, or a fault of the statement?
@@ -343,20 +358,46 @@ class Database:
                 async with self._pool.acquire(timeout=self._timeouts.acquire_seconds) as connection:
                     await self._check_schema(connection)
             except _WrongSchema as trouble:
-                self.last_error = str(trouble)
+                self._error = str(trouble)
                 raise Unavailable(f"database: {trouble}") from error
             raise
         else:
-            self._note(None)
+            self._note_success()
+            if self._refused_writes:
+                self._note_written(statement)
 
-    def _note(self, error: BaseException | None) -> None:
-        """Note why the server could not be reached, or that it was."""
-        if error is not None:
-            self.last_error = _reason(error)
-            self._unreachable.failed(self.last_error, url=shown_url(self._url), reason=self.last_error)
-        elif self.last_error is not None:
-            self._unreachable.works(self.last_error, url=shown_url(self._url))
-            self.last_error = None
+    def _note_failure(self, error: BaseException) -> None:
+        """Note why the server could not be reached."""
+        self._error = _reason(error)
+        # By its class: the text of an error may name another file or port each time.
+        kind = type(error).__name__
+        self._unreachable.failed(kind, url=shown_url(self._url), reason=self._error)
+
+    def _note_success(self) -> None:
+        """Note that the server was reached."""
+        if self._error is not None:
+            self._error = None
+            self._unreachable.all_work(url=shown_url(self._url))
+
+    def _note_disk_full(self, statement: str, error: BaseException) -> str:
+        """Note that the full disk of the server refused a statement; return the reason."""
+        self._note_success()
+        self._refused_writes[statement] = asyncio.get_running_loop().time()
+        self._disk_full_reason = reason = _reason(error)
+        self._disk_full.failed("disk", url=shown_url(self._url), reason=reason)
+        return reason
+
+    def _note_written(self, statement: str) -> None:
+        """Note the success of a statement: the disk has space once all that were refused have succeeded.
+
+        Reads and small writes succeed on a full disk, too.
+        """
+        recently = asyncio.get_running_loop().time() - _DISK_FULL_SECONDS
+        self._refused_writes.pop(statement, None)
+        self._refused_writes = {each: at for each, at in self._refused_writes.items() if at > recently}
+        if not self._refused_writes:
+            self._disk_full_reason = None
+            self._disk_full.works("disk", url=shown_url(self._url))
 
     async def _create_pool(self) -> "Pool":
         return await asyncpg.create_pool(

@@ -2,7 +2,8 @@
 
 In: digests, which `api_token` stores. Out: the tokens that are valid. Each executor reads the table, so a new
 token is accepted at once, and a revoked one refused within two seconds, on all of them. While the
-database cannot be reached, the tokens of the last read stay valid until they expire.
+database cannot be reached, the tokens of the last read stay valid until they expire. Before the first read it
+is unknown whether a token is required, and requests are refused.
 """
 
 import asyncio
@@ -96,6 +97,8 @@ class AcceptedTokens:
         self._kept = Episodes(logger, "api_tokens_kept")
         self._any_stored: bool | None = None
         """None: not read yet."""
+        self._unread_reason = "database: the API tokens have not been read yet"
+        """Why, as long as they are not read."""
         self._stored: dict[bytes, tuple[ApiToken, float]] = {}
         """With the instants, of the monotonic clock, at which they expire."""
         self._read_at = 0.0
@@ -118,7 +121,7 @@ class AcceptedTokens:
                 await asyncio.sleep(max(0.0, self._read_at + _NEW_SECONDS - time.monotonic()))
                 await self._reread(_NEW_SECONDS)
         if self._any_stored is None:
-            raise Unavailable("database: the tokens have not been read yet")
+            raise Unavailable(self._unread_reason)
         # Found by its digest: how long that takes says nothing about another token.
         stored, expires_at = self._stored.get(digest, (None, 0.0))
         if stored is None or expires_at <= time.monotonic():
@@ -127,15 +130,13 @@ class AcceptedTokens:
         return stored
 
     async def required(self) -> bool:
-        """Return whether a token is required.
-
-        Until the tokens are read none is, unless `always_required`: without the database there is nothing
-        to read or change. The first request that reaches the database reads them first.
-        """
+        """Return whether a token is required. Raises Unavailable if that is not known yet."""
         if self._always_required or self._fixed.required:
             return True
         await self._reread()
-        return bool(self._any_stored)
+        if self._any_stored is None:
+            raise Unavailable(self._unread_reason)
+        return self._any_stored
 
     async def until_refused(self, token: ApiToken | None) -> None:
         """Return when this token, or access without one, is not accepted any more."""
@@ -174,8 +175,11 @@ class AcceptedTokens:
             async with asyncio.timeout(_READ_TIMEOUT_SECONDS):
                 rows = await self._store.valid()
         except (Unavailable, TimeoutError, asyncpg.PostgresError) as error:
-            if self._any_stored is not None:
-                self._kept.failed("database", reason=f"database: {error}")
+            reason = _reason(error)
+            if self._any_stored is None:
+                self._unread_reason = reason
+            else:
+                self._kept.failed("database", reason=reason)
                 self._read_at = time.monotonic()
             return
         self._kept.works("database")
@@ -198,6 +202,16 @@ class AcceptedTokens:
             await self._store.note_use(token_id)
         except (Unavailable, asyncpg.PostgresError) as error:
             logger.debug("token_use_not_stored", extra={"reason": str(error)})
+
+
+def _reason(error: Exception) -> str:
+    match error:
+        case Unavailable():
+            return str(error)
+        case TimeoutError():
+            return f"database: the API tokens were not read within {_READ_TIMEOUT_SECONDS:g} s"
+        case _:
+            return f"database: the API tokens cannot be read: {error}"
 
 
 def _entry(row: Any, read_at: float) -> tuple[ApiToken, float]:

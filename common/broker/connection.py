@@ -225,7 +225,7 @@ class BrokerConnection:
         amqp = connection.transport.connection
         assert isinstance(amqp, aiormq.Connection)
         keeper.reader.frame_bytes_max = amqp.connection_tune.frame_max or 0
-        self._unavailable.works(self.last_error or "", connection=self._name)
+        self._unavailable.all_work(connection=self._name)
         self.last_error = None
         logger.info("broker_connected", extra={"connection": self._name, "host": url.host, "port": url.port})
         return Link(connection, amqp, keeper.transport, keeper.reader, self._timeouts)

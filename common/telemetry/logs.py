@@ -157,6 +157,11 @@ class Episodes:
             self._logger.info(self._over, extra={**fields, "count": episode.count})
             episode.count, episode.is_shown = 0, False
 
+    def all_work(self, **fields: object) -> None:
+        """Record that everything works that the log shows as failing."""
+        for what in self._episodes:
+            self.works(what, **fields)
+
     def _record(self, what: str, fields: Mapping[str, object], error: BaseException | None) -> None:
         now = time.monotonic()
         episode = self._episodes.get(what)

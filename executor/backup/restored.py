@@ -73,6 +73,8 @@ class RestoreOptions:
     """The database is a copy, although its origin does not show it."""
     first_id: int | None = None
     """The next id of an execution; None: far enough above every id that can have been assigned."""
+    confirm: Callable[[], None] = lambda: None
+    """Called once before the first change; raises what ends the check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +129,8 @@ async def restore_check(settings: ExecutorSettings, options: RestoreOptions, say
             return await _audit(settings, url, say)
         say("restored", f"This database is a restored copy: {reason}")
         await _refuse_running_services(connection)
+        if options.source is None and not options.dry_run:
+            options.confirm()
         return await _make_safe(connection, settings, options, say)
     finally:
         await connection.close()
@@ -152,6 +156,7 @@ async def _restore(settings: ExecutorSettings, source: Path, options: RestoreOpt
     async with restore_broker(settings.amqp_url.get_secret_value()) as broker:
         # The pools are in the backup.
         await _idle_queues(broker, pools=())
+    options.confirm()
     await restore(program, url, file=source)
     say("done", f"{source} was restored")
 

@@ -57,7 +57,8 @@ class ActionEntry(ActionDefinition):
 
     keys: dict[Annotated[Key, BeforeValidator(_key_of)], KeySettings] | None = Field(
         default=None,
-        description="Limits and weights of single concurrency keys; all others lose theirs. null: unchanged.",
+        description="Limits and weights of single concurrency keys. Those of other keys are deleted with "
+        "--prune, and stay without it. null: unchanged.",
     )
 
     @model_validator(mode="after")
@@ -191,6 +192,8 @@ class Step:
     """Old and new value by field; for a new one the difference from the defaults."""
     keys: Mapping[str, KeySettings | None] = field(default_factory=dict)
     """Concurrency keys that change; None: their settings are deleted."""
+    kept_keys: Sequence[str] = ()
+    """Concurrency keys whose settings stay, although the file omits them."""
 
     @property
     def name(self) -> str:
@@ -201,6 +204,13 @@ class Step:
     def subject(self) -> str:
         """What changes, for people."""
         return self.name if isinstance(self.definition, ActionDefinition) else f"resource {self.name}"
+
+    @property
+    def deleted_subjects(self) -> Sequence[str]:
+        """What is deleted, for people: the action or resource, or settings of its keys."""
+        if self.kind == "delete":
+            return (self.subject,)
+        return [f"keys.{key} of {self.subject}" for key, settings in self.keys.items() if settings is None]
 
     @property
     def changes_definition(self) -> bool:
@@ -217,10 +227,10 @@ def plan(
 ) -> list[Step]:
     """Return a step for each wanted action, in order, and with `prune` a deletion for every other action.
 
-    `keys` are the stored settings of keys, by action.
+    `keys` are the stored settings of keys, by action; those that an action omits are deleted with `prune`.
     """
     steps = [
-        _step(definition, stored.get(definition.ref), (keys or {}).get(definition.ref, {}))
+        _step(definition, stored.get(definition.ref), (keys or {}).get(definition.ref, {}), prune=prune)
         for definition in wanted
     ]
     if prune:
@@ -260,25 +270,31 @@ def plan_resources(
 
 
 def _step(
-    wanted: ActionDefinition, stored: ActionDefinition | None, stored_keys: Mapping[str, KeySettings]
+    wanted: ActionDefinition,
+    stored: ActionDefinition | None,
+    stored_keys: Mapping[str, KeySettings],
+    *,
+    prune: bool,
 ) -> Step:
-    keys, key_changes = _changed_keys(wanted, stored_keys)
+    settings = wanted.keys if isinstance(wanted, ActionEntry) else None
+    omitted = [] if settings is None else sorted(stored_keys.keys() - settings.keys())
+    names = [*(settings or ()), *(omitted if prune else ())]
+    keys, key_changes = _changed_keys(settings or {}, stored_keys, names)
     before = ActionDefinition.model_construct(ref=wanted.ref) if stored is None else stored
     changes = {**_differences(before, wanted), **key_changes}
-    if stored is None:
-        return Step(definition=wanted, kind="create", changes=changes, keys=keys)
-    return Step(definition=wanted, kind="change" if changes else "keep", changes=changes, keys=keys)
+    kind: Literal["create", "change", "keep"] = (
+        "create" if stored is None else "change" if changes else "keep"
+    )
+    kept = () if prune else omitted
+    return Step(definition=wanted, kind=kind, changes=changes, keys=keys, kept_keys=kept)
 
 
 def _changed_keys(
-    wanted: ActionDefinition, stored: Mapping[str, KeySettings]
+    settings: Mapping[str, KeySettings], stored: Mapping[str, KeySettings], names: Sequence[str]
 ) -> tuple[dict[str, KeySettings | None], dict[str, tuple[Any, Any]]]:
-    settings = wanted.keys if isinstance(wanted, ActionEntry) else None
-    if settings is None:
-        return {}, {}
     keys: dict[str, KeySettings | None] = {}
     changes: dict[str, tuple[Any, Any]] = {}
-    for key in sorted(settings.keys() | stored.keys()):
+    for key in sorted(names):
         old, new = stored.get(key), settings.get(key)
         before, after = (None if each is None else key_fields(each) for each in (old, new))
         if before != after:

@@ -28,7 +28,7 @@ from turnstile.executor.cli.arguments import (
     parse_limit,
 )
 from turnstile.executor.cli.client import Api, ApiRefused, ApiUnreachable, Json, with_api
-from turnstile.executor.cli.confirmation import YesOption, can_prompt, confirm
+from turnstile.executor.cli.confirmation import YesOption, can_prompt, confirm, confirm_named, listed
 from turnstile.executor.cli.keys import app as keys_app
 from turnstile.executor.cli.keys import change_key, stored_settings
 from turnstile.executor.cli.output import (
@@ -66,7 +66,6 @@ _SIGNS: Final = {
     "delete": ("-", "red"),
 }
 
-_LISTED_MAX: Final = 10
 _SCHEMA_FIELDS: Final = frozenset({"parameters_schema", "result_schema"})
 
 app = command_line("Manage actions: definitions, limits, pause and resume.")
@@ -86,7 +85,7 @@ WaitingOption = Annotated[
     typer.Option(
         metavar="ask|cancel|refuse",
         help="If executions wait for a deleted action: cancel them, or keep the action. 'ask' prompts on a "
-        "terminal and is 'refuse' elsewhere.",
+        "terminal; elsewhere, and with --yes, it is 'refuse'.",
     ),
 ]
 
@@ -129,8 +128,9 @@ def apply_actions(
         bool,
         typer.Option(
             "--prune",
-            help="Delete actions that are not in the file; also resources, if the file has 'resources:'. "
-            "A terminal prompts for confirmation; elsewhere, deletions need --yes.",
+            help="Delete actions that are not in the file; also resources, if the file has 'resources:', and "
+            "the settings of concurrency keys, where an action has 'keys:'. A terminal prompts for "
+            "confirmation; elsewhere, deletions need --yes.",
         ),
     ] = False,
     waiting: WaitingOption = Waiting.ASK,
@@ -139,24 +139,24 @@ def apply_actions(
 ) -> None:
     """Create and change actions and resources so that they match a file.
 
-    Omitted fields get their defaults, but concurrency keys are changed only where the file has 'keys:'.
-    Actions and resources that are not in the file are kept, unless --prune is given. Signs in the output:
-    + created, ~ changed, = unchanged, - deleted.
+    Omitted fields get their defaults. Actions, resources and settings of concurrency keys that are not in
+    the file are kept, unless --prune is given. Signs in the output: + created, ~ changed, = unchanged,
+    - deleted.
     """
     wanted = read_action_file(file)
     steps = _steps(api, wanted, prune=prune)
-    deleted = [step.subject for step in steps if step.kind == "delete"]
+    deleted = [subject for step in steps for subject in step.deleted_subjects]
     if deleted and not dry_run:
         confirm(
-            lambda: _question(deleted),
+            lambda: f"Apply the file, and delete {len(deleted)} that it omits: {listed(deleted)}?",
             yes=yes,
-            destroys=f"--prune deletes what the file omits ({_listed(deleted)})",
+            destroys=f"--prune deletes what the file omits ({listed(deleted)})",
         )
     refused: dict[str, str] = {}
     for number, step in enumerate(steps):
         if not (dry_run or step.kind == "keep"):
             try:
-                _apply(api, step, waiting)
+                _apply(api, step, waiting, prompts=not yes)
             except ApiRefused as refusal:
                 refused[step.subject] = refusal.message
             except ApiUnreachable as error:
@@ -212,14 +212,19 @@ def limit_action(
 @app.command("delete")
 @with_api
 def delete_actions(
-    api: Api, refs: RefsArgument, waiting: WaitingOption = Waiting.ASK, as_json: JsonOption = False
+    api: Api,
+    refs: RefsArgument,
+    waiting: WaitingOption = Waiting.ASK,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Delete actions; their executions are kept in the history.
 
-    An action is not deleted while one of its executions runs. Example: executor actions delete reports.render
-    --waiting cancel
+    An action is not deleted while one of its executions runs. A terminal prompts for confirmation; without
+    one, --yes is needed. Example: executor actions delete reports.render --waiting cancel --yes
     """
-    for_each(refs, lambda ref: delete(api, ref, waiting), _deleted, as_json=as_json)
+    confirm_named(refs, asks="Delete the actions", destroys="a delete removes definitions", yes=yes)
+    for_each(refs, lambda ref: _delete(api, ref, waiting, prompts=not yes), _deleted, as_json=as_json)
 
 
 @app.command("changes")
@@ -234,7 +239,7 @@ def list_changes(
     print_changes(api, f"/actions/{ref}/changes", limit, as_json=as_json)
 
 
-def delete(api: Api, ref: str, waiting: Waiting) -> Json:
+def _delete(api: Api, ref: str, waiting: Waiting, *, prompts: bool) -> Json:
     """Delete one action; raises ApiRefused if it is kept."""
     first = Waiting.CANCEL if waiting is Waiting.CANCEL else Waiting.REFUSE
     try:
@@ -243,7 +248,7 @@ def delete(api: Api, ref: str, waiting: Waiting) -> Json:
         count, running = refusal.problem.get("waiting"), refusal.problem.get("running")
         if waiting is Waiting.REFUSE or running or not count:
             raise
-        if waiting is Waiting.ASK and can_prompt():
+        if waiting is Waiting.ASK and prompts and can_prompt():
             if not typer.confirm(f"{count} executions wait for {ref}; cancel them and delete it?", err=True):
                 raise
             return api.delete(f"/actions/{ref}", {"waiting": Waiting.CANCEL})
@@ -300,14 +305,14 @@ def _stored_keys(api: Api, ref: str) -> dict[str, KeySettings]:
     return {item["concurrency_key"]: stored_settings(item) for item in items}
 
 
-def _apply(api: Api, step: Step, waiting: Waiting) -> None:
+def _apply(api: Api, step: Step, waiting: Waiting, *, prompts: bool) -> None:
     match step.definition:
         case ResourceDefinition() as resource if step.kind == "delete":
             api.delete(f"/resources/{resource.name}", {})
         case ResourceDefinition() as resource:
             api.put(f"/resources/{resource.name}", encode(resource.model_dump(mode="json")))
         case ActionDefinition() as action if step.kind == "delete":
-            delete(api, action.ref, waiting)
+            _delete(api, action.ref, waiting, prompts=prompts)
         case ActionDefinition() as action:
             if step.kind == "create" or step.changes_definition:
                 fields = action.model_dump(mode="json", exclude={"keys"})
@@ -316,15 +321,6 @@ def _apply(api: Api, step: Step, waiting: Waiting) -> None:
                 change_key(api, action.ref, key, settings)
         case _:
             assert_never(step.definition)
-
-
-def _listed(subjects: Sequence[str]) -> str:
-    more = len(subjects) - _LISTED_MAX
-    return ", ".join(subjects[:_LISTED_MAX]) + (f" and {more} more" if more > 0 else "")
-
-
-def _question(deleted: Sequence[str]) -> str:
-    return f"Apply the file, and delete {len(deleted)} that it omits: {_listed(deleted)}?"
 
 
 def _print_step(step: Step) -> None:
@@ -336,6 +332,8 @@ def _print_step(step: Step) -> None:
         for field, (old, new) in step.changes.items()
     )
     print_line(f"{sign} {step.subject}" + (f"  {changes}" if changes else ""), style=style)
+    if step.kept_keys:
+        warn(f"{step.subject}: keeps the settings of the keys {listed(step.kept_keys)}; --prune deletes them")
 
 
 def _print_result(steps: Sequence[Step], refused: dict[str, str], *, dry_run: bool, as_json: bool) -> None:
@@ -353,6 +351,7 @@ def _print_result(steps: Sequence[Step], refused: dict[str, str], *, dry_run: bo
                         field: {"old": old, "new": new} for field, (old, new) in step.changes.items()
                     },
                     "refused": refused.get(step.subject),
+                    **({} if is_resource else {"kept_keys": [*step.kept_keys]}),
                 }
             )
         print_json({"dry_run": dry_run, **listed})

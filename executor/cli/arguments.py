@@ -99,11 +99,18 @@ def instant_text(text: str) -> str:
 
 def execution_id(text: str) -> int:
     """Return an execution id."""
+    return _id(text, "execution id", like="4711, as 'executor list' shows")
+
+
+def token_id(text: str) -> int:
+    """Return the id of a token."""
+    return _id(text, "token id", like="7, as 'executor tokens list' shows")
+
+
+def _id(text: str, what: str, *, like: str) -> int:
     if text.isascii() and text.isdigit() and 0 < (number := int(text[:20])) < 2**63:
         return number
-    raise typer.BadParameter(
-        f"invalid execution id {text[:40]!r}; expected a number like 4711, as 'executor list' shows"
-    )
+    raise typer.BadParameter(f"invalid {what} {text[:40]!r}; expected a number like {like}")
 
 
 def parse_limit(text: str) -> int:

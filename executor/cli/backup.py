@@ -33,10 +33,13 @@ from turnstile.executor.backup.broker import requests_waiting
 from turnstile.executor.backup.export import export as export_database
 from turnstile.executor.backup.restored import RestoreOptions
 from turnstile.executor.backup.restored import restore_check as check_restored
+from turnstile.executor.cli.confirmation import YesOption, confirm
 from turnstile.executor.cli.output import print_line, warn
 from turnstile.executor.settings import ExecutorSettings
 
 _LABEL_WIDTH: Final = 9
+_QUESTION: Final = "Make this copy safe: skip ids, and purge messages about executions in RabbitMQ?"
+_DESTROYS: Final = "a repair of a restored copy purges messages in RabbitMQ"
 _INSUFFICIENT_PRIVILEGE: Final = "42501"
 _ONLY: Final = ("database_url", "amqp_url", "postgresql_bin")
 
@@ -81,6 +84,7 @@ def export(
 @with_options(BackupSettings, functools.partial(read_settings, BackupSettings), only=_ONLY)
 def restore_check(
     settings: BackupSettings,
+    *,
     source: Annotated[
         Path | None,
         typer.Option(
@@ -107,12 +111,14 @@ def restore_check(
             "second since the newest execution of the copy]",
         ),
     ] = None,
+    yes: YesOption = False,
 ) -> None:
     """Make a restored database safe before executors and workers start.
 
     Run it as the owner of the tables, after every restore, while all services are stopped. It migrates the
     schema, skips all ids that were assigned since the backup, purges messages about executions (requests
     stay), and audits the copy. It can be repeated, and changes nothing in a database that was not restored.
+    A terminal prompts for confirmation before the first change; without one, --yes is needed.
     """
     if source is not None and not source.is_file():
         raise CommandFailed(f"--from: {source}: no such file", exit_code=EXIT_USAGE)
@@ -124,6 +130,7 @@ def restore_check(
         dry_run=dry_run,
         is_restored=restored,
         first_id=first_id,
+        confirm=lambda: confirm(lambda: _QUESTION, yes=yes, destroys=_DESTROYS),
     )
     if not _run(url, check_restored(settings, options, _say)):
         raise typer.Exit(EXIT_FAILED)
@@ -136,6 +143,8 @@ def _say(label: str, sentence: str) -> None:
 def _run(url: str, work: Coroutine[None, None, T]) -> T:
     try:
         return asyncio.run(work)
+    except CommandFailed:
+        raise
     except BrokerUnavailable as error:
         raise CommandFailed(f"TURNSTILE_AMQP_URL: {error}", exit_code=EXIT_UNREACHABLE) from None
     except (TurnstileError, CommandError) as error:

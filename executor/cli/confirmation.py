@@ -5,12 +5,14 @@ a script, a pipe or cron destroys nothing without `--yes`.
 """
 
 import sys
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated, Final
 
 import typer
 
 from turnstile.executor.cli.arguments import bad_input, is_interactive
+
+_LISTED_MAX: Final = 10
 
 YesOption = Annotated[
     bool,
@@ -23,22 +25,40 @@ def can_prompt() -> bool:
     return is_interactive() and sys.stderr is not None and sys.stderr.isatty()
 
 
-def confirm(question: Callable[[], str | None], *, yes: bool, destroys: str | None) -> None:
+def confirm(
+    question: Callable[[], str | None], *, yes: bool, destroys: str | None, has_dry_run: bool = True
+) -> None:
     """Return if the user agrees; raises CommandFailed if not.
 
     `question` is called only where a user can answer it; it may return None: there is nothing to change.
     `destroys` says what is destroyed, like "a purge deletes messages", and requires `yes` without a terminal.
-    None: nothing is destroyed, and no agreement is needed there.
+    None: nothing is destroyed, and no agreement is needed there. `has_dry_run`: the command can show what it
+    would do.
     """
     if yes:
         return
     if not can_prompt():
         if destroys is not None:
+            preview = ", or --dry-run to see what it would do" if has_dry_run else ""
             raise bad_input(
-                f"{destroys}, and without a terminal there is no prompt: add --yes, or --dry-run to see what "
-                "it would do; nothing was changed"
+                f"{destroys}, and without a terminal there is no prompt: add --yes{preview}; nothing was "
+                "changed"
             )
         return
     asked = question()
     if asked is not None and not typer.confirm(asked, err=True):
         raise bad_input("aborted; nothing was changed")
+
+
+def confirm_named(names: Sequence[str], *, asks: str, destroys: str, yes: bool) -> None:
+    """Return if the user agrees to what a command does with each of `names`; raises CommandFailed if not.
+
+    `asks` is the question without the names, like "Delete the resources".
+    """
+    confirm(lambda: f"{asks} {listed(names)}?", yes=yes, destroys=destroys, has_dry_run=False)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = len(names) - _LISTED_MAX
+    return ", ".join(names[:_LISTED_MAX]) + (f" and {more} more" if more > 0 else "")

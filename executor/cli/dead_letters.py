@@ -90,18 +90,32 @@ def replay(
         str | None,
         typer.Option(metavar="FILE", help="Replay one message with the body from this file; '-': stdin."),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show how many would be published; change nothing.")
+    ] = False,
+    yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Publish dead letters again, after their cause is fixed.
 
     A dead letter is deleted once the broker has confirmed its message. A message that fails again becomes a
-    new dead letter. Example: executor dead-letters replay 42 --body corrected.json
+    new dead letter. --all and --code are confirmed on a terminal, and need --yes elsewhere. Example: executor
+    dead-letters replay 42 --body corrected.json
     """
     selection = _selection(names, code, every=every)
     if body is not None:
         if len(names or ()) != 1:
             raise bad_input("--body needs exactly one id")
         selection |= {"body": b64encode(_content(body)).decode(), "body_encoding": "base64"}
+    if dry_run:
+        _print_plan("replay", _planned(api, {"ids": names} if names else selection), as_json=as_json)
+        return
+    if not names:
+        confirm(
+            lambda: _question("Replay", api, selection),
+            yes=yes,
+            destroys="a replay by --all or --code publishes many messages at once",
+        )
     _handle(api, "replay", selection, "Replayed", as_json=as_json)
 
 
@@ -126,14 +140,13 @@ def purge(
     """
     selection = _selection(names, code, every=every)
     if dry_run:
-        _print_plan(_planned(api, selection), as_json=as_json)
+        _print_plan("purge", _planned(api, selection), as_json=as_json)
         return
-
-    def question() -> str | None:
-        matched = _planned(api, selection)["left"]
-        return f"Purge {_messages(matched)} for good?" if matched else None
-
-    confirm(question, yes=yes, destroys="a purge deletes messages for good")
+    confirm(
+        lambda: _question("Purge for good", api, selection),
+        yes=yes,
+        destroys="a purge deletes messages for good",
+    )
     _handle(api, "purge", selection, "Purged", as_json=as_json)
 
 
@@ -168,11 +181,16 @@ def _planned(api: Api, selection: dict[str, Any]) -> Json:
     return api.post("/dead-letters/purge", encode({**selection, "dry_run": True}))
 
 
-def _print_plan(planned: Json, *, as_json: bool) -> None:
+def _question(verb: str, api: Api, selection: dict[str, Any]) -> str | None:
+    matched = _planned(api, selection)["left"]
+    return f"{verb}: {_messages(matched)}?" if matched else None
+
+
+def _print_plan(verb: str, planned: Json, *, as_json: bool) -> None:
     if as_json:
         print_json({"dry_run": True, "matched": planned["left"], "missing": planned["missing"]})
     else:
-        print_line(f"Would purge {_messages(planned['left'])}")
+        print_line(f"Would {verb} {_messages(planned['left'])}")
         for name in planned["missing"]:
             warn(f"{name}: not_found: {_MISSING}")
     if planned["missing"]:

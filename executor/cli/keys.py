@@ -10,6 +10,7 @@ from turnstile.common.cli import command_line
 from turnstile.common.domain.errors import Code
 from turnstile.executor.cli.arguments import RefArgument, bad_input, encode, limit_option, limit_or_none
 from turnstile.executor.cli.client import Api, ApiRefused, Json, with_api
+from turnstile.executor.cli.confirmation import YesOption, confirm_named
 from turnstile.executor.cli.output import Columns, JsonOption, for_each, print_json, print_table
 from turnstile.executor.cli.pagination import ALL, read_pages
 from turnstile.executor.cli.values import shown
@@ -20,6 +21,7 @@ _COLUMNS: Final[Columns] = {
     "LIMIT": lambda key: shown("max_concurrent", key["max_concurrent"]) if key["has_limit"] else "",
     "WEIGHT": "weight",
 }
+_DESTROYS: Final = "a key without settings has the limit of the action at once"
 _KEY = typer.Argument(metavar="KEY", help="Concurrency key, like 7.")
 
 app = command_line("Give single concurrency keys their own limit and weight.")
@@ -74,9 +76,17 @@ def set_key(
 @app.command("delete")
 @with_api
 def delete_keys(
-    api: Api, ref: RefArgument, keys: Annotated[list[str], _KEY], as_json: JsonOption = False
+    api: Api,
+    ref: RefArgument,
+    keys: Annotated[list[str], _KEY],
+    yes: YesOption = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Delete the settings of concurrency keys: they have the limit of the action again."""
+    """Delete the settings of concurrency keys: they have the limit of the action again.
+
+    A terminal prompts for confirmation; without one, --yes is needed.
+    """
+    confirm_named(keys, asks=f"Delete the settings of {ref} for the keys", destroys=_DESTROYS, yes=yes)
     for_each(
         keys,
         lambda key: api.delete(_path(ref, key), {}),

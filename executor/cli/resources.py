@@ -18,6 +18,7 @@ from turnstile.executor.cli.arguments import (
     limit_or_none,
 )
 from turnstile.executor.cli.client import Api, ApiRefused, Json, with_api
+from turnstile.executor.cli.confirmation import YesOption, confirm_named
 from turnstile.executor.cli.output import (
     Columns,
     JsonOption,
@@ -172,8 +173,14 @@ def put_resource(
 
 @app.command("delete")
 @with_api
-def delete_resources(api: Api, names: ResourcesArgument, as_json: JsonOption = False) -> None:
-    """Delete resources that no action uses and that nothing holds or waits for."""
+def delete_resources(
+    api: Api, names: ResourcesArgument, yes: YesOption = False, as_json: JsonOption = False
+) -> None:
+    """Delete resources that no action uses and that nothing holds or waits for.
+
+    A terminal prompts for confirmation; without one, --yes is needed.
+    """
+    confirm_named(names, asks="Delete the resources", destroys="a delete removes definitions", yes=yes)
     for_each(
         names,
         lambda name: api.delete(f"/resources/{name}", {}),

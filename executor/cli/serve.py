@@ -5,6 +5,7 @@ In: settings from the environment. Out: a running service, or an error that name
 
 import asyncio
 import functools
+import logging
 import os
 from typing import Final
 
@@ -20,7 +21,13 @@ from turnstile.common.telemetry.tracing import configure_tracing
 from turnstile.common.urls import driver_url
 from turnstile.executor.settings import ExecutorSettings
 
+logger = logging.getLogger(__name__)
+
 _TOKEN_SECONDS: Final = 5.0
+_TOKENS_UNKNOWN: Final = (
+    "no token is set, and the database, which may have tokens, cannot be read: requests are refused until it "
+    "can; if it has none, create one with 'executor tokens create NAME --role admin --direct'"
+)
 
 
 @with_options(ExecutorSettings, functools.partial(read_settings, ExecutorSettings))
@@ -32,7 +39,9 @@ def serve(settings: ExecutorSettings) -> None:
     """
     from turnstile.executor.service import ExecutorService  # noqa: PLC0415
 
-    if settings.is_exposed() and not _has_stored_token(settings.database_url.get_secret_value()):
+    has_token = not settings.is_exposed() or _has_stored_token(settings.database_url.get_secret_value())
+    # Unknown: the service starts, and refuses all requests until it can read the tokens.
+    if has_token is False:
         raise CommandFailed(
             f"TURNSTILE_API_TOKENS: {settings.http_host} can be reached from other machines, and no token is "
             "set; set one (TURNSTILE_API_TOKENS=...), create one in the database ('executor tokens create "
@@ -41,13 +50,18 @@ def serve(settings: ExecutorSettings) -> None:
         )
     configure_logging(level=settings.log_level, form=settings.log_format)
     warn_of_unknown_settings(os.environ)
+    if has_token is None:
+        logger.warning("api_tokens_unknown", extra={"reason": _TOKENS_UNKNOWN})
     configure_tracing(service="turnstile-executor", endpoint=settings.otlp_endpoint)
     listener = listen(settings.http_host, settings.http_port, settings="TURNSTILE_HTTP")
     run_service(ExecutorService(settings, listener).serve)
 
 
-def _has_stored_token(url: str) -> bool:
-    """Return whether the database has an API token; false where it cannot be reached or is empty."""
+def _has_stored_token(url: str) -> bool | None:
+    """Return whether the database has an API token; None: it cannot be read now.
+
+    A database without the table, which is not migrated yet, has none.
+    """
 
     async def read() -> bool:
         connection = await asyncpg.connect(driver_url(url), timeout=_TOKEN_SECONDS)
@@ -58,5 +72,13 @@ def _has_stored_token(url: str) -> bool:
 
     try:
         return asyncio.run(read())
-    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+    except asyncpg.UndefinedTableError:
         return False
+    except (
+        OSError,
+        TimeoutError,
+        asyncpg.PostgresError,
+        asyncpg.InterfaceError,
+        asyncpg.InternalClientError,
+    ):
+        return None

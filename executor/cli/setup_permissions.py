@@ -32,6 +32,7 @@ from turnstile.common.cli import (
 )
 from turnstile.common.settings import CommonSettings, read_settings
 from turnstile.common.urls import shown_url
+from turnstile.executor.cli.confirmation import YesOption, confirm
 from turnstile.executor.permissions.broker import BrokerAccount, ManagementApi, definitions
 from turnstile.executor.permissions.credentials import (
     Login,
@@ -71,6 +72,7 @@ from turnstile.executor.permissions.plan import (
 )
 
 _DEFINITIONS: Final = "rabbitmq-definitions.json"
+_DESTROYS: Final = "--rotate replaces passwords, and who uses the present ones can no longer connect"
 _RESTARTS: Final = {"executor": "all executors", "worker": "all workers", "client": "all clients over AMQP"}
 T = TypeVar("T")
 
@@ -101,6 +103,7 @@ class Options:
     prefix: str | None
     dry_run: bool
     rotate: bool
+    yes: bool
     database: bool
     broker: bool
 
@@ -147,9 +150,11 @@ def setup_permissions(
         bool,
         typer.Option(
             "--rotate",
-            help="Set new passwords. Also takes over accounts of another installation, which is locked out.",
+            help="Set new passwords. Also takes over accounts of another installation, which is locked out. "
+            "A terminal prompts for confirmation; elsewhere --yes is needed.",
         ),
     ] = False,
+    yes: YesOption = False,
     database: Annotated[bool, typer.Option(help="Create the database roles.")] = True,
     broker: Annotated[bool, typer.Option(help="Create the broker accounts.")] = True,
 ) -> None:
@@ -165,7 +170,13 @@ def setup_permissions(
     if prefix is not None and not 0 < len(prefix.encode()) <= PREFIX_BYTES_MAX:
         raise CommandFailed(f"--prefix: expected 1 to {PREFIX_BYTES_MAX} bytes", exit_code=EXIT_USAGE)
     options = Options(
-        folder=credentials, prefix=prefix, dry_run=dry_run, rotate=rotate, database=database, broker=broker
+        folder=credentials,
+        prefix=prefix,
+        dry_run=dry_run,
+        rotate=rotate,
+        yes=yes,
+        database=database,
+        broker=broker,
     )
     with _management(settings, reads=broker) as api:
         _set_up(settings, options, api)
@@ -188,6 +199,8 @@ def _set_up(settings: SetupSettings, options: Options, api: ManagementApi | None
     if options.dry_run:
         typer.echo("nothing was changed (--dry-run)")
         return
+    if options.rotate:
+        confirm(lambda: "Set new passwords?", yes=options.yes, destroys=_DESTROYS)
     # Files first: a password that exists only on a server would be lost.
     _write_pending(settings, logins, options.folder)
     if found.roles:

@@ -23,8 +23,9 @@ from turnstile.common.settings import CommonSettings, read_settings
 from turnstile.common.urls import shown_url
 from turnstile.executor.api_tokens import Role
 from turnstile.executor.callers import Caller
-from turnstile.executor.cli.arguments import duration, encode
+from turnstile.executor.cli.arguments import duration, encode, token_id
 from turnstile.executor.cli.client import Api, ApiSettings, Json, connect, with_api
+from turnstile.executor.cli.confirmation import YesOption, confirm_named
 from turnstile.executor.cli.output import Columns, JsonOption, for_each, instant, print_json, print_line, warn
 from turnstile.executor.cli.pagination import print_page, read_pages
 from turnstile.executor.stored_tokens import TokenStore
@@ -179,14 +180,21 @@ def list_tokens(
 def revoke(
     api: Api,
     token_ids: Annotated[
-        list[int], typer.Argument(metavar="ID", min=1, help="Ids, as in 'executor tokens list'.")
+        list[int],
+        typer.Argument(metavar="ID", parser=token_id, help="Ids, as in 'executor tokens list'."),
     ],
+    yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Revoke tokens for good: every executor refuses them within two seconds."""
+    """Revoke tokens for good: every executor refuses them within two seconds.
+
+    A terminal prompts for confirmation; without one, --yes is needed. Example: executor tokens revoke 7 --yes
+    """
+    names = [str(each) for each in token_ids]
+    confirm_named(names, asks="Revoke the tokens", destroys="a revoked token is refused for good", yes=yes)
     for_each(
         token_ids,
-        lambda token_id: api.delete(f"/tokens/{token_id}", {}),
-        lambda token_id, token: f"{token_id}: {token['state']}; it was of {token['name']}",
+        lambda each: api.delete(f"/tokens/{each}", {}),
+        lambda each, token: f"{each}: {token['state']}; it was of {token['name']}",
         as_json=as_json,
     )

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from turnstile.common.cli import command_line
-from turnstile.executor.cli.arguments import bad_input, encode
+from turnstile.executor.cli.arguments import bad_input, encode, execution_id
 from turnstile.executor.cli.client import Api, with_api
+from turnstile.executor.cli.confirmation import YesOption, confirm
 from turnstile.executor.cli.output import Columns, JsonOption, instant
 from turnstile.executor.cli.pagination import (
     CursorOption,
@@ -64,13 +65,28 @@ def list_webhooks(
 @with_api
 def replay(
     api: Api,
-    ids: Annotated[list[int] | None, typer.Argument(metavar="[ID...]", min=1, help="Execution ids.")] = None,
+    ids: Annotated[
+        list[int] | None,
+        typer.Argument(metavar="[ID...]", parser=execution_id, help="Execution ids, like 4711."),
+    ] = None,
     every: Annotated[bool, typer.Option("--all", help="All failed deliveries.")] = False,
+    yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Deliver webhooks again: all failed ones, or the given ones in any final state."""
+    """Deliver webhooks again: all failed ones, or the given ones in any final state.
+
+    --all is confirmed on a terminal, and needs --yes elsewhere; 'executor webhooks list --state failed' shows
+    what it replays.
+    """
     if bool(ids) == every:
         raise bad_input("give execution ids or --all, like: executor webhooks replay 2041")
+    if every:
+        confirm(
+            lambda: "Deliver all failed webhooks again?",
+            yes=yes,
+            destroys="--all posts every failed webhook again",
+            has_dry_run=False,
+        )
     total: dict[str, Any] = {"done": 0, "refused": [], "missing": []}
     for result in _results(api, ids or ()):
         for name in total:

@@ -10,6 +10,7 @@ import typer
 from turnstile.common.cli import command_line
 from turnstile.executor.cli.arguments import complete_worker
 from turnstile.executor.cli.client import Api, Json, with_api
+from turnstile.executor.cli.confirmation import YesOption, confirm_named
 from turnstile.executor.cli.execution_view import error_text, stopping_sentence
 from turnstile.executor.cli.output import (
     Columns,
@@ -117,9 +118,14 @@ def drain(
             metavar="ID", autocompletion=complete_worker, help="Worker ids, as in 'executor workers list'."
         ),
     ],
+    yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Drain workers: they start nothing new, finish or hand back their running executions, and stop."""
+    """Drain workers: they start nothing new, finish or hand back their running executions, and stop.
+
+    A terminal prompts for confirmation; without one, --yes is needed.
+    """
+    confirm_named(worker_ids, asks="Drain the workers", destroys="a drained worker stops for good", yes=yes)
     for_each(
         worker_ids,
         lambda worker_id: api.post(f"/workers/{quote(worker_id, safe='')}/drain"),

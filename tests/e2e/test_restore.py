@@ -139,7 +139,7 @@ async def test_a_backup_under_load_is_restored_on_a_new_server_without_loss_or_r
     urls["TURNSTILE_DATABASE_URL"] = restored_url = new_server.create_database("restored")
     planned = await _command("restore-check", "--from", str(dump), "--dry-run", **urls)
     assert "would    restore" in planned
-    said = await _command("restore-check", "--from", str(dump), **urls)
+    said = await _command("restore-check", "--from", str(dump), "--yes", **urls)
     assert f"executor.requests: {len(_LATE)} messages, which executors will admit" in said
     assert "audit    no violations" in said
     assert "healthy" in await _command("restore-check", **urls)

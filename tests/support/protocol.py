@@ -75,7 +75,7 @@ class OneConnection(Database):
         super().__init__("postgresql://localhost/one_connection", application_name="test")
         self.connection = connection
 
-    async def _run(self, ask: Callable[[Any], Awaitable[T]]) -> T:
+    async def _run(self, statement: str, ask: Callable[[Any], Awaitable[T]]) -> T:
         try:
             return await ask(self.connection)
         except asyncpg.SerializationError:

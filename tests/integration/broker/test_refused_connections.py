@@ -1,6 +1,8 @@
 """A connection that is refused names what is wrong and the remedy, to the reader of a log and of /readyz."""
 
 import asyncio
+import logging
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from urllib.parse import quote
 
@@ -106,21 +108,62 @@ async def test_a_user_and_a_database_that_do_not_exist(database_url: str) -> Non
     )
 
 
-@pytest.mark.parametrize(
-    ("code", "remedy"),
-    [
-        ("53100", "free space on the database server; nothing is lost, and work continues by itself"),
-        ("25006", "the server is a standby or read-only; name the primary in TURNSTILE_DATABASE_URL"),
-    ],
-)
-async def test_a_server_that_cannot_write_is_an_outage(database_url: str, code: str, remedy: str) -> None:
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
     database = Database(database_url, application_name="test")
     await database.open()
-    try:
-        with pytest.raises(Unavailable, match=f"database: no: {remedy}") as unavailable:
-            await database.fetchval(f"DO $$BEGIN RAISE 'no' USING ERRCODE = '{code}'; END$$")
-        assert isinstance(unavailable.value.__cause__, asyncpg.PostgresError)
+    yield database
+    await database.close()
+
+
+async def test_a_standby_is_an_outage(database: Database) -> None:
+    remedy = "the server is a standby or read-only; name the primary in TURNSTILE_DATABASE_URL"
+    with pytest.raises(Unavailable, match=f"database: no: {remedy}") as unavailable:
+        await database.fetchval("DO $$BEGIN RAISE 'no' USING ERRCODE = '25006'; END$$")
+    assert isinstance(unavailable.value.__cause__, asyncpg.PostgresError)
+    assert await database.fetchval("SELECT 1") == 1
+    assert database.last_error is None
+
+
+# Fails as on a full disk while a row is there; each time another file is named.
+_WRITE = """
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM full_disk) THEN
+        RAISE 'could not extend file "base/1/%"', nextval('file') USING ERRCODE = 'disk_full';
+    END IF;
+END
+$$"""
+
+
+async def test_a_full_disk_is_an_outage_until_the_refused_statement_succeeds(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "turnstile.common.database")
+    remedy = "free space on the database server; nothing is lost, and work continues by itself"
+    await database.fetch("CREATE TABLE full_disk AS SELECT 1")
+    await database.fetch("CREATE SEQUENCE file")
+    for statement in (_WRITE, f"{_WRITE} -- another", _WRITE):
+        with pytest.raises(Unavailable, match=f'database: could not extend file "base/1/.*": {remedy}'):
+            await database.fetch(statement)
+        # Reads succeed on a full disk, and so do writes into pages that have space.
         assert await database.fetchval("SELECT 1") == 1
-        assert database.last_error is None
-    finally:
-        await database.close()
+        assert remedy in (database.last_error or "")
+    await database.fetch("DELETE FROM full_disk")
+    await database.fetch(_WRITE)
+    assert remedy in (database.last_error or "")
+    assert [record.getMessage() for record in caplog.records] == ["database_disk_full"]
+    await database.fetch(f"{_WRITE} -- another")
+    assert database.last_error is None
+    assert [record.getMessage() for record in caplog.records][1:] == ["database_disk_full_over"]
+
+
+async def test_a_full_disk_is_not_assumed_for_ever_because_of_a_statement_that_is_not_repeated(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnstile.common.database._DISK_FULL_SECONDS", 0.0)
+    with pytest.raises(Unavailable):
+        await database.fetch("DO $$BEGIN RAISE 'no' USING ERRCODE = 'disk_full'; END$$")
+    assert database.last_error is not None
+    assert await database.fetchval("SELECT 1") == 1
+    assert database.last_error is None

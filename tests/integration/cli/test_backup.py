@@ -145,11 +145,15 @@ def test_a_copy_is_recognised_and_repaired_once(alone: CommandLines, urls: dict[
     assert "would    let ids continue with" in planned.out
     assert _value(url, _STATE) == before
 
-    done = alone.executor("restore-check", "--first-id", "5000", **urls)
+    refused = alone.executor("restore-check", **urls)
+    assert (refused.exit_code, "add --yes" in refused.err) == (EXIT_USAGE, True)
+    assert _value(url, _STATE) == before
+
+    done = alone.executor("restore-check", "--first-id", "5000", "--yes", **urls)
     assert "ids continue with 5,000" in done.out
     assert _value(url, "SELECT nextval('execution_id_seq')") == 5000
     repaired = _value(url, _STATE)
-    assert alone.executor("restore-check", **urls).out.startswith("healthy")
+    assert alone.executor("restore-check", "--yes", **urls).out.startswith("healthy")
     assert _value(url, _STATE) == repaired
 
 
@@ -173,7 +177,7 @@ def test_messages_about_executions_are_purged_and_requests_are_kept(
     planned = alone.executor("restore-check", "--dry-run", **urls)
     assert "purge 1 message in executor.completions" in planned.out
     assert asyncio.run(_ready(amqp_url, names)) == [1] * 6
-    done = alone.executor("restore-check", **urls)
+    done = alone.executor("restore-check", "--yes", **urls)
     assert done.exit_code == 0, done.err + done.out
     assert "executor.requests: 1 message, which executors will admit" in done.out
     assert asyncio.run(_ready(amqp_url, names)) == [0, 0, 0, 0, 1, 1]
@@ -194,8 +198,8 @@ def test_nothing_is_changed_while_a_service_consumes_the_queues(
             queue = await channel.get_queue(EXECUTOR_COMPLETIONS)
             await queue.consume(_ignored)
             return [
-                await asyncio.to_thread(alone.executor, "restore-check", **urls),
-                await asyncio.to_thread(alone.executor, "restore-check", "--from", file, **empty),
+                await asyncio.to_thread(alone.executor, "restore-check", "--yes", **urls),
+                await asyncio.to_thread(alone.executor, "restore-check", "--from", file, "--yes", **empty),
             ]
 
     for ended in asyncio.run(checked()):
@@ -213,7 +217,7 @@ def test_an_account_without_rights_is_told_which_one_to_use(
     try:
         netloc = f"{role}:a@{url.netloc.rpartition('@')[2]}"
         urls["TURNSTILE_DATABASE_URL"] = url._replace(netloc=netloc).geturl()
-        ended = alone.executor("restore-check", **urls)
+        ended = alone.executor("restore-check", "--yes", **urls)
     finally:
         postgresql.execute(f"DROP ROLE {role}")
     assert ended.exit_code == EXIT_FAILED
@@ -262,9 +266,9 @@ def test_ids_continue_above_all_that_can_have_been_assigned(seconds: int, expect
 def test_a_disk_snapshot_is_repaired_where_the_operator_says_so(
     alone: CommandLines, urls: dict[str, str]
 ) -> None:
-    assert alone.executor("restore-check", **urls).exit_code == 0
+    assert alone.executor("restore-check", "--yes", **urls).exit_code == 0
     last_id = _value(urls["TURNSTILE_DATABASE_URL"], "SELECT last_value FROM execution_id_seq")
-    ended = alone.executor("restore-check", "--restored", **urls)
+    ended = alone.executor("restore-check", "--restored", "--yes", **urls)
     assert "--restored says so" in ended.out
     assert _value(urls["TURNSTILE_DATABASE_URL"], "SELECT last_value FROM execution_id_seq") > last_id
 
@@ -285,7 +289,7 @@ def test_nothing_is_changed_while_a_service_uses_the_copy(alone: CommandLines, u
     async def checked() -> Any:
         executor = await asyncpg.connect(url, server_settings={"application_name": "turnstile executor"})
         try:
-            return await asyncio.to_thread(alone.executor, "restore-check", **urls)
+            return await asyncio.to_thread(alone.executor, "restore-check", "--yes", **urls)
         finally:
             await executor.close()
 
@@ -300,7 +304,7 @@ def test_an_unreachable_broker_is_an_error_that_changes_nothing(
 ) -> None:
     url = urls["TURNSTILE_DATABASE_URL"]
     before = _value(url, _STATE)
-    ended = alone.executor("restore-check", **urls | {"TURNSTILE_AMQP_URL": "amqp://127.0.0.1:1/"})
+    ended = alone.executor("restore-check", "--yes", **urls | {"TURNSTILE_AMQP_URL": "amqp://127.0.0.1:1/"})
     assert ended.exit_code == EXIT_UNREACHABLE
     assert ended.err.startswith("TURNSTILE_AMQP_URL: ")
     assert _value(url, _STATE) == before
@@ -308,7 +312,7 @@ def test_an_unreachable_broker_is_an_error_that_changes_nothing(
 
 def test_an_id_that_the_original_has_assigned_is_refused(alone: CommandLines, urls: dict[str, str]) -> None:
     _value(urls["TURNSTILE_DATABASE_URL"], "SELECT setval('execution_id_seq', 4711)")
-    ended = alone.executor("restore-check", "--first-id", "4711", **urls)
+    ended = alone.executor("restore-check", "--first-id", "4711", "--yes", **urls)
     assert ended.exit_code == EXIT_FAILED
     assert "--first-id: 4711 must be above 4711" in ended.err
 
@@ -318,18 +322,18 @@ def test_a_dump_is_restored_into_an_empty_database_only(
 ) -> None:
     file = str(tmp_path / "a.dump")
     assert alone.executor("export", file, **urls).exit_code == 0
-    refused = alone.executor("restore-check", "--from", file, **urls)
+    refused = alone.executor("restore-check", "--from", file, "--yes", **urls)
     assert refused.exit_code == EXIT_FAILED
     assert "the database already contains tables of Turnstile" in refused.err
 
     broken = tmp_path / "b.dump"
     broken.write_bytes(Path(file).read_bytes()[:2000])
     urls["TURNSTILE_DATABASE_URL"] = empty_database_url
-    failed = alone.executor("restore-check", "--from", str(broken), **urls)
+    failed = alone.executor("restore-check", "--from", str(broken), "--yes", **urls)
     assert failed.exit_code == EXIT_FAILED
     assert "pg_restore" in failed.err
     assert _value(empty_database_url, "SELECT to_regclass('public.execution')") is None
-    done = alone.executor("restore-check", "--from", file, **urls)
+    done = alone.executor("restore-check", "--from", file, "--yes", **urls)
     assert done.exit_code == 0, done.err
     # Owners and rights were left out of the dump: the functions must not be open to everybody.
     query = "SELECT has_function_privilege('public', 'turnstile.skip_ids(bigint)', 'EXECUTE')"
@@ -343,8 +347,11 @@ def test_a_dump_that_other_tools_restored_is_recognised(
     assert alone.executor("export", str(file), **urls).exit_code == 0
     asyncio.run(restore(shutil.which("pg_restore") or "", empty_database_url, file=file))
     urls["TURNSTILE_DATABASE_URL"] = empty_database_url
-    assert "restored This database is a restored copy: it is" in alone.executor("restore-check", **urls).out
-    assert alone.executor("restore-check", **urls).out.startswith("healthy")
+    assert (
+        "restored This database is a restored copy: it is"
+        in alone.executor("restore-check", "--yes", **urls).out
+    )
+    assert alone.executor("restore-check", "--yes", **urls).out.startswith("healthy")
 
 
 async def test_every_sequence_continues_later(database_url: str) -> None:

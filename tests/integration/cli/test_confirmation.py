@@ -1,17 +1,36 @@
 """Commands that destroy something prompt on a terminal, and need `--yes` without one."""
 
+import inspect
+import re
+from collections.abc import Iterator
+from types import CodeType, FunctionType
 from typing import Any
 
 import pytest
 from pydantic_core import from_json
+from typer.main import get_command
 
 from tests.integration.cli.conftest import CommandLines
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.cli import EXIT_USAGE
-from turnstile.executor.cli import confirmation
+from turnstile.executor.cli import app, confirmation
 from turnstile.executor.cli.client import Api, Json
 
+BY_NAME = (
+    ("actions", "delete", "a"),
+    ("actions", "keys", "delete", "a", "7"),
+    ("resources", "delete", "cad"),
+    ("tokens", "revoke", "7"),
+    ("workers", "drain", "w-1"),
+    ("webhooks", "replay", "--all"),
+)
+"""They have no dry run: what they change is named."""
+DESTROYING = re.compile(r"/drain$|^(/\w+/)?(replay|purge)$")
+"""Paths of the API, and their last steps."""
+BESIDE_THE_API = {"setup-permissions", "restore-check"}
 DESTRUCTIVE = (
+    ("dead-letters", "replay", "--all"),
+    ("dead-letters", "replay", "--code", "unknown_action"),
     ("dead-letters", "purge", "--all"),
     ("dead-letters", "purge", "--code", "unknown_action"),
     ("dead-letters", "purge", "42"),
@@ -33,6 +52,85 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(Api, "post", post)
     return bodies
+
+
+@pytest.fixture
+def requested(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths of the changes that a command requests."""
+    paths: list[str] = []
+
+    def change(_: Api, path: str, *__: Any, **___: Any) -> Json:
+        paths.append(path)
+        return Json(
+            cancelled=0, state="draining", name="ci", running=0, draining_count=0, draining_until=None
+        ) | {"done": 1, "left": 0, "refused": [], "missing": []}
+
+    monkeypatch.setattr(Api, "delete", change)
+    monkeypatch.setattr(Api, "post", change)
+    return paths
+
+
+@pytest.mark.parametrize("arguments", BY_NAME)
+def test_what_is_named_is_deleted_drained_or_replayed_only_after_agreement(
+    alone: CommandLines,
+    requested: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+) -> None:
+    refused = alone.executor(*arguments, stdin="y\n")
+    assert (refused.exit_code, refused.out, requested) == (EXIT_USAGE, "", [])
+    assert "add --yes; nothing was changed" in refused.err
+    assert alone.executor(*arguments, "--yes").exit_code == 0
+    monkeypatch.setattr(confirmation, "can_prompt", lambda: True)
+    aborted = alone.executor(*arguments, stdin="n\n")
+    assert (aborted.exit_code, aborted.err.endswith("aborted; nothing was changed\n")) == (EXIT_USAGE, True)
+    assert arguments[-1].strip("-") in aborted.err.split("?")[0]
+    assert alone.executor(*arguments, stdin="y\n").exit_code == 0
+    assert len(requested) == 2
+
+
+def test_every_command_that_destroys_something_has_the_option_yes() -> None:
+    commands = dict(_commands(get_command(app)))
+    destructive = {path for path, command in commands.items() if _destroys(command)} | BESIDE_THE_API
+    # Each command is found, or this test proves nothing.
+    tried = [" ".join(arguments) for arguments in (*BY_NAME, *DESTRUCTIVE) if arguments[0] != "cancel"]
+    assert all(any(each.startswith(path) for path in destructive) for each in tried)
+    has_yes = {path for path in commands if any("--yes" in each.opts for each in commands[path].params)}
+    assert destructive - has_yes == set()
+
+
+def _commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        # Commands are loaded on demand.
+        loaded = command.load() if hasattr(command, "load") else command
+        inner = f"{path} {name}".strip()
+        if hasattr(loaded, "commands"):
+            yield from _commands(loaded, inner)
+        else:
+            yield inner, loaded
+
+
+def _destroys(command: Any) -> bool:
+    return any(_is_destructive(code) for code in _codes(inspect.unwrap(command.callback), set()))
+
+
+def _is_destructive(code: CodeType) -> bool:
+    words = [each for each in code.co_consts if isinstance(each, str)]
+    return "delete" in code.co_names or any(DESTROYING.search(word) for word in words)
+
+
+def _codes(function: Any, seen: set[CodeType]) -> Iterator[CodeType]:
+    """Yield the code of a function, and of the functions of its module that it calls."""
+    waiting = [function.__code__]
+    while waiting:
+        code = waiting.pop()
+        if code in seen:
+            continue
+        seen.add(code)
+        yield code
+        waiting += [each for each in code.co_consts if isinstance(each, CodeType)]
+        called = (function.__globals__.get(name) for name in code.co_names)
+        waiting += [each.__code__ for each in called if isinstance(each, FunctionType)]
 
 
 @pytest.mark.parametrize("arguments", DESTRUCTIVE)

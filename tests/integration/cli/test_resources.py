@@ -28,7 +28,7 @@ def test_a_resource_is_created_changed_and_deleted(system: CommandLines, name: s
     assert system.executor("resources", "resume", name).out == f"{name}: capacity none, not paused\n"
     assert name in system.executor("resources", "list").out
     assert "capacity" in system.executor("resources", "get", name).out
-    assert system.executor("resources", "delete", name).out == f"Deleted {name}\n"
+    assert system.executor("resources", "delete", name, "--yes").out == f"Deleted {name}\n"
     assert system.executor("resources", "get", name).exit_code == EXIT_FAILED
     history = system.executor("resources", "history", name).out
     assert "capacity: 10 -> none" in history
@@ -42,7 +42,7 @@ def test_a_lowered_capacity_warns_about_actions_that_take_more(
     system.apply(ref=ref, uses=[{"resource": name, "units": 2}])
     lowered = system.executor("resources", "put", name, "--capacity", "1")
     assert lowered.err == f"{ref} takes 2 units, the capacity is 1: its executions wait\n"
-    refused = system.executor("resources", "delete", name)
+    refused = system.executor("resources", "delete", name, "--yes")
     assert refused.exit_code == EXIT_FAILED
     assert f"is used by {ref}" in refused.err
 
@@ -56,7 +56,7 @@ def test_a_key_gets_its_own_limit_and_loses_it(system: CommandLines, ref: str) -
     assert system.executor(*keys, "set", ref, "a/b", "--weight", "2").out == "a/b: limit 5, weight 2\n"
     assert system.executor(*keys, "set", ref, "a/b").exit_code == EXIT_USAGE
     assert "a/b" in system.executor(*keys, "list", ref).out
-    assert system.executor(*keys, "delete", ref, "a/b").out == "Deleted the settings of a/b\n"
+    assert system.executor(*keys, "delete", ref, "a/b", "--yes").out == "Deleted the settings of a/b\n"
     assert system.executor(*keys, "list", ref, "--json").json == {"items": []}
 
 

@@ -32,10 +32,29 @@ def test_an_invalid_pool_name_is_exit_code_2(alone: CommandLines, pools: str) ->
     assert "cannot name a pool" in ended.err
 
 
-def test_the_executor_does_not_serve_other_machines_without_a_token(alone: CommandLines) -> None:
-    ended = alone.executor("serve", TURNSTILE_HTTP_HOST="0.0.0.0")
-    assert ended.exit_code == EXIT_USAGE
-    assert ended.err.startswith("TURNSTILE_API_TOKENS: 0.0.0.0 can be reached from other machines")
+def test_the_executor_does_not_serve_other_machines_without_a_token(
+    alone: CommandLines, database_url: str, empty_database_url: str
+) -> None:
+    for url in (database_url, empty_database_url):
+        ended = alone.executor("serve", TURNSTILE_HTTP_HOST="0.0.0.0", TURNSTILE_DATABASE_URL=url)
+        assert ended.exit_code == EXIT_USAGE
+        assert ended.err.startswith("TURNSTILE_API_TOKENS: 0.0.0.0 can be reached from other machines")
+
+
+def test_an_executor_with_its_tokens_in_the_database_starts_while_that_cannot_be_reached(
+    alone: CommandLines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[object] = []
+    monkeypatch.setattr("turnstile.executor.cli.serve.run_service", served.append)
+    ended = alone.executor(
+        "serve",
+        TURNSTILE_HTTP_HOST="0.0.0.0",
+        TURNSTILE_HTTP_PORT="0",
+        TURNSTILE_DATABASE_URL=f"postgresql://127.0.0.1:{free_port()}/turnstile",
+    )
+    assert (ended.exit_code, len(served)) == (0, 1), ended.err
+    assert "api_tokens_unknown" in ended.err
+    assert "requests are refused until it can" in ended.err
 
 
 def test_a_worker_without_actions_is_exit_code_2(alone: CommandLines) -> None:
@@ -61,7 +80,11 @@ def test_a_port_in_use_is_named_before_the_worker_starts(alone: CommandLines) ->
         (("actions", "limit", "a.b", "-12"), "invalid limit '-12'; expected a number from 0 to "),
         (("actions", "limit", "a.b", "-1"), "or 'none'"),
         (("get", "-1"), "invalid execution id '-1'; expected a number like 4711"),
-        (("tokens", "revoke", "-1"), "Input should be greater than or equal to 1"),
+        (
+            ("tokens", "revoke", "-1"),
+            "invalid token id '-1'; expected a number like 7, as 'executor tokens list' shows",
+        ),
+        (("webhooks", "replay", "-1"), "invalid execution id '-1'; expected a number like 4711"),
         (("workers", "drain", "-1"), "No such option: -1"),
         (("list", "--acton", "a"), "No such option: --acton. Did you mean --action?"),
         (("list", "--created_after", "a"), "Did you mean --created-after?"),

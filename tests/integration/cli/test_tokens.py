@@ -35,7 +35,7 @@ def test_the_first_admin_is_created_in_the_database_and_creates_lists_and_revoke
     listed = system.executor("tokens", "list", **admin)
     assert "reports." in listed.out
     assert second.json["token"] not in listed.out
-    revoked = system.executor("tokens", "revoke", str(second.json["id"]), **admin)
+    revoked = system.executor("tokens", "revoke", str(second.json["id"]), "--yes", **admin)
     assert revoked.out == f"{second.json['id']}: revoked; it was of ci\n"
     log = system.executor("audit-log", "--subject", "token", "--json", **admin).json["items"]
     assert [(i["verb"], i["user"], i["channel"]) for i in log] == [

@@ -36,7 +36,7 @@ def test_a_failed_webhook_is_listed_with_its_error_and_replayed(system: CommandL
     replayed = system.executor("webhooks", "replay", str(failed))
     assert (replayed.exit_code, replayed.out) == (0, "Replayed 1 webhook\n")
     until_failed(system, failed)
-    everything = system.executor("webhooks", "replay", "--all", "--json")
+    everything = system.executor("webhooks", "replay", "--all", "--yes", "--json")
     assert everything.exit_code == 0
     assert everything.json["done"] >= 1
 

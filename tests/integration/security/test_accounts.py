@@ -89,6 +89,16 @@ def test_a_dry_run_writes_nothing(alone: CommandLines, tmp_path: Path) -> None:
     assert not folder.exists()
 
 
+def test_a_rotation_is_confirmed_before_its_first_change(alone: CommandLines, tmp_path: Path) -> None:
+    assert set_up(alone, tmp_path).exit_code == 0
+    before = {file: file.read_text() for file in tmp_path.iterdir()}
+    refused = set_up(alone, tmp_path, "--rotate")
+    assert (refused.exit_code, "add --yes" in refused.err) == (2, True)
+    assert {file: file.read_text() for file in tmp_path.iterdir()} == before
+    assert set_up(alone, tmp_path, "--rotate", "--yes").exit_code == 0
+    assert {file: file.read_text() for file in tmp_path.iterdir()} != before
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

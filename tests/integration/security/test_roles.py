@@ -14,7 +14,6 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from tests.support.served import Served, serve
-from turnstile.common.database import Database
 from turnstile.executor.api.auth import PREFIX, READING, ROLES, TokenMiddleware, route_of
 from turnstile.executor.api.bodies import LIST_BYTES_MAX
 from turnstile.executor.api.paging import PAGE_MAX
@@ -150,7 +149,7 @@ async def test_a_forbidden_caller_learns_the_required_role(api: Served) -> None:
     ],
 )
 async def test_name_and_role_of_the_bearer_are_in_the_state_of_the_request(
-    tokens: str, name: str | None, role: Role | None
+    api: Served, tokens: str, name: str | None, role: Role | None
 ) -> None:
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         state = Request(scope).state
@@ -159,9 +158,7 @@ async def test_name_and_role_of_the_bearer_are_in_the_state_of_the_request(
     async def action_of(_: int) -> str | None:
         return None
 
-    # The tokens in the database are not read: it is not connected.
-    store = TokenStore(Database("postgresql://127.0.0.1:1/none", application_name="test"))
-    accepted = AcceptedTokens(ApiTokens(read_entries(tokens)), store)
+    accepted = AcceptedTokens(ApiTokens(read_entries(tokens)), TokenStore(api.database))
     gate = TokenMiddleware(application, tokens=accepted, own_hosts=None, action_of=action_of)
     transport = httpx.ASGITransport(app=gate)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:

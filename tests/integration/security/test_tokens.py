@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
 from fastapi.routing import iter_route_contexts
@@ -12,6 +13,7 @@ from fastapi.routing import iter_route_contexts
 from tests.support.served import Served, serve
 from tests.support.traffic import until
 from turnstile.common.database import Database
+from turnstile.common.domain.errors import Unavailable
 from turnstile.executor.api.auth import LIMITS, PREFIX, READING, ROLES, Limit
 from turnstile.executor.api_tokens import ApiTokens, Role, digest_of
 from turnstile.executor.callers import Caller
@@ -53,6 +55,12 @@ async def create(api: Served, role: str = "submit", *, by: str = ADMIN, **fields
     answer = await ask(api, "POST", "/tokens", by, {"name": "ci", "role": role, **fields})
     assert answer.status_code == 201, answer.text
     return dict(answer.json())
+
+
+async def create_directly(api: Served) -> str:
+    """Create a token of an admin in the database."""
+    _, token = await TokenStore(api.database).create("ci", Role.ADMIN, None, seconds=None, changed_by=ALICE)
+    return token
 
 
 async def status(api: Served, token: str, path: str = "/actions") -> int:
@@ -143,6 +151,42 @@ async def test_the_first_token_ends_access_without_one_and_the_last_one_does_not
     await asyncio.sleep(0.15)
     assert await status(without, "") == 401
     assert (await without.http.get("/livez")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (None, "database: the API tokens were not read within 0.1 s"),
+        (Unavailable("database: refused"), "database: refused"),
+        (
+            asyncpg.UndefinedTableError("no api_token"),
+            "database: the API tokens cannot be read: no api_token",
+        ),
+    ],
+)
+async def test_until_the_tokens_are_read_all_requests_but_probes_and_files_are_refused(
+    without: Served, monkeypatch: pytest.MonkeyPatch, error: Exception | None, reason: str
+) -> None:
+    token = await create_directly(without)
+
+    async def valid(_: TokenStore) -> None:
+        if error is not None:
+            raise error
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TokenStore, "valid", valid)
+        patch.setattr("turnstile.executor.stored_tokens._READ_TIMEOUT_SECONDS", 0.1)
+        for shown in ("", token):
+            answer = await ask(without, "PUT", "/actions/c.d", shown, {})
+            assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+            assert answer.json()["detail"] == reason
+        for path in ("/livez", "/readyz", "/", "/docs"):
+            for host in ("127.0.0.1", "turnstile.example"):
+                assert (await without.http.get(path, headers={"Host": host})).status_code == 200
+    assert await status(without, "") == 401
+    assert await status(without, token) == 200
+    assert (await ask(without, "GET", "/actions", token)).json()["items"] == []
 
 
 async def test_an_event_stream_ends_with_its_token(database_url: str) -> None:

@@ -43,7 +43,7 @@ class Second:
 
     def set_up(self, *options: str, **settings: str) -> Ended:
         commands = CommandLines(environment={**self.owner, **settings})
-        return commands.executor("setup-permissions", "--credentials", str(self.folder), *options)
+        return commands.executor("setup-permissions", "--credentials", str(self.folder), "--yes", *options)
 
     def environments(self) -> dict[str, dict[str, str]]:
         return {service: read_environment(self.folder / f"{service}.env") for service in _SERVICES}

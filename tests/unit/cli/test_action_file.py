@@ -233,11 +233,18 @@ def entry(**fields: Any) -> ActionEntry:
     return ActionEntry.model_validate({"ref": "a", "concurrency_key": "/who", **fields})
 
 
-def test_keys_of_a_file_replace_the_stored_ones_and_a_number_is_a_key() -> None:
+def test_keys_of_a_file_replace_the_stored_ones_only_with_prune_and_a_number_is_a_key() -> None:
     stored = {"a": ActionDefinition(ref="a", concurrency_key="/who")}
     keys = {"a": {"7": KeySettings(max_concurrent=5), "8": KeySettings(weight=2), "9": KeySettings(weight=3)}}
     wanted = entry(keys={7: {"max_concurrent": 5}, "8": {"weight": 4}, "x": {"max_concurrent": None}})
-    (step,) = plan([wanted], stored, keys=keys)
+    (kept,) = plan([wanted], stored, keys=keys)
+    assert (kept.kept_keys, kept.deleted_subjects) == (["9"], [])
+    assert kept.keys == {
+        "8": KeySettings(weight=4),
+        "x": KeySettings(max_concurrent=None),
+    }
+    (step,) = plan([wanted], stored, keys=keys, prune=True)
+    assert (step.kept_keys, step.deleted_subjects) == ((), ["keys.9 of a"])
     assert (step.kind, step.changes_definition) == ("change", False)
     assert dict(step.changes) == {
         "keys.8": ({"weight": 2}, {"weight": 4}),
@@ -249,7 +256,7 @@ def test_keys_of_a_file_replace_the_stored_ones_and_a_number_is_a_key() -> None:
     }  # fmt: skip
     (untouched,) = plan([entry()], stored, keys=keys)
     assert untouched.kind == "keep"
-    (cleared,) = plan([entry(keys={})], stored, keys=keys)
+    (cleared,) = plan([entry(keys={})], stored, keys=keys, prune=True)
     assert set(cleared.keys) == {"7", "8", "9"}
 
 
