@@ -12,6 +12,7 @@ from typing import Final
 
 import asyncpg
 
+from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.database import REFUSED_BY_DATABASE
 from turnstile.common.domain.errors import Unavailable
 from turnstile.worker.progress import Progress
@@ -84,6 +85,7 @@ class ProgressWriter:
             try:
                 if not await self._protocol.report_progress(rows):
                     return
+                reached(CrashPoint.PROGRESS_WRITTEN)
             except REFUSED_BY_DATABASE as error:
                 logger.warning("progress_refused", extra={"attempts": len(rows), "reason": str(error)})
             for offer, progress in rows:
