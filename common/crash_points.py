@@ -2,7 +2,8 @@
 
 In: `TURNSTILE_CRASH_AT=<point>:<n>` in the environment. Out: SIGKILL when this process reaches the point for
 the n-th time, as a power cut would. With `<point>:<n>:stop` it is SIGSTOP: a process that hangs there until
-SIGCONT. Without the variable `reached` checks one name and returns.
+SIGCONT. A point that several steps share is limited to one of them by `<point>/<step>:<n>`. Without the
+variable `reached` checks one name and returns.
 """
 
 import os
@@ -40,10 +41,16 @@ class CrashPoint(StrEnum):
     """Changed actions are committed, with the grants that follow; nothing is published."""
     ACTIONS_STORED = "executor.actions.stored"
     """Changed actions are committed, with new routes; what waits at gates has not moved."""
+    KEY_PUT = "executor.key.put"
+    """The settings of a concurrency key are committed, with the grants that follow; nothing is published."""
     RESOURCE_STORED = "executor.resource.stored"
     """A changed resource is committed; what waits at it has not moved."""
     RESOURCE_PUT = "executor.resource.put"
     """What waits at a changed resource has moved, and grants are committed; nothing is published."""
+    PLACES_COUNTED = "executor.places.counted"
+    """The places of the pools are counted and committed; what they allow is not granted."""
+    MORE_GRANTED = "executor.more.granted"
+    """What one statement left over is granted and committed; nothing is published."""
     RATE_DUE = "executor.rate.due"
     """The next start of a rate is due; nothing is granted."""
     RATE_GRANTED = "executor.rate.granted"
@@ -57,10 +64,14 @@ class CrashPoint(StrEnum):
     WEBHOOK_POSTED = "executor.webhook.posted"
     """A webhook is posted and answered; its outcome is not stored."""
     SWEPT = "executor.watchdog.swept"
-    """A sweep that changed rows is committed; nothing is published."""
+    """A sweep that changed rows is committed; nothing is published. The step is the name of the sweep."""
     OFFER_RECEIVED = "worker.offer.received"
     ATTEMPT_CLAIMED = "worker.attempt.claimed"
     """The claim is committed; the attempt has not started."""
+    PROGRESS_WRITTEN = "worker.progress.written"
+    """The progress of running attempts is committed; the attempts go on."""
+    LOG_WRITTEN = "worker.log.written"
+    """A part of the log of a running attempt is committed; the attempt goes on."""
     ATTEMPT_RUN = "worker.attempt.run"
     """The action returned; its outcome is not stored."""
     ATTEMPT_FINISHED = "worker.attempt.finished"
@@ -74,13 +85,16 @@ class CrashPoint(StrEnum):
 
 class _Countdown:
     def __init__(self, order: str) -> None:
-        point, _, rest = order.partition(":")
+        name, _, rest = order.partition(":")
         times, _, how = rest.partition(":")
+        point, _, self._step = name.partition("/")
         self.point = CrashPoint(point)
         self._left = int(times or 1)
         self._signal = {"": signal.SIGKILL, "stop": signal.SIGSTOP}[how]
 
-    def count(self) -> None:
+    def count(self, step: str) -> None:
+        if self._step not in ("", step):
+            return
         self._left -= 1
         if self._left == 0:
             os.kill(os.getpid(), self._signal)
@@ -90,7 +104,7 @@ _order = os.environ.get(VARIABLE)
 _countdown: Final = _Countdown(_order) if _order else None
 
 
-def reached(point: CrashPoint) -> None:
-    """Kill or stop this process here if the environment selects this point."""
+def reached(point: CrashPoint, step: str = "") -> None:
+    """Kill or stop this process here if the environment selects this point, and this step or all."""
     if _countdown is not None and _countdown.point is point:
-        _countdown.count()
+        _countdown.count(step)

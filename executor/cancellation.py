@@ -169,7 +169,7 @@ class EarlyCancels:
         await self._protocol.delete_early_cancels(
             [row["id"] for index, row in enumerate(rows) if index not in cancelled.blocked]
         )
-        reached(CrashPoint.SWEPT)
+        reached(CrashPoint.SWEPT, "cancel_early")
         self._dispatcher.announce_moves(cancelled.moves)
         # If this fails, the sweeps over completions and overdue attempts publish it.
         with suppress(TimeoutError):
@@ -181,7 +181,7 @@ class EarlyCancels:
         rows = await self._protocol.overdue_early_cancels(_LEASE_SECONDS, _REJECTED_MAX)
         if not rows:
             return 0
-        reached(CrashPoint.SWEPT)
+        reached(CrashPoint.SWEPT, "cancel_early")
         messages = [message for row in rows for message in _unpacked(row["messages"])]
         _, late = await asyncio.wait(self._dispatcher.best_effort.post(messages), timeout=_PUBLISH_SECONDS)
         if late:

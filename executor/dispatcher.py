@@ -29,6 +29,7 @@ from turnstile.common.broker.topology import (
     ready_offers,
     scheduled_key,
 )
+from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.domain.identifiers import QueueId
 from turnstile.common.domain.states import Status
@@ -105,6 +106,8 @@ class Dispatcher:
                 self._postponed.failed("grant", reason=str(error))
             else:
                 self._postponed.works("grant")
+                if grants.granted:
+                    reached(CrashPoint.MORE_GRANTED)
                 await self.dispatch(grants)
 
     async def declare_pools(self, pools: Iterable[str]) -> None:

@@ -101,6 +101,7 @@ class Operations:
     ) -> KeyChange:
         """Store the settings of a concurrency key, or delete them. Raises Refusal."""
         change, grants = await self._queue_manager.set_key(ref, key, settings, changed_by=changed_by)
+        reached(CrashPoint.KEY_PUT)
         self._dispatcher.dispatch_in_background(grants)
         return change
 

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, NoReturn
 
 import asyncpg
 
+from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.domain.errors import Unavailable
 from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.protocol import ExecutorProtocol
@@ -93,6 +94,7 @@ class PoolPlaces:
             self._paces = {pool_id: Pace(*pace) for pool_id, pace in refreshed.totals.items()}
             self._changes = self._leads.note(self._paces, time.monotonic())
             if refreshed.more_queue_ids:
+                reached(CrashPoint.PLACES_COUNTED)
                 await self._dispatcher.dispatch(await self._queue_manager.grant(refreshed.more_queue_ids))
         except (Unavailable, asyncpg.PostgresError) as error:
             logger.debug("places_postponed", extra={"reason": str(error)})

@@ -197,7 +197,7 @@ class QueueSweeps(_Sweeps):
         granted = 0
         for start in range(0, len(idle), SWEEP_ROWS_MAX):
             grants = await self._queue_manager.grant(idle[start : start + SWEEP_ROWS_MAX])
-            reached(CrashPoint.SWEPT)
+            reached(CrashPoint.SWEPT, "grant_idle_slots")
             REPAIRS.add("slot_granted", count=len(grants.granted))
             granted += len(grants.granted)
             if not self._dispatch(grants):
@@ -211,7 +211,7 @@ class QueueSweeps(_Sweeps):
         for _ in range(_SLICES_MAX):
             grants, remaining = await self._protocol.advance_gates(SWEEP_ROWS_MAX)
             if grants.granted or remaining:
-                reached(CrashPoint.SWEPT)
+                reached(CrashPoint.SWEPT, "advance_gates")
             REPAIRS.add("gate_passed", count=len(grants.granted))
             granted += len(grants.granted)
             if not self._dispatch(grants) or not remaining:
@@ -224,7 +224,8 @@ class QueueSweeps(_Sweeps):
         A count is wrong after another session held a pool's row during a decision, or by a fault.
         """
         refreshed = await self._protocol.refresh_pools(None, {}, recounts=True)
-        reached(CrashPoint.SWEPT)
+        if refreshed.repaired or refreshed.more_queue_ids:
+            reached(CrashPoint.SWEPT, "count_places")
         if refreshed.repaired:
             logger.warning("places_recounted", extra={"pools": refreshed.repaired})
         if refreshed.more_queue_ids:
@@ -244,7 +245,7 @@ class QueueSweeps(_Sweeps):
         for action_id in await self._protocol.rollouts_due(SWEEP_ROWS_MAX):
             for _ in range(_SLICES_MAX):
                 looked_at, changed, grants = await self._protocol.roll_out(action_id, SWEEP_ROWS_MAX)
-                reached(CrashPoint.SWEPT)
+                reached(CrashPoint.SWEPT, "roll_out_limits")
                 await self._dispatcher.dispatch(grants)
                 healed += changed
                 if looked_at < SWEEP_ROWS_MAX:
@@ -255,7 +256,7 @@ class QueueSweeps(_Sweeps):
         """Queue delayed executions that are due."""
         woken, grants = await self._protocol.wake_due(SWEEP_ROWS_MAX)
         if woken:
-            reached(CrashPoint.SWEPT)
+            reached(CrashPoint.SWEPT, "wake_due")
         self._dispatcher.announce_moves(woken)
         # Also where none woke: the same statement may have granted to executions that waited.
         self._dispatch(grants)
@@ -266,7 +267,7 @@ class QueueSweeps(_Sweeps):
         moves = await self._protocol.expire_due(SWEEP_ROWS_MAX)
         if not moves:
             return 0
-        reached(CrashPoint.SWEPT)
+        reached(CrashPoint.SWEPT, "expire_due")
         self._dispatcher.announce_moves(moves)
         ids = [move.execution_id for move in moves]
         self._dispatcher.in_background(self._publish_completions(ids, result_bytes_max=0), count=len(ids))
@@ -285,7 +286,7 @@ class QueueSweeps(_Sweeps):
             return 0
         DRIFT_FOUND.add(count=len(drifted))
         repaired, grants = await self._protocol.repair_queues(drifted)
-        reached(CrashPoint.SWEPT)
+        reached(CrashPoint.SWEPT, "repair_counters")
         for queue in repaired:
             self.drift_found += 1
             DRIFT_REPAIRED.add()
@@ -296,12 +297,13 @@ class QueueSweeps(_Sweeps):
     async def move_slot_window(self) -> int:
         """Let the sweeps start behind what was deleted long ago (P15). Counts as no repair."""
         if await self._protocol.move_slot_window():
-            reached(CrashPoint.SWEPT)
+            reached(CrashPoint.SWEPT, "move_slot_window")
         return 0
 
     async def move_due_window(self) -> int:
         """Do the same for delays and deadlines."""
-        await self._protocol.move_due_window()
+        if await self._protocol.move_due_window():
+            reached(CrashPoint.SWEPT, "move_due_window")
         return 0
 
     async def prepare_pools(self) -> int:
@@ -341,7 +343,7 @@ class RedeliverySweeps(_Sweeps):
         held = [ready[row["pool"]] * self._dispatcher.packing.offers_max(row["pool"]) for row in seen]
         grants = await self._protocol.missing_offers(timeout_seconds, seen, counts, SWEEP_ROWS_MAX, held=held)
         if grants:
-            reached(CrashPoint.SWEPT)
+            reached(CrashPoint.SWEPT, "repeat_offers")
             # A withheld offer is published for the first time: no message was lost.
             REPAIRS.add("offer_repeated", count=sum(grant.waited_seconds is None for grant in grants))
             await self._dispatcher.dispatch(Grants(granted=grants), alone=True)
@@ -351,7 +353,7 @@ class RedeliverySweeps(_Sweeps):
         """Publish again the completions of executions that ended and were not settled."""
         ids = await self._protocol.due_completions(self._settings.settle_timeout, SWEEP_ROWS_MAX)
         if ids:
-            reached(CrashPoint.SWEPT)
+            reached(CrashPoint.SWEPT, "repeat_completions")
             REPAIRS.add("completion_repeated", count=len(ids))
             await self._publish_completions(ids)
         return len(ids)
@@ -425,7 +427,7 @@ class ReclaimSweeps(_Sweeps):
         requeued, ended, grants = await self._protocol.reclaim(SWEEP_ROWS_MAX, as_of)
         if not (requeued or ended):
             return 0
-        reached(CrashPoint.SWEPT)
+        reached(CrashPoint.SWEPT, "reclaim_lost")
         for move in (*requeued, *ended):
             RECLAIMS.add(move.status)
         self._dispatcher.announce_moves([*requeued, *ended])
@@ -450,7 +452,7 @@ class ReclaimSweeps(_Sweeps):
         )
         if not (cancelled or ended):
             return 0
-        reached(CrashPoint.SWEPT)
+        reached(CrashPoint.SWEPT, "stop_overdue")
         for move in ended:
             CANCELS_ENFORCED.add(move.status)
             logger.warning(

@@ -20,6 +20,7 @@ from turnstile.common.broker.errors import BrokerUnavailable
 from turnstile.common.broker.message import Outgoing
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.reliable import ReliablePublisher
+from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.database import REFUSED_BY_DATABASE
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.gathering import GatherWindow, ProcessorWait
@@ -93,6 +94,7 @@ class LogFlusher:
         try:
             if not await self._protocol.append_logs([(offer, piece) for offer, _, piece in pieces]):
                 return
+            reached(CrashPoint.LOG_WRITTEN)
         except REFUSED_BY_DATABASE as error:
             _LOGS_DROPPED.failed("logs", attempts=len(pieces), reason=str(error))
         for offer, log, _ in pieces:
@@ -289,6 +291,7 @@ class ProgressWriter:
             try:
                 if not await self._protocol.report_progress(rows):
                     return
+                reached(CrashPoint.PROGRESS_WRITTEN)
             except REFUSED_BY_DATABASE as error:
                 logger.warning("progress_refused", extra={"attempts": len(rows), "reason": str(error)})
             for offer, progress in rows:

@@ -7,10 +7,15 @@ from tests.proof.history.run_log import log_run, log_while_blocking, log_while_r
 from turnstile.worker import Context, TemporaryError, action, rate, use
 
 RUN_SECONDS = 0.01
+TALKING_SECONDS = 1.5
+"""Longer than the interval at which a worker writes logs."""
 LICENCES = "crash-licences"
 DESKS = "crash-desks"
 UNSERVED = "unserved"
 """A pool without a worker process: the tests claim there, and do what no worker should."""
+
+LONELY = "lonely"
+"""A pool whose workers come and go."""
 
 
 @action("crash.one", max_concurrent=1)
@@ -69,6 +74,19 @@ async def seated(context: Context) -> int:
 @action("crash.holding", uses=[use(DESKS)], pool=UNSERVED)
 async def holding() -> None:
     """Take a desk, and be cancelled."""
+
+
+@action("crash.talking")
+async def talking(context: Context) -> None:
+    """Log, report progress, and run until both are written."""
+    context.logger.info("it runs")
+    context.progress(1, 2)
+    await log_while_running(context.execution_id, context.attempt, TALKING_SECONDS)
+
+
+@action("crash.lonely", pool=LONELY)
+async def lonely() -> None:
+    """Wait for a worker, and be cancelled."""
 
 
 @action("crash.gated")

@@ -11,22 +11,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from tests.proof.crash.environment import ACTIONS, Environment, submit_everything
-from tests.proof.crash.triggers import (
-    SWEEPS,
-    call_back_something,
-    cancel_something,
-    replay_something,
-    reroute_something,
-    resize_something,
-    resume_something,
-    settings_for,
-    submit_in_transactions,
-    use_up_a_rate,
-)
+from tests.proof.crash.triggers import REQUESTS, STEPS, SWEEPS, settings_for
 from tests.support.processes import Service
 from turnstile.common.crash_points import VARIABLE, CrashPoint
 
@@ -75,7 +65,9 @@ class Case:
     def armed(self) -> dict[str, str]:
         """The environment of the process that will die."""
         how = ":stop" if self.takeover is Takeover.STOPPED else ""
-        return {VARIABLE: f"{self.point}:{self.times}{how}"}
+        # Another sweep must not be the one that dies.
+        step = f"/{self.sweep}" if self.sweep else ""
+        return {VARIABLE: f"{self.point}{step}:{self.times}{how}"}
 
 
 def cases(times: int) -> list[Case]:
@@ -136,7 +128,7 @@ async def _kill_executor(env: Environment, case: Case) -> None:
     if case.takeover is Takeover.STOPPED:
         await _stops_and_continues(env, armed, case)
     else:
-        await _dies(armed, lambda: _trigger(env, case, armed.http_url), case)
+        await _dies(armed, partial(_trigger, env, case, armed.http_url), case)
 
 
 async def _ready_or_there(armed: Service) -> None:
@@ -175,28 +167,14 @@ def _is_stopped(armed: Service) -> bool:
 
 
 async def _trigger(env: Environment, case: Case, url: str) -> None:
-    match case.point:
-        case CrashPoint.SWEPT:
-            assert case.sweep is not None
-            await SWEEPS[case.sweep](env)
-        case CrashPoint.WEBHOOKS_CLAIMED | CrashPoint.WEBHOOK_POSTED:
-            await call_back_something(env)
-        case CrashPoint.SUBMISSIONS_ADMITTED:
-            await submit_in_transactions(env)
-        case CrashPoint.CANCELLATION_DECIDED:
-            await cancel_something(env, url)
-        case CrashPoint.ACTIONS_PUT:
-            await resume_something(env, url)
-        case CrashPoint.ACTIONS_STORED:
-            await reroute_something(env, url)
-        case CrashPoint.RESOURCE_STORED | CrashPoint.RESOURCE_PUT:
-            await resize_something(env, url)
-        case CrashPoint.RATE_DUE | CrashPoint.RATE_GRANTED:
-            await use_up_a_rate(env)
-        case CrashPoint.DEAD_LETTERS_PUBLISHED | CrashPoint.DEAD_LETTERS_STORED:
-            await replay_something(env, url)
-        case _:
-            await submit_everything(env.client, url)
+    if case.sweep is not None:
+        await SWEEPS[case.sweep](env)
+    elif case.point in STEPS:
+        await STEPS[case.point](env)
+    elif case.point in REQUESTS:
+        await REQUESTS[case.point](env, url)
+    else:
+        await submit_everything(env.client, url)
 
 
 async def _kill_workers(env: Environment, cases: Sequence[Case]) -> None:
@@ -204,7 +182,7 @@ async def _kill_workers(env: Environment, cases: Sequence[Case]) -> None:
     executor = env.executor or await env.replace_executor()
     env.armed = [await env.system.start_worker(ACTIONS, **case.armed) for case in cases]
     for armed, case in zip(env.armed, cases, strict=True):
-        await _dies(armed, lambda: submit_everything(env.client, executor.http_url), case)
+        await _dies(armed, partial(_trigger, env, case, executor.http_url), case)
 
 
 async def _kill_draining_workers(env: Environment, cases: Sequence[Case]) -> None:

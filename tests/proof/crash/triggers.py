@@ -15,11 +15,14 @@ from uuid import uuid4
 
 import httpx
 
-from tests.proof.crash.actions import DESKS, LICENCES, UNSERVED
+from tests.proof.crash.actions import DESKS, LICENCES, LONELY, UNSERVED
 from tests.proof.crash.environment import Environment, purge
 from turnstile.common.broker.topology import pool_queue
+from turnstile.common.crash_points import CrashPoint
 
 Trigger: TypeAlias = Callable[[Environment], Awaitable[None]]
+Request: TypeAlias = Callable[[Environment, str], Awaitable[None]]
+"""Takes the address of the armed executor."""
 
 _LONG_SECONDS: Final = 600.0
 _SHORT_SECONDS: Final = 0.5
@@ -72,6 +75,36 @@ async def resize_something(env: Environment, url: str) -> None:
             await env.client.http.patch(f"{url}/api/v1/resources/{LICENCES}", json={"capacity": capacity})
 
 
+async def change_a_key(env: Environment, url: str) -> None:
+    """Give a key a limit of its own while its executions wait, and take it away."""
+    await env.client.publish(*[{"action_ref": "crash.keyed", "parameters": {"customer": "first"}}] * 4)
+    key = f"{url}/api/v1/actions/crash.keyed/keys/first"
+    with suppress(httpx.HTTPError):
+        await env.client.http.put(key, json={"max_concurrent": 2})
+        await env.client.http.delete(key)
+
+
+async def submit_something_urgent(env: Environment) -> None:
+    """Submit with a priority: the statement that admits it leaves the grant to the next one."""
+    await env.client.publish({"action_ref": "crash.free", "priority": 1})
+
+
+async def talk(env: Environment) -> None:
+    """Submit what logs and reports its progress."""
+    await env.client.publish(*[{"action_ref": "crash.talking"}] * 2)
+
+
+async def send_a_worker(env: Environment) -> None:
+    """Submit to a pool without workers, and let a worker join it for a moment."""
+    await env.until_while_armed("SELECT NOT served FROM action WHERE ref = 'crash.lonely'")
+    await env.client.publish_to_cancel("crash.lonely")
+    await env.until_all_admitted()
+    worker = FakeWorker(env=env)
+    await worker.register(lease_seconds=_LONG_SECONDS, pool=LONELY)
+    await env.until_while_armed("SELECT served FROM action WHERE ref = 'crash.lonely'")
+    await env.history.rows("SELECT turnstile.sign_off($1)", worker.worker_id)
+
+
 async def use_up_a_rate(env: Environment) -> None:
     """Submit more than a rate allows to start."""
     await env.client.publish(*[{"action_ref": "crash.rated"}] * 7)
@@ -100,12 +133,13 @@ class FakeWorker:
     env: Environment
     worker_id: str = field(default_factory=lambda: f"fake {uuid4()}")
 
-    async def register(self, *, lease_seconds: float) -> None:
+    async def register(self, *, lease_seconds: float, pool: str = UNSERVED) -> None:
         """Register with a lease."""
         await self.env.history.rows(
-            f"SELECT turnstile.register_worker($1, 'fake', 'localhost', 1, ARRAY['{UNSERVED}'], 1, $2)",
+            "SELECT turnstile.register_worker($1, 'fake', 'localhost', 1, ARRAY[$3], 1, $2)",
             self.worker_id,
             lease_seconds,
+            pool,
         )
 
     async def claim(self, tag: str) -> tuple[int, int] | None:
@@ -126,6 +160,17 @@ class FakeWorker:
         if await self.env.until_while_armed(f"SELECT true {_GRANTED}", tag):
             while not await purge(self.env.system.amqp_url, pool_queue(UNSERVED)) and self._is_armed():
                 await asyncio.sleep(0.02)
+
+    async def fail(self, execution_id: int, attempt: int) -> None:
+        """Report a failure that is retried at once, and publish nothing."""
+        verdict = await self.env.history.value(
+            "SELECT verdict FROM turnstile.finish($1, $2, $3, '{failed}', '{null}', '{Broken}', '{it broke}',"
+            " '{null}', '{0.1}')",
+            self.worker_id,
+            [execution_id],
+            [attempt],
+        )
+        assert verdict == "applied"
 
     async def finish(self, execution_id: int, attempt: int) -> None:
         """Report the end, and publish nothing."""
@@ -243,6 +288,31 @@ async def _old_slot(env: Environment) -> None:
         )
 
 
+async def _old_delay(env: Environment) -> None:
+    """A retry is due and cannot start, because the attempt before it is not settled."""
+    worker = await _fake_worker(env)
+    claimed = await worker.claim(await env.client.publish_to_cancel("crash.unserved"))
+    if claimed is None:
+        return
+    await worker.fail(*claimed)
+    # Three moves: the first announces an instant, the third finds what was left before it.
+    for _ in range(4):
+        await env.until_while_armed(
+            "WITH aged AS (UPDATE due_window SET moved_at = moved_at - interval '1 minute'"
+            " WHERE moved_at > clock_timestamp() - interval '30 s' RETURNING version)"
+            " SELECT EXISTS (SELECT FROM aged)"
+        )
+
+
+async def _miscounted_places(env: Environment) -> None:
+    """The held places of a pool are wrong."""
+    await env.history.rows(
+        "UPDATE pool_state s SET held = s.held + 1, granted_capacity = NULL"
+        " FROM worker_pool p WHERE p.id = s.pool_id AND p.name = $1",
+        UNSERVED,
+    )
+
+
 async def _miscounted(env: Environment) -> None:
     """A counter is wrong."""
     await env.client.publish({"action_ref": "crash.one"})
@@ -267,8 +337,34 @@ SWEEPS: Final[Mapping[str, Trigger]] = {
     "stop_overdue": _overdue,
     "cancel_early": _cancelled_early,
     "repair_counters": _miscounted,
+    "count_places": _miscounted_places,
     "move_slot_window": _old_slot,
+    "move_due_window": _old_delay,
 }
+
+
+REQUESTS: Final[Mapping[CrashPoint, Request]] = {
+    CrashPoint.CANCELLATION_DECIDED: cancel_something,
+    CrashPoint.ACTIONS_PUT: resume_something,
+    CrashPoint.ACTIONS_STORED: reroute_something,
+    CrashPoint.KEY_PUT: change_a_key,
+    CrashPoint.RESOURCE_STORED: resize_something,
+    CrashPoint.RESOURCE_PUT: resize_something,
+    CrashPoint.DEAD_LETTERS_PUBLISHED: replay_something,
+    CrashPoint.DEAD_LETTERS_STORED: replay_something,
+}
+STEPS: Final[Mapping[CrashPoint, Trigger]] = {
+    CrashPoint.WEBHOOKS_CLAIMED: call_back_something,
+    CrashPoint.WEBHOOK_POSTED: call_back_something,
+    CrashPoint.SUBMISSIONS_ADMITTED: submit_in_transactions,
+    CrashPoint.PLACES_COUNTED: send_a_worker,
+    CrashPoint.MORE_GRANTED: submit_something_urgent,
+    CrashPoint.RATE_DUE: use_up_a_rate,
+    CrashPoint.RATE_GRANTED: use_up_a_rate,
+    CrashPoint.PROGRESS_WRITTEN: talk,
+    CrashPoint.LOG_WRITTEN: talk,
+}
+"""What is not here is reached by the mixed load."""
 
 
 def settings_for(sweep: str) -> dict[str, str]:
