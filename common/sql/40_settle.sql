@@ -24,6 +24,48 @@ BEGIN
 END
 $$;
 
+-- settle_unpublished: settles outcomes of executions without a slot, or beside one: adds them to what the settle of the slots found.
+-- Runs under the settings of its caller.
+CREATE FUNCTION turnstile.settle_unpublished(
+    in_execution_ids bigint[],
+    in_attempts integer[],
+    in_statuses text[],
+    INOUT settled_ids bigint[],
+    INOUT called_ids bigint[],
+    INOUT changes turnstile.queue_change[],
+    INOUT gate_changes turnstile.gate_change[]
+)
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    WITH completed AS MATERIALIZED (
+        -- Only for a message of that very terminal status: messages about the slot of its last attempt may arrive
+        -- late and repeatedly.
+        DELETE FROM public.unpublished_completion u
+        USING unnest(in_execution_ids, in_attempts, in_statuses) c(id, attempt, published_status)
+        WHERE u.execution_id = ANY (ARRAY[c.id])
+          AND (SELECT c.published_status = e.status::text OR in_statuses IS NULL AND c.attempt = 0
+               FROM public.execution e WHERE e.id = u.execution_id AND e.attempt = c.attempt)
+        RETURNING u.execution_id, u.queue_id, u.gate_ids, u.gate_units
+    ),
+    change AS (
+        SELECT c.queue_id, c.held, c.completed FROM unnest(changes) c
+        UNION ALL
+        -- One that ended at a gate after its queue gives back its slot.
+        SELECT c.queue_id, CASE WHEN c.gate_ids IS NULL THEN 0 ELSE -1 END, 1 FROM completed c
+    )
+    SELECT ARRAY(SELECT unnest(settled_ids) UNION SELECT c.execution_id FROM completed c),
+           called_ids || ARRAY(
+               SELECT c.execution_id FROM completed c
+               JOIN public.execution e ON e.id = ANY (ARRAY[c.execution_id]) AND e.callback_url IS NOT NULL),
+           (SELECT array_agg(ROW(n.queue_id, 0, n.held, NULL, 0, n.ended, NULL)::turnstile.queue_change)
+            FROM (SELECT c.queue_id, sum(c.held) AS held, sum(c.completed) AS ended FROM change c GROUP BY c.queue_id) n),
+           (SELECT gate_changes || array_agg(ROW(u.gate_id, -u.units, 0)::turnstile.gate_change)
+            FROM completed c CROSS JOIN unnest(c.gate_ids, c.gate_units) u(gate_id, units))
+    INTO settled_ids, called_ids, changes, gate_changes;
+END
+$$;
+
 -- settle: frees the slots of finished attempts, once each, and grants them to the next executions.
 --
 -- Keeps P4: a completion deletes the slot row of exactly its attempt, or nothing, however often, late or early it
@@ -52,7 +94,7 @@ CREATE FUNCTION turnstile.settle(
     OUT free_queue_ids bigint[]
 )
 LANGUAGE plpgsql
-:settings_for_index_lookups
+:settings_for_index_order
 AS $$
 DECLARE
     queue_ids bigint[];
@@ -61,15 +103,22 @@ DECLARE
     place_changes turnstile.gate_change[];
     called_ids bigint[];
     has_turns boolean := false;
+    has_waiting boolean;
+    has_gates boolean;
+    has_unpublished boolean;
     room bigint;
     pool_ids bigint[];
     lost_ids bigint[] := '{}';
     changes turnstile.queue_change[];
+    is_decided boolean;
     settled_at timestamptz;
 BEGIN
-    queue_ids := ARRAY(SELECT DISTINCT e.queue_id FROM execution e WHERE e.id = ANY (in_execution_ids));
+    -- Most installations have no gates, and a call costs more than the test. What holds units there was granted before.
+    SELECT ARRAY(SELECT DISTINCT e.queue_id FROM execution e WHERE e.id = ANY (in_execution_ids)),
+           EXISTS (SELECT FROM worker_pool p WHERE p.waits), EXISTS (SELECT FROM gate)
+    INTO queue_ids, has_waiting, has_gates;
     -- The places that become free may be the turn of other queues.
-    IF EXISTS (SELECT FROM worker_pool p WHERE p.waits) THEN
+    IF has_waiting THEN
         SELECT max(turnstile.room_of(p.capacity, p.held - cardinality(in_execution_ids), p.lead)) INTO room
         FROM turnstile.current_pool p WHERE p.depth > 0;
     END IF;
@@ -84,8 +133,7 @@ BEGIN
     IF has_turns THEN
         lost_ids := turnstile.missing_queues(queue_ids);
     END IF;
-    -- Tested here, because most installations have none, and a call costs more than the test.
-    IF EXISTS (SELECT FROM gate) THEN
+    IF has_gates THEN
         SELECT l.gate_ids, blocked_queue_ids || l.busy_queue_ids INTO gate_ids, blocked_queue_ids
         FROM turnstile.lock_gates(queue_ids, blocked_queue_ids, in_execution_ids, in_suspect_ids) l;
     END IF;
@@ -108,53 +156,36 @@ BEGIN
         WHERE s.execution_id = ANY (ARRAY[c.id]) AND s.attempt = c.attempt AND s.finished_at IS NOT NULL
         RETURNING s.execution_id, s.queue_id, s.gate_ids, s.gate_units, s.pool_id
     ),
-    completed AS (
-        -- Only for a message of that very terminal status: messages about the slot of its last attempt may arrive
-        -- late and repeatedly.
-        DELETE FROM unpublished_completion u
-        USING unnest(in_execution_ids, in_attempts, in_statuses) c(id, attempt, published_status)
-        WHERE u.execution_id = ANY (ARRAY[c.id])
-          AND (SELECT c.published_status = e.status::text OR in_statuses IS NULL AND c.attempt = 0
-               FROM execution e WHERE e.id = u.execution_id AND e.attempt = c.attempt)
-        RETURNING u.execution_id, u.queue_id, u.gate_ids, u.gate_units
-    ),
-    -- Executions that are terminal and settled now.
-    ended AS (
-        SELECT f.queue_id, f.execution_id, e.callback_url FROM freed f
-        -- An attempt that waits for its retry frees its slot, but its execution is not terminal.
-        JOIN execution e ON e.id = ANY (ARRAY[f.execution_id]) AND e.completed_at IS NOT NULL
-        -- An execution that became terminal while it waited is settled when its own completion arrives.
-        WHERE (SELECT u.execution_id FROM unpublished_completion u WHERE u.execution_id = f.execution_id) IS NULL
-        UNION ALL
-        SELECT c.queue_id, c.execution_id, e.callback_url FROM completed c
-        JOIN execution e ON e.id = ANY (ARRAY[c.execution_id])
-    ),
-    change AS (
-        SELECT n.queue_id, sum(n.freed)::bigint AS freed, sum(n.ended)::bigint AS ended
-        FROM (
-            SELECT f.queue_id, 1 AS freed, 0 AS ended FROM freed f
-            UNION ALL
-            -- It ended at a gate after its queue.
-            SELECT c.queue_id, 1, 0 FROM completed c WHERE c.gate_ids IS NOT NULL
-            UNION ALL
-            SELECT d.queue_id, 0, 1 FROM ended d
-        ) n GROUP BY n.queue_id
+    settled AS MATERIALIZED (
+        -- An attempt that waits for its retry frees its slot, but its execution is not terminal. One that became terminal while
+        -- it waited is settled when its own completion arrives.
+        SELECT f.*, e.callback_url, u.execution_id IS NOT NULL AS is_unpublished,
+               e.completed_at IS NOT NULL AND u.execution_id IS NULL AS is_ended
+        FROM freed f
+        JOIN execution e ON e.id = ANY (ARRAY[f.execution_id])
+        LEFT JOIN unpublished_completion u ON u.execution_id = ANY (ARRAY[f.execution_id])
     )
     SELECT array_agg(s.execution_id),
-           (SELECT array_agg(d.execution_id) FROM ended d WHERE d.callback_url IS NOT NULL),
-           (SELECT array_agg(ROW(c.queue_id, 0, -c.freed, NULL, 0, c.ended, NULL)::turnstile.queue_change) FROM change c),
-           (SELECT array_agg(ROW(u.gate_id, -u.units, 0)::turnstile.gate_change)
+           array_agg(s.execution_id) FILTER (WHERE s.is_ended AND s.callback_url IS NOT NULL),
+           coalesce(bool_or(s.is_unpublished), false),
+           (SELECT array_agg(ROW(n.queue_id, 0, -n.freed, NULL, 0, n.ended, NULL)::turnstile.queue_change)
             FROM (
-                SELECT f.gate_ids, f.gate_units FROM freed f WHERE f.gate_ids IS NOT NULL
-                UNION ALL
-                SELECT c.gate_ids, c.gate_units FROM completed c WHERE c.gate_ids IS NOT NULL
-            ) h CROSS JOIN unnest(h.gate_ids, h.gate_units) u(gate_id, units)),
+                SELECT f.queue_id, count(*) AS freed, count(*) FILTER (WHERE f.is_ended) AS ended FROM settled f GROUP BY f.queue_id
+            ) n),
+           CASE WHEN has_gates THEN (
+               SELECT array_agg(ROW(u.gate_id, -u.units, 0)::turnstile.gate_change)
+               FROM settled f CROSS JOIN unnest(f.gate_ids, f.gate_units) u(gate_id, units)) END,
            (SELECT array_agg(ROW(n.pool_id, -n.places, 0)::turnstile.gate_change)
             FROM (
-                SELECT f.pool_id, count(*) AS places FROM freed f WHERE f.pool_id IS NOT NULL GROUP BY f.pool_id
+                SELECT f.pool_id, count(*) AS places FROM settled f WHERE f.pool_id IS NOT NULL GROUP BY f.pool_id
             ) n)
-    INTO settled_ids, called_ids, changes, gate_changes, place_changes
-    FROM (SELECT f.execution_id FROM freed f UNION SELECT c.execution_id FROM completed c) s;
+    INTO settled_ids, called_ids, has_unpublished, changes, gate_changes, place_changes
+    FROM settled s;
+    IF has_unpublished OR cardinality(in_execution_ids) > coalesce(cardinality(settled_ids), 0) THEN
+        SELECT * INTO settled_ids, called_ids, changes, gate_changes
+        FROM turnstile.settle_unpublished(
+            in_execution_ids, in_attempts, in_statuses, settled_ids, called_ids, changes, gate_changes);
+    END IF;
     settled_count := coalesce(cardinality(settled_ids), 0);
 
     -- The common case: no callback. A separate statement costs only those with one.
@@ -179,10 +210,16 @@ BEGIN
         WHERE e.id IS NULL OR (c.attempt > e.attempt AND e.completed_at IS NULL) OR s.execution_id IS NOT NULL;
     END IF;
 
-    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids
-    FROM turnstile.grant_locked(
-        queue_ids, coalesce(changes, '{}'), in_gate_ids => gate_ids, in_gate_changes => gate_changes,
-        in_place_changes => place_changes, in_lost_ids => blocked_queue_ids || lost_ids,
-        in_tries => in_suspect_ids IS NULL, in_shares => room IS NOT NULL) g;
+    -- The common case: no places are shared, and no queue is blocked.
+    IF place_changes IS NOT NULL AND room IS NULL AND NOT has_gates AND blocked_queue_ids = '{}' AND in_suspect_ids IS NOT NULL THEN
+        SELECT g.is_decided, g.granted INTO is_decided, granted FROM turnstile.grant_plain(changes, place_changes) g;
+    END IF;
+    IF is_decided IS NOT TRUE THEN
+        SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids
+        FROM turnstile.grant_locked(
+            queue_ids, coalesce(changes, '{}'), in_gate_ids => gate_ids, in_gate_changes => gate_changes,
+            in_place_changes => place_changes, in_lost_ids => blocked_queue_ids || lost_ids,
+            in_tries => in_suspect_ids IS NULL) g;
+    END IF;
 END
 $$;

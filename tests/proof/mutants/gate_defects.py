@@ -152,8 +152,15 @@ GATE_DEFECTS: Final = (
     Defect(
         name="what starts takes no place of its pool",
         file=_GRANT,
-        before="greatest(p.held + p.more_held, 0) + n.started",
-        after="greatest(p.held + p.more_held, 0)",
+        before="greatest(p.held + p.more_held, 0) + n.started,\n p.depth, p.virtual_times, p.total_released + greatest",
+        after="greatest(p.held + p.more_held, 0),\n p.depth, p.virtual_times, p.total_released + greatest",
+        caught_by=(_POOL_TEST,),
+    ),
+    Defect(
+        name="what a settle starts takes no place of its pool",
+        file=_GRANT,
+        before="greatest(p.held + p.more_held, 0) + n.started,\n p.depth, p.virtual_times, p.total_released - p.more_held",
+        after="greatest(p.held + p.more_held, 0),\n p.depth, p.virtual_times, p.total_released - p.more_held",
         caught_by=(_POOL_TEST,),
     ),
     Defect(

@@ -95,15 +95,43 @@ PROTOCOL_DEFECTS: Final = (
     Defect(
         name="the tail of the queue is granted",
         file=f"{_SQL}/10_grant.sql",
-        before="             ORDER BY queued.place LIMIT s.take)\n",
-        after="             ORDER BY queued.place DESC LIMIT s.take)\n",
+        before="AND s.heads IS NULL\n             ORDER BY queued.place LIMIT s.take)\n",
+        after="AND s.heads IS NULL\n             ORDER BY queued.place DESC LIMIT s.take)\n",
         caught_by=(f"{_TESTS}_grant.py",),
+    ),
+    Defect(
+        name="a settle grants the tail of the queue",
+        file=f"{_SQL}/10_grant.sql",
+        before="queued.place >= s.head_id ORDER BY queued.place LIMIT s.take\n",
+        after="queued.place >= s.head_id ORDER BY queued.place DESC LIMIT s.take\n",
+        caught_by=(f"{_TESTS}_grant.py",),
+    ),
+    Defect(
+        name="a settle grants from a paused queue",
+        file=f"{_SQL}/10_grant.sql",
+        before="CASE WHEN n.paused OR NOT n.served THEN 0\n",
+        after="CASE WHEN NOT n.served THEN 0\n",
+        caught_by=(f"{_TESTS}_grant.py",),
+    ),
+    Defect(
+        name="a settle grants more than its pool has places",
+        file=f"{_SQL}/10_grant.sql",
+        before="p.depth > 0 OR p.capacity < p.held + p.more_held + p.wanted)\n",
+        after="p.depth > 0)\n",
+        caught_by=(f"{_TESTS}_pool.py",),
+    ),
+    Defect(
+        name="a settle grants a queue with priorities by arrival",
+        file=f"{_SQL}/10_grant.sql",
+        before="q.heads IS NOT NULL OR a.route IS NOT NULL AS is_special",
+        after="a.route IS NOT NULL AS is_special",
+        caught_by=("tests/integration/executor/test_priorities.py", f"{_TESTS}_grant.py"),
     ),
     Defect(
         name="a grant has the attempt of the grant before it",
         file=f"{_SQL}/10_grant.sql",
-        before="e.attempt + 1 AS attempt",
-        after="greatest(e.attempt, 1) AS attempt",
+        before="h.execution_id, e.attempt + 1 AS attempt",
+        after="h.execution_id, greatest(e.attempt, 1) AS attempt",
         caught_by=(f"{_TESTS}_grant.py", f"{_TESTS}_attempts.py"),
     ),
     Defect(
@@ -187,8 +215,8 @@ PROTOCOL_DEFECTS: Final = (
     Defect(
         name="an execution beside an unsettled slot is counted twice",
         file=f"{_SQL}/40_settle.sql",
-        before="        WHERE (SELECT u.execution_id FROM unpublished_completion u WHERE u.execution_id = f.execution_id) IS NULL\n",
-        after="",
+        before="e.completed_at IS NOT NULL AND u.execution_id IS NULL AS is_ended\n",
+        after="e.completed_at IS NOT NULL AS is_ended\n",
         caught_by=(f"{_TESTS}_settle.py",),
     ),
     Defect(
@@ -292,10 +320,28 @@ PROTOCOL_DEFECTS: Final = (
         caught_by=("tests/integration/retention/test_idle_key_races.py",),
     ),
     Defect(
+        name="an outcome beside a settled slot waits for the watchdog",
+        file=f"{_SQL}/40_settle.sql",
+        before="    IF has_unpublished OR cardinality(in_execution_ids)",
+        after="    IF cardinality(in_execution_ids)",
+        caught_by=(f"{_TESTS}_settle.py",),
+    ),
+    Defect(
         name="the version before a grant stays",
         file=f"{_SQL}/10_grant.sql",
-        before="        WHERE v.queue_id = ANY (ARRAY[c.queue_id]) AND v.version BETWEEN c.version AND c.version\n",
-        after="        WHERE v.queue_id = ANY (ARRAY[c.queue_id]) AND v.version < c.version - 1\n",
+        before="DELETE FROM queue_state v USING changed c\n"
+        "        WHERE v.queue_id = ANY (ARRAY[c.queue_id]) AND v.version BETWEEN c.version AND c.version\n",
+        after="DELETE FROM queue_state v USING changed c\n"
+        "        WHERE v.queue_id = ANY (ARRAY[c.queue_id]) AND v.version < c.version - 1\n",
+        caught_by=(f"{_TESTS}_grant.py",),
+    ),
+    Defect(
+        name="the version before the grant of a settle stays",
+        file=f"{_SQL}/10_grant.sql",
+        before="DELETE FROM public.queue_state v USING changed c\n"
+        "        WHERE v.queue_id = ANY (ARRAY[c.queue_id]) AND v.version BETWEEN c.version AND c.version\n",
+        after="DELETE FROM public.queue_state v USING changed c\n"
+        "        WHERE v.queue_id = ANY (ARRAY[c.queue_id]) AND v.version < c.version - 1\n",
         caught_by=(f"{_TESTS}_grant.py",),
     ),
     Defect(
@@ -315,16 +361,23 @@ PROTOCOL_DEFECTS: Final = (
     Defect(
         name="a settle leaves the slot counted",
         file=f"{_SQL}/40_settle.sql",
-        before="ROW(c.queue_id, 0, -c.freed, NULL, 0, c.ended, NULL)",
-        after="ROW(c.queue_id, 0, 0, NULL, 0, c.ended, NULL)",
+        before="ROW(n.queue_id, 0, -n.freed, NULL, 0, n.ended, NULL)",
+        after="ROW(n.queue_id, 0, 0, NULL, 0, n.ended, NULL)",
         caught_by=(f"{_TESTS}_settle.py", f"{_TESTS}_grant.py"),
     ),
     Defect(
         name="a grant counts one slot too few",
         file=f"{_SQL}/10_grant.sql",
-        before="c.held + c.started, coalesce",
-        after="c.held + greatest(c.started - 1, 0), coalesce",
+        before="c.held + c.started, coalesce(c.last_id",
+        after="c.held + greatest(c.started - 1, 0), coalesce(c.last_id",
         caught_by=(f"{_TESTS}_grant.py", f"{_TESTS}_concurrency.py"),
+    ),
+    Defect(
+        name="the grant of a settle counts one slot too few",
+        file=f"{_SQL}/10_grant.sql",
+        before="c.held + c.started, coalesce(c.last_place",
+        after="c.held + greatest(c.started - 1, 0), coalesce(c.last_place",
+        caught_by=(f"{_TESTS}_settle.py", f"{_TESTS}_grant.py"),
     ),
     Defect(
         name="a returned execution keeps its slot counted",
@@ -492,8 +545,8 @@ PROTOCOL_DEFECTS: Final = (
     Defect(
         name="a settle with a callback does not wait for the disk",
         file=f"{_SQL}/40_settle.sql",
-        before="    ELSE\n",
-        after="    END IF;\n    IF true THEN\n",
+        before="    ELSE\n        PERFORM set_config('synchronous_commit', 'off', true);\n",
+        after="    END IF;\n    IF true THEN\n        PERFORM set_config('synchronous_commit', 'off', true);\n",
         caught_by=(f"{_TESTS}_settle.py",),
     ),
     Defect(
