@@ -29,7 +29,7 @@ _TYPES: Final = {
     "traceparent": "text",
 }
 _SECONDS: Final = ("timeout", "ttl")
-_REFUSAL: Final = re.compile(r"(unknown_action|invalid_parameters|invalid_message): ([^\n]*)")
+_REFUSAL: Final = re.compile(r"(unknown_action|invalid_parameters|invalid_message|too_large): ([^\n]*)")
 _INVALID_PARAMETER_VALUE: Final = "22023"
 
 

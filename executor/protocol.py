@@ -99,8 +99,8 @@ class StoredSubmission(NamedTuple):
 
     ticket: int
     request_id: UUID
-    request_json: str
-    """The body of `execution.requested`."""
+    request_json: str | None
+    """The body of `execution.requested`; None if it is larger than was asked for."""
     traceparent: str | None
 
 
@@ -242,19 +242,21 @@ class ExecutorProtocol:
         rows_max: int,
         bytes_max: int,
         *,
+        body_bytes_max: int,
         passed_refs: Sequence[str],
         min_age_seconds: float,
         with_entering: bool,
     ) -> SubmissionPage:
         """Return the next submissions from this ticket on, without those of the actions `passed_refs`."""
         row = await self._row(
-            "SELECT * FROM turnstile.next_submissions($1, $2, $3, $4, $5, $6)",
+            "SELECT * FROM turnstile.next_submissions($1, $2, $3, $4, $5, $6, $7)",
             from_ticket,
             rows_max,
             bytes_max,
             list(passed_refs),
             min_age_seconds,
             with_entering,
+            body_bytes_max,
         )
         columns = (row["tickets"] or [], row["request_ids"] or [], row["requests"], row["traceparents"])
         found = zip(*columns, strict=True) if row["tickets"] else ()

@@ -21,7 +21,7 @@ import asyncpg
 from turnstile.common.batcher import BATCH_BYTES_MAX
 from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.database import CONNECTION_ERRORS, DatabaseHosts
-from turnstile.common.domain.errors import Refusal, Unavailable
+from turnstile.common.domain.errors import Code, Refusal, Unavailable
 from turnstile.common.requests import (
     read_json,
     read_request,
@@ -176,6 +176,7 @@ class SubmissionListener:
                     from_ticket,
                     self._batch_max,
                     BATCH_BYTES_MAX,
+                    body_bytes_max=request_bytes_max(self._parameters_bytes_max),
                     passed_refs=sorted(passed_refs),
                     min_age_seconds=min_age_seconds,
                     with_entering=with_entering and number == 0,
@@ -234,9 +235,12 @@ class SubmissionListener:
             DEAD_LETTERED.add(each.code)
 
     def _read(self, submission: StoredSubmission) -> Admission:
-        value = read_json(
-            submission.request_json.encode(), bytes_max=request_bytes_max(self._parameters_bytes_max)
-        )
+        bytes_max = request_bytes_max(self._parameters_bytes_max)
+        if submission.request_json is None:
+            raise Refusal(
+                Code.TOO_LARGE, f"body: more than the {bytes_max} bytes that are accepted; send a reference"
+            )
+        value = read_json(submission.request_json.encode(), bytes_max=bytes_max)
         request = read_request(value, parameters_bytes_max=self._parameters_bytes_max)
         traceparent = submission.traceparent
         return Admission.of(

@@ -9,7 +9,8 @@
 -- No row is shared between sessions: submitting sessions never wait for each other or for an executor.
 
 -- submit: submits an execution if and when this transaction commits. Returns the id of the request, for
--- `turnstile.submission`. Errors have the code and the field first, like those of the other ways to submit.
+-- `turnstile.submission`. Errors have the code and the field first, like those of the other ways to submit. The executor
+-- checks the rest after the commit. No request is larger than the largest message that it reads, 16 MiB (P9).
 CREATE FUNCTION turnstile.submit(
     action_ref text,
     parameters jsonb DEFAULT '{}',
@@ -46,6 +47,19 @@ BEGIN
         WHEN NOT isfinite(run_at) THEN format('invalid_message: run_at: %s is not an instant', run_at)
         WHEN timeout <= interval '0' THEN 'invalid_message: timeout: is not longer than 0; expected an interval like ''5 min'''
         WHEN ttl <= interval '0' THEN 'invalid_message: ttl: is not longer than 0; expected an interval like ''1 hour'''
+        WHEN char_length(idempotency_key) NOT BETWEEN 1 AND 512
+            THEN format('invalid_message: idempotency_key: %s characters; expected 1 to 512', char_length(idempotency_key))
+        WHEN char_length(concurrency_key) NOT BETWEEN 1 AND 512
+            THEN format('invalid_message: concurrency_key: %s characters; expected 1 to 512', char_length(concurrency_key))
+        WHEN char_length(callback_url) > 2048
+            THEN format('invalid_message: callback_url: %s characters; at most 2048 are accepted', char_length(callback_url))
+        WHEN callback_url !~* '^https?://'
+            THEN 'invalid_message: callback_url: expected an http or https URL, like https://shop.example/done'
+        WHEN traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'
+            THEN 'invalid_message: traceparent: not a W3C trace context; leave it out'
+        WHEN octet_length(parameters::text) + octet_length(metadata::text) > 16 * 1024 * 1024
+            THEN format('too_large: parameters, metadata: %s bytes, at most 16777216 are accepted; send a reference instead',
+                        octet_length(parameters::text) + octet_length(metadata::text))
     END;
     IF refusal IS NOT NULL THEN
         RAISE EXCEPTION '%', refusal USING ERRCODE = 'invalid_parameter_value', HINT = CASE
@@ -97,7 +111,8 @@ IMMUTABLE
 AS $$ SELECT hashtextextended('turnstile.submissions.' || in_name, 0) $$;
 
 -- next_submissions: the next committed submissions from this ticket on, at most `in_limit` and about `in_bytes`, without
--- those of actions in `in_passed_refs`, and only those that were called for at least `in_min_age_seconds` ago.
+-- those of actions in `in_passed_refs`, and only those that were called for at least `in_min_age_seconds` ago. Bodies above
+-- `in_body_bytes_max` are null, so that no body is larger than an executor can take.
 -- `newest_ticket`: the newest that was drawn before they were read. `oldest_ticket`: of all that were read, also of those
 -- that are too young. `entering`, if asked for: the transactions that had drawn tickets and had not ended, after
 -- `newest_ticket` and before the rest was read.
@@ -108,6 +123,7 @@ CREATE FUNCTION turnstile.next_submissions(
     in_passed_refs text[] DEFAULT '{}',
     in_min_age_seconds double precision DEFAULT 0,
     in_with_entering boolean DEFAULT false,
+    in_body_bytes_max bigint DEFAULT NULL,
     OUT newest_ticket bigint,
     OUT tickets bigint[],
     OUT request_ids uuid[],
@@ -130,7 +146,8 @@ BEGIN
           AND (l.classid::bigint << 32 | l.objid::bigint) = turnstile.submissions_lock('entering');
     END IF;
     WITH line AS MATERIALIZED (
-        SELECT n.ticket, n.request_id, sum(n.request_bytes) OVER (ORDER BY n.ticket) - n.request_bytes AS bytes_before
+        SELECT n.ticket, n.request_id, coalesce(n.request_bytes > in_body_bytes_max, false) AS is_too_large,
+               sum(n.request_bytes) OVER (ORDER BY n.ticket) - n.request_bytes AS bytes_before
         FROM (
             SELECT l.ticket, l.request_id, l.request_bytes FROM submission_line l
             WHERE l.ticket >= in_from_ticket AND l.action_ref <> ALL (in_passed_refs)
@@ -139,7 +156,7 @@ BEGIN
     )
     SELECT min(l.ticket), array_agg(l.ticket ORDER BY l.ticket) FILTER (WHERE n.is_due),
            array_agg(s.request_id ORDER BY l.ticket) FILTER (WHERE n.is_due),
-           array_agg(s.request::text ORDER BY l.ticket) FILTER (WHERE n.is_due),
+           array_agg(CASE WHEN NOT l.is_too_large THEN s.request::text END ORDER BY l.ticket) FILTER (WHERE n.is_due),
            array_agg(s.traceparent ORDER BY l.ticket) FILTER (WHERE n.is_due)
     INTO oldest_ticket, tickets, request_ids, requests, traceparents
     FROM line l
@@ -213,7 +230,8 @@ BEGIN
 END
 $$;
 
--- reject_submissions: deletes submissions that cannot be admitted; keeps the reason, and a dead letter for each.
+-- reject_submissions: deletes submissions that cannot be admitted; keeps the reason, and a dead letter for each. What was
+-- too large is cut to 64 KiB, like every dead letter that no message could carry.
 CREATE FUNCTION turnstile.reject_submissions(in_tickets bigint[], in_codes text[], in_messages text[])
 RETURNS void
 LANGUAGE plpgsql
@@ -246,8 +264,10 @@ BEGIN
            'database', 'application/json', 'executions', 'execution.requested', 'execution.requested', 0, g.submitted_at,
            clock_timestamp(), clock_timestamp(),
            jsonb_strip_nulls(jsonb_build_object('schema_version', 1, 'traceparent', g.traceparent)),
-           b.body, octet_length(b.body), octet_length(b.body) + 512
-    FROM gone g CROSS JOIN LATERAL (SELECT convert_to(g.request::text, 'UTF8')) b(body)
+           k.body, octet_length(b.body), octet_length(k.body) + 512
+    FROM gone g
+    CROSS JOIN LATERAL (SELECT convert_to(g.request::text, 'UTF8')) b(body)
+    CROSS JOIN LATERAL (SELECT CASE g.code WHEN 'too_large' THEN substr(b.body, 1, 65536) ELSE b.body END) k(body)
     ORDER BY g.ticket
     ON CONFLICT (fingerprint) DO NOTHING;
 END

@@ -14,7 +14,12 @@ class Submission(SQLModel, table=True):
     """One request that is not admitted yet."""
 
     __tablename__ = "submission"
-    __table_args__ = ({"postgresql_with": BRISK_VACUUM},)
+    __table_args__ = (
+        # The documents of 16 MiB that `turnstile.submit` accepts, and 64 KiB for the other fields (P9).
+        CheckConstraint("octet_length(request::text) <= 16842752", name="request_is_bounded"),
+        CheckConstraint("octet_length(traceparent) <= 55", name="traceparent_is_bounded"),
+        {"postgresql_with": BRISK_VACUUM},
+    )
 
     request_id: UUID = Field(sa_column=Column(Uuid, primary_key=True))
     request: Any = json_column(nullable=False)

@@ -136,7 +136,7 @@ async def test_every_option_reaches_the_execution(env: Environment, session: "Co
 async def test_what_cannot_be_admitted_has_a_reason_and_becomes_a_dead_letter(
     env: Environment, session: "Connection"
 ) -> None:
-    request_id = await submit(session, "noop", callback_url="no url")
+    request_id = await submit(session, "noop", callback_url="https://user:secret@shop.example/")
     outcome = await outcome_of(session, request_id)
     assert (outcome["status"], outcome["code"], outcome["execution_id"]) == (
         "rejected",
@@ -155,6 +155,19 @@ async def test_what_cannot_be_admitted_has_a_reason_and_becomes_a_dead_letter(
         "SELECT count(*) = 1 FROM execution WHERE parameters = '{\"number\": 8}' AND completed_at IS NOT NULL"
     )
     await env.history.until(results)
+
+
+async def test_parameters_that_do_not_fit_the_schema_are_rejected_after_the_commit(
+    env: Environment, session: "Connection"
+) -> None:
+    request_id = await submit(session, "noop", parameters='{"number": "many"}')
+    outcome = await outcome_of(session, request_id)
+    assert (outcome["status"], outcome["code"]) == ("rejected", "invalid_parameters")
+    assert outcome["message"].startswith("parameters.number: ")
+    (letter,) = (await env.http.get("/dead-letters", params={"code": "invalid_parameters"})).json()["items"]
+    assert (letter["message_id"], letter["error"]) == (str(request_id), outcome["message"])
+    answer = (await env.http.get(f"/submissions/{request_id}")).json()
+    assert answer == {"request_id": str(request_id), **outcome}
 
 
 async def test_sessions_at_once_lose_nothing_and_each_keeps_its_order(
@@ -231,7 +244,7 @@ async def test_a_crash_between_two_steps_loses_and_repeats_nothing(start_env: St
         session = await asyncpg.connect(env.system.database_url)
         async with session.transaction():
             wanted = [await submit(session, "noop", parameters=f'{{"number": {n}}}') for n in range(20)]
-            refused = await submit(session, "noop", callback_url="no url")
+            refused = await submit(session, "noop", callback_url="https://user:secret@shop.example/")
         await asyncio.wait_for(env.executor.process.wait(), 30)
         disarmed: dict[str, Any] = {VARIABLE: ""}
         await env.system.start_executor(**disarmed)

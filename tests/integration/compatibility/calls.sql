@@ -440,6 +440,11 @@ SELECT * FROM turnstile.next_submissions($1, $2, $3, $4, $5);
 --   tickets int8[], traceparents text[]
 SELECT * FROM turnstile.next_submissions($1, $2, $3, $4, $5, $6);
 
+-- takes int8, int4, int8, text[], float8, bool, int8
+-- gives entering text[], newest_ticket int8, oldest_ticket int8, request_ids uuid[], requests text[],
+--   tickets int8[], traceparents text[]
+SELECT * FROM turnstile.next_submissions($1, $2, $3, $4, $5, $6, $7);
+
 -- takes int8[], text[], text[]
 -- gives reject_submissions void
 SELECT turnstile.reject_submissions($1, $2, $3);

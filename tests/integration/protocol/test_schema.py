@@ -95,6 +95,7 @@ _GATE_STATE = (
     " granted_capacity, updated_at) VALUES (1, 1, {}, {}, 0, '{{0,0,0,0,0}}', 0, {}, now())"
 )
 _TOKEN = "INSERT INTO api_token (name, role, scope, digest) SELECT 'n', {}, {}, '' {}"
+_SUBMISSION = "INSERT INTO submission VALUES (gen_random_uuid(), {}, repeat('x', {}), now())"
 _OVERRIDE = "INSERT INTO key_override (action_id, concurrency_key, {}) SELECT {}, '', {} FROM action"
 VIOLATIONS = {
     "ck_action_limit_not_negative": "UPDATE action SET max_concurrent = -1",
@@ -171,6 +172,10 @@ VIOLATIONS = {
     "fk_key_override_action_id": _OVERRIDE.format("max_concurrent", 0, 1),
     "ck_key_override_limit_not_negative": _OVERRIDE.format("max_concurrent", "id", -1),
     "ck_key_override_weight_known": _OVERRIDE.format("weight", "id", 17),
+    "ck_submission_request_is_bounded": _SUBMISSION.format(
+        "jsonb_build_object('a', repeat('x', 17 * 1000 * 1000))", 55
+    ),
+    "ck_submission_traceparent_is_bounded": _SUBMISSION.format("'{}'", 56),
     "ck_submission_outcome_admitted_or_rejected": "INSERT INTO submission_outcome (request_id, decided_at)"
     " VALUES (gen_random_uuid(), now())",
     "ck_worker_concurrency_positive": "UPDATE worker SET concurrency = 0",

@@ -16,6 +16,8 @@ from turnstile.common.requests import request_hash
 from turnstile.executor.protocol import StoredSubmission, SubmissionPage
 from turnstile.executor.results import Accepted, Admission, Verdict
 
+_LARGE = f'{{"a": "{"x" * 17_000_000}"}}'
+
 
 async def submit(connection: Connection, ref: str = "a", **options: Any) -> UUID:
     named = "".join(f", {name} => ${index}" for index, name in enumerate(options, 2))
@@ -28,13 +30,20 @@ async def line(protocol: Protocol, from_ticket: int = 0, **options: Any) -> list
 
 
 async def page(protocol: Protocol, from_ticket: int = 0, **options: Any) -> SubmissionPage:
-    given = {"passed_refs": (), "min_age_seconds": 0.0, "with_entering": True, **options}
+    given = {
+        "body_bytes_max": 10**6,
+        "passed_refs": (),
+        "min_age_seconds": 0.0,
+        "with_entering": True,
+        **options,
+    }
     return await protocol.queue_manager.protocol.next_submissions(from_ticket, 100, 10**6, **given)
 
 
 async def admit(protocol: Protocol, submissions: list[StoredSubmission]) -> list[Verdict]:
     admissions = []
     for submission in submissions:
+        assert submission.request_json is not None
         request = ExecutionRequested.model_validate_json(submission.request_json)
         admissions.append(Admission.of(request, request_hash(request), delivery_key=submission.request_id))
     tickets: dict[UUID | None, int] = {each.request_id: each.ticket for each in submissions}
@@ -96,7 +105,15 @@ async def test_a_session_that_holds_the_lock_of_those_that_enter_stops_no_submis
         ({"priority": 0}, "invalid_message: priority: 0 is not between 1 (first) and 5 (last)"),
         ({"timeout": timedelta(seconds=-1)}, "invalid_message: timeout: is not longer than 0"),
         ({"ttl": timedelta(0)}, "invalid_message: ttl: is not longer than 0"),
+        ({"idempotency_key": ""}, "invalid_message: idempotency_key: 0 characters; expected 1 to 512"),
+        ({"concurrency_key": "k" * 513}, "invalid_message: concurrency_key: 513 characters; expected 1"),
+        ({"callback_url": "ftp://x"}, "invalid_message: callback_url: expected an http or https URL"),
+        ({"callback_url": f"http://{'x' * 2048}"}, "invalid_message: callback_url: 2055 characters"),
+        ({"traceparent": "00-" + "a" * 10_000}, "invalid_message: traceparent: not a W3C trace context"),
+        ({"parameters": _LARGE}, "too_large: parameters, metadata: 17000011 bytes, at most 16777216"),
+        ({"metadata": _LARGE}, "too_large: parameters, metadata: 17000011 bytes, at most 16777216"),
     ],
+    ids=lambda value: "-".join(map(str, value.items()))[:40] if isinstance(value, dict) else "",
 )
 async def test_what_cannot_be_admitted_is_refused_at_once(
     protocol: Protocol, options: dict[str, Any], message: str
@@ -149,4 +166,25 @@ async def test_a_body_larger_than_the_bound_of_a_page_comes_alone(protocol: Prot
     await protocol.put()
     for size in (10, 700_000, 600_000, 10):
         await submit(protocol.connection, parameters=json.dumps({"text": "x" * size}))
-    assert [len(each.request_json) > 1000 for each in await line(protocol)] == [False, True, True]
+    found = await line(protocol)
+    assert [len(each.request_json or "") > 1000 for each in found] == [False, True, True]
+
+
+async def test_a_body_that_no_executor_takes_is_not_read_and_its_dead_letter_is_cut(
+    protocol: Protocol,
+) -> None:
+    await protocol.put()
+    small, large = [
+        await submit(protocol.connection, parameters=json.dumps({"text": "x" * size}))
+        for size in (10, 300_000)
+    ]
+    found = await line(protocol, body_bytes_max=200_000)
+    assert [(each.request_id, each.request_json is None) for each in found] == [(small, False), (large, True)]
+    rejected = [(each.ticket, "too_large", "body: large") for each in found if each.request_json is None]
+    await protocol.queue_manager.protocol.reject_submissions(rejected)
+    (letter,) = await protocol.connection.fetch(
+        "SELECT message_id, body, body_bytes, stored_bytes FROM dead_letter"
+    )
+    assert (letter["message_id"], len(letter["body"])) == (str(large), 65536)
+    assert letter["body"].startswith(b'{"metadata": {}, "action_ref": "a", "parameters": {"text": "xxx')
+    assert (letter["body_bytes"] > 300_000, letter["stored_bytes"]) == (True, 65536 + 512)
