@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypedDict
 
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from turnstile.client.errors import Rejected
 from turnstile.common.broker.message import Outgoing
@@ -23,6 +23,7 @@ from turnstile.common.broker.topology import (
 from turnstile.common.domain.durations import parse_duration
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.envelopes import envelope
+from turnstile.common.masked_secrets import masked_secret
 from turnstile.common.messages import CancelRequested, ExecutionRequested
 from turnstile.common.requests import read_model, read_requested_body, read_traceparent
 
@@ -160,9 +161,13 @@ def _due_at(request: Request, delay: str | float) -> datetime:
 def _json(given: Mapping[str, object]) -> bytes:
     try:
         # NaN stays NaN, so that it is rejected and not silently turned into null.
-        return to_json(given, inf_nan_mode="constants")
+        body = to_json(given, inf_nan_mode="constants")
     except (PydanticSerializationError, ValueError) as error:
         raise Rejected(Code.INVALID_PARAMETERS, f"parameters: cannot be written as JSON: {error}") from None
+    # Only what looks like a mask is looked at again.
+    if b'"****' in body and (problem := masked_secret(given, from_json(body))):
+        raise Rejected(Code.INVALID_PARAMETERS, problem)
+    return body
 
 
 def traceparent_here() -> str | None:

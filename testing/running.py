@@ -14,13 +14,13 @@ from types import SimpleNamespace
 from typing import Any, Final, assert_never
 
 import httpx
-from pydantic_core import to_json
 
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.domain.durations import parse_duration
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.common.domain.outcomes import Completed, Failed, Outcome, failure_of, status_of
 from turnstile.common.domain.states import Status
+from turnstile.common.requests import json_text
 from turnstile.worker.actions import RegisteredAction, registered_action
 from turnstile.worker.lifespan import Lifespan, declared_hooks
 from turnstile.worker.logs import LogTail, printed_to, printing_into_logs
@@ -40,6 +40,7 @@ from turnstile.worker.runners.command import CommandRunner
 from turnstile.worker.runners.http import HttpRunner
 from turnstile.worker.runners.in_loop import InLoopRunner, context_of
 from turnstile.worker.runners.supervisor import Supervisor
+from turnstile.worker.submitting import json_of_parameters
 
 _LIMITS: Final = RunLimits(grace_seconds=2.0)
 
@@ -111,7 +112,7 @@ async def run_async(action: Any, /, *, options: RunOptions | None = None, **para
         attempt=Attempt(options.attempt),
         action_ref=definition.ref,
         entrypoint=definition.entrypoint,
-        parameters_json=to_json(parameters).decode(),
+        parameters_json=json_text(json_of_parameters(registered.function, parameters)),
         traceparent=None,
         timeout_seconds=timeout,
         stop=stop,

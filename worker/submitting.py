@@ -28,6 +28,7 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError, to_json
 
 from turnstile.common.domain.errors import Code
+from turnstile.common.masked_secrets import masked_secret
 from turnstile.worker.context import Context
 from turnstile.worker.parameters import InvalidParameters, parameters_of
 
@@ -241,16 +242,22 @@ class _ParametersWriter:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{ref}: {error}; the parameters are {self._signature}") from None
-        written: dict[str, object] = {}
-        for name, value in bound.arguments.items():
-            if self._signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
-                written |= {key: self._written(name, key, each) for key, each in value.items()}
-            else:
-                written[name] = self._written(name, name, value)
+        written = self.written(bound.arguments)
         try:
             self._reader.check(to_json(written, inf_nan_mode="constants").decode())
         except InvalidParameters as error:
             raise _rejected(str(error)) from None
+        return written
+
+    def written(self, arguments: Mapping[str, Any]) -> dict[str, object]:
+        """Return the JSON values of arguments by name, which are not checked; raises Rejected."""
+        written: dict[str, object] = {}
+        for name, value in arguments.items():
+            parameter = self._signature.parameters.get(name)
+            if parameter is not None and parameter.kind is parameter.VAR_KEYWORD:
+                written |= {key: self._written(name, key, each) for key, each in value.items()}
+            else:
+                written[name] = self._written(name, name, value)
         return written
 
     def _written(self, name: str, key: str, value: object) -> object:
@@ -259,9 +266,26 @@ class _ParametersWriter:
             adapter = self._adapters[name] = TypeAdapter(self._hints.get(name, Any))
         try:
             # By the names, and in the shape, in which the worker reads them.
-            return adapter.dump_python(value, mode="json", by_alias=True, round_trip=True, warnings="none")
+            written = adapter.dump_python(value, mode="json", by_alias=True, round_trip=True, warnings="none")
+            problem = masked_secret(value, written, path=(key,), adapter=adapter)
         except (PydanticSerializationError, ValueError) as error:
             raise _rejected(f"{key}: cannot be written as JSON: {error}") from None
+        if problem is not None:
+            raise _rejected(problem)
+        return written
+
+
+def json_of_parameters(
+    function: Callable[..., Any] | None, parameters: Mapping[str, Any]
+) -> dict[str, object]:
+    """Return parameters as a submission of the function writes them, unchecked; raises Rejected.
+
+    None: an action without a function.
+    """
+    return _writer_of(function or _any_parameters).written(parameters)
+
+
+def _any_parameters(**parameters: object) -> None: ...
 
 
 @functools.cache

@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, Secret, SecretStr, field_serializer
 
 from tests.unit.worker.conftest import MakeModule
 from turnstile.client import AsyncClient, Rejected, Request, Status, Submitted, use_client
+from turnstile.client.requests import request_body
+from turnstile.testing import run_async
 from turnstile.worker import Context, action, command_action, http_action
 from turnstile.worker.actions import action_from_entrypoint, load_actions
 from turnstile.worker.parameters import parameters_of
@@ -192,6 +194,54 @@ async def test_what_the_worker_would_refuse_is_not_sent(recording: Recording) ->
     handles = await add.submit_many([{"a": 1}, {"a": "x"}, {"a": 3}])
     assert [isinstance(each, Rejected) for each in handles] == [False, True, False]
     assert [each.parameters for each in recording.requests] == [{"a": 1}, {"a": 3}]
+
+
+class Login(BaseModel):
+    user: str
+    password: SecretStr
+
+
+class OpenLogin(Login):
+    @field_serializer("password", when_used="json")
+    def unwrapped(self, password: SecretStr) -> str:
+        return password.get_secret_value()
+
+
+@action("unit.log_in")
+async def log_in(
+    login: Login | None = None,
+    open_login: OpenLogin | None = None,
+    tokens: dict[str, list[SecretStr]] | None = None,
+    **more: object,
+) -> None: ...
+
+
+async def test_a_secret_that_would_be_sent_as_a_mask_is_refused(recording: Recording) -> None:
+    secrets: list[tuple[str, dict[str, Any]]] = [
+        ("login.password", {"login": Login(user="me", password=SecretStr("x"))}),
+        ("tokens.a.1", {"tokens": {"a": [SecretStr(""), SecretStr("x")]}}),
+        ("pin", {"pin": Secret[int](7)}),
+    ]
+    for path, parameters in secrets:
+        with pytest.raises(Rejected, match=f"{path}: a secret .* send a reference .* or annotate str"):
+            await log_in.submit(**parameters)
+        with pytest.raises(Rejected, match=f"{path}: a secret"):
+            await run_async(log_in, **parameters)
+    assert recording.requests == []
+
+
+async def test_a_secret_that_a_serializer_unwraps_is_sent(recording: Recording) -> None:
+    await log_in.submit(open_login=OpenLogin(user="me", password=SecretStr("x")))
+    assert recording.requests[0].parameters == {"open_login": {"user": "me", "password": "x"}}
+
+
+def test_a_secret_in_a_request_by_name_is_refused() -> None:
+    with pytest.raises(Rejected, match=r"parameters\.login\.1: a secret"):
+        request_body(
+            Request(action_ref="a", parameters={"login": ["me", SecretStr("x")]}), parameters_bytes_max=1000
+        )
+    stars = Request(action_ref="a", parameters={"password": "**********"})
+    assert b"*****" in request_body(stars, parameters_bytes_max=1000)
 
 
 async def test_a_client_is_used_until_the_end_of_its_block(recording: Recording) -> None:
