@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Body, Header, Request
 from fastapi.openapi.models import Example
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.domain.states import Status, is_terminal
@@ -58,6 +58,15 @@ class BulkFilter(FilterFields):
     metadata: dict[str, str | bool | int | float] = Field(
         default_factory=dict, description="Each of these keys has this value.", examples=[{"tenant": "acme"}]
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_no_null(cls, given: object) -> object:
+        """Refuse null, which a client might send for a condition that it could not read."""
+        empty = [name for name, value in given.items() if value is None] if isinstance(given, dict) else []
+        if empty:
+            raise ValueError(f"{', '.join(map(str, empty))}: null is no condition; omit the field")
+        return given
 
 
 class _BulkBody(JsonBody):

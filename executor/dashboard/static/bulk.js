@@ -5,10 +5,14 @@ import { count, counted } from "./format.js";
 import { ask, Problem } from "./api.js";
 import { confirm, field, show } from "./dialog.js";
 import { errorLine } from "./parts.js";
+import { block } from "./permissions.js";
 
 const PREVIEW_PAGES = 20; // of 1,000 executions
 const PREVIEW_MILLISECONDS = 15000;
 const REFUSED_SHOWN = 3;
+const NO_CONDITION = "Select executions, or give a condition";
+const NO_MATCH = "No execution matches the search.";
+const RUNNING = "A change is being prepared.";
 const VERBS = {
   retry: {
     name: "Retry", done: "Retried",
@@ -21,12 +25,13 @@ const VERBS = {
 };
 
 /**
- * The column of checkboxes, and the bar with the buttons. `filter()` returns the search as the API takes it; `changed`
- * is called after a change.
+ * The column of checkboxes, and the bar with the buttons. `filter()` returns the search of the list that is shown, as the
+ * API takes it; `blocked()` why nothing can be changed, or null; `changed` is called after a change.
  */
-export function bulkBar({ filter, changed }) {
+export function bulkBar({ filter, blocked, changed }) {
   const selected = new Set();
   let shown = [];
+  let isRunning = false;
   const wrong = errorLine();
   const result = el("p", { class: "said", role: "status" });
   const all = el("input", { type: "checkbox", id: "select-page" });
@@ -35,13 +40,13 @@ export function bulkBar({ filter, changed }) {
 
   function describe() {
     const some = selected.size > 0;
-    const any = some || Object.keys(filter()).length > 0;
+    const any = some || Object.keys(filter() ?? {}).length > 0;
     all.checked = shown.length > 0 && shown.every((id) => selected.has(id));
     all.indeterminate = some && !all.checked;
-    text(words, some ? `${count(selected.size)} selected; the list is not updated meanwhile` : any ? "None selected: all that match the search" : "Select executions, or give a condition");
+    text(words, some ? `${count(selected.size)} selected; the list is not updated meanwhile` : any ? "None selected: all that match the search" : NO_CONDITION);
     Object.values(VERBS).forEach(({ name }, index) => {
       text(buttons[index], some ? `${name} ${counted(selected.size, "execution")}…` : `${name} all matching…`);
-      buttons[index].disabled = !any || shown.length === 0;
+      block(buttons[index], isRunning ? RUNNING : blocked() ?? (!any ? `${NO_CONDITION}.` : shown.length ? null : NO_MATCH));
     });
   }
   function choose(id, is) {
@@ -51,7 +56,8 @@ export function bulkBar({ filter, changed }) {
   }
   async function run(verb) {
     const selection = selected.size ? { ids: [...selected] } : { filter: filter() };
-    for (const button of buttons) button.disabled = true;
+    isRunning = true;
+    describe();
     text(wrong, "");
     text(result, "Counting the matching executions…");
     try {
@@ -69,15 +75,16 @@ export function bulkBar({ filter, changed }) {
       text(result, "");
       if (!(error instanceof Problem)) throw error;
       text(wrong, error.message);
+    } finally {
+      isRunning = false;
+      describe();
     }
-    describe();
   }
 
   all.addEventListener("change", () => {
     for (const box of document.querySelectorAll("input.pick")) box.checked = all.checked;
     for (const id of shown) choose(id, all.checked);
   });
-  describe();
   return {
     node: el("div", { class: "bulk" },
       el("div", { class: "bulk-bar", role: "group", "aria-label": "Several executions" },
@@ -88,6 +95,7 @@ export function bulkBar({ filter, changed }) {
       box.addEventListener("change", () => choose(each.id, box.checked));
       return box;
     }],
+    describe,
     isSelecting: () => selected.size > 0,
     /** The page that is shown; executions of other pages are not selected. */
     update(items) {

@@ -3,8 +3,10 @@
 import { attribute, el, setChildren, svg, sync, text } from "./dom.js";
 import { beside, clock, count, percent, short, since } from "./format.js";
 import { isAbort, Problem } from "./api.js";
+import { block } from "./permissions.js";
 
 const SHOWN = { beside, since };
+const FIRST = "This is the first page.";
 
 /** Updates every element that shows an instant beside now. */
 setInterval(() => {
@@ -165,13 +167,13 @@ export function pager(go, { here = "", before: known = [] } = {}) {
   const words = el("span", { class: "pages" });
   // Until the page is loaded, the next one is not known.
   const leave = (cursor) => {
-    on.disabled = true;
-    back.disabled = cursor === "";
+    block(on, "The page is loading.");
+    block(back, cursor === "" ? FIRST : null);
     go((here = cursor), before);
   };
-  const back = el("button", { type: "button", disabled: true, on: { click: () => leave(before.pop() ?? "") } }, "Previous");
-  const on = el("button", { type: "button", disabled: true, on: { click: () => { before.push(here); leave(following); } } }, "Next");
-  const node = el("nav", { class: "pager", "aria-label": "Pages" }, back, words, on);
+  const back = el("button", { type: "button", on: { click: () => leave(before.pop() ?? "") } }, "Previous");
+  const on = el("button", { type: "button", on: { click: () => { before.push(here); leave(following); } } }, "Next");
+  const node = el("nav", { class: "pager", "aria-label": "Pages", hidden: true }, back, words, on);
   return {
     node,
     isFirst: () => here === "",
@@ -183,10 +185,10 @@ export function pager(go, { here = "", before: known = [] } = {}) {
     update(next, label) {
       following = next;
       const isAlone = here !== "" && before.length === 0;
-      back.disabled = here === "";
+      block(back, here === "" ? FIRST : null);
       text(back, isAlone ? "First page" : "Previous");
-      on.disabled = next === null;
-      node.hidden = back.disabled && on.disabled && !label;
+      block(on, next === null ? "This is the last page." : null);
+      node.hidden = here === "" && next === null && !label;
       text(words, label ?? (isAlone ? "" : `Page ${before.length + 1}`));
     },
   };
@@ -194,9 +196,10 @@ export function pager(go, { here = "", before: known = [] } = {}) {
 
 /**
  * `now()` loads immediately and aborts a running load; `soon()` loads at the earliest `every` milliseconds after the
- * last start, and not while the page is hidden. `load(signal)` does it. `wrong` shows an error until the next success.
+ * last start, and not while the page is hidden. `load(signal)` does it. `wrong` shows an error until the next success;
+ * `failed` is called then.
  */
-export function loader(load, { every, signal, wrong }) {
+export function loader(load, { every, signal, wrong, failed = () => {} }) {
   let loading = null;
   let wanted = false;
   let timer = null;
@@ -212,8 +215,10 @@ export function loader(load, { every, signal, wrong }) {
       await load(AbortSignal.any([signal, mine.signal]));
       text(wrong, "");
     } catch (error) {
-      if (error instanceof Problem) text(wrong, error.message);
-      else if (!isAbort(error)) throw error;
+      if (error instanceof Problem) {
+        text(wrong, error.message);
+        failed();
+      } else if (!isAbort(error)) throw error;
     } finally {
       if (loading === mine) {
         loading = null;

@@ -1,4 +1,4 @@
-// What the token of this page may not do. A button that needs a refused route is disabled, with the reason.
+// Disabled buttons give their reason: the token of this page may not use the route, or there is nothing to do.
 
 let refused = {};
 
@@ -14,19 +14,27 @@ export function guard(node, route) {
   apply(node);
 }
 
+/** Disable a button for a reason, a sentence; null enables it, if the token may use its route. */
+export function block(node, reason) {
+  if (reason) node.dataset.blocked = reason;
+  else delete node.dataset.blocked;
+  apply(node);
+}
+
 // With aria-disabled a button keeps the focus and its description; so its clicks are stopped here.
 document.addEventListener("click", (event) => {
-  if (!event.target.closest?.('[data-needs][aria-disabled="true"]')) return;
+  if (!event.target.closest?.('button[aria-disabled="true"]')) return;
   event.preventDefault();
   event.stopImmediatePropagation();
 }, { capture: true });
 
 function apply(node) {
-  const reason = refused[node.dataset.needs];
+  const refusal = refused[node.dataset.needs];
+  const reason = refusal ? `Not allowed: ${refusal}.` : node.dataset.blocked;
   if (reason) {
     node.setAttribute("aria-disabled", "true");
     node.setAttribute("aria-describedby", descriptionOf(reason));
-    node.title = sentence(reason);
+    node.title = reason;
   } else if (node.ariaDisabled === "true") {
     for (const name of ["aria-disabled", "aria-describedby", "title"]) node.removeAttribute(name);
   }
@@ -34,7 +42,7 @@ function apply(node) {
 
 /** Return the id of an element that holds the reason; one for all buttons with this reason. */
 function descriptionOf(reason) {
-  const known = [...document.querySelectorAll("#reasons > span")].find((each) => each.textContent === sentence(reason));
+  const known = [...document.querySelectorAll("#reasons > span")].find((each) => each.textContent === reason);
   if (known) return known.id;
   let all = document.getElementById("reasons");
   if (!all) {
@@ -45,11 +53,7 @@ function descriptionOf(reason) {
   }
   const node = document.createElement("span");
   node.id = `reason-${all.childElementCount + 1}`;
-  node.textContent = sentence(reason);
+  node.textContent = reason;
   all.append(node);
   return node.id;
-}
-
-function sentence(reason) {
-  return `Not allowed: ${reason}.`;
 }

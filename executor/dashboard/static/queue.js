@@ -7,6 +7,7 @@ import { auditLogOf } from "./audit_log.js";
 import { badge, elapsed, errorLine, failedLink, instant, loader, occupancyBar, pager, shortId, table } from "./parts.js";
 import { actionPath, changeLimit, changePause } from "./changes.js";
 import { depthChart } from "./chart.js";
+import { block } from "./permissions.js";
 import { submitExecution } from "./submit.js";
 import { queueLink } from "./queues.js";
 
@@ -114,9 +115,9 @@ function headOf(ref, key, screen, changed) {
       changed();
     }
   };
-  // Disabled until the current state is loaded.
-  const pause = el("button", { type: "button", disabled: true, needs: "POST /actions/{ref}/pause", on: { click: () => act(changePause, "Changed") } }, "Pause");
-  const limit = el("button", { type: "button", disabled: true, needs: "PATCH /actions/{ref}", on: { click: () => act(changeLimit, "Limit changed") } }, "Limit");
+  const pause = el("button", { type: "button", needs: "POST /actions/{ref}/pause", on: { click: () => act(changePause, "Changed") } }, "Pause");
+  const limit = el("button", { type: "button", needs: "PATCH /actions/{ref}", on: { click: () => act(changeLimit, "Limit changed") } }, "Limit");
+  for (const button of [pause, limit]) block(button, "The state of the action is loading.");
   const submit = el("button", {
     type: "button", class: "primary", needs: "POST /executions",
     on: { click: () => submitExecution(ref) },
@@ -150,7 +151,7 @@ function headOf(ref, key, screen, changed) {
       if (seen) chart.update(seen.depths);
       setChildren(states, ...(stats.paused ? [badge("paused")] : []), ...(seen && !seen.served ? [badge("no_worker")] : []));
       text(pause, stats.paused ? "Resume" : "Pause");
-      pause.disabled = limit.disabled = false;
+      for (const button of [pause, limit]) block(button, null);
     },
   };
 }

@@ -6,6 +6,7 @@ import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
 import { badge, elapsed, errorLine, instant, loader, occupancyBar, table } from "./parts.js";
 import { drain } from "./changes.js";
+import { block } from "./permissions.js";
 import { executionLink } from "./queue.js";
 import { queueLink } from "./queues.js";
 import { stoppingWords } from "./stopping.js";
@@ -139,10 +140,9 @@ function factsOf(it) {
 
 function buttonsFor(it, act) {
   const drains = el("button", {
-    type: "button", class: "danger", needs: "POST /workers/{worker_id}/drain", disabled: it.state !== "live",
-    title: it.state === "live" ? null : `The worker is ${it.state}: only a live worker can be drained.`,
-    on: { click: () => act(it) },
+    type: "button", class: "danger", needs: "POST /workers/{worker_id}/drain", on: { click: () => act(it) },
   }, "Drain");
+  block(drains, it.state === "live" ? null : `The worker is ${it.state}: only a live worker can be drained.`);
   const executions = el("a", { class: "button", href: `#/executions?worker_id=${encodeURIComponent(it.id)}` }, "Executions");
   return PRESENT.includes(it.state) ? [drains, executions] : [executions];
 }

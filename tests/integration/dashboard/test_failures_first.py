@@ -113,6 +113,52 @@ async def test_all_that_match_the_search_are_cancelled_and_the_rest_is_named(
     assert set(await env.ended(*ids)) == {"cancelled"}
 
 
+async def test_a_bulk_change_selects_exactly_what_the_list_shows(page: Page, env: Environment) -> None:
+    await env.put("exact", max_concurrent=0)
+    first, second = await env.submit_many(
+        [{"action_ref": "exact", "priority": n, "metadata": {"tenant": f"t{n}"}} for n in (1, 2)]
+    )
+    await page.goto("/#/executions?action_ref=exact")
+    cancel = page.get_by_role("button", name="Cancel all matching…")
+    await expect(cancel).to_be_enabled()
+    await page.get_by_label("Priority").select_option(label="1 (first)")
+    await expect(page.locator("tbody tr")).to_have_count(1)
+    async with page.expect_request("**/executions/cancel") as sent:
+        await cancel.click()
+    assert (await sent.value).post_data_json["filter"] == {"action_ref": "exact", "priority": 1}
+    await expect(page.get_by_role("dialog", name="Cancel 1 execution?")).to_be_visible()
+    await page.keyboard.press("Escape")
+
+    metadata = page.get_by_label("Metadata")
+    await metadata.fill("tenant")
+    await expect(cancel).to_have_accessible_description("Correct the search first.")
+    await metadata.press("Tab")
+    await expect(metadata).to_have_accessible_description("Expected key:value, like order:4711.")
+    await expect(page.locator("tbody")).to_be_hidden()
+    await expect(cancel).to_be_disabled()
+    await metadata.fill("tenant:t2")
+    await expect(cancel).to_have_accessible_description("The list does not show this search yet.")
+    await page.get_by_label("Priority").select_option(label="2")
+    await expect(page.locator("tbody tr")).to_contain_text(f"#{second}")
+    await expect(cancel).to_be_enabled()
+
+    await page.get_by_label("Worker").fill("x" * 2000)
+    await page.get_by_label("Worker").press("Tab")
+    await expect(page.get_by_role("alert").filter(has_text="worker_id")).to_be_visible()
+    await expect(page.locator("tbody")).to_be_hidden()
+    await expect(cancel).to_have_accessible_description("The list could not be loaded.")
+    await page.get_by_label("Worker").fill("")
+    await page.get_by_label("Idempotency key").fill("none")
+    await page.get_by_label("Idempotency key").press("Tab")
+    await expect(page.get_by_text("No matching executions.")).to_be_visible()
+    await expect(cancel).to_have_accessible_description(
+        "An idempotency key names one execution: select it in the list."
+    )
+    assert (await env.get(first))["status"] == "queued"
+    await env.cancel(first)
+    await env.cancel(second)
+
+
 async def test_dead_letters_and_lost_workers_have_badges_only_while_there_are_some(
     page: Page, env: Environment
 ) -> None:

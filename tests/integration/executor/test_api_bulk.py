@@ -159,6 +159,8 @@ INVALID: list[tuple[Any, str, str]] = [
     ({"filter": {"created_after": "yesterday"}}, "invalid_message", "filter.created_after"),
     ({"filter": {"action_ref": "a.b"}, "limit": 1001}, "invalid_message", "limit"),
     ({"filter": {"action_ref": "a.b"}, "cursor": "x"}, "invalid_message", "cursor"),
+    ({"filter": {"action_ref": "a.b", "priority": None}}, "invalid_message", "filter: priority: null is"),
+    ({"filter": {"action_ref": "a.b", "status": None}}, "invalid_message", "filter: status: null is"),
     ({"ids": []}, "invalid_message", "ids"),
     ({"ids": [0]}, "invalid_message", "ids"),
     ({"ids": [1], "filter": {"action_ref": "a.b"}}, "invalid_message", "ids: give either"),
