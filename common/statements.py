@@ -23,6 +23,7 @@ SUBMITTER_ROLE: Final = "turnstile_submitter"
 """Database role that may only call `SUBMITTER_FUNCTIONS`. Optional."""
 SUBMITTER_FUNCTIONS: Final = ("submit", "submission")
 WORKER_FUNCTIONS: Final = (
+    "exchange",
     "claim",
     "finish",
     "append_logs",
