@@ -22,6 +22,7 @@ EXECUTOR_ROLE: Final = "turnstile_executor"
 SUBMITTER_FUNCTIONS: Final = ("submit", "submission")
 """All that the role `turnstile_submitter` may call."""
 WORKER_FUNCTIONS: Final = (
+    "exchange",
     "claim",
     "finish",
     "append_logs",

@@ -91,7 +91,7 @@ class Claim:
 
 
 class Report(NamedTuple):
-    """How one attempt ended; the fields are in the order of the arguments of `turnstile.finish`."""
+    """How one attempt ended; the fields are in the order of the arguments of `turnstile.exchange`."""
 
     execution_id: ExecutionId
     attempt: Attempt
@@ -118,12 +118,9 @@ Request: TypeAlias = Offer | Report
 Answer: TypeAlias = Claim | Verdict | Finished
 
 _EXCHANGE: Final = """
-SELECT ARRAY(
-           SELECT f FROM turnstile.finish($1, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) f
-       ) AS finished,
-       ARRAY(SELECT c FROM turnstile.claim($1, $2, $3, $4, $14, $15) c) AS claimed
+SELECT finished, claimed
+FROM turnstile.exchange($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
 """
-"""Finishes first: they mostly have lower ids than claims, and other sessions lock executions ascending."""
 _REFUSED: Final = "ReportRefused"
 _NO_SCHEMAS: Final[Mapping[str, ActionSchemas]] = {}
 _LOCK_TIMEOUT_MS: Final = 250
@@ -219,7 +216,7 @@ class WorkerProtocol:
         # Ascending, so that two batches never wait for each other's rows.
         offers = sorted(r for r in requests if isinstance(r, Offer))
         reports = sorted((r for r in requests if isinstance(r, Report)), key=lambda r: r.execution_id)
-        row = await self._database.fetchrow(
+        rows = await self._database.fetch(
             _EXCHANGE,
             self._worker_id,
             *_columns(Offer, offers),
@@ -228,14 +225,15 @@ class WorkerProtocol:
             _LOCK_TIMEOUT_MS,
             None if suspects is None else list(suspects),
         )
-        assert row is not None
-        claims = {(c["execution_id"], c["attempt"]): c for c in row["claimed"]}
-        ends = {(f["execution_id"], f["attempt"]): f for f in row["finished"]}
+        claims: dict[Offer, Claim | Verdict] = {}
+        ends: dict[Offer, Finished] = {}
+        for finished, claimed in rows:
+            if claimed is not None:
+                claims[Offer(claimed["execution_id"], claimed["attempt"])] = _claim(claimed)
+            else:
+                ends[Offer(finished["execution_id"], finished["attempt"])] = _finished(finished)
         return [
-            _claim(claims[r.execution_id, r.attempt])
-            if isinstance(r, Offer)
-            else _finished(ends[r.execution_id, r.attempt])
-            for r in requests
+            claims[r] if isinstance(r, Offer) else ends[Offer(r.execution_id, r.attempt)] for r in requests
         ]
 
     async def hand_back(self, offers: Sequence[Offer]) -> set[ExecutionId]:

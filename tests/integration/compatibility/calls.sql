@@ -484,3 +484,9 @@ SELECT turnstile.schema_revision();
 -- takes text, text[]
 -- gives contents jsonb, judges jsonb, version text
 SELECT * FROM turnstile.read_schemas($1, $2);
+
+-- takes text, int8[], int4[], text[], int8[], int4[], text[], jsonb[], text[], text[], text[],
+--   float8[], int8[], int4, int8[]
+-- gives claimed turnstile.claimed, finished turnstile.finished
+SELECT finished, claimed
+FROM turnstile.exchange($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15);

@@ -41,11 +41,12 @@ async def next_attempt(protocol: Protocol, execution_id: int, worker: str = WORK
 async def snapshot(protocol: Protocol) -> list[str]:
     return await protocol.column(
         "SELECT row_to_json(e)::text FROM execution e UNION ALL SELECT row_to_json(s)::text FROM slot s"
+        " UNION ALL SELECT row_to_json(a)::text FROM attempt a"
     )
 
 
 async def test_a_call_without_offers_and_reports_reads_nothing(protocol: Protocol) -> None:
-    # Every exchange calls both functions, and a small batch often has only one kind.
+    # Workers of the previous version call it for ends and for offers, and often have only one kind.
     assert await protocol.claim() == [], "planned before it is measured"
     async with protocol.transaction():
         assert (await cost_of(protocol, protocol.claim())).pages == 0
@@ -205,9 +206,9 @@ async def test_an_attempt_ends_as_reported(protocol: Protocol, running: list[int
 async def test_a_repeated_report_changes_nothing_and_is_published_again(
     protocol: Protocol, running: list[int]
 ) -> None:
-    (first,) = await protocol.finish(running[0], result_json="1")
+    (first,) = await protocol.finish(running[0], result_json="1", log="a line")
     before = await snapshot(protocol)
-    (second,) = await protocol.finish(running[0], result_json="2")
+    (second,) = await protocol.finish(running[0], result_json="2", log="a line")
     assert (second.verdict, second.status, second.ended_at) == ("already", "completed", first.ended_at)
     assert await snapshot(protocol) == before
 
@@ -218,7 +219,7 @@ async def test_a_late_report_of_a_reclaimed_attempt_changes_nothing(
 ) -> None:
     await next_attempt(protocol, running[0], worker)
     before = await snapshot(protocol)
-    assert await protocol.finish_verdict(running[0], attempt=1) == "stale"
+    assert await protocol.finish_verdict(running[0], attempt=1, log="a line") == "stale"
     assert await snapshot(protocol) == before
     assert await protocol.finish_verdict(running[0], attempt=2, worker=worker) == "applied"
 
@@ -237,6 +238,12 @@ async def test_a_report_of_what_the_worker_does_not_run_is_stale(
         ("stale", None),
     ]
     assert await snapshot(protocol) == before
+
+
+async def test_reports_beside_one_that_is_refused_are_applied(protocol: Protocol, running: list[int]) -> None:
+    finished = await protocol.finish(running[0], 10**12, running[1], log="a line")
+    assert [f.verdict for f in finished] == ["applied", "stale", "applied"]
+    assert await protocol.column("SELECT log FROM turnstile.ended_attempt") == ["a line"] * 2
 
 
 async def test_a_report_after_the_lease_changes_nothing_until_the_lease_is_renewed(

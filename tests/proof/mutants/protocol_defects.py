@@ -27,23 +27,37 @@ PROTOCOL_DEFECTS: Final = (
     ),
     Defect(
         name="a finish does not name its worker",
-        file=f"{_SQL}/31_finish.sql",
+        file=f"{_SQL}/30_exchange.sql",
         before="s.attempt = r.attempt AND s.worker_id = in_worker_id\n",
-        after="s.attempt = r.attempt\n",
+        after="s.attempt = r.attempt AND true\n",
         caught_by=(f"{_TESTS}_attempts.py",),
     ),
     Defect(
         name="a finish needs no live lease",
-        file=f"{_SQL}/31_finish.sql",
+        file=f"{_SQL}/30_exchange.sql",
         before="lease_live := FOUND;",
         after="lease_live := true;",
         caught_by=(f"{_TESTS}_attempts.py",),
     ),
     Defect(
+        name="a finish that was not applied stores its log",
+        file=f"{_SQL}/30_exchange.sql",
+        before="AND s.worker_id = in_worker_id AND s.finished_at = in_finished_at\n",
+        after="AND s.finished_at IS NOT NULL\n",
+        caught_by=(f"{_TESTS}_attempts.py",),
+    ),
+    Defect(
+        name="a finish that was applied is answered twice",
+        file=f"{_SQL}/30_exchange.sql",
+        before="WHERE s.finished_at IS DISTINCT FROM in_finished_at;",
+        after="WHERE true;",
+        caught_by=(f"{_TESTS}_attempts.py",),
+    ),
+    Defect(
         name="a claim does not name its attempt",
-        file=f"{_SQL}/30_claim.sql",
-        before="s.execution_id = ANY (ARRAY[c.id]) AND s.attempt = c.attempt\n          AND s.claimed_at IS NULL",
-        after="s.execution_id = ANY (ARRAY[c.id])\n          AND s.claimed_at IS NULL",
+        file=f"{_SQL}/30_exchange.sql",
+        before="s.execution_id = ANY (ARRAY[c.id]) AND s.attempt = c.attempt\n              AND s.claimed_at IS NULL",
+        after="s.execution_id = ANY (ARRAY[c.id])\n              AND s.claimed_at IS NULL",
         caught_by=(f"{_TESTS}_attempts.py",),
     ),
     Defect(
@@ -55,16 +69,16 @@ PROTOCOL_DEFECTS: Final = (
     ),
     Defect(
         name="a claim sets no deadline for the attempt",
-        file=f"{_SQL}/30_claim.sql",
+        file=f"{_SQL}/30_exchange.sql",
         before="overdue_at = claimed_now + make_interval(secs => e.timeout_seconds)",
         after="overdue_at = NULL",
         caught_by=(f"{_TESTS}_reclaim.py",),
     ),
     Defect(
         name="a retry survives a cancel request",
-        file=f"{_SQL}/31_finish.sql",
-        before="r.due_at IS NOT NULL AND e.cancel_requested_at IS NULL",
-        after="r.due_at IS NOT NULL",
+        file=f"{_SQL}/30_exchange.sql",
+        before="in_cancel_requested_at IS NULL AND (",
+        after="(",
         caught_by=(f"{_TESTS}_races.py",),
     ),
     Defect(
@@ -235,7 +249,7 @@ PROTOCOL_DEFECTS: Final = (
     ),
     Defect(
         name="an offer that no worker could run is refused and repeated for ever",
-        file=f"{_SQL}/30_claim.sql",
+        file=f"{_SQL}/30_exchange.sql",
         before="                WHEN c.id = ANY (withheld_ids) THEN 'stale'\n",
         after="",
         caught_by=(f"{_TESTS}_offers.py",),
@@ -395,7 +409,7 @@ PROTOCOL_DEFECTS: Final = (
     ),
     Defect(
         name="a finish overwrites the end that a sweep wrote",
-        file=f"{_SQL}/31_finish.sql",
+        file=f"{_SQL}/30_exchange.sql",
         before="e.attempt = r.attempt - 1 AND e.completed_at IS NULL\n",
         after="true\n",
         caught_by=(f"{_TESTS}_races.py",),
@@ -473,9 +487,9 @@ PROTOCOL_DEFECTS: Final = (
     ),
     Defect(
         name="a retry is delayed until an instant below the sweep bound",
-        file=f"{_SQL}/31_finish.sql",
-        before="greatest(m.run_at, (SELECT b.next_at FROM turnstile.due_bound b))",
-        after="m.run_at",
+        file=f"{_SQL}/30_exchange.sql",
+        before="greatest(k.run_at, (SELECT b.next_at FROM turnstile.due_bound b))",
+        after="k.run_at",
         caught_by=(f"{_TESTS}_old_snapshot.py",),
     ),
     Defect(
@@ -515,10 +529,10 @@ PROTOCOL_DEFECTS: Final = (
     ),
     Defect(
         name="a claim reads the first lease of its worker",
-        file=f"{_SQL}/30_claim.sql",
+        file=f"{_SQL}/30_exchange.sql",
         before="coalesce((SELECT v.expires_at FROM worker_lease v WHERE v.worker_id = in_worker_id\n"
-        "                    ORDER BY v.version DESC LIMIT 1), w.lease_expires_at) > claimed_now",
-        after="w.lease_expires_at > claimed_now",
+        "                    ORDER BY v.version DESC LIMIT 1), w.lease_expires_at) > finished_now",
+        after="w.lease_expires_at > finished_now",
         caught_by=(f"{_TESTS}_attempts.py",),
     ),
     Defect(
@@ -537,9 +551,9 @@ PROTOCOL_DEFECTS: Final = (
     ),
     Defect(
         name="a retry leaves no attempt behind",
-        file=f"{_SQL}/31_finish.sql",
-        before="FROM moved m WHERE m.status = 'delayed' OR m.log <> ''\n",
-        after="FROM moved m WHERE m.log <> ''\n",
+        file=f"{_SQL}/30_exchange.sql",
+        before="WHERE e.status = 'delayed' OR r.log <> ''\n",
+        after="WHERE r.log <> ''\n",
         caught_by=(f"{_TESTS}_attempts.py",),
     ),
     Defect(
