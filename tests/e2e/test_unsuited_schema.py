@@ -133,7 +133,7 @@ async def test_a_schema_that_disappears_is_noticed_and_its_return_too(
         await _execute(database_url, "ALTER TABLE alembic_version RENAME TO gone")
         await _execute(database_url, "ALTER SCHEMA turnstile RENAME TO gone")
         await _until_unready(system, MISSING)
-        await asyncio.sleep(3)
+        await asyncio.sleep(1)
         assert _lines(executor, "Traceback") == 0
         await _execute(database_url, "ALTER SCHEMA gone RENAME TO turnstile")
         await _execute(database_url, "ALTER TABLE gone RENAME TO alembic_version")
