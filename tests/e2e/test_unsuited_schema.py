@@ -9,7 +9,7 @@ import httpx
 
 from tests.support.environment import ACTIONS
 from tests.support.history import value_in
-from tests.support.processes import Service, System, running
+from tests.support.processes import CERTIFICATES, Service, System, running
 from tests.support.traffic import until
 from turnstile.migrations.run import migrate
 
@@ -21,7 +21,7 @@ LINES_MAX = 25
 async def _readiness(system: System) -> Mapping[str, Any]:
     """Return the answer of /readyz: parts, degraded; empty while the service does not listen."""
     try:
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(verify=CERTIFICATES) as http:
             answer = await http.get(f"{system.http_url}/readyz")
     except httpx.HTTPError:
         return {}
