@@ -180,10 +180,12 @@ async def running(
         executor_settings=executor_settings or {},
     )
     try:
+        # Side by side, which saves a second; the first executor has subscribed before the others start.
+        launched = [await system.launch_worker(actions) for _ in range(workers)]
         for _ in range(executors):
             await system.start_executor()
-        for _ in range(workers):
-            await system.start_worker(actions)
+        for worker in launched:
+            await worker.ready()
         yield system
         has_failed = len(failed_tests) > failed_before
     except BaseException as failure:
