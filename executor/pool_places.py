@@ -34,7 +34,7 @@ _PACE_SECONDS: Final = 1.0
 
 
 class Pace(NamedTuple):
-    """What is known about a pool after a look."""
+    """What is known about a pool after a count."""
 
     total: int
     """Places that it took back so far. Grants would not do: a larger lead makes more of them."""

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 _PAUSE_SECONDS: Final = 0.002
 """Between two statements: starts that are due within it are one batch."""
 _GRANTS_SECONDS: Final = 0.02
-"""From the first grant to a look at what it has used up."""
+"""From the first grant to a check of what it has used up."""
 
 
 class RateTimer:

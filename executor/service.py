@@ -190,7 +190,7 @@ class ExecutorService:
             if await done_before(self._database.open(), stop):
                 background.append(tasks.create_task(self._dispatcher.run(), name="dispatcher"))
                 background.append(tasks.create_task(self._rate_timer.run(), name="rate-timer"))
-                # Before the first request: without a look the pools have no limit.
+                # Before the first request: until they are counted the pools have no limit.
                 await self._pool_places.look()
                 background.append(tasks.create_task(self._pool_places.run(), name="pool-places"))
                 background.append(tasks.create_task(self._schemas.run(), name="schemas"))

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -23,6 +23,8 @@ from turnstile.localservers.binaries import install_missing
 # Unique, since several sessions may use the servers at once.
 _SESSION = secrets.token_hex(4)
 
+_ONE_INSTALLATION = ("tests/integration/security/",)
+"""Folders whose tests share servers of their own: in two test processes they would be started twice."""
 _LONG = ("e2e", "proof", "integration")
 """Folders of tests that start processes and wait for them."""
 
@@ -32,6 +34,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     folders = {name: position for position, name in enumerate(_LONG)}
     here = Path(__file__).parent
     items.sort(key=lambda item: folders.get(item.path.relative_to(here).parts[0], len(folders)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each file to one test process, and each folder with an installation of its own, too."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # Only there in runs with several processes.
+
+    class ByInstallation(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = str(super()._split_scope(nodeid))
+            return next((folder for folder in _ONE_INSTALLATION if file.startswith(folder)), file)
+
+    return ByInstallation(config, log)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

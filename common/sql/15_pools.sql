@@ -9,7 +9,7 @@
 -- nothing there; the watchdog does that, and recounts what could not be counted.
 
 -- Functions without settings run under those of their callers: to set them costs more than most statements.
--- Those that return one value are not written in SQL: such a function is planned anew by each statement that calls it.
+-- Those that return one value are not written in SQL: such a function is planned again by each statement that calls it.
 
 -- lock_pools: locks these pools; returns those that it could lock. `in_tries`: waits for none for long.
 CREATE FUNCTION turnstile.lock_pools(in_pool_ids bigint[], in_tries boolean)
@@ -476,7 +476,7 @@ $$;
 -- same workers, and without `in_recounts`, only the leads are set. `totals` are the places that each pool
 -- took back so far and its lead, by id.
 --
--- `in_recounts`: also counts the held places anew, and those of leaving workers, and repairs what lacks a turn.
+-- `in_recounts`: also counts the held places again, and those of leaving workers, and repairs what lacks a turn.
 CREATE FUNCTION turnstile.refresh_pools(
     in_workers text, in_pool_ids bigint[], in_leads integer[], in_recounts boolean,
     OUT workers text, OUT totals jsonb, OUT more_queue_ids bigint[], OUT repaired integer

@@ -123,7 +123,7 @@ BEGIN
         FROM turnstile.current_pool p WHERE p.depth > 0;
     END IF;
     IF room > 0 THEN
-        -- Two statements: with a subquery as its argument the function would be planned anew by each call.
+        -- Two statements: with a subquery as its argument the function would be planned again by each call.
         pool_ids := ARRAY(SELECT DISTINCT s.pool_id FROM slot s WHERE s.execution_id = ANY (in_execution_ids));
         queue_ids := queue_ids || ARRAY(
             SELECT r.id FROM turnstile.next_ready(pool_ids, least(room, 50)) r(id) WHERE r.id <> ALL (queue_ids));

@@ -36,8 +36,8 @@ async def test_offers_wait_for_workers_as_far_as_their_lead_and_lost_ones_are_ma
             [{"action_ref": "scripted", "parameters": {"steps": ["OK"]}}] * WAITING
         )
         await until_at_least(env, 1)
-        # Fifteen dispatch timeouts, in which an executor without that check copies each offer many times.
-        await asyncio.sleep(3)
+        # Seven dispatch timeouts, in which an executor without that check copies each offer many times.
+        await asyncio.sleep(1.4)
         assert 1 <= await ready_messages(env.amqp_url, POOL_QUEUE) <= LEAD_MAX
         async with await aio_pika.connect(env.amqp_url) as connection:
             channel = await connection.channel()

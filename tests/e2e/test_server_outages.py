@@ -23,7 +23,7 @@ SHORT_LEASE = {
     "TURNSTILE_HEARTBEAT_INTERVAL": "1s",
     "TURNSTILE_WATCHDOG_INTERVAL": "200ms",
 }
-OUTAGE_SECONDS = LEASE_SECONDS * 1.7
+OUTAGE_SECONDS = LEASE_SECONDS * 1.4
 """Duration of an outage: longer than a lease."""
 FROZEN_SECONDS = 11.0
 """Long enough for the services to give up every connection to a silent broker."""

@@ -9,7 +9,7 @@ import httpx
 
 from tests.support.environment import ACTIONS
 from tests.support.history import value_in
-from tests.support.processes import Service, System, running
+from tests.support.processes import CERTIFICATES, Service, System, running
 from tests.support.traffic import until
 from turnstile.migrations.run import migrate
 
@@ -21,7 +21,7 @@ LINES_MAX = 25
 async def _readiness(system: System) -> Mapping[str, Any]:
     """Return the answer of /readyz: parts, degraded; empty while the service does not listen."""
     try:
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(verify=CERTIFICATES) as http:
             answer = await http.get(f"{system.http_url}/readyz")
     except httpx.HTTPError:
         return {}
@@ -133,7 +133,7 @@ async def test_a_schema_that_disappears_is_noticed_and_its_return_too(
         await _execute(database_url, "ALTER TABLE alembic_version RENAME TO gone")
         await _execute(database_url, "ALTER SCHEMA turnstile RENAME TO gone")
         await _until_unready(system, MISSING)
-        await asyncio.sleep(3)
+        await asyncio.sleep(1)
         assert _lines(executor, "Traceback") == 0
         await _execute(database_url, "ALTER SCHEMA gone RENAME TO turnstile")
         await _execute(database_url, "ALTER TABLE gone RENAME TO alembic_version")

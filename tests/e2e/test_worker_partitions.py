@@ -73,7 +73,7 @@ async def test_an_outage_of_one_server_alone_for_longer_than_a_lease_costs_no_ru
     async with partitionable(database_url, amqp_url, tmp_path, executor_too=True) as it:
         ids: list[int] = []
         for server in (it.to_database, it.to_broker):
-            started = await it.start(seconds=[6.0])
+            started = await it.start(seconds=[5.0])
             server.freeze()
             await it.until_traced(started, attempt=1, event="stop")
             server.thaw()
@@ -132,7 +132,7 @@ async def test_a_loop_blocked_for_longer_than_its_lease_loses_neither_lease_nor_
     database_url: str, amqp_url: str, tmp_path: Path
 ) -> None:
     async with partitionable(database_url, amqp_url, tmp_path) as it:
-        ids = await it.start(["blocking"], seconds=[6.0])
+        ids = await it.start(["blocking"], seconds=[5.0])
         await it.history.ended(1)
         assert await it.attempts(ids) == [(1, "completed")]
         assert await it.history.value("SELECT count(*) FROM worker") == 1
@@ -144,14 +144,14 @@ async def test_offers_sent_to_a_stopped_worker_are_run_by_others_before_its_leas
     # No offer is repeated, and no worker is lost meanwhile: only the broker can redeliver the offers.
     settings = {
         "TURNSTILE_DISPATCH_TIMEOUT": "10m",
-        "TURNSTILE_LEASE_DURATION": "20s",
+        "TURNSTILE_LEASE_DURATION": "12s",
         "TURNSTILE_WORKER_CONCURRENCY": "50",
     }
     async with start_env(workers=2, settings=settings) as env, publishing(env.amqp_url) as publisher:
         env.worker.signal(signal.SIGSTOP)
         try:
             await publisher.publish([request({"action_ref": "noop"}) for _ in range(40)])
-            await env.history.ended(40, deadline_seconds=20)
+            await env.history.ended(40, deadline_seconds=12)
         finally:
             env.worker.signal(signal.SIGCONT)
         assert (

@@ -30,7 +30,7 @@ async def test_a_killed_worker_that_held_messages_with_several_offers_loses_none
     start_env: StartEnvironment, tmp_path: Path
 ) -> None:
     file = tmp_path / "record.jsonl"
-    parameters = [{"file": str(file), "number": n, "seconds": 2} for n in range(96)]
+    parameters = [{"file": str(file), "number": n, "seconds": 1} for n in range(96)]
     settings = SLOW_WATCHDOG | {"TURNSTILE_WORKER_CONCURRENCY": "32", "TURNSTILE_DISPATCH_TIMEOUT": "1h"}
     async with start_env(settings=settings) as env:
         await env.patch("record", max_concurrent=None)

@@ -13,7 +13,7 @@ import httpx
 from tests.support.brokers import until_ready
 from tests.support.history import History, history_of
 from tests.support.listener import Listener, Received, listening
-from tests.support.processes import Service, System, running
+from tests.support.processes import CERTIFICATES, Service, System, running
 from tests.support.traffic import until
 from turnstile.common.broker.topology import EXECUTION_COMPLETED, EXECUTION_STATUS_CHANGED
 
@@ -187,7 +187,7 @@ async def running_environment(
     async with (
         running(database_url, amqp_url, **options) as system,
         history_of(database_url) as history,
-        httpx.AsyncClient(base_url=f"{system.http_url}/api/v1", timeout=30) as http,
+        httpx.AsyncClient(base_url=f"{system.http_url}/api/v1", timeout=30, verify=CERTIFICATES) as http,
         listening(amqp_url, *listened) as listener,
     ):
         yield Environment(system=system, history=history, http=http, listener=listener)

@@ -119,7 +119,7 @@ async def test_the_cost_of_a_full_pool_stays_flat(old_snapshot: None, full: Prot
 async def test_pools_that_fill_and_empty_at_every_tick_cost_what_they_did(
     old_snapshot: None, counted: Protocol
 ) -> None:
-    """What the recount notes is written anew each time, and each settle and each look reads it."""
+    """Each recount inserts what it notes, and each settle and each count reads it."""
     protocol = counted
 
     async def tick() -> dict[str, Cost]:
