@@ -9,15 +9,22 @@ from typing import Any, Final
 
 from turnstile.client.errors import InvalidSetting
 from turnstile.common.api_token import CA_FILE, api_token
+from turnstile.common.known_settings import warn_of_unknown_settings
 from turnstile.common.urls import amqp_urls, check_authority, is_api_url
 
 _AMQP_URL: Final = "TURNSTILE_AMQP_URL"
 _API_URL: Final = "TURNSTILE_API_URL"
 _BYTES_MAX: Final = "TURNSTILE_PARAMETERS_BYTES_MAX"
+_WARNED: Final[set[str]] = set()
+"""Unknown variables that were logged: a program may make many clients."""
 
 
 def client_settings(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the keyword arguments of a client; raises InvalidSetting. An empty variable is not set."""
+    """Return the keyword arguments of a client; raises InvalidSetting. An empty variable is not set.
+
+    A variable `TURNSTILE_*` that nothing reads is logged as `unknown_setting`, once in a process.
+    """
+    warn_of_unknown_settings(environment, warned=_WARNED)
     given = {name: value for name, value in environment.items() if value}
     amqp_url, http_url, ca_file = given.get(_AMQP_URL), given.get(_API_URL), given.get(CA_FILE)
     if amqp_url is None and http_url is None:

@@ -37,6 +37,7 @@ from typer.core import TyperGroup
 
 from turnstile.common.domain.durations import format_duration
 from turnstile.common.domain.errors import TurnstileError
+from turnstile.common.known_settings import unknown_settings
 from turnstile.common.nearest import nearest
 from turnstile.common.redaction import escaped
 
@@ -53,6 +54,7 @@ ENVIRONMENT_ONLY: Final = "environment only"
 """Metadata of a field that holds a secret: `Annotated[SecretStr, ENVIRONMENT_ONLY]`."""
 _WITH_PASSWORD: Final = re.compile(r"//[^/@]*:[^/@]+@|password=")
 
+_SERVICE: Final = "serve"
 _NEGATIVE: Final = re.compile(r"-[0-9]")
 _OUTPUT_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -72,8 +74,24 @@ class CommandFailed(TurnstileError):
 class CommandGroup(TyperGroup):
     """A group of commands that turns `CommandFailed` into its message and its exit code.
 
-    The error for an unknown option names the nearest one, or what a negative number should have been.
+    The error for an unknown option names the nearest one, or what a negative number should have been. Before
+    a command starts, a line on stderr names each variable `TURNSTILE_*` that nothing reads.
     """
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Find the command that is called."""
+        name, command, rest = super().resolve_command(ctx, args)
+        command = self.loaded(ctx, command)
+        # A shell that completes a command line shows nothing; a service logs these lines itself.
+        if not (ctx.resilient_parsing or isinstance(command, TyperGroup) or name == _SERVICE):
+            for unknown in unknown_settings(os.environ):
+                typer.echo(f"warning: {unknown.sentence}", err=True)
+        return name, command, rest
+
+    def loaded(self, ctx: Any, command: Any) -> Any:
+        """Return the command itself, where the group has a placeholder of it."""
+        del ctx
+        return command
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that is called."""

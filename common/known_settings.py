@@ -1,7 +1,7 @@
 """Warns of variables `TURNSTILE_*` that no part of Turnstile reads: a misspelt setting has no effect.
 
-In: the environment of a service. Out: one log line for each unknown variable, with the nearest known name and
-without its value, which may be a secret.
+In: the environment of a service, a command or a client. Out: one line for each unknown variable, with the
+nearest known name and without its value, which may be a secret.
 """
 
 import logging
@@ -47,15 +47,28 @@ class UnknownSetting(NamedTuple):
     nearest: str | None
     """The most similar known variable."""
 
+    @property
+    def sentence(self) -> str:
+        """What is wrong, for people."""
+        meant = "" if self.nearest is None else f"; did you mean {self.nearest}?"
+        return f"{self.variable}: no part of Turnstile reads this variable{meant}"
+
 
 def unknown_settings(environment: Mapping[str, str]) -> list[UnknownSetting]:
     """Return the variables `TURNSTILE_*` that nothing reads, by name; case is ignored."""
     return [UnknownSetting(name, _nearest(name)) for name in sorted(_unknown(environment))]
 
 
-def warn_of_unknown_settings(environment: Mapping[str, str]) -> None:
-    """Log a warning for each variable `TURNSTILE_*` that nothing reads."""
+def warn_of_unknown_settings(environment: Mapping[str, str], *, warned: set[str] | None = None) -> None:
+    """Log a warning for each variable `TURNSTILE_*` that nothing reads.
+
+    `warned`: variables that are not named again; those that are named are added.
+    """
+    warned = set() if warned is None else warned
     for each in unknown_settings(environment):
+        if each.variable in warned:
+            continue
+        warned.add(each.variable)
         meant = {} if each.nearest is None else {"did_you_mean": each.nearest}
         logger.warning("unknown_setting", extra={"variable": each.variable, **meant})
 

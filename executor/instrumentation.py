@@ -9,12 +9,13 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from turnstile.common.broker.delivery import Delivery
 from turnstile.common.domain.errors import Code
 from turnstile.common.requests import read_traceparent
 from turnstile.common.telemetry import tracing
+from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor.metrics import (
     ADMITTED,
     DUPLICATES,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
 logger = logging.getLogger(__name__)
+_REFUSED: Final = Episodes(logger, "request_refused", level=logging.INFO)
 
 
 def batch_span(queue: str, deliveries: Sequence[Delivery]) -> AbstractContextManager[None]:
@@ -66,9 +68,11 @@ def begin_admissions(admissions: Sequence[Admission]) -> tuple[Sequence[Admissio
 
 
 def refused(code: Code, message: str, message_id: str | None) -> None:
-    """Count and log a request that was refused."""
+    """Count and log a request that was refused: each at level DEBUG, once a minute for each code at INFO."""
     REFUSED.add(code)
-    logger.info("request_refused", extra={"code": str(code), "reason": message, "message_id": message_id})
+    fields = {"code": str(code), "reason": message, "message_id": message_id}
+    logger.debug("one_request_refused", extra=fields)
+    _REFUSED.failed(str(code), **fields)
 
 
 def admitted(admissions: Sequence[Admission], verdicts: Sequence[Verdict], begun: "Sequence[Span]") -> None:

@@ -70,6 +70,7 @@ class Watchdog:
         self._interval_seconds = settings.watchdog_interval
         self._failures = Episodes(logger, "sweep_failed", level=logging.ERROR)
         self._faults = Episodes(logger, "sweep_broken", level=logging.ERROR)
+        self._healed = Episodes(logger, "sweep_healed", level=logging.INFO)
         self.queues = QueueSweeps(settings, database, queue_manager, dispatcher)
         self.redelivery = RedeliverySweeps(settings, database, queue_manager, dispatcher)
         self.reclaims = ReclaimSweeps(settings, database, queue_manager, dispatcher)
@@ -153,7 +154,9 @@ class Watchdog:
             LAST_SWEEP.set(time.time(), name)
             if healed:
                 SWEEP_ROWS.add(name, count=healed)
-                logger.info("sweep_healed", extra={"sweep": name, "rows": healed})
+                self._healed.failed_times(name, healed, sweep=name, rows=healed)
+            else:
+                self._healed.works(name, sweep=name)
             return healed
         return 0
 

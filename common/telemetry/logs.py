@@ -142,9 +142,13 @@ class Episodes:
         self._over = f"{event}_over"
         self._episodes: OrderedDict[str, _Episode] = OrderedDict()
 
-    def failed(self, what: str, **fields: object) -> None:
+    def failed(self, what: str, /, **fields: object) -> None:
         """Record one failure of `what`."""
         self._record(what, fields, None)
+
+    def failed_times(self, what: str, times: int, /, **fields: object) -> None:
+        """Record several failures of `what` at once."""
+        self._record(what, fields, None, times)
 
     def broke(self, what: str, error: BaseException, **fields: object) -> None:
         """Record one failure of `what` that should not happen: its lines have the traceback."""
@@ -162,14 +166,16 @@ class Episodes:
         for what in self._episodes:
             self.works(what, **fields)
 
-    def _record(self, what: str, fields: Mapping[str, object], error: BaseException | None) -> None:
+    def _record(
+        self, what: str, fields: Mapping[str, object], error: BaseException | None, times: int = 1
+    ) -> None:
         now = time.monotonic()
         episode = self._episodes.get(what)
         if episode is None:
             episode = self._episodes[what] = _Episode(logged_at=-math.inf)
             if len(self._episodes) > _KEPT_MAX:
                 self._episodes.popitem(last=False)
-        episode.count += 1
+        episode.count += times
         if now - episode.logged_at < _REPORT_SECONDS:
             return
         extra = {**fields, "count": episode.count}

@@ -57,14 +57,13 @@ class LazyCommandGroup(CommandGroup):
         for name, lazy in self.lazy_commands.items():
             self.add_command(_Placeholder(name, lazy))
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Find the command that is called, and import it."""
-        name, command, rest = super().resolve_command(ctx, args)
+    def loaded(self, ctx: Any, command: Any) -> Any:
+        """Import the command that is called."""
         if isinstance(command, _Placeholder):
             try:
-                command = command.load()
+                return command.load()
             except CommandFailed:
                 # A shell that completes a command line shows no errors.
                 if not ctx.resilient_parsing:
                     raise
-        return name, command, rest
+        return command

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from turnstile.common.cli import EXIT_FAILED, EXIT_UNREACHABLE, CommandFailed, with_options
 from turnstile.common.database import CONNECTION_ERRORS, Database
 from turnstile.common.settings import CommonSettings, read_settings
-from turnstile.common.telemetry.logs import configure_logging
+from turnstile.common.telemetry.logs import Episodes, configure_logging
 from turnstile.common.urls import shown_url
 from turnstile.executor.cli.arguments import duration
 from turnstile.migrations.run import MigrationBlocked
@@ -55,6 +55,7 @@ async def _migrate(url: str, *, wait_seconds: float) -> None:
     deadline = asyncio.get_running_loop().time() + wait_seconds
     database = Database(url, application_name="turnstile migrate", connections_max=1)
     interruption: BaseException | None = None
+    interrupted = Episodes(logger, "migration_interrupted")
     while True:
         try:
             async with asyncio.timeout_at(deadline):
@@ -71,7 +72,7 @@ async def _migrate(url: str, *, wait_seconds: float) -> None:
         if interruption is None:
             logger.info("migrated", extra={"url": shown_url(url)})
             return
-        logger.warning("migration_interrupted", extra={"reason": str(interruption)})
+        interrupted.failed(type(interruption).__name__, reason=str(interruption))
         await asyncio.sleep(_RETRY_SECONDS)
 
 

@@ -30,6 +30,7 @@ from turnstile.executor.settings import ExecutorSettings
 
 logger = logging.getLogger(__name__)
 _REFUSED: Final = Episodes(logger, "dead_letter_refused", level=logging.ERROR)
+_UNREADABLE: Final = Episodes(logger, "dead_letter_unreadable", level=logging.ERROR)
 
 _LETTERS_MAX: Final = 20
 """Dead letters in memory, and in one transaction."""
@@ -119,9 +120,9 @@ class Drain:
     def _read(self, delivery: Delivery) -> DeadLetter:
         try:
             return read_letter(delivery, body_bytes_max=self._body_bytes_max)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  (logged with its traceback)
             # An unreadable message must not keep those behind it from being stored (P9).
-            logger.exception("dead_letter_unreadable")
+            _UNREADABLE.broke(type(error).__name__, error, message_id=delivery.message_id)
             return bare_letter(delivery, repr(error))
 
     async def _store(self, letters: Sequence[DeadLetter]) -> list[str]:

@@ -30,6 +30,8 @@ from turnstile.executor.webhooks.ssrf_guard import GuardedTransport
 from turnstile.executor.webhooks.store import Claim, DeliveryResult, WebhookStore
 
 logger = logging.getLogger(__name__)
+_POSTPONED: Final = Episodes(logger, "webhook_postponed", level=logging.INFO)
+_FAILED: Final = Episodes(logger, "webhook_failed")
 
 _SWEEP: Final = "deliver_webhooks"
 """The label in the metric of failed sweeps."""
@@ -254,7 +256,9 @@ class _Delivery:
 
 
 def _report(result: DeliveryResult, *, applied: bool) -> None:
-    fields = {
+    """Count and log a result: each at level DEBUG, above it once a minute for each receiver."""
+    receiver = result.claim.origin
+    fields: dict[str, object] = {
         "execution_id": result.claim.execution_id,
         "attempt": result.claim.attempts,
         "status": result.status,
@@ -268,9 +272,14 @@ def _report(result: DeliveryResult, *, applied: bool) -> None:
     match result.state:
         case "delivered":
             logger.debug("webhook_delivered", extra=fields)
+            _POSTPONED.works(receiver, receiver=receiver)
+            _FAILED.works(receiver, receiver=receiver)
         case "pending":
-            logger.info("webhook_postponed", extra={**fields, "delay_seconds": result.delay_seconds})
+            fields |= {"delay_seconds": result.delay_seconds}
+            logger.debug("one_webhook_postponed", extra=fields)
+            _POSTPONED.failed(receiver, receiver=receiver, **fields)
         case "released":
-            logger.info("webhook_released", extra=fields)
+            logger.debug("webhook_released", extra=fields)
         case "failed":
-            logger.warning("webhook_failed", extra=fields)
+            logger.debug("one_webhook_failed", extra=fields)
+            _FAILED.failed(receiver, receiver=receiver, **fields)

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from tests.support.processes import System, running
 from tests.support.sources import LentUrls
+from turnstile.cli import app as turnstile_app
 from turnstile.executor.cli import app as executor_app
 from turnstile.localservers.ports import free_port
 from turnstile.worker.cli import app as worker_app
@@ -48,6 +49,9 @@ class CommandLines:
 
     def worker(self, *arguments: str, **settings: str) -> Ended:
         return self._ended(worker_app, arguments, None, settings)
+
+    def umbrella(self, *arguments: str, **settings: str) -> Ended:
+        return self._ended(turnstile_app, arguments, None, settings)
 
     def apply(self, **definition: Any) -> None:
         """Create or change an action."""

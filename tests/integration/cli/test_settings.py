@@ -125,6 +125,27 @@ def test_a_service_warns_once_of_each_unknown_variable_and_hides_its_value(alone
         assert "hidden" not in ended.err
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("executor migrate", "executor setup-permissions", "executor export", "executor restore-check"),
+        *("executor list", "executor actions keys list", "executor demo", "stress run", "dev"),
+        *("worker actions", "healthcheck"),
+    ],
+)
+def test_every_command_names_each_unknown_variable_once_before_it_starts(command: str) -> None:
+    wrong = {"TURNSTILE_RETENTON_AGE": "hidden", "TURNSTILE_HTTP_PORT": "1"}
+    # The unknown option ends the command before it does anything.
+    ended = CommandLines(environment={}).umbrella(*command.split(), "--xyzzy", **wrong)
+    assert ended.exit_code == EXIT_USAGE
+    expected = (
+        "warning: TURNSTILE_RETENTON_AGE: no part of Turnstile reads this variable; did you mean "
+        "TURNSTILE_RETENTION_AGE?"
+    )
+    assert [line for line in ended.err.splitlines() if "RETENTON" in line] == [expected]
+    assert "hidden" not in ended.err
+
+
 def test_worker_actions_lists_the_actions_of_a_module(alone: CommandLines) -> None:
     ended = alone.worker("actions", "--actions", SERVED_ACTIONS, "--json")
     assert [definition["ref"] for definition in ended.json] == ["cli.add", "cli.fail", "cli.talk"]

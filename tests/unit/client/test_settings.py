@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from turnstile.client import AsyncClient, Client, InvalidSetting
+from turnstile.client import AsyncClient, Client, InvalidSetting, settings
 from turnstile.client.settings import client_settings
 
 _API = {"TURNSTILE_API_URL": "https://turnstile.example.org"}
@@ -59,3 +59,16 @@ def test_a_wrong_setting_is_named_with_its_remedy(
         with pytest.raises(InvalidSetting) as wrong:
             kind.from_env()
         assert words in str(wrong.value)
+
+
+def test_a_client_logs_each_unknown_variable_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(settings, "_WARNED", set())
+    environment = {"TURNSTILE_API_URL": "http://h", "TURNSTILE_API_TOKN": "hidden"}
+    for _ in range(3):
+        client_settings(environment)
+    assert [(each.getMessage(), each.__dict__["variable"]) for each in caplog.records] == [
+        ("unknown_setting", "TURNSTILE_API_TOKN")
+    ]
+    assert caplog.records[0].__dict__["did_you_mean"] == "TURNSTILE_API_TOKEN"
