@@ -35,8 +35,8 @@ def on_start(function: F) -> F:
     """Call the decorated function once per process, before its first attempt.
 
     It takes the state, a namespace that all attempts see as `context.state`, or nothing; it may be `async`.
-    If it raises, the process takes no attempts: a worker calls it again after a pause, and an attempt in a
-    child process fails with the error.
+    If it raises, in the worker's process or in a child process, the worker takes no attempts, and calls it
+    again after a pause.
     """
     _declared.append(Hook(kind="start", function=function))
     return function

@@ -5,10 +5,12 @@ When a session loses its lease, it kills its runs, and the next session starts u
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final, NoReturn
 
 from turnstile.common.database import Database, DatabaseTimeouts
+from turnstile.common.domain.outcomes import Failed
 from turnstile.common.lifecycle import done_before
 from turnstile.common.telemetry.logs import Episodes, WarningRecorder
 from turnstile.worker.actions import RegisteredAction
@@ -18,6 +20,7 @@ from turnstile.worker.loop_watch import LoopWatch
 from turnstile.worker.parameters import schemas_of_function
 from turnstile.worker.protocol import schema_trouble
 from turnstile.worker.runners.base import RunLimits
+from turnstile.worker.runners.child import ChildRunner
 from turnstile.worker.runners.registry import Runners
 from turnstile.worker.session import Session
 from turnstile.worker.settings import WorkerSettings
@@ -58,6 +61,8 @@ class WorkerService:
         # Plain functions run in child processes, which have hooks of their own.
         has_own_runs = any(action.runs_in_loop for action in actions)
         self._lifespan = Lifespan(declared_hooks() if has_own_runs else ())
+        has_child_runs = any(action.function and not action.runs_in_loop for action in actions)
+        self._tries_a_child = has_child_runs and bool(declared_hooks())
         self._start_error: str | None = None
         self._database = Database(
             settings.database_url.get_secret_value(),
@@ -70,12 +75,13 @@ class WorkerService:
 
     def readiness(self) -> dict[str, str | None]:
         """Return for each server None, or why it cannot be used."""
+        actions: dict[str, str | None] = {}
         if self._start_error is not None:
-            return {"actions": self._start_error}
+            actions["actions"] = self._start_error
         if self._session is None:
-            return {"database": self._database.last_error, "broker": "not connected"}
+            return actions or {"database": self._database.last_error, "broker": "not connected"}
         database = self._database.last_error or self._session.registration_error
-        return {"database": database, "broker": self._session.broker_error}
+        return {**actions, "database": database, "broker": self._session.broker_error}
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain."""
@@ -101,43 +107,80 @@ class WorkerService:
             asyncio.get_running_loop().set_default_executor(runners.in_loop.threads)
             try:
                 # A stop that comes first ends the loop below before its first turn.
-                await done_before(self._started(), stop)
+                await done_before(self._started(runners.children), stop)
                 await done_before(self._database.open(), stop)
                 with printing_into_logs(), LoopWatch(runners.in_loop).watching():
-                    while not stop.is_set():
-                        self._session = Session(
-                            settings,
-                            self._database,
-                            self._actions,
-                            runners,
-                            start_notes=self._start_notes,
-                            schemas=self._schemas,
-                        )
-                        await self._session.serve(stop)
-                        self._start_notes.clear()
+                    await self._serve_sessions(runners, stop)
             finally:
                 await self._database.close()
                 await self._stopped()
         logger.info("stopped")
 
-    async def _started(self) -> None:
-        """Call the start hooks, if this process runs actions; repeat them until they succeed."""
-        pause_seconds = _START_PAUSE_FIRST_SECONDS
+    async def _serve_sessions(self, runners: Runners, stop: asyncio.Event) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            repairing = tasks.create_task(self._repair(runners.children), name="repair-children")
+            while not stop.is_set():
+                self._session = Session(
+                    self._settings,
+                    self._database,
+                    self._actions,
+                    runners,
+                    start_notes=self._start_notes,
+                    schemas=self._schemas,
+                )
+                await self._session.serve(stop)
+                self._start_notes.clear()
+            repairing.cancel()
+
+    async def _started(self, children: ChildRunner) -> None:
+        """Start this process, and a first child if there are hooks for it; repeat each until it succeeds."""
+        await self._repeat(self._start_hooks)
+        if self._tries_a_child:
+            await self._repeat(partial(self._start_child, children))
+
+    async def _repair(self, children: ChildRunner) -> NoReturn:
+        """Where a child process could not start, try until one can; meanwhile the session takes nothing."""
         while True:
-            try:
-                await self._lifespan.start()
-            except Exception as error:  # noqa: BLE001  (logged with its traceback)
-                self._start_error = f"a start hook failed: {type(error).__name__}: {error}"
-                _START_FAILED.broke("start", error)
-            else:
-                self._start_error = None
-                _START_FAILED.works("start")
-                return
+            await children.failing.wait()
+            self._start_error = _noted(children.start_failure)
+            await asyncio.sleep(_START_PAUSE_FIRST_SECONDS)
+            await self._repeat(partial(self._start_child, children))
+
+    async def _repeat(self, start: Callable[[], Awaitable[str | None]]) -> None:
+        """Repeat `start`, which returns what is wrong, until nothing is."""
+        pause_seconds = _START_PAUSE_FIRST_SECONDS
+        while (error := await start()) is not None:
+            self._start_error = error
             await asyncio.sleep(pause_seconds)
             pause_seconds = min(2 * pause_seconds, _START_PAUSE_MAX_SECONDS)
+        self._start_error = None
+
+    async def _start_hooks(self) -> str | None:
+        try:
+            await self._lifespan.start()
+        except Exception as error:  # noqa: BLE001  (logged with its traceback)
+            kind, message = type(error).__name__, str(error)
+            _START_FAILED.broke("worker", error, where="worker", error_type=kind, reason=message)
+            return f"a start hook failed: {kind}: {message}"
+        _START_FAILED.works("worker", where="worker")
+        return None
+
+    async def _start_child(self, children: ChildRunner) -> str | None:
+        return _noted(await children.try_start())
 
     async def _stopped(self) -> None:
         try:
             await self._lifespan.stop()
         except Exception:
             logger.exception("stop_hook_failed")
+
+
+def _noted(child_failure: Failed | None) -> str | None:
+    """Log whether a child process could start; return what is wrong."""
+    if child_failure is None:
+        _START_FAILED.works("child", where="child")
+        return None
+    kind, message = child_failure.failure.type, child_failure.failure.message
+    place = child_failure.place or "unknown"
+    _START_FAILED.failed("child", where="child", error_type=kind, reason=message, place=place)
+    return f"a child process cannot start: {kind}: {message}"

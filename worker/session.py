@@ -26,7 +26,7 @@ from turnstile.common.broker.topology import declare_workers, ensure_pool, pool_
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.domain.identifiers import WorkerId
-from turnstile.common.lifecycle import EXIT_NOT_STOPPED, end_process
+from turnstile.common.lifecycle import EXIT_NOT_STOPPED, done_before, end_process
 from turnstile.common.requests import json_text
 from turnstile.common.telemetry.logs import Episodes, WarningRecorder
 from turnstile.common.version import installed_version
@@ -224,7 +224,7 @@ class Session:
                 tasks.create_task(cancels.probe(self._lease), name="broker-probe"),
                 *(tasks.create_task(pool.run(), name="pool") for pool in pools),
             ]
-            pausing = tasks.create_task(self._pause_in_doubt(pools), name="pause-in-doubt")
+            pausing = tasks.create_task(self._pause_at_need(pools), name="pause-at-need")
             logger.info("serving", extra={"worker_id": self.worker_id, "pools": ",".join(self._pools)})
             await _any_of(stop, self._ending, self._drain_requested)
             pausing.cancel()
@@ -255,13 +255,15 @@ class Session:
             for pool in self._pools
         ]
 
-    async def _pause_in_doubt(self, pools: Sequence[PoolConsumer]) -> None:
-        """Leave the offers to other workers while the lease is in doubt."""
+    async def _pause_at_need(self, pools: Sequence[PoolConsumer]) -> None:
+        """Leave the offers to other workers while the lease is in doubt, or no child process can start."""
+        children = self._runners.children
         while not self._lease.lost:
-            await self._lease.doubted()
+            await done_before(self._lease.doubted(), children.failing)
             for pool in pools:
                 await pool.pause()
             self._attempts.return_unclaimed()
+            await children.startable.wait()
             if await self._lease.certain():
                 for pool in pools:
                     await pool.resume()

@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import aio_pika
@@ -15,6 +16,7 @@ import pytest
 from tests.proof.history.event_log import slots_logged
 from tests.proof.history.recording import Step
 from tests.support.environment import Environment
+from tests.support.processes import Service
 from tests.support.traffic import ask, publishing, request, until
 from turnstile.common.broker.topology import EXECUTION_COMPLETED, EXECUTIONS
 
@@ -143,6 +145,34 @@ async def test_parameters_that_do_not_fit_the_code_are_rejected_and_stored(env: 
     assert rejected[0]["message"].startswith("parameters.number: expected a whole number; ")
     (dead,) = await env.history.dead_letters(1)
     assert (dead["code"], dead["error"]) == (rejected[0]["code"], rejected[0]["message"])
+
+
+async def test_what_waits_while_the_code_changes_is_judged_by_the_worker_and_not_retried(
+    env: Environment, tmp_path: Path
+) -> None:
+    source = """
+from turnstile import action
+
+@action("judged", pool="judged", paused=True, retry={"max_attempts": 3, "delay": "1ms"})
+async def judged(number: KIND) -> str:
+    return str(number)
+"""
+
+    async def start_version(kind: str) -> Service:
+        folder = tmp_path / kind
+        folder.mkdir()
+        (folder / "judged_actions.py").write_text(source.replace("KIND", kind))
+        return await env.system.start_worker("judged_actions", PYTHONPATH=str(folder))
+
+    wide = await start_version("str")
+    fits, fits_no_more = [await env.submit("judged", parameters={"number": text}) for text in ("7", "many")]
+    assert await wide.stop() == 0
+    await start_version("int")
+    await env.patch("judged", paused=False)
+    assert await env.ended(fits, fits_no_more) == ["completed", "failed"]
+    failure = await env.get(fits_no_more)
+    assert (failure["error"]["type"], failure["attempt"]) == ("InvalidParameters", 1)
+    assert failure["error"]["message"].startswith("number: expected a whole number")
 
 
 async def test_one_bad_item_in_a_batch_of_ten_leaves_the_nine_alone(env: Environment) -> None:

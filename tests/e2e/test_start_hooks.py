@@ -1,5 +1,6 @@
 """`on_start`, `lifespan` and `on_stop`: once per process, before the first attempt and after the last."""
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -46,6 +47,30 @@ async def test_a_failing_start_is_shown_and_repeated_until_it_succeeds(
         execution_id = await env.submit("started.async")
         assert await env.ended(execution_id) == ["completed"]
         assert worker.log.read_text().count("start_failed") == 2  # the failures, and their end
+
+        # A worker of plain functions alone, whose hooks run in child processes; each runs one attempt.
+        await worker.stop()
+        (tmp_path / "model").unlink()
+        reason = "a child process cannot start: FileNotFoundError: [Errno 2] No such file"
+        worker = await env.system.launch_worker(f"{MODULE}:use_plain", TURNSTILE_CHILD_RUNS_MAX="1")
+        await _until_unready(worker, reason)
+        (tmp_path / "model").write_text("found")
+        await worker.ready()
+        assert await env.ended(await env.submit("started.plain")) == ["completed"]
+
+        (tmp_path / "model").unlink()
+        started_before = noted(tmp_path)["start"]
+        ids = await env.submit_many([{"action_ref": "started.plain"}] * 3)
+        await _until_unready(worker, reason)
+        # Its attempts were handed back, and it takes no others.
+        await env.history.until("SELECT count(*) = 0 FROM slot WHERE claimed_at IS NOT NULL")
+        (tmp_path / "model").write_text("found")
+        assert await env.ended(*ids) == ["completed"] * 3
+        await worker.ready()
+        # One failed start for each attempt that was claimed before the first failure, and for each new try.
+        assert noted(tmp_path)["start"] - started_before <= 3 + 3 + 5
+        (*_, failure) = re.findall("start_failed where=child .*", worker.log.read_text())
+        assert re.search("error_type=FileNotFoundError .*started_actions.py:[0-9]+ in load_model", failure)
 
 
 async def _until_unready(service: Service, reason: str) -> None:

@@ -114,9 +114,9 @@ class Call(Invocation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupted:
-    """The worker itself stopped it (`drain`, `lease_lost`): no outcome, the execution is handed back."""
+    """The worker itself stopped it, or could not start it: no outcome, the execution is handed back."""
 
-    kind: StopKind
+    kind: Literal["drain", "lease_lost", "not_started"]
     reason: str
 
 

@@ -2,7 +2,7 @@
 
 In: a `Call`. Out: its report. At most `size` processes, each with one call at a time, are kept for the next
 calls, since an interpreter takes 100 ms and more to start. A child that was stopped or that died is replaced.
-`child_main` runs in the child.
+Where no process can start, calls are handed back until `try_start` succeeds. `child_main` runs in the child.
 """
 
 import asyncio
@@ -22,6 +22,7 @@ from turnstile.worker.outcome import failed
 from turnstile.worker.progress import Progress
 from turnstile.worker.runners.base import (
     Call,
+    Interrupted,
     PipeReader,
     RunLimits,
     RunReport,
@@ -147,10 +148,8 @@ class Child:
             self._output.drain()
             self._output.sink = _discard
         assert isinstance(message, Loaded)
-        if message.error is None:
-            return None
-        self._is_fresh = False
-        return failed("ActionsNotLoaded", f"in the child process: {message.error}")
+        self._is_fresh = message.failed is None
+        return message.failed
 
     async def invoke(
         self,
@@ -261,13 +260,25 @@ class ChildRunner:
         # Last in, first out: the last used child's memory is warm, that of the others may be swapped out.
         self._idle: list[Child] = []
         self._all: set[Child] = set()
+        self.failing = asyncio.Event()
+        """Set while no process can start."""
+        self.startable = asyncio.Event()
+        """Set while `failing` is not."""
+        self.startable.set()
+        self.start_failure: Failed | None = None
+        """Why the last start failed; None after one that succeeded."""
 
     async def run(self, call: Call) -> RunReport:
-        """Run one attempt; the timeout starts when a process is ready for it."""
+        """Run one attempt; the timeout starts when a process is ready for it.
+
+        It is handed back if no process can start: that says nothing about the attempt.
+        """
         log = call.open_log(self._limits.log_bytes_max)
         async with self._slots:
             child = await self._ready_child(call, log)
-            if not isinstance(child, Child):
+            if isinstance(child, Failed):
+                return _not_started(child)
+            if isinstance(child, Stop):
                 return RunReport.of(child, log)
             try:
                 ended = await self._run_in(child, call, log)
@@ -277,6 +288,15 @@ class ChildRunner:
                 else:
                     await self._retire(child)
         return RunReport.of(ended, log)
+
+    async def try_start(self) -> Failed | None:
+        """Start a process for the next call, unless one is idle; return why that failed, if it did."""
+        async with self._slots:
+            child = await self._idle_child() or await self._started(LogTail(self._limits.log_bytes_max))
+            if isinstance(child, Child):
+                self._idle.append(child)
+                self._note_start(None)
+        return self.start_failure
 
     async def close(self) -> None:
         """End all processes, including those that still run something."""
@@ -300,15 +320,28 @@ class ChildRunner:
             work.cancel()
 
     async def _ready_child(self, call: Call, log: LogTail) -> Child | Failed | Stop:
+        if (child := await self._idle_child()) is not None:
+            return child
+        if self.start_failure is not None:
+            return self.start_failure
+        work = asyncio.create_task(self._started(log), name=f"{call.name}: start of a child")
+        return await run_until_stopped(work, call.stop, None, 0.0)
+
+    async def _idle_child(self) -> Child | None:
         while self._idle:
             child = self._idle.pop()
             if child.is_usable:
                 return child
             await self._retire(child)
-        work = asyncio.create_task(self._started(log), name=f"{call.name}: start of a child")
-        return await run_until_stopped(work, call.stop, None, 0.0)
+        return None
 
     async def _started(self, log: LogTail) -> Child | Failed | Stop:
+        child = await self._loaded(log)
+        if not isinstance(child, Stop):
+            self._note_start(child if isinstance(child, Failed) else None)
+        return child
+
+    async def _loaded(self, log: LogTail) -> Child | Failed | Stop:
         try:
             child = await Child.start(self._targets, limits=self._limits, supervisor=self._supervisor)
         except OSError as error:
@@ -326,11 +359,22 @@ class ChildRunner:
             if not is_ready:
                 await self._retire(child)
 
+    def _note_start(self, failure: Failed | None) -> None:
+        self.start_failure = failure
+        now, before = (self.startable, self.failing) if failure is None else (self.failing, self.startable)
+        before.clear()
+        now.set()
+
     async def _retire(self, child: Child) -> None:
         if child.is_usable and declared_hooks():
             await child.leave()
         self._all.discard(child)
         await child.close()
+
+
+def _not_started(failure: Failed) -> RunReport:
+    reason = f"no child process can start: {failure.failure.type}: {failure.failure.message}"
+    return RunReport(outcome=Interrupted(kind="not_started", reason=reason), log="")
 
 
 def _memory_bytes(pid: int) -> int:

@@ -170,14 +170,14 @@ def main(arguments: list[str]) -> int:
         handler.setFormatter(line_formatter("%(levelname)s %(name)s: %(message)s"))
         logging.basicConfig(level=setup.log_level, handlers=[handler])
         child = _Child(channel, setup)
-        # Importing runs user code: whatever it raises is reported, so that the run fails with a reason.
+        # Importing runs user code: whatever it raises is reported to the worker.
         loading = OutcomeCatcher(result_bytes_max=setup.result_bytes_max, write_log=_write_line)
         with loading:
             child.load(arguments[1:])
             loading.returned(None)
-        error = loading.outcome.failure.message if isinstance(loading.outcome, Failed) else None
-        channel.send(Loaded(error=error))
-        if error is not None:
+        failed = loading.outcome if isinstance(loading.outcome, Failed) else None
+        channel.send(Loaded(failed=failed))
+        if failed is not None:
             return 1
         try:
             child.serve()

@@ -56,9 +56,9 @@ class StopRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """The actions are loaded, or could not be loaded because of `error`."""
+    """The actions are loaded and the start hooks were called, unless that `failed`."""
 
-    error: str | None
+    failed: Failed | None
     kind: Literal["loaded"] = "loaded"
 
 

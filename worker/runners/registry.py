@@ -40,7 +40,7 @@ class Runners:
         async_actions = {found.definition.ref: found for found in actions if found.runs_in_loop}
         self._async_refs = frozenset(async_actions)
         self.in_loop = InLoopRunner(async_actions, limits, state)
-        self._child = ChildRunner(
+        self.children = ChildRunner(
             targets, size=child_processes or concurrency, limits=limits, supervisor=self.supervisor
         )
         self._command = CommandRunner(limits, self.supervisor)
@@ -50,7 +50,7 @@ class Runners:
         """Return the runner of the action; a python action that was not loaded runs in a child process."""
         match runner:
             case "python":
-                return self.in_loop if action_ref in self._async_refs else self._child
+                return self.in_loop if action_ref in self._async_refs else self.children
             case "command":
                 return self._command
             case "http":
@@ -63,6 +63,6 @@ class Runners:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
     ) -> None:
-        await self._child.close()
+        await self.children.close()
         await self._client.aclose()
         self.supervisor.close()

@@ -175,16 +175,54 @@ async def test_invalid_parameters_and_exceptions_fail_as_in_the_event_loop(calls
     assert "in raise_" in report.log
 
 
-async def test_a_module_that_cannot_be_loaded_fails_with_the_reason(
+async def test_a_module_that_cannot_be_loaded_returns_the_attempt_with_the_reason(
     calls: Calls, make_module: MakeModule, start_runner: StartRunner
 ) -> None:
     for source, reason in (
-        ("1 / 0", "division by zero"),
-        ("import os; os._exit(4)", "exit code 4"),
-        ("", "declares no action"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("import os; os._exit(4)", "ProcessDied: the process ended with exit code 4"),
+        ("", "ActionsNotFound: "),
     ):
-        report = await calls.on(start_runner(make_module(source))).run("any")
-        assert reason in failure_in(report).message
+        stopped = stopped_in(await calls.on(start_runner(make_module(source))).run("any"))
+        assert isinstance(stopped, Interrupted)
+        assert (stopped.kind, reason in stopped.reason) == ("not_started", True)
+
+
+NEEDS_A_MODEL = """
+from pathlib import Path
+from turnstile.worker import action, on_start
+
+@on_start
+def load_model(state):
+    with open("starts", "a") as file:
+        file.write("start\\n")
+    state.model = Path("model").read_text()
+
+@action("pid")
+def pid() -> int:
+    import os
+    return os.getpid()
+"""
+
+
+async def test_a_start_that_fails_is_repeated_once_per_try_and_not_per_attempt(
+    calls: Calls, make_module: MakeModule, start_runner: StartRunner, tmp_path: Path
+) -> None:
+    runner = start_runner(make_module(NEEDS_A_MODEL))
+    calls = calls.on(runner)
+    for _ in range(3):
+        assert isinstance(stopped_in(await calls.run("pid")), Interrupted)
+    assert (runner.failing.is_set(), runner.startable.is_set()) == (True, False)
+    assert (tmp_path / "starts").read_text() == "start\n"
+    failure = await runner.try_start()
+    assert failure is not None
+    assert failure.failure.type == "FileNotFoundError"
+    assert (failure.place or "").endswith(" in load_model")
+    (tmp_path / "model").touch()
+    assert await runner.try_start() is None
+    assert (runner.failing.is_set(), runner.startable.is_set()) == (False, True)
+    await pid_of(calls)
+    assert (tmp_path / "starts").read_text() == "start\n" * 3
 
 
 async def test_an_entrypoint_needs_no_decorator(calls: Calls, module: str) -> None:
