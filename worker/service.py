@@ -8,6 +8,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+from turnstile.common.broker.errors import BLOCKED
 from turnstile.common.database import Database, DatabaseTimeouts
 from turnstile.common.lifecycle import done_before
 from turnstile.common.telemetry.logs import Episodes, WarningRecorder
@@ -76,6 +77,11 @@ class WorkerService:
             return {"database": self._database.last_error, "broker": "not connected"}
         database = self._database.last_error or self._session.registration_error
         return {"database": database, "broker": self._session.broker_error}
+
+    def degraded(self) -> dict[str, str]:
+        """Return what does not work while the servers can be reached, and why."""
+        is_blocked = self._session is not None and self._session.is_publisher_blocked
+        return {"broker": BLOCKED} if is_blocked else {}
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain."""
