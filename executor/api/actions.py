@@ -7,14 +7,12 @@ of the change.
 """
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Body, Depends, Header, Path, Query, Response
+from fastapi import APIRouter, Body, Depends, Path, Query, Response
 from fastapi.openapi.models import Example
 from pydantic import BaseModel, Field
 
@@ -24,8 +22,17 @@ from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.fields import PRIORITIES, check_ref
 from turnstile.common.requests import read_model
 from turnstile.common.schemas import QueueStats
-from turnstile.executor.api.auth import CallerScope, CurrentCaller
+from turnstile.executor.api.auth import CallerScope
 from turnstile.executor.api.bodies import DefinitionFields, JsonRoute, StrictModel
+from turnstile.executor.api.conditions import (
+    TAGGED,
+    ConditionalCaller,
+    CurrentConditionalCaller,
+    IfNoneMatch,
+    check_match,
+    tag_of,
+    tags_in,
+)
 from turnstile.executor.api.executions import FilterText
 from turnstile.executor.api.paging import (
     ID_MAX,
@@ -39,7 +46,6 @@ from turnstile.executor.api.paging import (
     next_cursor,
 )
 from turnstile.executor.api.problems import answer, answer_deadline, documented, problem
-from turnstile.executor.callers import Caller
 from turnstile.executor.operations import Operations
 from turnstile.executor.queries.reader import PLACE_ID_MAX, LineStart, Reader
 from turnstile.executor.queries.schemas import ActionDetail, ActionQueuePage, ChangeEntry, StoredAction
@@ -50,30 +56,6 @@ DELETED_WITH_MAX: Final = 10_000
 _CURSOR: Final = "actions"
 _QUEUE_CURSOR: Final = "line"
 _CHANGES_CURSOR: Final = "changes"
-_DIGEST_BYTES: Final = 12
-
-IfMatch = Annotated[
-    str | None,
-    Header(
-        description="An `ETag`, unchanged: the change is made only if the action still has it. `*`: only if "
-        "the action exists."
-    ),
-]
-IfNoneMatch = Annotated[
-    str | None,
-    Header(description="An `ETag`, unchanged: 304 without a body while the action has it."),
-]
-_TAGGED: Final[dict[int | str, dict[str, Any]]] = {
-    200: {
-        "headers": {
-            "ETag": {
-                "description": "Identifies this state of the action; for If-Match and If-None-Match.",
-                "schema": {"type": "string"},
-                "example": '"4f1d2c9ab0e83d55c1a7f6e2"',
-            }
-        }
-    }
-}
 RefPath = Annotated[str, Path(description="The action's name.", examples=["reports.render"])]
 
 
@@ -137,21 +119,6 @@ class ActionDeleted(BaseModel):
     cancelled: int = Field(description="Waiting executions that were cancelled with it.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ConditionalCaller:
-    """Who requests a change, and of which state."""
-
-    who: Caller
-    if_match: str | None
-
-
-async def _conditional(who: CurrentCaller, if_match: IfMatch = None) -> _ConditionalCaller:
-    return _ConditionalCaller(who=who, if_match=if_match)
-
-
-ConditionalCaller = Annotated[_ConditionalCaller, Depends(_conditional)]
-
-
 class Definitions:
     """Reads and writes definitions. Safe to share between tasks."""
 
@@ -172,7 +139,7 @@ class Definitions:
         self,
         ref: str,
         given: Mapping[str, Any],
-        caller: _ConditionalCaller,
+        caller: ConditionalCaller,
         *,
         if_none_match: str | None = None,
     ) -> ActionDetail:
@@ -183,18 +150,18 @@ class Definitions:
         async with answer_deadline(), self._one_at_a_time(ref):
             if caller.if_match is not None or if_none_match is not None:
                 stored = await self._reader.action(ref)
-                _check_match(caller.if_match, stored)
+                check_match(caller.if_match, None if stored is None else _tag(stored), "action")
                 _check_none_match(if_none_match, stored)
             await self._store(definition, caller)
             return await self.read(ref)
 
-    async def change(self, ref: str, given: Mapping[str, Any], caller: _ConditionalCaller) -> ActionDetail:
+    async def change(self, ref: str, given: Mapping[str, Any], caller: ConditionalCaller) -> ActionDetail:
         """Change some fields of a definition and keep the others."""
         if given.get("ref", ref) != ref:
             raise Refusal(Code.INVALID_MESSAGE, "ref: the name of an action never changes; omit it")
         async with answer_deadline(), self._one_at_a_time(ref):
             found = await self.read(ref)
-            _check_match(caller.if_match, found)
+            check_match(caller.if_match, _tag(found), "action")
             stored = found.model_dump(include=set(ActionDefinition.model_fields))
             merged = {**stored, **given}
             if isinstance(retry := given.get("retry"), Mapping):
@@ -202,20 +169,20 @@ class Definitions:
             await self._store(read_model(ActionDefinition, merged), caller)
             return await self.read(ref)
 
-    async def delete(self, ref: str, caller: _ConditionalCaller, *, with_waiting: bool) -> Deletion:
+    async def delete(self, ref: str, caller: ConditionalCaller, *, with_waiting: bool) -> Deletion:
         """Delete an action, if none of its executions runs and, unless `with_waiting`, none waits.
 
         The result shows whether it was deleted.
         """
         async with answer_deadline(), self._one_at_a_time(ref):
-            _check_match(caller.if_match, await self.read(ref))
+            check_match(caller.if_match, _tag(await self.read(ref)), "action")
             cancel_max = DELETED_WITH_MAX if with_waiting else 0
             deletion = await self._operations.delete_action(ref, cancel_max, caller.who)
         if deletion is None:
             raise unknown_action(ref)
         return deletion
 
-    async def _store(self, definition: ActionDefinition, caller: _ConditionalCaller) -> None:
+    async def _store(self, definition: ActionDefinition, caller: ConditionalCaller) -> None:
         try:
             await self._operations.put_actions([definition], caller.who)
         except REFUSED_BY_DATABASE as error:
@@ -253,7 +220,7 @@ def _add_reading_routes(routes: APIRouter, definitions: Definitions, reader: Rea
         "/{ref}",
         summary="Read one action",
         responses={
-            **_TAGGED,
+            **TAGGED,
             304: {"description": "The action still has the `ETag` of `If-None-Match`"},
             **documented(Code.NOT_FOUND),
         },
@@ -264,7 +231,7 @@ def _add_reading_routes(routes: APIRouter, definitions: Definitions, reader: Rea
     async def get_action(ref: PossibleRef, response: Response, if_none_match: IfNoneMatch = None) -> Any:
         action = await definitions.read(ref)
         if _is_unchanged(if_none_match, action):
-            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"ETag": etag_of(action)})
+            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"ETag": _tag(action)})
         return _tagged(action, response)
 
     @routes.get(
@@ -289,12 +256,12 @@ def _add_changing_routes(routes: APIRouter, definitions: Definitions) -> None:
     @routes.put(
         "/{ref}",
         summary="Store a whole definition; a changed limit takes effect at once",
-        responses={**_TAGGED, **changes},
+        responses={**TAGGED, **changes},
     )
     async def put_action(
         ref: RefPath,
         fields: GivenFields,
-        caller: ConditionalCaller,
+        caller: CurrentConditionalCaller,
         response: Response,
         if_none_match: IfNoneMatch = None,
     ) -> ActionDetail:
@@ -304,19 +271,23 @@ def _add_changing_routes(routes: APIRouter, definitions: Definitions) -> None:
     @routes.patch(
         "/{ref}",
         summary="Change some fields; a changed limit takes effect at once",
-        responses={**_TAGGED, **documented(Code.NOT_FOUND), **changes},
+        responses={**TAGGED, **documented(Code.NOT_FOUND), **changes},
     )
     async def patch_action(
-        ref: PossibleRef, fields: GivenFields, caller: ConditionalCaller, response: Response
+        ref: PossibleRef, fields: GivenFields, caller: CurrentConditionalCaller, response: Response
     ) -> ActionDetail:
         return _tagged(await definitions.change(ref, fields.given, caller), response)
 
-    @routes.post("/{ref}/pause", summary="Admit, but grant no slots", responses={**_TAGGED, **switches})
-    async def post_pause(ref: PossibleRef, caller: ConditionalCaller, response: Response) -> ActionDetail:
+    @routes.post("/{ref}/pause", summary="Admit, but grant no slots", responses={**TAGGED, **switches})
+    async def post_pause(
+        ref: PossibleRef, caller: CurrentConditionalCaller, response: Response
+    ) -> ActionDetail:
         return _tagged(await definitions.change(ref, {"paused": True}, caller), response)
 
-    @routes.post("/{ref}/resume", summary="Grant slots again", responses={**_TAGGED, **switches})
-    async def post_resume(ref: PossibleRef, caller: ConditionalCaller, response: Response) -> ActionDetail:
+    @routes.post("/{ref}/resume", summary="Grant slots again", responses={**TAGGED, **switches})
+    async def post_resume(
+        ref: PossibleRef, caller: CurrentConditionalCaller, response: Response
+    ) -> ActionDetail:
         return _tagged(await definitions.change(ref, {"paused": False}, caller), response)
 
 
@@ -329,7 +300,7 @@ def _add_deleting_route(routes: APIRouter, definitions: Definitions) -> None:
         response_model=ActionDeleted,
     )
     async def delete_action(
-        ref: PossibleRef, query: Annotated[DeletionParameters, Query()], caller: ConditionalCaller
+        ref: PossibleRef, query: Annotated[DeletionParameters, Query()], caller: CurrentConditionalCaller
     ) -> Any:
         with_waiting = query.waiting == "cancel"
         deletion = await definitions.delete(ref, caller, with_waiting=with_waiting)
@@ -400,31 +371,13 @@ def _in_use(ref: str, deletion: Deletion, *, with_waiting: bool) -> str:
     )
 
 
-def etag_of(action: StoredAction) -> str:
-    """Return the tag of this state of an action: it changes with every change of the definition."""
-    content = action.model_dump_json(include=set(StoredAction.model_fields)).encode()
-    digest = hashlib.blake2b(content, digest_size=_DIGEST_BYTES)
-    return f'"{digest.hexdigest()}"'
+def _tag(action: StoredAction) -> str:
+    return tag_of(action, StoredAction)
 
 
 def _tagged(action: ActionDetail, response: Response) -> ActionDetail:
-    response.headers["ETag"] = etag_of(action)
+    response.headers["ETag"] = _tag(action)
     return action
-
-
-def _check_match(if_match: str | None, action: StoredAction | None) -> None:
-    """Raise Refusal unless `If-Match` names the state of the action."""
-    if if_match is None:
-        return
-    if action is None:
-        raise Refusal(Code.PRECONDITION_FAILED, "header If-Match: the action does not exist; omit the header")
-    tags = _tags(if_match)
-    if "*" not in tags and etag_of(action) not in tags:
-        raise Refusal(
-            Code.PRECONDITION_FAILED,
-            f"header If-Match: the action was changed since then, its ETag is {etag_of(action)}; "
-            "read it again, then repeat the change",
-        )
 
 
 def _check_none_match(if_none_match: str | None, action: StoredAction | None) -> None:
@@ -439,9 +392,5 @@ def _check_none_match(if_none_match: str | None, action: StoredAction | None) ->
 def _is_unchanged(if_none_match: str | None, action: StoredAction) -> bool:
     if if_none_match is None:
         return False
-    tags = {tag.removeprefix("W/") for tag in _tags(if_none_match)}
-    return "*" in tags or etag_of(action) in tags
-
-
-def _tags(header: str) -> set[str]:
-    return {tag.strip() for tag in header.split(",")}
+    tags = {tag.removeprefix("W/") for tag in tags_in(if_none_match)}
+    return "*" in tags or _tag(action) in tags

@@ -1,7 +1,7 @@
 """The routes of resources: define, change, pause, delete, and show who uses, holds and waits for them.
 
 A change reads the definition, changes it, checks it as a whole and stores it; one at a time for each
-resource, over all executors, so that no change undoes another.
+resource, over all executors, so that no change undoes another. `If-Match` is checked under the same lock.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Body, Depends, Path, Query
+from fastapi import APIRouter, Body, Depends, Path, Query, Response
 from fastapi.openapi.models import Example
 from pydantic import BaseModel, Field
 
@@ -19,6 +19,13 @@ from turnstile.common.fields import check_resource
 from turnstile.common.requests import read_model
 from turnstile.executor.api.auth import CurrentCaller
 from turnstile.executor.api.bodies import DefinitionFields, JsonRoute
+from turnstile.executor.api.conditions import (
+    TAGGED,
+    ConditionalCaller,
+    CurrentConditionalCaller,
+    check_match,
+    tag_of,
+)
 from turnstile.executor.api.paging import (
     ID_MAX,
     Page,
@@ -94,21 +101,26 @@ class Resources:
             raise _unknown_resource(name)
         return found
 
-    async def put(self, name: str, given: Mapping[str, Any], caller: Caller) -> StoredResource:
+    async def put(self, name: str, given: Mapping[str, Any], caller: ConditionalCaller) -> StoredResource:
         """Store a whole definition: absent fields get their defaults."""
         if given.get("name", name) != name:
             raise Refusal(Code.INVALID_MESSAGE, f"name: differs from the path; omit it, or send {name!r}")
         definition = read_model(ResourceDefinition, {**given, "name": name})
         async with answer_deadline(), self._one_at_a_time(name):
-            return await self._store(definition, caller)
+            if caller.if_match is not None:
+                found = await self._reader.resource(name)
+                check_match(caller.if_match, None if found is None else _tag(found), "resource")
+            return await self._store(definition, caller.who)
 
-    async def change(self, name: str, given: Mapping[str, Any], caller: Caller) -> StoredResource:
+    async def change(self, name: str, given: Mapping[str, Any], caller: ConditionalCaller) -> StoredResource:
         """Change some fields of a definition and keep the others."""
         if given.get("name", name) != name:
             raise Refusal(Code.INVALID_MESSAGE, "name: the name of a resource never changes; omit it")
         async with answer_deadline(), self._one_at_a_time(name):
-            stored = (await self.read(name)).model_dump(include=set(ResourceDefinition.model_fields))
-            return await self._store(read_model(ResourceDefinition, {**stored, **given}), caller)
+            found = await self.read(name)
+            check_match(caller.if_match, _tag(found), "resource")
+            stored = found.model_dump(include=set(ResourceDefinition.model_fields))
+            return await self._store(read_model(ResourceDefinition, {**stored, **given}), caller.who)
 
     async def delete(self, name: str, caller: Caller) -> ResourceDeletion:
         """Delete a resource if nothing uses it; the result shows whether it was deleted."""
@@ -156,10 +168,12 @@ def _add_reading_routes(routes: APIRouter, resources: Resources, reader: Resourc
         return Page(items=items, next_cursor=next_cursor(_CURSOR, last))
 
     @routes.get(
-        "/{name}", summary="Read one resource, and which actions use it", responses=documented(Code.NOT_FOUND)
+        "/{name}",
+        summary="Read one resource, and which actions use it",
+        responses={**TAGGED, **documented(Code.NOT_FOUND)},
     )
-    async def get_resource(name: PossibleName) -> StoredResource:
-        return await resources.read(name)
+    async def get_resource(name: PossibleName, response: Response) -> StoredResource:
+        return _tagged(await resources.read(name), response)
 
     @routes.get(
         "/{name}/changes",
@@ -196,11 +210,14 @@ def _add_queue_route(routes: APIRouter, reader: Reader) -> None:
 
 
 def _add_changing_routes(routes: APIRouter, resources: Resources) -> None:
-    changes = documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE)
+    changes = {**TAGGED, **documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE, Code.PRECONDITION_FAILED)}
+    switches = {**TAGGED, **documented(Code.NOT_FOUND, Code.PRECONDITION_FAILED)}
 
     @routes.put("/{name}", summary="Store a whole definition; it takes effect at once", responses=changes)
-    async def put_resource(name: str, fields: GivenFields, caller: CurrentCaller) -> StoredResource:
-        return await resources.put(name, fields.given, caller)
+    async def put_resource(
+        name: str, fields: GivenFields, caller: CurrentConditionalCaller, response: Response
+    ) -> StoredResource:
+        return _tagged(await resources.put(name, fields.given, caller), response)
 
     @routes.patch(
         "/{name}",
@@ -211,21 +228,25 @@ def _add_changing_routes(routes: APIRouter, resources: Resources) -> None:
         responses={**documented(Code.NOT_FOUND), **changes},
     )
     async def patch_resource(
-        name: PossibleName, fields: GivenFields, caller: CurrentCaller
+        name: PossibleName, fields: GivenFields, caller: CurrentConditionalCaller, response: Response
     ) -> StoredResource:
-        return await resources.change(name, fields.given, caller)
+        return _tagged(await resources.change(name, fields.given, caller), response)
 
     @routes.post(
         "/{name}/pause",
         summary="Start nothing that uses it; what runs continues",
-        responses=documented(Code.NOT_FOUND),
+        responses=switches,
     )
-    async def post_pause(name: PossibleName, caller: CurrentCaller) -> StoredResource:
-        return await resources.change(name, {"paused": True}, caller)
+    async def post_pause(
+        name: PossibleName, caller: CurrentConditionalCaller, response: Response
+    ) -> StoredResource:
+        return _tagged(await resources.change(name, {"paused": True}, caller), response)
 
-    @routes.post("/{name}/resume", summary="Resume it", responses=documented(Code.NOT_FOUND))
-    async def post_resume(name: PossibleName, caller: CurrentCaller) -> StoredResource:
-        return await resources.change(name, {"paused": False}, caller)
+    @routes.post("/{name}/resume", summary="Resume it", responses=switches)
+    async def post_resume(
+        name: PossibleName, caller: CurrentConditionalCaller, response: Response
+    ) -> StoredResource:
+        return _tagged(await resources.change(name, {"paused": False}, caller), response)
 
 
 def _add_deleting_route(routes: APIRouter, resources: Resources) -> None:
@@ -248,6 +269,15 @@ def _add_deleting_route(routes: APIRouter, resources: Resources) -> None:
                 waiting=deletion.waiting,
             )
         )
+
+
+def _tag(resource: StoredResource) -> str:
+    return tag_of(resource, ResourceDefinition)
+
+
+def _tagged(resource: StoredResource, response: Response) -> StoredResource:
+    response.headers["ETag"] = _tag(resource)
+    return resource
 
 
 def _unknown_resource(name: str) -> Refusal:
