@@ -81,7 +81,7 @@ def serve(settings: WorkerSettings, actions: Targets) -> None:
         if listener is None:
             await service.serve(stop)
         else:
-            await serve_with_health(service.serve(stop), service.readiness, listener)
+            await serve_with_health(service.serve(stop), service.readiness, service.degraded, listener)
 
     run_service(run)
 

@@ -26,9 +26,11 @@ _STOP_TIMEOUT_SECONDS: Final = 5.0
 
 Readiness = Callable[[], dict[str, str | None]]
 """Maps each server to None, or to why it cannot be reached."""
+Degraded = Callable[[], dict[str, str]]
+"""Maps what does not work though the servers are reachable to why."""
 
 
-def health_app(readiness: Readiness) -> Starlette:
+def health_app(readiness: Readiness, degraded: Degraded = dict) -> Starlette:
     """Return the three routes."""
 
     async def get_livez(_: Request) -> JSONResponse:
@@ -38,7 +40,10 @@ def health_app(readiness: Readiness) -> Starlette:
         parts = readiness()
         errors = "; ".join(f"{name}: {reason}" for name, reason in parts.items() if reason is not None)
         if not errors:
-            return JSONResponse({"status": "ready", "parts": parts})
+            faults = degraded()
+            return JSONResponse(
+                {"status": "ready", "parts": parts} | ({"degraded": faults} if faults else {})
+            )
         problem = {
             "type": "urn:turnstile:problem:unavailable",
             "title": "Unavailable",
@@ -60,11 +65,11 @@ def health_app(readiness: Readiness) -> Starlette:
 
 
 async def serve_with_health(
-    work: Coroutine[Any, Any, None], readiness: Readiness, listener: socket.socket
+    work: Coroutine[Any, Any, None], readiness: Readiness, degraded: Degraded, listener: socket.socket
 ) -> None:
     """Run `work`, and answer on `listener` until it ends; then close `listener`."""
     config = uvicorn.Config(
-        health_app(readiness),
+        health_app(readiness, degraded),
         log_config=None,
         log_level="warning",
         access_log=False,

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, NoReturn
 
+from turnstile.common.broker.errors import BLOCKED
 from turnstile.common.database import Database, DatabaseTimeouts
 from turnstile.common.domain.outcomes import Failed
 from turnstile.common.lifecycle import done_before
@@ -82,6 +83,11 @@ class WorkerService:
             return actions or {"database": self._database.last_error, "broker": "not connected"}
         database = self._database.last_error or self._session.registration_error
         return {**actions, "database": database, "broker": self._session.broker_error}
+
+    def degraded(self) -> dict[str, str]:
+        """Return what does not work while the servers can be reached, and why."""
+        is_blocked = self._session is not None and self._session.is_publisher_blocked
+        return {"broker": BLOCKED} if is_blocked else {}
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain."""

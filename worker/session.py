@@ -137,6 +137,11 @@ class Session:
             or (None if connected else "not connected")
         )
 
+    @property
+    def is_publisher_blocked(self) -> bool:
+        """Whether the broker accepts no messages: what has finished is published later."""
+        return self._publisher.blocked
+
     async def serve(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, a request to drain, or the loss of the lease."""
         if not await self._begin(stop):

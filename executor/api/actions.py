@@ -1,28 +1,26 @@
 """The routes of actions: define, change, pause, delete, and show their queues and changes.
 
 A change reads the definition, changes it, checks it as a whole and stores it; one at a time for each action,
-over all executors, so that no change undoes another. Requests may be conditional (RFC 9110, section 13):
-`If-Match` and `If-None-Match` are checked under the same lock. Who changed what is stored in the transaction
-of the change.
+over all executors, so that no change undoes another. Conditions of requests are checked under the same lock.
+Who changed what is stored in the transaction of the change.
 """
 
-import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Body, Depends, Header, Path, Query, Response
+from fastapi import APIRouter, Body, Depends, Path, Query, Response
 from fastapi.openapi.models import Example
 from pydantic import BaseModel, Field
 
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.database import Database
-from turnstile.common.domain.errors import Code, Refusal
+from turnstile.common.domain.errors import Code
 from turnstile.common.fields import PRIORITIES, check_ref
 from turnstile.common.schemas import QueueStats
-from turnstile.executor.api.auth import CallerScope, CurrentCaller
+from turnstile.executor.api.auth import CallerScope
 from turnstile.executor.api.bodies import DefinitionFields, JsonRoute, StrictModel
+from turnstile.executor.api.conditions import TAGGED, ConditionalCaller, IfNoneMatch, is_unchanged, tag_of
 from turnstile.executor.api.executions import FilterText
 from turnstile.executor.api.paging import (
     ID_MAX,
@@ -36,7 +34,6 @@ from turnstile.executor.api.paging import (
     next_cursor,
 )
 from turnstile.executor.api.problems import answer, documented, problem
-from turnstile.executor.callers import Caller
 from turnstile.executor.definition_store import DELETED_WITH_MAX, ActionStore, unknown_action
 from turnstile.executor.operations import Operations
 from turnstile.executor.queries.reader import PLACE_ID_MAX, LineStart, Reader
@@ -46,30 +43,6 @@ from turnstile.executor.results import Deletion
 _CURSOR: Final = "actions"
 _QUEUE_CURSOR: Final = "line"
 _CHANGES_CURSOR: Final = "changes"
-_DIGEST_BYTES: Final = 12
-
-IfMatch = Annotated[
-    str | None,
-    Header(
-        description="An `ETag`, unchanged: the change is made only if the action still has it. `*`: only if "
-        "the action exists."
-    ),
-]
-IfNoneMatch = Annotated[
-    str | None,
-    Header(description="An `ETag`, unchanged: 304 without a body while the action has it."),
-]
-_TAGGED: Final[dict[int | str, dict[str, Any]]] = {
-    200: {
-        "headers": {
-            "ETag": {
-                "description": "Identifies this state of the action; for If-Match and If-None-Match.",
-                "schema": {"type": "string"},
-                "example": '"4f1d2c9ab0e83d55c1a7f6e2"',
-            }
-        }
-    }
-}
 RefPath = Annotated[str, Path(description="The action's name.", examples=["reports.render"])]
 
 
@@ -133,35 +106,6 @@ class ActionDeleted(BaseModel):
     cancelled: int = Field(description="Waiting executions that were cancelled with it.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ConditionalCaller:
-    """Who requests a change, and of which state."""
-
-    who: Caller
-    if_match: str | None
-
-    def check(self, if_none_match: str | None = None) -> Callable[[StoredAction | None], None] | None:
-        """Return what raises Refusal if the stored action is not the one that the headers expect.
-
-        None: the headers expect nothing.
-        """
-        if self.if_match is None and if_none_match is None:
-            return None
-
-        def check(stored: StoredAction | None) -> None:
-            _check_match(self.if_match, stored)
-            _check_none_match(if_none_match, stored)
-
-        return check
-
-
-async def _conditional(who: CurrentCaller, if_match: IfMatch = None) -> _ConditionalCaller:
-    return _ConditionalCaller(who=who, if_match=if_match)
-
-
-ConditionalCaller = Annotated[_ConditionalCaller, Depends(_conditional)]
-
-
 def action_routes(database: Database, operations: Operations, reader: Reader) -> APIRouter:
     """Return the routes of actions."""
     routes = APIRouter(prefix="/actions", tags=["actions"], route_class=JsonRoute)
@@ -184,7 +128,7 @@ def _add_reading_routes(routes: APIRouter, actions: ActionStore, reader: Reader)
         "/{ref}",
         summary="Read an action",
         responses={
-            **_TAGGED,
+            **TAGGED,
             304: {"description": "The action still has the `ETag` of `If-None-Match`"},
             **documented(Code.NOT_FOUND),
         },
@@ -194,8 +138,8 @@ def _add_reading_routes(routes: APIRouter, actions: ActionStore, reader: Reader)
     )
     async def get_action(ref: PossibleRef, response: Response, if_none_match: IfNoneMatch = None) -> Any:
         action = await actions.read(ref)
-        if _is_unchanged(if_none_match, action):
-            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"ETag": etag_of(action)})
+        if is_unchanged(if_none_match, _tag(action)):
+            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"ETag": _tag(action)})
         return _tagged(action, response)
 
     @routes.get(
@@ -220,7 +164,7 @@ def _add_changing_routes(routes: APIRouter, actions: ActionStore) -> None:
     @routes.put(
         "/{ref}",
         summary="Replace the definition of an action; a changed limit takes effect at once",
-        responses={**_TAGGED, **changes},
+        responses={**TAGGED, **changes},
     )
     async def put_action(
         ref: RefPath,
@@ -229,33 +173,43 @@ def _add_changing_routes(routes: APIRouter, actions: ActionStore) -> None:
         response: Response,
         if_none_match: IfNoneMatch = None,
     ) -> ActionDetail:
-        stored = await actions.put(ref, fields.given, caller.who, check=caller.check(if_none_match))
+        stored = await actions.put(
+            ref,
+            fields.given,
+            caller.who,
+            check=_check(caller, if_none_match),
+        )
         return _tagged(stored, response)
 
     @routes.patch(
         "/{ref}",
         summary="Change fields of an action; a changed limit takes effect at once",
-        responses={**_TAGGED, **documented(Code.NOT_FOUND), **changes},
+        responses={**TAGGED, **documented(Code.NOT_FOUND), **changes},
     )
     async def patch_action(
         ref: PossibleRef, fields: GivenFields, caller: ConditionalCaller, response: Response
     ) -> ActionDetail:
-        return _tagged(await actions.change(ref, fields.given, caller.who, check=caller.check()), response)
+        return _tagged(
+            await actions.change(ref, fields.given, caller.who, check=_check(caller)),
+            response,
+        )
 
     @routes.post(
         "/{ref}/pause",
         summary="Pause an action: its requests are accepted, and nothing starts",
-        responses={**_TAGGED, **switches},
+        responses={**TAGGED, **switches},
     )
     async def post_pause(ref: PossibleRef, caller: ConditionalCaller, response: Response) -> ActionDetail:
         return _tagged(
-            await actions.change(ref, {"paused": True}, caller.who, check=caller.check()), response
+            await actions.change(ref, {"paused": True}, caller.who, check=_check(caller)),
+            response,
         )
 
-    @routes.post("/{ref}/resume", summary="Resume an action", responses={**_TAGGED, **switches})
+    @routes.post("/{ref}/resume", summary="Resume an action", responses={**TAGGED, **switches})
     async def post_resume(ref: PossibleRef, caller: ConditionalCaller, response: Response) -> ActionDetail:
         return _tagged(
-            await actions.change(ref, {"paused": False}, caller.who, check=caller.check()), response
+            await actions.change(ref, {"paused": False}, caller.who, check=_check(caller)),
+            response,
         )
 
 
@@ -271,7 +225,7 @@ def _add_deleting_route(routes: APIRouter, actions: ActionStore) -> None:
         ref: PossibleRef, query: Annotated[DeletionParameters, Query()], caller: ConditionalCaller
     ) -> Any:
         with_waiting = query.waiting == "cancel"
-        deletion = await actions.delete(ref, caller.who, with_waiting=with_waiting, check=caller.check())
+        deletion = await actions.delete(ref, caller.who, with_waiting=with_waiting, check=_check(caller))
         if deletion.deleted:
             return ActionDeleted(action_ref=ref, cancelled=len(deletion.ended))
         detail = _in_use(ref, deletion, with_waiting=with_waiting)
@@ -332,48 +286,16 @@ def _in_use(ref: str, deletion: Deletion, *, with_waiting: bool) -> str:
     )
 
 
-def etag_of(action: StoredAction) -> str:
-    """Return the tag of this state of an action: it changes with every change of the definition."""
-    content = action.model_dump_json(include=set(StoredAction.model_fields)).encode()
-    digest = hashlib.blake2b(content, digest_size=_DIGEST_BYTES)
-    return f'"{digest.hexdigest()}"'
+def _check(
+    caller: ConditionalCaller, if_none_match: str | None = None
+) -> Callable[[BaseModel | None], None] | None:
+    return caller.check(StoredAction, "action", if_none_match=if_none_match)
+
+
+def _tag(action: StoredAction) -> str:
+    return tag_of(action, StoredAction)
 
 
 def _tagged(action: ActionDetail, response: Response) -> ActionDetail:
-    response.headers["ETag"] = etag_of(action)
+    response.headers["ETag"] = _tag(action)
     return action
-
-
-def _check_match(if_match: str | None, action: StoredAction | None) -> None:
-    """Raise Refusal unless `If-Match` names the state of the action."""
-    if if_match is None:
-        return
-    if action is None:
-        raise Refusal(Code.PRECONDITION_FAILED, "header If-Match: the action does not exist; omit the header")
-    tags = _tags(if_match)
-    if "*" not in tags and etag_of(action) not in tags:
-        raise Refusal(
-            Code.PRECONDITION_FAILED,
-            f"header If-Match: the action was changed since then, its ETag is {etag_of(action)}; "
-            "read it again, then repeat the change",
-        )
-
-
-def _check_none_match(if_none_match: str | None, action: StoredAction | None) -> None:
-    """Raise Refusal if `If-None-Match` names the state of the action; `*`: if it exists."""
-    if action is not None and _is_unchanged(if_none_match, action):
-        raise Refusal(
-            Code.PRECONDITION_FAILED,
-            f"header If-None-Match: the action {action.ref!r} exists; omit the header to replace it",
-        )
-
-
-def _is_unchanged(if_none_match: str | None, action: StoredAction) -> bool:
-    if if_none_match is None:
-        return False
-    tags = {tag.removeprefix("W/") for tag in _tags(if_none_match)}
-    return "*" in tags or etag_of(action) in tags
-
-
-def _tags(header: str) -> set[str]:
-    return {tag.strip() for tag in header.split(",")}

@@ -81,7 +81,7 @@ _SAME: Final = set(DeadLetterDetail.model_fields) - {"id", "body", "body_encodin
 
 
 class DeadLetterPage(Page[DeadLetterDetail]):
-    """A page of dead letters, oldest first."""
+    """A page of dead letters."""
 
     total: int = Field(description="All dead letters, of any code.")
 
@@ -90,6 +90,7 @@ class DeadLetterListing(Paging):
     """Which dead letters to list."""
 
     code: Name | None = Field(default=None, description="Only those with this code.")
+    order: Literal["oldest", "newest"] = Field(default="oldest", description="Which come first.")
 
 
 class DeadLetterSelection(JsonBody):
@@ -180,13 +181,15 @@ def dead_letter_routes(dead_letters: DeadLetters) -> APIRouter:
 def _add_reading_routes(routes: APIRouter, dead_letters: DeadLetters) -> None:
     @routes.get(
         "",
-        summary="List dead letters, oldest first",
+        summary="List dead letters, oldest or newest first",
         description="A dead letter appears once an executor has drained it from the broker.",
         responses=documented(Code.UNKNOWN_FIELD),
     )
     async def get_dead_letters(query: Annotated[DeadLetterListing, Query()]) -> DeadLetterPage:
         after = None if query.cursor is None else _position(query.cursor)
-        page = await dead_letters.page(code=query.code, after=after, limit=query.limit)
+        page = await dead_letters.page(
+            code=query.code, after=after, limit=query.limit, newest_first=query.order == "newest"
+        )
         last = page.letters[-1] if page.rest else None
         return DeadLetterPage(
             items=[_shown(letter) for letter in page.letters],

@@ -32,6 +32,10 @@ class QueuePage(Page[QueueWithHistory]):
     total: int = Field(description="Matching queues, on all pages.")
     truncated: bool = Field(description="There are more queues than are read: these are the busiest.")
     read_at: AwareDatetime
+    degraded: dict[str, str] = Field(
+        description="What does not work at this executor though the servers are reachable, and why.",
+        examples=[{"pool gpu": "queue worker.gpu: inequivalent arg 'x-queue-type'"}],
+    )
 
 
 class QueueListing(Paging):
@@ -70,6 +74,7 @@ def queue_routes(live: Live) -> APIRouter:
             total=len(queues),
             truncated=state.truncated,
             read_at=state.read_at,
+            degraded=dict(live.degraded()),
         )
 
     return routes

@@ -1,8 +1,9 @@
 """The routes of resources: define, change, pause, delete, and show who uses, holds and waits for them."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Body, Depends, Path, Query
+from fastapi import APIRouter, Body, Depends, Path, Query, Response
 from fastapi.openapi.models import Example
 from pydantic import BaseModel, Field
 
@@ -11,6 +12,7 @@ from turnstile.common.domain.errors import Code
 from turnstile.common.fields import check_resource
 from turnstile.executor.api.auth import CurrentCaller
 from turnstile.executor.api.bodies import DefinitionFields, JsonRoute
+from turnstile.executor.api.conditions import TAGGED, ConditionalCaller, tag_of
 from turnstile.executor.api.paging import (
     ID_MAX,
     Page,
@@ -91,10 +93,12 @@ def _add_reading_routes(routes: APIRouter, resources: ResourceStore, reader: Res
         return Page(items=items, next_cursor=next_cursor(_CURSOR, last))
 
     @routes.get(
-        "/{name}", summary="Read a resource, and which actions use it", responses=documented(Code.NOT_FOUND)
+        "/{name}",
+        summary="Read a resource, and which actions use it",
+        responses={**TAGGED, **documented(Code.NOT_FOUND)},
     )
-    async def get_resource(name: PossibleName) -> StoredResource:
-        return await resources.read(name)
+    async def get_resource(name: PossibleName, response: Response) -> StoredResource:
+        return _tagged(await resources.read(name), response)
 
     @routes.get(
         "/{name}/changes",
@@ -132,13 +136,23 @@ def _add_queue_route(routes: APIRouter, reader: Reader) -> None:
 
 
 def _add_changing_routes(routes: APIRouter, resources: ResourceStore) -> None:
-    changes = documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE)
+    changes = {**TAGGED, **documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE, Code.PRECONDITION_FAILED)}
+    switches = {**TAGGED, **documented(Code.NOT_FOUND, Code.PRECONDITION_FAILED)}
+
+    async def changed(
+        name: str, given: Mapping[str, Any], caller: ConditionalCaller, response: Response
+    ) -> StoredResource:
+        check = caller.check(ResourceDefinition, "resource")
+        return _tagged(await resources.change(name, given, caller.who, check=check), response)
 
     @routes.put(
         "/{name}", summary="Replace the definition of a resource; it takes effect at once", responses=changes
     )
-    async def put_resource(name: str, fields: GivenFields, caller: CurrentCaller) -> StoredResource:
-        return await resources.put(name, fields.given, caller)
+    async def put_resource(
+        name: str, fields: GivenFields, caller: ConditionalCaller, response: Response
+    ) -> StoredResource:
+        check = caller.check(ResourceDefinition, "resource")
+        return _tagged(await resources.put(name, fields.given, caller.who, check=check), response)
 
     @routes.patch(
         "/{name}",
@@ -149,21 +163,23 @@ def _add_changing_routes(routes: APIRouter, resources: ResourceStore) -> None:
         responses={**documented(Code.NOT_FOUND), **changes},
     )
     async def patch_resource(
-        name: PossibleName, fields: GivenFields, caller: CurrentCaller
+        name: PossibleName, fields: GivenFields, caller: ConditionalCaller, response: Response
     ) -> StoredResource:
-        return await resources.change(name, fields.given, caller)
+        return await changed(name, fields.given, caller, response)
 
     @routes.post(
         "/{name}/pause",
         summary="Pause a resource: nothing that uses it starts; what runs continues",
-        responses=documented(Code.NOT_FOUND),
+        responses=switches,
     )
-    async def post_pause(name: PossibleName, caller: CurrentCaller) -> StoredResource:
-        return await resources.change(name, {"paused": True}, caller)
+    async def post_pause(name: PossibleName, caller: ConditionalCaller, response: Response) -> StoredResource:
+        return await changed(name, {"paused": True}, caller, response)
 
-    @routes.post("/{name}/resume", summary="Resume a resource", responses=documented(Code.NOT_FOUND))
-    async def post_resume(name: PossibleName, caller: CurrentCaller) -> StoredResource:
-        return await resources.change(name, {"paused": False}, caller)
+    @routes.post("/{name}/resume", summary="Resume a resource", responses=switches)
+    async def post_resume(
+        name: PossibleName, caller: ConditionalCaller, response: Response
+    ) -> StoredResource:
+        return await changed(name, {"paused": False}, caller, response)
 
 
 def _add_deleting_route(routes: APIRouter, resources: ResourceStore) -> None:
@@ -186,6 +202,11 @@ def _add_deleting_route(routes: APIRouter, resources: ResourceStore) -> None:
                 waiting=deletion.waiting,
             )
         )
+
+
+def _tagged(resource: StoredResource, response: Response) -> StoredResource:
+    response.headers["ETag"] = tag_of(resource, ResourceDefinition)
+    return resource
 
 
 def _in_use(name: str, deletion: ResourceDeletion) -> str:

@@ -121,6 +121,11 @@ class Api:
         timeout = _TIMEOUT if timeout_seconds is None else httpx.Timeout(timeout_seconds)
         return self._request("GET", path, params=given, timeout=timeout)
 
+    def get_tagged(self, path: str, *, timeout_seconds: float) -> tuple[Json, str | None]:
+        """Send GET; return the response and its ETag."""
+        response = self._sent("GET", path, timeout=httpx.Timeout(timeout_seconds))
+        return self._read(response), response.headers.get("etag")
+
     def post(self, path: str, body: bytes = b"{}", *, key: str | None = None) -> Json:
         """Send POST; `body` is JSON, `key` an idempotency key."""
         keyed = {} if key is None else {b"Idempotency-Key": key.encode(errors="surrogateescape")}
@@ -130,9 +135,10 @@ class Api:
         """Send PUT; `body` is JSON."""
         return self._request("PUT", path, content=body, headers=_JSON)
 
-    def patch(self, path: str, body: bytes) -> Json:
-        """Send PATCH; `body` is JSON."""
-        return self._request("PATCH", path, content=body, headers=_JSON)
+    def patch(self, path: str, body: bytes, *, if_match: str | None = None) -> Json:
+        """Send PATCH; `body` is JSON. With `if_match` it is refused unless this is still the ETag."""
+        condition = {} if if_match is None else {b"If-Match": if_match.encode()}
+        return self._request("PATCH", path, content=body, headers={**_JSON, **condition})
 
     def delete(self, path: str, query: Mapping[str, str]) -> Json:
         """Send DELETE."""
@@ -143,8 +149,11 @@ class Api:
         self._http.close()
 
     def _request(self, method: str, path: str, **request: Any) -> Json:
+        return self._read(self._sent(method, path, **request))
+
+    def _sent(self, method: str, path: str, **request: Any) -> httpx.Response:
         try:
-            response = self._http.request(method, path, **request)
+            return self._http.request(method, path, **request)
         except UnicodeEncodeError:
             raise CommandFailed("the arguments are not valid UTF-8", exit_code=EXIT_USAGE) from None
         except UnicodeError:
@@ -158,7 +167,6 @@ class Api:
                 f"{self._url}: the API cannot be reached: {reason}; start it with 'executor serve', "
                 "or set its URL: TURNSTILE_API_URL=http://host:port"
             ) from None
-        return self._read(response)
 
     def _read(self, response: httpx.Response) -> Json:
         try:

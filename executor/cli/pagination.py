@@ -100,17 +100,22 @@ def change_matching(
 
 
 def repeat_until_done(api: Api, path: str, selection: Mapping[str, Any], *, batch_max: int) -> dict[str, Any]:
-    """POST `selection` until everything that it matched at first is handled; later matches are left alone."""
+    """POST `selection` until everything that it matched at first is handled; later matches are left alone.
+
+    What is refused stays at the head of the list, so each call selects it again.
+    """
     page = api.post(path, encode(selection))
-    done, at_first = page["done"], page["done"] + page["left"]
-    while page["left"] and page["done"] and done < at_first:
+    done, refused = page["done"], {each["id"]: each for each in page["refused"]}
+    at_first = done + len(refused) + page["left"]
+    while page["left"] and page["done"] and done + len(refused) < at_first:
         page = api.post(path, encode({**selection, "limit": min(at_first - done, batch_max)}))
         done += page["done"]
+        refused |= {each["id"]: each for each in page["refused"]}
     return {
         "done": done,
-        "refused": page["refused"],
+        "refused": list(refused.values()),
         "missing": page["missing"],
-        "left": max(at_first - done, 0),
+        "left": max(at_first - done - len(refused), 0),
     }
 
 

@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from turnstile.common.domain.errors import Code
 from turnstile.executor.cli.arguments import duration, encode, is_interactive
 from turnstile.executor.cli.client import Api, ApiRefused, ApiUnreachable, Json, with_api
 from turnstile.executor.cli.output import JsonOption, console_for_pipes, print_json
@@ -64,8 +65,9 @@ def top(
     FAILED counts the executions of the action that ended as failed, timeout or abandoned in the last 10
     minutes, and their share of all that ended; the last line shows the error of the latest one.
 
-    Keys: up, down, j, k select a queue; p pauses its action, r resumes it, + and - change its limit; s
-    changes the order; q quits. Without a terminal, and with --once or --json, it prints once and exits.
+    Keys: up, down, j, k select a queue; p pauses its action after a question, r resumes it, + and - change
+    its limit; s changes the order; q quits. Without a terminal, and with --once or --json, it prints once
+    and exits.
     """
     console = Console(highlight=False)
     view = View(sort=sort)
@@ -87,7 +89,7 @@ def _run(api: Api, console: Console, view: View, search: str | None, *, interval
             for key in keys:
                 view, change = after_key(view, key)
                 if change is not None:
-                    view = _apply(api, view, change)
+                    view = apply_change(api, view, change)
             if not keys or view.sort != before.sort or view.message != before.message:
                 view = _refreshed_or_stale(api, view, search)
                 refresh_at = time.monotonic() + interval_seconds
@@ -97,7 +99,8 @@ def _refreshed_or_stale(api: Api, view: View, search: str | None) -> View:
     try:
         return _refreshed(api, view, search)
     except (ApiUnreachable, ApiRefused) as error:
-        return replace(view, message=f"{_STALE}{error.message}")
+        # A question that is no longer shown must not be confirmed.
+        return replace(view, asked=None, message=f"{_STALE}{error.message}")
 
 
 def _refreshed(
@@ -108,6 +111,7 @@ def _refreshed(
         view,
         queues=found["queues"],
         queues_total=found["queues_total"],
+        degraded=found["degraded"],
         workers=found["workers"],
         read_at=found["read_at"],
         message="" if view.message.startswith(_STALE) else view.message,
@@ -123,14 +127,19 @@ def _read(api: Api, view: View, search: str | None, *, timeout_seconds: float | 
         "read_at": queues["read_at"],
         "queues": queues["items"],
         "queues_total": queues["total"],
+        # An executor of the previous version sends none.
+        "degraded": queues.get("degraded", {}),
         "workers": workers["items"],
     }
 
 
-def _apply(api: Api, view: View, change: Change) -> View:
+def apply_change(api: Api, view: View, change: Change) -> View:
+    """Request a change; return the view with its result."""
     try:
         action = _requested(api, change)
     except (ApiRefused, ApiUnreachable) as error:
+        if isinstance(error, ApiRefused) and error.code == Code.PRECONDITION_FAILED:
+            return replace(view, message=f"{change.ref}: changed by someone else meanwhile; press it again")
         return replace(view, message=error.message)
     limit = action["max_concurrent"]
     state = f"{'no limit' if limit is None else f'limit {limit}'}, {'' if action['paused'] else 'not '}paused"
@@ -140,11 +149,11 @@ def _apply(api: Api, view: View, change: Change) -> View:
 def _requested(api: Api, change: Change) -> Json:
     if change.verb != "limit":
         return api.post(f"/actions/{change.ref}/{change.verb}")
-    action = api.get(f"/actions/{change.ref}", timeout_seconds=_TIMEOUT_SECONDS)
+    action, etag = api.get_tagged(f"/actions/{change.ref}", timeout_seconds=_TIMEOUT_SECONDS)
     limit = stepped(action["max_concurrent"], change.step)
     if limit is None:
         return action
-    return api.patch(f"/actions/{change.ref}", encode({"max_concurrent": limit}))
+    return api.patch(f"/actions/{change.ref}", encode({"max_concurrent": limit}), if_match=etag)
 
 
 class Keyboard:

@@ -3,8 +3,8 @@
 Pure: a view and a key in, a view and possibly a change of an action out; `draw` turns a view into text.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
@@ -39,6 +39,7 @@ _HEIGHT_WITH_WORKERS: Final = 14
 _FRAME_LINES: Final = 7
 """Lines around the rows of queues."""
 _FAILURES_MAX: Final = 10
+_DEGRADED_MAX: Final = 2
 _KEYS: Final = "↑ ↓ j k select   p pause   r resume   + - limit   s sort   q quit"
 _STATE_STYLES: Final = {"live": "green", "draining": "yellow", "overdue": "red"}
 
@@ -72,11 +73,15 @@ class View:
     queues: Sequence[Json] = ()
     queues_total: int = 0
     workers: Sequence[Json] = ()
+    degraded: Mapping[str, str] = field(default_factory=dict)
+    """What does not work though the servers are reachable, and why."""
     read_at: str | None = None
     sort: Sort = Sort.WAITING
     selected: QueueName | None = None
     message: str = ""
     """The result of the last key, or why the screen is not refreshed."""
+    asked: Change | None = None
+    """A change that the next key confirms or drops."""
     is_closed: bool = False
 
     @property
@@ -98,6 +103,8 @@ def name_of(queue: Json) -> QueueName:
 
 def after_key(view: View, key: str) -> tuple[View, Change | None]:
     """Return the view after a key, and the change that the key requests."""
+    if view.asked is not None:
+        return replace(view, asked=None, message=""), view.asked if key in ("y", "Y") else None
     if key in ("q", "Q", "escape"):
         return replace(view, is_closed=True), None
     if key == "s":
@@ -131,7 +138,8 @@ def _change(view: View, chosen: Json, key: str) -> tuple[View, Change | None]:
     view = replace(view, selected=name_of(chosen))
     match key:
         case "p":
-            return view, Change(ref=ref, verb="pause")
+            question = f"Pause {ref}? Nothing of it starts until it is resumed.   y yes   any other key no"
+            return replace(view, asked=Change(ref=ref, verb="pause"), message=question), None
         case "r":
             return view, Change(ref=ref, verb="resume")
         case "+" | "=":
@@ -145,7 +153,11 @@ def _change(view: View, chosen: Json, key: str) -> tuple[View, Change | None]:
 def draw(view: View, *, height: int | None) -> RenderableType:
     """Return the screen; without a height all rows, for a pipe."""
     lines_left = len(view.queues) + len(view.workers) + _FRAME_LINES if height is None else height
-    lines_left -= _FRAME_LINES
+    degraded = [
+        Text(f"Does not work: {plain(part)}: {plain(reason)}", style="bold red", no_wrap=height is not None)
+        for part, reason in list(view.degraded.items())[:_DEGRADED_MAX]
+    ]
+    lines_left -= _FRAME_LINES + len(degraded)
     workers = view.workers
     below: list[RenderableType] = []
     if height is None or height >= _HEIGHT_WITH_WORKERS:
@@ -156,7 +168,14 @@ def draw(view: View, *, height: int | None) -> RenderableType:
     start = min(max(view.row - queues_max // 2, 0), max(len(view.queues) - queues_max, 0))
     shown = view.queues[start : start + queues_max]
     table = _queues(view, shown, interactive=height is not None)
-    parts: list[RenderableType] = [_head(view), Text(), table, *_more(view.queues_total - len(shown)), *below]
+    parts: list[RenderableType] = [
+        _head(view),
+        *degraded,
+        Text(),
+        table,
+        *_more(view.queues_total - len(shown)),
+        *below,
+    ]
     if height is None:
         parts += _last_failures(view)
     else:

@@ -114,7 +114,9 @@ def queue_summary(state: DashboardState, queue: Queue) -> QueueSummary:
     )
 
 
-def overview(state: DashboardState, trouble: Mapping[str, str | None]) -> dict[str, object]:
+def overview(
+    state: DashboardState, trouble: Mapping[str, str | None], degraded: Mapping[str, str]
+) -> dict[str, object]:
     """Return the totals over all queues; it does not change while nothing happens."""
     sums, rates = state.total()
     workers = state.workers
@@ -140,6 +142,7 @@ def overview(state: DashboardState, trouble: Mapping[str, str | None]) -> dict[s
             "places": workers.capacity,
         },
         "trouble": {part: reason for part, reason in trouble.items() if reason is not None},
+        "degraded": dict(degraded),
     }
 
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -121,6 +121,10 @@ class Live:
     def is_polling(self) -> bool:
         """Whether there are clients, or were recently."""
         return self._task is not None and not self._task.done()
+
+    def degraded(self) -> Mapping[str, str]:
+        """Name what does not work though the servers are reachable, and why."""
+        return self._health.degraded()
 
     async def state(self) -> DashboardState:
         """Return the state, at most one interval old; raises Unavailable if it cannot be read."""
@@ -255,7 +259,7 @@ class Live:
 
     def _changed_overview(self) -> dict[str, object] | None:
         """Return the overview if it differs from the last one that was sent."""
-        overview = events.overview(self._state, self._health.readiness())
+        overview = events.overview(self._state, self._health.readiness(), self._health.degraded())
         if overview == self._overview:
             return None
         self._overview = overview

@@ -45,7 +45,7 @@ _BEGIN_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Position of a dead letter in the list, which is ordered by time, the oldest first."""
+    """Position of a dead letter in the list, which is ordered by time."""
 
     died_at: datetime
     id: int
@@ -63,7 +63,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A page of dead letters, the oldest first."""
+    """A page of dead letters, in the order that was requested."""
 
     letters: list[StoredDeadLetter]
     rest: bool
@@ -117,10 +117,12 @@ class DeadLetters:
         self._protocol = ExecutorProtocol(database)
         self._publisher = publisher
 
-    async def page(self, *, code: str | None, after: Position | None, limit: int) -> Page:
+    async def page(
+        self, *, code: str | None, after: Position | None, limit: int, newest_first: bool = False
+    ) -> Page:
         """Return the dead letters behind a position. Raises Unavailable, like the other methods."""
         rows = await self._database.fetch(
-            query("dead_letters"),
+            query("dead_letters_newest" if newest_first else "dead_letters"),
             code,
             None if after is None else after.died_at,
             None if after is None else after.id,

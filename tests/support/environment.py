@@ -16,6 +16,8 @@ from tests.support.listener import Listener, Received, listening
 from tests.support.processes import CERTIFICATES, Service, System, running
 from tests.support.traffic import until
 from turnstile.common.broker.topology import EXECUTION_COMPLETED, EXECUTION_STATUS_CHANGED
+from turnstile.executor.api_tokens import digest_of
+from turnstile.executor.stored_tokens import new_token
 
 ACTIONS = "tests.e2e.actions"
 POOL_QUEUE = "worker.default"
@@ -65,6 +67,19 @@ class Environment:
         await self.history.until(
             "SELECT count(*) = 0 FROM turnstile.current_pool WHERE name = $1 AND capacity < $2", pool, places
         )
+
+    async def create_token(self, **fields: Any) -> str:
+        """Create a token in the database, where that of the settings may not."""
+        token = new_token()
+        await self.history.value(
+            "SELECT turnstile.create_token($1, $2, $3, $4, $5, NULL)",
+            fields["name"],
+            fields["role"],
+            fields.get("scope"),
+            digest_of(token),
+            fields.get("seconds"),
+        )
+        return token
 
     async def put(self, ref: str, **fields: Any) -> None:
         """Define an action."""

@@ -112,14 +112,15 @@ class Served:
 
 
 class FixedHealth:
-    def __init__(self, *, database: str | None = None) -> None:
+    def __init__(self, *, database: str | None = None, degraded: dict[str, str] | None = None) -> None:
         self.parts: dict[str, str | None] = {"database": database, "broker": None}
+        self.faults = degraded or {}
 
     def readiness(self) -> dict[str, str | None]:
         return self.parts
 
     def degraded(self) -> dict[str, str]:
-        return {}
+        return self.faults
 
 
 async def _all_granted(queue_manager: QueueManager, grants: Grants) -> list[Grant]:

@@ -1,6 +1,6 @@
 // The page: selects the screen, shows the totals above it and the state of the event stream.
 
-import { attribute, el, keepingFocus, say, text } from "./dom.js";
+import { attribute, el, keepingFocus, say, setChildren, text } from "./dom.js";
 import { count, percent, perSecond } from "./format.js";
 import { showIdentity } from "./identity.js";
 import { Live } from "./live.js";
@@ -13,6 +13,8 @@ import { show as workers } from "./workers.js";
 import { show as worker } from "./worker.js";
 import { show as webhooks } from "./webhooks.js";
 import { show as deadLetters } from "./dead_letters.js";
+import { show as auditLog } from "./audit_log.js";
+import { show as tokens } from "./tokens.js";
 
 const SCREENS = [
   [/^\/queues$/, queues, "Queues", "#/queues"],
@@ -25,6 +27,8 @@ const SCREENS = [
   [/^\/workers\/(?<worker>.+)$/, worker, "Worker", "#/workers"],
   [/^\/webhooks$/, webhooks, "Webhooks", "#/webhooks"],
   [/^\/dead-letters$/, deadLetters, "Dead letters", "#/dead-letters"],
+  [/^\/audit-log$/, auditLog, "Audit log", "#/audit-log"],
+  [/^\/tokens$/, tokens, "Tokens", "#/tokens"],
 ];
 const STATES = { live: "Live", lost: "Connection lost; reconnecting", paused: "Paused", refused: "Updated every 5 s" };
 
@@ -105,7 +109,7 @@ function workersIn({ live: alive, draining, overdue, places }) {
 /** Badges in the navigation; absent at zero. */
 const ALERTS = [
   ["#/dead-letters", "#/dead-letters", (all) => all.dead_letters, (shown) => `${shown} dead letter${shown === "1" ? "" : "s"}`],
-  ["#/workers", "#/workers?gone=1", (all) => all.workers.lost, (shown) => `${shown} worker${shown === "1" ? "" : "s"} lost in the last 24 hours`],
+  ["#/workers", "#/workers?state=lost", (all) => all.workers.lost, (shown) => `${shown} worker${shown === "1" ? "" : "s"} lost in the last 24 hours`],
 ];
 const COUNTED_MAX = 1000;
 
@@ -130,9 +134,14 @@ function showTotals() {
   const trouble = document.getElementById("trouble");
   live.on("overview", (all) => {
     TOTALS.forEach(([, valueOf], index) => text(values[index][1], valueOf(all)));
-    const parts = Object.entries(all.trouble);
+    const parts = [
+      ...Object.entries(all.trouble).map(([part, reason]) => `Cannot reach the ${part}: ${reason}`),
+      ...Object.entries(all.degraded ?? {}).map(([part, reason]) => `Does not work: ${part}: ${reason}`),
+    ];
     trouble.hidden = parts.length === 0;
-    text(trouble, parts.map(([part, reason]) => `Cannot reach the ${part}: ${reason}`).join(" "));
+    if (trouble.dataset.of === String(parts)) return;
+    trouble.dataset.of = parts;
+    setChildren(trouble, ...parts.map((words) => el("p", {}, words)));
   });
 }
 

@@ -1,38 +1,100 @@
-// What operators did to a subject; shown beside it.
+// What operators did: the screen of the whole audit log, and the section beside each subject.
 
-import { el, text } from "./dom.js";
-import { ask, Problem } from "./api.js";
-import { errorLine, instant, table } from "./parts.js";
+import { el } from "./dom.js";
+import { localTime } from "./format.js";
+import { ask } from "./api.js";
+import { errorLine, instant, listPages, loader, pager, table, workerLink } from "./parts.js";
+import { executionLink } from "./queue.js";
+import { queueLink } from "./queues.js";
+
+const PAGE = 50;
+const KINDS = ["action", "resource", "execution", "executions", "worker", "dead_letter", "webhook", "token"];
+const VERBS = [
+  "created", "changed", "limit_changed", "paused", "resumed", "deleted", "cancelled", "retried", "drained", "replayed",
+  "purged", "revoked",
+];
+const FIELDS = [
+  ["subject_kind", "Kind", KINDS], ["subject", "Subject", "text", "reports.render"], ["action_ref", "Action", "text", "reports.render"],
+  ["verb", "Change", VERBS], ["user", "By", "text", "alice"],
+  ["recorded_after", "After", "datetime-local"], ["recorded_before", "Before", "datetime-local"],
+];
 
 const none = (words) => el("span", { class: "none" }, words);
 const COLUMNS = [
   ["Changed", "row", (each) => instant(each.recorded_at)],
   ["By", "", (each) => each.user ?? none("unknown")],
   ["From", "", (each) => [each.channel, each.address].filter(Boolean).join(", ") || none("unknown")],
-  ["Change", "", (each) => each.verb],
+  ["Change", "", (each) => wordsOf(each.verb)],
   ["Before", "", (each) => (isNew(each) ? none("–") : fieldsOf(each.before))],
   // Of what is new, the fields that say something.
   ["After", "", (each) => fieldsOf(isNew(each) ? withoutNulls(each.after) : each.after)],
 ];
-const SUBJECT = ["Subject", "", (each) => each.subject];
+const SUBJECT = ["Subject", "", subjectOf];
+const WITH_SUBJECT = [...COLUMNS.slice(0, 4), SUBJECT, ...COLUMNS.slice(4)];
+
+/** The screen of the whole log. */
+export function show(main, { parameters }, { live, signal }) {
+  const wrong = errorLine();
+  const form = el("form", { class: "filters" }, el("div", { class: "fields" },
+    FIELDS.map((field) => fieldOf(field, parameters.get(field[0]) ?? ""))));
+  const search = () => Object.fromEntries(FIELDS.map(([name, , kind]) => {
+    const value = form.elements[name].value.trim();
+    return [name, kind === "datetime-local" && value ? new Date(value).toISOString() : value];
+  }));
+  const pages = listPages({ parameters, path: "audit-log", search, reload: () => loading.now() });
+  const shown = table("Changes, newest first", WITH_SUBJECT, { empty: "No changes recorded for this search." });
+  const loading = loader(async (mine) => {
+    const page = await ask("GET", "/audit-log", { query: { ...search(), limit: PAGE, cursor: pages.cursor() }, signal: mine });
+    shown.update(page.items);
+    pages.update(page.next_cursor);
+  }, { every: 5000, signal, wrong });
+  form.addEventListener("change", pages.changed);
+  form.addEventListener("submit", (event) => event.preventDefault());
+  live.on("overview", () => pages.isFirst() && loading.soon(), signal);
+  live.on("opening", loading.soon, signal);
+  main.append(el("div", { class: "head" }, el("h1", {}, "Audit log")), form, wrong,
+    el("div", { class: "changes" }, shown.node), pages.node);
+  loading.now();
+}
 
 /** A section that loads when it is opened. `query` selects rows of the audit log. */
 export function auditLogOf(query, signal) {
-  const columns = query.subject ? COLUMNS : [...COLUMNS.slice(0, 4), SUBJECT, ...COLUMNS.slice(4)];
-  const shown = table("Changes, newest first", columns, { empty: "No changes recorded." });
+  const shown = table("Changes, newest first", query.subject ? COLUMNS : WITH_SUBJECT, { empty: "No changes recorded." });
   const wrong = errorLine();
-  const node = el("details", { class: "changes" }, el("summary", {}, "Changes"), wrong, shown.node);
-  node.addEventListener("toggle", async () => {
-    if (!node.open) return;
-    try {
-      const page = await ask("GET", "/audit-log", { query: { ...query, limit: 100 }, signal });
-      shown.update(page.items);
-    } catch (error) {
-      if (error instanceof Problem) text(wrong, error.message);
-      else if (!signal.aborted) throw error;
-    }
+  let cursor = null;
+  const pages = pager((next) => {
+    cursor = next;
+    loading.now();
   });
+  const loading = loader(async (mine) => {
+    const page = await ask("GET", "/audit-log", { query: { ...query, limit: PAGE, cursor }, signal: mine });
+    shown.update(page.items);
+    pages.update(page.next_cursor);
+  }, { every: 5000, signal, wrong });
+  const node = el("details", { class: "changes" }, el("summary", {}, "Changes"), wrong, shown.node, pages.node);
+  node.addEventListener("toggle", () => node.open && loading.now());
   return node;
+}
+
+function fieldOf([name, label, kind, example], given) {
+  const id = `audit-${name}`;
+  const control = Array.isArray(kind)
+    ? el("select", { id, name }, el("option", { value: "" }, "Any"),
+      kind.map((value) => el("option", { value, selected: value === given }, wordsOf(value))))
+    : el("input", { id, name, type: kind, placeholder: example, autocomplete: "off", ...(kind === "text" ? { value: given } : { step: 1, value: localTime(given) }) });
+  return el("div", { class: "field" }, el("label", { for: id }, label), control);
+}
+
+function wordsOf(name) {
+  return name.replace("_", " ");
+}
+
+/** What was changed, with a link to its screen if it has one. */
+function subjectOf({ subject_kind: kind, subject, action_ref: ref }) {
+  const link = { action: () => queueLink({ action_ref: subject }), resource: () => `#/resources/${encodeURIComponent(subject)}`, worker: () => workerLink(subject) }[kind];
+  const name = kind === "execution" || kind === "webhook" ? executionLink(subject) : link ? el("a", { href: link() }, subject) : subject;
+  const action = ref !== null && kind !== "action" ? el("a", { href: queueLink({ action_ref: ref }) }, ref) : null;
+  return el("div", {}, `${wordsOf(kind)} `, name, action && [" of ", action]);
 }
 
 function isNew({ before }) {

@@ -1,8 +1,14 @@
 // The changes that an operator can make; each has a confirmation dialog.
 
-import { el } from "./dom.js";
+import { el, say } from "./dom.js";
+import { count } from "./format.js";
 import { ask, exchange, Problem } from "./api.js";
 import { confirm, field } from "./dialog.js";
+
+/** The most that the API handles in one call. */
+const WEBHOOKS_MAX = 1000;
+const DEAD_LETTERS_MAX = 10000;
+const REASONS_SHOWN = 3;
 
 export function actionPath(ref) {
   return `/actions/${encodeURIComponent(ref)}`;
@@ -25,22 +31,102 @@ export function changePause({ action_ref: ref, paused }) {
 
 /** Change the limit of an action; rejected if the action has been changed meanwhile. */
 export function changeLimit({ action_ref: ref, max_concurrent: limit, active_count: held }) {
-  const before = exchange("GET", actionPath(ref)).catch((error) => error);
-  const input = el("input", {
-    type: "number", name: "limit", min: 0, max: 2147483647, step: 1, value: limit, inputmode: "numeric",
+  return changeNumber(actionPath(ref), "max_concurrent", {
+    title: `Limit of ${ref}`, verb: "Change limit", value: limit, label: "Maximum concurrency",
+    words: `Current limit: ${limit ?? "none"}. Slots in use: ${held}. A change takes effect immediately; running executions continue.`,
+    hint: "Per queue. Empty: no limit. 0: nothing starts.",
   });
+}
+
+/** Ask for a number, or nothing for null, and store it as `name` of the definition that was read when the dialog opened. */
+function changeNumber(path, name, { title, verb, words, label, hint, value }) {
+  const before = exchange("GET", path).catch((error) => error);
+  const input = el("input", { type: "number", name: "limit", min: 0, max: 2147483647, step: 1, value, inputmode: "numeric" });
   return confirm({
-    title: `Limit of ${ref}`, verb: "Change limit",
-    words: [`Current limit: ${limit === null ? "none" : limit}. Slots in use: ${held}. A change takes effect immediately; running executions continue.`],
-    fields: [field("Maximum concurrency", input, "Per queue. Empty: no limit. 0: nothing starts.")],
+    title, verb, words,
+    fields: [field(label, input, hint)],
     act: async () => {
       const read = await before;
       if (read instanceof Error) throw read;
-      await ask("PATCH", actionPath(ref), {
-        body: { max_concurrent: input.value.trim() === "" ? null : Number(input.value) },
+      await ask("PATCH", path, {
+        body: { [name]: input.value.trim() === "" ? null : Number(input.value) },
         headers: read.etag ? { "If-Match": read.etag } : {},
       });
     },
+  });
+}
+
+/** Pause a resource, or resume it if it is paused. */
+export function changeResourcePause({ name, paused }) {
+  const path = `/resources/${encodeURIComponent(name)}`;
+  return confirm(paused
+    ? {
+      title: `Resume ${name}?`, verb: "Resume",
+      words: "Waiting executions of the actions that use it start in order, within the capacity.",
+      act: () => ask("POST", `${path}/resume`),
+    }
+    : {
+      title: `Pause ${name}?`, verb: "Pause",
+      words: "Nothing that uses this resource starts until it is resumed. Running executions continue and keep their units.",
+      act: () => ask("POST", `${path}/pause`),
+    });
+}
+
+/** Change the capacity of a resource; rejected if the resource has been changed meanwhile. */
+export function changeCapacity({ name, capacity, held }) {
+  return changeNumber(`/resources/${encodeURIComponent(name)}`, "capacity", {
+    title: `Capacity of ${name}`, verb: "Change capacity", value: capacity, label: "Capacity",
+    words: `Current capacity: ${capacity ?? "no limit"}. Units in use: ${held}. A change takes effect immediately; running executions keep their units.`,
+    hint: "Units. Empty: no limit. 0: nothing that uses it starts.",
+  });
+}
+
+/** Give a concurrency key its own limit and weight; `own` are its present settings, null if it has none. */
+export function changeKey(ref, key, own) {
+  const limits = [["action", "As the action"], ["none", "No limit"], ["own", "Its own"]];
+  const kind = el("select", { name: "kind" }, limits.map(([value, words]) => el("option", { value, selected: value === limitKind(own) }, words)));
+  const limit = el("input", { type: "number", name: "limit", min: 0, max: 2147483647, step: 1, value: own?.has_limit ? own.max_concurrent : null, inputmode: "numeric" });
+  const weight = el("input", { type: "number", name: "weight", min: 1, max: 16, step: 1, value: own?.weight ?? 1, inputmode: "numeric", required: true });
+  const enable = () => { limit.disabled = kind.value !== "own"; limit.required = kind.value === "own"; };
+  kind.addEventListener("change", enable);
+  enable();
+  const path = `${actionPath(ref)}/keys/${encodeURIComponent(key)}`;
+  return confirm({
+    title: `Settings of key ${key}`, verb: "Save",
+    words: `They apply to this key of ${ref} in place of those of the action, and take effect immediately.`,
+    fields: [
+      field("Limit", kind, "How many executions of this key may run at once."),
+      field("Maximum concurrency of this key", limit, "0: nothing of this key starts."),
+      field("Weight", weight, "Its share of the total of the action, if the action has the order fair."),
+    ],
+    act: () => {
+      const settings = { weight: Number(weight.value) };
+      if (kind.value !== "action") settings.max_concurrent = kind.value === "none" ? null : Number(limit.value);
+      return ask("PUT", path, { body: settings });
+    },
+  });
+}
+
+function limitKind(own) {
+  if (!own?.has_limit) return "action";
+  return own.max_concurrent === null ? "none" : "own";
+}
+
+/** Delete the settings of a concurrency key. */
+export function deleteKey(ref, key) {
+  return confirm({
+    title: `Delete the settings of key ${key}?`, verb: "Delete settings", dangerous: true,
+    words: `The key has the limit of ${ref} again, and the weight 1.`,
+    act: () => ask("DELETE", `${actionPath(ref)}/keys/${encodeURIComponent(key)}`),
+  });
+}
+
+/** Revoke a token. */
+export function revokeToken({ id, name, role }) {
+  return confirm({
+    title: `Revoke token ${id} of ${name}?`, verb: "Revoke", dangerous: true,
+    words: `The token has the role ${role}. Every executor refuses it within two seconds, for good; it stays in the list.`,
+    act: () => ask("DELETE", `/tokens/${id}`),
   });
 }
 
@@ -78,33 +164,70 @@ export function drain(worker) {
   });
 }
 
-/** Replay webhooks. `selection` is the request body of the API. */
+/** Replay webhooks. `selection` is the request body of the API. Resolves to a sentence about the result, or null. */
 export function replayWebhooks(selection, subject) {
-  return confirm({
+  return changeUntilDone("/webhooks/replay", selection, { max: WEBHOOKS_MAX, verb: "replayed", missing: "no webhook of this execution" }, {
     title: `Replay ${subject}?`, verb: "Replay",
     words: "Delivered immediately, with a full set of attempts. The event keeps its ID, so that the receiver can detect the duplicate.",
-    act: () => ask("POST", "/webhooks/replay", { body: selection }),
   });
 }
 
-/** Replay or purge dead letters. `selection` is the request body of the API. */
+/** Replay or purge dead letters. `selection` is the request body of the API. Resolves to a sentence about the result, or null. */
 export function changeDeadLetters(verb, selection, subject) {
   const replays = verb === "replay";
-  return confirm({
+  const words = { max: DEAD_LETTERS_MAX, verb: replays ? "replayed" : "purged", missing: "no longer stored" };
+  return changeUntilDone(`/dead-letters/${verb}`, selection, words, {
     title: replays ? `Replay ${subject}?` : `Purge ${subject}?`,
     verb: replays ? "Replay" : "Purge", dangerous: !replays,
     words: replays
       ? "The messages are published unchanged. A message that fails again becomes a new dead letter."
       : "The messages are deleted permanently.",
-    act: () => ask("POST", `/dead-letters/${verb}`, { body: selection }),
   });
 }
 
-/** Replay one dead letter with another body. */
-export function replayEdited({ id, body }) {
+/**
+ * Confirm a change, and request it until everything that it matched at first is handled; a call handles at most `max`.
+ * Resolves to {text, isComplete}, or null if nothing was requested.
+ */
+async function changeUntilDone(path, selection, words, dialog) {
+  const total = { done: 0, refused: new Map(), missing: [], left: null };
+  await confirm({
+    ...dialog,
+    act: async () => {
+      let atFirst = null;
+      let page;
+      do {
+        // What is refused stays at the head of the list, so each call selects it again.
+        const limit = atFirst === null ? words.max : Math.min(atFirst - total.done, words.max);
+        page = await ask("POST", path, { body: { ...selection, limit } });
+        total.done += page.done;
+        for (const { id, reason } of page.refused) total.refused.set(id, reason);
+        atFirst ??= page.done + page.refused.length + page.left;
+        total.missing = page.missing;
+        total.left = Math.max(atFirst - total.done - total.refused.size, 0);
+        say(`${count(total.done)} ${words.verb}`);
+      } while (page.left && page.done && total.left);
+    },
+  });
+  return total.left === null ? null : { text: resultText(total, words), isComplete: !(total.refused.size + total.missing.length + total.left) };
+}
+
+function resultText({ done, refused, missing, left }, { verb, missing: why }) {
+  const reasons = [...refused].slice(0, REASONS_SHOWN).map(([id, reason]) => `${id}: ${reason}`);
+  const more = refused.size > REASONS_SHOWN ? `; and ${count(refused.size - REASONS_SHOWN)} more` : "";
+  return `${[
+    `${count(done)} ${verb}`,
+    missing.length && `${count(missing.length)} not found (${why})`,
+    left && `${count(left)} left: repeat it`,
+    refused.size && `${count(refused.size)} refused: ${reasons.join("; ")}${more}`,
+  ].filter(Boolean).join(", ")}.`;
+}
+
+/** Replay one dead letter with another body; resolves to the result like that of `changeDeadLetters`. */
+export async function replayEdited({ id, body }) {
   const input = el("textarea", { name: "body", rows: 12, spellcheck: "false" });
   input.value = body;
-  return confirm({
+  const isDone = await confirm({
     title: `Edit and replay dead letter ${id}`, verb: "Replay",
     words: "The message is published with this body. Its message ID and other properties do not change.",
     fields: [field("Body", input)],
@@ -113,4 +236,5 @@ export function replayEdited({ id, body }) {
       if (!result.done) throw new Problem(409, "not_found", result.refused[0]?.reason ?? "This dead letter no longer exists.");
     },
   });
+  return isDone ? { text: "1 replayed.", isComplete: true } : null;
 }

@@ -1,11 +1,13 @@
 // The screen of dead letters: list, show, replay (also with another body), purge.
 
-import { el, say, text } from "./dom.js";
+import { el, text } from "./dom.js";
 import { count, counted } from "./format.js";
 import { ask } from "./api.js";
-import { badge, errorLine, instant, loader, pager, table } from "./parts.js";
+import { auditLogOf } from "./audit_log.js";
+import { badge, errorLine, instant, listPages, loader, resultLine, table } from "./parts.js";
 import { show as showDialog } from "./dialog.js";
 import { changeDeadLetters, replayEdited } from "./changes.js";
+import { block } from "./permissions.js";
 
 const PAGE = 50;
 
@@ -13,16 +15,21 @@ export function show(main, { parameters }, { live, signal }) {
   const chosen = new Set();
   const wrong = errorLine();
   const words = el("p", { class: "said", role: "status" });
+  const result = resultLine();
   const code = el("input", { type: "text", id: "code", value: parameters.get("code") ?? "", placeholder: "unknown_action", autocomplete: "off" });
-  let cursor = null;
+  const order = el("select", { id: "order" }, [["newest", "Newest first"], ["oldest", "Oldest first"]].map(([value, words]) =>
+    el("option", { value, selected: value === parameters.get("order") }, words)));
   let total = 0;
-  const pages = pager((next) => {
-    cursor = next;
-    chosen.clear();
-    loading.now();
+  const pages = listPages({
+    parameters, path: "dead-letters",
+    search: () => ({ code: code.value.trim(), order: order.value === "newest" ? null : order.value }),
+    reload: () => {
+      chosen.clear();
+      return loading.now();
+    },
   });
   const open = (letter) => read(letter, wrong, changed);
-  const shown = table("Dead letters, oldest first", [
+  const shown = table("Dead letters", [
     ["Selected", "", (letter) => boxOf(letter, chosen, name)],
     ["ID", "row id", (letter) => el("button", { type: "button", class: "link", on: { click: () => open(letter) } }, letter.id)],
     ["Reason", "", (letter) => el("div", {}, badge(letter.code), " ", letter.error)],
@@ -33,12 +40,12 @@ export function show(main, { parameters }, { live, signal }) {
   const replay = el("button", { type: "button", needs: "POST /dead-letters/replay", on: { click: () => act("replay") } });
   const purge = el("button", { type: "button", class: "danger", needs: "POST /dead-letters/purge", on: { click: () => act("purge") } });
   const loading = loader(async (mine) => {
-    const page = await ask("GET", "/dead-letters", { query: { code: code.value.trim(), limit: PAGE, cursor }, signal: mine });
+    const page = await ask("GET", "/dead-letters", { query: { code: code.value.trim(), order: order.value, limit: PAGE, cursor: pages.cursor() }, signal: mine });
     total = page.total;
     shown.update(page.items);
-    pages.update(page.next_cursor, null);
+    pages.update(page.next_cursor);
     text(words, total ? `${counted(total, "dead letter")} in total` : "");
-    for (const button of [replay, purge]) button.disabled = total === 0;
+    for (const button of [replay, purge]) block(button, total === 0 ? "Nothing to replay or purge." : null);
     name();
   }, { every: 1000, signal, wrong });
 
@@ -55,21 +62,14 @@ export function show(main, { parameters }, { live, signal }) {
   }
   async function act(verb) {
     const [selection, subject] = target();
-    if (await changeDeadLetters(verb, selection, subject)) await changed();
+    await changed(await changeDeadLetters(verb, selection, subject));
   }
-  async function changed() {
-    chosen.clear();
-    cursor = null;
-    pages.reset();
-    say("Done");
-    await loading.now();
+  async function changed(done) {
+    if (!done) return;
+    result.update(done);
+    await pages.changed();
   }
-  code.addEventListener("change", () => {
-    cursor = null;
-    chosen.clear();
-    pages.reset();
-    loading.now();
-  });
+  for (const control of [code, order]) control.addEventListener("change", pages.changed);
   // What is selected stays in its place: the list is not reloaded meanwhile.
   live.on("overview", () => pages.isFirst() && chosen.size === 0 && loading.soon(), signal);
   live.on("opening", loading.soon, signal);
@@ -77,8 +77,9 @@ export function show(main, { parameters }, { live, signal }) {
   main.append(
     el("div", { class: "head" }, el("h1", {}, "Dead letters"),
       el("div", { class: "field search" }, el("label", { for: "code" }, "Error code"), code),
+      el("div", { class: "field" }, el("label", { for: "order" }, "Order"), order),
       el("div", { class: "buttons" }, el("button", { type: "button", on: { click: () => loading.now() } }, "Refresh"), replay, purge)),
-    wrong, words, shown.node, pages.node);
+    wrong, result.node, words, shown.node, pages.node, auditLogOf({ subject_kind: "dead_letter" }, signal));
   loading.now();
 }
 
@@ -107,7 +108,7 @@ async function read({ id }, wrong, changed) {
   ];
   const edit = el("button", { type: "button", needs: "POST /dead-letters/replay", on: { click: async (event) => {
     event.target.closest("dialog").close();
-    if (await replayEdited(letter)) await changed();
+    await changed(await replayEdited(letter));
   } } }, "Edit and replay");
   showDialog(`Dead letter ${id}`, el("p", {}, badge(letter.code), " ", letter.error),
     el("dl", { class: "metrics" }, facts.map(([term, value]) => el("div", {}, el("dt", {}, term), el("dd", {}, value)))),

@@ -82,15 +82,24 @@ function nameOf(control) {
 
 /**
  * Make the children of `parent` match `items`, in order; nodes of the same key are kept, so that focus stays.
- * `make(item)` returns {node, update(item)}.
+ * `make(item)` returns {node, update(item)}. At most `madeMax` nodes are made; returns whether some are missing. A call that
+ * continues one with the same items updates no node again.
  */
-export function sync(parent, items, keyOf, make) {
+export function sync(parent, items, keyOf, make, { madeMax, isContinued }) {
   const known = parent.rowsByKey ?? new Map();
   const now = new Map();
+  let made = 0;
+  let isCut = false;
   for (const item of items) {
     const key = keyOf(item);
+    const isKnown = known.has(key);
+    if (!isKnown && made === madeMax) {
+      isCut = true;
+      continue;
+    }
     const row = known.get(key) ?? make(item);
-    row.update(item);
+    if (!isKnown) made += 1;
+    if (!isKnown || !isContinued) row.update(item);
     now.set(key, row);
   }
   for (const [key, row] of known) if (!now.has(key)) row.node.remove();
@@ -100,6 +109,7 @@ export function sync(parent, items, keyOf, make) {
     else parent.insertBefore(row.node, next);
   }
   parent.rowsByKey = now;
+  return isCut;
 }
 
 /** Announce something to screen readers. */

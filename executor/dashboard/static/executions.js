@@ -2,8 +2,8 @@
 
 import { el, setChildren } from "./dom.js";
 import { between, duration } from "./format.js";
-import { ask, queryOf } from "./api.js";
-import { badge, elapsed, errorLine, instant, loader, pager, shortId, table } from "./parts.js";
+import { ask } from "./api.js";
+import { badge, elapsed, errorLine, instant, listPages, loader, shortId, table } from "./parts.js";
 import { bulkBar } from "./bulk.js";
 import { bulkFilterOf, searchForm } from "./executions_search.js";
 import { executionLink } from "./queue.js";
@@ -31,25 +31,20 @@ const COLUMNS = [
 export function show(main, { parameters }, { live, signal }) {
   const wrong = errorLine();
   const words = el("p", { class: "said", role: "status" });
-  let cursor = parameters.get("cursor");
   let listed = null; // the search of the rows that are shown
   let isFailed = false;
   const search = searchForm(parameters, { changed, typed: () => bulk.describe() });
   const bulk = bulkBar({ filter: () => listed && bulkFilterOf(listed), blocked, changed: () => loading.now() });
   const shown = table("Executions, newest first", [bulk.column, ...COLUMNS], { empty: "No matching executions." });
-  const pages = pager((next, before) => {
-    cursor = next;
-    keep(before);
-    loading.now();
-  }, { here: cursor ?? "", before: history.state?.before });
+  const pages = listPages({ parameters, path: "executions", search: search.address, reload: () => loading.now() });
   const loading = loader(async (mine) => {
     if (search.check()) return;
     const query = search.query();
-    const page = await ask("GET", "/executions", { query: { ...query, limit: PAGE, cursor }, signal: mine });
+    const page = await ask("GET", "/executions", { query: { ...query, limit: PAGE, cursor: pages.cursor() }, signal: mine });
     [listed, isFailed] = [query, false];
     shown.update(page.items);
     bulk.update(page.items);
-    pages.update(page.next_cursor, null);
+    pages.update(page.next_cursor);
     setChildren(words, ...wordsOf(page));
     outdate();
   }, { every: 3000, signal, wrong, failed: () => { isFailed = true; outdate(); } });
@@ -68,17 +63,9 @@ export function show(main, { parameters }, { live, signal }) {
     for (const part of [shown.node, pages.node, words]) part.classList.toggle("outdated", isOther);
     bulk.describe();
   }
-  /** Make search and page an entry of the browser's history: it opens this screen with them again. */
-  function keep(before) {
-    const address = `#/executions${queryOf({ ...search.address(), cursor })}`;
-    if (address !== location.hash) history.pushState({ before }, "", address);
-  }
   function changed() {
-    cursor = null;
-    pages.reset();
-    keep([]);
     outdate();
-    loading.now();
+    pages.changed();
   }
   // What is selected stays in its place: the list is not reloaded meanwhile.
   live.on("overview", () => pages.isFirst() && !bulk.isSelecting() && loading.soon(), signal);

@@ -1,6 +1,8 @@
 // The search of executions: fields, tabs of statuses, and what they say as a query, as an address and as a bulk filter.
 
 import { attribute, el, text } from "./dom.js";
+import { localTime } from "./format.js";
+import { tabs } from "./parts.js";
 
 const STATUSES = [
   "delayed", "queued", "scheduled", "running", "completed", "failed", "timeout", "cancelled", "expired", "abandoned",
@@ -28,7 +30,7 @@ const INSTANTS = FIELDS.filter(([, , kind]) => kind === "datetime-local").map(([
 /** The form with the search of the address; `changed` is called for each new search, `typed` while one types. */
 export function searchForm(parameters, { changed, typed }) {
   const node = formOf(parameters);
-  const tabs = tabsOf(node, whole);
+  const statuses = statusTabs(node, whole);
   const fault = node.querySelector(".fault");
   /** Show what is wrong beside its field, and return it; null if nothing is. */
   function check() {
@@ -39,7 +41,7 @@ export function searchForm(parameters, { changed, typed }) {
     return found;
   }
   function whole() {
-    tabs.update();
+    statuses.update();
     check();
     changed();
   }
@@ -47,7 +49,7 @@ export function searchForm(parameters, { changed, typed }) {
   node.addEventListener("input", typed);
   node.addEventListener("submit", (event) => event.preventDefault());
   check();
-  return { node, tabs: tabs.node, check, query: () => filled(node), address: () => addressOf(filled(node)) };
+  return { node, tabs: statuses.node, check, query: () => filled(node), address: () => addressOf(filled(node)) };
 }
 
 /** A search as a bulk operation takes it; null if it cannot be one. */
@@ -62,23 +64,18 @@ export function bulkFilterOf({ metadata, priority, idempotency_key: idempotencyK
 }
 
 /** The tabs of statuses: each sets the checkboxes of its statuses. */
-function tabsOf(form, changed) {
+function statusTabs(form, changed) {
   const boxes = [...form.querySelectorAll("input[name=status]")];
-  const buttons = TABS.map(([name, statuses]) => el("button", {
-    type: "button",
-    on: {
-      click: () => {
-        for (const box of boxes) box.checked = statuses.includes(box.value);
-        changed();
-      },
-    },
-  }, name));
+  const all = tabs("Status", TABS, (statuses) => {
+    for (const box of boxes) box.checked = statuses.includes(box.value);
+    changed();
+  });
   const update = () => {
     const chosen = String(boxes.filter((box) => box.checked).map((box) => box.value).sort());
-    TABS.forEach(([, statuses], index) => attribute(buttons[index], "aria-pressed", String(chosen === String([...statuses].sort()))));
+    all.update((statuses) => chosen === String([...statuses].sort()));
   };
   update();
-  return { node: el("div", { class: "tabs", role: "group", "aria-label": "Status" }, buttons), update };
+  return { node: all.node, update };
 }
 
 function formOf(parameters) {
@@ -106,13 +103,6 @@ function fieldOf([name, label, kind, example], given) {
 
 function isTab(statuses) {
   return TABS.some(([, each]) => String([...each].sort()) === String([...statuses].sort()));
-}
-
-/** An instant of the address as the local time of an input; the address holds UTC, so that it can be shared. */
-function localTime(instant) {
-  const at = new Date(instant);
-  if (Number.isNaN(at.getTime())) return "";
-  return new Date(at.getTime() - 60000 * at.getTimezoneOffset()).toISOString().slice(0, 19);
 }
 
 /** The filled conditions by name; `status` is a list. */

@@ -84,6 +84,13 @@ export function clock(instant) {
   return instant ? CLOCK.format(new Date(instant)) : "–";
 }
 
+/** An instant of the address as the local time of an input; the address holds UTC, so that it can be shared. */
+export function localTime(instant) {
+  const at = new Date(instant);
+  if (Number.isNaN(at.getTime())) return "";
+  return new Date(at.getTime() - 60000 * at.getTimezoneOffset()).toISOString().slice(0, 19);
+}
+
 /** Plural by count: 1 execution, 2 executions. */
 export function counted(value, word) {
   return `${count(value)} ${word}${value === 1 ? "" : "s"}`;

@@ -2,10 +2,11 @@
 
 import { attribute, el, setChildren, svg, sync, text } from "./dom.js";
 import { beside, clock, count, percent, short, since } from "./format.js";
-import { isAbort, Problem } from "./api.js";
+import { isAbort, Problem, queryOf } from "./api.js";
 import { block } from "./permissions.js";
 
 const SHOWN = { beside, since };
+const ROWS_PER_STEP = 10;
 const FIRST = "This is the first page.";
 
 /** Updates every element that shows an instant beside now. */
@@ -114,21 +115,39 @@ export function shortId(id) {
 
 /**
  * A table with a caption for screen readers. `columns` are [heading, class, render(item)]; the class `row` marks the
- * header of a row. `make` replaces the rows made of them; then a column may be a header cell.
+ * header of a row. `make` replaces the rows made of them; then a column may be a header cell. Rows are made a few at a time,
+ * so that the page answers between them.
  */
 export function table(caption, columns, { empty = "No entries.", keyOf = (each) => each.id, make = rowOf(columns) } = {}) {
   const head = columns.map((column) => (column instanceof Node ? column
     : el("th", { scope: "col", class: column[1].replace("row", "").trim() }, column[0])));
   const body = el("tbody");
   const nothing = el("p", { class: "empty", hidden: true }, empty);
+  let rest = null;
+  function fill(items, isContinued) {
+    if (sync(body, items, keyOf, make, { madeMax: ROWS_PER_STEP, isContinued })) {
+      rest = setTimeout(() => body.isConnected && fill(items, true));
+    }
+  }
   const whole = el("table", {}, el("caption", { class: "spoken" }, caption), el("thead", {}, el("tr", {}, head)), body);
   return {
     node: el("div", { class: "table" }, whole, nothing),
     update(items) {
-      sync(body, items, keyOf, make);
+      clearTimeout(rest);
+      fill(items, false);
       whole.hidden = items.length === 0;
       nothing.hidden = items.length > 0;
     },
+  };
+}
+
+/** Buttons of which one is pressed; `choices` are [name, value] pairs, `choose(value)` is called for a click. */
+export function tabs(label, choices, choose) {
+  const buttons = choices.map(([name, value]) => el("button", { type: "button", on: { click: () => choose(value) } }, name));
+  return {
+    node: el("div", { class: "tabs", role: "group", "aria-label": label }, buttons),
+    /** Press those of which `isChosen(value)` holds. */
+    update: (isChosen) => choices.forEach(([, value], index) => attribute(buttons[index], "aria-pressed", String(isChosen(value)))),
   };
 }
 
@@ -182,15 +201,47 @@ export function pager(go, { here = "", before: known = [] } = {}) {
       before.length = 0;
       here = "";
     },
-    update(next, label) {
+    /** `total` is the number of pages, if it is known. */
+    update(next, total = null) {
       following = next;
       const isAlone = here !== "" && before.length === 0;
       block(back, here === "" ? FIRST : null);
       text(back, isAlone ? "First page" : "Previous");
       block(on, next === null ? "This is the last page." : null);
-      node.hidden = here === "" && next === null && !label;
-      text(words, label ?? (isAlone ? "" : `Page ${before.length + 1}`));
+      node.hidden = here === "" && next === null;
+      text(words, isAlone ? "" : `Page ${before.length + 1}${total ? ` of ${count(total)}` : ""}`);
     },
+  };
+}
+
+/**
+ * The pages of a list whose search and page are kept in the address `#/path?search&cursor`, so that back, forward, reload
+ * and a copied link work. `search()` returns the conditions by name, `reload()` loads the page of `cursor()`.
+ */
+export function listPages({ parameters, path, search = () => ({}), reload }) {
+  let cursor = parameters.get("cursor");
+  const keep = (before, write = "pushState") => {
+    const address = `#/${path}${queryOf({ ...search(), cursor })}`;
+    if (address !== location.hash) history[write]({ before }, "", address);
+  };
+  const pages = pager((next, before) => {
+    cursor = next;
+    keep(before);
+    reload();
+  }, { here: cursor ?? "", before: history.state?.before });
+  const first = (write) => {
+    cursor = null;
+    pages.reset();
+    keep([], write);
+    return reload();
+  };
+  return {
+    ...pages,
+    cursor: () => cursor,
+    /** The search has changed: load its first page. */
+    changed: () => first("pushState"),
+    /** The same, without an entry of its own in the browser's history. */
+    refined: () => first("replaceState"),
   };
 }
 
@@ -239,4 +290,16 @@ export function loader(load, { every, signal, wrong, failed = () => {} }) {
 /** The line that shows errors. */
 export function errorLine() {
   return el("p", { class: "wrong", role: "alert" });
+}
+
+/** The line that shows the result of a change: {text, isComplete}. Screen readers hear it. */
+export function resultLine() {
+  const node = el("p", { class: "result", role: "status" });
+  return {
+    node,
+    update({ text: words, isComplete }) {
+      attribute(node, "class", isComplete ? "result" : "result wrong");
+      text(node, words);
+    },
+  };
 }

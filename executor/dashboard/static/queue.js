@@ -2,11 +2,12 @@
 
 import { el, say, setChildren, text } from "./dom.js";
 import { count, percent, perSecond, rate } from "./format.js";
-import { ask, Problem } from "./api.js";
+import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
-import { badge, elapsed, errorLine, failedLink, instant, loader, occupancyBar, pager, shortId, table } from "./parts.js";
+import { badge, elapsed, errorLine, failedLink, instant, listPages, loader, occupancyBar, shortId, table } from "./parts.js";
 import { actionPath, changeLimit, changePause } from "./changes.js";
 import { depthChart } from "./chart.js";
+import { keySettings } from "./keys.js";
 import { block } from "./permissions.js";
 import { submitExecution } from "./submit.js";
 import { queueLink } from "./queues.js";
@@ -36,7 +37,7 @@ const WAITING = [
 export function show(main, { ref, parameters }, { live, signal }) {
   const key = parameters.get("key");
   const wrong = errorLine();
-  const screen = { queue: null, cursor: null };
+  const screen = { queue: null };
   const head = headOf(ref, key, screen, () => loading.now());
   const holders = table("Slot holders", HOLDERS, { empty: "No slot is in use." });
   const failures = failuresPart(ref);
@@ -47,16 +48,14 @@ export function show(main, { ref, parameters }, { live, signal }) {
     ["Slots in use", "number", (each) => count(each.active_count)],
   ], { keyOf: (each) => each.concurrency_key });
   const keysPart = el("section", { class: "tall", hidden: true }, el("h2", {}, "Longest queues by key"), keys.node);
-  const changes = auditLogOf({ subject_kind: "action", subject: ref }, signal);
-  const pages = pager((cursor) => {
-    screen.cursor = cursor;
-    loading.now();
-  });
+  const settings = keySettings(ref, key, signal);
+  const changes = auditLogOf({ action_ref: ref }, signal);
+  const pages = listPages({ parameters, path: `queues/${encodeURIComponent(ref)}`, search: () => ({ key }), reload: () => loading.now() });
   const loading = loader(async (mine) => {
     const query = { action_ref: ref, concurrency_key: key, limit: 1 };
     const [stats, found, seen] = await Promise.all([
       ask("GET", `${actionPath(ref)}/queue-stats`, { signal: mine }),
-      ask("GET", `${actionPath(ref)}/queue`, { query: { concurrency_key: key, limit: PAGE, cursor: screen.cursor }, signal: mine }),
+      ask("GET", `${actionPath(ref)}/queue`, { query: { concurrency_key: key, limit: PAGE, cursor: pages.cursor() }, signal: mine }),
       ask("GET", "/queues", { query, signal: mine }),
     ]);
     screen.queue = { action_ref: ref, max_concurrent: stats.max_concurrent, paused: stats.paused, active_count: stats.active_count };
@@ -64,7 +63,7 @@ export function show(main, { ref, parameters }, { live, signal }) {
     failures.update(seen.items[0]);
     holders.update(found.holders);
     waiting.update(found.items);
-    pages.update(found.next_cursor, null);
+    pages.update(found.next_cursor);
     const split = key === null ? stats.by_key : [];
     keysPart.hidden = split.length === 0;
     keys.update(split);
@@ -73,13 +72,14 @@ export function show(main, { ref, parameters }, { live, signal }) {
   live.on("queues", ({ items, more }) => {
     if (more || items.some((each) => each.action_ref === ref)) loading.soon();
   }, signal);
-  live.on("opening", loading.soon, signal);
+  for (const load of [loading.soon, settings.load]) live.on("opening", load, signal);
   live.on("overview", loading.soon, signal);
   main.append(head.node, wrong, failures.node,
     el("section", { class: "tall" }, el("h2", {}, "Slot holders"), holders.node),
     el("section", {}, el("h2", {}, "Waiting"), waiting.node, pages.node),
-    keysPart, changes);
+    keysPart, settings.node, changes);
   loading.now();
+  settings.load();
 }
 
 /** What failed lately, with the latest error; absent while nothing did. */

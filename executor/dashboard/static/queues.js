@@ -3,7 +3,7 @@
 import { attribute, el, say, setChildren, text } from "./dom.js";
 import { count, counted, rate } from "./format.js";
 import { ask, queryOf } from "./api.js";
-import { cell, elapsed, errorLine, failuresOf, loader, occupancyBar, pager, sparkline, table } from "./parts.js";
+import { cell, elapsed, errorLine, failuresOf, listPages, loader, occupancyBar, sparkline, table } from "./parts.js";
 import { changeLimit, changePause } from "./changes.js";
 
 const PAGE = 50;
@@ -22,10 +22,7 @@ export function show(main, { parameters }, { live, signal }) {
   const wrong = errorLine();
   const words = el("p", { class: "said", role: "status" });
   const search = el("input", { type: "search", id: "search", value: query.search, autocomplete: "off", spellcheck: "false" });
-  const pages = pager((cursor) => {
-    query.cursor = cursor;
-    loading.now();
-  });
+  const pages = listPages({ parameters, path: "queues", search: () => query, reload: () => loading.now() });
   const headings = SORTS.map(([sort, name, kind]) => [sort, heading(name, kind, () => resort(sort))]);
   const change = async (act, queue, message) => {
     if (await act(queue)) {
@@ -38,30 +35,24 @@ export function show(main, { parameters }, { live, signal }) {
     ["Admitted /s", "number"], headings[5][1].node, ["Last 5 minutes", ""], ["Actions", "does"],
   ], { empty: "No matching queues.", keyOf, make: (line) => rowOf(line, rows, change) });
   const loading = loader(async (mine) => {
-    const page = await ask("GET", "/queues", { query: { ...query, limit: PAGE }, signal: mine });
+    const page = await ask("GET", "/queues", { query: { ...query, limit: PAGE, cursor: pages.cursor() }, signal: mine });
     shown.update(page.items);
     for (const key of [...rows.keys()]) if (!page.items.some((line) => keyOf(line) === key)) rows.delete(key);
-    pages.update(page.next_cursor, page.total > PAGE ? `Page ${pages.page() + 1} of ${count(Math.ceil(page.total / PAGE))}` : null);
+    pages.update(page.next_cursor, Math.ceil(page.total / PAGE));
     text(words, counted(page.total, "queue") + (page.truncated ? " shown, the busiest ones" : ""));
   }, { every: 2000, signal, wrong });
 
-  function keep() {
-    history.replaceState(null, "", `#/queues${queryOf({ search: query.search, sort: query.sort })}`);
-    query.cursor = null;
-    pages.reset();
-    for (const [sort, head] of headings) head.update(sort === query.sort);
-    loading.now();
-  }
   function resort(sort) {
     query.sort = sort;
-    keep();
+    for (const [name, head] of headings) head.update(name === sort);
+    pages.refined();
   }
   let typed = null;
   search.addEventListener("input", () => {
     clearTimeout(typed);
     typed = setTimeout(() => {
       query.search = search.value.trim();
-      keep();
+      pages.refined();
     }, 250);
   });
   signal.addEventListener("abort", () => clearTimeout(typed));

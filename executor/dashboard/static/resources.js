@@ -1,10 +1,12 @@
 // The screens of resources: their capacities, who holds their units and what waits for them.
 
-import { el, setChildren } from "./dom.js";
+import { el, say, setChildren, text } from "./dom.js";
 import { count, duration } from "./format.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
-import { badge, elapsed, errorLine, loader, occupancyBar, pager, table } from "./parts.js";
+import { badge, elapsed, errorLine, listPages, loader, occupancyBar, table } from "./parts.js";
+import { changeCapacity, changeResourcePause } from "./changes.js";
+import { block } from "./permissions.js";
 import { executionLink } from "./queue.js";
 import { queueLink } from "./queues.js";
 
@@ -37,20 +39,16 @@ const WAITING = [
 ];
 
 /** The list of all resources. */
-export function showAll(main, _, { live, signal }) {
+export function showAll(main, { parameters }, { live, signal }) {
   const wrong = errorLine();
-  let cursor = null;
-  const pages = pager((next) => {
-    cursor = next;
-    loading.now();
-  });
+  const pages = listPages({ parameters, path: "resources", reload: () => loading.now() });
   const shown = table("Resources by name", RESOURCES, {
     empty: "No resources. Define one with: executor resources --help", keyOf: (each) => each.name,
   });
   const loading = loader(async (mine) => {
-    const page = await ask("GET", "/resources", { query: { limit: PAGE, cursor }, signal: mine });
+    const page = await ask("GET", "/resources", { query: { limit: PAGE, cursor: pages.cursor() }, signal: mine });
     shown.update(page.items);
-    pages.update(page.next_cursor, null);
+    pages.update(page.next_cursor);
   }, { every: 5000, signal, wrong });
   live.on("opening", loading.soon, signal);
   main.append(el("div", { class: "head" }, el("h1", {}, "Resources")), wrong, shown.node, pages.node);
@@ -58,33 +56,42 @@ export function showAll(main, _, { live, signal }) {
 }
 
 /** One resource: its units, their holders, and the executions that wait for it. */
-export function show(main, { ref: name }, { live, signal }) {
+export function show(main, { ref: name, parameters }, { live, signal }) {
   const wrong = errorLine();
   const states = el("span", { class: "states" });
   const bar = occupancyBar();
   const facts = el("dl", { class: "metrics" });
   const holders = table("Holders of units", HOLDERS, { empty: "No unit is in use." });
   const waiting = table("Waiting executions, in order", WAITING, { empty: "Nothing waits here." });
-  let cursor = null;
-  const pages = pager((next) => {
-    cursor = next;
-    loading.now();
-  });
+  const pages = listPages({ parameters, path: `resources/${encodeURIComponent(name)}`, reload: () => loading.now() });
+  let known = null;
+  const act = async (change) => {
+    if (await change({ ...known, name })) {
+      say("Changed");
+      loading.now();
+    }
+  };
+  const pause = el("button", { type: "button", needs: "POST /resources/{name}/pause", on: { click: () => act(changeResourcePause) } }, "Pause");
+  const capacity = el("button", { type: "button", needs: "PATCH /resources/{name}", on: { click: () => act(changeCapacity) } }, "Capacity");
+  for (const button of [pause, capacity]) block(button, "The state of the resource is loading.");
   const loading = loader(async (mine) => {
     const path = `/resources/${encodeURIComponent(name)}/queue`;
-    const page = await ask("GET", path, { query: { limit: PAGE, cursor }, signal: mine });
+    const page = await ask("GET", path, { query: { limit: PAGE, cursor: pages.cursor() }, signal: mine });
+    known = page;
+    for (const button of [pause, capacity]) block(button, null);
+    text(pause, page.paused ? "Resume" : "Pause");
     setChildren(states, ...(page.paused ? [badge("paused")] : []));
     bar.update(page.held, page.capacity);
     setChildren(facts, ...factsOf(page));
     holders.update(page.holders);
     waiting.update(page.items);
-    pages.update(page.next_cursor, null);
+    pages.update(page.next_cursor);
   }, { every: 1000, signal, wrong });
   live.on("queues", loading.soon, signal);
   live.on("opening", loading.soon, signal);
   main.append(
     el("p", { class: "trail" }, el("a", { href: "#/resources" }, "Resources")),
-    el("div", { class: "head" }, el("h1", {}, name, states)),
+    el("div", { class: "head" }, el("h1", {}, name, states), el("div", { class: "buttons" }, pause, capacity)),
     wrong, el("div", { class: "panel" }, bar.node, facts),
     el("section", {}, el("h2", {}, "Holders"), holders.node),
     el("section", {}, el("h2", {}, "Waiting"), waiting.node, pages.node),

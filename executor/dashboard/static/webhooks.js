@@ -1,8 +1,9 @@
 // The screen of webhooks: state, last response, and replay.
 
-import { el, say, text } from "./dom.js";
-import { ask, queryOf } from "./api.js";
-import { badge, instant, loader, pager, table, errorLine } from "./parts.js";
+import { el } from "./dom.js";
+import { ask } from "./api.js";
+import { badge, errorLine, instant, listPages, loader, resultLine, table } from "./parts.js";
+import { auditLogOf } from "./audit_log.js";
 import { executionLink } from "./queue.js";
 import { replayWebhooks } from "./changes.js";
 
@@ -12,14 +13,11 @@ const STATES = ["pending", "delivered", "failed"];
 
 export function show(main, { parameters }, { live, signal }) {
   const wrong = errorLine();
+  const result = resultLine();
   const states = el("fieldset", { class: "choices" }, el("legend", {}, "State"), STATES.map((state) =>
     el("label", {}, el("input", { type: "checkbox", value: state, checked: parameters.getAll("state").includes(state) }), state)));
   const chosen = () => [...states.querySelectorAll(":checked")].map((box) => box.value);
-  let cursor = null;
-  const pages = pager((next) => {
-    cursor = next;
-    loading.now();
-  });
+  const pages = listPages({ parameters, path: "webhooks", search: () => ({ state: chosen() }), reload: () => loading.now() });
   const again = ({ execution_id: id }) => el("button", {
     type: "button", needs: "POST /webhooks/replay", "aria-label": `Replay the webhook of execution ${id}`,
     on: { click: () => act({ ids: [id] }, `the webhook of execution ${id}`) },
@@ -34,22 +32,18 @@ export function show(main, { parameters }, { live, signal }) {
     ["Actions", "does", (each) => (each.state === "pending" ? null : again(each))],
   ], { empty: "No webhooks in this state.", keyOf: (each) => each.execution_id });
   const loading = loader(async (mine) => {
-    const page = await ask("GET", "/webhooks", { query: { state: chosen(), limit: PAGE, cursor }, signal: mine });
+    const page = await ask("GET", "/webhooks", { query: { state: chosen(), limit: PAGE, cursor: pages.cursor() }, signal: mine });
     shown.update(page.items);
-    pages.update(page.next_cursor, null);
+    pages.update(page.next_cursor);
   }, { every: EVERY, signal, wrong });
 
   async function act(selection, subject) {
-    if (!await replayWebhooks(selection, subject)) return;
-    say("Done");
+    const done = await replayWebhooks(selection, subject);
+    if (!done) return;
+    result.update(done);
     await loading.now();
   }
-  states.addEventListener("change", () => {
-    cursor = null;
-    pages.reset();
-    history.replaceState(null, "", `#/webhooks${queryOf({ state: chosen() })}`);
-    loading.now();
-  });
+  states.addEventListener("change", pages.changed);
   // There is no event for a delivery.
   const polling = setInterval(() => pages.isFirst() && loading.soon(), EVERY);
   signal.addEventListener("abort", () => clearInterval(polling));
@@ -57,7 +51,7 @@ export function show(main, { parameters }, { live, signal }) {
   main.append(
     el("div", { class: "head" }, el("h1", {}, "Webhooks"),
       el("button", { type: "button", needs: "POST /webhooks/replay", on: { click: () => act({ all: true }, "all failed webhooks") } }, "Replay all failed")),
-    el("form", { class: "filters" }, states), wrong, shown.node, pages.node);
+    el("form", { class: "filters" }, states), wrong, result.node, shown.node, pages.node, auditLogOf({ subject_kind: "webhook" }, signal));
   loading.now();
 }
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests.integration.cli.conftest import SERVED_ACTIONS, CommandLines
 from tests.support.http_server import answering
+from turnstile.common.broker.errors import BLOCKED
 from turnstile.common.cli import EXIT_UNREACHABLE, EXIT_USAGE, CommandFailed, environment_name
 from turnstile.common.http import listen
 from turnstile.executor.settings import ExecutorSettings
@@ -220,3 +221,10 @@ async def test_readyz_of_a_worker_names_the_unreachable_server() -> None:
         assert (await http.get("/livez")).status_code == 200
         parts["broker"] = None
         assert (await http.get("/readyz")).json() == {"status": "ready", "parts": parts}
+
+
+async def test_readyz_of_a_worker_names_a_blocked_broker() -> None:
+    transport = httpx.ASGITransport(app=health_app(dict, lambda: {"broker": BLOCKED}))
+    async with httpx.AsyncClient(transport=transport, base_url="http://worker") as http:
+        answer = await http.get("/readyz")
+    assert (answer.status_code, answer.json()["degraded"]) == (200, {"broker": BLOCKED})

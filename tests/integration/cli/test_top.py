@@ -103,6 +103,8 @@ def test_keys_pause_resume_and_change_the_limit_of_the_selected_action(
         terminal.shows(ref)
         terminal.shows("1 of 1")
         terminal.type("p")
+        terminal.shows(f"Pause {ref}?")
+        terminal.type("y")
         terminal.until(lambda: action(system, ref)["paused"])
         terminal.shows(f"{ref}: limit 1, paused")
         terminal.type("r")

@@ -11,6 +11,7 @@ from starlette.types import Message
 from tests.support.protocol import WORKER, Protocol, offer
 from tests.support.served import FixedHealth
 from tests.support.traffic import until
+from turnstile.common.broker.errors import BLOCKED
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.executor.api.events import EventStream, StreamParameters
@@ -238,6 +239,20 @@ async def test_an_unreachable_database_is_reported_and_ends_no_stream(cut_off: L
         with pytest.raises(Unavailable, match="readyz"):
             await cut_off.state()
         assert not stream.dropped.is_set()
+
+
+async def test_what_does_not_work_is_in_the_overview(database_url: str) -> None:
+    database = Database(database_url, application_name="test", connections_max=2)
+    await database.open()
+    health = FixedHealth(degraded={"broker": BLOCKED})
+    live = Live(database, health, TIMES)
+    with live.stream([], last_event_id=None) as stream:
+        shown = await heard(stream, "overview")
+        assert (shown["degraded"], shown["trouble"]) == ({"broker": BLOCKED}, {})
+        health.faults = {}
+        assert (await heard(stream, "overview"))["degraded"] == {}
+    await ends(live)
+    await database.close()
 
 
 async def test_old_values_do_not_pass_for_new_ones_in_an_outage(

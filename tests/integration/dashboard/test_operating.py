@@ -10,25 +10,9 @@ from playwright.async_api import Browser, Page, expect
 from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS, watched_page
 from tests.integration.dashboard.conftest import TOKEN
 from tests.support.environment import Environment
-from turnstile.executor.api_tokens import digest_of
-from turnstile.executor.stored_tokens import new_token
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 expect.set_options(timeout=DEADLINE_MILLISECONDS)
-
-
-async def token_of(env: Environment, **fields: Any) -> str:
-    """Create a token: that of the settings has the role `operate`, which may not."""
-    token = new_token()
-    await env.history.value(
-        "SELECT turnstile.create_token($1, $2, $3, $4, $5, NULL)",
-        fields["name"],
-        fields["role"],
-        fields.get("scope"),
-        digest_of(token),
-        fields.get("seconds"),
-    )
-    return token
 
 
 async def test_a_worker_shows_its_runs_and_the_progress_of_its_drain(page: Page, env: Environment) -> None:
@@ -272,7 +256,7 @@ async def test_the_header_shows_the_token_and_what_it_may_not_do_is_disabled_wit
 ) -> None:
     await env.put("guarded", max_concurrent=0)
     execution_id = await env.submit("guarded")
-    token = await token_of(env, name="alice", role="read", seconds=86400)
+    token = await env.create_token(name="alice", role="read", seconds=86400)
     async with watched_page(browser, env.system.http_url) as page:
         await page.goto("/#/queues/guarded")
         prompt = page.get_by_role("dialog", name="Token required")
@@ -308,7 +292,7 @@ async def test_a_token_for_some_actions_sees_them_without_the_event_stream(
     browser: Browser, env: Environment
 ) -> None:
     await env.put("scoped.one", max_concurrent=0)
-    token = await token_of(env, name="team", role="operate", scope=["scoped."])
+    token = await env.create_token(name="team", role="operate", scope=["scoped."])
     async with watched_page(browser, env.system.http_url, token=token) as page:
         await page.goto("/#/queues/scoped.one")
         await expect(page.locator("#live")).to_have_text("Updated every 5 s")

@@ -1,9 +1,10 @@
 """Every screen in a real browser, over a real executor and worker."""
 
+import json
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, Route, expect
 
 from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS, watched_page
 from tests.integration.dashboard.conftest import TOKEN
@@ -202,8 +203,8 @@ async def test_executions_are_filtered_and_the_address_keeps_the_filters(
     await page.reload()
     await expect(rows).to_contain_text(f"#{queued}")
     await page.get_by_label("Metadata").fill("")
-    await page.get_by_label("Priority").fill("3")
-    await page.get_by_label("Priority").press("Tab")
+    await page.get_by_label("Metadata").press("Tab")
+    await page.get_by_label("Priority").select_option(label="3")
     await expect(rows).to_have_count(1)
     await expect(rows).to_contain_text(f"#{held}")
     await page.goto(f"/#/executions/{queued}")
@@ -300,6 +301,46 @@ async def test_dead_letters_are_read_replayed_edited_and_purged(page: Page, env:
     await until(both_are_admitted, "both that were replayed")
 
 
+async def test_a_replay_continues_until_nothing_is_left_and_says_what_was_refused(
+    page: Page, env: Environment
+) -> None:
+    await env.put("replayed", max_concurrent=0)
+    await env.history.rows(
+        "INSERT INTO dead_letter (fingerprint, code, error, exchange, routing_key, original_routing_key,"
+        " type, tries, died_at, stored_at, headers, body, body_bytes, stored_bytes)"
+        " SELECT md5(n::text), 'cut_or_not', 'e', 'executions', 'x', 'execution.requested',"
+        " 'execution.requested', 1, now() + n * interval '1 ms', now(), '{}',"
+        ' \'{"action_ref": "replayed"}\', CASE n WHEN 1 THEN 99999 ELSE 26 END, 26'
+        " FROM generate_series(1, 5) n"
+    )
+    calls = 0
+
+    async def at_most_two(route: Route) -> None:
+        nonlocal calls
+        calls += 1
+        body = route.request.post_data_json
+        await route.continue_(post_data=json.dumps({**body, "limit": min(2, body["limit"])}))
+
+    await page.route("**/dead-letters/replay", at_most_two)
+    await page.goto("/#/dead-letters?code=cut_or_not")
+    await expect(page.locator("tbody tr")).to_have_count(5)
+    await page.get_by_role("button", name="Replay all with this code").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Replay").click()
+    result = page.locator("p.result")
+    await expect(result).to_contain_text("4 replayed, 1 refused: ")
+    await expect(result).to_contain_text("only the beginning of its body of 99999 bytes is stored")
+    assert calls == 4
+
+    async def all_are_admitted() -> bool:
+        return bool((await env.stats("replayed"))["total_enqueued"] == 4)
+
+    await until(all_are_admitted, "those that were replayed")
+    await page.get_by_role("button", name="Purge all with this code").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Purge").click()
+    await expect(result).to_have_text("1 purged.")
+    await env.stop_running()
+
+
 async def test_a_failed_webhook_shows_its_error_and_is_replayed(page: Page, env: Environment) -> None:
     async with receiving() as receiver:
         receiver.says("410 Gone", b"not here")
@@ -313,6 +354,7 @@ async def test_a_failed_webhook_shows_its_error_and_is_replayed(page: Page, env:
         await row.get_by_role("button", name="Replay").click()
         await page.get_by_role("dialog").get_by_role("button", name="Replay").click()
         await expect(row).to_contain_text("delivered")
+        await expect(page.locator("p.result")).to_have_text("1 replayed.")
         assert len(receiver.received) == 2
     await page.get_by_role("checkbox", name="failed").check()
     await expect(page.get_by_text("No webhooks in this state.")).to_be_visible()
@@ -328,5 +370,5 @@ async def test_a_drained_worker_stops_and_is_shown_as_stopped(page: Page, env: E
     await row.get_by_role("button", name=f"Drain {leaver.name}").click()
     await page.get_by_role("dialog").get_by_role("button", name="Drain").click()
     await expect(row).to_have_count(0)
-    await page.get_by_label("Show stopped and lost workers").check()
+    await page.get_by_role("button", name="Stopped", exact=True).click()
     await expect(row).to_contain_text("stopped")

@@ -44,6 +44,23 @@ async def test_patch_keeps_the_other_fields_and_put_replaces_them(api: Served) -
     assert (replaced["capacity"], replaced["rank"]) == (None, 2)
 
 
+@pytest.mark.parametrize(
+    ("method", "rest"), [("PUT", ""), ("PATCH", ""), ("POST", "/pause"), ("POST", "/resume")]
+)
+async def test_a_change_of_another_state_than_the_named_one_is_refused(
+    api: Served, method: str, rest: str
+) -> None:
+    assert (await api.http.put(URL, json={}, headers={"If-Match": "*"})).status_code == 412
+    seen = (await api.http.put(URL, json={"capacity": 1})).headers["etag"]
+    current = (await api.http.patch(URL, json={"capacity": 2})).headers["etag"]
+    body = None if rest else {"capacity": 3}
+    answer = await api.http.request(method, URL + rest, json=body, headers={"If-Match": seen})
+    assert (answer.status_code, answer.json()["code"]) == (412, "precondition_failed")
+    assert (await api.http.get(URL)).headers["etag"] == current
+    answer = await api.http.request(method, URL + rest, json=body, headers={"If-Match": current})
+    assert answer.status_code == 200, answer.text
+
+
 async def test_changes_through_two_executors_undo_none(api: Served, database_url: str) -> None:
     async with serve(database_url) as other:
         await api.http.put(URL, json={})

@@ -123,6 +123,8 @@ async def test_only_selected_dead_letters_are_replayed_in_order(dlq: DeadLetterQ
     await dlq.store.purge(Selection(names=(str(last.id),)), limit=1, changed_by=OPERATOR)
     page = await dlq.store.page(code="too_large", after=Position(died_at=last.died_at, id=last.id), limit=1)
     assert (letter_bodies(page.letters), page.rest, page.total) == ([b"b4"], False, 6)
+    page = await dlq.store.page(code=None, after=None, limit=2, newest_first=True)
+    assert (letter_bodies(page.letters), page.rest) == ([b"b4", b"a4"], True)
 
 
 async def test_an_unroutable_replay_keeps_the_dead_letter_with_the_reason(dlq: DeadLetterQueue) -> None:

@@ -1,13 +1,16 @@
 """What a key of `executor top` does, and how the screen is drawn."""
 
+import json
+from dataclasses import replace
 from io import StringIO
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Console
 
-from turnstile.executor.cli.client import Json
-from turnstile.executor.cli.top import key_names
+from turnstile.executor.cli.client import Api, ApiRefused, Json
+from turnstile.executor.cli.top import apply_change, key_names
 from turnstile.executor.cli.top_view import (
+    Change,
     Sort,
     View,
     after_change,
@@ -98,8 +101,42 @@ def test_a_queue_shows_slots_length_rates_and_problems() -> None:
         assert text in shown
 
 
+def test_what_does_not_work_is_shown_above_the_queues() -> None:
+    for height in (24, None):
+        shown = drawn(view(queue("a"), degraded={"broker": "blocked: memory alarm"}), height=height)
+        assert "Does not work: broker: blocked: memory alarm" in shown.splitlines()[1]
+
+
+def test_a_pause_is_asked_for_before_it_is_requested() -> None:
+    asked, change = after_key(view(queue("a")), "p")
+    assert (asked.message[:8], change) == ("Pause a?", None)
+    dropped, change = after_key(asked, "n")
+    assert (dropped.asked, dropped.message, change) == (None, "", None)
+    confirmed, change = after_key(asked, "y")
+    assert (confirmed.asked, change) == (None, Change(ref="a", verb="pause"))
+
+
+class Changed:
+    """An API whose action was changed after it was read."""
+
+    def get_tagged(self, _: str, *, timeout_seconds: float) -> tuple[Json, str]:
+        assert timeout_seconds
+        return Json(ref="a", max_concurrent=2, paused=False), '"first"'
+
+    def patch(self, _: str, body: bytes, *, if_match: str | None) -> Json:
+        assert (json.loads(body), if_match) == ({"max_concurrent": 3}, '"first"')
+        raise ApiRefused({"code": "precondition_failed"})
+
+
+def test_a_limit_that_was_changed_meanwhile_is_not_overwritten() -> None:
+    change = Change(ref="a", verb="limit", step=1)
+    seen = apply_change(cast("Api", Changed()), view(queue("a")), change)
+    assert "a: changed by someone else meanwhile" in seen.message
+
+
 def test_a_screen_is_never_longer_than_the_terminal() -> None:
     seen = view(*(queue(f"a{number}") for number in range(300)), workers=[worker(n) for n in range(90)])
+    seen = replace(seen, degraded={f"pool {n}": "unusable" for n in range(9)})
     for height in (10, 24, 60):
         assert len(drawn(seen, height=height).splitlines()) <= height
     assert "and 2" in drawn(seen)

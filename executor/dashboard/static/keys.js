@@ -1,0 +1,67 @@
+// Settings of concurrency keys, on the screen of a queue: those of one key, or all keys of an action that have their own.
+
+import { el, say } from "./dom.js";
+import { count } from "./format.js";
+import { ask, Problem } from "./api.js";
+import { changeKey, deleteKey } from "./changes.js";
+import { errorLine, loader, pager, table } from "./parts.js";
+import { queueLink } from "./queues.js";
+
+const PAGE = 20;
+const ROUTE = "/actions/{ref}/keys/{key}";
+
+/** Return the section, and `load()`. With a key it is about this one; without one it is hidden until a key has settings. */
+export function keySettings(ref, key, signal) {
+  const path = `/actions/${encodeURIComponent(ref)}/keys`;
+  const wrong = errorLine();
+  let cursor = null;
+  const act = async (change, message) => {
+    if (await change()) {
+      say(message);
+      loading.now();
+    }
+  };
+  const edit = (own, name, words) => el("button", {
+    type: "button", needs: `PUT ${ROUTE}`, "aria-label": `${words} of key ${name}`, on: { click: () => act(() => changeKey(ref, name, own), `Key ${name} changed`) },
+  }, words);
+  const remove = (name) => el("button", {
+    type: "button", needs: `DELETE ${ROUTE}`, "aria-label": `Delete settings of key ${name}`,
+    on: { click: () => act(() => deleteKey(ref, name), `Settings of key ${name} deleted`) },
+  }, "Delete");
+  const shown = table("Keys with settings of their own", [
+    ["Key", "row", ({ concurrency_key: name }) => el("a", { href: queueLink({ action_ref: ref, concurrency_key: name }) }, name)],
+    ["Limit", "number", limitOf],
+    ["Weight", "number", ({ weight }) => count(weight)],
+    ["", "does", (own) => [edit(own, own.concurrency_key, "Change"), remove(own.concurrency_key)]],
+  ], { keyOf: (each) => each.concurrency_key, empty: "It has the limit of its action, and the weight 1." });
+  const pages = pager((next) => {
+    cursor = next;
+    loading.now();
+  });
+  const add = key === null ? null : edit(null, key, "Set limit or weight");
+  const node = el("section", { hidden: true }, el("h2", {}, key === null ? "Keys with settings of their own" : "Settings of this key"),
+    wrong, shown.node, pages.node, add);
+  const loading = loader(async (mine) => {
+    const page = key === null ? await ask("GET", path, { query: { limit: PAGE, cursor }, signal: mine }) : await one(`${path}/${encodeURIComponent(key)}`, mine);
+    shown.update(page.items);
+    pages.update(page.next_cursor);
+    if (add) add.hidden = page.items.length > 0;
+    node.hidden = key === null && page.items.length === 0 && cursor === null;
+  }, { every: 5000, signal, wrong });
+  return { node, load: loading.soon };
+}
+
+/** The settings of one key as a page; without any it is empty. */
+async function one(path, signal) {
+  try {
+    return { items: [await ask("GET", path, { signal })], next_cursor: null };
+  } catch (error) {
+    if (error instanceof Problem && error.status === 404) return { items: [], next_cursor: null };
+    throw error;
+  }
+}
+
+function limitOf({ has_limit: hasLimit, max_concurrent: limit }) {
+  if (!hasLimit) return "as the action";
+  return limit === null ? "no limit" : count(limit);
+}

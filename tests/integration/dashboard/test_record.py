@@ -1,0 +1,174 @@
+"""The audit log, tokens, resources and keys on the screens, and what the address of a list keeps."""
+
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS, watched_page
+from tests.support.environment import Environment
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+expect.set_options(timeout=DEADLINE_MILLISECONDS)
+
+
+async def confirm(page: Page, button: str) -> None:
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_role("button", name=button).click()
+    await expect(dialog).to_have_count(0)
+
+
+async def test_the_audit_log_is_searched_paginated_and_kept_in_the_address(
+    page: Page, env: Environment
+) -> None:
+    await env.put("recorded", max_concurrent=0)
+    ids = await env.submit_many([{"action_ref": "recorded"}] * 60)
+    answer = await env.http.post("/executions/cancel", json={"filter": {"action_ref": "recorded"}})
+    assert answer.json()["changed"] == 60
+    await page.goto("/#/audit-log?verb=cancelled&action_ref=recorded")
+    rows = page.get_by_role("table", name="Changes").locator("tbody tr")
+    await expect(rows).to_have_count(50)
+    await page.get_by_role("button", name="Next").click()
+    await expect(rows).to_have_count(11)
+    await expect(rows.last).to_contain_text('"recorded"')
+    assert "cursor=" in page.url
+    await page.reload()
+    await expect(rows).to_have_count(11)
+    await page.get_by_label("Kind").select_option(label="execution")
+    await expect(rows).to_have_count(50)
+    await page.get_by_label("Subject").fill(str(ids[0]))
+    await page.get_by_label("Subject").press("Tab")
+    await expect(rows).to_have_count(1)
+    await expect(rows.get_by_role("link", name=f"#{ids[0]}")).to_be_visible()
+
+    # A change of many executions is a change of their action.
+    await page.goto("/#/queues/recorded")
+    await page.get_by_text("Changes", exact=True).click()
+    changes = page.locator("details.changes")
+    await expect(changes.locator("tbody tr")).to_have_count(50)
+    await changes.get_by_role("button", name="Next").click()
+    await expect(changes).to_contain_text("executions")
+    await expect(changes.locator("tbody tr").last).to_contain_text("created")
+    for address in ("/#/dead-letters", "/#/webhooks", "/#/workers"):
+        await page.goto(address)
+        await page.get_by_text("Changes", exact=True).click()
+        await expect(page.locator("details.changes .table")).to_be_visible()
+
+
+async def test_a_token_is_revoked_on_the_screen_by_an_admin_only(
+    page: Page, browser: Browser, env: Environment
+) -> None:
+    admin = await env.create_token(name="root", role="admin", seconds=86400)
+    await env.create_token(name="leaver", role="operate", scope=["reports."])
+    async with watched_page(browser, env.system.http_url, token=admin) as other:
+        await other.goto("/#/tokens")
+        row = other.locator("tbody tr").filter(has_text="leaver")
+        await expect(row).to_contain_text("reports.*")
+        await expect(row).to_contain_text("never")
+        await row.get_by_role("button", name="Revoke").click()
+        await expect(other.get_by_role("dialog")).to_contain_text("for good")
+        await confirm(other, "Revoke")
+        await expect(row).to_contain_text("revoked")
+        await expect(row.get_by_role("button")).to_have_count(0)
+    await page.goto("/#/tokens")
+    await expect(page.get_by_role("alert").filter(has_text="'admin'")).to_be_visible()
+
+
+async def test_a_resource_is_paused_resumed_and_changed_unless_it_was_changed_meanwhile(
+    page: Page, env: Environment
+) -> None:
+    async def stored(**given: Any) -> dict[str, Any]:
+        answer = await env.http.request(
+            "PATCH" if given else "GET", "/resources/operated", json=given or None
+        )
+        assert answer.is_success, answer.text
+        return dict(answer.json())
+
+    assert (await env.http.put("/resources/operated", json={"capacity": 3})).is_success
+    await page.goto("/#/resources/operated")
+    await page.get_by_role("button", name="Pause").click()
+    await confirm(page, "Pause")
+    await expect(page.locator("h1 .badge")).to_have_text("paused")
+    assert (await stored())["paused"]
+    await page.get_by_role("button", name="Resume").click()
+    await confirm(page, "Resume")
+    await page.get_by_role("button", name="Capacity").click()
+    number = page.get_by_role("spinbutton", name="Capacity")
+    await number.fill("5")
+    await confirm(page, "Change capacity")
+    await expect(page.locator(".panel")).to_contain_text("0 of 5")
+
+    async with page.expect_response("**/resources/operated"):
+        await page.get_by_role("button", name="Capacity").click()
+    await number.fill("9")
+    await stored(capacity=7)
+    await page.get_by_role("button", name="Change capacity").click()
+    await expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("was changed since then")
+    assert (await stored())["capacity"] == 7
+
+
+async def test_a_key_gets_a_limit_and_a_weight_of_its_own(page: Page, env: Environment) -> None:
+    await env.put("keyed", max_concurrent=1, concurrency_key="/c", pool="empty")
+    await env.submit("keyed", parameters={"c": "a/b"})
+    await page.goto("/#/queues/keyed?key=a/b")
+    section = page.locator("section").filter(has_text="Settings of this key")
+    await expect(section).to_contain_text("It has the limit of its action")
+    await section.get_by_role("button", name="Set limit or weight").click()
+    dialog = page.get_by_role("dialog", name="Settings of key a/b")
+    await dialog.get_by_label("Limit", exact=True).select_option(label="Its own")
+    await dialog.get_by_label("Maximum concurrency of this key").fill("4")
+    await dialog.get_by_label("Weight").fill("3")
+    await confirm(page, "Save")
+    await expect(section.locator("tbody tr")).to_contain_text("4")
+    await page.goto("/#/queues/keyed")
+    row = page.get_by_role("table", name="Keys with settings of their own").locator("tbody tr")
+    await row.get_by_role("button", name="Change").click()
+    await dialog.get_by_label("Limit", exact=True).select_option(label="As the action")
+    await confirm(page, "Save")
+    await expect(row).to_contain_text("as the action")
+    found = (await env.http.get("/actions/keyed/keys/a%2Fb")).json()
+    assert (found["has_limit"], found["weight"]) == (False, 3)
+    await row.get_by_role("button", name="Delete").click()
+    await confirm(page, "Delete settings")
+    await expect(row).to_have_count(0)
+    await env.stop_running()
+
+
+async def test_the_address_keeps_search_order_and_page_of_each_list(page: Page, env: Environment) -> None:
+    await env.history.rows(
+        "INSERT INTO dead_letter (fingerprint, code, error, exchange, routing_key, original_routing_key,"
+        " tries, died_at, stored_at, headers, body, body_bytes, stored_bytes)"
+        " SELECT 'paged' || n, CASE WHEN n > 60 THEN 'other' ELSE 'paged' END, 'letter ' || n, '', '', '', 1,"
+        " now() + n * interval '1 s', now(), '{}', 'abc', 3, 3 FROM generate_series(1, 70) n"
+    )
+    await page.goto("/#/dead-letters")
+    rows = page.locator("tbody tr")
+    await expect(rows.first).to_contain_text("letter 70")
+    await page.get_by_label("Error code").fill("paged")
+    await page.get_by_label("Error code").press("Tab")
+    await expect(rows.first).to_contain_text("letter 60")
+    await page.get_by_label("Order").select_option(label="Oldest first")
+    await expect(rows.first).to_contain_text("letter 1")
+    await page.get_by_role("button", name="Next").click()
+    await expect(rows).to_have_count(10)
+    await page.reload()
+    await expect(rows.first).to_contain_text("letter 51")
+    await page.go_back()
+    await expect(rows.first).to_contain_text("letter 1")
+    assert "code=paged&order=oldest" in page.url
+    await env.history.rows("DELETE FROM dead_letter")
+
+    await page.goto("/#/workers")
+    await page.get_by_role("button", name="Lost", exact=True).click()
+    assert page.url.endswith("#/workers?state=lost")
+    await page.goto("/#/workers?gone=1")
+    await expect(page.get_by_role("button", name="All", exact=True)).to_have_attribute("aria-pressed", "true")
+
+    await page.goto("/#/executions")
+    execution_id = await env.submit("noop", idempotency_key="found-by-key")
+    await page.get_by_text("Filters").click()
+    await page.get_by_label("Idempotency key").fill("found-by-key")
+    await page.get_by_label("Idempotency key").press("Tab")
+    await expect(rows).to_have_count(1)
+    await expect(rows).to_contain_text(f"#{execution_id}")
+    assert "idempotency_key=found-by-key" in page.url
