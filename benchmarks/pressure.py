@@ -38,7 +38,7 @@ from benchmarks.run import (
     ratio_rows,
     rows_of,
 )
-from benchmarks.system import POSTGRESQL, Servers, Sizes, cpu_seconds
+from benchmarks.system import POSTGRESQL, Servers, Sizes, cpu_seconds, peak_memory_mb
 from turnstile.common.database import Database
 from turnstile.stress.check.counts import out_of_order, peak_concurrency
 
@@ -263,6 +263,7 @@ async def overload(servers: Servers, sizes: Sizes) -> Section:
     count = _slice_of(sizes)
     async with _warm_system(servers, sizes) as turnstile:
         before = await turnstile.run(load(LIMITED, count))
+        memory_before = _peak_memory_mb(turnstile)
         rate = before.per_second * _OVERLOAD
         # Whole rounds over the actions, so that every action gets equally many.
         too_much = load(LIMITED, max(round(rate * sizes.overload_seconds / len(LIMITED)), 1) * len(LIMITED))
@@ -270,11 +271,44 @@ async def overload(servers: Servers, sizes: Sizes) -> Section:
         during = await _submit_evenly(turnstile, too_much, rate)
         backlog = too_much.count - during.executions
         expected = {ref: done[ref] + too_much.counts[ref] for ref in LIMITED}
+        memory = {_DURING: _peak_memory_mb(turnstile)}
         draining = await _drain(turnstile, expected, backlog)
+        memory[_DRAINING] = _peak_memory_mb(turnstile)
         await require_no_failure(turnstile.system.api)
+        refused = sum(expected.values()) - await total(turnstile.system.api, LIMITED, "total_enqueued")
         violations = await _violations(turnstile.deployment.database_url)
     runs = {_BEFORE: [before], _DURING: [during], _DRAINING: [draining]}
-    return _overload_section(runs, violations, submitted_per_second=rate, backlog=backlog)
+    section = _overload_section(runs, violations, submitted_per_second=rate, backlog=backlog)
+    # A submission that the broker does not confirm ends the measurement.
+    told = {"confirmed": too_much.count, "refused": refused}
+    memory = {_BEFORE: memory_before, **memory}
+    return replace(section, rows=(*section.rows, *_told_rows(told), *_memory_rows(memory)))
+
+
+def _peak_memory_mb(turnstile: MeasuredSystem) -> dict[str, float]:
+    """Return the peak memory of the largest process of each part so far."""
+    return {part: max(map(peak_memory_mb, pids)) for part, pids in turnstile.system.pids().items()}
+
+
+def _told_rows(told: Mapping[str, int]) -> list[Row]:
+    return [
+        Row(
+            name=f"submissions that were {outcome}",
+            unit="",
+            cells={_DURING: count},
+            aims=(Aim(at_most=0),) if outcome == "refused" else (),
+        )
+        for outcome, count in told.items()
+    ]
+
+
+def _memory_rows(memory: Mapping[str, Mapping[str, float]]) -> list[Row]:
+    """Return the peak memory of each part at the end of each phase."""
+    parts = memory[_BEFORE]
+    return [
+        Row(name=f"peak memory, {part}", unit="MB", cells={phase: of[part] for phase, of in memory.items()})
+        for part in parts
+    ]
 
 
 async def _submit_evenly(turnstile: MeasuredSystem, too_much: Load, per_second: float) -> Run:

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
 
@@ -208,14 +208,15 @@ def cpu_us_of(runs: Runs, part: str) -> dict[str, float]:
     return {name: median(run.cpu_us(part) for run in of) for name, of in runs.items()}
 
 
-def rows_of(runs: Runs, *, aims: tuple[Aim, ...] = ()) -> list[Row]:
-    """Return the absolute values of these runs: rate, CPU of each part, WAL."""
+def rows_of(runs: Runs, *, aims: Mapping[str, tuple[Aim, ...]] | None = None) -> list[Row]:
+    """Return the absolute values of these runs: rate, CPU, WAL; `aims` by the name of the row."""
     parts = (*next(iter(runs.values()))[0].cpu_seconds, "all")
     busy = {name: median(run.cpu_of("all") / run.seconds for run in of) for name, of in runs.items()}
     wal = {name: median(run.wal_bytes / max(run.executions, 1) for run in of) for name, of in runs.items()}
-    return [
-        Row(name="executions", unit="1/s", cells=rates_of(runs), aims=aims),
+    rows = [
+        Row(name="executions", unit="1/s", cells=rates_of(runs)),
         *(Row(name=f"CPU, {part}", unit="µs per execution", cells=cpu_us_of(runs, part)) for part in parts),
         Row(name="cores busy", unit=f"of {os.cpu_count()}", cells=busy),
         Row(name="WAL", unit="bytes per execution", cells=wal),
     ]
+    return [replace(row, aims=(aims or {}).get(row.name, ())) for row in rows]

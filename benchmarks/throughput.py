@@ -155,7 +155,14 @@ def section_of(runs: Runs, *, count: int) -> Section:
         ),
         *rows_of(
             runs,
-            aims=(Aim(at_least=2200, columns=(_LIMITED,)), Aim(at_least=4000, columns=(_UNLIMITED,))),
+            aims={
+                "executions": (
+                    Aim(at_least=2200, columns=(_LIMITED,)),
+                    Aim(at_least=4000, columns=(_UNLIMITED,)),
+                ),
+                "CPU, all": (Aim(at_most=820, columns=(_LIMITED,)), Aim(at_most=460, columns=(_UNLIMITED,))),
+                "WAL": (Aim(at_most=1600, columns=_OURS),),
+            },
         ),
     ]
     for number, kind in enumerate(("persistent", "advisory")):

@@ -1,8 +1,9 @@
-"""The jobs of every contestant: three groups of actions, and no-op jobs that record their start and stop.
+"""The jobs of every contestant: groups of actions, and jobs that record their start and stop.
 
 A held job waits between start and stop for a file that is created when all other jobs wait behind it.
 """
 
+import asyncio
 import os
 import time
 from enum import StrEnum
@@ -46,7 +47,7 @@ def _record(kind: int, load: int, action: int, number: int) -> None:
     _writers[pid].write(kind, number, load, action)
 
 
-async def run(load: int, action: int, number: int, held: bool) -> None:
+async def run(load: int, action: int, number: int, held: bool, seconds: float) -> None:
     """Run a job in an event loop."""
     _record(START, load, action, number)
     if held:
@@ -58,21 +59,25 @@ async def run(load: int, action: int, number: int, held: bool) -> None:
         await until(
             opened, "the other jobs wait", deadline_seconds=_HELD_SECONDS_MAX, pause_seconds=_POLL_SECONDS
         )
+    if seconds:
+        await asyncio.sleep(seconds)
     _record(STOP, load, action, number)
 
 
-def run_blocking(load: int, action: int, number: int, held: bool) -> None:
+def run_blocking(load: int, action: int, number: int, held: bool, seconds: float) -> None:
     """Run a job in a thread or process of its own."""
     _record(START, load, action, number)
     if held:
         gate, deadline = gate_of(Path(setting(TRACES)), load), time.monotonic() + _HELD_SECONDS_MAX
         while not gate.exists() and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
+    time.sleep(seconds)
     _record(STOP, load, action, number)
 
 
 ACTIONS: Final = 10
 LIMIT: Final = 4
+TIMED_SECONDS: Final = 0.02
 
 
 class Group(StrEnum):
@@ -82,6 +87,8 @@ class Group(StrEnum):
     """Ten actions without a limit."""
     LIMITED = "limited"
     """Ten actions with a limit of four each; of one where the system has no other."""
+    TIMED = "timed"
+    """The same limits, and jobs of 20 ms: the limits and not the processors bound the rate."""
     SINGLE = "single"
     """One action, one at a time."""
 
@@ -93,7 +100,7 @@ class Group(StrEnum):
     @property
     def limit(self) -> int | None:
         """The concurrency limit of each action."""
-        return {Group.FREE: None, Group.LIMITED: LIMIT, Group.SINGLE: 1}[self]
+        return {Group.FREE: None, Group.LIMITED: LIMIT, Group.TIMED: LIMIT, Group.SINGLE: 1}[self]
 
 
 class Job(NamedTuple):
@@ -106,12 +113,20 @@ class Job(NamedTuple):
     """Its position in the order of submission."""
     held: bool
     """It runs until all other jobs of its load have been submitted."""
+    seconds: float
+    """Its duration."""
 
 
 def jobs_of(load: int, group: Group, count: int) -> list[Job]:
     """Return the jobs of a load, over the actions in turn; the first job of a single action is held."""
     return [
-        Job(load, number % group.actions, number, held=group is Group.SINGLE and number == 0)
+        Job(
+            load,
+            number % group.actions,
+            number,
+            held=group is Group.SINGLE and number == 0,
+            seconds=TIMED_SECONDS if group is Group.TIMED else 0.0,
+        )
         for number in range(count)
     ]
 

@@ -9,11 +9,11 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.peers.contestants import Contestant, Variant
+from benchmarks.peers.contestants import PGQUEUER, TURNSTILE, Contestant, Variant
 from benchmarks.peers.history import Run
-from benchmarks.peers.job import LIMIT, Group
+from benchmarks.peers.job import ACTIONS, LIMIT, TIMED_SECONDS, Group
 from benchmarks.peers.session import Counts
-from benchmarks.report import Row, Section, print_section
+from benchmarks.report import Aim, Row, Section, print_section
 from benchmarks.report import markdown as markdown_of
 from turnstile.stress.check.counts import percentile
 
@@ -22,6 +22,9 @@ _TAKEN: Final = "taken/s"
 _LIMIT: Final = "limit"
 _PEAK: Final = "peak concurrency"
 _OUT_OF_ORDER: Final = "out of order, %"
+_IDEAL_SHARE: Final = "share of the ideal"
+_RATIO_AIMS: Final = (0.60, 0.65)
+"""Of the rate at limit 4 to that of PgQueuer with one process, and with two."""
 _SHARE: Final = "last / before"
 _COST: Final = "PostgreSQL, last / before"
 _PERCENTS: Final = (50, 90, 99)
@@ -71,8 +74,14 @@ def sections(comparison: Comparison) -> list[Section]:
         Section(
             title=f"limit {LIMIT} per action, or what the system has: the same {counts.jobs:,} jobs",
             columns=(_RATE, _LIMIT, _PEAK, _OUT_OF_ORDER),
-            rows=_rows(entries, Group.LIMITED, _limited),
+            rows=(*_rows(entries, Group.LIMITED, _limited), *_ratios_to_pgqueuer(entries)),
             note=f"{note}; peak concurrency: of one action, in all rounds; above the limit it was broken",
+        ),
+        Section(
+            title=f"jobs of {1000 * TIMED_SECONDS:g} ms with these limits: {counts.jobs:,} over ten actions",
+            columns=(_RATE, _IDEAL_SHARE, _LIMIT, _PEAK),
+            rows=_timed_rows(entries),
+            note=f"{note}; ideal: every slot always runs a job; the aim: ahead of every other system",
         ),
         Section(
             title=f"one at a time: {counts.handed_over:,} jobs wait, ms from stop to next start",
@@ -125,6 +134,49 @@ def _limited(entry: Entry, runs: Sequence[Run]) -> Mapping[str, float]:
         _PEAK: max(run.peak_concurrency for run in runs),
         _OUT_OF_ORDER: _out_of_order(runs),
     }
+
+
+def _rates(entries: Sequence[Entry], group: Group) -> list[tuple[Entry, float]]:
+    return [
+        (entry, median(run.per_second for run in runs))
+        for entry in entries
+        if (runs := entry.runs.get(group))
+    ]
+
+
+def _ratios_to_pgqueuer(entries: Sequence[Entry]) -> list[Row]:
+    """Return the ratio of this project's rate at the limit to that of PgQueuer, in each of its variants."""
+    rates = _rates(entries, Group.LIMITED)
+    own = [rate for entry, rate in rates if entry.contestant is TURNSTILE]
+    others = [(entry.name, rate) for entry, rate in rates if entry.contestant is PGQUEUER]
+    return [
+        Row(
+            name=f"ratio to {name}",
+            unit="",
+            cells={_RATE: own[0] / rate},
+            aims=(Aim(at_least=at_least, columns=(_RATE,)),),
+        )
+        for (name, rate), at_least in zip(others if own else (), _RATIO_AIMS, strict=False)
+    ]
+
+
+def _timed_rows(entries: Sequence[Entry]) -> tuple[Row, ...]:
+    """Return the rows of the jobs with a duration; this project's has the aim to be ahead of every other."""
+    rates = _rates(entries, Group.TIMED)
+    best = max((rate for entry, rate in rates if entry.contestant is not TURNSTILE), default=None)
+    rows = []
+    for entry, rate in rates:
+        limit = entry.variant.limited_to
+        is_aimed = entry.contestant is TURNSTILE and best is not None
+        cells = {
+            _RATE: rate,
+            _IDEAL_SHARE: rate * TIMED_SECONDS / (ACTIONS * limit),
+            _LIMIT: limit,
+            _PEAK: max(run.peak_concurrency for run in entry.runs[Group.TIMED]),
+        }
+        aims = (Aim(at_least=best, columns=(_RATE,)),) if is_aimed else ()
+        rows.append(Row(name=entry.name, unit="", cells=cells, aims=aims))
+    return tuple(rows)
 
 
 def _single(_: Entry, runs: Sequence[Run]) -> Mapping[str, float]:

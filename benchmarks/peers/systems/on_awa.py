@@ -31,6 +31,7 @@ class Arguments:
     action: int
     number: int
     held: bool
+    seconds: float
 
 
 def queue_of(group: Group, number: int) -> str:
@@ -50,7 +51,8 @@ async def work(workers: int) -> None:
 
     async def job(taken: Any) -> None:
         arguments = taken.args
-        await run(arguments.load, arguments.action, arguments.number, arguments.held)
+        job = arguments
+        await run(job.load, job.action, job.number, job.held, job.seconds)
 
     client.task(Arguments, kind=_KIND, queue=next(iter(limits)))(job)
     await client.start(list(limits.items()))

@@ -62,8 +62,8 @@ def _limits() -> dict[str, int | None]:
 
 
 def _workflow() -> Callable[[int, int, int, bool], None]:
-    def job(load: int, action: int, number: int, held: bool) -> None:
-        run_blocking(load, action, number, held)
+    def job(load: int, action: int, number: int, held: bool, seconds: float) -> None:
+        run_blocking(load, action, number, held, seconds)
 
     return job
 

@@ -36,9 +36,9 @@ def _actor(group: Group, number: int) -> "dramatiq.Actor[..., None]":
         return dramatiq.actor(run_blocking, actor_name=name)
     limiter = ConcurrentRateLimiter(_backend, f"{setting(REDIS_PREFIX)}.{name}", limit=group.limit)
 
-    def limited(load: int, action: int, number: int, held: bool) -> None:
+    def limited(load: int, action: int, number: int, held: bool, seconds: float) -> None:
         with limiter.acquire():
-            run_blocking(load, action, number, held)
+            run_blocking(load, action, number, held, seconds)
 
     # What finds no slot raises, and is tried again: without end, and as soon as its own options allow.
     return dramatiq.actor(

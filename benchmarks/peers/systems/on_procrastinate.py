@@ -18,8 +18,8 @@ app: Final = App(
 
 
 def _declare(group: Group, number: int) -> None:
-    async def job(load: int, action: int, number: int, held: bool) -> None:
-        await run(load, action, number, held)
+    async def job(load: int, action: int, number: int, held: bool, seconds: float) -> None:
+        await run(load, action, number, held, seconds)
 
     name = name_of(group, number)
     app.task(name=name, lock=None if group.limit is None else name)(job)

@@ -19,8 +19,8 @@ _READY_SECONDS: Final = 60.0
 
 
 def _declare(group: Group, number: int) -> None:
-    async def job(load: int, action: int, number: int, held: bool) -> None:
-        await run(load, action, number, held)
+    async def job(load: int, action: int, number: int, held: bool, seconds: float) -> None:
+        await run(load, action, number, held, seconds)
 
     action(name_of(group, number), max_concurrent=group.limit)(job)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peers.contestants import TURNSTILE
+from benchmarks.peers.contestants import PGQUEUER, TURNSTILE
 from benchmarks.peers.history import (
     Run,
     Stops,
@@ -99,6 +99,21 @@ def test_rounds_are_shown_as_medians_and_handovers_together() -> None:
     assert single.rows[0].cells["max"] == 5
 
 
+def test_this_project_is_compared_with_pgqueuer_and_with_the_fastest() -> None:
+    own = Entry(contestant=TURNSTILE, variant=TURNSTILE.variants[0])
+    limited = [variant for variant in PGQUEUER.variants if Group.LIMITED in variant.groups]
+    others = [Entry(contestant=PGQUEUER, variant=variant) for variant in limited]
+    for entry, seconds in zip((own, *others), (2.0, 1.0, 1.5), strict=True):
+        entry.runs[Group.LIMITED] = entry.runs[Group.TIMED] = [one_run(seconds=seconds)]
+    comparison = Comparison(entries=[own, *others], counts=COUNTS, rounds=1, circumstances={})
+    at_limit, timed = sections(comparison)
+    to_one, to_two = at_limit.rows[-2:]
+    assert (to_one.cells["jobs/s"], to_one.meets_aims()) == (0.5, False)
+    assert (to_two.cells["jobs/s"], to_two.meets_aims()) == (0.75, True)
+    assert [row.meets_aims() for row in timed.rows] == [False, None, None]
+    assert timed.rows[1].cells["share of the ideal"] == pytest.approx(100 * 0.02 / 40)
+
+
 def test_the_last_load_under_a_snapshot_is_compared_with_the_one_before_it() -> None:
     entry = Entry(contestant=TURNSTILE, variant=TURNSTILE.variants[0])
     entry.slices.append(
@@ -131,10 +146,10 @@ async def test_a_held_job_stops_only_when_its_gate_is_open(
     monkeypatch.setenv(TRACES, str(tmp_path))
     monkeypatch.setattr("benchmarks.peers.job._writers", {})
     gate_of(tmp_path, 1).touch()
-    await run(1, 0, 0, True)
-    run_blocking(1, 0, 1, True)
+    await run(1, 0, 0, True, 0.0)
+    run_blocking(1, 0, 1, True, 0.0)
     monkeypatch.setattr("benchmarks.peers.job._HELD_SECONDS_MAX", 0.0)
     with pytest.raises(DidNotHappen, match="the other jobs wait"):
-        await run(2, 0, 0, True)
+        await run(2, 0, 0, True, 0.0)
     assert Stops(tmp_path).count(1) == 2
     assert Stops(tmp_path).count(2) == 0
