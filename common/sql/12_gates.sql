@@ -20,17 +20,18 @@ AS $$
         WHERE g.paused OR g.capacity < r.units)
 $$;
 
--- has_to_return: whether an execution that waits at this gate has to return to its queue: its route is closed or has
--- changed, or its queue is paused.
+-- has_to_return: whether an execution that waits at this gate has to return to its queue: no live worker serves its
+-- action, its route is closed or has changed, or its queue is paused.
 CREATE FUNCTION turnstile.has_to_return(
-    in_route bigint[], in_route_units integer[], in_queue_id bigint, in_gate_ids bigint[], in_gate_units integer[],
-    in_gate_id bigint
+    in_served boolean, in_route bigint[], in_route_units integer[], in_queue_id bigint, in_gate_ids bigint[],
+    in_gate_units integer[], in_gate_id bigint
 )
 RETURNS boolean
 LANGUAGE sql
 STABLE
 AS $$
-    SELECT in_route[1 : cardinality(in_gate_ids) + 1] IS DISTINCT FROM in_gate_ids || in_gate_id
+    SELECT NOT in_served
+        OR in_route[1 : cardinality(in_gate_ids) + 1] IS DISTINCT FROM in_gate_ids || in_gate_id
         OR in_route_units[1 : cardinality(in_gate_ids)] IS DISTINCT FROM in_gate_units
         OR turnstile.is_closed(in_route, in_route_units)
         OR (SELECT q.paused OR coalesce(q.max_concurrent = 0, false) FROM public.action_queue q WHERE q.id = in_queue_id)
@@ -54,8 +55,40 @@ DECLARE
 BEGIN
     IF cardinality(closed_ids) > 0 THEN
         PERFORM 1 FROM gate g WHERE g.id = ANY (closed_ids) ORDER BY g.id FOR NO KEY UPDATE;
-        UPDATE gate g SET returning_from = -9223372036854775807 WHERE g.id = ANY (closed_ids);
+        PERFORM turnstile.start_return(closed_ids);
     END IF;
+END
+$$;
+
+-- start_return: notes that executions have to return from these gates, which the caller has locked. A gate that has just
+-- closed keeps its note, because executions have to return from its neighbours too.
+CREATE FUNCTION turnstile.start_return(in_gate_ids bigint[])
+RETURNS void
+LANGUAGE sql
+AS $$
+    UPDATE public.gate g SET returning_from = -9223372036854775807
+    WHERE g.id = ANY (in_gate_ids) AND g.returning_from IS DISTINCT FROM -9223372036854775808
+$$;
+
+-- leave_gates: these actions, which the caller has locked, lose their last worker: their executions return from their
+-- gates. Returns the actions of which another session holds a gate: they have to count as served until the next look.
+CREATE FUNCTION turnstile.leave_gates(in_action_ids bigint[])
+RETURNS bigint[]
+LANGUAGE plpgsql
+:settings_for_index_lookups
+AS $$
+DECLARE
+    locked_ids bigint[] := ARRAY(
+        SELECT g.id FROM gate g
+        WHERE g.id = ANY (ARRAY(SELECT r.id FROM action a CROSS JOIN unnest(a.route) r(id) WHERE a.id = ANY (in_action_ids)))
+        ORDER BY g.id FOR NO KEY UPDATE SKIP LOCKED);
+    held_ids bigint[] := ARRAY(
+        SELECT a.id FROM action a WHERE a.id = ANY (in_action_ids) AND NOT coalesce(a.route, '{}') <@ locked_ids);
+BEGIN
+    PERFORM turnstile.start_return(ARRAY(
+        SELECT r.id FROM action a CROSS JOIN unnest(a.route) r(id)
+        WHERE a.id = ANY (in_action_ids) AND a.id <> ALL (held_ids)));
+    RETURN held_ids;
 END
 $$;
 
@@ -454,7 +487,7 @@ BEGIN
         CROSS JOIN LATERAL (
             SELECT CASE WHEN a.route <@ in_gate_ids
                              AND (NOT in_returning OR NOT turnstile.has_to_return(
-                                      a.route, a.route_units, h.queue_id, h.gate_ids, h.gate_units, in_state.gate_id))
+                                      a.served, a.route, a.route_units, h.queue_id, h.gate_ids, h.gate_units, in_state.gate_id))
                         THEN a.route_units[array_position(a.route, in_state.gate_id)] END
         ) n(units)
     ),
@@ -559,7 +592,7 @@ BEGIN
             -- pass_by_arrival.
             SELECT CASE WHEN a.route <@ in_gate_ids
                              AND (NOT in_returning OR NOT turnstile.has_to_return(
-                                      a.route, a.route_units, w.queue_id, w.gate_ids, w.gate_units, in_state.gate_id))
+                                      a.served, a.route, a.route_units, w.queue_id, w.gate_ids, w.gate_units, in_state.gate_id))
                         THEN a.route_units[array_position(a.route, in_state.gate_id)] END AS units
         ) n
     ),
@@ -611,7 +644,7 @@ LANGUAGE sql
 STABLE
 AS $$
     SELECT CASE WHEN a.route <@ in_gate_ids AND (NOT in_returning OR NOT turnstile.has_to_return(
-                    a.route, a.route_units, w.queue_id, w.gate_ids, w.gate_units, in_turn.gate_id))
+                    a.served, a.route, a.route_units, w.queue_id, w.gate_ids, w.gate_units, in_turn.gate_id))
                 THEN a.route_units[array_position(a.route, in_turn.gate_id)] END
     FROM public.waiting w
     JOIN public.execution e ON e.id = ANY (ARRAY[turnstile.id_of_place(w.place)])
@@ -878,9 +911,8 @@ BEGIN
             -- It has just closed. Executions that need it wait at the other gates of their routes too.
             locked_ids := turnstile.try_gates(turnstile.neighbouring_gates(ARRAY[closed.id]));
             CONTINUE WHEN locked_ids IS NULL;
-            UPDATE gate g SET returning_from = -9223372036854775807
-            WHERE g.id = ANY (locked_ids)
-              AND (g.id = closed.id OR g.returning_from IS DISTINCT FROM -9223372036854775808);
+            UPDATE gate g SET returning_from = -9223372036854775807 WHERE g.id = closed.id;
+            PERFORM turnstile.start_return(locked_ids);
             remaining := true;
             RETURN;
         END IF;
@@ -954,7 +986,7 @@ BEGIN
             JOIN execution e ON e.id = ANY (ARRAY[turnstile.id_of_place(w.place)])
             JOIN action a ON a.id = ANY (ARRAY[e.action_id])
             CROSS JOIN LATERAL turnstile.has_to_return(
-                a.route, a.route_units, w.queue_id, w.gate_ids, w.gate_units, in_gate.id) leaves
+                a.served, a.route, a.route_units, w.queue_id, w.gate_ids, w.gate_units, in_gate.id) leaves
             WHERE w.line_id = l.id AND (leaves OR NOT has_turns)
               AND w.place >= CASE WHEN has_turns THEN -9223372036854775808 ELSE in_gate.returning_from END
             ORDER BY w.place LIMIT in_limit
@@ -991,7 +1023,8 @@ BEGIN
           AND w.place BETWEEN turnstile.place_of(e.priority, e.id) AND turnstile.place_of(e.priority, e.id)
           -- Checked again under the locks.
           AND coalesce((SELECT f.gate_id FROM gate_flow f WHERE f.id = w.line_id), w.line_id) = in_gate.id
-          AND turnstile.has_to_return(a.route, a.route_units, w.queue_id, w.gate_ids, w.gate_units, in_gate.id)
+          AND turnstile.has_to_return(
+              a.served, a.route, a.route_units, w.queue_id, w.gate_ids, w.gate_units, in_gate.id)
         RETURNING w.*
     ),
     back AS (
@@ -1162,7 +1195,7 @@ BEGIN
     WHERE g.action_id = a.id AND a.id = ANY (in_action_ids)
       AND (g.capacity, g.fair, g.rate_starts, g.rate_per_seconds)
           IS DISTINCT FROM (a.max_concurrent_total, a.fair, a.rate_starts, a.rate_per_seconds);
-    UPDATE gate g SET returning_from = -9223372036854775807 WHERE g.id = ANY (returning_ids);
+    PERFORM turnstile.start_return(returning_ids);
     UPDATE action a SET route = n.gate_ids, route_units = n.units
     FROM action b CROSS JOIN LATERAL turnstile.route_of(b) n
     WHERE a.id = ANY (in_action_ids) AND b.id = a.id

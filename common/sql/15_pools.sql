@@ -424,6 +424,8 @@ LANGUAGE plpgsql
 AS $$
 DECLARE
     moved_ids bigint[];
+    unserved_ids bigint[];
+    held_ids bigint[];
 BEGIN
     INSERT INTO worker_pool (name)
     SELECT DISTINCT a.pool FROM action a
@@ -459,9 +461,12 @@ BEGIN
         FROM counted c JOIN turnstile.current_pool p ON p.id = c.pool_id
         WHERE v.pool_id = ANY (ARRAY[p.id]) AND v.version BETWEEN p.version AND p.version;
     END IF;
-    UPDATE action a
-    SET pool_id = p.id, served = p.capacity IS NULL OR turnstile.is_served(a)
-    FROM turnstile.current_pool p
+    unserved_ids := ARRAY(
+        SELECT a.id FROM action a JOIN turnstile.current_pool p ON p.name = a.pool
+        WHERE a.id = ANY (in_action_ids) AND p.capacity IS NOT NULL AND NOT turnstile.is_served(a));
+    held_ids := turnstile.leave_gates(ARRAY(SELECT a.id FROM action a WHERE a.id = ANY (unserved_ids) AND a.served));
+    UPDATE action a SET pool_id = p.id, served = a.id <> ALL (unserved_ids) OR a.id = ANY (held_ids)
+    FROM worker_pool p
     WHERE a.id = ANY (in_action_ids) AND p.name = a.pool;
 END
 $$;
@@ -482,6 +487,8 @@ AS $$
 DECLARE
     is_complete boolean;
     served_ids bigint[];
+    unserved_ids bigint[];
+    held_ids bigint[];
     locked_ids bigint[];
 BEGIN
     repaired := 0;
@@ -527,11 +534,14 @@ BEGIN
         ),
         locked AS (
             SELECT a.id, w.is_served FROM wrong w JOIN action a ON a.id = w.id ORDER BY a.id FOR NO KEY UPDATE OF a SKIP LOCKED
-        ),
-        corrected AS (
-            UPDATE action a SET served = l.is_served FROM locked l WHERE a.id = l.id RETURNING a.id, a.served
         )
-        SELECT array_agg(c.id) INTO served_ids FROM corrected c WHERE c.served;
+        SELECT array_agg(l.id) FILTER (WHERE l.is_served), array_agg(l.id) FILTER (WHERE NOT l.is_served)
+        INTO served_ids, unserved_ids FROM locked l;
+        IF unserved_ids IS NOT NULL THEN
+            held_ids := turnstile.leave_gates(unserved_ids);
+        END IF;
+        UPDATE action a SET served = NOT a.served
+        WHERE a.id = ANY (served_ids || unserved_ids) AND a.id <> ALL (coalesce(held_ids, '{}'));
     END IF;
 
     -- The common case: the same workers, at the same pace.

@@ -126,7 +126,7 @@ WHERE q.depth > 0 AND NOT q.paused;
 -- check idle_gate of gate: no units are free while the first execution could use them
 -- Rates are left out: what waits for one starts at an instant that no change stores.
 SELECT g.id,
-       NOT g.paused AND g.returning_from IS NULL AND NOT turnstile.is_closed(a.route, a.route_units)
+       a.served AND NOT g.paused AND g.returning_from IS NULL AND NOT turnstile.is_closed(a.route, a.route_units)
        AND (g.capacity IS NULL OR g.held + a.route_units[array_position(a.route, g.id)] <= g.capacity)
        AND greatest(g.updated_at, (SELECT max(r.updated_at) FROM gate r WHERE r.id = ANY (a.route)))
            < b.at - b.grace - b.pace * count(*) OVER () AS wrong,

@@ -5,9 +5,9 @@
 -- on its length. What waits at later gates holds a slot of its queue, and is counted one by one.
 --
 -- What queued executions wait for, the nearest reason first: the queue is paused; a gate of their route is closed
--- (total or resource); all slots are held, or will be by executions ahead (limit); the later gate where they wait
--- (total, resource, or a rate that is used up); no worker of the pool serves the action; a place of the pool, or only
--- the next dispatch (pool). A granted execution is not counted, even if no worker has claimed it.
+-- (total or resource); all slots are held, or will be by executions ahead (limit); no worker of the pool serves the
+-- action; the later gate where they wait (total, resource, or a rate that is used up); a place of the pool, or only the
+-- next dispatch (pool). A granted execution is not counted, even if no worker has claimed it.
 --
 -- $1 action ref, $2 keys listed
 WITH line AS MATERIALIZED (
@@ -32,14 +32,25 @@ rates AS MATERIALIZED (
     SELECT NOT EXISTS (SELECT FROM turnstile.starts_left(a.route, clock_timestamp()) l WHERE l.starts <= 0) AS has_starts
     FROM action a WHERE a.ref = $1
 ),
+worked AS MATERIALIZED (
+    SELECT EXISTS (
+        SELECT FROM turnstile.current_worker w, action a
+        WHERE a.ref = $1 AND a.pool = ANY (w.pools) AND w.lost_at IS NULL AND w.stopped_at IS NULL
+          AND w.draining_at IS NULL AND w.lease_expires_at > now()
+          AND (a.runner <> 'python' OR a.entrypoint IS NOT NULL OR w.served_refs IS NULL
+               OR a.ref = ANY (w.served_refs))
+    ) AS served
+),
+-- Without a worker no gate lets them pass.
 later AS MATERIALIZED (
     SELECT n.queue_id, min(n.id) AS first_id, count(*) AS executions,
            count(*) FILTER (WHERE n.kind = 'action') AS on_total,
            count(*) FILTER (WHERE n.kind = 'resource') AS on_resource,
            count(*) FILTER (WHERE n.kind = 'pool' AND NOT n.has_starts) AS on_rate,
-           count(*) FILTER (WHERE n.kind = 'pool' AND n.has_starts) AS startable
+           count(*) FILTER (WHERE n.kind IS NULL OR n.kind = 'pool' AND n.has_starts) AS startable
     FROM (
-        SELECT w.queue_id, turnstile.id_of_place(w.place) AS id, g.kind, (SELECT r.has_starts FROM rates r) AS has_starts
+        SELECT w.queue_id, turnstile.id_of_place(w.place) AS id,
+               CASE WHEN (SELECT k.served FROM worked k) THEN g.kind END AS kind, (SELECT r.has_starts FROM rates r) AS has_starts
         FROM line l
         JOIN waiting w ON w.queue_id = ANY (ARRAY[l.id])
         LEFT JOIN gate_flow f ON f.id = ANY (ARRAY[w.line_id])
@@ -86,15 +97,6 @@ head AS (
         ) first
         WHERE l.depth > 0
     )
-),
-worked AS (
-    SELECT EXISTS (
-        SELECT FROM turnstile.current_worker w, action a
-        WHERE a.ref = $1 AND a.pool = ANY (w.pools) AND w.lost_at IS NULL AND w.stopped_at IS NULL
-          AND w.draining_at IS NULL AND w.lease_expires_at > now()
-          AND (a.runner <> 'python' OR a.entrypoint IS NOT NULL OR w.served_refs IS NULL
-               OR a.ref = ANY (w.served_refs))
-    ) AS served
 )
 SELECT a.id AS action_id, a.ref AS action_ref, a.max_concurrent, a.paused,
        t.depth AS queue_length, t.slots AS active_count, t.held_waiting, (SELECT h.queued_at FROM head h) AS oldest_enqueued_at,

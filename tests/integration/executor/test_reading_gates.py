@@ -52,6 +52,7 @@ async def test_a_resource_names_units_holders_and_position(api: Served) -> None:
 
 
 async def test_a_total_counts_over_all_keys(api: Served) -> None:
+    await api.register_worker()
     await api.define("a.b", concurrency_key="/k", max_concurrent=1)
     await use(api.database, "a.b", max_concurrent_total=2)
     first, second, third = [(await submit(api, "a.b", parameters={"k": key}))[0] for key in "xyz"]
@@ -98,6 +99,7 @@ async def test_a_closed_gate_is_named_by_what_waits_in_its_queue(
 
 
 async def test_a_rate_names_the_time_of_the_next_start(api: Served) -> None:
+    await api.register_worker()
     await put_resource(api.database, "partner", 10, rate={"starts": 2, "per": 3600})
     await gated(api, "partner", rate_starts=5, rate_per_seconds=60.0)
     ids = await submit(api, "a.b", 4)
@@ -163,6 +165,7 @@ async def all_pages(api: Served, path: str, **query: Any) -> list[tuple[int, int
 
 
 async def test_an_urgent_execution_is_first_at_every_gate(api: Served) -> None:
+    await api.register_worker()
     for fair in (False, True):
         name = f"r{fair}".lower()
         await put_resource(api.database, name, 1, order="fair" if fair else "arrival")
@@ -319,6 +322,7 @@ async def test_a_plain_action_shows_nothing_of_gates(api: Served) -> None:
 
 
 async def test_what_leaves_a_changed_route_is_explained_until_it_has_left(api: Served) -> None:
+    await api.register_worker()
     await put_resource(api.database, "r", 1)
     await gated(api, "r")
     ids = await submit(api, "a.b", 2)

@@ -237,6 +237,11 @@ async def test_with_gates_every_number_equals_a_recount_at_each_step(api: Served
         await check_reasons(api, "a.c", others)
 
     await step(advance(api.database))
+    await step(api.database.fetch("UPDATE worker SET draining_at = now()"))
+    without_workers = await waiting(api)
+    assert (without_workers["total"], without_workers["resource"], without_workers["rate"]) == (0, 0, 0)
+    assert without_workers["no_worker"] > 0
+    await step(api.database.fetch("UPDATE worker SET draining_at = NULL"))
     (granted,) = [row[0] for row in await api.database.fetch("SELECT execution_id FROM slot")]
     later = await api.database.fetchval("SELECT min(place) FROM waiting WHERE queue_id IS NOT NULL")
     await step(api.claim(granted))

@@ -9,7 +9,7 @@ import asyncpg
 
 from tests.proof.gates.twin import CLOSED, Tables, found
 from tests.support.gates import put_resource
-from tests.support.protocol import Protocol, blocked, in_turn
+from tests.support.protocol import OTHER_WORKER, WORKER, Protocol, blocked, in_turn
 from turnstile.common.action_definition import ActionDefinition, UseDefinition
 from turnstile.common.domain.states import Status
 
@@ -115,9 +115,9 @@ async def grant(protocol: Protocol, queue_ids: Sequence[int] | None) -> None:
         await protocol.row("SELECT * FROM turnstile.grant_slots($1)", list(queue_ids))
 
 
-async def settle(protocol: Protocol, *ids: int) -> list[int]:
+async def settle(protocol: Protocol, *ids: int, worker: str = WORKER) -> list[int]:
     """Run these granted executions to their end and settle them; returns what was granted."""
-    await protocol.run(*ids)
+    await protocol.run(*ids, worker=worker)
     return (await protocol.settle(*((i, 1) for i in ids))).granted
 
 
@@ -334,6 +334,64 @@ async def test_a_paused_action_starts_nothing_that_waits_at_a_later_gate(protoco
     assert await settle(protocol, running) == [other]
     assert await settle(protocol, other) == []
     assert await protocol.waiting() == [paused]
+
+
+async def serve(protocol: Protocol, worker: str, *refs: str) -> None:
+    """Let this worker, which serves these actions, be the only one of them, and count."""
+    await protocol.register(worker, serves=refs)
+    await count_workers(protocol)
+
+
+async def leave(protocol: Protocol, *workers: str) -> None:
+    for worker in workers:
+        await protocol.connection.execute("SELECT turnstile.sign_off($1)", worker)
+    await count_workers(protocol)
+
+
+async def count_workers(protocol: Protocol) -> None:
+    row = await protocol.row("SELECT * FROM turnstile.refresh_pools(NULL, '{}', '{}', true)")
+    await grant(protocol, row["more_queue_ids"])
+
+
+async def test_what_loses_its_workers_gives_its_units_back_and_passes_nothing(protocol: Protocol) -> None:
+    await resource(protocol, "api", 1)
+    await resource(protocol, "cad", 1, rank=2)
+    await define(protocol, "both", uses={"api": 1, "cad": 1})
+    await define(protocol, "cad-only", uses={"cad": 1})
+    await define(protocol, "api-only", uses={"api": 1})
+    await leave(protocol, WORKER, OTHER_WORKER)
+    await serve(protocol, "first", "cad-only", "api-only")
+    await serve(protocol, "second", "both")
+    running, waiting, neighbour = await submit(protocol, "cad-only", "both", "api-only")
+    assert await protocol.held() == [running]
+    assert await held_units(protocol, "api") == 1
+    await leave(protocol, "second")
+    assert await settle(protocol, running, worker="first") == [], "nothing passes before it has returned"
+    assert await advance(protocol) == [neighbour]
+    assert await protocol.waiting() == [waiting]
+    assert (await protocol.queue("both"))["held"] == 0
+    await serve(protocol, "third", "both")
+    assert await settle(protocol, neighbour, worker="first") == [waiting]
+
+
+async def test_an_action_whose_gate_is_held_counts_as_served_until_the_next_look(
+    protocol: Protocol, other: Protocol
+) -> None:
+    """Otherwise its executions would stay at the gate, and no look would find them again."""
+    cad = await resource(protocol, "cad", 1)
+    await define(protocol, "a", uses={"cad": 1})
+    await leave(protocol, OTHER_WORKER)
+    first, second = await submit(protocol, "a", "a")
+    async with other.transaction():
+        await other.connection.execute("SELECT FROM gate WHERE id = $1 FOR UPDATE", cad)
+        await leave(protocol, WORKER)
+        assert await protocol.column("SELECT served FROM action") == [True]
+    await count_workers(protocol)
+    assert await protocol.column("SELECT served FROM action") == [False]
+    await advance(protocol)
+    assert await protocol.waiting() == [second]
+    assert first in await protocol.held()
+    assert (await protocol.queue("a"))["held"] == 1
 
 
 async def test_everything_in_the_line_of_a_flow_returns_although_some_of_it_comes_back(

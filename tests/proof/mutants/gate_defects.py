@@ -45,6 +45,20 @@ GATE_DEFECTS: Final = (
         caught_by=(_TEST, _WALKS),
     ),
     Defect(
+        name="executions without a worker keep their units at later gates",
+        file=_GATES,
+        before="    SELECT NOT in_served\n        OR in_route",
+        after="    SELECT in_route",
+        caught_by=(_TEST,),
+    ),
+    Defect(
+        name="an action loses its workers although its gates cannot be emptied",
+        file=_POOLS,
+        before="WHERE a.id = ANY (served_ids || unserved_ids) AND a.id <> ALL (coalesce(held_ids, '{}'));",
+        after="WHERE a.id = ANY (served_ids || unserved_ids);",
+        caught_by=(_TEST,),
+    ),
+    Defect(
         name="a heavy execution is passed over",
         file=_GATES,
         before="sum(coalesce(n.units, 1000000000)) OVER (ORDER BY h.place) AS units_up_to",
@@ -68,8 +82,8 @@ GATE_DEFECTS: Final = (
     Defect(
         name="a decision needs a gate that it has not locked",
         file=_GATES,
-        before="SELECT CASE WHEN a.route <@ in_gate_ids\n AND (NOT in_returning OR NOT turnstile.has_to_return(\n a.route, a.route_units, h.queue_id",
-        after="SELECT CASE WHEN true\n AND (NOT in_returning OR NOT turnstile.has_to_return(\n a.route, a.route_units, h.queue_id",
+        before="SELECT CASE WHEN a.route <@ in_gate_ids\n AND (NOT in_returning OR NOT turnstile.has_to_return(\n a.served, a.route, a.route_units, h.queue_id",
+        after="SELECT CASE WHEN true\n AND (NOT in_returning OR NOT turnstile.has_to_return(\n a.served, a.route, a.route_units, h.queue_id",
         caught_by=(_TEST,),
     ),
     Defect(
