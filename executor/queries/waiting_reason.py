@@ -1,11 +1,11 @@
 """Decides what an execution waits for, from facts of one snapshot (P10).
 
 Pure; the statement `queue_stats` sorts whole queues by the same order of reasons, and a test keeps the two
-equal. The nearest reason wins: paused, then a closed gate, then the limit, then the gate where it waits
-unless no worker serves the action, then a pool's queue that cannot be used, then no worker, then a
-server that is unreachable. So an execution that waits for the limit names the slot holders, and the root
-cause: what unclaimed holders wait for themselves. `queue_stats` counts what only an unreachable server
-holds up with what waits for its dispatch.
+equal. The nearest reason wins: paused, then a closed gate, then the limit, then, if a worker serves the
+action, the gate where it waits, then a pool's queue that cannot be used, then no worker, then a server that
+is unreachable. So an execution that waits for the limit names the slot holders, and the root cause: what
+unclaimed holders wait for themselves. `queue_stats` counts what only an unreachable server holds up with what
+waits for its dispatch.
 """
 
 from collections.abc import Mapping, Sequence
