@@ -17,7 +17,7 @@ from benchmarks.report import Aim, Row, Section
 from benchmarks.system import Servers, Sizes
 from turnstile.common.requests import read_requested_body, request_hash
 from turnstile.executor.parameter_schemas import ParameterSchemas
-from turnstile.executor.protocol import ExecutorProtocol, JudgedAction, ReadSchemas
+from turnstile.executor.protocol import CheckedAction, ExecutorProtocol, ReadSchemas
 from turnstile.executor.results import Admission
 from turnstile.worker.parameters import schemas_of_function
 
@@ -65,7 +65,7 @@ class _Stored:
     async def read_schemas(self, version: str | None, known_keys: object) -> ReadSchemas | None:
         if version is not None:
             return None
-        return ReadSchemas("1", [JudgedAction("a", None, ("derived 1",))], {"derived 1": self._schema})
+        return ReadSchemas("1", [CheckedAction("a", None, ("derived 1",))], {"derived 1": self._schema})
 
 
 async def measure(_: Servers, sizes: Sizes) -> list[Section]:
