@@ -1,7 +1,7 @@
 """The pytest plugin: private installations and fake clients for tests.
 
 `turnstile` is an installation that is empty at the beginning of each test, `turnstile_fake` a client without
-servers.
+servers. With `turnstile_started` the start hooks are called once for all calls of `run`.
 
 The option `turnstile_actions` of pytest's configuration names the modules of the worker:
 
@@ -63,6 +63,15 @@ def turnstile_installation(
         yield made
 
 
+@pytest.fixture(scope="session")
+def turnstile_started() -> "Iterator[None]":
+    """Call the start hooks once for all calls of `turnstile.testing.run` in the session."""
+    from turnstile.testing.running import started  # noqa: PLC0415  (only if a test uses it)
+
+    with started():
+        yield
+
+
 @pytest.fixture
 def turnstile_fake() -> "Iterator[FakeClient]":
     """Let all actions be submitted to a fake client, which records them and runs nothing."""
@@ -73,7 +82,11 @@ def turnstile_fake() -> "Iterator[FakeClient]":
 
 
 @pytest.fixture
-def turnstile(turnstile_installation: "Installation") -> "Installation":
-    """Return the installation, without executions and with the definitions of the code."""
+def turnstile(turnstile_installation: "Installation") -> "Iterator[Installation]":
+    """Return the installation, without executions and with the definitions of the code.
+
+    All that this process submits in the test goes to it.
+    """
     turnstile_installation.reset()
-    return turnstile_installation
+    with turnstile_installation.used():
+        yield turnstile_installation
