@@ -105,7 +105,7 @@ docs: $(READY) ## Build the documentation as a site in build/docs; a warning is 
 	@$(BIN)/sphinx-build -q -W --keep-going docs build/docs && echo build/docs/index.html
 
 .PHONY: pictures
-pictures: $(READY) ## Take a picture of every screen of the dashboard: light, dark, phone (ARGS="--docs docs/pictures")
+pictures: $(READY) ## Take a picture of every screen of the dashboard: light, dark, phone (ARGS="--before FOLDER")
 	@$(BIN)/python -m tests.integration.dashboard.pictures $(ARGS)
 
 .PHONY: format

@@ -1,13 +1,14 @@
 // What operators did: the screen of the whole audit log, and the section beside each subject.
 
 import { el } from "./dom.js";
-import { localTime } from "./format.js";
+import { counted, localTime } from "./format.js";
 import { ask } from "./api.js";
 import { errorLine, instant, listPages, loader, pager, table, workerLink } from "./parts.js";
 import { executionLink } from "./queue.js";
 import { queueLink } from "./queues.js";
 
 const PAGE = 50;
+const FIELDS_SHOWN = 6;
 const KINDS = ["action", "resource", "execution", "executions", "worker", "dead_letter", "webhook", "token"];
 const VERBS = [
   "created", "changed", "limit_changed", "paused", "resumed", "deleted", "cancelled", "retried", "drained", "replayed",
@@ -35,8 +36,9 @@ const WITH_SUBJECT = [...COLUMNS.slice(0, 4), SUBJECT, ...COLUMNS.slice(4)];
 /** The screen of the whole log. */
 export function show(main, { parameters }, { live, signal }) {
   const wrong = errorLine();
-  const form = el("form", { class: "filters" }, el("div", { class: "fields" },
-    FIELDS.map((field) => fieldOf(field, parameters.get(field[0]) ?? ""))));
+  const open = FIELDS.some(([name]) => parameters.get(name));
+  const form = el("form", { class: "filters" }, el("details", { open }, el("summary", {}, "Filters"),
+    el("div", { class: "fields" }, FIELDS.map((field) => fieldOf(field, parameters.get(field[0]) ?? "")))));
   const search = () => Object.fromEntries(FIELDS.map(([name, , kind]) => {
     const value = form.elements[name].value.trim();
     return [name, kind === "datetime-local" && value ? new Date(value).toISOString() : value];
@@ -105,6 +107,8 @@ function withoutNulls(fields) {
   return Object.fromEntries(Object.entries(fields ?? {}).filter(([, value]) => value !== null));
 }
 
+/** The fields with their values; many of them are folded. */
 function fieldsOf(fields) {
-  return el("div", {}, Object.entries(fields ?? {}).map(([name, value]) => el("code", { class: "pair" }, `${name}: ${JSON.stringify(value)}`)));
+  const pairs = Object.entries(fields ?? {}).map(([name, value]) => el("code", { class: "pair" }, `${name}: ${JSON.stringify(value)}`));
+  return pairs.length > FIELDS_SHOWN ? el("details", {}, el("summary", {}, counted(pairs.length, "field")), pairs) : el("div", {}, pairs);
 }

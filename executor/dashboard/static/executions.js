@@ -72,6 +72,7 @@ export function show(main, { parameters }, { live, signal }) {
   live.on("opening", loading.soon, signal);
   main.append(el("div", { class: "head" }, el("h1", {}, "Executions"), goTo()), search.tabs, search.node, wrong, bulk.node, words,
     shown.node, pages.node);
+  bulk.describe();
   loading.now();
 }
 

@@ -32,7 +32,7 @@ export function keySettings(ref, key, signal) {
     ["Key", "row", ({ concurrency_key: name }) => el("a", { href: queueLink({ action_ref: ref, concurrency_key: name }) }, name)],
     ["Limit", "number", limitOf],
     ["Weight", "number", ({ weight }) => count(weight)],
-    ["", "does", (own) => [edit(own, own.concurrency_key, "Change"), remove(own.concurrency_key)]],
+    ["Actions", "does", (own) => [edit(own, own.concurrency_key, "Change"), remove(own.concurrency_key)]],
   ], { keyOf: (each) => each.concurrency_key, empty: "It has the limit of its action, and the weight 1." });
   const pages = pager((next) => {
     cursor = next;

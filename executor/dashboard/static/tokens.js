@@ -22,12 +22,12 @@ export function show(main, { parameters }, { live, signal }) {
     ["Name", "row", ({ name, id }) => [name, el("span", { class: "id" }, `token ${id}`)]],
     ["State", "", ({ state }) => badge(state)],
     ["Role", "", ({ role }) => role],
-    ["Actions", "", ({ scope }) => (scope === null ? "all" : scope.map((prefix) => el("code", { class: "pair" }, `${prefix}*`)))],
+    ["Scope", "", ({ scope }) => (scope === null ? "all actions" : scope.map((prefix) => el("code", { class: "pair" }, `${prefix}*`)))],
     ["Expires", "", ({ expires_at: at }) => (at === null ? none("never") : instant(at))],
     ["Last used", "", ({ last_used_at: at }) => (at === null ? none("not yet") : instant(at))],
     ["Created", "", ({ created_at: at, created_by: by }) => el("div", {}, instant(at), by && ` by ${by}`)],
     ["Revoked", "", ({ revoked_at: at, revoked_by: by }) => (at === null ? none("–") : el("div", {}, instant(at), by && ` by ${by}`))],
-    ["", "does", (token) => (token.state !== "valid" ? null : el("button", {
+    ["Actions", "does", (token) => (token.state !== "valid" ? null : el("button", {
       type: "button", class: "danger", needs: "DELETE /tokens/{token_id}", "aria-label": `Revoke token ${token.id} of ${token.name}`,
       on: { click: () => revoke(token) },
     }, "Revoke"))],

@@ -1,16 +1,20 @@
 """Takes a picture of every screen of the dashboard: light, dark, and as wide as a phone.
 
 In: an installation of its own with varied data: what failed, waits, runs, has long names, is dead or leaves.
-Out: build/pictures/LOOK/SCREEN.png, to be looked at; with --docs the pictures of the documentation.
+Out: build/pictures/LOOK/SCREEN.png, to be looked at; with --docs the pictures of the documentation; with
+--before FOLDER also build/pictures/before-and-after.html, beside the pictures of an earlier run.
 """
 
 import argparse
 import asyncio
+import os
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from html import escape
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from playwright.async_api import Browser, Page, expect
 
@@ -48,11 +52,27 @@ SCHEMA: Final = {
     },
     "required": ["model"],
 }
+_SHEET: Final = """<!doctype html>
+<meta charset="utf-8">
+<title>Dashboard: before and after</title>
+<style>
+  body { margin: 1rem; font: 15px/1.4 system-ui, sans-serif; }
+  table { width: 100%; table-layout: fixed; border-collapse: collapse; }
+  th { padding: 1.5rem 0 .5rem; text-align: left; }
+  td { padding: .25rem; vertical-align: top; }
+  img { max-width: 100%; border: 1px solid #999; }
+</style>
+<h1>Dashboard: before and after</h1>
+<table>
+<tr><th scope="col">Before</th><th scope="col">After</th></tr>
+ROWS
+</table>
+"""
 
 
 @asynccontextmanager
-async def installation(receiver: Receiver) -> AsyncIterator[tuple[Environment, dict[str, str]]]:
-    """Run a system with varied data; yields it with the addresses of its screens by name."""
+async def installation(receiver: Receiver) -> AsyncIterator[tuple[Environment, dict[str, str], str]]:
+    """Run a system with varied data; yields it with the addresses of its screens by name, and a token."""
     with servers_of_the_session() as servers:
         database_url, amqp_url = (
             servers.postgresql.create_database(DATABASE),
@@ -67,7 +87,9 @@ async def installation(receiver: Receiver) -> AsyncIterator[tuple[Environment, d
             }
             async with running_environment(database_url, amqp_url, settings=settings, actions=ACTIONS) as env:
                 env.http.headers["Authorization"] = f"Bearer {TOKEN}"
-                yield env, await seed(env, receiver)
+                token = await env.create_token(name="alice", role="admin", seconds=40 * 86400)
+                await env.create_token(name="ci", role="submit", scope=["reports.", "mail."])
+                yield env, await seed(env, receiver), token
                 await env.stop_running()
         finally:
             servers.postgresql.drop_database(DATABASE)
@@ -100,6 +122,10 @@ async def seed(env: Environment, receiver: Receiver) -> dict[str, str]:
         [{"action_ref": "video.encode", "parameters": {"title": f"film {n}"}} for n in range(5)]
     )
     await env.submit_many([{"action_ref": LONG, "parameters": {"customer": LONG_KEY}}] * 3)
+    key = quote(LONG_KEY, safe="")
+    assert (
+        await env.http.put(f"/actions/{LONG}/keys/{key}", json={"max_concurrent": 1, "weight": 3})
+    ).is_success
     failed, *_ = await env.submit_many(
         [{"action_ref": "mail.send", "parameters": {"to": "customer-service-of-the-northern-region"}}] * 3
     )
@@ -162,6 +188,9 @@ async def seed(env: Environment, receiver: Receiver) -> dict[str, str]:
         "worker-draining": "/#/workers/leaver",
         "webhooks": "/#/webhooks",
         "dead-letters": "/#/dead-letters",
+        "audit-log": "/#/audit-log",
+        "tokens": "/#/tokens",
+        "queue-key": f"/#/queues/{LONG}?key={quote(LONG_KEY)}",
         "not-found": "/#/no-such-screen",
         "docs": "/docs",
     }
@@ -199,6 +228,9 @@ async def dialogs(page: Page, folder: Path, addresses: dict[str, str]) -> None:
         ("dialog-cancel", "execution-waiting", "Cancel"),
         ("dialog-bulk", "executions-filtered", "Retry all matching…"),
         ("dialog-purge", "dead-letters", "Purge all"),
+        ("dialog-capacity", "resource", "Capacity"),
+        ("dialog-key", "queue-key", f"Change of key {LONG_KEY}"),
+        ("dialog-revoke", "tokens", "Revoke token 2 of ci"),
     ):
         await page.goto(addresses[screen])
         await settled(page)
@@ -212,23 +244,20 @@ async def dialogs(page: Page, folder: Path, addresses: dict[str, str]) -> None:
     await page.screenshot(path=folder / "dialog-dead-letter.png")
 
 
-async def take(
-    browser: Browser, env: Environment, addresses: dict[str, str], folder: Path, look: str
-) -> None:
+async def take(page: Page, addresses: dict[str, str], folder: Path) -> None:
     """Take the pictures of one look."""
-    async with watched_page(browser, env.system.http_url, token=TOKEN, **LOOKS[look]) as page:
-        for name, address in addresses.items():
-            await page.goto(address)
-            await settled(page)
-            for details in await page.locator("main > details:not([open]) > summary").all():
-                await details.click()
-            if name == "docs":
-                await page.locator("details.action summary").first.click()
-                await page.locator("details.operation summary").first.click()
-                await expect(page.locator("details.action[open] pre").first).to_be_visible()
-            await page.wait_for_timeout(150)
-            await page.screenshot(path=folder / f"{name}.png", full_page=name != "docs")
-        await dialogs(page, folder, addresses)
+    for name, address in addresses.items():
+        await page.goto(address)
+        await settled(page)
+        for details in await page.locator("main > details:not([open]) > summary").all():
+            await details.click()
+        if name == "docs":
+            await page.locator("details.action summary").first.click()
+            await page.locator("details.operation summary").first.click()
+            await expect(page.locator("details.action[open] pre").first).to_be_visible()
+        await page.wait_for_timeout(150)
+        await page.screenshot(path=folder / f"{name}.png", full_page=name != "docs")
+    await dialogs(page, folder, addresses)
 
 
 async def take_for_docs(browser: Browser, env: Environment, addresses: dict[str, str], folder: Path) -> None:
@@ -244,16 +273,44 @@ async def take_for_docs(browser: Browser, env: Environment, addresses: dict[str,
             await page.screenshot(path=folder / f"{name}.png")
 
 
-async def main(folder: Path, docs: Path | None) -> None:
+def contact_sheet(before: Path, after: Path) -> str:
+    """Return a page with the pictures of two folders side by side."""
+    rows = []
+    names = {each.relative_to(root) for root in (before, after) for each in root.glob("*/*.png")}
+    for name in sorted(names, key=lambda each: (each.name, each.parent.name)):
+        cells = []
+        for root in (before, after):
+            source = escape(Path(os.path.relpath(root / name, after)).as_posix())
+            has_it = (root / name).exists()
+            picture = f'<a href="{source}"><img src="{source}" alt="" loading="lazy"></a>'
+            cells.append(f"<td>{picture if has_it else 'missing'}</td>")
+        is_same = all((root / name).exists() for root in (before, after)) and (
+            (before / name).read_bytes() == (after / name).read_bytes()
+        )
+        words = f"{name.stem}, {name.parent.name}{', unchanged' if is_same else ''}"
+        rows.append(
+            f'<tr><th colspan="2" scope="rowgroup">{escape(words)}</th></tr><tr>{"".join(cells)}</tr>'
+        )
+    return _SHEET.replace("ROWS", "\n".join(rows))
+
+
+async def main(folder: Path, docs: Path | None, before: Path | None) -> None:
     """Take all pictures."""
-    async with receiving() as receiver, installation(receiver) as (env, addresses), chromium() as browser:
+    async with (
+        receiving() as receiver,
+        installation(receiver) as (env, addresses, token),
+        chromium() as browser,
+    ):
         busy = asyncio.create_task(traffic(env), name="traffic")
         for look in LOOKS:
             (folder / look).mkdir(parents=True, exist_ok=True)
-            await take(browser, env, addresses, folder / look, look)
+            async with watched_page(browser, env.system.http_url, token=token, **LOOKS[look]) as page:
+                await take(page, addresses, folder / look)
         if docs is not None:
             await take_for_docs(browser, env, addresses, docs)
         busy.cancel()
+    if before is not None:
+        (folder / "before-and-after.html").write_text(contact_sheet(before, folder))
     print(folder)
 
 
@@ -263,5 +320,8 @@ if __name__ == "__main__":
     parser.add_argument(
         "--docs", type=Path, default=None, help="also write the pictures of this folder, like docs/pictures"
     )
+    parser.add_argument(
+        "--before", type=Path, default=None, help="also write a page with the pictures of this folder beside"
+    )
     options = parser.parse_args()
-    asyncio.run(main(options.folder, options.docs))
+    asyncio.run(main(options.folder, options.docs, options.before))

@@ -8,6 +8,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from tests.integration.dashboard.pictures import contact_sheet
 from turnstile.executor.api import problems
 from turnstile.executor.dashboard.files import HEADERS, page_routes, static_files
 
@@ -84,3 +85,29 @@ def test_every_import_of_a_script_is_exported() -> None:
             )
             wanted = {each.split(" as ")[0].strip() for each in names.split(",")}
             assert wanted <= given, f"{name} imports {wanted - given} from {source}"
+
+
+def test_a_contact_sheet_shows_each_picture_of_before_and_after(tmp_path: Path) -> None:
+    for name, content in {
+        "before/light/queue.png": b"1",
+        "after/light/queue.png": b"2",
+        "before/dark/queue.png": b"3",
+        "after/dark/queue.png": b"3",
+        "after/light/tokens.png": b"4",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    sheet = contact_sheet(tmp_path / "before", tmp_path / "after")
+    assert re.findall(r'src="(.+?)"|>(missing)<', sheet) == [
+        ("../before/dark/queue.png", ""),
+        ("dark/queue.png", ""),
+        ("../before/light/queue.png", ""),
+        ("light/queue.png", ""),
+        ("", "missing"),
+        ("light/tokens.png", ""),
+    ]
+    assert re.findall(r"<th colspan.+?>(.+?)</th>", sheet) == [
+        "queue, dark, unchanged",
+        "queue, light",
+        "tokens, light",
+    ]
