@@ -4,10 +4,11 @@ In: items from any number of tasks. Out: each caller's own results. While the se
 next gathers; a single item is a batch of one and never waits for others. With a `GatherWindow` a batch
 gathers a little longer where that saves processor time. Items keep their order of arrival (P2). Batches and
 waiting items are bounded in number and bytes; beyond the bound a call fails with `Overloaded` at once. Used
-for HTTP admissions in the executor and for claims and finishes in the worker.
+for HTTP admissions in the executor, and for claims, finishes and messages in the worker.
 """
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -15,6 +16,8 @@ from typing import Final, Generic, NoReturn, TypeVar
 
 from turnstile.common.domain.errors import Overloaded, StatementTimeout
 from turnstile.common.gathering import GatherWindow
+
+logger = logging.getLogger(__name__)
 
 WAITING_MAX: Final = 10_000
 """Upper bound on waiting items, the maximum concurrency of a worker; reaching it means the server is down."""
@@ -27,7 +30,7 @@ _STEP_SECONDS: Final = 0.02
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_Pending = tuple[Item, asyncio.Future[Result], int]
+_Pending = tuple[Item, asyncio.Future[Result] | None, int]
 
 
 class Batcher(Generic[Item, Result]):
@@ -58,6 +61,8 @@ class Batcher(Generic[Item, Result]):
         self._pending: deque[_Pending[Item, Result]] = deque()
         self._pending_bytes = 0
         self._arrived = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._batch_max = items_max
 
     async def submit(self, item: Item) -> Result:
@@ -65,6 +70,20 @@ class Batcher(Generic[Item, Result]):
         size_bytes = self._size_bytes(item)
         self._require_room(1, size_bytes)
         return await self._add(item, size_bytes)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether less than one batch waits."""
+        return len(self._pending) < self._items_max and self._pending_bytes < self._batch_bytes_max
+
+    def post(self, item: Item) -> None:
+        """Handle one item in the next batch, for which no caller waits; only while `has_room`."""
+        assert self.has_room
+        self._append(item, None, self._size_bytes(item))
+
+    async def idle(self) -> None:
+        """Wait until nothing waits and no batch is being handled."""
+        await self._idle.wait()
 
     async def submit_all(self, items: Sequence[Item]) -> list[Result]:
         """Handle items in order, not necessarily in one batch; raises what one of their batches raised.
@@ -84,10 +103,14 @@ class Batcher(Generic[Item, Result]):
 
     def _add(self, item: Item, size_bytes: int) -> asyncio.Future[Result]:
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._append(item, future, size_bytes)
+        return future
+
+    def _append(self, item: Item, future: asyncio.Future[Result] | None, size_bytes: int) -> None:
         self._pending.append((item, future, size_bytes))
         self._pending_bytes += size_bytes
+        self._idle.clear()
         self._arrived.set()
-        return future
 
     async def run(self) -> NoReturn:
         """Handle batches until cancelled; then waiting items fail with CancelledError."""
@@ -98,9 +121,11 @@ class Batcher(Generic[Item, Result]):
                 while self._pending:
                     await self._gather()
                     await self._handle_next()
+                self._idle.set()
         finally:
             for _, future, _ in self._pending:
-                future.cancel()
+                if future is not None:
+                    future.cancel()
 
     async def _gather(self) -> None:
         if self._window is not None and len(self._pending) < self._batch_max:
@@ -110,7 +135,7 @@ class Batcher(Generic[Item, Result]):
 
     async def _handle_next(self) -> None:
         # An item whose caller gave up must not be handled later.
-        taken = [(item, future) for item, future in self._take() if not future.done()]
+        taken = [(item, future) for item, future in self._take() if future is None or not future.done()]
         if not taken:
             return
         if self._window is not None:
@@ -119,23 +144,27 @@ class Batcher(Generic[Item, Result]):
             results = await self._handle([item for item, _ in taken])
         except asyncio.CancelledError:
             for _, future in taken:
-                future.cancel()
+                if future is not None:
+                    future.cancel()
             raise
-        except Exception as error:  # noqa: BLE001  (every error is the callers', not this loop's)
+        except Exception as error:
+            # Every error is the callers', not this loop's.
+            if any(future is None for _, future in taken):
+                logger.exception("batch_failed")
             if isinstance(error, StatementTimeout):
                 self._batch_max = max(1, len(taken) // 2)
             for _, future in taken:
-                if not future.done():
+                if future is not None and not future.done():
                     future.set_exception(error)
             return
         self._batch_max = min(self._batch_max * 2, self._items_max)
         for (_, future), result in zip(taken, results, strict=True):
-            if not future.done():
+            if future is not None and not future.done():
                 future.set_result(result)
 
-    def _take(self) -> list[tuple[Item, asyncio.Future[Result]]]:
+    def _take(self) -> list[tuple[Item, asyncio.Future[Result] | None]]:
         """Take the next batch: all items that have gathered, at least one, up to both bounds."""
-        taken: list[tuple[Item, asyncio.Future[Result]]] = []
+        taken: list[tuple[Item, asyncio.Future[Result] | None]] = []
         batch_bytes = 0
         while self._pending and len(taken) < self._batch_max:
             item, future, size_bytes = self._pending[0]

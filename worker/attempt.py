@@ -1,10 +1,12 @@
 """One attempt, step by step: receive, claim, run, finish, publish, acknowledge.
 
-In: one offer of an `execution.scheduled`. Out: the attempt's outcome in the database (P3), its completion
-published to the executor (P4), and only then the disposition of its offer (P5). Wherever a process dies, the
-message is redelivered or the watchdog finds the row, and the claim's fence (P6) admits only the right
-attempt. Once the lease is lost, an attempt writes and publishes nothing, whatever its step. Claims, finishes
-and messages of all attempts of the process are batched by `worker.gateway`.
+In: one offer of an `execution.scheduled`. Out: the attempt's outcome in the database (P3), its completion for
+the executor (P4), and the disposition of its offer, once the outcome is committed (P5). The offer is
+acknowledged while the completion is published: a redelivered offer of an ended attempt is only refused, and
+whatever is not published the watchdog finds in the row. Wherever a process dies before, the message is
+redelivered or the watchdog finds the row, and the claim's fence (P6) admits only the right attempt. Once the
+lease is lost, an attempt writes and publishes nothing, whatever its step. Claims, finishes and messages of
+all attempts of the process are batched by `worker.gateway`.
 """
 
 import asyncio
@@ -225,7 +227,6 @@ class Attempts:
                 del report
                 outcome = _published_outcome(outcome, result_bytes_max=self._event_result_max_bytes)
                 await self._publish_outcome(claim, outcome, finished)
-                reached(CrashPoint.ATTEMPT_PUBLISHED)
         return Disposition.ACKNOWLEDGE
 
     async def _run_action(self, claim: Claim, stop: StopRequest) -> RunReport:
@@ -274,8 +275,12 @@ class Attempts:
         instrumentation.ended(claim, status, outcome)
         self._announce(claim, status, Status.RUNNING, ended_at)
         message = _outcome_message(claim, outcome, status, ended_at)
-        with instrumentation.publishing(claim):
-            await self._gateway.publish(message)
+        span = instrumentation.publishing(claim)
+        if span is None:
+            await self._gateway.publish_soon(message)
+        else:
+            with span:
+                await self._gateway.publish(message)
 
     def _announce(self, claim: Claim, status: Status, previous: Status, at: datetime | None) -> None:
         """Publish a status event; without `at` the status changed now."""

@@ -1,7 +1,7 @@
 """Takes messages from the queue of a pool and turns each offer in them into an attempt.
 
 A message carries one offer, or several where the flow is dense (a pack). It is acknowledged after the
-attempts of all its offers have ended and their completions were published (P5). Until then the broker counts
+attempts of all its offers have ended and their outcomes were committed (P5). Until then the broker counts
 it, so unacknowledged means busy, and each offer goes to a worker that can run it. Four cases need more, so
 that the broker never sends more than can be run:
 

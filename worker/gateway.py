@@ -1,7 +1,8 @@
 """Batches the calls of all attempts to the database and to the broker, and repeats them until they succeed.
 
 In: one attempt's claim, report or message. Out: its answer. Every one of these calls may be repeated, so an
-attempt waits here during an outage instead of failing. While the lease is in doubt nothing is claimed, and a
+attempt waits here during an outage instead of failing; only completions it leaves here, up to one batch of
+them. While the lease is in doubt nothing is claimed, and a
 report that the database refuses for the lease waits for the next renewal. When the lease is lost,
 `worker.attempt` ends the waits. The logs and the progress of running attempts are written here too.
 """
@@ -194,6 +195,17 @@ class Gateway:
         """Publish; return when the broker has confirmed it, or a queue refused it and it is given up."""
         await _until_available(lambda: self._messages.submit(message), "publish")
 
+    async def publish_soon(self, message: Outgoing) -> None:
+        """Publish without waiting for the confirmation, unless a batch is waiting already."""
+        if self._messages.has_room:
+            self._messages.post(message)
+        else:
+            await self.publish(message)
+
+    async def all_published(self) -> None:
+        """Wait until every message is confirmed, or given up."""
+        await self._messages.idle()
+
     async def dead_letter(self, message: Outgoing) -> None:
         """Publish a dead letter; return when it is confirmed, or dropped and logged."""
         await asyncio.wait(self._best_effort.post([message]))
@@ -211,6 +223,7 @@ class Gateway:
 
     async def _publish(self, messages: Sequence[Outgoing]) -> list[None]:
         await self._reliable.publish(messages)
+        reached(CrashPoint.ATTEMPT_PUBLISHED)
         return [None] * len(messages)
 
     async def _restore(self, returned: Sequence[Outgoing]) -> Sequence[Outgoing]:

@@ -35,7 +35,6 @@ _NOT_APPLIED_EVENTS: Final[Mapping[Write, str]] = {
     "hand_back": "hand_back_not_applied",
 }
 _FAILURES: Final = frozenset({Status.FAILED, Status.TIMEOUT})
-_NO_SPAN: Final = nullcontext()
 _ERROR_CHARS_MAX: Final = 500
 
 
@@ -61,11 +60,11 @@ def running(claim: Claim) -> AbstractContextManager[Claim]:
     return _inside(spans, spans.begin(f"run {claim.action_ref}", parent=claim.traceparent), claim)
 
 
-def publishing(claim: Claim) -> AbstractContextManager[object]:
-    """Trace the publishing of the completion, until the broker has confirmed it."""
+def publishing(claim: Claim) -> AbstractContextManager[object] | None:
+    """Trace the publishing of the completion, until the broker has confirmed it; None: traces are off."""
     spans = tracing.active()
     if spans is None:
-        return _NO_SPAN
+        return None
     return _until_end(spans.begin_message("send", "execution.completed", parent=claim.traceparent))
 
 

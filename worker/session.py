@@ -281,7 +281,7 @@ class Session:
         async with asyncio.TaskGroup() as tasks:
             announcing = tasks.create_task(self._announce_drain(), name="announce-drain")
             lost = tasks.create_task(self._ending.wait(), name="lease-lost")
-            drained = asyncio.gather(*(tasks.create_task(pool.drain(), name="drain-pool") for pool in pools))
+            drained = tasks.create_task(self._drained(pools), name="drained")
             either: set[asyncio.Future[Any]] = {drained, lost}
             await asyncio.wait(
                 either, timeout=self._settings.drain_timeout, return_when=asyncio.FIRST_COMPLETED
@@ -296,6 +296,12 @@ class Session:
             drained.cancel()
             lost.cancel()
             announcing.cancel()
+
+    async def _drained(self, pools: Sequence[PoolConsumer]) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for pool in pools:
+                tasks.create_task(pool.drain(), name="drain-pool")
+        await self._gateway.all_published()
 
     async def _announce_drain(self) -> None:
         # Advisory: without it, places of this worker are counted until it signs off.

@@ -56,6 +56,37 @@ async def test_items_that_arrive_during_a_batch_are_the_next_batch_in_order() ->
     assert server.batches == [[0], [1, 2, 3, 4, 5, 6]]
 
 
+async def test_posted_items_are_handled_in_order_without_a_caller_until_a_batch_is_full() -> None:
+    server = Server()
+    batcher = Batcher(server.handle, items_max=3)
+    async with running(batcher), asyncio.timeout(5):
+        batcher.post(0)
+        await server.called.wait()
+        caller = asyncio.create_task(batcher.submit(1))
+        await asyncio.sleep(0)
+        batcher.post(2)
+        batcher.post(3)
+        assert not batcher.has_room
+        idle = asyncio.create_task(batcher.idle())
+        server.open.set()
+        assert await caller == "did 1"
+        await idle
+        assert server.batches == [[0], [1, 2, 3]]
+        assert batcher.has_room
+
+
+async def test_an_error_of_a_posted_item_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server()
+    server.open.set()
+    server.refused = {0}
+    batcher = Batcher(server.handle)
+    async with running(batcher), asyncio.timeout(5):
+        batcher.post(0)
+        await batcher.idle()
+        assert await batcher.submit(1) == "did 1"
+    assert [record.message for record in caplog.records] == ["batch_failed"]
+
+
 class FixedWindow(GatherWindow):
     """A window of a fixed length for more than one item; records what it was told."""
 
