@@ -1,8 +1,8 @@
 """Keeps the capacities of the pools at what their workers are, and grants what that allows (P7, P9).
 
 In: time: a few times per second it looks whether workers have come or gone, and more often while the pools
-complete something, because the lead of a pool follows that pace. Out: grants. Every replica runs it; a change
-is written once. The watchdog recounts everything at each of its ticks.
+complete something and places are scarce, because the lead of a pool follows that pace. Out: grants. Every
+replica runs it; a change is written once. The watchdog recounts everything at each of its ticks.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ logger = logging.getLogger(__name__)
 LEAD_SECONDS: Final = 0.2
 """The lead of a pool is what its workers complete in this time; docs/benchmarks.md compares other values."""
 _LOOK_SECONDS: Final = 0.25
-"""Pause between two looks while nothing completes."""
+"""Pause between two looks."""
 _BUSY_SECONDS: Final = 0.1
-"""Pause between two measurements of the pace."""
+"""The same while the pace decides: something completes, and more than half of the places are taken."""
 _PACE_SECONDS: Final = 1.0
 """The pace is the mean over this time: runs that end together do not look like short ones."""
 
@@ -39,6 +39,8 @@ class Pace(NamedTuple):
     total: int
     """Places that it took back so far. Grants would not do: a larger lead makes more of them."""
     lead: int
+    is_scarce: bool
+    """Something waits for a place, or more than half of the places are taken."""
 
 
 class Leads:
@@ -67,6 +69,12 @@ class Leads:
         return changes
 
 
+def pause_seconds(before: Mapping[int, Pace], now: Mapping[int, Pace]) -> float:
+    """Return the pause after a look, by what it and the one before it found."""
+    is_busy = any(pace.is_scarce and pace != before.get(pool_id) for pool_id, pace in now.items())
+    return _BUSY_SECONDS if is_busy else _LOOK_SECONDS
+
+
 class PoolPlaces:
     """Looks at the workers, and measures."""
 
@@ -84,7 +92,7 @@ class PoolPlaces:
         while True:
             before = self._paces
             await self.look()
-            await asyncio.sleep(_LOOK_SECONDS if self._paces == before else _BUSY_SECONDS)
+            await asyncio.sleep(pause_seconds(before, self._paces))
 
     async def look(self) -> None:
         """Count the workers if others are there than at the last look, and set the leads."""

@@ -74,8 +74,8 @@ class RefreshedPools(NamedTuple):
 
     workers: str
     """Names the live workers, for the next look."""
-    totals: Mapping[int, tuple[int, int]]
-    """By pool, the places that it took back so far, and the lead."""
+    totals: Mapping[int, tuple[int, int, bool]]
+    """By pool, the places that it took back so far, the lead, and whether places are scarce."""
     more_queue_ids: list[QueueId]
     """Queues that may go on."""
     repaired: int

@@ -51,6 +51,8 @@ _QUEUES_MAX: Final = 20_000
 """Queues searched for idle slots per tick; the next tick continues behind them."""
 _RECOUNTED_MAX: Final = 1000
 """Queues recounted per tick: with a tick of a second, 60,000 within a minute."""
+_RECOUNT_TICKS: Final = 10
+"""Ticks from the last queue to the first one again. A recount reads all that waits."""
 _SLICES_MAX: Final = 20
 """Slices of one action's queues in one sweep: then the other actions follow."""
 
@@ -97,7 +99,6 @@ class Watchdog:
             self.reclaims.repeat_stops,
             self.reclaims.stop_overdue,
             self.early_cancels.cancel_early,
-            self.queues.repair_counters,
             self.queues.count_places,
             self.queues.tidy_gates,
             self.queues.move_slot_window,
@@ -124,6 +125,7 @@ class Watchdog:
                 pause_seconds = self._interval_seconds * _PRUNING_TICKS
                 tasks.create_task(self._repeat(sweep, every_seconds=pause_seconds), name=sweep.__name__)
             tasks.create_task(self._repeat(self.reclaims.look, every_seconds=check_seconds), name="look")
+            tasks.create_task(self._recount(), name="repair_counters")
         raise AssertionError("sweeps end by cancellation only")
 
     async def _repeat(
@@ -133,6 +135,12 @@ class Watchdog:
         while True:
             if await self._attempt(sweep) < full_at:
                 await asyncio.sleep(pause_seconds)
+
+    async def _recount(self) -> NoReturn:
+        while True:
+            await self._attempt(self.queues.repair_counters)
+            ticks = 1 if self.queues.recounted_up_to else _RECOUNT_TICKS
+            await asyncio.sleep(self._interval_seconds * ticks)
 
     async def _attempt(self, sweep: Sweep) -> int:
         name = sweep.__name__
@@ -191,7 +199,8 @@ class QueueSweeps(_Sweeps):
     """
 
     _granted_up_to = QueueId(0)
-    _recounted_up_to = QueueId(0)
+    recounted_up_to = QueueId(0)
+    """Where the next recount continues; 0: from the first queue."""
     drift_found = 0
 
     async def grant_idle_slots(self) -> int:
@@ -282,8 +291,8 @@ class QueueSweeps(_Sweeps):
         Counters change only in the transaction that changes their rows, so drift is a fault: it is logged as
         an error and counted.
         """
-        drifted, self._recounted_up_to = await self._protocol.drifted_queues(
-            self._recounted_up_to, _RECOUNTED_MAX
+        drifted, self.recounted_up_to = await self._protocol.drifted_queues(
+            self.recounted_up_to, _RECOUNTED_MAX
         )
         if not drifted:
             return 0

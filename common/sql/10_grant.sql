@@ -334,11 +334,13 @@ BEGIN
 END
 $$;
 
--- grant_plain: what grant_locked does, for the common settle: nothing waits for a place and none has to be shared, no queue has
--- priorities, no action has gates. Otherwise `is_decided` is false, and nothing is changed.
+-- grant_plain: does what grant_locked does, where nothing waits for a place, none has to be shared, no queue has priorities and no
+-- action has gates, and fewer than 1,000 start per queue: most settles and admissions. Otherwise `is_decided` is false, and
+-- nothing is changed.
 --
--- `in_changes` are about all queues, at most one for each; `in_place_changes` are the places that were released, whose pools are
--- locked here. Grants at most 1,000 per queue: no settle releases more. Runs under the settings of its caller.
+-- The caller has locked the queues, as for grant_locked. `in_changes` has each of them once; `in_place_changes` has each pool in
+-- which something may start, with the places that were released; these pools are locked here.
+-- Runs under the settings of its caller.
 CREATE FUNCTION turnstile.grant_plain(
     in_changes turnstile.queue_change[],
     in_place_changes turnstile.gate_change[],
@@ -359,9 +361,9 @@ BEGIN
         SELECT n.*, CASE WHEN n.paused OR NOT n.served THEN 0
                          ELSE greatest(least(n.depth, 1000, coalesce(n.max_concurrent - n.held, 1000)), 0) END AS take
         FROM (
-            SELECT q.id AS queue_id, q.max_concurrent, q.paused, q.version, q.depth, q.held + c.held AS held, q.head_id,
-                   q.total_enqueued, q.total_completed + c.completed AS total_completed, q.ready_place,
-                   q.heads IS NOT NULL OR a.route IS NOT NULL AS is_special, a.ref, a.pool, a.pool_id, a.served
+            SELECT q.id AS queue_id, q.max_concurrent, q.paused, q.version, q.depth + c.depth AS depth, q.held + c.held AS held, q.head_id,
+                   q.total_enqueued + c.enqueued AS total_enqueued, q.total_completed + c.completed AS total_completed, q.ready_place,
+                   q.heads IS NOT NULL OR c.first_places IS NOT NULL OR a.route IS NOT NULL AS is_special, a.ref, a.pool, a.pool_id, a.served
             FROM unnest(in_changes) c
             JOIN turnstile.current_queue q ON q.id = ANY (ARRAY[c.queue_id])
             JOIN public.action a ON a.id = ANY (ARRAY[q.action_id])
@@ -377,7 +379,8 @@ BEGIN
     ),
     decision AS MATERIALIZED (
         SELECT NOT EXISTS (SELECT FROM pool p WHERE p.depth > 0 OR p.capacity < p.held + p.more_held + p.wanted)
-               AND NOT EXISTS (SELECT FROM state s WHERE s.is_special OR s.take > 0 AND s.pool_id <> ALL (pool_ids)) AS is_made
+               AND NOT EXISTS (
+                   SELECT FROM state s WHERE s.is_special OR s.take = 1000 OR s.take > 0 AND s.pool_id <> ALL (pool_ids)) AS is_made
     ),
     -- Stage 2: the heads of the queues. `head_id` lets the scan start behind the dead index entries of earlier grants. The next
     -- attempt follows those that the execution's row has.
@@ -433,11 +436,12 @@ BEGIN
                p.depth, p.virtual_times, p.total_released - p.more_held, CASE WHEN n.started > 0 THEN p.capacity END, decided_at
         FROM pool p
         CROSS JOIN LATERAL (SELECT count(*) AS started FROM new_slot s WHERE s.pool_id = p.pool_id) n
-        WHERE (SELECT d.is_made FROM decision d)
+        WHERE (p.more_held <> 0 OR n.started > 0) AND (SELECT d.is_made FROM decision d)
+        RETURNING pool_id, version - 1 AS version
     ),
     pool_replaced AS (
-        DELETE FROM public.pool_state v USING pool p
-        WHERE v.pool_id = ANY (ARRAY[p.pool_id]) AND v.version BETWEEN p.version AND p.version AND (SELECT d.is_made FROM decision d)
+        DELETE FROM public.pool_state v USING pool_written p
+        WHERE v.pool_id = ANY (ARRAY[p.pool_id]) AND v.version BETWEEN p.version AND p.version
     )
     SELECT (SELECT d.is_made FROM decision d),
            array_agg(ROW(h.execution_id, h.attempt, h.ref, h.pool, h.traceparent, h.waited_seconds)::turnstile.granted

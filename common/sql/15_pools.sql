@@ -474,7 +474,7 @@ $$;
 -- refresh_pools: brings the capacities of the pools, and which actions are served, to what the workers are now. Returns
 -- queues that may go on. `workers` names the workers that were counted, and `in_workers` those of the last call: for the
 -- same workers, and without `in_recounts`, only the leads are set. `totals` are the places that each pool
--- took back so far and its lead, by id.
+-- took back so far, its lead, and whether something waits for a place or more than half of its places are taken, by id.
 --
 -- `in_recounts`: also counts the held places again, and those of leaving workers, and repairs what lacks a turn.
 CREATE FUNCTION turnstile.refresh_pools(
@@ -603,7 +603,8 @@ BEGIN
           AND t.start_tag <= p.virtual_times[t.priority];
     END IF;
     totals := (
-        SELECT jsonb_object_agg(p.id, jsonb_build_array(p.total_released, p.lead)) FROM turnstile.current_pool p);
+        SELECT jsonb_object_agg(p.id, jsonb_build_array(p.total_released, p.lead, p.depth > 0 OR (p.held * 2 > p.capacity) IS TRUE))
+        FROM turnstile.current_pool p);
     IF cardinality(locked_ids) > 0 THEN
         more_queue_ids := turnstile.queues_with_room(locked_ids);
     END IF;

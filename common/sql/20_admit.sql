@@ -149,12 +149,19 @@ DECLARE
     arrival_places bigint[];
     tickets bigint[];
     admitted_at timestamptz;
+    place_changes turnstile.gate_change[];
+    is_plain boolean;
+    is_decided boolean;
+    lacks_queue boolean;
+    has_deleted boolean;
+    has_bounds boolean;
     was_pruned boolean;
     uses_resources boolean;
 BEGIN
-    -- 1. Find the action and the concurrency key of each request.
+    -- 1. Find the action, the concurrency key and the queue of each request.
     SELECT array_agg(a.id ORDER BY r.ord),
            array_agg(k.key ORDER BY r.ord),
+           array_agg((SELECT q.id FROM action_queue q WHERE q.action_id = a.id AND q.concurrency_key = k.key) ORDER BY r.ord),
            array_agg(CASE WHEN a.id IS NULL THEN 'unknown_action'
                           WHEN k.key IS NULL OR length(k.key) > 512 OR f.detail IS NOT NULL THEN 'invalid_parameters'
                      END ORDER BY r.ord),
@@ -164,7 +171,7 @@ BEGIN
                           WHEN length(k.key) > 512 THEN 'parameters: concurrency key longer than 512 characters'
                      END ORDER BY r.ord),
            bool_or(a.uses <> '[]')
-    INTO action_ids, keys, codes, details, uses_resources
+    INTO action_ids, keys, queue_ids, codes, details, uses_resources
     FROM unnest(in_action_refs, in_parameters, in_concurrency_keys, in_retry_ofs, in_priorities, in_may_be_urgent)
          WITH ORDINALITY r(ref, parameters, key, retry_of, priority, may_be_urgent, ord)
     LEFT JOIN action a ON a.ref = ANY (ARRAY[r.ref]) AND a.deleted_at IS NULL
@@ -192,62 +199,76 @@ BEGIN
 
     -- 2. Create missing queues. A change of a limit, also of a key's, writes the action's row before the rows of its
     -- queues: this waits for the action's row, so a new queue gets the new limit.
-    new_queue_action_ids := ARRAY(
-        SELECT DISTINCT r.action_id FROM unnest(action_ids, keys, codes) r(action_id, key, code)
-        WHERE r.code IS NULL AND (
-            SELECT q.id FROM action_queue q WHERE q.action_id = r.action_id AND q.concurrency_key = r.key) IS NULL);
-    IF cardinality(new_queue_action_ids) > 0 THEN
-        IF in_wait_ms IS NOT NULL AND in_suspect_ids IS NULL THEN
-            new_queue_action_ids := ARRAY(
-                SELECT a.id FROM action a WHERE a.id = ANY (new_queue_action_ids) ORDER BY a.id FOR SHARE SKIP LOCKED);
-        ELSE
-            PERFORM set_config('lock_timeout', in_wait_ms || 'ms', true) WHERE in_wait_ms IS NOT NULL;
-            PERFORM 1 FROM action a WHERE a.id = ANY (new_queue_action_ids) ORDER BY a.id FOR SHARE;
+    IF array_position(queue_ids, NULL) IS NOT NULL OR array_remove(codes, NULL) <> '{}' THEN
+        new_queue_action_ids := ARRAY(
+            SELECT DISTINCT r.action_id FROM unnest(action_ids, keys, codes) r(action_id, key, code)
+            WHERE r.code IS NULL AND (
+                SELECT q.id FROM action_queue q WHERE q.action_id = r.action_id AND q.concurrency_key = r.key) IS NULL);
+        IF cardinality(new_queue_action_ids) > 0 THEN
+            IF in_wait_ms IS NOT NULL AND in_suspect_ids IS NULL THEN
+                new_queue_action_ids := ARRAY(
+                    SELECT a.id FROM action a WHERE a.id = ANY (new_queue_action_ids) ORDER BY a.id FOR SHARE SKIP LOCKED);
+            ELSE
+                PERFORM set_config('lock_timeout', in_wait_ms || 'ms', true) WHERE in_wait_ms IS NOT NULL;
+                PERFORM 1 FROM action a WHERE a.id = ANY (new_queue_action_ids) ORDER BY a.id FOR SHARE;
+            END IF;
+            WITH created AS (
+                INSERT INTO action_queue (action_id, concurrency_key, max_concurrent, paused)
+                SELECT DISTINCT a.id, r.key, CASE WHEN k.has_limit THEN k.max_concurrent ELSE a.max_concurrent END, a.paused
+                FROM unnest(action_ids, keys, codes) r(action_id, key, code)
+                JOIN action a ON a.id = ANY (ARRAY[r.action_id])
+                LEFT JOIN key_override k
+                       ON k.action_id = ANY (ARRAY[r.action_id]) AND k.concurrency_key = ANY (ARRAY[r.key])
+                WHERE r.code IS NULL AND a.id = ANY (new_queue_action_ids) AND (
+                    SELECT q.id FROM action_queue q WHERE q.action_id = r.action_id AND q.concurrency_key = r.key) IS NULL
+                ORDER BY a.id, r.key
+                ON CONFLICT (action_id, concurrency_key) DO NOTHING
+                RETURNING id
+            )
+            INSERT INTO queue_state (queue_id, version, depth, held, head_id, total_enqueued, total_completed, updated_at)
+            SELECT c.id, 1, 0, 0, 0, 0, 0, clock_timestamp() FROM created c;
         END IF;
-        WITH created AS (
-            INSERT INTO action_queue (action_id, concurrency_key, max_concurrent, paused)
-            SELECT DISTINCT a.id, r.key, CASE WHEN k.has_limit THEN k.max_concurrent ELSE a.max_concurrent END, a.paused
-            FROM unnest(action_ids, keys, codes) r(action_id, key, code)
-            JOIN action a ON a.id = ANY (ARRAY[r.action_id])
-            LEFT JOIN key_override k
-                   ON k.action_id = ANY (ARRAY[r.action_id]) AND k.concurrency_key = ANY (ARRAY[r.key])
-            WHERE r.code IS NULL AND a.id = ANY (new_queue_action_ids) AND (
-                SELECT q.id FROM action_queue q WHERE q.action_id = r.action_id AND q.concurrency_key = r.key) IS NULL
-            ORDER BY a.id, r.key
-            ON CONFLICT (action_id, concurrency_key) DO NOTHING
-            RETURNING id
-        )
-        INSERT INTO queue_state (queue_id, version, depth, held, head_id, total_enqueued, total_completed, updated_at)
-        SELECT c.id, 1, 0, 0, 0, 0, 0, clock_timestamp() FROM created c;
+        SELECT array_agg(CASE WHEN r.code IS NULL THEN (
+                   SELECT q.id FROM action_queue q WHERE q.action_id = r.action_id AND q.concurrency_key = r.key
+               ) END ORDER BY r.ord) INTO queue_ids
+        FROM unnest(action_ids, keys, codes) WITH ORDINALITY r(action_id, key, code, ord);
     END IF;
 
     -- 3. Lock the queues in ascending id, and only then draw the execution ids.
-    SELECT array_agg(CASE WHEN r.code IS NULL THEN (
-               SELECT q.id FROM action_queue q WHERE q.action_id = r.action_id AND q.concurrency_key = r.key
-           ) END ORDER BY r.ord) INTO queue_ids
-    FROM unnest(action_ids, keys, codes) WITH ORDINALITY r(action_id, key, code, ord);
     blocked_queue_ids := turnstile.lock_queues(queue_ids, in_wait_ms, in_suspect_ids);
     tickets := ARRAY(SELECT nextval('execution_id_seq') FROM generate_series(1, cardinality(in_action_refs)));
     admitted_at := clock_timestamp();
     -- A queue was deleted as idle after step 2 (see delete_idle_queues). The caller repeats the statement, as after a
     -- deadlock, and step 2 creates the queue. Creating it here, under these locks, could cause a deadlock.
-    IF (SELECT count(*) FROM action_queue q WHERE q.id = ANY (queue_ids))
-       < (SELECT count(DISTINCT q.id) FROM unnest(queue_ids) q(id))
-       OR (in_wait_ms IS NULL OR in_suspect_ids IS NOT NULL) AND EXISTS (
-           SELECT FROM unnest(queue_ids, codes) r(queue_id, code) WHERE r.code IS NULL AND r.queue_id IS NULL)
-    THEN
+    SELECT (SELECT count(*) FROM action_queue q WHERE q.id = ANY (queue_ids))
+           < (SELECT count(DISTINCT q.id) FROM unnest(queue_ids) q(id))
+           OR (in_wait_ms IS NULL OR in_suspect_ids IS NOT NULL) AND EXISTS (
+               SELECT FROM unnest(queue_ids, codes) r(queue_id, code) WHERE r.code IS NULL AND r.queue_id IS NULL),
+           coalesce(bool_or(a.deleted_at IS NOT NULL), false),
+           coalesce(bool_or(a.max_queued IS NOT NULL OR a.when_full = 'reject'), false),
+           NOT EXISTS (SELECT FROM worker_pool p WHERE p.waits) AND NOT EXISTS (SELECT FROM gate),
+           -- The pools in which something could start: no other is locked.
+           (SELECT array_agg(DISTINCT ROW(n.pool_id, 0, 0)::turnstile.gate_change)
+            FROM turnstile.current_queue q JOIN action n ON n.id = ANY (ARRAY[q.action_id]) AND n.served
+            WHERE q.id = ANY (queue_ids) AND NOT q.paused AND (q.held < q.max_concurrent) IS NOT FALSE)
+    INTO lacks_queue, has_deleted, has_bounds, is_plain, place_changes
+    FROM action a WHERE a.id = ANY (action_ids);
+    IF lacks_queue THEN
         RAISE EXCEPTION 'a queue was deleted as idle before it was locked'
             USING ERRCODE = 'serialization_failure', HINT = 'Repeat the statement.';
     END IF;
 
     -- A missing queue could not be created: another session holds its action's row.
-    SELECT array_agg(CASE WHEN r.code IS NULL AND (r.queue_id IS NULL OR r.queue_id = ANY (blocked_queue_ids))
-                          THEN 'unavailable' ELSE r.code END ORDER BY r.ord)
-    INTO codes
-    FROM unnest(queue_ids, codes) WITH ORDINALITY r(queue_id, code, ord);
+    IF blocked_queue_ids <> '{}' OR array_position(queue_ids, NULL) IS NOT NULL THEN
+        is_plain := false;
+        SELECT array_agg(CASE WHEN r.code IS NULL AND (r.queue_id IS NULL OR r.queue_id = ANY (blocked_queue_ids))
+                              THEN 'unavailable' ELSE r.code END ORDER BY r.ord)
+        INTO codes
+        FROM unnest(queue_ids, codes) WITH ORDINALITY r(queue_id, code, ord);
+    END IF;
 
     -- An action that was deleted while this statement waited for its queues accepts nothing.
-    IF EXISTS (SELECT FROM action a WHERE a.id = ANY (action_ids) AND a.deleted_at IS NOT NULL) THEN
+    IF has_deleted THEN
         SELECT array_agg(CASE WHEN a.deleted_at IS NULL THEN r.code ELSE 'unknown_action' END ORDER BY r.ord)
         INTO codes
         FROM unnest(action_ids, codes) WITH ORDINALITY r(action_id, code, ord)
@@ -255,10 +276,7 @@ BEGIN
     END IF;
 
     -- 4. Refuse what a bounded queue cannot take.
-    IF EXISTS (
-        SELECT FROM action a
-        WHERE a.id = ANY (action_ids) AND (a.max_queued IS NOT NULL OR a.when_full = 'reject')
-    ) THEN
+    IF has_bounds THEN
         SELECT r.codes, r.details INTO codes, details
         FROM turnstile.refuse_above_bounds(
             queue_ids, codes, details, in_run_ats, in_idempotency_keys, in_delivery_keys, admitted_at) r;
@@ -312,13 +330,30 @@ BEGIN
            (SELECT array_agg(i.place ORDER BY i.id) FROM inserted i WHERE i.status = 'queued')
     INTO changes, arrival_queue_ids, arrival_places;
 
-    -- 6. Enqueue them, and grant the free slots, in the same transaction.
-    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids
-    FROM turnstile.grant_locked(
-        ARRAY(SELECT DISTINCT q.id FROM unnest(queue_ids) q(id)
-              WHERE q.id IS NOT NULL AND q.id <> ALL (blocked_queue_ids)),
-        coalesce(changes, '{}'), arrival_queue_ids, arrival_places, in_tries => in_suspect_ids IS NULL) g;
+    -- 6. Enqueue them, and grant the free slots, in the same transaction. The common case first: no pool is full.
+    IF is_plain AND in_suspect_ids IS NOT NULL AND changes IS NOT NULL THEN
+        INSERT INTO waiting (line_id, place) SELECT * FROM unnest(arrival_queue_ids, arrival_places);
+        arrival_queue_ids := '{}';
+        SELECT g.is_decided, g.granted INTO is_decided, granted FROM turnstile.grant_plain(changes, place_changes) g;
+    END IF;
+    IF is_decided IS NOT TRUE THEN
+        SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids
+        FROM turnstile.grant_locked(
+            ARRAY(SELECT DISTINCT q.id FROM unnest(queue_ids) q(id)
+                  WHERE q.id IS NOT NULL AND q.id <> ALL (blocked_queue_ids)),
+            coalesce(changes, '{}'), arrival_queue_ids, arrival_places, in_tries => in_suspect_ids IS NULL) g;
+    END IF;
     free_queue_ids := turnstile.free_suspects(in_suspect_ids, queue_ids, blocked_queue_ids);
+
+    -- The common case: everything starts.
+    IF cardinality(granted) >= cardinality(tickets) THEN
+        SELECT array_agg(ROW(NULL, NULL, t.id, 'scheduled', NULL, false)::turnstile.admitted ORDER BY t.ord) INTO admitted
+        FROM unnest(tickets) WITH ORDINALITY t(id, ord)
+        WHERE t.id IN (SELECT g.execution_id FROM unnest(granted) g);
+        IF cardinality(admitted) = cardinality(tickets) THEN
+            RETURN;
+        END IF;
+    END IF;
 
     -- 7. Return the outcome of each. New executions are at the tail, so a position is the depth less the number
     -- behind it. An execution that existed before stays accepted even if a new one would be refused: its action may

@@ -132,6 +132,21 @@ async def test_the_watchdog_deletes_the_queues_of_idle_keys_in_its_rounds(
             await rounds
 
 
+async def test_the_watchdog_recounts_the_queues_in_its_rounds_again_and_again(
+    protocol: Protocol, database_url: str, amqp_url: str
+) -> None:
+    await protocol.put("a", max_concurrent=0)
+    await protocol.submit("a")
+    async with watching(database_url, amqp_url, ExecutorSettings(watchdog_interval=0.02)) as watchdog:
+        rounds = asyncio.create_task(watchdog.run())
+        for _ in range(2):
+            await protocol.connection.execute("UPDATE queue_state SET depth = 7")
+            await protocol.until("SELECT depth = 1 FROM turnstile.current_queue")
+        rounds.cancel()
+        with suppress(asyncio.CancelledError):
+            await rounds
+
+
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 HOUR = "interval '1 h'"
 

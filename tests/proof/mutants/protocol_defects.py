@@ -135,10 +135,10 @@ PROTOCOL_DEFECTS: Final = (
         caught_by=(f"{_TESTS}_pool.py",),
     ),
     Defect(
-        name="a settle grants a queue with priorities by arrival",
+        name="a plain grant is by arrival although priorities wait",
         file=f"{_SQL}/10_grant.sql",
-        before="q.heads IS NOT NULL OR a.route IS NOT NULL AS is_special",
-        after="a.route IS NOT NULL AS is_special",
+        before="q.heads IS NOT NULL OR c.first_places IS NOT NULL OR a.route",
+        after="a.route",
         caught_by=("tests/integration/executor/test_priorities.py", f"{_TESTS}_grant.py"),
     ),
     Defect(
@@ -329,8 +329,8 @@ PROTOCOL_DEFECTS: Final = (
     Defect(
         name="an admission continues without a deleted queue",
         file=f"{_SQL}/20_admit.sql",
-        before="    IF (SELECT count(*) FROM action_queue q WHERE q.id = ANY (queue_ids))\n",
-        after="    IF (SELECT count(*) + 1000 FROM action_queue q WHERE q.id = ANY (queue_ids))\n",
+        before="    SELECT (SELECT count(*) FROM action_queue q WHERE q.id = ANY (queue_ids))\n",
+        after="    SELECT (SELECT count(*) + 1000 FROM action_queue q WHERE q.id = ANY (queue_ids))\n",
         caught_by=("tests/integration/retention/test_idle_key_races.py",),
     ),
     Defect(

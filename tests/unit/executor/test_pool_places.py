@@ -1,13 +1,15 @@
 """The lead of a pool follows the pace of what it completes (P9)."""
 
-from turnstile.executor.pool_places import Leads, Pace
+import pytest
+
+from turnstile.executor.pool_places import Leads, Pace, pause_seconds
 
 
 def lead_after(*totals: int, every_seconds: float = 0.1, lead: int = 1) -> int:
     """Return the lead after looks at these totals."""
     leads = Leads(0.2)
     for number, total in enumerate(totals):
-        lead = leads.note({1: Pace(total, lead)}, 100 + number * every_seconds).get(1, lead)
+        lead = leads.note({1: Pace(total, lead, is_scarce=True)}, 100 + number * every_seconds).get(1, lead)
     return lead
 
 
@@ -25,3 +27,17 @@ def test_a_lead_stays_while_the_pace_changes_little() -> None:
 
 def test_a_lead_ends_with_the_work() -> None:
     assert lead_after(*([500] * 30), lead=100) == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "is_soon"),
+    [
+        (Pace(5, 1, is_scarce=True), Pace(9, 1, is_scarce=True), True),
+        (Pace(5, 1, is_scarce=False), Pace(9, 1, is_scarce=False), False),
+        (Pace(9, 1, is_scarce=True), Pace(9, 1, is_scarce=True), False),
+    ],
+)
+def test_the_next_look_is_soon_only_while_something_completes_and_places_are_scarce(
+    before: Pace, now: Pace, is_soon: bool
+) -> None:
+    assert (pause_seconds({1: before}, {1: now}) < pause_seconds({}, {})) is is_soon
