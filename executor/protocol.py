@@ -69,7 +69,7 @@ class QueueLocks(NamedTuple):
 
 
 class RefreshedPools(NamedTuple):
-    """What a look at the pools found."""
+    """What a count of the pools found."""
 
     workers: str
     """Names the live workers, for the next look."""

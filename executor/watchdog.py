@@ -219,7 +219,7 @@ class QueueSweeps(_Sweeps):
         return granted
 
     async def count_places(self) -> int:
-        """Count the places of the pools anew, and grant what they allow.
+        """Count the places of the pools again, and grant what they allow.
 
         A count is wrong after another session held a pool's row during a decision, or by a fault.
         """

@@ -58,7 +58,7 @@ def free_port(name: str | None = None) -> int:
 def same_ports(file: Path) -> Iterator[None]:
     """Let `free_port` pick for each name the port in this file, if it is free; note there what it picks."""
     ports: dict[str, int] = {}
-    # The first time, or not our file: then all are picked anew.
+    # The first time, or not our file: then all are picked again.
     with suppress(OSError, ValueError, AttributeError):
         noted = json.loads(file.read_text(encoding="utf-8"))
         ports = {name: port for name, port in noted.items() if port in range(1, 65_536)}

@@ -197,7 +197,7 @@ async def _declare_direct_exchange(channel: AbstractChannel, queue: AbstractQueu
 
 
 async def _declare_delay(channel: AbstractChannel, name: str, queue_type: QueueType) -> None:
-    # The default exchange would replace the routing key by the queue's name; hence an exchange for each.
+    # The default exchange would replace the routing key by the queue's name, so each has an exchange.
     # Dead-lettering stays at-most-once: at-least-once keeps messages whose queue is gone and lets them block
     # the others, and the watchdog publishes a lost delayed message again.
     exchange = await channel.declare_exchange(name, ExchangeType.TOPIC, durable=True)

@@ -124,7 +124,7 @@ class GateFlow(SQLModel, table=True):
 
 
 class FlowTurn(SQLModel, table=True):
-    """When a flow has its next turn with one priority: at the lowest start tag. Written anew at each passage.
+    """When a flow has its next turn with one priority: at the lowest start tag. Each passage inserts a row.
 
     A flow without a row starts at the virtual time of its gate.
     """

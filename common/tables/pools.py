@@ -74,7 +74,7 @@ class PoolState(SQLModel, table=True):
 
 
 class PoolTurn(SQLModel, table=True):
-    """When an action has its next turn with one priority: at its highest start tag. Written anew each time.
+    """When an action has its next turn with one priority: at its highest start tag. Each turn inserts a row.
 
     An action without a row starts at the virtual time of its pool.
     """

@@ -44,7 +44,7 @@ async function token(wasRefused) {
   }
 }
 
-/** Forget the token, and open the page anew. */
+/** Forget the token, and reload the page. */
 export function signOut() {
   sessionStorage.removeItem(KEY);
   location.reload();

@@ -53,7 +53,7 @@ export function bulkBar({ filter, changed }) {
     const selection = selected.size ? { ids: [...selected] } : { filter: filter() };
     for (const button of buttons) button.disabled = true;
     text(wrong, "");
-    text(result, "Reading which executions this concerns…");
+    text(result, "Counting the matching executions…");
     try {
       const planned = await preview(verb, selection);
       text(result, "");

@@ -196,12 +196,12 @@ function holdersOf(ids) {
   return listOf(ids.map((id) => [executionLink(id)]));
 }
 
-/** What is to be mended: what the holders, or the executions ahead, wait for. */
+/** The cause to fix: what the slot holders, or the executions ahead, wait for. */
 function rootCause(cause) {
   if (!cause) return [];
   const links = cause.ids.slice(0, 8).flatMap((id, index) => [index ? ", " : "", executionLink(id)]);
   const more = cause.ids.length > 8 ? ` and ${count(cause.ids.length - 8)} more` : "";
-  const waits = ["The executions ahead wait themselves. ", " has its slot and waits itself. "][cause.ids.length] ?? " have their slots and wait themselves. ";
+  const waits = ["The executions ahead are waiting, too. ", " holds a slot but does not run yet. "][cause.ids.length] ?? " hold slots but do not run yet. ";
   return [" ", ...links, more, waits, ...reasonOf(cause.on)];
 }
 

@@ -61,7 +61,7 @@ export function show(main, { worker: wanted }, { live, signal }) {
     empty: "No failed attempts among the newest 10,000 executions.", keyOf: (each) => `${each.execution_id} ${each.attempt}`,
   });
   const actions = table("Actions that the worker serves", ACTIONS, {
-    empty: "It did not name its actions: it counts for all actions of its pools.", keyOf: (each) => each.action_ref,
+    empty: "The worker has not registered its actions, so it is taken to serve all actions of its pools.", keyOf: (each) => each.action_ref,
   });
   const notes = el("div");
   const changes = el("div", { class: "later" });

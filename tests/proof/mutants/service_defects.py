@@ -31,7 +31,7 @@ SERVICE_DEFECTS: Final = (
         caught_by=(f"{_SUBMISSIONS}::test_without_a_notification_a_poll_finds_it",),
     ),
     Defect(
-        name="nobody takes the submissions that a frozen leader leaves",
+        name="no executor takes the submissions that a frozen leader leaves",
         file="executor/submission_listener.py",
         before="min_age_seconds=0.0 if leads else _LEFT_SECONDS",
         after="min_age_seconds=0.0 if leads else 3600.0",
