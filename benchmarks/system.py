@@ -40,7 +40,7 @@ def _at_least(least: float, meaning: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """The amount of work of each part; the defaults take about ten minutes on two quiet cores.
+    """The amount of work of each part; the defaults take about eleven minutes on two quiet cores.
 
     A field with an option is one of the command line.
     """
@@ -59,6 +59,7 @@ class Sizes:
     keys_max: Annotated[int, _at_least(10, "Most concurrency keys.")] = 10_000
     gated: Annotated[int, _at_least(10, "Executions of one run of the gates part.")] = 10_000
     rated_seconds: Annotated[float, _at_least(0.1, "Duration of the load under a rate.")] = 10.0
+    submitted: Annotated[int, _at_least(32, "Submissions of database sessions of one run.")] = 20_000
     replicated: Annotated[int, _at_least(10, "Executions of one run of the replicas part.")] = 5000
     pressed: Annotated[
         int, _at_least(6, "Executions while a snapshot is held open; a sixth beside others.")

@@ -18,12 +18,13 @@ from turnstile.client.errors import (
     InvalidSetting,
     NotReceived,
     Rejected,
+    TurnstileError,
     Unavailable,
 )
 from turnstile.client.events import StatusEvent
 from turnstile.client.handle import AsyncHandle, Handle
-from turnstile.client.requests import Request
-from turnstile.client.schemas import Execution, ExecutionPage, Progress
+from turnstile.client.requests import ActionRequest, Request
+from turnstile.client.schemas import Execution, ExecutionPage, Progress, Submission
 from turnstile.client.submission import Submitted
 from turnstile.client.transactions import submit_in, submit_in_async
 from turnstile.common.domain.states import Status
@@ -31,6 +32,7 @@ from turnstile.common.messages import Error
 from turnstile.common.schemas import QueueStats
 
 __all__ = [
+    "ActionRequest",
     "AsyncClient",
     "AsyncHandle",
     "Client",
@@ -49,7 +51,9 @@ __all__ = [
     "Request",
     "Status",
     "StatusEvent",
+    "Submission",
     "Submitted",
+    "TurnstileError",
     "Unavailable",
     "current_client",
     "submit_in",

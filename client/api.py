@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 from urllib.parse import quote, urlsplit
+from uuid import UUID
 
 import httpx
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -24,6 +25,9 @@ from turnstile.client.schemas import (
     LogPage,
     Problem,
     StoredAction,
+    StoredKey,
+    StoredResource,
+    Submission,
     WorkerPage,
 )
 from turnstile.common.api_token import CA_FILE
@@ -52,6 +56,10 @@ class _Answers(BaseModel):
 
 class _Cancelled(BaseModel):
     id: int
+
+
+class _KeyDeleted(BaseModel):
+    concurrency_key: str
 
 
 class Api:
@@ -94,6 +102,10 @@ class Api:
     async def execution(self, execution_id: int) -> Execution:
         """Return one execution with its position, the reason it waits for and its attempts."""
         return await self._get(f"/executions/{execution_id:d}", Execution)
+
+    async def submission(self, request_id: UUID) -> Submission:
+        """Return what became of a request of a database transaction."""
+        return await self._get(f"/submissions/{request_id}", Submission)
 
     async def executions(self, filters: Query) -> ExecutionPage:
         """Return one page of executions, newest first; a filter with None is left out."""
@@ -148,6 +160,24 @@ class Api:
     async def switch_action(self, action_ref: str, verb: str) -> StoredAction:
         """Pause or resume an action."""
         return await self._change("POST", f"{_action_path(action_ref)}/{verb}", StoredAction, b"")
+
+    async def set_key(self, action_ref: str, key: str, fields: Mapping[str, object]) -> StoredKey:
+        """Give a concurrency key settings of its own."""
+        return await self._change("PUT", _key_path(action_ref, key), StoredKey, to_json(fields))
+
+    async def reset_key(self, action_ref: str, key: str) -> None:
+        """Delete the settings of a concurrency key."""
+        await self._change("DELETE", _key_path(action_ref, key), _KeyDeleted, b"")
+
+    async def resource(self, name: str) -> StoredResource:
+        """Return a resource."""
+        return await self._get(f"/resources/{quote(name, safe='')}", StoredResource)
+
+    async def change_resource(self, name: str, fields: Mapping[str, object]) -> StoredResource:
+        """Change some fields of a resource."""
+        return await self._change(
+            "PATCH", f"/resources/{quote(name, safe='')}", StoredResource, to_json(fields)
+        )
 
     async def queue_stats(self, action_ref: str) -> QueueStats:
         """Return the state of the queues of an action."""
@@ -237,6 +267,10 @@ class Api:
 
 def _action_path(action_ref: str) -> str:
     return f"/actions/{quote(action_ref, safe='')}"
+
+
+def _key_path(action_ref: str, key: str) -> str:
+    return f"{_action_path(action_ref)}/keys/{quote(key, safe='')}"
 
 
 def _keyed(idempotency_key: str | None) -> Mapping[bytes, bytes]:

@@ -8,13 +8,23 @@ makes a blocking method out of each of its methods.
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from datetime import datetime
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
+from uuid import UUID
 
 from pydantic import JsonValue
 
@@ -23,13 +33,16 @@ from turnstile.client.completions import Completion
 from turnstile.client.errors import ExecutionFailed, Rejected, Unavailable
 from turnstile.client.events import StatusEvents
 from turnstile.client.handle import AsyncHandle, Handle
-from turnstile.client.requests import Options, Request
+from turnstile.client.requests import ActionRequest, Options, Request
 from turnstile.client.schemas import (
     BulkOutcome,
     Execution,
     ExecutionPage,
     LogPage,
     StoredAction,
+    StoredKey,
+    StoredResource,
+    Submission,
     WorkerPage,
 )
 from turnstile.client.settings import client_settings
@@ -37,12 +50,15 @@ from turnstile.client.submission import Submitted
 from turnstile.client.transport import OverBroker, OverHttp, Transport
 from turnstile.common.api_token import CA_FILE, api_token
 from turnstile.common.domain.durations import parse_duration
+from turnstile.common.domain.errors import Code
 from turnstile.common.domain.states import Status
 from turnstile.common.requests import PARAMETERS_BYTES_MAX
 from turnstile.common.schemas import QueueStats
 
 _AMQP_URL: Final = "amqp://guest:guest@127.0.0.1:5672/"
 _HTTP_URL: Final = "http://127.0.0.1:8000"
+_ADMISSION_PAUSE_FIRST_SECONDS: Final = 0.02
+_ADMISSION_PAUSE_MAX_SECONDS: Final = 1.0
 _CLOSED: Final = "the client was closed before the reply arrived"
 
 P = ParamSpec("P")
@@ -85,6 +101,15 @@ class Listing(Filters, total=False):
 
     idempotency_key: str
     """That of the submission: at most one execution has it."""
+
+
+class KeyFields(TypedDict, total=False):
+    """The settings of one concurrency key."""
+
+    max_concurrent: int | None
+    """None: no limit. Left out: that of the action."""
+    weight: int
+    """Its share of the total of an action with `order: fair`."""
 
 
 class AsyncClient:
@@ -144,7 +169,7 @@ class AsyncClient:
 
         TURNSTILE_AMQP_URL and TURNSTILE_API_URL, of which at least one is set: with TURNSTILE_API_URL alone
         the client uses HTTP alone, with TURNSTILE_AMQP_URL alone it reads from a local API.
-        TURNSTILE_API_TOKEN or TURNSTILE_API_TOKEN_FILE, TURNSTILE_API_CA_FILE, and
+        TURNSTILE_API_TOKEN or TURNSTILE_API_TOKEN_FILE, TURNSTILE_API_CA_FILE, TURNSTILE_ANSWER_TIMEOUT, and
         TURNSTILE_PARAMETERS_BYTES_MAX.
         """
         return cls(**{**client_settings(os.environ), **options})
@@ -169,17 +194,38 @@ class AsyncClient:
         finally:
             await self._api.close()
 
+    async def aopen(self) -> Self:
+        """Do what `async with` does at its begin: for the start hook of a server. Ends with `aclose`."""
+        return await self.__aenter__()
+
+    async def aclose(self) -> None:
+        """Do what `async with` does at its end."""
+        await self.__aexit__(None, None, None)
+
+    @overload
+    async def submit(self, request: ActionRequest[Result], /) -> AsyncHandle[Result]: ...
+    @overload
     async def submit(
         self, action_ref: str, parameters: Mapping[str, object] | None = None, **options: Unpack[Options]
-    ) -> Submitted:
+    ) -> Submitted: ...
+    async def submit(
+        self,
+        action_ref: str | ActionRequest[Any],
+        parameters: Mapping[str, object] | None = None,
+        **options: Unpack[Options],
+    ) -> Submitted | AsyncHandle[Any]:
         """Submit an execution of an action; return once it is stored. The options are those of `Request`.
 
-        Raises Rejected, or Unavailable if no reply arrived in time: then the outcome is unknown, and with an
-        idempotency key the request can safely be submitted again.
+        Of a request that an action made (`render.request(...)`) it returns the handle. Raises Rejected, or
+        Unavailable if no reply arrived in time: then the outcome is unknown, and with an idempotency key the
+        request can safely be submitted again.
         """
-        (answer,) = await self.submit_many(
-            [Request(action_ref=action_ref, parameters=parameters or {}, **options)]
-        )
+        if isinstance(action_ref, ActionRequest):
+            return self.handle(await self._submit(action_ref), action_ref.result_type)
+        return await self._submit(Request(action_ref=action_ref, parameters=parameters or {}, **options))
+
+    async def _submit(self, request: Request) -> Submitted:
+        (answer,) = await self.submit_many([request])
         if isinstance(answer, Rejected):
             raise answer
         return answer
@@ -268,6 +314,64 @@ class AsyncClient:
         """Return a page of executions, newest first; `cursor` is the `next_cursor` of the previous page."""
         return await self._api.executions({**_query(filters), "limit": limit, "cursor": cursor})
 
+    async def list_all(self, **filters: Unpack[Listing]) -> AsyncIterator[Execution]:
+        """Yield all executions that match, newest first: `async for execution in client.list_all(...)`."""
+        page = await self.list(**filters)
+        while True:
+            for execution in page.items:
+                yield execution
+            if page.next_cursor is None:
+                return
+            page = await self.list(cursor=page.next_cursor, **filters)
+
+    async def submission(self, request_id: UUID | str) -> Submission:
+        """Return what became of a request that was submitted in a database transaction.
+
+        `request_id` is what `submit_in` returned. Raises Rejected before the commit, and after a rollback.
+        """
+        return await self._api.submission(_uuid(request_id))
+
+    @overload
+    async def admitted(
+        self,
+        request_id: UUID | str,
+        *,
+        timeout: str | float | None = None,  # noqa: ASYNC109  (see wait)
+    ) -> AsyncHandle[JsonValue]: ...
+    @overload
+    async def admitted(
+        self,
+        request_id: UUID | str,
+        result_type: type[Result],
+        *,
+        timeout: str | float | None = None,  # noqa: ASYNC109  (see wait)
+    ) -> AsyncHandle[Result]: ...
+    async def admitted(
+        self,
+        request_id: UUID | str,
+        result_type: Any = Any,
+        *,
+        timeout: str | float | None = None,  # noqa: ASYNC109  (see wait)
+    ) -> AsyncHandle[Any]:
+        """Wait until a request of a committed transaction is admitted; return the handle of its execution.
+
+        Raises TimeoutError, and Rejected if the request was rejected or does not exist.
+        """
+        return self.handle(await self._admission(_uuid(request_id), timeout), result_type)
+
+    async def _admission(self, request_id: UUID, limit: str | float | None) -> int:
+        pause_seconds = _ADMISSION_PAUSE_FIRST_SECONDS
+        async with _limit(limit):
+            while True:
+                with suppress(Unavailable):
+                    found = await self._api.submission(request_id)
+                    if found.execution_id is not None:
+                        return found.execution_id
+                    if found.code is not None:
+                        raise Rejected(found.code, found.message or "")
+                await asyncio.sleep(pause_seconds)
+                pause_seconds = min(2 * pause_seconds, _ADMISSION_PAUSE_MAX_SECONDS)
+
     async def logs(
         self,
         execution_id: int,
@@ -354,6 +458,25 @@ class AsyncClient:
         """Let a paused action start executions again."""
         return await self._api.switch_action(action_ref, "resume")
 
+    async def set_key(self, action_ref: str, key: str, /, **fields: Unpack[KeyFields]) -> StoredKey:
+        """Give one concurrency key a limit or a weight of its own; the limit takes effect at once."""
+        return await self._api.set_key(action_ref, key, fields)
+
+    async def reset_key(self, action_ref: str, key: str) -> None:
+        """Let a concurrency key have the limit and the weight of its action again."""
+        await self._api.reset_key(action_ref, key)
+
+    async def resource(self, name: str) -> StoredResource:
+        """Return a resource as it is stored."""
+        return await self._api.resource(name)
+
+    async def change_resource(self, name: str, /, **fields: object) -> StoredResource:
+        """Change fields of a resource, like `capacity=5`, and return it; they take effect at once.
+
+        Raises Rejected for an unknown or invalid field.
+        """
+        return await self._api.change_resource(name, fields)
+
     async def workers(
         self, *, state: Sequence[str] = (), limit: int | None = None, cursor: str | None = None
     ) -> WorkerPage:
@@ -376,8 +499,17 @@ class AsyncClient:
     def _perform(self, call: Callable[[Self], Coroutine[Any, Any, Result]]) -> Awaitable[Result]:
         return call(self)
 
+    def _failure(self) -> BaseException | None:
+        """Return what ended the client before it was closed."""
+        running = self._running
+        if running is None or not running.done() or running.cancelled():
+            return None
+        return running.exception()
+
     def _usable(self) -> Transport:
         if self._running is None or self._running.done():
+            if (failure := self._failure()) is not None:
+                raise RuntimeError("this client has failed; open another one") from failure
             raise RuntimeError("a client works inside its `async with` block only")
         if self._loop is not asyncio.get_running_loop():
             raise RuntimeError(
@@ -397,13 +529,26 @@ def _named(execution: int | Submitted) -> tuple[int, Submitted | None]:
     return execution, None
 
 
+def _uuid(request_id: UUID | str) -> UUID:
+    try:
+        return request_id if isinstance(request_id, UUID) else UUID(request_id)
+    except ValueError:
+        raise Rejected(Code.INVALID_MESSAGE, f"request_id: {request_id!r:.100} is not a UUID") from None
+
+
 def _query(filters: Filters | Listing) -> dict[str, str | int | list[str] | None]:
     query: dict[str, Any] = {**filters}
     for name, value in query.items():
         if isinstance(value, datetime):
             query[name] = value.isoformat()
     query["status"] = [str(each) for each in filters.get("status") or ()] or None
-    query["metadata"] = [f"{key}:{value}" for key, value in (filters.get("metadata") or {}).items()] or None
+    metadata = filters.get("metadata") or {}
+    if wrong := [key for key in metadata if ":" in key]:
+        # In the query of the API the first colon ends the key.
+        raise Rejected(
+            Code.INVALID_MESSAGE, f"metadata: the key {wrong[0]!r:.200} has a colon; list by another key"
+        )
+    query["metadata"] = [f"{key}:{value}" for key, value in metadata.items()] or None
     return query
 
 
@@ -444,7 +589,6 @@ def _as_declared(
 class Client:
     """Talks to Turnstile while the `with` block lasts. Safe to share between threads, not across a fork."""
 
-    submit = _Blocking(AsyncClient.submit)
     submit_many = _Blocking(AsyncClient.submit_many)
     run = _Blocking(AsyncClient.run)
     wait = _Blocking(AsyncClient.wait)
@@ -452,6 +596,7 @@ class Client:
     cancel = _Blocking(AsyncClient.cancel)
     get = _Blocking(AsyncClient.get)
     list = _Blocking(AsyncClient.list)
+    submission = _Blocking(AsyncClient.submission)
     logs = _Blocking(AsyncClient.logs)
     retry = _Blocking(AsyncClient.retry)
     cancel_many = _Blocking(AsyncClient.cancel_many)
@@ -461,6 +606,10 @@ class Client:
     change_action = _Blocking(AsyncClient.change_action)
     pause = _Blocking(AsyncClient.pause)
     resume = _Blocking(AsyncClient.resume)
+    set_key = _Blocking(AsyncClient.set_key)
+    reset_key = _Blocking(AsyncClient.reset_key)
+    resource = _Blocking(AsyncClient.resource)
+    change_resource = _Blocking(AsyncClient.change_resource)
     workers = _Blocking(AsyncClient.workers)
 
     @_as_declared(AsyncClient)
@@ -498,6 +647,61 @@ class Client:
         self._thread.join()
         if self._failure is not None:
             raise self._failure
+
+    @overload
+    def submit(self, request: ActionRequest[Result], /) -> Handle[Result]: ...
+    @overload
+    def submit(
+        self, action_ref: str, parameters: Mapping[str, object] | None = None, **options: Unpack[Options]
+    ) -> Submitted: ...
+    def submit(
+        self,
+        action_ref: str | ActionRequest[Any],
+        parameters: Mapping[str, object] | None = None,
+        **options: Unpack[Options],
+    ) -> Submitted | Handle[Any]:
+        """Do what `AsyncClient.submit` does, blocking."""
+        if isinstance(action_ref, ActionRequest):
+            request = action_ref
+            return self.handle(self._wait_for(lambda c: c._submit(request)), request.result_type)
+        ref = action_ref
+        return self._wait_for(lambda c: c.submit(ref, parameters, **options))
+
+    def list_all(self, **filters: Unpack[Listing]) -> Iterator[Execution]:
+        """Yield all executions that match, newest first."""
+        page = self.list(**filters)
+        while True:
+            yield from page.items
+            if page.next_cursor is None:
+                return
+            page = self.list(cursor=page.next_cursor, **filters)
+
+    @overload
+    def admitted(
+        self, request_id: UUID | str, *, timeout: str | float | None = None
+    ) -> Handle[JsonValue]: ...
+    @overload
+    def admitted(
+        self, request_id: UUID | str, result_type: type[Result], *, timeout: str | float | None = None
+    ) -> Handle[Result]: ...
+    def admitted(
+        self,
+        request_id: UUID | str,
+        result_type: Any = Any,
+        *,
+        timeout: str | float | None = None,
+    ) -> Handle[Any]:
+        """Do what `AsyncClient.admitted` does, blocking."""
+        id_ = self._wait_for(lambda c: c._admission(_uuid(request_id), timeout))
+        return self.handle(id_, result_type)
+
+    def open(self) -> Self:
+        """Do what `with` does at its begin: for the start hook of a server's process. Ends with `close`."""
+        return self.__enter__()
+
+    def close(self) -> None:
+        """Do what `with` does at its end."""
+        self.__exit__(None, None, None)
 
     @overload
     def handle(self, execution: int | Submitted) -> Handle[JsonValue]: ...
@@ -540,6 +744,8 @@ class Client:
                 "a client after the fork, for example in the start hook of the server's workers"
             )
         if self._loop is None or self._loop.is_closed():
+            if self._failure is not None:
+                raise RuntimeError("this client has failed; open another one") from self._failure
             raise RuntimeError("a client works inside its `with` block only")
         return self._loop
 
@@ -555,6 +761,9 @@ class Client:
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
             self._started.set()
+
+    def _has_failed(self) -> bool:
+        return self._failure is not None or self._client._failure() is not None
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -1,20 +1,20 @@
 """Waits for executions to finish: by `execution.completed`, or by the API where an event was lost.
 
-In: execution ids. Out: one `Completion` each. The events arrive in a queue of this client, bound at the first
-wait; as events may be lost, or arrive before the wait begins, each wait also reads the execution over HTTP,
-at growing intervals (P4 as seen from outside).
+In: execution ids. Out: one `Completion` each. The events arrive in a queue of this client, bound from a wait
+on until nothing has waited for a minute; as events may be lost, or arrive before the wait begins, each
+wait also reads the execution over HTTP, at growing intervals (P4 as seen from outside).
 """
 
 import asyncio
 import logging
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NoReturn
 
-from aio_pika.abc import AbstractChannel
+from aio_pika.abc import AbstractChannel, AbstractQueue
 from pydantic import JsonValue, ValidationError
 
 from turnstile.client.api import Api
@@ -22,6 +22,7 @@ from turnstile.client.errors import Unavailable
 from turnstile.client.schemas import Execution
 from turnstile.common.broker.consumer import ConsumerConnection
 from turnstile.common.broker.delivery import Delivery
+from turnstile.common.broker.errors import BrokerUnavailable, answered
 from turnstile.common.broker.topology import EXECUTION_COMPLETED, EXECUTIONS
 from turnstile.common.domain.states import Status, is_terminal
 from turnstile.common.messages import Error, ExecutionCompleted
@@ -37,6 +38,9 @@ _READ_PAUSE_ALONE_MAX_SECONDS: Final = 1.0
 _READ_PAUSE_PER_WAIT_SECONDS: Final = 0.01
 """Limits a client with many waits to a hundred reads per second."""
 _RESULT_TIMEOUT_SECONDS: Final = 30.0
+_IDLE_SECONDS: Final = 60.0
+"""After the last wait the queue is unbound: the events of the whole installation arrive in it."""
+_BIND_SECONDS: Final = 10.0
 _QUEUE_BYTES_MAX: Final = 64 * 1024 * 1024
 _RECENT_BYTES_MAX: Final = 8 * 1024 * 1024
 _RECENT_EVENTS_MAX: Final = 5000
@@ -70,6 +74,9 @@ class Completions:
         self._queue = queue
         self._wanted = asyncio.Event()
         self._bound = False
+        self._bindable: AbstractQueue | None = None
+        self._used_at = 0.0
+        """In the time of the event loop."""
         self._waits: defaultdict[int, set[_Waiter]] = defaultdict(set)
         self._recent = _RecentEvents()
         self._pauses_seconds = (
@@ -83,15 +90,18 @@ class Completions:
         assert self._consumer is not None
         await self._wanted.wait()
         subscription = self._consumer.subscribe(self._queue, prefetch=_BATCH_MAX, declare=self._declare)
-        while True:
-            deliveries = await subscription.next_batch(_BATCH_MAX)
-            for delivery in deliveries:
-                self._take(delivery)
-            subscription.ack(deliveries)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._bind_while_used(), name="bind-completions")
+            while True:
+                deliveries = await subscription.next_batch(_BATCH_MAX)
+                for delivery in deliveries:
+                    self._take(delivery)
+                subscription.ack(deliveries)
 
     def watch(self) -> bool:
         """Receive events from now on; return whether the queue is bound already."""
         self._wanted.set()
+        self._used_at = asyncio.get_running_loop().time()
         return self._bound
 
     async def wait(self, execution_id: int, *, read_at_once: bool = True) -> Completion:
@@ -120,8 +130,34 @@ class Completions:
         queue = await channel.declare_queue(
             self._queue, exclusive=True, arguments={"x-max-length-bytes": _QUEUE_BYTES_MAX}
         )
+        self._bindable, self._bound = queue, False
+        if self._wanted.is_set():
+            await self._bind(queue)
+
+    async def _bind_while_used(self) -> NoReturn:
+        while True:
+            await self._wanted.wait()
+            # Unless the declaration did, or a reconnection does.
+            if self._bindable is not None and not self._bound:
+                with suppress(BrokerUnavailable):
+                    await answered(self._bind(self._bindable), _BIND_SECONDS)
+            await self._until_idle()
+            self._wanted.clear()
+            self._bound = False
+            if self._bindable is not None:
+                with suppress(BrokerUnavailable):
+                    await answered(self._bindable.unbind(EXECUTIONS, EXECUTION_COMPLETED), _BIND_SECONDS)
+
+    async def _bind(self, queue: AbstractQueue) -> None:
         await queue.bind(EXECUTIONS, EXECUTION_COMPLETED)
         self._bound = True
+
+    async def _until_idle(self) -> None:
+        while True:
+            left_seconds = self._used_at + _IDLE_SECONDS - asyncio.get_running_loop().time()
+            if not self._waits and left_seconds <= 0:
+                return
+            await asyncio.sleep(max(left_seconds, _IDLE_SECONDS / 4))
 
     @contextmanager
     def _waiter(self, execution_id: int) -> Iterator[_Waiter]:
@@ -134,6 +170,7 @@ class Completions:
         finally:
             waiter.cancel()
             waits.discard(waiter)
+            self._used_at = asyncio.get_running_loop().time()
             if not waits:
                 self._waits.pop(execution_id, None)
 

@@ -35,16 +35,18 @@ class _Default:
         if self.used is not None:
             return self.used
         with self._making:
+            if self._own is not None and self._own._has_failed():
+                self.close()
             if self._own is None:
-                self._own = Client.from_env(name=_NAME).__enter__()
+                self._own = Client.from_env(name=_NAME).open()
             return self._own
 
     def close(self) -> None:
         own, self._own = self._own, None
         if own is not None:
-            # The interpreter ends: a thread that failed before has told its callers.
+            # A client that failed before has told its callers.
             with suppress(Exception):
-                own.__exit__(None, None, None)
+                own.close()
 
     def forget(self) -> None:
         """Forget the client of the parent process; it is kept, so that its sockets are not closed here."""

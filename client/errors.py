@@ -21,6 +21,7 @@ __all__ = [
     "InvalidSetting",
     "NotReceived",
     "Rejected",
+    "TurnstileError",
     "Unavailable",
 ]
 

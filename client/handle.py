@@ -5,7 +5,7 @@ type. A handle works while its client does.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -15,7 +15,7 @@ from pydantic_core import to_json
 from turnstile.client.completions import Completion
 from turnstile.client.errors import ExecutionFailed, InvalidResult
 from turnstile.client.events import StatusEvent
-from turnstile.client.schemas import Execution
+from turnstile.client.schemas import Execution, LogPage
 from turnstile.client.submission import Submitted
 from turnstile.common.domain.states import Status
 from turnstile.common.invalid_values import invalid_values
@@ -97,6 +97,19 @@ class AsyncHandle(_Submission[R]):
         """Cancel it: a waiting one at once, a running one is stopped by its worker."""
         await self.perform(lambda client: client.cancel(self.id, reason=reason))
 
+    async def logs(
+        self, *, attempt: int | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> LogPage:
+        """Return what its attempts have logged, as `client.logs` does."""
+        return await self.perform(
+            lambda client: client.logs(self.id, attempt=attempt, limit=limit, cursor=cursor)
+        )
+
+    async def retry(self, *, idempotency_key: str | None = None) -> "AsyncHandle[R]":
+        """Retry it, once it has ended, as a new execution; return the handle of that one."""
+        retried = await self.perform(lambda client: client.retry(self.id, idempotency_key=idempotency_key))
+        return replace(self, id=retried.execution_id, submitted=retried)
+
     async def events(self) -> AsyncIterator[StatusEvent]:
         """Yield its status now and at each change, the terminal one last.
 
@@ -135,6 +148,17 @@ class Handle(_Submission[R]):
     def cancel(self, reason: str | None = None) -> None:
         """Cancel it: a waiting one at once, a running one is stopped by its worker."""
         self.perform(lambda client: client.cancel(self.id, reason=reason))
+
+    def logs(
+        self, *, attempt: int | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> LogPage:
+        """Return what its attempts have logged, as `client.logs` does."""
+        return self.perform(lambda client: client.logs(self.id, attempt=attempt, limit=limit, cursor=cursor))
+
+    def retry(self, *, idempotency_key: str | None = None) -> "Handle[R]":
+        """Retry it, once it has ended, as a new execution; return the handle of that one."""
+        retried = self.perform(lambda client: client.retry(self.id, idempotency_key=idempotency_key))
+        return replace(self, id=retried.execution_id, submitted=retried)
 
     def events(self) -> Iterator[StatusEvent]:
         """Yield what `AsyncHandle.events` yields, blocking."""

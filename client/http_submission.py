@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 
 from turnstile.client.api import Api
 from turnstile.client.errors import NotReceived, Rejected, Unavailable
-from turnstile.client.requests import Request, request_body, traceparent_here
+from turnstile.client.requests import Request, answer_seconds, request_body, traceparent_here
 from turnstile.client.schemas import Acceptance, Problem
 from turnstile.client.submission import CHUNK_MAX, Submitted, chunks
 from turnstile.common.batcher import Batcher
@@ -66,7 +66,8 @@ class HttpSubmissions:
     async def _submit(
         self, requests: Sequence[Request], traceparent: str | None
     ) -> list[Submitted | Rejected]:
-        give_up_at = asyncio.get_running_loop().time() + self._timeout_seconds
+        timeout_seconds = answer_seconds(requests, default=self._timeout_seconds)
+        give_up_at = asyncio.get_running_loop().time() + timeout_seconds
         read = [self._item(each, traceparent, give_up_at) for each in requests]
         answers = iter(await self._items.submit_all([each for each in read if isinstance(each, _Item)]))
         results: list[Submitted | Rejected] = []

@@ -5,10 +5,10 @@ before anything is sent: the same code checks the bytes here and in the executor
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypedDict
+from typing import Any, Final, Generic, TypedDict, TypeVar
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
@@ -28,8 +28,12 @@ from turnstile.common.messages import CancelRequested, ExecutionRequested
 from turnstile.common.requests import read_model, read_requested_body, read_traceparent
 
 _OPENTELEMETRY: Final = "opentelemetry.trace"
-_NOT_SENT: Final = ("traceparent", "delay")
+_NOT_SENT: Final = ("traceparent", "delay", "answer_timeout", "result_type")
 """Fields of `Request` that are not fields of the body."""
+
+
+R = TypeVar("R")
+"""The result of an action."""
 
 
 class Options(TypedDict, total=False):
@@ -45,6 +49,7 @@ class Options(TypedDict, total=False):
     callback_url: str | None
     metadata: Mapping[str, object]
     traceparent: str | None
+    answer_timeout: str | float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +79,16 @@ class Request:
     """Stored with the execution, never interpreted."""
     traceparent: str | None = None
     """The W3C trace context of the execution; None: that of the calling code, if any."""
+    answer_timeout: str | float | None = None
+    """Longest wait for the answer to the submit: `3s`, or seconds. None: that of the client."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionRequest(Request, Generic[R]):
+    """A request that was made from the function of an action, so that the type of its result is known."""
+
+    result_type: Any = Any
+    """The type of the result, for pydantic."""
 
 
 def request_body(request: Request, *, parameters_bytes_max: int) -> bytes:
@@ -111,6 +126,15 @@ def check_request(
         )
     except Refusal as refusal:
         raise Rejected(refusal.code, refusal.message) from None
+
+
+def answer_seconds(requests: Iterable[Request], *, default: float) -> float:
+    """Return for how long a client waits for the answers to these requests. Raises Rejected."""
+    given = {each.answer_timeout for each in requests}
+    try:
+        return max((default if each is None else parse_duration(each) for each in given), default=default)
+    except ValueError as error:
+        raise Rejected(Code.INVALID_MESSAGE, f"answer_timeout: {error}") from None
 
 
 def cancel_request_message(

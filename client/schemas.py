@@ -5,6 +5,8 @@ instants have a time zone.
 """
 
 from datetime import datetime
+from typing import Literal
+from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
@@ -13,6 +15,18 @@ from turnstile.common.domain.states import Status
 from turnstile.common.fields import PRIORITY_DEFAULT
 from turnstile.common.messages import Error
 from turnstile.common.schemas import EstimatedStart, Schema
+
+
+class Submission(Schema):
+    """What became of a request that was submitted in a database transaction."""
+
+    request_id: UUID
+    status: Literal["pending", "admitted", "rejected"]
+    execution_id: int | None = None
+    """The execution, once it is admitted."""
+    code: str | None = None
+    """Why it was rejected, with `message`."""
+    message: str | None = None
 
 
 class Progress(Schema):
@@ -167,6 +181,28 @@ class StoredAction(ActionDefinition):
     id: int
     created_at: datetime
     updated_at: datetime
+
+
+class StoredKey(Schema):
+    """The settings of one concurrency key of an action."""
+
+    concurrency_key: str
+    max_concurrent: int | None = None
+    """The limit of its queue; None: no limit."""
+    has_limit: bool
+    """Whether the limit is its own; otherwise it is that of the action."""
+    weight: int
+
+
+class StoredResource(Schema):
+    """A resource, which several actions share."""
+
+    name: str
+    capacity: int | None = None
+    """Units; None: no limit."""
+    paused: bool
+    users: int
+    """Number of actions that use it."""
 
 
 class Worker(Schema):

@@ -9,12 +9,14 @@ from typing import Any, Final
 
 from turnstile.client.errors import InvalidSetting
 from turnstile.common.api_token import CA_FILE, api_token
+from turnstile.common.domain.durations import parse_duration
 from turnstile.common.known_settings import warn_of_unknown_settings
 from turnstile.common.urls import amqp_urls, check_authority, is_api_url
 
 _AMQP_URL: Final = "TURNSTILE_AMQP_URL"
 _API_URL: Final = "TURNSTILE_API_URL"
 _BYTES_MAX: Final = "TURNSTILE_PARAMETERS_BYTES_MAX"
+ANSWER_TIMEOUT: Final = "TURNSTILE_ANSWER_TIMEOUT"
 _WARNED: Final[set[str]] = set()
 """Unknown variables that were logged: a program may make many clients."""
 
@@ -52,6 +54,9 @@ def client_settings(environment: Mapping[str, str]) -> dict[str, Any]:
         if not (size.isascii() and size.isdigit()):
             raise InvalidSetting(f"{_BYTES_MAX}: expected a number of bytes, that of the executors")
         settings["parameters_bytes_max"] = int(size)
+    if (timeout := given.get(ANSWER_TIMEOUT)) is not None:
+        _check(ANSWER_TIMEOUT, parse_duration, timeout)
+        settings["answer_timeout"] = timeout
     return settings
 
 

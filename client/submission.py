@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from turnstile.client.errors import Rejected, Unavailable
-from turnstile.client.requests import Request, request_message
+from turnstile.client.requests import Request, answer_seconds, request_message
 from turnstile.common.batcher import Batcher
 from turnstile.common.broker.consumer import ConsumerConnection
 from turnstile.common.broker.delivery import Delivery
@@ -97,7 +97,8 @@ class Submissions:
     async def _send(self, requests: list[Request]) -> _Chunk:
         checked = [self._checked(request) for request in requests]
         messages = [each for each in checked if isinstance(each, Outgoing)]
-        sent = iter(await self._replies.send(messages, timeout_seconds=self._timeout_seconds))
+        timeout_seconds = answer_seconds(requests, default=self._timeout_seconds)
+        sent = iter(await self._replies.send(messages, timeout_seconds=timeout_seconds))
         return _Chunk(
             requests=requests,
             sent_or_rejected=[each if isinstance(each, Rejected) else next(sent) for each in checked],

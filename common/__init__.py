@@ -5,3 +5,8 @@ protocol's statements; `tables` the schema; `broker` and `database` the connecti
 `settings`, `cli`, `http`, `lifecycle` and `telemetry` what makes both processes behave alike. Code that only
 one service needs belongs into that service.
 """
+
+from typing import Final
+
+PIP_INSTALL: Final = "pip install '/path/to/turnstile[{extra}]'"
+"""Installs an extra from a clone: on the public index, the name belongs to another project."""

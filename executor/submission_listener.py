@@ -50,6 +50,7 @@ _LEFT_SECONDS: Final = 2.0
 """The leader is late: another executor takes what was submitted longer ago."""
 _CONNECT_SECONDS: Final = 5.0
 _COMMAND_SECONDS: Final = 5.0
+_LOCK_TIMEOUT: Final = "1s"
 _PAGES_MAX: Final = 20
 """Pages behind submissions whose queues other sessions hold, before a poll starts from the first again."""
 _RAISE_SECONDS: Final = 0.1
@@ -154,13 +155,13 @@ class SubmissionListener:
                 found_at = clock()
             if not leads:
                 await _first(stop.wait(), seconds=_POLL_SECONDS)
-            elif clock() - found_at < _BUSY_SECONDS:
-                session.is_busy = session.is_busy or await session.lock("busy")
+            elif (is_busy := clock() - found_at < _BUSY_SECONDS) or session.is_silencing():
+                if is_busy:
+                    session.silence()
                 await _first(stop.wait(), seconds=_BUSY_PAUSE_SECONDS)
-            elif session.is_busy:
+            elif session.is_silent():
                 # What was committed before the lock is gone is found by the next poll.
-                await session.unlock("busy")
-                session.is_busy = False
+                await session.end_silence()
             else:
                 await session.check()
                 await _first(stop.wait(), session.woken.wait(), seconds=_POLL_SECONDS)
@@ -258,7 +259,7 @@ class _Session:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self.woken = asyncio.Event()
-        self.is_busy = False
+        self._silence: asyncio.Task[bool] | None = None
 
     @classmethod
     @asynccontextmanager
@@ -266,7 +267,10 @@ class _Session:
         """Connect, listen, and disconnect at the end."""
         connection = await hosts.connect(
             command_timeout=_COMMAND_SECONDS,
-            server_settings={"application_name": "turnstile executor submissions"},
+            server_settings={
+                "application_name": "turnstile executor submissions",
+                "lock_timeout": _LOCK_TIMEOUT,
+            },
         )
         session = cls(connection)
         try:
@@ -275,6 +279,8 @@ class _Session:
             yield session
         finally:
             connection.terminate()
+            if session._silence is not None:
+                await asyncio.gather(session._silence, return_exceptions=True)
 
     def is_closed(self) -> bool:
         """Whether the connection is known to be lost."""
@@ -288,9 +294,34 @@ class _Session:
             )
         )
 
-    async def unlock(self, name: str) -> None:
-        """Release an advisory lock."""
-        await self._connection.fetchval("SELECT pg_advisory_unlock(turnstile.submissions_lock($1))", name)
+    def silence(self) -> None:
+        """Let submitting sessions commit without a notification from soon on; repeat it while they come.
+
+        Each of them that notifies holds the lock, shared, until its end. A try of this session would fail for
+        as long as they overlap; while this session waits for the lock, their tries fail.
+        """
+        if self._silence is None or (self._silence.done() and not self._silence.result()):
+            self._silence = asyncio.create_task(self._wait_for_lock(), name="silence-submissions")
+
+    def is_silencing(self) -> bool:
+        """Whether this session waits for the lock: then nothing else may use it."""
+        return self._silence is not None and not self._silence.done()
+
+    def is_silent(self) -> bool:
+        """Whether sessions commit without a notification. Raises if the connection was lost."""
+        return self._silence is not None and self._silence.result()
+
+    async def end_silence(self) -> None:
+        """Let submitting sessions notify again."""
+        self._silence = None
+        await self._connection.fetchval("SELECT pg_advisory_unlock(turnstile.submissions_lock('busy'))")
+
+    async def _wait_for_lock(self) -> bool:
+        try:
+            await self._connection.execute("SELECT pg_advisory_lock(turnstile.submissions_lock('busy'))")
+        except asyncpg.LockNotAvailableError:
+            return False
+        return True
 
     async def check(self) -> None:
         """Raise if the connection is lost: then its locks are, too."""

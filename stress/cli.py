@@ -11,6 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
+from turnstile.common import PIP_INSTALL
 from turnstile.common.api_token import api_token
 from turnstile.common.cli import (
     EXIT_FAILED,
@@ -142,7 +143,7 @@ def _require_libraries() -> None:
     if missing:
         raise CommandFailed(
             f"{', '.join(missing)} missing: the stress test needs these libraries, the services do not; "
-            "install them with: pip install 'turnstile[stress]'",
+            f"install them from your clone: {PIP_INSTALL.format(extra='stress')}",
             exit_code=EXIT_FAILED,
         )
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from turnstile.client import AsyncHandle, Handle, Rejected
-    from turnstile.client.requests import Options
+    from turnstile.client.requests import ActionRequest, Options
     from turnstile.worker.actions import RegisteredAction
 
 C = ParamSpec("C")
@@ -106,7 +106,7 @@ class Action(Generic[C, T, R]):
         """Return the same action, submitted with these options, which are those of `Request`.
 
         `priority`, `run_at`, `delay`, `idempotency_key`, `concurrency_key`, `timeout`, `ttl`, `callback_url`,
-        `metadata`, `traceparent`.
+        `metadata`, `traceparent`, `answer_timeout`.
         """
         merged: Any = {**(self._options or {}), **options}
         return Action(self._function, self._registered, merged)
@@ -141,23 +141,36 @@ class Action(Generic[C, T, R]):
         )
         return handle
 
-    async def submit_many(
-        self, parameters: Iterable[Mapping[str, object]]
-    ) -> "list[AsyncHandle[R] | Rejected]":
-        """Submit an execution for each mapping of parameters, in order; return a handle or Rejected for each.
+    @overload
+    def request(  # type: ignore[misc]
+        self: Callable[Concatenate[Context, P], object], *args: P.args, **kwargs: P.kwargs
+    ) -> "ActionRequest[R]": ...
+    @overload
+    def request(self, *args: C.args, **kwargs: C.kwargs) -> "ActionRequest[R]": ...
+    def request(self, *args: Any, **kwargs: Any) -> "ActionRequest[R]":
+        """Return what `submit` would submit, for `submit_many` or a client. Raises TypeError, Rejected."""
+        return self._request(args, kwargs)
 
-        Raises TypeError, before anything is sent, where names of parameters are wrong; InvalidSetting; or
-        Unavailable if one got no answer: the others stay submitted.
+    async def submit_many(
+        self, requests: "Iterable[ActionRequest[R]] | Iterable[Mapping[str, object]]"
+    ) -> "list[AsyncHandle[R] | Rejected]":
+        """Submit many executions in order; return a handle or Rejected for each.
+
+        Each is a request of this action, like `render.request(customer_id=7)`, or a mapping of parameters, of
+        which type checkers know nothing. Raises TypeError, before anything is sent, where names of parameters
+        are wrong; InvalidSetting; or Unavailable if one got no answer: the others stay submitted.
         """
         answers: list[AsyncHandle[R] | Rejected] = await _client().submit_many(
-            self._requests(parameters), self._result_type
+            self._requests(requests), self._result_type
         )
         return answers
 
-    def submit_many_sync(self, parameters: Iterable[Mapping[str, object]]) -> "list[Handle[R] | Rejected]":
+    def submit_many_sync(
+        self, requests: "Iterable[ActionRequest[R]] | Iterable[Mapping[str, object]]"
+    ) -> "list[Handle[R] | Rejected]":
         """Do what `submit_many` does, blocking."""
         answers: list[Handle[R] | Rejected] = _client().submit_many_sync(
-            self._requests(parameters), self._result_type
+            self._requests(requests), self._result_type
         )
         return answers
 
@@ -191,19 +204,31 @@ class Action(Generic[C, T, R]):
         )
         return request_id
 
-    def _requests(self, parameters: Iterable[Mapping[str, object]]) -> list[Any]:
+    def _requests(
+        self, given: "Iterable[ActionRequest[R]] | Iterable[Mapping[str, object]]"
+    ) -> "list[ActionRequest[R] | Rejected]":
         client = import_module("turnstile.client")
         requests: list[Any] = []
-        for each in parameters:
+        for each in given:
+            if isinstance(each, client.Request):
+                if each.action_ref != self.ref:
+                    raise TypeError(f"a request of {each.action_ref} cannot be submitted as {self.ref}")
+                requests.append(each)
+                continue
             try:
-                written = self._json((), each)
+                requests.append(self._request((), each))
             except client.Rejected as rejected:
                 requests.append(rejected)
-            else:
-                requests.append(
-                    client.Request(action_ref=self.ref, parameters=written, **(self._options or {}))
-                )
         return requests
+
+    def _request(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> "ActionRequest[R]":
+        made: ActionRequest[R] = import_module("turnstile.client.requests").ActionRequest(
+            action_ref=self.ref,
+            parameters=self._json(args, kwargs),
+            result_type=self._result_type,
+            **(self._options or {}),
+        )
+        return made
 
     def _json(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, object]:
         return _writer_of(self._function).write(self.ref, args, kwargs)

@@ -8,6 +8,8 @@ trace contexts are passed on unchanged.
 import os
 from typing import TYPE_CHECKING, Final
 
+from turnstile.common import PIP_INSTALL
+
 if TYPE_CHECKING:
     from turnstile.common.telemetry.spans import Spans
 
@@ -42,7 +44,8 @@ def configure_tracing(*, service: str, endpoint: str | None) -> None:
         named = "TURNSTILE_OTLP_ENDPOINT" if endpoint else next(n for n in _STANDARD if os.environ.get(n))
         raise CommandFailed(
             f"{named}: traces need the packages of the extra 'otel', and {error.name} is missing; "
-            "install it with: pip install 'turnstile[otel]', or leave the variable out",
+            f"install it from your clone: {PIP_INSTALL.format(extra='otel')}, or leave the "
+            "variable out",
             exit_code=EXIT_USAGE,
         ) from None
     switch_on(exporting_spans(service=service, endpoint=endpoint))

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from fastapi import Depends, FastAPI, HTTPException, Request
 from pydantic import BaseModel, Field
-from sqlalchemy import select, text, update
+from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from examples.shop.actions import Payment, charge, leaflet
@@ -102,8 +102,8 @@ def create_app() -> FastAPI:
             id=order.id,
             customer_id=order.customer_id,
             articles=order.articles,
-            charge=await _step(session, client, order.charge_request),
-            leaflet=await _step(session, client, order.leaflet_request),
+            charge=await _step(client, order.charge_request),
+            leaflet=await _step(client, order.leaflet_request),
         )
 
     @app.post("/leaflets", status_code=202)
@@ -130,10 +130,10 @@ async def _take(session: AsyncSession, article: str) -> bool:
     return bool((await session.execute(taken.returning(Article.name))).scalar_one_or_none())
 
 
-async def _step(session: AsyncSession, client: AsyncClient, request_id: UUID | None) -> Step:
+async def _step(client: AsyncClient, request_id: UUID | None) -> Step:
     """Find the execution of a request, and what it has come to."""
-    found = await session.execute(text("SELECT * FROM turnstile.submission(:id)"), {"id": request_id})
-    submission = found.one()
+    assert request_id is not None, "a stored order has both"
+    submission = await client.submission(request_id)
     if submission.execution_id is None:
         return Step(status=submission.status, error=submission.message)
     execution = await client.get(submission.execution_id)

@@ -1,4 +1,4 @@
-"""`executor get`, `list`, `watch` and `logs`: read executions and follow them, over the HTTP API."""
+"""`executor get`, `submission`, `list`, `watch`, `logs`: read and follow executions over the HTTP API."""
 
 import re
 import sys
@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, Final
+from uuid import UUID
 
 import typer
 from rich.console import Console
@@ -55,6 +56,16 @@ _TRACEBACK_CHARS_MAX: Final = 10_000
 def get(api: Api, execution_id: ExecutionIdArgument, as_json: JsonOption = False) -> None:
     """Show an execution: status, attempts, and why it waits."""
     show(api.get(f"/executions/{execution_id}"), print_execution, as_json=as_json)
+
+
+@with_api
+def submission(
+    api: Api,
+    request_id: Annotated[UUID, typer.Argument(help="What turnstile.submit or submit_in returned.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Show what became of a request that was submitted in a database transaction."""
+    show(api.get(f"/submissions/{request_id}"), lambda found: print_fields(found.items()), as_json=as_json)
 
 
 @with_api

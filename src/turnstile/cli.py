@@ -4,12 +4,14 @@
 when it is called.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
+from turnstile.common import PIP_INSTALL
 from turnstile.common.cli import command_line, run_command_line
 from turnstile.executor.cli.lazy_commands import LazyCommand, LazyCommandGroup
 
 _SUMMARY = "Schedule executions in FIFO order, within the concurrency limit of each action."
+_FROM_CLONE: Final = f"install it from your clone: {PIP_INSTALL}"
 
 
 class _CommandLines(LazyCommandGroup):
@@ -25,12 +27,12 @@ class _CommandLines(LazyCommandGroup):
         "dev": LazyCommand(
             "turnstile.dev:dev",
             "Run private servers, an executor, and a worker that follows your changes.",
-            remedy="install the Python package: pip install 'turnstile[dev]'",
+            remedy=_FROM_CLONE.format(extra="dev"),
         ),
         "stress": LazyCommand(
             "turnstile.stress.cli:app",
             "Load-test an installation and verify order and limits.",
-            remedy="install the Python package: pip install 'turnstile[stress]'",
+            remedy=_FROM_CLONE.format(extra="stress"),
         ),
         "healthcheck": LazyCommand(
             "turnstile.healthcheck:healthcheck", "Check that the service in this container is alive."

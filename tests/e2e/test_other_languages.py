@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -86,3 +87,29 @@ async def test_a_program_of_the_docs_submits_once(
     execution = await env.get(answers[0]["id"])
     assert (execution["action_ref"], execution["parameters"]) == (_REF, {"customer_id": 7})
     assert execution["idempotency_key"] == "order-4711"
+
+
+async def test_the_python_program_over_the_broker_submits(env: Environment, tmp_path: Path) -> None:
+    await env.put(_REF, pool="nobody")
+    (program,) = [
+        text
+        for text in re.findall(r"^```python\n(.*?)^```$", _PAGE.read_text(), re.MULTILINE | re.DOTALL)
+        if "aio_pika" in text
+    ]
+    documented = "amqp://user:password@127.0.0.1:5672/turnstile"
+    assert documented in program
+    (tmp_path / "submit.py").write_text(program.replace(documented, env.system.amqp_url))
+    ended = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "submit.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    await env.history.until(
+        f"SELECT count(*) = 1 FROM execution e JOIN action a ON a.id = e.action_id"
+        f" WHERE a.ref = '{_REF}' AND e.idempotency_key IS NULL AND e.parameters = '{{\"customer_id\": 7}}'"
+    )

@@ -203,6 +203,27 @@ async def test_without_a_notification_a_poll_finds_it(env: Environment, session:
         await silencer.close()
 
 
+async def test_sessions_stop_to_notify_also_while_their_transactions_overlap(
+    env: Environment, session: "Connection"
+) -> None:
+    overlapping = await asyncpg.connect(env.system.database_url)
+    try:
+        async with overlapping.transaction():
+            # From here on it holds the lock of a transaction that notifies.
+            last = await submit(overlapping, "noop")
+            await overlapping.execute("SET CONSTRAINTS ALL IMMEDIATE")
+
+            async def silent() -> bool:
+                await submit(session, "noop")
+                lock = "SELECT NOT pg_try_advisory_xact_lock_shared(turnstile.submissions_lock('busy'))"
+                return bool(await session.fetchval(lock))
+
+            await until(silent, "a submission without a notification")
+        await env.ended(await execution_of(session, last))
+    finally:
+        await overlapping.close()
+
+
 async def test_what_takes_long_to_commit_is_found_behind_later_ones(
     env: Environment, session: "Connection"
 ) -> None:

@@ -16,7 +16,7 @@ from tests.integration.client.fake_executor import (
 )
 from tests.support.proxy import proxy_to
 from tests.support.traffic import until
-from turnstile.client import AsyncClient, Client, Rejected, Request, Submitted, Unavailable
+from turnstile.client import AsyncClient, Client, Rejected, Request, Submitted, Unavailable, completions
 from turnstile.common.broker.delivery import Delivery
 from turnstile.common.domain.errors import Code
 from turnstile.common.messages import ExecutionRejected
@@ -115,6 +115,26 @@ async def test_without_a_broker_calls_fail_in_time(unused_tcp_port: int) -> None
             await client.submit("noop")
         with pytest.raises(Unavailable, match="no usable connection"):
             await client.cancel(1)
+
+
+async def test_a_client_that_waits_no_longer_receives_no_completions(
+    amqp_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completions, "_IDLE_SECONDS", 0.05)
+
+    async def is_bound() -> bool:
+        return client._transport.completions._bound
+
+    async def is_unbound() -> bool:
+        return not client._transport.completions._bound
+
+    async with run_fake_executor(amqp_url), AsyncClient(amqp_url=amqp_url) as client:
+        for _ in range(2):
+            waiting = asyncio.create_task(client.wait(1))
+            await until(is_bound, "the queue of completions is bound")
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            await until(is_unbound, "it is unbound")
 
 
 async def test_a_late_reply_is_ignored(amqp_url: str) -> None:

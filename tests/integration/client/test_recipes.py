@@ -1,5 +1,6 @@
 """The programs of the documentation run, and what they send is a request."""
 
+import asyncio
 import json
 import os
 import re
@@ -108,6 +109,26 @@ async def test_fastapi(folder: Path, api: _Api) -> None:
         answer = await browser.post("/customers/7/report?order=4711")
     assert (answer.status_code, answer.json()) == (202, {"execution_id": 7})
     assert api.keys == ["4711"]
+
+
+async def test_an_outage_is_a_503_within_seconds(
+    folder: Path, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("django")
+    monkeypatch.setenv("TURNSTILE_API_URL", f"http://127.0.0.1:{unused_tcp_port}")
+    app = runpy.run_path(str(folder / "app.py"))["app"]
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        # Far below the 30 s of a client without the setting.
+        httpx.AsyncClient(transport=transport, base_url="http://app", timeout=20) as browser,
+        asyncio.timeout(20),
+    ):
+        answer = await browser.post("/customers/7/report?order=4711")
+    assert answer.status_code == 503
+    assert "the API cannot be reached" in answer.json()["detail"]
+    (folder / "server.py").write_text(_DJANGO.partition("# As a server")[0] + "request(1)\n")
+    assert (await asyncio.to_thread(_output, "server.py")).startswith("503 Service Unavailable")
 
 
 _DJANGO = """

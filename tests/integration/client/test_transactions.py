@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +12,7 @@ import django
 import psycopg
 import pytest
 from django.conf import settings
-from django.db import ConnectionHandler
+from django.db import connections, transaction
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
@@ -52,7 +52,7 @@ def django_connection(url: str) -> Iterator[Any]:
         settings.configure()
         django.setup()
     parts = psycopg.conninfo.conninfo_to_dict(url)
-    handler = ConnectionHandler(
+    connections.__dict__["settings"] = connections.configure_settings(
         {
             "default": {
                 "ENGINE": "django.db.backends.postgresql",
@@ -64,15 +64,13 @@ def django_connection(url: str) -> Iterator[Any]:
             }
         }
     )
-    connection = handler["default"]
-    with closing(connection):
-        connection.set_autocommit(False)
-        try:
-            yield connection
-        except BaseException:
-            connection.rollback()
-            raise
-        connection.commit()
+    try:
+        # As documented: the connection of the thread, in a block of its own.
+        with transaction.atomic():
+            yield django.db.connection
+    finally:
+        connections["default"].close()
+        del connections["default"]
 
 
 @asynccontextmanager

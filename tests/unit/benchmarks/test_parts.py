@@ -26,6 +26,7 @@ TINY = Sizes(
     gated=40,
     rated_seconds=0.2,
     executors=(1, 2),
+    submitted=40,
     replicated=40,
     pressed=240,
     overload_seconds=0.5,

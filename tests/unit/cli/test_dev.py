@@ -107,6 +107,6 @@ def test_without_watchfiles_the_remedy_is_named(tmp_path: Path) -> None:
     program = "import sys; sys.modules['watchfiles'] = None"
     ended = run(tmp_path, "dev", "--actions", "reports", program=program)
     assert ended.returncode == 2
-    assert "install the Python package: pip install 'turnstile[dev]'" in ended.stderr
+    assert "install it from your clone: pip install '/path/to/turnstile[dev]'" in ended.stderr
     assert "watchfiles is missing" in ended.stderr
     assert len(ended.stderr.splitlines()) == 1

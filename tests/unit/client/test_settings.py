@@ -19,6 +19,7 @@ def test_everything_that_a_client_needs_is_read(tmp_path: Path) -> None:
         "TURNSTILE_API_TOKEN_FILE": str(token),
         "TURNSTILE_API_CA_FILE": "",
         "TURNSTILE_PARAMETERS_BYTES_MAX": "1000",
+        "TURNSTILE_ANSWER_TIMEOUT": "3s",
     }
     assert client_settings(environment) == {
         "amqp_url": "amqp://user:password@broker/vhost",
@@ -26,6 +27,7 @@ def test_everything_that_a_client_needs_is_read(tmp_path: Path) -> None:
         "token": "secret-token",
         "ca_file": None,
         "parameters_bytes_max": 1000,
+        "answer_timeout": "3s",
     }
 
 
@@ -41,6 +43,7 @@ def test_everything_that_a_client_needs_is_read(tmp_path: Path) -> None:
         (_API | {"TURNSTILE_API_TOKEN": "a b"}, "TURNSTILE_API_TOKEN: not a token; expected printable ASCII"),
         (_API | {"TURNSTILE_API_TOKEN_FILE": "/no/file"}, "TURNSTILE_API_TOKEN_FILE: /no/file: No such file"),
         (_API | {"TURNSTILE_API_CA_FILE": "/no/file"}, "TURNSTILE_API_CA_FILE: /no/file: No such file"),
+        (_API | {"TURNSTILE_ANSWER_TIMEOUT": "soon"}, "TURNSTILE_ANSWER_TIMEOUT: "),
         (
             _API | {"TURNSTILE_PARAMETERS_BYTES_MAX": "1k"},
             "TURNSTILE_PARAMETERS_BYTES_MAX: expected a number",

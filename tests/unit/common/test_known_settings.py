@@ -2,6 +2,7 @@
 
 import pytest
 
+from turnstile.client.settings import ANSWER_TIMEOUT
 from turnstile.common import crash_points
 from turnstile.common.api_token import CA_FILE, TOKEN, TOKEN_FILE
 from turnstile.common.cli import environment_name
@@ -21,6 +22,7 @@ def test_the_settings_of_every_part_are_known() -> None:
     services = ("EXECUTOR", "WORKER", "CLIENT")
     passwords = {f"TURNSTILE_{each}_PASSWORD{end}" for each in services for end in ("", "_FILE")}
     others = {
+        ANSWER_TIMEOUT,
         CA_FILE,
         TOKEN,
         TOKEN_FILE,

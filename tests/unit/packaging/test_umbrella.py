@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -65,6 +66,26 @@ def test_actions_and_clients_load_no_server_code() -> None:
     assert {name for name in modules if name.startswith(_SERVER_CODE)} == set()
 
 
+def test_no_text_installs_the_package_of_that_name_on_the_public_index() -> None:
+    """Its owner is another project."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    files = [ROOT / name for name in listed.stdout.splitlines() if name.endswith((".py", ".md", ".toml"))]
+    pattern = re.compile(r"pip install (?:-\S+ )*['\"]?turnstile\b(?!/)")
+    named = [path.name for path in files if path.is_file() and pattern.search(path.read_text())]
+    assert len(files) > 100
+    assert named == []
+
+
+def test_every_error_and_name_of_the_documentation_is_imported_from_turnstile() -> None:
+    page = (ROOT / "docs" / "submit.md").read_text()
+    table = page.partition("### Errors")[2].partition("##")[0]
+    errors = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    assert {"TurnstileError", "Rejected", "NotReceived", "InvalidResult", "InvalidSetting"} <= {*errors}
+    names = ", ".join([*errors, "Request", "Status"])
+    ended = run("-c", f"from turnstile import {names}; assert issubclass(NotReceived, TurnstileError)")
+    assert ended.returncode == 0, ended.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "exit_code"),
     [(["--help"], 0), (["executor", "get", "--help"], 0), (["executor", "get", "x"], 2), (["nothing"], 2)],
@@ -87,9 +108,18 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "remedy"),
     [
-        ("stress run", "install the Python package: pip install 'turnstile[stress]'"),
-        ("stress --help", "install the Python package: pip install 'turnstile[stress]'"),
-        ("dev --actions reports", "install the Python package: pip install 'turnstile[dev]'"),
+        (
+            "stress run",
+            "install it from your clone: pip install '/path/to/turnstile[stress]'",
+        ),
+        (
+            "stress --help",
+            "install it from your clone: pip install '/path/to/turnstile[stress]'",
+        ),
+        (
+            "dev --actions reports",
+            "install it from your clone: pip install '/path/to/turnstile[dev]'",
+        ),
         ("executor demo", "run `make demo` in a clone of the repository"),
     ],
 )

@@ -252,6 +252,19 @@ def test_a_secret_in_a_request_by_name_is_refused() -> None:
     assert b"*****" in request_body(stars, parameters_bytes_max=1000)
 
 
+async def test_requests_of_an_action_are_submitted_one_by_one_or_as_a_list(recording: Recording) -> None:
+    urgent = add.with_options(priority=1)
+    handles = await add.submit_many([urgent.request(1), add.request(a=2, b=3)])
+    assert [each.id for each in handles if not isinstance(each, Rejected)] == [7, 7]
+    handle = await recording.submit(urgent.request(4))
+    assert (handle.id, handle.result_type) == (7, int)
+    sent = [(each.parameters, each.priority) for each in recording.requests]
+    assert sent == [({"a": 1}, 1), ({"a": 2, "b": 3}, None), ({"a": 4}, 1)]
+    wrong: Any = above.request(1)
+    with pytest.raises(TypeError, match=r"a request of unit.above cannot be submitted as unit.add"):
+        await add.submit_many([wrong])
+
+
 async def test_a_client_is_used_until_the_end_of_its_block(recording: Recording) -> None:
     other = Recording(http_url="http://127.0.0.1:1")
     other.requests = []
@@ -288,7 +301,7 @@ _GOOD = """
 from typing import Any
 from uuid import UUID
 
-from turnstile import AsyncHandle, Context, action
+from turnstile import AsyncClient, AsyncHandle, Client, Context, Rejected, action
 
 
 @action("render", max_concurrent=3)
@@ -310,6 +323,14 @@ async def main(row: Any, context: Context) -> None:
     length: int = len(resize())
     request_id: UUID = resize.submit_in(row, width=3)
     request_id = await render.submit_in_async(row, 7, deep=True)
+    urgent = render.with_options(priority=1)
+    many = await render.submit_many([render.request(7), urgent.request(8, deep=True)])
+    first: AsyncHandle[dict[str, Any]] | Rejected = many[0]
+    async with AsyncClient.from_env() as client:
+        own: AsyncHandle[dict[str, Any]] = await client.submit(render.request(customer_id=7))
+        id_: int = (await client.submit("render", {"customer_id": 7})).execution_id
+    with Client.from_env() as blocking:
+        text = blocking.submit(resize.request(3)).result()
 """
 _BAD = """
 from turnstile import Context, action
@@ -335,6 +356,9 @@ async def main() -> None:
     await render(7)
     resize.submit_in(object(), width="x")
     await render.submit_in_async(object(), customer=7)
+    await render.submit_many([render.request(customer=7)])
+    resize.submit_many_sync([render.request(7)])
+    resize.request("x")
 """
 
 

@@ -1,0 +1,88 @@
+"""A request of a transaction is followed by its id; lists are read page by page; handles log and retry."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+from uuid import UUID
+
+import pytest
+
+from tests.support.http_server import answering
+from turnstile import AsyncClient, Client, Rejected
+
+_ID = UUID("0b9d7f06-0000-4000-8000-000000000001")
+_EXECUTION = {
+    "action_ref": "a",
+    "status": "queued",
+    "attempt": 0,
+    "parameters": {},
+    "metadata": {},
+    "created_at": "2030-01-01T00:00:00Z",
+}
+
+
+class _Api:
+    """Admits the request at the third question, and lists five executions, two on a page."""
+
+    def __init__(self) -> None:
+        self.submissions: list[dict[str, Any]] = [
+            {"status": "pending"},
+            {"status": "pending"},
+            {"status": "admitted", "execution_id": 5},
+        ]
+
+    def answer(self, path: str, body: bytes) -> tuple[int, bytes]:
+        parts = urlsplit(path)
+        match parts.path.removeprefix("/api/v1").split("/")[1:]:
+            case ["submissions", request_id]:
+                found = self.submissions.pop(0) if len(self.submissions) > 1 else self.submissions[0]
+                return 200, json.dumps({"request_id": request_id, **found}).encode()
+            case ["executions"]:
+                first = int(parse_qs(parts.query).get("cursor", ["5"])[0])
+                items = [{**_EXECUTION, "id": id_} for id_ in range(first, max(first - 2, 0), -1)]
+                cursor = str(first - 2) if first > 2 else None
+                return 200, json.dumps({"items": items, "next_cursor": cursor}).encode()
+            case ["executions", id_, "retry"]:
+                answer = {"id": int(id_) + 1, "status": "queued", "position": 1, "duplicate": False}
+                return 202, json.dumps(answer).encode()
+            case ["executions", id_, "logs"]:
+                return 200, json.dumps({"items": [], "ended": True, "next_cursor": None}).encode()
+        raise AssertionError(path)
+
+
+@pytest.fixture
+def api() -> _Api:
+    return _Api()
+
+
+@pytest.fixture
+def url(api: _Api) -> Iterator[str]:
+    with answering(api.answer) as url:
+        yield url
+
+
+async def test_a_request_is_followed_until_its_execution_has_a_handle(url: str) -> None:
+    async with AsyncClient(http_url=url) as client:
+        assert (await client.submission(_ID)).status == "pending"
+        handle = await client.admitted(str(_ID), timeout="30s")
+        assert handle.id == 5
+        retried = await handle.retry()
+        assert (retried.id, (await retried.logs()).ended) == (6, True)
+        assert [each.id async for each in client.list_all(action_ref="a")] == [5, 4, 3, 2, 1]
+
+
+def test_the_blocking_client_does_the_same(url: str, api: _Api) -> None:
+    with Client(http_url=url) as client:
+        handle = client.admitted(_ID, int)
+        assert (handle.id, handle.result_type) == (5, int)
+        assert (handle.retry().id, handle.logs().ended) == (6, True)
+        assert [each.id for each in client.list_all()] == [5, 4, 3, 2, 1]
+        api.submissions = [{"status": "rejected", "code": "queue_full", "message": "a: full"}]
+        with pytest.raises(Rejected, match="queue_full: a: full"):
+            client.admitted(_ID)
+        api.submissions = [{"status": "pending"}]
+        with pytest.raises(TimeoutError):
+            client.admitted(_ID, timeout=0.1)
+        with pytest.raises(Rejected, match="request_id: 'x' is not a UUID"):
+            client.submission("x")
