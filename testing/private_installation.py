@@ -205,7 +205,7 @@ def installation(
         worker = deployment.worker("worker", actions=actions)
         for service in (executor, worker):
             driver.run(service.start())
-            stack.callback(lambda ended=service: driver.run(ended.end(signal.SIGTERM)))
+            stack.callback(_end, driver, service)
             driver.run(_ready(service))
         made = Installation(deployment, executor, worker, driver)
         stack.callback(made._close)
@@ -273,6 +273,10 @@ def _servers() -> Iterator[tuple[DatabaseServer, BrokerServer]]:
         return
     with LocalServers.start(durable=False) as servers:
         yield servers.postgresql, servers.rabbitmq
+
+
+def _end(driver: "_Driver", service: Service) -> None:
+    driver.run(service.end(signal.SIGTERM))
 
 
 async def _ready(service: Service) -> None:

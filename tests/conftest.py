@@ -43,7 +43,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         return None
     from xdist.scheduler import LoadFileScheduling  # Only there in runs with several processes.
 
-    class ByInstallation(LoadFileScheduling):
+    class ByInstallation(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = str(super()._split_scope(nodeid))
             return next((folder for folder in _ONE_INSTALLATION if file.startswith(folder)), file)

@@ -142,7 +142,7 @@ class InLoopRunner:
         *,
         context: contextvars.Context | None = None,
     ) -> asyncio.Task[T]:
-        task = asyncio.Task(work, loop=loop, context=context)  # type: ignore[arg-type]
+        task = asyncio.Task(work, loop=loop, context=context)
         run = _current_run.get() if context is None else context.get(_current_run)
         if run is not None:
             self._run_of_task[task] = run
