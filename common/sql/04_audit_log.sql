@@ -39,6 +39,21 @@ AS $$
     ORDER BY s.ord
 $$;
 
+-- log_operation: records what an operator did to one subject, for changes that no other function makes.
+CREATE FUNCTION turnstile.log_operation(
+    in_caller jsonb, in_verb text, in_subject_kind text, in_subject text, in_before jsonb, in_after jsonb
+)
+RETURNS void
+LANGUAGE plpgsql
+:settings
+AS $$
+BEGIN
+    PERFORM turnstile.note_caller(in_caller);
+    PERFORM turnstile.log_operations(
+        in_verb, in_subject_kind, ARRAY[in_subject], NULL, ARRAY[in_before], ARRAY[in_after]);
+END
+$$;
+
 -- log_bulk: records that an operator is about to change all executions that a filter selects. Each execution is
 -- recorded too, with its change.
 CREATE FUNCTION turnstile.log_bulk(in_caller jsonb, in_verb text, in_action_ref text, in_request jsonb)

@@ -514,3 +514,7 @@ SELECT turnstile.schema_revision();
 -- takes text, text[]
 -- gives contents jsonb, judges jsonb, version text
 SELECT * FROM turnstile.read_schemas($1, $2);
+
+-- takes jsonb, text, text, text, jsonb, jsonb
+-- gives log_operation void
+SELECT turnstile.log_operation($1, $2, $3, $4, $5, $6);
