@@ -90,6 +90,8 @@ def test_the_same_key_is_the_same_execution(system: CommandLines, ref: str) -> N
     first, again = (system.executor("submit", ref, "--idempotency-key", ref) for _ in range(2))
     assert first.out.split(":")[0] == again.out.split(":")[0]
     assert "duplicate: this idempotency key was used before" in again.out
+    found = system.executor("list", "--idempotency-key", ref, "--json").json["items"]
+    assert [each["action_ref"] for each in found] == [ref]
 
 
 def test_get_says_why_it_waits(system: CommandLines, ref: str) -> None:
