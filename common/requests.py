@@ -18,6 +18,7 @@ from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.invalid_values import invalid_values
 from turnstile.common.json_limits import LEVELS_MAX, read_document
 from turnstile.common.messages import SCHEMA_VERSION, ExecutionRequested
+from turnstile.common.nearest import did_you_mean
 
 PARAMETERS_BYTES_MAX: Final = 256 * 1024
 _ENVELOPE_BYTES_MAX: Final = 64 * 1024
@@ -242,7 +243,8 @@ def _refusal(errors: list[ErrorDetails], model: type[BaseModel]) -> Refusal:
         known = known_fields(model, unknown_errors[0]["loc"])
         more = f" and {len(unknown) - _NAMED_MAX} more" if len(unknown) > _NAMED_MAX else ""
         named = ", ".join(unknown[:_NAMED_MAX])
-        return Refusal(Code.UNKNOWN_FIELD, f"{named}{more}: no such field; known are {known}")
+        hint = did_you_mean(str(unknown_errors[0]["loc"][-1]), known.split(", ")) if len(unknown) == 1 else ""
+        return Refusal(Code.UNKNOWN_FIELD, f"{named}{more}: no such field{hint}; known are {known}")
     code = Code.INVALID_PARAMETERS if errors[0]["loc"][:1] == ("parameters",) else Code.INVALID_MESSAGE
     named_first = invalid_values(errors)[:_NAMED_MAX]
     return Refusal(code, "; ".join(f"{each.path or 'body'}: {each.sentence}" for each in named_first))

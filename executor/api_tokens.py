@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -104,6 +104,8 @@ class ApiTokens:
 
     def __init__(self, fixed: Sequence[ApiToken], file: Path | None = None) -> None:
         """Read the file; raises ValueError if it cannot be read or has no entry."""
+        self.on_change: Callable[[Sequence[ApiToken], Sequence[ApiToken]], None] = lambda *_: None
+        """Called with the tokens of the file before and after a change."""
         self._fixed = list(fixed)
         self._file = file
         self._from_file: list[ApiToken] = []
@@ -142,13 +144,15 @@ class ApiTokens:
             stamp = _stamp_of(self._file)
             if stamp == self._stamp:
                 return
-            self._from_file = _read_file(self._file)
+            before, self._from_file = self._from_file, _read_file(self._file)
         except ValueError as error:
             self._kept.failed(str(error), reason=str(error))
             return
         self._stamp = stamp
         names = ",".join(sorted({token.name for token in self._from_file}))
         logger.info("api_tokens_read", extra={"file": str(self._file), "names": names})
+        if {token.digest for token in before} != {token.digest for token in self._from_file}:
+            self.on_change(before, self._from_file)
 
 
 def _stamp_of(file: Path) -> tuple[int, ...]:

@@ -21,3 +21,9 @@ class Caller(NamedTuple):
     def json(self) -> str:
         """Return the argument `in_caller` of the SQL functions."""
         return json_text(self._asdict())
+
+
+DIRECTLY: Final = Caller("database", channel="database")
+"""A command, or the owner of a file, with access to more than the API."""
+LOG_OPERATION: Final = "SELECT turnstile.log_operation($1, $2, $3, $4, $5, $6)"
+"""Caller, verb, kind of the subject, subject, before and after."""

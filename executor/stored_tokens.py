@@ -9,8 +9,9 @@ is unknown whether a token is required, and requests are refused.
 import asyncio
 import logging
 import secrets
+import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -18,9 +19,10 @@ import asyncpg
 
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
+from turnstile.common.requests import json_text
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor.api_tokens import ApiToken, ApiTokens, Role, digest_of
-from turnstile.executor.callers import Caller
+from turnstile.executor.callers import DIRECTLY, LOG_OPERATION, Caller
 from turnstile.executor.protocol import ExecutorProtocol
 from turnstile.executor.sql import query
 
@@ -73,6 +75,20 @@ class TokenStore:
         """Return the valid tokens with their digests, or one row of nulls; each says whether any exists."""
         return await self._database.fetch(query("live_tokens"))
 
+    async def log_file_change(self, before: Sequence[ApiToken], after: Sequence[ApiToken]) -> None:
+        """Record in the audit log that the token file of this executor was changed."""
+        old, new = ({token.digest for token in tokens} for tokens in (before, after))
+        counts = {"added": len(new - old), "removed": len(old - new)}
+        await self._database.fetchval(
+            LOG_OPERATION,
+            DIRECTLY.json(),
+            "changed",
+            "token_file",
+            socket.gethostname(),
+            json_text({"tokens": _entries(before)}),
+            json_text({"tokens": _entries(after), **counts}),
+        )
+
     async def note_use(self, token_id: int) -> None:
         """Store that a token was used now."""
         await self._protocol.note_token_use(token_id)
@@ -90,6 +106,7 @@ class AcceptedTokens:
         reread_seconds: float | None = None,
     ) -> None:
         """`always_required`: reject requests without a token also while there is none."""
+        fixed.on_change = self._log_file_change
         self._fixed = fixed
         self._store = store
         self._always_required = always_required
@@ -105,7 +122,7 @@ class AcceptedTokens:
         self._reading = asyncio.Lock()
         self._reads = 0
         self._used_at: dict[int, float] = {}
-        self._noting: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def find(self, token: str) -> ApiToken | None:
         """Return the entry of a token, or None. Raises Unavailable if that is not known yet."""
@@ -193,15 +210,33 @@ class AcceptedTokens:
         if now < self._used_at.get(token.id, -_USE_SECONDS) + _USE_SECONDS:
             return
         self._used_at[token.id] = now
-        task = asyncio.create_task(self._store_use(token.id), name="token-use")
-        self._noting.add(task)
-        task.add_done_callback(self._noting.discard)
+        self._start(self._store_use(token.id), name="token-use")
+
+    def _start(self, work: Coroutine[None, None, None], *, name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _log_file_change(self, before: Sequence[ApiToken], after: Sequence[ApiToken]) -> None:
+        self._start(self._store_file_change(before, after), name="token-file-change")
+
+    async def _store_file_change(self, before: Sequence[ApiToken], after: Sequence[ApiToken]) -> None:
+        try:
+            await self._store.log_file_change(before, after)
+        except (Unavailable, asyncpg.PostgresError) as error:
+            # The change is in force: the file is the operator's, and the log line has the same names.
+            logger.warning("token_file_change_not_recorded", extra={"reason": str(error)})
 
     async def _store_use(self, token_id: int) -> None:
         try:
             await self._store.note_use(token_id)
         except (Unavailable, asyncpg.PostgresError) as error:
             logger.debug("token_use_not_stored", extra={"reason": str(error)})
+
+
+def _entries(tokens: Sequence[ApiToken]) -> list[str]:
+    """Return name and role of each token."""
+    return sorted(f"{token.name}:{token.role.word}" for token in tokens)
 
 
 def _reason(error: Exception) -> str:

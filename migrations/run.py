@@ -6,6 +6,7 @@ and the migration takes longer.
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -24,6 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from turnstile.common.database import CONNECTION_ERRORS, DatabaseHosts
 from turnstile.common.domain.errors import TurnstileError
 from turnstile.common.statements import SCHEMA, installation_text, protocol_hash
+from turnstile.common.version import installed_version
 from turnstile.migrations.origin import record_origin, recorded_origin
 
 logger = logging.getLogger(__name__)
@@ -67,6 +69,11 @@ class MigrationBlocked(TurnstileError):
         self.blockers = blockers
 
 
+_LOG_MIGRATION: Final = """
+SELECT turnstile.log_operation(
+    '{"name": "database", "channel": "database"}', 'migrated', 'database', current_database(),
+    $1::text::jsonb, $2::text::jsonb)
+"""
 _BLOCKING: Final = """
 SELECT pid, usename, application_name, state, xact_start, query
 FROM pg_stat_activity WHERE pid = ANY (pg_blocking_pids(:pid)) ORDER BY xact_start, pid LIMIT 5
@@ -115,10 +122,14 @@ async def _migrate_once(engine: AsyncEngine, blockers: list[Blocker]) -> bool:
             await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
             await connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'"))
             async with _watched(engine, connection, blockers):
+                before = await connection.run_sync(_current_revision)
                 await connection.run_sync(lambda c: command.upgrade(alembic_config(c), "head"))
-                if await _installed_hash(connection) != protocol_hash():
+                is_changed = await _installed_hash(connection) != protocol_hash()
+                if is_changed:
                     await _run_script(connection, installation_text())
                 await _record_origin(connection)
+                if before is not None and (is_changed or before != _newest_revision()):
+                    await _log_migration(connection, before)
     except (DBAPIError, asyncpg.PostgresError) as error:
         if getattr(getattr(error, "orig", error), "sqlstate", None) not in _YIELDS_ON:
             raise
@@ -182,6 +193,14 @@ async def _record_origin(connection: AsyncConnection) -> None:
     driver = await _driver(connection)
     if await recorded_origin(driver) is None:
         await record_origin(driver)
+
+
+async def _log_migration(connection: AsyncConnection, before: str) -> None:
+    """Record in the audit log that an installation was migrated. The first migration creates the log."""
+    after = {"revision": _newest_revision(), "version": installed_version()}
+    await (await _driver(connection)).execute(
+        _LOG_MIGRATION, json.dumps({"revision": before}), json.dumps(after)
+    )
 
 
 async def _run_script(connection: AsyncConnection, script: str) -> None:

@@ -5,16 +5,16 @@ Without servers, tests that need one are skipped, and fail with CI=true.
 """
 
 import logging
-import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
 from tests.support import template
+from tests.support.missing import skip
 from tests.support.processes import failed_tests
 from tests.support.sources import LentUrls, NoServers, Servers, servers_of_the_session
 from turnstile.localservers import BrokerServer, DatabaseServer, LocalServers, MissingBinaries
@@ -79,15 +79,8 @@ def servers() -> Iterator[Servers]:
         try:
             provided = stack.enter_context(servers_of_the_session())
         except NoServers as none:
-            _skip(none)
+            skip(none)
         yield provided
-
-
-def _skip(reason: Exception) -> NoReturn:
-    """Skip a test for which something is missing; CI must have everything."""
-    if os.environ.get("CI", "").lower() in ("true", "1"):
-        pytest.fail(str(reason), pytrace=False)
-    pytest.skip(str(reason))
 
 
 @pytest.fixture(scope="session")
@@ -96,7 +89,7 @@ def local_binaries() -> None:
     try:
         install_missing()
     except MissingBinaries as missing:
-        _skip(missing)
+        skip(missing)
 
 
 @pytest.fixture(scope="session")

@@ -39,17 +39,30 @@ AS $$
     ORDER BY s.ord
 $$;
 
--- log_bulk: records that an operator is about to change all executions that a filter selects. Each execution is
--- recorded too, with its change.
-CREATE FUNCTION turnstile.log_bulk(in_caller jsonb, in_verb text, in_action_ref text, in_request jsonb)
+-- log_operation: records what an operator did to one subject, for changes that no other function makes.
+CREATE FUNCTION turnstile.log_operation(
+    in_caller jsonb, in_verb text, in_subject_kind text, in_subject text, in_before jsonb, in_after jsonb,
+    in_action_ref text DEFAULT NULL
+)
 RETURNS void
 LANGUAGE plpgsql
 :settings
 AS $$
 BEGIN
     PERFORM turnstile.note_caller(in_caller);
-    PERFORM turnstile.log_operations(in_verb, 'executions', '{""}', ARRAY[in_action_ref], NULL, ARRAY[in_request]);
+    PERFORM turnstile.log_operations(
+        in_verb, in_subject_kind, ARRAY[in_subject], ARRAY[in_action_ref], ARRAY[in_before], ARRAY[in_after]);
 END
+$$;
+
+-- log_bulk: records that an operator is about to change all executions that a filter selects. Each execution is
+-- recorded too, with its change.
+CREATE FUNCTION turnstile.log_bulk(in_caller jsonb, in_verb text, in_action_ref text, in_request jsonb)
+RETURNS void
+LANGUAGE sql
+:settings
+AS $$
+    SELECT turnstile.log_operation(in_caller, in_verb, 'executions', '', NULL, in_request, in_action_ref)
 $$;
 
 -- prune_audit_log: deletes rows that are older than `in_keep_seconds`, and never younger ones than 30 days: the role of

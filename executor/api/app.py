@@ -77,8 +77,11 @@ def create_app(
         events,
     ):
         app.include_router(routes, prefix=PREFIX, dependencies=checked)
-    for routes in (page_routes(), probes, metrics):
+    # Not checked: a service must not be restarted because of the address of its probe, and a proxy that signs
+    # users in may add parameters to the address of a page.
+    for routes in (page_routes(), probes):
         app.include_router(routes)
+    app.include_router(metrics, dependencies=checked)
     for routes in (actions, keys, events):
         app.include_router(routes, dependencies=checked, include_in_schema=False)
     for routes in (probes, metrics):

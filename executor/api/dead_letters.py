@@ -31,6 +31,7 @@ from turnstile.executor.dead_letters.store import (
 LETTERS_MAX: Final = 10_000
 """Most dead letters of one replay or purge."""
 _CURSOR: Final = "dead-letters"
+_LISTED: Final = "GET /dead-letters and 'executor dead-letters list' show those that there are"
 _BODY_CHARS_MAX: Final = 6 * 1024 * 1024
 Name = Annotated[str, StringConstraints(min_length=1, max_length=255)]
 NamePath = Annotated[
@@ -201,7 +202,7 @@ def _add_reading_routes(routes: APIRouter, dead_letters: DeadLetters) -> None:
     async def get_dead_letter(name: NamePath) -> DeadLetterDetail:
         letter = await dead_letters.read(name)
         if letter is None:
-            raise Refusal(Code.NOT_FOUND, f"id: there is no dead letter {name!r}")
+            raise Refusal(Code.NOT_FOUND, f"id: there is no dead letter {name!r}; {_LISTED}")
         return _shown(letter)
 
 

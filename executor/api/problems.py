@@ -4,9 +4,10 @@ In: a `Refusal`, `Unavailable`, an error of the framework, or a bug. Out: `appli
 `code` and a `detail` that names the field and the remedy; never a traceback.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final, Literal, assert_never
+from typing import Any, Final, Literal, assert_never, get_args, get_origin
 
 from fastapi import FastAPI, Request
 from fastapi.dependencies.models import Dependant
@@ -167,21 +168,28 @@ def _of_framework(error: HTTPException) -> Problem:
 
 
 async def refuse_unknown_parameters(request: Request) -> None:
-    """Raise Refusal if the query has a parameter that the route does not have.
+    """Raise Refusal if the query has a parameter that the route does not have, or too many values of one.
 
-    It names the nearest known one. A misspelt filter that is ignored would select everything.
+    It names the nearest known one. A misspelt filter that is ignored would select everything, and of two
+    values the last one would win.
     """
     if not request.url.query:
         return
     route: APIRoute = request.scope["route"]
-    known = frozenset(_names(route.dependant))
-    unknown = [name for name in dict.fromkeys(request.query_params) if name not in known]
-    if not unknown:
-        return
-    named = (
-        f"{each[:_NAME_CHARS_MAX]}: no such parameter{_hint(each, known)}" for each in unknown[:_NAMED_MAX]
-    )
-    raise Refusal(Code.UNKNOWN_FIELD, "; ".join(named))
+    takes_several = dict(_parameters(route.dependant))
+    given = Counter(name for name, _ in request.query_params.multi_items())
+    unknown = [name for name in given if name not in takes_several]
+    if unknown:
+        known = frozenset(takes_several)
+        named = (
+            f"{each[:_NAME_CHARS_MAX]}: no such parameter{_hint(each, known)}"
+            for each in unknown[:_NAMED_MAX]
+        )
+        raise Refusal(Code.UNKNOWN_FIELD, "; ".join(named))
+    repeated = [name for name, count in given.items() if count > 1 and not takes_several[name]]
+    if repeated:
+        sentences = (f"{each}: given {given[each]} times; it takes one value" for each in repeated)
+        raise Refusal(Code.INVALID_MESSAGE, "; ".join(sentences))
 
 
 def _hint(name: str, known: frozenset[str]) -> str:
@@ -190,12 +198,21 @@ def _hint(name: str, known: frozenset[str]) -> str:
     return did_you_mean(name, known) or f"; known are {', '.join(sorted(known))}"
 
 
-def _names(dependant: Dependant) -> Iterator[str]:
+def _parameters(dependant: Dependant) -> Iterator[tuple[str, bool]]:
+    """Yield each parameter, and whether it takes several values."""
     for parameter in dependant.query_params:
-        model = parameter.field_info.annotation
-        if isinstance(model, type) and issubclass(model, BaseModel):
-            yield from (field.alias or name for name, field in model.model_fields.items())
+        kind = parameter.field_info.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            for name, field in kind.model_fields.items():
+                yield field.alias or name, _is_several(field.annotation)
         else:
-            yield parameter.alias
+            yield parameter.alias, _is_several(kind)
     for part in dependant.dependencies:
-        yield from _names(part)
+        yield from _parameters(part)
+
+
+def _is_several(kind: object) -> bool:
+    origin = get_origin(kind)
+    if isinstance(origin, type) and issubclass(origin, Collection):
+        return True
+    return any(_is_several(part) for part in get_args(kind))

@@ -19,6 +19,7 @@ from turnstile.common.broker.topology import EXECUTOR_REQUESTS
 from turnstile.common.database import Database
 from turnstile.common.domain.durations import format_duration
 from turnstile.common.domain.errors import TurnstileError, Unavailable
+from turnstile.common.requests import json_text
 from turnstile.common.statements import permissions_text
 from turnstile.executor.backup.broker import (
     QueueCounts,
@@ -27,6 +28,7 @@ from turnstile.executor.backup.broker import (
     restore_broker,
 )
 from turnstile.executor.backup.programs import check_dump, connect_as, find_program, restore, server_version
+from turnstile.executor.callers import DIRECTLY, LOG_OPERATION
 from turnstile.executor.queries.audit import Auditor, AuditReport
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.executor.sql import query
@@ -211,6 +213,15 @@ async def _make_safe(
             await connection.execute(_RESTART_WINDOWS)
             await connection.execute(permissions_text())
             await record_origin(connection)
+            await connection.execute(
+                LOG_OPERATION,
+                DIRECTLY.json(),
+                "restored",
+                "database",
+                "",
+                "{}",
+                json_text({"first_id": first_id}),
+            )
     # A dump has no statistics, and without them the audit of a long history does not end in time.
     await connection.execute("ANALYZE")
     say("done", f"ids continue with {first_id:,}: the next execution has this id")

@@ -25,7 +25,10 @@ _COLUMNS: Final[Columns] = {
     "SUBJECT": lambda row: f"{row['subject_kind'].replace('_', ' ')} {row['subject']}".rstrip(),
     "FIELDS": _fields,
 }
-_SUBJECTS: Final = "action, resource, execution, executions, worker, dead_letter, webhook, token"
+_SUBJECTS: Final = (
+    "action, resource, execution, executions, worker, dead_letter, webhook, token, token_file, account, "
+    "database"
+)
 
 
 @with_api

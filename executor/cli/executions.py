@@ -74,13 +74,16 @@ def list_executions(
     api: Api,
     *,
     matching: dict[str, Any],
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="Only the executions with this idempotency key.", metavar="KEY")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="Maximum number of executions.")] = 50,
     cursor: CursorOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List executions, newest first."""
     metadata = [f"{name}:{value}" for name, value in matching.get("metadata", {}).items()]
-    query = {**matching, "metadata": metadata or None}
+    query = {**matching, "metadata": metadata or None, "idempotency_key": idempotency_key}
     found = read_pages(api, "/executions", query, limit=limit, cursor=cursor)
     print_page(found, LIST_COLUMNS, empty="No executions", limit=limit, as_json=as_json)
 

@@ -22,7 +22,7 @@ from turnstile.common.domain.errors import Unavailable
 from turnstile.common.settings import CommonSettings, read_settings
 from turnstile.common.urls import shown_url
 from turnstile.executor.api_tokens import Role
-from turnstile.executor.callers import Caller
+from turnstile.executor.callers import DIRECTLY
 from turnstile.executor.cli.arguments import duration, encode, token_id
 from turnstile.executor.cli.client import Api, ApiSettings, Json, connect, with_api
 from turnstile.executor.cli.confirmation import YesOption, confirm_named
@@ -139,8 +139,7 @@ async def _create_directly(
     try:
         async with asyncio.timeout(_CONNECT_SECONDS):
             await database.open()
-        caller = Caller("database", channel="database")
-        token_id, token = await store.create(name, role, scope or None, seconds=seconds, changed_by=caller)
+        token_id, token = await store.create(name, role, scope or None, seconds=seconds, changed_by=DIRECTLY)
     except (TimeoutError, Unavailable) as error:
         raise CommandFailed(
             f"TURNSTILE_DATABASE_URL: {shown_url(url)} cannot be reached: {database.last_error or error}",

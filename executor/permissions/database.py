@@ -8,7 +8,7 @@ are one transaction: all of them, or none.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import resources
@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import asyncpg
 
+from turnstile.common.requests import json_text
 from turnstile.common.statements import EXECUTOR_ROLE, SCHEMA, WORKER_ROLE, permissions_text
 from turnstile.common.urls import driver_url
+from turnstile.executor.callers import DIRECTLY, LOG_OPERATION
 from turnstile.executor.permissions.credentials import Login, scram_verifier, url_of
 from turnstile.executor.permissions.plan import Change, Check, Installation, Source, Step, Users
 
@@ -30,6 +32,8 @@ _SET: Final = "SELECT set_config('turnstile.' || $1, $2, true)"
 _PURPOSE: Final = "Turnstile: {service} of the database {database}"
 _PURPOSE_READ: Final = re.compile(r"Turnstile: \w+ of the database (?P<database>.+)", re.DOTALL)
 _ADMIN_OPTION_SINCE: Final = 16
+_HAS_LOG: Final = "SELECT to_regproc('turnstile.log_operation') IS NOT NULL"
+_LOGGED: Final = {Change.CREATE: "created", Change.ROTATE: "rotated"}
 
 
 class SetupRefused(Exception):
@@ -74,9 +78,9 @@ async def check_password(database_url: str, login: Login) -> Check:
 
 
 async def change_roles(
-    database_url: str, installation: Installation, steps: Iterable[Step], logins: Mapping[str, Login]
+    database_url: str, installation: Installation, steps: Sequence[Step], logins: Mapping[str, Login]
 ) -> None:
-    """Create and change roles as planned, and give them their rights.
+    """Create and change roles as planned, give them their rights, and record all steps in the audit log.
 
     `logins` are by service. Raises SetupRefused, OSError or asyncpg.PostgresError.
     """
@@ -88,6 +92,7 @@ async def change_roles(
                         await _change(connection, installation.database, step, logins[step.service])
                 await connection.execute(_text("submitters.sql"))
                 await connection.execute(permissions_text())
+                await _log(connection, steps)
         except (asyncpg.DuplicateObjectError, asyncpg.UniqueViolationError) as error:
             raise SetupRefused(
                 f"{error}: another command created it at the same time; run it again"
@@ -108,6 +113,17 @@ async def _change(connection: "Connection", database: str, step: Step, login: Lo
     for name, value in settings.items():
         await connection.execute(_SET, name, value)
     await connection.execute(_text("roles.sql"))
+
+
+async def _log(connection: "Connection", steps: Sequence[Step]) -> None:
+    """Record the accounts of both servers; an older schema, not migrated yet, has no function for it."""
+    if not await connection.fetchval(_HAS_LOG):
+        return
+    for step in steps:
+        if step.change in _LOGGED:
+            after = json_text({"server": step.server})
+            verb = _LOGGED[step.change]
+            await connection.execute(LOG_OPERATION, DIRECTLY.json(), verb, "account", step.name, "{}", after)
 
 
 async def _remedy(connection: "Connection") -> str:

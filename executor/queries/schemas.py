@@ -466,9 +466,30 @@ class ChangeEntry(Schema):
     )
 
 
-Verb = Literal[Change, "cancelled", "retried", "drained", "replayed", "purged", "revoked"]
+Verb = Literal[
+    Change,
+    "cancelled",
+    "retried",
+    "drained",
+    "replayed",
+    "purged",
+    "revoked",
+    "rotated",
+    "migrated",
+    "restored",
+]
 SubjectKind = Literal[
-    "action", "resource", "execution", "executions", "worker", "dead_letter", "webhook", "token"
+    "action",
+    "resource",
+    "execution",
+    "executions",
+    "worker",
+    "dead_letter",
+    "webhook",
+    "token",
+    "token_file",
+    "account",
+    "database",
 ]
 
 
@@ -493,7 +514,8 @@ class AuditLogEntry(Schema):
     verb: Verb
     subject_kind: SubjectKind = Field(description="executions: all that a filter selects.")
     subject: str = Field(
-        description="Id or name; of a webhook, the id of its execution. Empty for a filter.",
+        description="Id or name; of a webhook, the id of its execution; of a token file, the host of the "
+        "executor. Empty for a filter.",
         examples=["reports.render"],
     )
     action_ref: str | None = Field(description="The action that the subject is or belongs to.")

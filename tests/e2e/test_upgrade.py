@@ -18,6 +18,7 @@ import pytest
 
 from tests.support.environment import ACTIONS, repaired_counters
 from tests.support.history import History, history_of, value_in
+from tests.support.missing import skip
 from tests.support.previous_release import ACTIONS as PREVIOUS_ACTIONS
 from tests.support.previous_release import MissingHistory, PreviousSystem, unpack
 from tests.support.processes import FAST, System
@@ -41,7 +42,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     try:
         unpack(folder)
     except MissingHistory as missing:
-        pytest.skip(str(missing))
+        skip(missing)
     return folder
 
 

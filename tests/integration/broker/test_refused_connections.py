@@ -116,10 +116,19 @@ async def database(database_url: str) -> AsyncIterator[Database]:
     await database.close()
 
 
-async def test_a_standby_is_an_outage(database: Database) -> None:
-    remedy = "the server is a standby or read-only; name the primary in TURNSTILE_DATABASE_URL"
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        ("25006", "the server is a standby or read-only; name the primary in TURNSTILE_DATABASE_URL"),
+        ("28P01", "correct TURNSTILE_DATABASE_URL, or set the password with 'executor setup-permissions'"),
+        ("53300", "raise max_connections of the server, or end sessions that are idle"),
+    ],
+)
+async def test_an_error_of_the_server_is_an_outage_with_its_remedy(
+    database: Database, code: str, remedy: str
+) -> None:
     with pytest.raises(Unavailable, match=f"database: no: {remedy}") as unavailable:
-        await database.fetchval("DO $$BEGIN RAISE 'no' USING ERRCODE = '25006'; END$$")
+        await database.fetchval(f"DO $$BEGIN RAISE 'no' USING ERRCODE = '{code}'; END$$")
     assert isinstance(unavailable.value.__cause__, asyncpg.PostgresError)
     assert await database.fetchval("SELECT 1") == 1
     assert database.last_error is None

@@ -152,6 +152,8 @@ def test_a_copy_is_recognised_and_repaired_once(alone: CommandLines, urls: dict[
     done = alone.executor("restore-check", "--first-id", "5000", "--yes", **urls)
     assert "ids continue with 5,000" in done.out
     assert _value(url, "SELECT nextval('execution_id_seq')") == 5000
+    recorded = "SELECT actor || ' ' || channel || ' ' || verb || after::text FROM audit_log"
+    assert _value(url, recorded) == 'database database restored{"first_id": 5000}'
     repaired = _value(url, _STATE)
     assert alone.executor("restore-check", "--yes", **urls).out.startswith("healthy")
     assert _value(url, _STATE) == repaired

@@ -90,6 +90,8 @@ def test_a_repeated_key_is_shown_as_a_duplicate(system: CommandLines, ref: str) 
     first, again = (system.executor("submit", ref, "--idempotency-key", ref) for _ in range(2))
     assert first.out.split(":")[0] == again.out.split(":")[0]
     assert "duplicate: this idempotency key was used before" in again.out
+    found = system.executor("list", "--idempotency-key", ref, "--json").json["items"]
+    assert [each["action_ref"] for each in found] == [ref]
 
 
 def test_get_says_why_it_waits(system: CommandLines, ref: str) -> None:

@@ -61,18 +61,9 @@ def requested(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def change(_: Api, path: str, *__: Any, **___: Any) -> Json:
         paths.append(path)
-        return Json(
-            cancelled=0,
-            state="draining",
-            name="ci",
-            running=0,
-            draining_count=0,
-            draining_until=None,
-            done=1,
-            left=0,
-            refused=[],
-            missing=[],
-        )
+        counts = {"done": 1, "left": 0, "refused": [], "missing": [], "cancelled": 0}
+        drain = {"state": "draining", "running": 0, "draining_count": 0, "draining_until": None}
+        return Json(name="ci", **counts, **drain)
 
     monkeypatch.setattr(Api, "delete", change)
     monkeypatch.setattr(Api, "post", change)

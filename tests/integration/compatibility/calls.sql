@@ -490,3 +490,7 @@ SELECT * FROM turnstile.read_schemas($1, $2);
 -- gives claimed turnstile.claimed, finished turnstile.finished
 SELECT finished, claimed
 FROM turnstile.exchange($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15);
+
+-- takes jsonb, text, text, text, jsonb, jsonb
+-- gives log_operation void
+SELECT turnstile.log_operation($1, $2, $3, $4, $5, $6);

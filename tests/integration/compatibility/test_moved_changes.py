@@ -35,7 +35,8 @@ async def test_changes_of_the_previous_schema_are_in_the_log_and_its_tables_read
     async with connected(empty_database_url) as protocol:
         assert [await protocol.connection.fetch(query) for query in _READS] == before
         rows = await protocol.connection.fetch(
-            "SELECT actor, channel, verb, subject_kind, subject, action_ref FROM audit_log ORDER BY id"
+            "SELECT actor, channel, verb, subject_kind, subject, action_ref FROM audit_log"
+            " WHERE verb <> 'migrated' ORDER BY id"
         )
         assert [tuple(row) for row in rows] == [
             ("worker", "worker", "created", "action", "a", "a"),

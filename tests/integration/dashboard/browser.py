@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
 from playwright.async_api import Browser, Page, async_playwright
 
+from tests.support.missing import skip
 from turnstile.localservers.binaries import install, may_install
 from turnstile.localservers.errors import MissingBinaries
 
@@ -25,9 +25,9 @@ def find_chromium() -> str:
         try:
             install({"Chromium": "chromium"})
         except MissingBinaries as missing:
-            _skip(str(missing))
+            skip(str(missing))
         found = _found()
-    return found or _skip("no Chromium on PATH; install Debian's package chromium")
+    return found or skip("no Chromium on PATH; install Debian's package chromium")
 
 
 @asynccontextmanager
@@ -71,9 +71,3 @@ async def watched_page(
 
 def _found() -> str | None:
     return next(filter(None, map(shutil.which, PROGRAMS)), None)
-
-
-def _skip(reason: str) -> str:
-    if os.environ.get("CI", "").lower() in ("true", "1"):
-        pytest.fail(reason, pytrace=False)
-    pytest.skip(reason)

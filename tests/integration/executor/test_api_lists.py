@@ -183,7 +183,26 @@ async def test_every_route_refuses_an_unknown_parameter(api: Served) -> None:
         answer = await api.http.request(method, url, params={"no_such": "1"}, json=sent)
         assert (answer.status_code, answer.json().get("code")) == (422, "unknown_field"), (method, path)
         assert answer.json()["detail"].startswith("no_such: no such parameter; "), answer.json()
+    assert (await api.http.get("/metrics?no_such=1")).status_code == 422
     assert (await api.http.get("/livez?no_such=1")).status_code == 200
+
+
+async def test_a_parameter_that_takes_one_value_is_refused_when_it_is_given_twice(api: Served) -> None:
+    answer = await api.http.get("/api/v1/executions?action_ref=a&action_ref=b")
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_message")
+    assert answer.json()["detail"] == "action_ref: given 2 times; it takes one value"
+    for several in ("status=queued&status=running", "metadata=a:1&metadata=b:2"):
+        assert (await api.http.get(f"/api/v1/executions?{several}")).status_code == 200
+
+
+async def test_an_unknown_field_of_a_body_is_named_with_the_nearest_known_one(api: Served) -> None:
+    answer = await api.http.post("/api/v1/tokens", json={"name": "a", "role": "read", "expire_in": 3})
+    assert (answer.status_code, answer.json()["code"]) == (422, "unknown_field")
+    assert answer.json()["detail"] == (
+        "expire_in: no such field; did you mean expires_in?; known are name, role, scope, expires_in"
+    )
+    answer = await api.http.post("/api/v1/webhooks/replay", json={"xyzzy": 1})
+    assert answer.json()["detail"] == "xyzzy: no such field; known are ids, all, limit"
 
 
 async def test_actions_are_listed_by_name(api: Served) -> None:

@@ -82,8 +82,16 @@ async def test_changes_through_two_executors_undo_none(api: Served, database_url
         ({"rate": {"starts": 0, "per": "1s"}}, "invalid_message", "rate.starts"),
         ({"rate": {"starts": 1, "per": 0}}, "invalid_message", "rate.per: 0s is not between 1ms and 1d"),
         ({"rate": {"starts": 1, "per": "2d"}}, "invalid_message", "rate.per: 2d is not between 1ms and 1d"),
-        ({"rate": {"start": 1}}, "unknown_field", "rate.start: no such field; known are starts, per"),
-        ({"capacty": 1}, "unknown_field", "capacty: no such field; known are name, capacity"),
+        (
+            {"rate": {"start": 1}},
+            "unknown_field",
+            "rate.start: no such field; did you mean starts?; known are starts, per",
+        ),
+        (
+            {"capacty": 1},
+            "unknown_field",
+            "capacty: no such field; did you mean capacity?; known are name, capacity",
+        ),
         ({"name": "other"}, "invalid_message", "name: "),
     ],
     ids=str,

@@ -1,8 +1,10 @@
 """The audit log: each change by an operator is one row, in the transaction of the change, and stays."""
 
 import json
+import socket
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -10,9 +12,13 @@ import pytest
 
 from tests.support.protocol import Protocol
 from tests.support.served import WORKER, Served, serve
+from tests.support.traffic import until
 from turnstile.common.domain.identifiers import ExecutionId
+from turnstile.common.version import installed_version
+from turnstile.executor.api.auth import READING, ROLES
 from turnstile.executor.callers import Caller
 from turnstile.executor.settings import ExecutorSettings
+from turnstile.migrations.run import migrate
 
 ALICE = Caller("alice", "192.0.2.17", "cli")
 _ROW = "actor, address, channel, verb, subject_kind, subject, action_ref, before, after"
@@ -221,3 +227,120 @@ async def test_rows_younger_than_a_month_cannot_be_pruned(protocol: Protocol) ->
     assert await protocol.column("SELECT subject FROM audit_log") == ["29 days"]
     with pytest.raises(ValueError, match="retention_audit_log"):
         ExecutorSettings.model_validate({"retention_audit_log": "29d"})
+
+
+_LETTER = {
+    "fingerprint": "1", "code": "unknown_action", "error": "", "type": "execution.requested",
+    "message_id": "m", "exchange": "", "routing_key": "", "original_routing_key": "", "tries": 0,
+    "headers": {}, "body_bytes": 0, "stored_bytes": 0,
+}  # fmt: skip
+_WEBHOOK = """
+INSERT INTO webhook_delivery (execution_id, url, origin, due_at, created_at, state, settled_at, last_status)
+VALUES ($1, 'http://h/', 'http://h', now(), now(), 'failed', now(), 500)
+"""
+_CHANGES: tuple[tuple[str, str, str, Any], ...] = (
+    ("PUT", "/actions/{ref}", "/actions/new", {"submitter_keys": True}),
+    ("PATCH", "/actions/{ref}", "/actions/new", {"max_concurrent": 7}),
+    ("POST", "/actions/{ref}/pause", "/actions/new/pause", None),
+    ("POST", "/actions/{ref}/resume", "/actions/new/resume", None),
+    ("PUT", "/actions/{ref}/keys/{key:text}", "/actions/new/keys/7", {"weight": 2}),
+    ("DELETE", "/actions/{ref}/keys/{key:text}", "/actions/new/keys/7", None),
+    ("DELETE", "/actions/{ref}", "/actions/new", None),
+    ("PUT", "/resources/{name}", "/resources/cad", {"capacity": 2}),
+    ("PATCH", "/resources/{name}", "/resources/cad", {"capacity": 3}),
+    ("POST", "/resources/{name}/pause", "/resources/cad/pause", None),
+    ("POST", "/resources/{name}/resume", "/resources/cad/resume", None),
+    ("DELETE", "/resources/{name}", "/resources/cad", None),
+    ("POST", "/executions/{execution_id}/cancel", "/executions/1/cancel", None),
+    ("POST", "/executions/{execution_id}/retry", "/executions/1/retry", None),
+    ("POST", "/executions/cancel", "/executions/cancel", {"filter": {"action_ref": "a.b"}}),
+    ("POST", "/executions/retry", "/executions/retry", {"filter": {"status": ["cancelled"]}}),
+    ("POST", "/workers/{worker_id}/drain", f"/workers/{WORKER}/drain", None),
+    ("POST", "/dead-letters/purge", "/dead-letters/purge", {"all": True}),
+    ("POST", "/webhooks/replay", "/webhooks/replay", {"all": True}),
+    ("POST", "/tokens", "/tokens", {"name": "ci", "role": "read"}),
+    ("DELETE", "/tokens/{token_id}", "/tokens/1", None),
+)
+_NOT_HERE = {
+    # Submissions are executions, not operations.
+    ("POST", "/executions"),
+    # Needs a broker: recorded when the letters are deleted, which a test above does.
+    ("POST", "/dead-letters/replay"),
+}
+
+
+async def test_every_route_that_changes_something_is_recorded(database_url: str) -> None:
+    assert {change[:2] for change in _CHANGES} | _NOT_HERE == {
+        route for route in ROLES if route[0] not in READING
+    }
+    settings = ExecutorSettings.model_validate({"api_tokens": "root:admin:one"})
+    async with serve(database_url, settings) as served:
+        served.http.headers["Authorization"] = "Bearer one"
+        await served.define("a.b", max_concurrent=1)
+        await served.register_worker()
+        ids = await served.submit_many("a.b", 2)
+        assert ids[0] == 1
+        await served.database.fetch(_WEBHOOK, ids[0])
+        await served.queue_manager.protocol.store_dead_letters(json.dumps([_LETTER]), [b""])
+        for method, route, path, body in _CHANGES:
+            before = await served.database.fetchval("SELECT coalesce(max(id), 0) FROM audit_log")
+            answer = await served.http.request(method, f"/api/v1{path}", json=body)
+            assert answer.is_success, (route, answer.text)
+            added = await served.database.fetch("SELECT * FROM audit_log WHERE id > $1", before)
+            assert added, f"{method} {route} is not in the audit log"
+            assert {(row["actor"], row["channel"]) for row in added} == {("root", "api")}, route
+
+
+async def test_a_change_of_a_key_and_the_replay_of_a_webhook_say_what_was_and_what_is(api: Served) -> None:
+    await api.define("k.e", submitter_keys=True)
+    await api.database.fetch("DELETE FROM audit_log")
+    key = "/api/v1/actions/k.e/keys/7"
+    for weight in (2, 3):
+        assert (await api.http.put(key, json={"weight": weight})).is_success
+    assert (await api.http.delete(key)).is_success
+    found = [row for row in await log(api, subject_kind="action") if row[2] == "k.e"]
+    assert [(row[3], row[4]) for row in found] == [
+        ({"keys.7": {"weight": 3}}, {}),
+        ({"keys.7": {"weight": 2}}, {"keys.7": {"weight": 3}}),
+        ({}, {"keys.7": {"weight": 2}}),
+    ]
+    (one,) = await api.submit_many("a.b", 1)
+    await api.database.fetch(_WEBHOOK, one)
+    await post(api, "/webhooks/replay", {"ids": [one]})
+    (replayed,) = await log(api, subject_kind="webhook")
+    assert replayed[:3] == ("replayed", "webhook", str(one))
+
+
+async def test_a_changed_token_file_is_recorded_with_the_names_before_and_after(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnstile.executor.api_tokens._REREAD_SECONDS", 0.0)
+    file = tmp_path / "tokens"
+    file.write_text("alice:operate:one\n")
+    settings = ExecutorSettings.model_validate({"api_tokens_file": str(file)})
+    async with serve(database_url, settings) as served:
+        file.write_text("alice:operate:two\nbob:read:three\n")
+        served.http.headers["Authorization"] = "Bearer two"
+
+        async def recorded() -> bool:
+            return bool(await log(served, subject_kind="token_file"))
+
+        await until(recorded, "the change is recorded")
+        ((verb, _, host, before, after),) = await log(served, subject_kind="token_file")
+    assert (verb, host) == ("changed", socket.gethostname())
+    assert before == {"tokens": ["alice:operate"]}
+    assert after == {"tokens": ["alice:operate", "bob:read"], "added": 2, "removed": 1}
+
+
+async def test_a_migration_of_an_installation_is_recorded_and_its_repetition_is_not(
+    database_url: str, protocol: Protocol
+) -> None:
+    await protocol.connection.execute("DELETE FROM audit_log")
+    await migrate(database_url)
+    assert await rows(protocol) == []
+    await protocol.connection.execute("COMMENT ON SCHEMA turnstile IS 'an older protocol'")
+    await migrate(database_url)
+    ((actor, _, channel, verb, kind, *_, before, after),) = await rows(protocol)
+    assert (actor, channel, verb, kind) == ("database", "database", "migrated", "database")
+    assert before["revision"] == after["revision"]
+    assert after["version"] == installed_version()

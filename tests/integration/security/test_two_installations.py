@@ -168,6 +168,16 @@ async def test_rotate_changes_this_installation_only_and_names_what_to_restart(
     assert not await all_connect(before)
     assert await all_connect(second.environments())
     await assert_first_works(fortress)
+    listed = await asyncpg.connect(second.owner["TURNSTILE_DATABASE_URL"])
+    try:
+        rows = await listed.fetch(
+            "SELECT verb, subject, channel FROM audit_log WHERE subject_kind = 'account'"
+        )
+    finally:
+        await listed.close()
+    recorded = {(row["verb"], row["subject"]) for row in rows if row["channel"] == "database"}
+    services = {f"turnstile-second-{service}" for service in _SERVICES}
+    assert recorded >= {(verb, name) for verb in ("created", "rotated") for name in services}
 
 
 async def test_another_folder_gives_no_new_passwords_without_rotate(second: Second) -> None:

@@ -78,7 +78,10 @@ def test_any_json_is_a_message_or_a_refusal(
 
 
 def test_an_unknown_field_is_refused_with_the_known_fields_beside_it() -> None:
-    with pytest.raises(Refusal, match=r"retry\.attempts: no such field; known are max_attempts, delay, "):
+    with pytest.raises(
+        Refusal,
+        match=r"retry\.attempts: no such field; did you mean max_attempts\?; known are max_attempts, ",
+    ):
         read_model(ActionDefinition, {"ref": "a", "retry": {"attempts": 3}})
 
 
