@@ -73,7 +73,11 @@ def turnstile_fake() -> "Iterator[FakeClient]":
 
 
 @pytest.fixture
-def turnstile(turnstile_installation: "Installation") -> "Installation":
-    """Return the installation, without executions and with the definitions of the code."""
+def turnstile(turnstile_installation: "Installation") -> "Iterator[Installation]":
+    """Return the installation, without executions and with the definitions of the code.
+
+    All that this process submits in the test goes to it.
+    """
     turnstile_installation.reset()
-    return turnstile_installation
+    with turnstile_installation.used():
+        yield turnstile_installation

@@ -12,22 +12,26 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from importlib import resources
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self, TypeVar
+from unittest.mock import patch
 
 import asyncpg
 import httpx
 
-from turnstile.client import Client
+from turnstile.client import AsyncClient, Client, use_client
 from turnstile.common.domain.durations import parse_duration
 from turnstile.localservers import BrokerServer, DatabaseServer, LocalServers
 from turnstile.localservers.services import Service
 from turnstile.stress.local.launcher import Deployment, create_database_and_vhost, drop_database_and_vhost
+
+T = TypeVar("T")
 
 _SETTINGS: Final = {
     "TURNSTILE_WATCHDOG_INTERVAL": "200ms",
@@ -40,6 +44,8 @@ _NO_FIELDS: Final = frozenset({"id", "ref", "created_at", "updated_at"})
 """What the API shows of an action besides its definition."""
 _RESET_SECONDS: Final = 15.0
 _POLL_SECONDS: Final = 0.02
+_CREDENTIALS: Final = ("TURNSTILE_API_TOKEN", "TURNSTILE_API_TOKEN_FILE", "TURNSTILE_API_CA_FILE")
+"""Those of another installation, which must not reach this one."""
 _SERVER_URLS: Final = (
     "TURNSTILE_TEST_DATABASE_URL",
     "TURNSTILE_TEST_AMQP_URL",
@@ -58,7 +64,8 @@ class NotEmptied(Exception):
 class Installation:
     """One executor and one worker, with a database and a vhost of their own. Made by `installation`."""
 
-    def __init__(self, deployment: Deployment, executor: Service, worker: Service) -> None:
+    def __init__(self, deployment: Deployment, executor: Service, worker: Service, driver: "_Driver") -> None:
+        self._driver = driver
         self.database_url = deployment.database_url
         self.amqp_url = deployment.amqp_url
         self.http_url = executor.url
@@ -79,18 +86,30 @@ class Installation:
 
     @property
     def client(self) -> Client:
-        """A connected client for code without an event loop."""
+        """A connected client, which blocks; actions can be submitted with it by code of both kinds."""
         if self._client is None:
-            self._client = Client(amqp_url=self.amqp_url, http_url=self.http_url)
+            with _without_credentials():
+                self._client = Client(amqp_url=self.amqp_url, http_url=self.http_url)
             self._client.__enter__()
         return self._client
+
+    def async_client(self) -> AsyncClient:
+        """Return a client for code with an event loop: `async with turnstile.async_client() as client:`."""
+        with _without_credentials():
+            return AsyncClient(amqp_url=self.amqp_url, http_url=self.http_url)
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Let this process submit to this installation: actions by `client`, the rest by `environment`."""
+        with _without_credentials(self.environment), use_client(self.client):
+            yield
 
     def advance(self, duration: str | float) -> None:
         """Let so much time pass for what is delayed: requests with `run_at`, retries, and times to live.
 
         `duration` is like '1h', or seconds. Rates, leases, and the times that an execution shows stay.
         """
-        asyncio.run(self._execute(_text("advance.sql"), parse_duration(duration)))
+        self._driver.run(self._execute(_text("advance.sql"), parse_duration(duration)))
 
     def log(self) -> str:
         """Return what the executor and the worker have logged."""
@@ -105,7 +124,7 @@ class Installation:
         for action in self._actions():
             if action["ref"] not in self._definitions:
                 self._http.delete(f"/actions/{action['ref']}", params={"cancel": "true"})
-        asyncio.run(self._empty())
+        self._driver.run(self._empty())
         for action in self._actions():
             known = self._definitions.get(action["ref"])
             if known is not None and known != _definition(action):
@@ -164,10 +183,11 @@ def installation(
     importable = [str(Path.cwd()), *filter(None, sys.path)]
     _check_modules(actions, importable)
     with ExitStack() as stack:
+        driver = stack.enter_context(_Driver())
         postgresql, rabbitmq = stack.enter_context(_servers())
         name = f"turnstile_testing_{secrets.token_hex(6)}"
-        database_url, amqp_url = asyncio.run(create_database_and_vhost(postgresql, rabbitmq, name))
-        stack.callback(lambda: asyncio.run(drop_database_and_vhost(postgresql, rabbitmq, name)))
+        database_url, amqp_url = driver.run(create_database_and_vhost(postgresql, rabbitmq, name))
+        stack.callback(lambda: driver.run(drop_database_and_vhost(postgresql, rabbitmq, name)))
         folder = Path(tempfile.mkdtemp(prefix="turnstile-testing-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         deployment = Deployment(
@@ -184,13 +204,42 @@ def installation(
         executor = deployment.executor("executor")
         worker = deployment.worker("worker", actions=actions)
         for service in (executor, worker):
-            asyncio.run(service.start())
-            stack.callback(_stop, service)
-            asyncio.run(_ready(service))
-        made = Installation(deployment, executor, worker)
+            driver.run(service.start())
+            stack.callback(_stop, service, driver)
+            driver.run(_ready(service))
+        made = Installation(deployment, executor, worker, driver)
         stack.callback(made._close)
         made._note_definitions()
         yield made
+
+
+@contextmanager
+def _without_credentials(environment: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Set these variables of this process, and hide the credentials of its environment, until the end."""
+    with patch.dict(os.environ, environment or {}):
+        for name in _CREDENTIALS:
+            os.environ.pop(name, None)
+        yield
+
+
+class _Driver:
+    """Runs coroutines in a thread of its own, so that tests with an event loop may call it too.
+
+    One thread, because on Linux what a thread has started may end with it.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="turnstile-testing")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what `work` returns; blocks."""
+        return self._thread.submit(asyncio.run, work).result()
+
+    def __exit__(self, *error: object) -> None:
+        self._thread.shutdown()
 
 
 def _check_modules(actions: Sequence[str], importable: Sequence[str]) -> None:
@@ -231,8 +280,8 @@ async def _ready(service: Service) -> None:
         await service.ready(http)
 
 
-def _stop(service: Service) -> None:
-    asyncio.run(service.end(signal.SIGTERM))
+def _stop(service: Service, driver: _Driver) -> None:
+    driver.run(service.end(signal.SIGTERM))
 
 
 def _definition(action: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,8 +41,22 @@ def slow() -> None:
     time.sleep(3600)
 """
 _TESTS = """
+import asyncio
+import os
 import time
 from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from shop.actions import flaky, greet
+
+ELSEWHERE = "amqp://127.0.0.1:9/elsewhere"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def configured_for_another_installation():
+    os.environ["TURNSTILE_AMQP_URL"] = ELSEWHERE
+    os.environ["TURNSTILE_API_TOKEN"] = "of-another-installation"
 
 
 def until_delayed(turnstile, execution_id):
@@ -56,9 +70,36 @@ def test_an_action_runs(turnstile):
     turnstile.client.submit("shop.greet", {"name": "later"}, run_at=datetime(2100, 1, 1, tzinfo=UTC))
 
 
-def test_a_fake_client_records_what_is_submitted(turnstile_fake):
-    from shop.actions import greet
+def test_what_the_application_submits_goes_to_the_installation(turnstile):
+    handle = greet.submit_sync(name="ada")
+    assert handle.result(timeout=30) == "hello ada"
+    assert turnstile.client.get(handle.id).status == "completed"
+    assert os.environ["TURNSTILE_AMQP_URL"] == turnstile.amqp_url
+    assert "TURNSTILE_API_TOKEN" not in os.environ
 
+
+def test_after_a_test_the_environment_is_the_former_one():
+    assert os.environ["TURNSTILE_AMQP_URL"] == ELSEWHERE
+    assert os.environ["TURNSTILE_API_TOKEN"] == "of-another-installation"
+
+
+def test_a_test_with_an_event_loop_submits_waits_and_moves_time(turnstile):
+    async def play():
+        assert await (await greet.submit(name="ada")).result(timeout=30) == "hello ada"
+        handle = await flaky.submit()
+        async for event in handle.events():
+            if event.status == "delayed":
+                turnstile.advance("1h")
+        assert (await handle.wait(timeout=30)).attempt == 2
+        async with turnstile.async_client() as client:
+            assert len((await client.list()).items) == 2
+        turnstile.reset()
+        assert turnstile.client.list().items == ()
+
+    asyncio.run(play())
+
+
+def test_a_fake_client_records_what_is_submitted(turnstile_fake):
     turnstile_fake.completes("shop.greet", "hello fake")
     assert greet.submit_sync(name="eve").result() == "hello fake"
     assert [one.parameters for one in turnstile_fake.submitted] == [{"name": "eve"}]
@@ -114,7 +155,7 @@ def test_a_project_tests_its_actions_on_a_private_installation(
     (tmp_path / "test_shop.py").write_text(_TESTS)
     done = run_pytest(tmp_path, server_urls)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "5 passed" in done.stdout
+    assert "8 passed" in done.stdout
 
 
 def test_the_worker_imports_from_the_folders_that_the_tests_import_from(
