@@ -9,10 +9,11 @@ import json
 import re
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Final
+from uuid import UUID
 
 import httpx
 from pydantic_core import to_jsonable_python
@@ -22,10 +23,14 @@ from turnstile.client.default import use_client
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.domain.states import Status, is_terminal
 from turnstile.common.messages import ExecutionRequested
-from turnstile.common.requests import read_request
+from turnstile.common.requests import read_request, request_hash
+from turnstile.testing.fake_session import FakeSession
+from turnstile.worker.progress import checked_progress
 
 _URL: Final = "http://127.0.0.1:1"
 """Never connected to."""
+_EQUAL: Final = frozenset({"action_ref", "idempotency_key", "concurrency_key", "priority"})
+_FILTERS: Final = _EQUAL | {"status", "metadata", "limit", "cursor"}
 _ONE: Final = re.compile(r"/api/v1/executions/(\d+)(/cancel)?")
 
 
@@ -38,9 +43,12 @@ class Recorded:
     parameters: dict[str, Any]
     request: ExecutionRequested
     """Everything that was submitted: priority, metadata, keys, times."""
+    request_id: UUID | None = None
+    """What `submit_in` returned; None for other submissions."""
     status: Status = Status.QUEUED
     result: Any = None
     error: dict[str, str] | None = None
+    progress: dict[str, Any] | None = None
     created_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
@@ -48,7 +56,8 @@ class FakeClient(Client):
     """A client to give to the code under test, or to all of it with `with FakeClient() as client:`."""
 
     def __init__(self) -> None:
-        super().__init__(http_url=_URL)
+        # A token of its own: that of the environment is not read.
+        super().__init__(http_url=_URL, token="fake")
         self.submitted: list[Recorded] = []
         """All submissions, in order."""
         self._outcomes: dict[str, Callable[[Recorded], None]] = {}
@@ -92,6 +101,27 @@ class FakeClient(Client):
         """Let an execution that is held fail."""
         _end(self._one(execution_id), Status.FAILED, error={"type": error_type, "message": message})
 
+    def progress(
+        self, execution_id: int, done: float, total: float | None = None, message: str | None = None
+    ) -> None:
+        """Let an execution that is held run, and show this progress, as `context.progress` reports it."""
+        one, reported = self._one(execution_id), checked_progress(done, total, message)
+        assert not is_terminal(one.status), f"execution {one.id} has ended"
+        one.status = Status.RUNNING
+        one.progress = {**asdict(reported), "updated_at": datetime.now(UTC).isoformat()}
+
+    def session(self, session: Any = None) -> FakeSession:
+        """Return a session for `submit_in` and `submit_in_async`: its commit submits, its rollback does not.
+
+        `session` is that of the application, which does everything else; without it, nothing else works.
+        """
+
+        def submit(request_id: UUID, body: dict[str, Any]) -> None:
+            with self._guard:
+                self._admit(body, request_id)
+
+        return FakeSession(submit, session)
+
     def _one(self, execution_id: int) -> Recorded:
         return self.submitted[execution_id - 1]
 
@@ -108,7 +138,7 @@ class FakeClient(Client):
                     items = [self._admit(body) for body in _json(request)]
                     return httpx.Response(HTTPStatus.ACCEPTED, json={"items": items})
                 case "GET" if path == "/api/v1/executions":
-                    return httpx.Response(HTTPStatus.OK, json=self._page(request.url.params))
+                    return self._page(request.url.params)
                 case "GET" | "POST" if found and int(found[1]) <= len(self.submitted):
                     one = self._one(int(found[1]))
                     if request.method == "GET" and not found[2]:
@@ -117,16 +147,25 @@ class FakeClient(Client):
                         return _cancelled(one)
         return _problem(Code.NOT_FOUND, f"the fake client does not answer {request.method} {path}")
 
-    def _admit(self, body: Any) -> dict[str, Any]:
+    def _admit(self, body: Any, request_id: UUID | None = None) -> dict[str, Any]:
         try:
             request = read_request(body)
         except Refusal as refusal:
             return {"code": refusal.code, "detail": refusal.message}
+        if (known := self._known(request)) is not None:
+            if request_hash(known.request) == request_hash(request):
+                return {"id": known.id, "status": known.status, "position": None, "duplicate": True}
+            detail = (
+                f"idempotency_key: {request.idempotency_key!r} already names execution {known.id}, "
+                "which is a different request; use another key, or repeat the same request"
+            )
+            return {"code": Code.IDEMPOTENCY_CONFLICT, "detail": detail}
         one = Recorded(
             id=len(self.submitted) + 1,
             action_ref=request.action_ref,
             parameters=dict(request.parameters),
             request=request,
+            request_id=request_id,
         )
         self.submitted.append(one)
         play = self._outcomes.get(one.action_ref)
@@ -136,20 +175,32 @@ class FakeClient(Client):
             play(one)
         return {"id": one.id, "status": "queued", "position": 1, "duplicate": False}
 
-    def _page(self, query: httpx.QueryParams) -> dict[str, Any]:
-        ref, key, statuses = (
-            query.get("action_ref"),
-            query.get("idempotency_key"),
-            query.get_list("status"),
+    def _known(self, request: ExecutionRequested) -> Recorded | None:
+        key = request.idempotency_key
+        return next((one for one in self.submitted if key and one.request.idempotency_key == key), None)
+
+    def _page(self, query: httpx.QueryParams) -> httpx.Response:
+        unknown = set(query) - _FILTERS
+        if unknown:
+            names = ", ".join(sorted(unknown))
+            return _problem(Code.UNKNOWN_FIELD, f"the fake client does not list by {names}")
+        before, limit = int(query.get("cursor", len(self.submitted) + 1)), int(query.get("limit", 100))
+        found = [one for one in reversed(self.submitted[: before - 1]) if _matches(one, query)]
+        cursor = str(found[limit - 1].id) if len(found) > limit else None
+        return httpx.Response(
+            HTTPStatus.OK, json={"items": [_shown(one) for one in found[:limit]], "next_cursor": cursor}
         )
-        found = [
-            _shown(one)
-            for one in reversed(self.submitted)
-            if (ref is None or one.action_ref == ref)
-            and (key is None or one.request.idempotency_key == key)
-            and (not statuses or one.status in statuses)
-        ]
-        return {"items": found, "next_cursor": None}
+
+
+def _matches(one: Recorded, query: httpx.QueryParams) -> bool:
+    """Tell whether all given filters hold."""
+    shown = {name: str(value) for name, value in _shown(one).items() if value is not None}
+    pairs = (pair.partition(":") for pair in query.get_list("metadata"))
+    return (
+        all(shown.get(name) == query[name] for name in _EQUAL & set(query))
+        and (not (statuses := query.get_list("status")) or one.status in statuses)
+        and all(str(one.request.metadata.get(key)) == value for key, _, value in pairs)
+    )
 
 
 def _end(one: Recorded, status: Status, result: object = None, error: dict[str, str] | None = None) -> None:
@@ -174,6 +225,7 @@ def _shown(one: Recorded) -> dict[str, Any]:
         "parameters": one.parameters,
         "metadata": dict(one.request.metadata),
         "priority": one.request.priority,
+        "progress": one.progress,
         "concurrency_key": one.request.concurrency_key,
         "idempotency_key": one.request.idempotency_key,
         "result": one.result,
