@@ -23,7 +23,7 @@ from turnstile.common.domain.states import Status
 from turnstile.common.requests import json_text
 from turnstile.worker.actions import RegisteredAction, registered_action
 from turnstile.worker.context import Context
-from turnstile.worker.lifespan import Lifespan, declared_hooks
+from turnstile.worker.lifespan import Lifespan, hooks_for
 from turnstile.worker.logs import LogTail, printed_to, printing_into_logs
 from turnstile.worker.outcome import OutcomeCatcher
 from turnstile.worker.parameters import parameters_of
@@ -133,8 +133,7 @@ async def run_async(action: Any, /, *, options: RunOptions | None = None, **para
             stack.enter_context(printing_into_logs())
             state = options.state
             if state is None:
-                package = registered.module.partition(".")[0]
-                hooks = Lifespan([hook for hook in declared_hooks() if hook.package == package])
+                hooks = Lifespan(hooks_for("worker" if registered.runs_in_loop else "child"))
                 await hooks.start()
                 stack.push_async_callback(hooks.stop)
                 state = hooks.state

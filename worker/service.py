@@ -14,7 +14,7 @@ from turnstile.common.domain.outcomes import Failed
 from turnstile.common.lifecycle import done_before
 from turnstile.common.telemetry.logs import Episodes, WarningRecorder
 from turnstile.worker.actions import RegisteredAction
-from turnstile.worker.lifespan import Lifespan, declared_hooks
+from turnstile.worker.lifespan import Lifespan, hooks_for
 from turnstile.worker.logs import printing_into_logs
 from turnstile.worker.loop_watch import LoopWatch
 from turnstile.worker.parameters import schemas_of_function
@@ -60,9 +60,9 @@ class WorkerService:
         self._targets = targets
         # Plain functions run in child processes, which have hooks of their own.
         has_own_runs = any(action.runs_in_loop for action in actions)
-        self._lifespan = Lifespan(declared_hooks() if has_own_runs else ())
+        self._lifespan = Lifespan(hooks_for("worker", runs_actions=has_own_runs))
         has_child_runs = any(action.function and not action.runs_in_loop for action in actions)
-        self._tries_a_child = has_child_runs and bool(declared_hooks())
+        self._tries_a_child = has_child_runs and bool(hooks_for("child"))
         self._start_error: str | None = None
         self._database = Database(
             settings.database_url.get_secret_value(),

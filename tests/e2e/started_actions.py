@@ -38,13 +38,27 @@ async def say_goodbye() -> None:
     _note("stop")
 
 
+@on_start(where="worker")
+def for_the_worker(state: SimpleNamespace) -> None:
+    """Run once per worker, also if it has no async action."""
+    _note("worker")
+    state.here = "worker"
+
+
+@on_start(where="child")
+def for_children(state: SimpleNamespace) -> None:
+    """Run in child processes."""
+    _note("child")
+    state.here = "child"
+
+
 @action("started.async")
 async def use_async(context: Context) -> list[str | int]:
     """Use the model in the worker's process."""
-    return [context.state.model, context.state.pool, os.getpid()]
+    return [context.state.model, context.state.pool, os.getpid(), context.state.here]
 
 
 @action("started.plain")
 def use_plain(context: Context) -> list[str | int]:
     """Use the model in a child process."""
-    return [context.state.model, context.state.pool, os.getpid()]
+    return [context.state.model, context.state.pool, os.getpid(), context.state.here]

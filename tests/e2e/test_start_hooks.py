@@ -30,9 +30,10 @@ async def test_each_process_starts_once_and_ends_once(start_env: StartEnvironmen
         assert {tuple(result[:2]) for result in results} == {("large", "open")}
         # One process for the async action; a child for each three runs of the plain one.
         assert [len({result[2] for result in results[kind::2]}) for kind in (0, 1)] == [1, 2]
+        assert [{result[3] for result in results[kind::2]} for kind in (0, 1)] == [{"worker"}, {"child"}]
         assert noted(tmp_path)["start"] == 3
         assert await env.worker.stop() == 0
-    assert noted(tmp_path) == {"start": 3, "closed": 3, "stop": 3}
+    assert noted(tmp_path) == {"start": 3, "worker": 1, "child": 2, "closed": 3, "stop": 3}
 
 
 async def test_a_failing_start_is_shown_and_repeated_until_it_succeeds(
@@ -59,6 +60,7 @@ async def test_a_failing_start_is_shown_and_repeated_until_it_succeeds(
         assert await env.ended(await env.submit("started.plain")) == ["completed"]
 
         (tmp_path / "model").unlink()
+        assert noted(tmp_path)["worker"] == 2  # also in a worker that runs no async action
         started_before = noted(tmp_path)["start"]
         ids = await env.submit_many([{"action_ref": "started.plain"}] * 3)
         await _until_unready(worker, reason)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from turnstile.common.domain.outcomes import Completed, Failed
-from turnstile.worker.lifespan import declared_hooks
+from turnstile.worker.lifespan import hooks_for
 from turnstile.worker.logs import WORKER_LOG, LogTail
 from turnstile.worker.outcome import failed
 from turnstile.worker.progress import Progress
@@ -301,7 +301,7 @@ class ChildRunner:
     async def close(self) -> None:
         """End all processes, including those that still run something."""
         idle, self._idle = self._idle, []
-        if declared_hooks():
+        if hooks_for("child"):
             await asyncio.gather(*(child.leave() for child in idle if child.is_usable))
         for child in self._all:
             # All are killed first, so that they end at the same time.
@@ -366,7 +366,7 @@ class ChildRunner:
         now.set()
 
     async def _retire(self, child: Child) -> None:
-        if child.is_usable and declared_hooks():
+        if child.is_usable and hooks_for("child"):
             await child.leave()
         self._all.discard(child)
         await child.close()

@@ -19,7 +19,7 @@ from typing import Any, Final
 from turnstile.common.domain.outcomes import Completed, Failed
 from turnstile.worker.actions import ActionsNotFound, RegisteredAction, action_from_entrypoint, load_actions
 from turnstile.worker.context import Context
-from turnstile.worker.lifespan import Lifespan, declared_hooks
+from turnstile.worker.lifespan import Lifespan, hooks_for
 from turnstile.worker.logs import clipped, line_formatter
 from turnstile.worker.outcome import OutcomeCatcher
 from turnstile.worker.parameters import parameters_of
@@ -58,7 +58,7 @@ class _Child:
 
     def load(self, targets: list[str]) -> None:
         self._actions = {found.definition.ref: found for found in load_actions(*targets)} if targets else {}
-        if hooks := declared_hooks():
+        if hooks := hooks_for("child"):
             self._lifespan = Lifespan(hooks)
             self._loop = asyncio.Runner()
             self._loop.run(self._lifespan.start())

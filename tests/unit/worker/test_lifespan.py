@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from turnstile.worker.lifespan import Hook, Lifespan
+from turnstile.worker.lifespan import Hook, Lifespan, on_start
 
 CALLS: list[str] = []
 
@@ -53,6 +53,11 @@ async def test_where_one_fails_what_was_started_is_stopped_and_the_next_try_begi
             await life.start()
         assert CALLS == ["pool", "model", "end of pool"]
         assert vars(life.state) == {}
+
+
+def test_a_hook_for_an_unknown_process_is_refused() -> None:
+    with pytest.raises(ValueError, match="where: expected 'worker' or 'child', not 'parent'"):
+        on_start(where="parent")  # type: ignore[call-overload]
 
 
 async def test_a_lifespan_that_is_no_context_manager_is_refused() -> None:
