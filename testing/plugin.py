@@ -1,7 +1,7 @@
 """The pytest plugin: private installations and fake clients for tests.
 
 `turnstile` is an installation that is empty at the beginning of each test, `turnstile_fake` a client without
-servers.
+servers. With `turnstile_started` the start hooks are called once for all calls of `run`.
 
 The option `turnstile_actions` of pytest's configuration names the modules of the worker:
 
@@ -61,6 +61,15 @@ def turnstile_installation(
             # The text says what to do; a traceback through the services would hide it.
             pytest.fail(str(error), pytrace=False)
         yield made
+
+
+@pytest.fixture(scope="session")
+def turnstile_started() -> "Iterator[None]":
+    """Call the start hooks once for all calls of `turnstile.testing.run` in the session."""
+    from turnstile.testing.running import started  # noqa: PLC0415  (only if a test uses it)
+
+    with started():
+        yield
 
 
 @pytest.fixture

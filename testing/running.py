@@ -2,18 +2,21 @@
 
 In: an action and its parameters. Out: a `Ran`: status, result or error, and the log. The parameters travel as
 JSON and are validated like those of a submission, and the result is read back from JSON: what passes here
-passes in a worker. A plain function runs in a thread; in a worker it runs in a process of its own.
+passes in a worker. A plain function runs in a thread; in a worker it runs in a process of its own. The start
+hooks are called for each attempt, or once within `started`.
 """
 
 import asyncio
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, Final, assert_never
+from typing import Any, Final, Generic, TypeVar, assert_never
 
 import httpx
+from pydantic import TypeAdapter
+from pydantic_core import to_json
 
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.domain.durations import parse_duration
@@ -23,7 +26,7 @@ from turnstile.common.domain.states import Status
 from turnstile.common.requests import json_text
 from turnstile.worker.actions import RegisteredAction, registered_action
 from turnstile.worker.context import Context
-from turnstile.worker.lifespan import Lifespan, hooks_for
+from turnstile.worker.lifespan import Lifespan, Where, hooks_for
 from turnstile.worker.logs import LogTail, printed_to, printing_into_logs
 from turnstile.worker.outcome import OutcomeCatcher
 from turnstile.worker.parameters import parameters_of
@@ -41,13 +44,15 @@ from turnstile.worker.runners.command import CommandRunner
 from turnstile.worker.runners.http import HttpRunner
 from turnstile.worker.runners.in_loop import InLoopRunner
 from turnstile.worker.runners.supervisor import Supervisor
-from turnstile.worker.submitting import json_of_parameters
+from turnstile.worker.submitting import Action, json_of_parameters, result_type_of
 
 _LIMITS: Final = RunLimits(grace_seconds=2.0)
 
+R = TypeVar("R")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class Ran(Generic[R]):
     """How the attempt ended."""
 
     status: Status
@@ -64,8 +69,20 @@ class Ran:
     """What it logged and printed."""
     progress: tuple[Progress, ...] = ()
     """Each call of `context.progress`; a worker stores about one a second, and the last one."""
+    result_type: Any = field(default=Any, repr=False)
+    """The annotation of the result."""
 
-    def expect(self, status: Status | str = Status.COMPLETED) -> "Ran":
+    @property
+    def value(self) -> R:
+        """The result as a value of its annotation, as `handle.result()` gives it; AssertionError without one.
+
+        Raises ValueError if the result does not fit the annotation.
+        """
+        self.expect()
+        adapter: TypeAdapter[R] = TypeAdapter(self.result_type)
+        return adapter.validate_json(to_json(self.result))
+
+    def expect(self, status: Status | str = Status.COMPLETED) -> "Ran[R]":
         """Return itself; raises AssertionError with error and log if the status is another one."""
         if self.status != status:
             error = f": {self.error_type}: {self.error_message}" if self.error_type else ""
@@ -87,19 +104,75 @@ class RunOptions:
     concurrency_key: str | None = None
     idempotency_key: str | None = None
     state: SimpleNamespace | None = None
-    """What `context.state` is. None: what the start hooks of the action's package make, called before it."""
+    """What `context.state` is. None: what the start hooks make that this process has imported."""
 
 
-def run(action: Any, /, *, options: RunOptions | None = None, **parameters: object) -> Ran:
+class _StartedHooks:
+    """The start hooks, called once for all attempts in one event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, runner: asyncio.Runner | None = None) -> None:
+        self.loop = loop
+        self.runner = runner
+        """That of `started`; None in `started_async`."""
+        self._lives: dict[Where, Lifespan] = {}
+
+    async def state(self, where: Where) -> SimpleNamespace:
+        """Return what the hooks for this kind of process make."""
+        if where not in self._lives:
+            life = Lifespan(hooks_for(where))
+            await life.start()
+            self._lives[where] = life
+        return self._lives[where].state
+
+    async def stop(self) -> None:
+        while self._lives:
+            await self._lives.popitem()[1].stop()
+
+
+_started: Final[list[_StartedHooks]] = []
+"""The blocks of `started` and `started_async` that are entered, the innermost last."""
+
+
+@contextlib.contextmanager
+def started() -> Iterator[None]:
+    """Call the start hooks once for all calls of `run` in the block, and what ends them after it."""
+    # One event loop for all of it: a hook may open a pool that belongs to one.
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        hooks = _StartedHooks(runner.get_loop(), runner)
+        _started.append(hooks)
+        try:
+            yield
+        finally:
+            _started.remove(hooks)
+            runner.run(hooks.stop())
+
+
+@contextlib.asynccontextmanager
+async def started_async() -> AsyncIterator[None]:
+    """Do what `started` does, for calls of `run_async` in the event loop of the block."""
+    hooks = _StartedHooks(asyncio.get_running_loop())
+    _started.append(hooks)
+    try:
+        yield
+    finally:
+        _started.remove(hooks)
+        await hooks.stop()
+
+
+def run(action: Action[Any, Any, R], /, *, options: RunOptions | None = None, **parameters: object) -> Ran[R]:
     """Run one attempt of an action in this process, and return how it ended; user code never raises here.
 
     `action` is what `@action`, `command_action` or `http_action` returned. In code with an event loop use
     `run_async`.
     """
-    return asyncio.run(run_async(action, options=options, **parameters))
+    work = run_async(action, options=options, **parameters)
+    runner = next((hooks.runner for hooks in reversed(_started) if hooks.runner), None)
+    return asyncio.run(work) if runner is None else runner.run(work)
 
 
-async def run_async(action: Any, /, *, options: RunOptions | None = None, **parameters: object) -> Ran:
+async def run_async(
+    action: Action[Any, Any, R], /, *, options: RunOptions | None = None, **parameters: object
+) -> Ran[R]:
     """Do what `run` does, in code with an event loop."""
     options = options or RunOptions()
     registered = registered_action(action)
@@ -131,21 +204,28 @@ async def run_async(action: Any, /, *, options: RunOptions | None = None, **para
     try:
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(printing_into_logs())
-            state = options.state
-            if state is None:
-                hooks = Lifespan(hooks_for("worker" if registered.runs_in_loop else "child"))
-                await hooks.start()
-                stack.push_async_callback(hooks.stop)
-                state = hooks.state
+            state = options.state or await _state(registered, stack)
             report = await _runner(registered, definition, stack, state).run(call)
     finally:
         if cancel is not None:
             cancel.cancel()
     assert not isinstance(report.outcome, Interrupted), "only a worker interrupts an attempt"
-    return _ran(report.outcome, report.log, progress)
+    return _ran(report.outcome, report.log, progress, result_type_of(registered.function))
 
 
-def _ran(outcome: Outcome, log: str, progress: list[Progress]) -> Ran:
+async def _state(registered: RegisteredAction, stack: contextlib.AsyncExitStack) -> SimpleNamespace:
+    """Return what the start hooks make: those of the block around, or called for this attempt alone."""
+    if registered.function is None:
+        return SimpleNamespace()
+    loop = asyncio.get_running_loop()
+    hooks = next((each for each in reversed(_started) if each.loop is loop), None)
+    if hooks is None:
+        hooks = _StartedHooks(loop)
+        stack.push_async_callback(hooks.stop)
+    return await hooks.state("worker" if registered.runs_in_loop else "child")
+
+
+def _ran(outcome: Outcome, log: str, progress: list[Progress], result_type: Any) -> Ran[Any]:
     failure = failure_of(outcome)
     return Ran(
         status=status_of(outcome),
@@ -156,6 +236,7 @@ def _ran(outcome: Outcome, log: str, progress: list[Progress]) -> Ran:
         retry_delay_seconds=outcome.delay_seconds if isinstance(outcome, Failed) else None,
         log=log,
         progress=tuple(progress),
+        result_type=result_type,
     )
 
 

@@ -285,7 +285,12 @@ def json_of_parameters(
     return _writer_of(function or _any_parameters).written(parameters)
 
 
-def _any_parameters(**parameters: object) -> None: ...
+def result_type_of(function: Callable[..., Any] | None) -> Any:
+    """Return the annotation of what a function returns; Any without one."""
+    return _writer_of(function or _any_parameters).result_type
+
+
+def _any_parameters(**parameters: object) -> Any: ...
 
 
 @functools.cache

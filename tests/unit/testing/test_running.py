@@ -3,21 +3,18 @@
 import asyncio
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from turnstile.testing import RunOptions, run, run_async
-from turnstile.worker import (
-    Context,
-    PermanentError,
-    TemporaryError,
-    action,
-    command_action,
-)
+from turnstile.testing import RunOptions, run, run_async, started, started_async
+from turnstile.worker import Context, PermanentError, TemporaryError, action, command_action
 from turnstile.worker.actions import ActionsNotFound
 
 
@@ -113,6 +110,95 @@ def test_an_attempt_knows_its_execution_and_reports_its_progress() -> None:
     assert run(page, pages=0).expect().progress == ()
 
 
+@action("testing.typed")
+async def typed(seconds: float) -> timedelta:
+    return timedelta(seconds=seconds)
+
+
+def test_a_result_is_read_by_its_annotation() -> None:
+    ran = run(typed, seconds=90)
+    assert ran.result == "PT1M30S"
+    assert ran.value == timedelta(seconds=90)
+    with pytest.raises(AssertionError, match="ended as failed: InvalidParameters"):
+        _ = run(typed, seconds="x").value
+
+
+HOOKED = """
+from turnstile import Context, action, lifespan, on_start
+from contextlib import asynccontextmanager
+import asyncio
+
+CALLS = []
+
+@lifespan
+@asynccontextmanager
+async def pool(state):
+    CALLS.append("open")
+    state.loop = asyncio.get_running_loop()
+    yield
+    CALLS.append("close")
+
+@on_start(where="child")
+def model(state):
+    CALLS.append("child")
+    state.model = "large"
+"""
+ACTIONS = """
+import asyncio
+from turnstile import Context, action
+
+@action("hooked.async")
+async def in_loop(context: Context) -> list[bool]:
+    return [context.state.loop is asyncio.get_running_loop(), hasattr(context.state, "model")]
+
+@action("hooked.plain")
+def plain(context: Context) -> str:
+    return context.state.model
+"""
+
+
+@pytest.fixture
+def hooked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, list[str]]]:
+    """Actions, and the calls of the hooks of another top-level module, which this process has imported."""
+    # The package has a function of this name, too.
+    monkeypatch.setattr(sys.modules["turnstile.worker.lifespan"], "_declared", [])
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, source in (("hooked_startup", HOOKED), ("hooked_actions", ACTIONS)):
+        (tmp_path / f"{name}.py").write_text(source)
+    startup, actions = import_module("hooked_startup"), import_module("hooked_actions")
+    yield actions, startup.CALLS
+    del sys.modules["hooked_startup"], sys.modules["hooked_actions"]
+
+
+def test_hooks_are_called_for_each_attempt_as_in_the_process_that_would_run_it(
+    hooked: tuple[Any, list[str]],
+) -> None:
+    actions, calls = hooked
+    assert run(actions.in_loop).expect().result == [True, False]
+    assert calls == ["open", "close"]
+    assert run(actions.plain).expect().result == "large"
+    assert calls[2:] == ["open", "child", "close"]
+
+
+async def test_within_started_they_are_called_once(hooked: tuple[Any, list[str]]) -> None:
+    actions, calls = hooked
+
+    def run_twice() -> None:
+        with started():
+            for _ in range(2):
+                assert run(actions.in_loop).expect().result == [True, False]
+                assert run(actions.plain).expect().result == "large"
+            assert calls == ["open", "open", "child"]
+
+    await asyncio.to_thread(run_twice)
+    assert calls[3:] == ["close", "close"]
+    async with started_async():
+        for _ in range(2):
+            assert (await run_async(actions.in_loop)).expect().result == [True, False]
+        assert calls[5:] == ["open"]
+    assert calls[5:] == ["open", "close"]
+
+
 def test_timeouts_and_cancels_stop_the_attempt() -> None:
     assert run(press, seconds=30).status == "timeout"
     ran = run(press, options=RunOptions(timeout="1m", cancel_after=0.02), seconds=30)
@@ -135,4 +221,4 @@ def test_what_is_printed_outside_an_attempt_stays_where_it_was(capsys: pytest.Ca
 
 def test_a_function_without_a_decorator_is_refused() -> None:
     with pytest.raises(ActionsNotFound, match="is no action; decorate"):
-        run(len)
+        run(len)  # type: ignore[arg-type]
