@@ -7,8 +7,10 @@ the process; the lease has a thread of its own. Code that holds the interpreter'
 
 import asyncio
 import logging
+import selectors
 import sys
 import threading
+from asyncio import base_events, runners
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,13 +20,15 @@ from typing import Final
 
 from turnstile.worker.metrics import LOOP_BLOCKED, METER
 from turnstile.worker.places import is_of_user, shown_place
-from turnstile.worker.runners.in_loop import InLoopRun, InLoopRunner
+from turnstile.worker.runners.in_loop import InLoopRun, InLoopRunner, Run
 
 logger = logging.getLogger(__name__)
 
 _BEAT_SECONDS: Final = 0.2
 _BLOCKED_SECONDS: Final = 1.0
 """A loop without a beat for so long is blocked."""
+_LOOP_FILES: Final = frozenset({base_events.__file__, runners.__file__})
+"""The frames of an event loop; those of uvloop are not Python's."""
 _REPEAT_SECONDS: Final = 60.0
 """The same place is logged once in this time, with the number of times."""
 
@@ -35,6 +39,22 @@ class _Place:
     times: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Blocked:
+    """What blocks the event loop."""
+
+    place: str
+    run: InLoopRun | None = None
+
+    @property
+    def fields(self) -> dict[str, object]:
+        run = self.run
+        if run is None:
+            return {"place": self.place}
+        attempt = {"execution_id": run.execution_id, "attempt": run.attempt, "action_ref": run.action_ref}
+        return {"place": self.place, **attempt}
+
+
 class LoopWatch:
     """Watches the event loop in which it was created."""
 
@@ -43,8 +63,8 @@ class LoopWatch:
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
         self._beat_at = monotonic()
-        self._noticed: str | None = None
-        """Where it is blocked, once that was noticed; None while it is not."""
+        self._noticed: _Blocked | None = None
+        """What blocks it, once that was noticed; None while nothing does."""
         self._places: dict[str, _Place] = {}
         self._ended = threading.Event()
 
@@ -54,36 +74,41 @@ class LoopWatch:
         beat = self._loop.call_later(_BEAT_SECONDS, self._beat)
         thread = threading.Thread(target=self._watch, name="loop-watch", daemon=True)
         thread.start()
+        self._runner.on_end = self._run_ended
         try:
-            yield
+            with self._runner.knowing_tasks():
+                yield
         finally:
             self._ended.set()
             thread.join()
             beat.cancel()
 
     def _beat(self) -> None:
-        now = monotonic()
-        blocked_seconds = now - self._beat_at - _BEAT_SECONDS
+        blocked_seconds = self._blocked_seconds()
         if blocked_seconds >= _BLOCKED_SECONDS:
             self._over(blocked_seconds)
-        self._noticed, self._beat_at = None, now
+        self._noticed, self._beat_at = None, monotonic()
         if not self._ended.is_set():
             self._loop.call_later(_BEAT_SECONDS, self._beat)
 
+    def _blocked_seconds(self) -> float:
+        """Return for how long the beat is late."""
+        return monotonic() - self._beat_at - _BEAT_SECONDS
+
     def _watch(self) -> None:
         while not self._ended.wait(_BEAT_SECONDS):
-            if self._noticed is None and monotonic() - self._beat_at - _BEAT_SECONDS >= _BLOCKED_SECONDS:
+            if self._noticed is None and self._blocked_seconds() >= _BLOCKED_SECONDS:
                 self._notice()
 
     def _notice(self) -> None:
         task = asyncio.current_task(self._loop)
         frame = sys._current_frames().get(self._thread_id)
-        if task is None or frame is None:
+        place = None if frame is None else _place_in(frame, in_task=task is not None)
+        if place is None:
             # It waits, as after a pause of the whole process: `_over` says so.
             return
-        place = _place_in(frame)
-        run = self._runner.run_of(task.get_name())
-        self._noticed = place
+        run = None if task is None else self._runner.run_of(task)
+        self._noticed = blocked = _Blocked(place, run)
         LOOP_BLOCKED.add("other" if run is None else METER.action_refs[run.action_ref])
         if run is not None:
             run.log.write_line(
@@ -93,33 +118,46 @@ class LoopWatch:
         known = self._places.setdefault(place, _Place())
         known.times += 1
         if monotonic() - known.logged_at >= _REPEAT_SECONDS:
-            logger.warning("event_loop_blocked", extra=_fields(place, run) | {"times": known.times})
+            logger.warning("event_loop_blocked", extra=blocked.fields | {"times": known.times})
             known.logged_at, known.times = monotonic(), 0
 
     def _over(self, blocked_seconds: float) -> None:
-        place = self._noticed
-        if place is None:
-            place = "unknown: the whole process stood still, by a pause or by code without Python"
+        blocked = self._noticed
+        if blocked is None:
+            blocked = _Blocked("unknown: the whole process stood still, by a pause or by code without Python")
             LOOP_BLOCKED.add("other")
-        known = self._places.setdefault(place, _Place())
-        # Beside the first line of a place, or where there was none.
-        if known.times == 0 or self._noticed is None:
-            fields = {"place": place, "seconds": round(blocked_seconds, 1)}
-            logger.warning("event_loop_blocked_over", extra=fields)
+        elif blocked.run is not None:
+            _write_end(blocked, blocked_seconds)
+        fields = blocked.fields | {"seconds": round(blocked_seconds, 1)}
+        logger.warning("event_loop_blocked_over", extra=fields)
+
+    def _run_ended(self, run: Run) -> None:
+        """Write the end to the log of an attempt that blocked to its own end, before the log is closed."""
+        blocked = self._noticed
+        if (
+            blocked is not None
+            and blocked.run is not None
+            and run == (blocked.run.execution_id, blocked.run.attempt)
+        ):
+            _write_end(blocked, self._blocked_seconds())
 
 
-def _place_in(frame: FrameType) -> str:
-    """Return the innermost place of the user's code, else the innermost one."""
+def _write_end(blocked: _Blocked, seconds: float) -> None:
+    assert blocked.run is not None
+    blocked.run.log.write_line(f"The event loop was blocked for {seconds:.1f} s at {blocked.place}.")
+
+
+def _place_in(frame: FrameType, *, in_task: bool) -> str | None:
+    """Return the innermost place of the user's code in a step of the event loop, else the innermost place.
+
+    None if the event loop waits for something to do.
+    """
+    if not in_task and frame.f_code.co_filename in (_LOOP_FILES | {selectors.__file__}):
+        return None
     here: FrameType | None = frame
-    while here is not None:
+    # Below the event loop is the program that runs it.
+    while here is not None and here.f_code.co_filename not in _LOOP_FILES:
         if is_of_user(here.f_code):
             return shown_place(here.f_code, here.f_lineno)
         here = here.f_back
     return shown_place(frame.f_code, frame.f_lineno)
-
-
-def _fields(place: str, run: InLoopRun | None) -> dict[str, object]:
-    fields: dict[str, object] = {"place": place}
-    if run is not None:
-        fields |= {"action_ref": run.action_ref, "execution_id": run.execution_id, "attempt": run.attempt}
-    return fields

@@ -6,17 +6,19 @@ worker that must stop finds here what still runs (P6).
 """
 
 import asyncio
+import contextvars
 import logging
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.common.domain.outcomes import Completed, Failed
@@ -97,6 +99,9 @@ class InLoopRunner:
         # The event loop holds tasks weakly: without this, one could be collected while it runs.
         self._left_behind: dict[asyncio.Task[Completed | Failed], Run] = {}
         self._running: dict[Run, tuple[Call, LogTail]] = {}
+        self._run_of_task: WeakKeyDictionary[asyncio.Task[Any], Run] = WeakKeyDictionary()
+        self.on_end: Callable[[Run], None] = lambda _: None
+        """Called when an attempt has ended, while its log can still be written."""
         self.threads: Final = ActionThreads()
         """To be the default executor of the event loop."""
 
@@ -105,14 +110,43 @@ class InLoopRunner:
         """Attempts that have ended but whose action still runs: only the process's end ends it."""
         return {*self._left_behind.values(), *(self.threads.working - self._running.keys())}
 
-    def run_of(self, task_name: str) -> InLoopRun | None:
-        """Return the running attempt whose task has this name; may be called from any thread."""
-        for call, log in list(self._running.values()):
-            if call.name == task_name:
-                return InLoopRun(
-                    execution_id=call.execution_id, attempt=call.attempt, action_ref=call.action_ref, log=log
-                )
-        return None
+    def run_of(self, task: asyncio.Task[Any]) -> InLoopRun | None:
+        """Return the running attempt for which this task works; may be called from any thread."""
+        if sys.version_info >= (3, 12):
+            run = task.get_context().get(_current_run)
+        else:
+            run = self._run_of_task.get(task)
+        if run is None or run not in self._running:
+            return None
+        call, log = self._running[run]
+        return InLoopRun(
+            execution_id=call.execution_id, attempt=call.attempt, action_ref=call.action_ref, log=log
+        )
+
+    @contextmanager
+    def knowing_tasks(self) -> Iterator[None]:
+        """Let `run_of` know the tasks that actions start in the block; Python 3.12 knows their contexts."""
+        loop = asyncio.get_running_loop()
+        former = loop.get_task_factory()
+        if sys.version_info < (3, 12):
+            loop.set_task_factory(self._new_task)
+        try:
+            yield
+        finally:
+            loop.set_task_factory(former)
+
+    def _new_task(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        work: Coroutine[Any, Any, T] | Generator[Any, None, T],
+        *,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Task[T]:
+        task = asyncio.Task(work, loop=loop, context=context)
+        run = _current_run.get() if context is None else context.get(_current_run)
+        if run is not None:
+            self._run_of_task[task] = run
+        return task
 
     async def run(self, call: Call) -> RunReport:
         """Run one attempt; `call.action_ref` must be among the actions."""
@@ -123,6 +157,7 @@ class InLoopRunner:
             ended = await self._run_until_stopped(call, log, run)
             if isinstance(ended, Stop) and ended.kind == "drain" and run not in self._left_behind.values():
                 await self._threads_ended(call, run)
+            self.on_end(run)
         finally:
             self._running.pop(run, None)
         return RunReport.of(ended, log)
@@ -151,7 +186,11 @@ class InLoopRunner:
     async def _outcome(self, call: Call, log: LogTail) -> Completed | Failed:
         function = self._actions[call.action_ref].function
         assert function is not None
-        _current_run.set((call.execution_id, call.attempt))
+        run = (call.execution_id, call.attempt)
+        _current_run.set(run)
+        task = asyncio.current_task()
+        if sys.version_info < (3, 12) and task is not None:
+            self._run_of_task[task] = run
         printed_to.set(log)
         catcher = OutcomeCatcher(result_bytes_max=self._limits.result_bytes_max, write_log=log.write_line)
         with catcher:
@@ -159,7 +198,6 @@ class InLoopRunner:
                 call.parameters_json, lambda: _context(call, log, self._state)
             )
             catcher.returned(await function(**arguments))
-        task = asyncio.current_task()
         if task is not None and task.cancelling():
             # An action that cancels its own task as its last act would leave the task without an outcome.
             with suppress(asyncio.CancelledError):

@@ -1,6 +1,7 @@
 """A blocked event loop is noticed while it is blocked, and named: action, place, duration."""
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Iterator
@@ -18,10 +19,14 @@ from turnstile.worker.runners.in_loop import InLoopRunner
 
 
 @action("watched.block")
-async def block(seconds: float, times: int = 1) -> None:
+async def block(seconds: float, times: int = 1, wait: bool = True, in_child_task: bool = False) -> None:
+    if in_child_task:
+        await asyncio.gather(block(seconds))
+        return
     for _ in range(times):
         time.sleep(seconds)  # noqa: ASYNC251  (what must be noticed)
-        await asyncio.sleep(0.1)
+        if wait:
+            await asyncio.sleep(0.1)
 
 
 @pytest.fixture
@@ -33,7 +38,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-async def run(seconds: float, times: int = 1) -> str:
+async def run(seconds: float, **parameters: object) -> str:
     """Run the action under watch; return its log."""
     logs: list[LogTail] = []
     registered = registered_action(block)
@@ -45,7 +50,7 @@ async def run(seconds: float, times: int = 1) -> str:
                 attempt=Attempt(2),
                 action_ref="watched.block",
                 entrypoint=None,
-                parameters_json=f'{{"seconds": {seconds}, "times": {times}}}',
+                parameters_json=json.dumps({"seconds": seconds, **parameters}),
                 traceparent=None,
                 timeout_seconds=None,
                 stop=StopRequest(),
@@ -77,9 +82,44 @@ async def test_the_action_and_the_place_are_named_while_it_blocks(
     assert LOOP_BLOCKED.values[("watched.block",)] == counted + 1
 
 
+async def test_what_blocks_in_a_task_of_the_action_is_named_too(
+    fast: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = await run(0.5, in_child_task=True)
+    (noticed,) = records(caplog, "event_loop_blocked")
+    assert (noticed.__dict__["action_ref"], noticed.__dict__["attempt"]) == ("watched.block", 2)
+    assert "The event loop was blocked for 0." in log
+
+
+async def test_a_callback_that_blocks_is_named_without_an_action(
+    fast: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    def block_in_callback() -> None:
+        time.sleep(0.5)
+
+    with LoopWatch(InLoopRunner({}, RunLimits())).watching():
+        asyncio.get_running_loop().call_soon(block_in_callback)
+        await asyncio.sleep(0.05)
+    (noticed,) = records(caplog, "event_loop_blocked")
+    assert noticed.__dict__["place"].endswith(" in block_in_callback")
+    assert "action_ref" not in noticed.__dict__
+    (over,) = records(caplog, "event_loop_blocked_over")
+    assert over.__dict__["place"] == noticed.__dict__["place"]
+
+
+async def test_an_action_that_blocks_to_its_end_has_the_time_in_its_log(fast: None) -> None:
+    assert "The event loop was blocked for 0." in await run(0.5, wait=False)
+
+
 async def test_the_same_place_is_logged_once_a_minute(fast: None, caplog: pytest.LogCaptureFixture) -> None:
     log = await run(0.4, times=3)
     assert len(records(caplog, "event_loop_blocked")) == 1
+    # How long it took and by which action is in one line, each time.
+    overs = [record.__dict__ for record in records(caplog, "event_loop_blocked_over")]
+    assert [(over["action_ref"], over["execution_id"], over["seconds"] > 0) for over in overs] == [
+        ("watched.block", 7, True)
+    ] * 3
+    assert log.count("The event loop was blocked for 0.") == 3
     assert log.count("The event loop of the worker is blocked") == 3
 
 
