@@ -115,6 +115,13 @@ def flood(context: Context, size: int):
     print("the end")
     return "x" * 99_000
 
+@action("grow")
+def grow(size_bytes: int) -> list[int]:
+    global kept
+    kept = b"x" * size_bytes
+    pages = int(open("/proc/self/statm").read().split()[1])
+    return [os.getpid(), pages * os.sysconf("SC_PAGE_SIZE")]
+
 @action("late")
 def late():
     threading.Timer(0.05, lambda: print("too late")).start()
@@ -275,6 +282,19 @@ async def test_a_child_that_dies_is_a_retryable_failure_and_is_replaced(
     assert outcome.retryable
     assert report.log == "last words\n"
     assert await pid_of(calls) != pid
+
+
+async def test_a_child_that_has_grown_above_the_limit_is_replaced_after_its_run(
+    calls: Calls, module: str, start_runner: StartRunner
+) -> None:
+    _, size_bytes = json.loads(result_of(await calls.run("grow", size_bytes=0)))
+    limits = RunLimits(child_memory_bytes_max=size_bytes + 30_000_000)
+    calls = calls.on(start_runner(module, limits=limits))
+    first, second, third = [
+        json.loads(result_of(await calls.run("grow", size_bytes=grown)))[0] for grown in (0, 60_000_000, 0)
+    ]
+    assert first == second != third
+    await gone([first])
 
 
 async def test_a_child_killed_while_idle_is_replaced(calls: Calls) -> None:
