@@ -163,6 +163,14 @@ async def test_parameters_are_written_by_their_types_and_read_by_the_worker(reco
     assert (read["order"], read["colour"], read["due"]) == (order, Colour.RED, due)
 
 
+async def test_a_context_in_any_place_is_no_parameter_of_the_request(recording: Recording) -> None:
+    @action("unit.context_last")
+    async def by_keyword(a: int, *, context: Context) -> None: ...
+
+    await by_keyword.submit(1)  # type: ignore[call-arg]
+    assert recording.requests[0].parameters == {"a": 1}
+
+
 async def test_only_given_parameters_are_sent(recording: Recording) -> None:
     assert (await add.submit(1)).id == 7
     assert [each.parameters for each in recording.requests] == [{"a": 1}]
