@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.packaging.installed import Environment as Installed
 from tests.support.sources import AMQP_URL, DATABASE_URL, MANAGEMENT_URL
 from turnstile.localservers import BrokerServer, DatabaseServer
 
@@ -17,13 +18,27 @@ _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _NAME = re.compile(r"# (\w+\.(?:py|toml))\n")
 
 
+@pytest.fixture(params=["this interpreter", pytest.param("a wheel", marks=pytest.mark.whole)])
+def variables(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """Those with which Python finds Turnstile: here, or installed into an environment of its own."""
+    if request.param == "a wheel":
+        installed = Installed(tmp_path / "venv")
+        # The dependencies are found in this interpreter's folder; their commands are not in the environment.
+        (installed.bin / "pytest").write_text(f'#!/bin/sh\nexec {installed.bin}/python -m pytest "$@"\n')
+        (installed.bin / "pytest").chmod(0o755)
+        return dict(installed.variables({}))
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return {"PATH": path, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+
+
 @pytest.fixture
-def environment(postgresql: DatabaseServer, rabbitmq: BrokerServer) -> dict[str, str]:
-    """That of a new user, with the interpreter and the servers of this session."""
+def environment(
+    variables: dict[str, str], postgresql: DatabaseServer, rabbitmq: BrokerServer
+) -> dict[str, str]:
+    """That of a new user, with the servers of this session."""
     assert rabbitmq.management_url is not None
     return {
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+        **variables,
         "PYTHONDONTWRITEBYTECODE": "1",
         DATABASE_URL: postgresql.url("postgres"),
         AMQP_URL: rabbitmq.url(),
@@ -32,6 +47,8 @@ def environment(postgresql: DatabaseServer, rabbitmq: BrokerServer) -> dict[str,
 
 
 def test_each_command_prints_what_the_tutorial_shows(tmp_path: Path, environment: dict[str, str]) -> None:
+    folder = tmp_path / "tutorial"
+    folder.mkdir()
     played = 0
     printed: str | None = None
     for language, text in _steps():
@@ -39,10 +56,10 @@ def test_each_command_prints_what_the_tutorial_shows(tmp_path: Path, environment
             case "python" | "toml":
                 name = _NAME.match(text)
                 assert name is not None, f"a file without its name in the first line:\n{text}"
-                (tmp_path / name[1]).write_text(text)
+                (folder / name[1]).write_text(text)
             case "sh":
                 assert printed is None, f"the tutorial does not show what this prints:\n{printed}"
-                printed = _run(text, tmp_path, environment)
+                printed = _run(text, folder, environment)
             case "text":
                 assert printed is not None, f"no command prints this:\n{text}"
                 for line in text.splitlines():
