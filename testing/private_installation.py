@@ -205,7 +205,7 @@ def installation(
         worker = deployment.worker("worker", actions=actions)
         for service in (executor, worker):
             driver.run(service.start())
-            stack.callback(_end, driver, service)
+            stack.callback(_stop, service, driver)
             driver.run(_ready(service))
         made = Installation(deployment, executor, worker, driver)
         stack.callback(made._close)
@@ -275,13 +275,13 @@ def _servers() -> Iterator[tuple[DatabaseServer, BrokerServer]]:
         yield servers.postgresql, servers.rabbitmq
 
 
-def _end(driver: "_Driver", service: Service) -> None:
-    driver.run(service.end(signal.SIGTERM))
-
-
 async def _ready(service: Service) -> None:
     async with httpx.AsyncClient(trust_env=False) as http:
         await service.ready(http)
+
+
+def _stop(service: Service, driver: _Driver) -> None:
+    driver.run(service.end(signal.SIGTERM))
 
 
 def _definition(action: Mapping[str, Any]) -> dict[str, Any]:
