@@ -61,7 +61,7 @@ def _limits() -> dict[str, int | None]:
     return {queue_of(group, number): group.limit for group, number in ALL_ACTIONS if group in groups}
 
 
-def _workflow() -> Callable[[int, int, int, bool], None]:
+def _workflow() -> Callable[[int, int, int, bool, float], None]:
     def job(load: int, action: int, number: int, held: bool, seconds: float) -> None:
         run_blocking(load, action, number, held, seconds)
 
