@@ -108,3 +108,6 @@ async def test_of_a_queue_s_state_only_the_newest_version_is_kept(protocol: Prot
     assert await protocol.column("SELECT count(*) FROM queue_state") == [1]
     await protocol.cancel(two)
     assert ((await protocol.queue())["depth"], (await protocol.queue())["held"]) == (0, 1)
+    (four,) = await protocol.submit()
+    assert await protocol.put(max_concurrent=2) == [four]
+    assert await protocol.column("SELECT count(*) FROM queue_state") == [1]

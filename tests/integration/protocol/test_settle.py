@@ -29,6 +29,16 @@ async def test_ten_copies_free_one_slot_together_or_one_by_one(protocol: Protoco
     assert (await protocol.queue())["total_completed"] == 1
 
 
+async def test_a_settle_of_a_paused_action_grants_nothing(protocol: Protocol) -> None:
+    await protocol.put(max_concurrent=1)
+    one, two = await protocol.submit(count=2)
+    await protocol.run(one)
+    await protocol.put(max_concurrent=1, paused=True)
+    settled = await protocol.settle((one, 1))
+    assert (settled.count, settled.granted, await protocol.held()) == (1, [], [])
+    assert await protocol.put(max_concurrent=1) == [two]
+
+
 async def test_a_completion_before_its_finish_is_early_and_frees_nothing(protocol: Protocol) -> None:
     await protocol.put(max_concurrent=1)
     one, _ = await protocol.submit(count=2)

@@ -125,7 +125,7 @@ PROTOCOL_DEFECTS: Final = (
         file=f"{_SQL}/10_grant.sql",
         before="CASE WHEN n.paused OR NOT n.served THEN 0\n",
         after="CASE WHEN NOT n.served THEN 0\n",
-        caught_by=(f"{_TESTS}_grant.py",),
+        caught_by=(f"{_TESTS}_settle.py",),
     ),
     Defect(
         name="a settle grants more than its pool has places",
