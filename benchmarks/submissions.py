@@ -15,10 +15,11 @@ from uuid import UUID
 
 from benchmarks.actions import AT_ONCE, ONE_AT_A_TIME
 from benchmarks.client import database_session
-from benchmarks.report import Aim, Row, Section, percentile
+from benchmarks.report import Aim, Row, Section
 from benchmarks.system import Servers, Sizes, running_system
 from benchmarks.waiting import until
 from turnstile.executor.submission_listener import CHANNEL
+from turnstile.stress.check.counts import percentile
 
 if TYPE_CHECKING:
     import asyncpg
@@ -146,7 +147,7 @@ async def _measured(
 
 
 def _delay_section(delays: Mapping[str, Sequence[float]]) -> Section:
-    p50_max = 1000 * percentile(delays[_ALONE], 50) * 1.2 + 1
+    p50_max = 1000 * (percentile(delays[_ALONE], 0.5) or 0.0) * 1.2 + 1
     return Section(
         title=f"submissions: milliseconds from commit to start, {len(delays[_ALONE])} one at a time, idle",
         columns=("p50", "p90", "p99", "max"),
@@ -159,7 +160,7 @@ def _delay_section(delays: Mapping[str, Sequence[float]]) -> Section:
 
 def _delay_row(name: str, seconds: Sequence[float], aims: tuple[Aim, ...]) -> Row:
     ms = [1000 * each for each in seconds]
-    cells = {f"p{percent}": percentile(ms, percent) for percent in (50, 90, 99)}
+    cells = {f"p{percent}": percentile(ms, percent / 100) or 0.0 for percent in (50, 90, 99)}
     return Row(name=name, unit="ms", cells={**cells, "max": max(ms)}, aims=aims)
 
 

@@ -3,8 +3,9 @@
 In: committed rows of `turnstile.submit`, announced by NOTIFY or found by a poll once a second. Out:
 executions, offers, and for what is refused a reason and a dead letter. One executor leads, by an advisory
 lock of its session; another one takes what the leader leaves for too long. The locks of the rows make one
-execution of each submission (P5), whichever executor admits it. While submissions arrive the leader reads every few
-milliseconds, and the sessions do not notify: transactions with notifications commit one after another.
+execution of each submission (P5), whichever executor admits it. While submissions arrive the leader reads
+every few milliseconds, and the sessions do not notify: transactions with notifications commit one after
+another.
 """
 
 import asyncio
@@ -51,7 +52,7 @@ _CONNECT_SECONDS: Final = 5.0
 _COMMAND_SECONDS: Final = 5.0
 _LOCK_TIMEOUT: Final = "1s"
 _PAGES_MAX: Final = 20
-"""Pages behind submissions whose queues other sessions hold, before a poll starts again from the first page."""
+"""Pages behind submissions whose queues other sessions hold, before a poll starts from the first again."""
 
 
 class SubmissionListener:

@@ -42,7 +42,8 @@ def run_command(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="One of smoke, limits, fifo, keys, gates, depth, recovery, soak. Default: the load of the options, then a short scenario for each metric.",
+            help="One of smoke, limits, fifo, keys, gates, depth, recovery, soak. Default: the load of the "
+            "options, then a short scenario for each metric.",
             metavar="NAME",
         ),
     ] = None,

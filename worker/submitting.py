@@ -209,15 +209,15 @@ class Action(Generic[C, T, R]):
         client = import_module("turnstile.client")
         requests: list[Any] = []
         for each in given:
-            if isinstance(each, client.Request):
-                if each.action_ref != self.ref:
-                    raise TypeError(f"a request of {each.action_ref} cannot be submitted as {self.ref}")
+            if isinstance(each, Mapping):
+                try:
+                    requests.append(self._request((), each))
+                except client.Rejected as rejected:
+                    requests.append(rejected)
+            elif each.action_ref == self.ref:
                 requests.append(each)
-                continue
-            try:
-                requests.append(self._request((), each))
-            except client.Rejected as rejected:
-                requests.append(rejected)
+            else:
+                raise TypeError(f"a request of {each.action_ref} cannot be submitted as {self.ref}")
         return requests
 
     def _request(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> "ActionRequest[R]":

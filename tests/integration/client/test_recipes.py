@@ -20,6 +20,7 @@ from turnstile.common.requests import read_requested_body
 _DOCS = Path(__file__).parents[3] / "docs"
 _RECIPES = (_DOCS / "how-to" / "submit-from-an-application.md").read_text()
 _SUBMIT = (_DOCS / "submit.md").read_text()
+_LANGUAGES = (_DOCS / "how-to" / "submit-from-other-languages.md").read_text()
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _ENDED = {
     "action_ref": "reports.render",
@@ -169,7 +170,7 @@ def test_django_with_forked_workers(folder: Path, api: _Api) -> None:
 
 @pytest.mark.parametrize("language", ["js", "go", "java"])
 def test_other_languages_send_a_request(language: str) -> None:
-    over_http, over_amqp = [text for name, text in _BLOCK.findall(_SUBMIT) if name == language]
+    over_http, over_amqp = [text for name, text in _BLOCK.findall(_LANGUAGES) if name == language]
     for text in (over_http, over_amqp):
         bodies = re.findall(r'\{"action_ref".*?\}\}', text)
         assert [read_requested_body(body.encode()).action_ref for body in bodies] == ["reports.render"]

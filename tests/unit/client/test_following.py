@@ -48,7 +48,8 @@ class _Api:
                 return 202, json.dumps(answer).encode()
             case ["executions", id_, "logs"]:
                 return 200, json.dumps({"items": [], "ended": True, "next_cursor": None}).encode()
-        raise AssertionError(path)
+            case _:
+                raise AssertionError(path)
 
 
 @pytest.fixture

@@ -189,7 +189,7 @@ async def test_what_the_worker_would_refuse_is_not_sent(recording: Recording) ->
     with pytest.raises(TypeError):
         await add_async.submit(_context(), 1)
     assert recording.requests == []
-    handles = await add.submit_many([{"a": 1}, {"a": "x"}, {"a": 3}])
+    handles = await wrong.submit_many([{"a": 1}, {"a": "x"}, {"a": 3}])
     assert [isinstance(each, Rejected) for each in handles] == [False, True, False]
     assert [each.parameters for each in recording.requests] == [{"a": 1}, {"a": 3}]
 
