@@ -155,11 +155,12 @@ async def test_executions_and_actions_are_changed_over_http(env: Environment, tm
         logs = await client.logs(ids[2])
         assert (logs.ended, logs.next_cursor) == (True, None)
         assert (await client.action(ref)).max_concurrent == 7
-        key = await client.set_key(ref, "customer/7", max_concurrent=2, weight=3)
+        await env.put("client.keyed", concurrency_key="/customer")
+        key = await client.set_key("client.keyed", "customer/7", max_concurrent=2, weight=3)
         assert (key.concurrency_key, key.max_concurrent, key.weight) == ("customer/7", 2, 3)
-        await client.reset_key(ref, "customer/7")
+        await client.reset_key("client.keyed", "customer/7")
         with pytest.raises(Rejected, match="not_found"):
-            await client.reset_key(ref, "customer/7")
+            await client.reset_key("client.keyed", "customer/7")
         assert (await env.http.put("/resources/licence", json={"capacity": 2})).is_success
         assert (await client.change_resource("licence", capacity=5)).capacity == 5
         resource = await client.resource("licence")

@@ -19,6 +19,7 @@ from tests.support.environment import Environment
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 _PAGE: Final = Path(__file__).parents[2] / "docs" / "how-to" / "submit-from-other-languages.md"
+_SUBMIT: Final = _PAGE.parents[1] / "submit.md"
 _REF: Final = "reports.render"
 
 
@@ -93,7 +94,7 @@ async def test_the_python_program_over_the_broker_submits(env: Environment, tmp_
     await env.put(_REF, pool="nobody")
     (program,) = [
         text
-        for text in re.findall(r"^```python\n(.*?)^```$", _PAGE.read_text(), re.MULTILINE | re.DOTALL)
+        for text in re.findall(r"^```python\n(.*?)^```$", _SUBMIT.read_text(), re.MULTILINE | re.DOTALL)
         if "aio_pika" in text
     ]
     documented = "amqp://user:password@127.0.0.1:5672/turnstile"

@@ -167,12 +167,14 @@ def test_the_blocking_client_has_every_method_with_the_same_arguments() -> None:
     client = Client()
     coroutines = inspect.getmembers(AsyncClient, inspect.iscoroutinefunction)
     for name in (name for name, _ in coroutines if not name.startswith("_")):
-        blocking, coroutine = getattr(client, name), getattr(AsyncClient(), name)
+        renamed = {"aopen": "open", "aclose": "close"}.get(name, name)
+        blocking, coroutine = getattr(client, renamed), getattr(AsyncClient(), name)
         assert (
             inspect.signature(blocking).parameters.keys() - {"self"}
             == inspect.signature(coroutine).parameters.keys()
         )
-        assert blocking.__doc__ == coroutine.__doc__
+        written_twice = renamed != name or name in ("submit", "admitted")
+        assert written_twice or blocking.__doc__ == coroutine.__doc__
 
 
 def test_a_client_works_only_inside_its_block() -> None:
