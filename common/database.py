@@ -358,6 +358,8 @@ class Database:
                 raise Unavailable(f"database: {self._error}") from error
             case _ if isinstance(error, _MISSING_OBJECTS):
                 await self._blame_schema(error)
+            case _:
+                pass
 
     async def _blame_schema(self, error: BaseException) -> None:
         """Raise Unavailable if the schema, and not a fault of the statement, is the cause of `error`."""
