@@ -14,6 +14,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import asyncpg
@@ -207,7 +208,7 @@ class Database:
     @asynccontextmanager
     async def transaction(self) -> "AsyncIterator[Connection]":
         """Yield a connection inside a transaction; for the rare work with more than one statement."""
-        async with self._translated(), self._connection() as connection, connection.transaction():
+        async with _Lent(self) as connection, connection.transaction():
             task = asyncio.current_task()
             is_outermost = task not in self._in_transaction
             self._in_transaction.add(task)
@@ -231,7 +232,7 @@ class Database:
     async def _repeated(self, operation: "Callable[[Connection], Awaitable[T]]") -> T:
         for tries_left in reversed(range(_DEADLOCK_RETRIES)):
             try:
-                async with self._translated(), self._connection() as connection:
+                async with _Lent(self) as connection:
                     return await operation(connection)
             except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError):
                 # The server rolled the statement back as a whole: a repeat is safe.
@@ -239,23 +240,26 @@ class Database:
                     raise
         raise AssertionError("unreachable")
 
-    @asynccontextmanager
-    async def _connection(self) -> "AsyncIterator[Connection]":
+    async def lend(self) -> "tuple[Pool, Connection]":
+        """Return the pool and a connection of it, to be given to `take_back`."""
         pool = self._pool
         if pool is None:
             raise Unavailable(f"database: {self.last_error}")
         connection = await self._acquire(pool)
-        try:
-            if self._schema_trouble is not None:
+        if self._schema_trouble is not None:
+            try:
                 await self._check_schema(connection)
-            yield connection
-        except BaseException as error:
-            if isinstance(error, asyncpg.InternalClientError):
-                # The server went away during a preparation: the driver cannot use this connection again.
-                connection.terminate()
-            await self._release(pool, connection)
-            raise
-        if self._acquiring or self._pool is not pool:
+            except BaseException as error:
+                await self.take_back(pool, connection, error)
+                raise
+        return pool, connection
+
+    async def take_back(self, pool: "Pool", connection: "Connection", error: BaseException | None) -> None:
+        """Keep a connection for the next call; release it after `error`, or if another caller waits."""
+        if isinstance(error, asyncpg.InternalClientError):
+            # The server went away during a preparation: the driver cannot use this connection again.
+            connection.terminate()
+        if error is not None or self._acquiring or self._pool is not pool:
             await self._release(pool, connection)
         else:
             self._kept.append(connection)
@@ -321,33 +325,33 @@ class Database:
             await pool.release(connection, timeout=self._timeouts.give_up_seconds)
         self._released.set()
 
-    @asynccontextmanager
-    async def _translated(self) -> AsyncIterator[None]:
-        try:
-            yield
-        except asyncpg.DataError:
+    async def note(self, error: BaseException | None) -> None:
+        """Note how a call ended; raise Unavailable where the server or its schema caused `error`."""
+        if error is None:
+            self._note(None)
+        elif isinstance(error, asyncpg.DataError):
             # A value that the driver cannot encode is an InterfaceError, but not one of the connection: a
             # repeat would fail again.
-            raise
-        except (*CONNECTION_ERRORS, *_LOGIN_ERRORS) as error:
+            return
+        elif isinstance(error, _WrongSchema):
+            self.last_error = str(error)
+            raise Unavailable(f"database: {error}") from None
+        elif isinstance(error, (*CONNECTION_ERRORS, *_LOGIN_ERRORS)):
             self._note(error)
             raise Unavailable(f"database: {self.last_error}") from error
+        elif isinstance(error, _MISSING_OBJECTS):
+            await self._blame_schema(error)
+
+    async def _blame_schema(self, error: BaseException) -> None:
+        """Raise Unavailable if the schema, and not a fault of the statement, is the cause of `error`."""
+        if self._pool is None or self._schema_trouble is not None:
+            return
+        try:
+            async with self._pool.acquire(timeout=self._timeouts.acquire_seconds) as connection:
+                await self._check_schema(connection)
         except _WrongSchema as trouble:
             self.last_error = str(trouble)
-            raise Unavailable(f"database: {trouble}") from None
-        except _MISSING_OBJECTS as error:
-            # Is it the schema, or a fault of the statement?
-            if self._pool is None or self._schema_trouble is not None:
-                raise
-            try:
-                async with self._pool.acquire(timeout=self._timeouts.acquire_seconds) as connection:
-                    await self._check_schema(connection)
-            except _WrongSchema as trouble:
-                self.last_error = str(trouble)
-                raise Unavailable(f"database: {trouble}") from error
-            raise
-        else:
-            self._note(None)
+            raise Unavailable(f"database: {trouble}") from error
 
     def _note(self, error: BaseException | None) -> None:
         """Note why the server could not be reached, or that it was."""
@@ -374,6 +378,29 @@ class Database:
             # a second round trip for each statement.
             reset=_no_reset,
         )
+
+
+class _Lent:
+    """The connection of one call; not two generators, which would cost the call twice as much."""
+
+    __slots__ = ("_connection", "_database", "_pool")
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def __aenter__(self) -> "Connection":
+        try:
+            self._pool, self._connection = await self._database.lend()
+        except BaseException as error:
+            await self._database.note(error)
+            raise
+        return self._connection
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
+    ) -> None:
+        await self._database.take_back(self._pool, self._connection, error)
+        await self._database.note(error)
 
 
 class DatabaseHosts:
