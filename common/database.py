@@ -339,27 +339,24 @@ class Database:
 
     async def note(self, statement: str, error: BaseException | None) -> None:
         """Note how a call ended; raise Unavailable where the server or its schema caused `error`."""
-        match error:
-            case None:
-                self._note_success()
-                if self._refused_writes:
-                    self._note_written(statement)
-            case asyncpg.DataError():
-                # A value that the driver cannot encode is an InterfaceError, but not one of the connection: a
-                # repeat would fail again.
-                pass
-            case _WrongSchema():
-                self._error = str(error)
-                raise Unavailable(f"database: {error}") from None
-            case asyncpg.DiskFullError():
-                raise Unavailable(f"database: {self._note_disk_full(statement, error)}") from error
-            case _ if isinstance(error, (*CONNECTION_ERRORS, *_LOGIN_ERRORS)):
-                self._note_failure(error)
-                raise Unavailable(f"database: {self._error}") from error
-            case _ if isinstance(error, _MISSING_OBJECTS):
-                await self._blame_schema(error)
-            case _:
-                pass
+        if error is None:
+            self._note_success()
+            if self._refused_writes:
+                self._note_written(statement)
+        elif isinstance(error, asyncpg.DataError):
+            # A value that the driver cannot encode is an InterfaceError, but not one of the connection: a
+            # repeat would fail again.
+            return
+        elif isinstance(error, _WrongSchema):
+            self._error = str(error)
+            raise Unavailable(f"database: {error}") from None
+        elif isinstance(error, asyncpg.DiskFullError):
+            raise Unavailable(f"database: {self._note_disk_full(statement, error)}") from error
+        elif isinstance(error, (*CONNECTION_ERRORS, *_LOGIN_ERRORS)):
+            self._note_failure(error)
+            raise Unavailable(f"database: {self._error}") from error
+        elif isinstance(error, _MISSING_OBJECTS):
+            await self._blame_schema(error)
 
     async def _blame_schema(self, error: BaseException) -> None:
         """Raise Unavailable if the schema, and not a fault of the statement, is the cause of `error`."""

@@ -28,8 +28,9 @@ PROTOCOL_DEFECTS: Final = (
     Defect(
         name="a finish does not name its worker",
         file=f"{_SQL}/30_exchange.sql",
-        before="s.attempt = r.attempt AND s.worker_id = in_worker_id\n",
-        after="s.attempt = r.attempt AND true\n",
+        before="s.attempt = r.attempt AND s.worker_id = in_worker_id\n"
+        "                           AND s.finished_at IS NULL\n",
+        after="s.attempt = r.attempt AND s.finished_at IS NULL\n",
         caught_by=(f"{_TESTS}_attempts.py",),
     ),
     Defect(
