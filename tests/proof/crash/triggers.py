@@ -313,6 +313,15 @@ async def _miscounted_places(env: Environment) -> None:
     )
 
 
+async def _miscounted_units(env: Environment) -> None:
+    """The held units of a resource are wrong."""
+    await env.history.rows(
+        "UPDATE gate_state s SET held = s.held + 1, granted_capacity = NULL"
+        " FROM gate g WHERE g.id = s.gate_id AND g.name = $1",
+        LICENCES,
+    )
+
+
 async def _miscounted(env: Environment) -> None:
     """A counter is wrong."""
     await env.client.publish({"action_ref": "crash.one"})
@@ -338,6 +347,7 @@ SWEEPS: Final[Mapping[str, Trigger]] = {
     "cancel_early": _cancelled_early,
     "repair_counters": _miscounted,
     "count_places": _miscounted_places,
+    "repair_gates": _miscounted_units,
     "move_slot_window": _old_slot,
     "move_due_window": _old_delay,
 }
