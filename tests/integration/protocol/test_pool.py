@@ -458,6 +458,7 @@ async def test_what_waited_at_a_resource_starts_in_places_of_the_pool_only(worki
     assert await pool(working) == (5, 0)
     plain = await working.submit("a", 2)
     assert await end(working, ids[0]) in ([], plain[:1])
+    running: list[int] = []
     for _ in range(6):
         running = await granted(working)
         if plain[1] in running:
