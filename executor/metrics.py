@@ -172,7 +172,9 @@ POOL_HELD: Final = METER.gauge(
     "turnstile_pool_held", "Granted executions of a pool; they may exceed its places by its lead.", "pool"
 )
 POOL_WAITING: Final = METER.gauge(
-    "turnstile_pool_waiting", "Executions that wait only for a place of their pool.", "pool"
+    "turnstile_pool_waiting",
+    "Executions that wait only for a worker: they would start if their pool had one for each.",
+    "pool",
 )
 DEAD_LETTERS: Final = METER.gauge(
     "turnstile_dead_letters",

@@ -445,6 +445,10 @@ class ExecutorProtocol:
         totals = {int(pool_id): pace for pool_id, pace in from_json(row["totals"] or "{}").items()}
         return RefreshedPools(row["workers"], totals, row["more_queue_ids"] or [], row["repaired"])
 
+    async def repair_gates(self) -> Sequence[asyncpg.Record]:
+        """Recount all gates and correct their counters; return the old and the new counts of wrong ones."""
+        return await self._database.fetch("SELECT * FROM turnstile.repair_gates()")
+
     async def tidy_gates(self, rows_max: int) -> None:
         """Delete turns and starts that no gate needs any more, and gates that no action passes."""
         await self._value("SELECT turnstile.tidy_gates($1)", rows_max)

@@ -106,6 +106,7 @@ class Watchdog:
             self.queues.prepare_pools,
         )
         pruning: tuple[Sweep, ...] = (
+            self.queues.repair_gates,
             self.pruner.prune_executions,
             self.pruner.delete_idle_queues,
             self.pruner.prune_workers,
@@ -304,6 +305,17 @@ class QueueSweeps(_Sweeps):
             DRIFT_REPAIRED.add()
             logger.error("counters_repaired", extra=queue)
         self._dispatch(grants)
+        return len(repaired)
+
+    async def repair_gates(self) -> int:
+        """Recount the gates, and repair counters that differ from their rows: a fault, as for queues."""
+        repaired = await self._protocol.repair_gates()
+        if repaired:
+            reached(CrashPoint.SWEPT, "repair_gates")
+        for gate in repaired:
+            self.drift_found += 1
+            DRIFT_REPAIRED.add()
+            logger.error("gate_counters_repaired", extra=dict(gate))
         return len(repaired)
 
     async def move_slot_window(self) -> int:

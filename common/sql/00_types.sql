@@ -46,6 +46,27 @@ CREATE TYPE turnstile.passage AS (
     passed_ats timestamptz[]
 );
 
+-- A gate whose counters were wrong: the old and the new ones.
+CREATE TYPE turnstile.repaired_gate AS (
+    gate_id bigint,
+    gate text,
+    old_depth bigint,
+    new_depth bigint,
+    old_held bigint,
+    new_held bigint
+);
+
+-- The places of a pool that its line may take, the virtual times of the pool, and the first turn of the plain actions that
+-- wait there, null if none waits.
+CREATE TYPE turnstile.free_place AS (
+    pool_id bigint,
+    places bigint,
+    virtual_times bigint[],
+    rival_priority integer,
+    rival_tag bigint,
+    rival_place bigint
+);
+
 -- A granted slot: the content of `execution.scheduled`.
 CREATE TYPE turnstile.granted AS (
     execution_id bigint,

@@ -1,4 +1,5 @@
--- Gates after the queue: totals, resources, and the lines of executions that wait for a rate (docs/gates.md).
+-- Gates after the queue: totals, resources, and the lines of executions that wait for a rate or a place of their pool
+-- (docs/gates.md).
 --
 -- An execution that has its slot in the queue passes the gates of its route, in one global order: the gate of its
 -- action, its resources by rank and name, the pool. At each it waits in a line until it is first and its units are
@@ -189,8 +190,8 @@ AS $$
     WHERE e.id = ANY (in_execution_ids)
 $$;
 
--- neighbouring_gates: these gates, and all gates of the actions that pass one of them. If a line for rates is among
--- them, also the gates of all actions in that line: a decision there may need any of their rates.
+-- neighbouring_gates: these gates, and all gates of the actions that pass one of them. A line of a pool has no
+-- neighbours but the rates of all its actions, any of which a decision there may need.
 CREATE FUNCTION turnstile.neighbouring_gates(in_gate_ids bigint[])
 RETURNS bigint[]
 LANGUAGE sql
@@ -200,7 +201,8 @@ AS $$
         SELECT g.id FROM unnest(in_gate_ids) g(id)
         UNION
         SELECT r.gate_id FROM public.action a CROSS JOIN unnest(a.route) r(gate_id)
-        WHERE a.route IS NOT NULL AND a.route && in_gate_ids
+        WHERE a.route IS NOT NULL
+          AND a.route && ARRAY(SELECT g.id FROM public.gate g WHERE g.id = ANY (in_gate_ids) AND g.kind <> 'pool')
     ),
     pool AS MATERIALIZED (
         SELECT g.id FROM near n JOIN public.gate g ON g.id = ANY (ARRAY[n.id]) WHERE g.kind = 'pool'
@@ -209,6 +211,7 @@ AS $$
         SELECT n.id FROM near n
         UNION
         SELECT r.gate_id FROM public.action a CROSS JOIN unnest(a.route) r(gate_id)
+        JOIN public.gate g ON g.id = ANY (ARRAY[r.gate_id]) AND g.rate_starts IS NOT NULL
         WHERE a.route IS NOT NULL AND EXISTS (SELECT FROM pool p WHERE p.id = ANY (a.route)))
 $$;
 
@@ -244,7 +247,18 @@ AS $$
     ) n
 $$;
 
--- gates_history: what an attempt held, for the record of its execution. Null for a slot without gates.
+-- is_plain_line: whether this gate is the line of a pool, on a route without a rate.
+CREATE FUNCTION turnstile.is_plain_line(in_gate_id bigint, in_route bigint[])
+RETURNS boolean
+LANGUAGE sql
+STABLE
+AS $$
+    SELECT EXISTS (SELECT FROM public.gate g WHERE g.id = in_gate_id AND g.kind = 'pool')
+       AND NOT EXISTS (SELECT FROM public.gate g WHERE g.id = ANY (in_route) AND g.rate_starts IS NOT NULL)
+$$;
+
+-- gates_history: what an attempt held, for the record of its execution. Null for a slot without gates. The line of the
+-- pool is a step only for who took a start of a rate there.
 CREATE FUNCTION turnstile.gates_history(
     in_queued_at timestamptz, in_gate_ids bigint[], in_gate_units integer[], in_passed_ats timestamptz[]
 )
@@ -261,7 +275,8 @@ AS $$
                    'units', CASE WHEN p.rank = 1 THEN 1 ELSE in_gate_units[p.rank - 1] END,
                    'arrived_at', CASE WHEN p.rank = 1 THEN in_queued_at ELSE in_passed_ats[p.rank - 1] END,
                    'passed_at', p.at) ORDER BY p.rank)
-        FROM unnest(in_passed_ats) WITH ORDINALITY p(at, rank)) END
+        FROM unnest(in_passed_ats) WITH ORDINALITY p(at, rank)
+        WHERE p.rank = 1 OR NOT turnstile.is_plain_line(in_gate_ids[p.rank - 1], in_gate_ids)) END
 $$;
 
 -- change_gates: writes the next versions of the states of these gates, which the caller has locked.
@@ -317,6 +332,7 @@ DECLARE
         SELECT FROM gate g WHERE g.id = ANY (in_gate_ids) AND (g.paused OR g.returning_from IS NOT NULL));
     granted turnstile.granted[];
     place_changes turnstile.gate_change[];
+    free turnstile.free_place;
 BEGIN
     FOR gate IN
         SELECT g.* FROM turnstile.current_gate g WHERE g.id = ANY (in_gate_ids)
@@ -335,17 +351,30 @@ BEGIN
         FROM unnest(in_changes) c WHERE c.gate_id = gate.id;
         has_changed := cardinality(arrived) > 0 OR next_state.held <> gate.held OR next_state.depth <> gate.depth;
         CONTINUE WHEN NOT has_changed AND gate.depth = 0;
-        IF cardinality(arrived) > 0 THEN
+        passed := '{}';
+        free := CASE WHEN gate.kind = 'pool' AND next_state.depth > 0 THEN turnstile.free_places(gate.name, ended) END;
+        IF gate.kind = 'pool' AND gate.depth = 0 AND free.rival_tag IS NULL AND free.places >= cardinality(arrived)
+           AND NOT EXISTS (
+               SELECT FROM unnest(arrived) m JOIN action a ON a.id = ANY (ARRAY[m.action_id])
+               JOIN gate g ON g.id = ANY (a.route) AND g.rate_starts IS NOT NULL)
+        THEN
+            -- The common case: nothing waits, and each has a place.
+            passed := ARRAY(
+                SELECT ROW(m.execution_id, m.action_id, m.queue_id, m.place, m.gate_ids || gate.id, m.gate_units || 1,
+                           m.passed_ats || in_now)::turnstile.passage
+                FROM unnest(arrived) m);
+            next_state.held := next_state.held + cardinality(passed);
+            next_state.depth := next_state.depth - cardinality(passed);
+        ELSIF cardinality(arrived) > 0 THEN
             SELECT e.* INTO next_state FROM turnstile.enter_lines(gate.fair, gate.kind, next_state, arrived) e;
         END IF;
-        passed := '{}';
         IF next_state.depth > 0 AND NOT gate.paused
            AND (gate.kind = 'pool' OR gate.capacity IS NULL OR gate.capacity > next_state.held)
         THEN
             IF gate.kind = 'pool' THEN
                 SELECT p.state, p.passed INTO result
                 FROM turnstile.pass_pool(
-                    next_state, in_now, are_returning, in_gate_ids, turnstile.free_places(gate.name, ended)) p;
+                    next_state, in_now, in_gate_ids, free) p;
             ELSIF gate.fair THEN
                 SELECT p.state, p.passed INTO result
                 FROM turnstile.pass_in_turns(gate.capacity, next_state, in_now, are_returning, in_gate_ids) p;
@@ -390,7 +419,7 @@ BEGIN
                      ORDER BY s.place),
            array_agg(ROW(s.pool_id, 1, 0)::turnstile.gate_change) FILTER (WHERE s.pool_id IS NOT NULL)
     INTO granted, place_changes FROM started s;
-    -- They have passed the turns of their pool with their queue, and are counted whether or not it has places left.
+    -- They have taken places of their pool in its line.
     IF place_changes IS NOT NULL THEN
         PERFORM turnstile.change_places(place_changes, turnstile.lock_pools(
             ARRAY(SELECT c.gate_id FROM unnest(place_changes) c), true));
@@ -637,13 +666,16 @@ END
 $$;
 
 -- units_at: how many units the first execution of this flow takes at its gate; null if it has to return to its queue, or
--- if a gate of its route is not among these, which are locked.
+-- if a rate of its route is not among these gates, which are locked.
 CREATE FUNCTION turnstile.units_at(in_turn flow_turn, in_returning boolean, in_gate_ids bigint[])
 RETURNS integer
 LANGUAGE sql
 STABLE
 AS $$
-    SELECT CASE WHEN a.route <@ in_gate_ids AND (NOT in_returning OR NOT turnstile.has_to_return(
+    SELECT CASE WHEN NOT EXISTS (
+                         SELECT FROM public.gate g
+                         WHERE g.id = ANY (a.route) AND g.rate_starts IS NOT NULL AND g.id <> ALL (in_gate_ids))
+                     AND (NOT in_returning OR NOT turnstile.has_to_return(
                     a.served, a.route, a.route_units, w.queue_id, w.gate_ids, w.gate_units, in_turn.gate_id))
                 THEN a.route_units[array_position(a.route, in_turn.gate_id)] END
     FROM public.waiting w
@@ -718,29 +750,49 @@ AS $$
 $$;
 
 -- free_places: how many executions may start in this pool, which this locks, after those that have passed their last
--- gates in this decision. 0 if another session holds its row.
+-- gates in this decision. 0 if another session holds its row. `rival`: the first turn of the plain actions that wait for a place; what precedes it may take
+-- one place in advance, because a settle of a plain action shares what it frees without looking into the line.
 CREATE FUNCTION turnstile.free_places(in_pool text, in_ended turnstile.passage[])
-RETURNS bigint
+RETURNS turnstile.free_place
 LANGUAGE plpgsql
 AS $$
 DECLARE
     locked_ids bigint[] := turnstile.lock_pools(ARRAY(SELECT p.id FROM public.worker_pool p WHERE p.name = in_pool), true);
+    free turnstile.free_place;
 BEGIN
-    RETURN (
-        SELECT CASE WHEN p.id <> ALL (locked_ids) THEN 0 WHEN p.capacity IS NULL THEN 1000
-                    ELSE greatest(p.capacity - p.held - (
+    SELECT p.id, CASE WHEN p.capacity IS NULL THEN 1000
+                      ELSE p.capacity - p.held - (
                         SELECT count(*) FROM unnest(in_ended) e JOIN public.action a ON a.id = ANY (ARRAY[e.action_id])
-                        WHERE a.pool_id = p.id), 0) END
-        FROM turnstile.current_pool p WHERE p.name = in_pool);
+                        WHERE a.pool_id = p.id) END,
+           p.virtual_times
+    INTO free.pool_id, free.places, free.virtual_times
+    FROM turnstile.current_pool p WHERE p.id = ANY (locked_ids);
+    IF NOT FOUND THEN
+        free.places := 0;
+        RETURN free;
+    END IF;
+    SELECT t.priority, t.start_tag, t.place INTO free.rival_priority, free.rival_tag, free.rival_place
+    FROM unnest(free.virtual_times) WITH ORDINALITY v(tag, priority)
+    CROSS JOIN LATERAL (
+        SELECT n.* FROM public.pool_turn n JOIN public.action a ON a.id = ANY (ARRAY[n.action_id])
+        WHERE n.pool_id = free.pool_id AND n.priority = v.priority AND n.place IS NOT NULL AND n.start_tag >= v.tag
+          AND a.route IS NULL
+        ORDER BY n.start_tag, n.place LIMIT 1
+    ) t
+    ORDER BY t.priority LIMIT 1;
+    IF free.rival_priority IS NOT NULL THEN
+        free.places := free.places + 1;
+    END IF;
+    RETURN free;
 END
 $$;
 
--- pass_pool: grants executions that wait for their rates, at most as many as there are places. Turns between actions, as at
--- a fair gate, but an execution for which a rate has no start is passed over, with all later ones of its action. Starts are
+-- pass_pool: grants executions that wait for a place and for their rates, at most as many as there are places. Turns
+-- between actions, as at a fair gate, also with the plain actions of the pool: virtual time is that of the pool. But an execution for which a rate has no start is passed over, with all later ones of its action. Starts are
 -- taken in the order of the route, and kept by the execution that takes them first: otherwise one that needs two rates
 -- could lose a start of one of them each time that it waits for the other.
 CREATE FUNCTION turnstile.pass_pool(
-    in_state gate_state, in_now timestamptz, in_returning boolean, in_gate_ids bigint[], in_places bigint,
+    in_state gate_state, in_now timestamptz, in_gate_ids bigint[], in_free turnstile.free_place,
     OUT state gate_state, OUT passed turnstile.passage[]
 )
 LANGUAGE plpgsql
@@ -748,6 +800,10 @@ LANGUAGE plpgsql
 AS $$
 DECLARE
     left_by_gate jsonb;
+    -- Gates before this one may have closed that are not locked here.
+    are_returning boolean := EXISTS (
+        SELECT FROM action a JOIN gate g ON g.id = ANY (a.route)
+        WHERE a.route IS NOT NULL AND in_state.gate_id = ANY (a.route) AND (g.paused OR g.returning_from IS NOT NULL));
     kept jsonb;
     taken jsonb := '{}';
     candidate record;
@@ -762,16 +818,22 @@ DECLARE
 BEGIN
     state := in_state;
     passed := '{}';
-    SELECT jsonb_object_agg(l.gate_id, l.starts) INTO left_by_gate
+    state.virtual_times := ARRAY(
+        SELECT greatest(v.tag, n.tag * 720720)
+        FROM unnest(state.virtual_times) WITH ORDINALITY v(tag, priority)
+        LEFT JOIN unnest(in_free.virtual_times) WITH ORDINALITY n(tag, priority) ON n.priority = v.priority
+        ORDER BY v.priority);
+    SELECT coalesce(jsonb_object_agg(l.gate_id, l.starts), '{}') INTO left_by_gate
     FROM turnstile.starts_left(ARRAY(
         SELECT DISTINCT r.id FROM action a CROSS JOIN unnest(a.route) r(id)
         WHERE a.route IS NOT NULL AND in_state.gate_id = ANY (a.route)), in_now) l;
-    WHILE state.depth > 0 AND cardinality(passed) < least(1000, in_places) LOOP
+    WHILE state.depth > 0 AND cardinality(passed) < least(1000, in_free.places) LOOP
         kept := left_by_gate;
         passed_over := '{}';
         found_turn := NULL;
         FOR candidate IN
-            SELECT t.turn, (t.turn).priority, (t.turn).place, f.flow_id AS action_id, count(*) OVER () AS flows,
+            SELECT t.turn, (t.turn).priority, (t.turn).place,
+                   greatest((t.turn).start_tag, state.virtual_times[(t.turn).priority]) AS tag, f.flow_id AS action_id, count(*) OVER () AS flows,
                    ARRAY(SELECT r.id FROM unnest(a.route) WITH ORDINALITY r(id, rank)
                          WHERE left_by_gate ? r.id::text ORDER BY r.rank) AS rate_ids
             FROM (
@@ -784,13 +846,14 @@ BEGIN
             ) t
             JOIN gate_flow f ON f.id = (t.turn).line_id
             JOIN action a ON a.id = f.flow_id
-            ORDER BY (t.turn).priority, greatest((t.turn).start_tag, state.virtual_times[(t.turn).priority]),
-                     (t.turn).place
+            ORDER BY 2, 4, 3
         LOOP
+            EXIT WHEN (candidate.priority, candidate.tag, candidate.place)
+                      > (in_free.rival_priority, in_free.rival_tag * 720720, in_free.rival_place);
             CONTINUE WHEN candidate.action_id = ANY (passed_over);
             -- What has to return keeps no start from others.
             found_turn := candidate.turn;
-            found_units := turnstile.units_at(found_turn, in_returning, in_gate_ids);
+            found_units := turnstile.units_at(found_turn, are_returning, in_gate_ids);
             is_free := found_units IS NOT NULL;
             FOREACH rate_id IN ARRAY candidate.rate_ids LOOP
                 EXIT WHEN NOT is_free;
@@ -801,8 +864,8 @@ BEGIN
             IF is_free THEN
                 found_rates := candidate.rate_ids;
                 -- A flow that waits alone takes all its turns at once.
-                count_at_once := CASE WHEN candidate.flows > 1 OR in_returning THEN 1 ELSE least(
-                    least(1000, in_places) - cardinality(passed),
+                count_at_once := CASE WHEN candidate.flows > 1 OR are_returning OR in_free.rival_tag IS NOT NULL THEN 1 ELSE least(
+                    least(1000, in_free.places) - cardinality(passed),
                     (SELECT min((left_by_gate ->> r.id::text)::bigint) FROM unnest(found_rates) r(id))) END;
                 EXIT;
             END IF;
@@ -828,6 +891,18 @@ BEGIN
         END LOOP;
     END LOOP;
     IF cardinality(passed) > 0 THEN
+        -- Never past a turn of what waits in a queue.
+        UPDATE pool_state v
+        SET virtual_times = ARRAY(
+            SELECT greatest(n.tag, least(t.tag / 720720, (
+                SELECT f.start_tag FROM pool_turn f
+                WHERE f.pool_id = in_free.pool_id AND f.priority = n.priority AND f.place IS NOT NULL AND f.start_tag >= n.tag
+                ORDER BY f.start_tag LIMIT 1)))
+            FROM unnest(in_free.virtual_times) WITH ORDINALITY n(tag, priority)
+            JOIN unnest(state.virtual_times) WITH ORDINALITY t(tag, priority) ON t.priority = n.priority
+            ORDER BY n.priority)
+        FROM turnstile.current_pool p
+        WHERE p.id = in_free.pool_id AND v.pool_id = ANY (ARRAY[p.id]) AND v.version BETWEEN p.version AND p.version;
         WITH newest AS MATERIALIZED (
             SELECT v.*, n.starts
             FROM jsonb_each_text(taken) k(gate_id, starts)
@@ -916,8 +991,15 @@ BEGIN
             remaining := true;
             RETURN;
         END IF;
-        SELECT * INTO returned FROM turnstile.return_to_queues(closed, in_limit);
-        CONTINUE WHEN returned.is_held;
+        -- What it has locked is released before the next gate: that one's queues come before these gates.
+        BEGIN
+            SELECT * INTO returned FROM turnstile.return_to_queues(closed, in_limit);
+            IF returned.is_held THEN
+                RAISE EXCEPTION 'other sessions hold what gate % needs', closed.id USING ERRCODE = 'lock_not_available';
+            END IF;
+        EXCEPTION WHEN lock_not_available THEN
+            CONTINUE;
+        END;
         granted := returned.granted;
         more_queue_ids := returned.more_queue_ids;
         remaining := returned.has_moved;
@@ -1066,8 +1148,9 @@ AS $$
     ORDER BY q.id LIMIT in_limit
 $$;
 
--- pass_rates: grants what waits for a rate and is due. `next_seconds`: when a rate that is used up has its next start;
--- null: each has one now. `has_rates`: whether any action has a rate.
+-- pass_rates: grants what waits for a rate and is due, or for a place of its pool and can have one. `next_seconds`: when a
+-- rate that is used up has its next start, or when to look for places again; null: not before the next tick. `has_rates`:
+-- whether any action has gates.
 CREATE FUNCTION turnstile.pass_rates(
     OUT granted turnstile.granted[], OUT more_queue_ids bigint[], OUT next_seconds double precision, OUT has_rates boolean
 )
@@ -1092,7 +1175,7 @@ BEGIN
         -- A place may become free in a transaction that does not lock these gates.
         IF EXISTS (
             SELECT FROM turnstile.current_gate g JOIN turnstile.current_pool p ON p.name = g.name
-            WHERE g.id = pool.id AND g.depth > 0 AND p.held >= p.capacity)
+            WHERE g.id = pool.id AND g.depth > 0 AND (p.depth > 0 OR p.held >= p.capacity))
         THEN
             next_seconds := least(next_seconds, 0.05);
         END IF;
@@ -1134,13 +1217,18 @@ BEGIN
       AND t.place IS NULL;
     DELETE FROM rate_start s
     USING turnstile.current_gate g
-    WHERE s.gate_id = ANY (ARRAY[g.id]) AND s.number <= g.starts_taken - coalesce(g.rate_starts, 0)
+    WHERE s.gate_id = ANY (ARRAY[g.id])
       AND s.granted_at < clock_timestamp() - make_interval(secs => coalesce(g.rate_per_seconds, 0));
-    WITH unused AS (
+    -- Locked in a statement of their own: a change of an action may have named them since.
+    locked_ids := ARRAY(
         SELECT g.id FROM gate g
         WHERE g.kind <> 'resource' AND NOT EXISTS (SELECT FROM action a WHERE a.route IS NOT NULL AND g.id = ANY (a.route))
+        ORDER BY g.id FOR UPDATE SKIP LOCKED);
+    WITH unused AS MATERIALIZED (
+        SELECT g.id FROM gate g
+        WHERE g.id = ANY (locked_ids)
+          AND NOT EXISTS (SELECT FROM action a WHERE a.route IS NOT NULL AND g.id = ANY (a.route))
           AND (SELECT s.held + s.depth FROM gate_state s WHERE s.gate_id = g.id ORDER BY s.version DESC LIMIT 1) = 0
-        FOR UPDATE SKIP LOCKED
     ),
     states AS (DELETE FROM gate_state s USING unused u WHERE s.gate_id = ANY (ARRAY[u.id])),
     flows AS (DELETE FROM gate_flow f USING unused u WHERE f.gate_id = ANY (ARRAY[u.id])),
@@ -1158,28 +1246,21 @@ LANGUAGE plpgsql
 :settings_for_index_lookups
 AS $$
 DECLARE
-    returning_ids bigint[];
+    returning_ids bigint[] := '{}';
 BEGIN
-    -- The gates of the actions themselves, and those where executions wait for a rate.
-    INSERT INTO gate (kind, name, action_id)
-    SELECT 'action', a.id::text, a.id FROM action a
-    WHERE a.id = ANY (in_action_ids) AND a.deleted_at IS NULL
-      AND (a.max_concurrent_total IS NOT NULL OR a.rate_starts IS NOT NULL)
-    ON CONFLICT DO NOTHING;
-    INSERT INTO gate (kind, name, fair)
-    SELECT DISTINCT 'pool', a.pool, true FROM action a
-    WHERE a.id = ANY (in_action_ids) AND a.deleted_at IS NULL AND turnstile.has_rate(a)
-    ON CONFLICT DO NOTHING;
-    INSERT INTO gate_state (gate_id, version, held, depth, head_id, virtual_times, starts_taken, updated_at)
-    SELECT g.id, 1, 0, 0, 0, '{0,0,0,0,0}', 0, clock_timestamp() FROM gate g
-    WHERE NOT EXISTS (SELECT FROM gate_state s WHERE s.gate_id = g.id);
-
-    returning_ids := ARRAY(
-        SELECT DISTINCT r.id FROM action a CROSS JOIN unnest(a.route) r(id)
-        CROSS JOIN LATERAL turnstile.route_of(a) n
-        WHERE a.id = ANY (in_action_ids) AND (a.route, a.route_units) IS DISTINCT FROM (n.gate_ids, n.units));
-    PERFORM 1 FROM gate g
-    WHERE g.id = ANY (returning_ids) OR g.action_id = ANY (in_action_ids) ORDER BY g.id FOR NO KEY UPDATE;
+    LOOP
+        PERFORM turnstile.create_gates(in_action_ids);
+        returning_ids := ARRAY(
+            SELECT DISTINCT r.id FROM action a CROSS JOIN unnest(a.route) r(id)
+            CROSS JOIN LATERAL turnstile.route_of(a) n
+            WHERE a.id = ANY (in_action_ids) AND (a.route, a.route_units) IS DISTINCT FROM (n.gate_ids, n.units));
+        PERFORM 1 FROM gate g
+        WHERE g.id = ANY (returning_ids) OR g.action_id = ANY (in_action_ids)
+           OR g.kind = 'pool' AND g.name = ANY (ARRAY(SELECT a.pool FROM action a WHERE a.id = ANY (in_action_ids)))
+        ORDER BY g.id FOR NO KEY UPDATE;
+        -- One that nothing used may have been deleted before it was locked.
+        EXIT WHEN NOT turnstile.create_gates(in_action_ids);
+    END LOOP;
     IF EXISTS (SELECT FROM turnstile.current_gate g JOIN action a ON a.id = g.action_id
                WHERE a.id = ANY (in_action_ids) AND g.fair <> a.fair AND g.depth > 0)
     THEN
@@ -1203,15 +1284,39 @@ BEGIN
 END
 $$;
 
--- has_rate: whether the starts of an action are limited by a rate, its own or that of a resource.
-CREATE FUNCTION turnstile.has_rate(in_action action)
+-- create_gates: the gates of these actions, and the lines of their pools, as far as they are missing. Returns whether
+-- one was.
+CREATE FUNCTION turnstile.create_gates(in_action_ids bigint[])
+RETURNS boolean
+LANGUAGE plpgsql
+:settings_for_index_lookups
+AS $$
+BEGIN
+    INSERT INTO gate (kind, name, action_id)
+    SELECT 'action', a.id::text, a.id FROM action a
+    WHERE a.id = ANY (in_action_ids) AND a.deleted_at IS NULL
+      AND (a.max_concurrent_total IS NOT NULL OR a.rate_starts IS NOT NULL)
+    ON CONFLICT DO NOTHING;
+    INSERT INTO gate (kind, name, fair)
+    SELECT DISTINCT 'pool', a.pool, true FROM action a
+    WHERE a.id = ANY (in_action_ids) AND a.deleted_at IS NULL AND turnstile.has_gates(a)
+    ON CONFLICT DO NOTHING;
+    INSERT INTO gate_state (gate_id, version, held, depth, head_id, virtual_times, starts_taken, updated_at)
+    SELECT g.id, 1, 0, 0, 0, '{0,0,0,0,0}', 0, clock_timestamp() FROM gate g
+    WHERE NOT EXISTS (SELECT FROM gate_state s WHERE s.gate_id = g.id);
+    RETURN FOUND;
+END
+$$;
+
+-- has_gates: whether an action has gates after its queue, beside its pool.
+CREATE FUNCTION turnstile.has_gates(in_action action)
 RETURNS boolean
 LANGUAGE sql
 STABLE
 AS $$
-    SELECT in_action.rate_starts IS NOT NULL OR EXISTS (
+    SELECT in_action.rate_starts IS NOT NULL OR in_action.max_concurrent_total IS NOT NULL OR EXISTS (
         SELECT FROM jsonb_array_elements(in_action.uses) u(use)
-        JOIN public.gate g ON g.kind = 'resource' AND g.name = u.use ->> 'resource' AND g.rate_starts IS NOT NULL)
+        JOIN public.gate g ON g.kind = 'resource' AND g.name = u.use ->> 'resource')
 $$;
 
 -- route_of: the gates that an action passes, in the global order, with the units that it takes there. Null: none.
@@ -1230,8 +1335,19 @@ AS $$
         JOIN public.gate g ON g.kind = 'resource' AND g.name = u.use ->> 'resource'
         UNION ALL
         SELECT g.id, 1 FROM public.gate g
-        WHERE g.kind = 'pool' AND g.name = in_action.pool AND turnstile.has_rate(in_action)
+        WHERE g.kind = 'pool' AND g.name = in_action.pool AND turnstile.has_gates(in_action)
     ) n
     JOIN public.gate g ON g.id = n.id
     WHERE in_action.deleted_at IS NULL
+$$;
+
+-- Routes of an earlier version do not end in the line of their pool.
+DO $$
+BEGIN
+    PERFORM turnstile.reroute(ARRAY(
+        SELECT a.id FROM public.action a
+        WHERE a.route IS NOT NULL AND NOT EXISTS (
+            SELECT FROM public.gate g WHERE g.id = ANY (a.route) AND g.kind = 'pool')
+        ORDER BY a.id));
+END
 $$;

@@ -503,8 +503,9 @@ BEGIN
         SELECT coalesce(md5(string_agg(w.id, ',' ORDER BY w.id)), '') FROM turnstile.current_worker w
         WHERE w.lost_at IS NULL AND w.stopped_at IS NULL AND w.draining_at IS NULL
           AND w.lease_expires_at > clock_timestamp());
+    -- While workers leave, the end of each of their runs makes the pool smaller.
     is_complete := in_recounts OR workers IS DISTINCT FROM in_workers
-        OR EXISTS (SELECT FROM turnstile.current_pool p WHERE p.capacity IS NULL);
+        OR EXISTS (SELECT FROM turnstile.current_pool p WHERE p.capacity IS NULL OR p.leaving > 0);
     IF is_complete THEN
         -- Rows that another session holds are corrected by the next call. A worker's account writes its own row, so its
         -- pools and actions are read up to a bound.

@@ -13,14 +13,16 @@ AS $$
             FROM public.slot s WHERE s.execution_id = in_execution_id AND s.finished_at IS NULL)
         WHEN in_status = 'queued' THEN coalesce((
             SELECT coalesce(turnstile.gates_history(in_queued_at, w.gate_ids, w.gate_units, w.passed_ats), '[]')
-                   || jsonb_build_object(
+                   || CASE WHEN turnstile.is_plain_line(g.id, (
+                          SELECT a.route FROM public.action_queue q JOIN public.action a ON a.id = ANY (ARRAY[q.action_id])
+                          WHERE q.id = in_queue_id)) THEN '[]'::jsonb ELSE jsonb_build_object(
                           'gate', CASE g.kind WHEN 'action' THEN 'total' WHEN 'resource' THEN 'resource ' || g.name
                                               ELSE 'rate' END,
                           'units', coalesce((
                               SELECT a.route_units[array_position(a.route, g.id)]
                               FROM public.action_queue q JOIN public.action a ON a.id = ANY (ARRAY[q.action_id])
                               WHERE q.id = in_queue_id), 1),
-                          'arrived_at', w.passed_ats[cardinality(w.passed_ats)], 'passed_at', NULL)
+                          'arrived_at', w.passed_ats[cardinality(w.passed_ats)], 'passed_at', NULL) END
             FROM public.waiting w
             LEFT JOIN public.gate_flow f ON f.id = ANY (ARRAY[w.line_id])
             JOIN public.gate g ON g.id = coalesce(f.gate_id, w.line_id)

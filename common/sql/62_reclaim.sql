@@ -189,6 +189,18 @@ BEGIN
     GET DIAGNOSTICS found_count = ROW_COUNT;
     total_count := total_count + found_count;
 
+    -- A decision holds the lock of its gate.
+    WITH locked AS MATERIALIZED (
+        SELECT g.id FROM gate g
+        WHERE g.rate_starts IS NOT NULL AND EXISTS (
+            SELECT FROM rate_start s WHERE s.gate_id = g.id AND s.granted_at > clock_timestamp())
+        ORDER BY g.id FOR NO KEY UPDATE SKIP LOCKED
+    )
+    UPDATE rate_start s SET granted_at = now_at FROM locked l
+    WHERE s.gate_id = ANY (ARRAY[l.id]) AND s.granted_at > now_at;
+    GET DIAGNOSTICS found_count = ROW_COUNT;
+    total_count := total_count + found_count;
+
     IF in_retries THEN
         WITH future AS MATERIALIZED (
             SELECT d.execution_id, e.run_at - (t.ended_at - now_at) AS run_at

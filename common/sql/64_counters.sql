@@ -116,3 +116,60 @@ BEGIN
     FROM turnstile.grant_locked(in_queue_ids, coalesce(changes, '{}')) g;
 END
 $$;
+
+-- recounted_gates: the counters of all gates, and a recount of what they count, from one snapshot.
+CREATE FUNCTION turnstile.recounted_gates()
+RETURNS TABLE (gate_id bigint, depth bigint, held bigint, waiting bigint, units bigint)
+LANGUAGE sql
+STABLE
+:settings_for_index_order
+AS $$
+    WITH line AS MATERIALIZED (
+        SELECT coalesce(f.gate_id, w.line_id) AS gate_id, w.gate_ids, w.gate_units
+        FROM waiting w LEFT JOIN gate_flow f ON f.id = ANY (ARRAY[w.line_id])
+        WHERE w.queue_id IS NOT NULL
+    ),
+    holder AS (
+        SELECT s.gate_ids, s.gate_units FROM turnstile.live_slot s WHERE s.gate_ids IS NOT NULL
+        UNION ALL
+        SELECT l.gate_ids, l.gate_units FROM line l
+        UNION ALL
+        SELECT u.gate_ids, u.gate_units FROM turnstile.live_unpublished_completion u WHERE u.gate_ids IS NOT NULL
+    ),
+    acquired AS (
+        SELECT u.gate_id, sum(u.units)::bigint AS units
+        FROM holder h CROSS JOIN unnest(h.gate_ids, h.gate_units) u(gate_id, units) GROUP BY u.gate_id
+    )
+    SELECT g.id, g.depth, g.held, (SELECT count(*) FROM line l WHERE l.gate_id = g.id), coalesce(a.units, 0)
+    FROM turnstile.current_gate g LEFT JOIN acquired a ON a.gate_id = g.id
+$$;
+
+-- repair_gates: recounts all gates, and corrects those that are wrong under their locks. Gates that other sessions hold
+-- are left for the next call. Returns the old and the new counts of each gate that was wrong; `advance_gates` lets pass
+-- what that allows.
+CREATE FUNCTION turnstile.repair_gates()
+RETURNS SETOF turnstile.repaired_gate
+LANGUAGE plpgsql
+:settings_for_index_lookups
+AS $$
+DECLARE
+    wrong_ids bigint[] := ARRAY(
+        SELECT r.gate_id FROM turnstile.recounted_gates() r WHERE r.depth <> r.waiting OR r.held <> r.units);
+    repaired turnstile.repaired_gate[];
+BEGIN
+    IF wrong_ids = '{}' THEN
+        RETURN;
+    END IF;
+    wrong_ids := ARRAY(
+        SELECT g.id FROM gate g WHERE g.id = ANY (wrong_ids) ORDER BY g.id FOR NO KEY UPDATE SKIP LOCKED);
+    -- Counted again: what changed before the locks was right.
+    repaired := ARRAY(
+        SELECT ROW(g.id, g.kind || ' ' || g.name, r.depth, r.waiting, r.held, r.units)::turnstile.repaired_gate
+        FROM turnstile.recounted_gates() r JOIN gate g ON g.id = r.gate_id
+        WHERE g.id = ANY (wrong_ids) AND (r.depth <> r.waiting OR r.held <> r.units) ORDER BY g.id);
+    PERFORM turnstile.change_gates(ARRAY(
+        SELECT ROW(r.gate_id, r.new_held - r.old_held, r.new_depth - r.old_depth)::turnstile.gate_change
+        FROM unnest(repaired) r));
+    RETURN QUERY SELECT * FROM unnest(repaired);
+END
+$$;

@@ -144,7 +144,7 @@ CORRUPTIONS: Final[list[tuple[str, set[str]]]] = [
     ("DELETE FROM waiting WHERE line_id = <r>", {"gate_depth", "queue_held", "queued_in_line"}),
     ("UPDATE waiting SET passed_ats = NULL WHERE line_id = <r>", {"gate_line"}),
     ("UPDATE gate_flow SET flow_id = flow_id + 999 WHERE gate_id = <f>", {"gate_line"}),
-    ("UPDATE action SET route = ARRAY[<f>, <r>] WHERE ref = 'gated'", {"gate_line"}),
+    ("UPDATE action SET route = ARRAY[<f>, <r>, route[3]] WHERE ref = 'gated'", {"gate_line"}),
     ("UPDATE gate_state SET head_id = 1000 WHERE gate_id = <r>", {"gate_head"}),
     ("UPDATE gate_state SET heads = '{1,NULL,NULL,NULL,NULL}', head_id = 0 WHERE gate_id = <r>;"
      "UPDATE waiting SET place = turnstile.place_of(2, turnstile.id_of_place(place)) WHERE line_id = <r>",

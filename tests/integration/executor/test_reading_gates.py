@@ -347,6 +347,17 @@ async def test_the_gauges_show_resources_and_count_what_waits_at_gates(api: Serv
     assert 'turnstile_resource_capacity{resource="unlimited"}' not in shown
 
 
+async def test_the_gauge_of_a_pool_counts_what_more_workers_would_start(api: Served) -> None:
+    """Also without any worker, so that an autoscaler can start the first."""
+    await api.define("a.b", max_concurrent=2)
+    await api.define("a.c")
+    await api.database.fetch("UPDATE action SET served = false")
+    await submit(api, "a.b", 5)
+    await submit(api, "a.c", 3)
+    shown = (await api.http.get("/metrics")).text
+    assert re.search(r'^turnstile_pool_waiting{pool="default"} 5(\.0)?$', shown, re.MULTILINE)
+
+
 async def test_the_dashboard_sees_what_passes_a_later_gate(api: Served) -> None:
     await api.register_worker()
     await put_resource(api.database, "r", 1)

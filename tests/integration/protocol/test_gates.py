@@ -613,3 +613,60 @@ async def test_a_changed_rank_locks_the_gates_of_its_routes_in_their_order(
         changing = await blocked(protocol, other, put)
         await other.connection.execute("SELECT FROM gate WHERE id = $1 FOR UPDATE NOWAIT", then)
     await changing
+
+
+async def test_after_the_clock_was_set_back_a_rate_has_its_next_start_in_time(protocol: Protocol) -> None:
+    await define(protocol, "a", rate=(1, 3000.0))
+    first, second = await submit(protocol, "a", "a")
+    await protocol.connection.execute("UPDATE rate_start SET granted_at = granted_at + interval '1 day'")
+    await protocol.column("SELECT turnstile.clamp_future_instants(false)")
+    assert await protocol.held() == [first]
+    assert await later(protocol, 2990) == []
+    assert await later(protocol, 11) == [second]
+
+
+async def test_starts_that_have_left_their_window_are_deleted(protocol: Protocol) -> None:
+    """However many a rate allows: each decision looks for the oldest that counts."""
+    await define(protocol, "a", rate=(100, 3000.0))
+    await submit(protocol, "a", "a", "a")
+    await protocol.connection.execute(
+        "UPDATE rate_start SET granted_at = granted_at - interval '1 hour' WHERE number < 3"
+    )
+    await protocol.row("SELECT turnstile.tidy_gates(100)")
+    assert await protocol.column("SELECT number FROM rate_start") == [3]
+
+
+async def test_a_gate_that_an_action_is_about_to_pass_is_not_deleted(
+    protocol: Protocol, other: Protocol
+) -> None:
+    await define(protocol, "a", rate=(1, 3000.0))
+    await redefine(protocol, "a")
+    missing = "SELECT unnest(route) FROM action EXCEPT SELECT id FROM gate"
+    async with protocol.transaction():
+        await redefine(protocol, "a", rate=(1, 3000.0))
+        await other.row("SELECT turnstile.tidy_gates(100)")
+    assert await protocol.column(missing) == []
+    await redefine(protocol, "a")
+    tidied = protocol.row("SELECT turnstile.tidy_gates(100)")
+    await in_turn(protocol, other, tidied, redefine(other, "a", rate=(1, 3000.0)))
+    assert await protocol.column(missing) == []
+    assert len(await protocol.column("SELECT unnest(route) FROM action")) == 2
+
+
+async def test_wrong_counters_of_a_gate_are_repaired_under_its_lock(
+    protocol: Protocol, other: Protocol
+) -> None:
+    cad = await resource(protocol, "cad", 2)
+    await define(protocol, "a", uses={"cad": 1})
+    first, second, third = await submit(protocol, "a", "a", "a")
+    assert await protocol.column("SELECT gate_id FROM turnstile.repair_gates()") == []
+    await protocol.connection.execute(
+        "UPDATE gate_state SET held = 1, depth = 5, granted_capacity = NULL WHERE gate_id = $1", cad
+    )
+    async with other.transaction():
+        await other.connection.execute("SELECT FROM gate WHERE id = $1 FOR UPDATE", cad)
+        assert await protocol.column("SELECT gate_id FROM turnstile.repair_gates()") == []
+    assert await protocol.column("SELECT gate FROM turnstile.repair_gates()") == ["resource cad"]
+    assert await advance(protocol) == []
+    assert await protocol.held() == [first, second]
+    assert await settle(protocol, first) == [third]

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from tests.support.gates import put_resource
 from tests.support.protocol import WORKER, Protocol, accepted, connected, ids_in, request
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.common.domain.states import Status
@@ -433,3 +434,80 @@ async def test_a_start_of_a_rate_is_taken_together_with_a_place(working: Protoco
     await working.row("SELECT * FROM turnstile.pass_rates()")
     assert set(await granted(working)) <= set(ids[2:7])
     assert (await pool(working))[0] <= 5
+
+
+async def look(protocol: Protocol) -> list[int]:
+    """Look for places and starts as the timer of an executor does; return what was granted."""
+    row = await protocol.row("SELECT * FROM turnstile.pass_rates()")
+    await agrees(protocol)
+    return [item["execution_id"] for item in row["granted"] or ()]
+
+
+async def test_what_waited_at_a_resource_starts_in_places_of_the_pool_only(working: Protocol) -> None:
+    """And a plain action has its turns between them."""
+    await put_resource(working.database, "cad", 1, rank=1)
+    await working.put("gated", uses=[{"resource": "cad"}])
+    ids = await working.submit("gated", 20)
+    queue_id = (await working.queue("gated"))["id"]
+    while await working.column("SELECT 1 FROM turnstile.current_queue WHERE id = $1 AND depth > 0", queue_id):
+        await working.grant(queue_id)
+    assert await granted(working) == ids[:1]
+    await put_resource(working.database, "cad", 100, rank=1)
+    await working.row("SELECT * FROM turnstile.advance_gates(1000)")
+    assert await granted(working) == ids[:5]
+    assert await pool(working) == (5, 0)
+    plain = await working.submit("a", 2)
+    assert await end(working, ids[0]) in ([], plain[:1])
+    running: list[int] = []
+    for _ in range(6):
+        running = await granted(working)
+        if plain[1] in running:
+            break
+        await end(working, running[0])
+        await look(working)
+    assert set(plain) <= {*await granted(working), *running}, "the plain action waits for all of them"
+    assert (await pool(working))[0] <= 6
+    while await granted(working):
+        await end(working, *(await granted(working))[:2])
+        await look(working)
+        await follow(working)
+    assert await working.waiting() == []
+
+
+async def test_a_start_that_is_due_has_its_turn_in_a_full_pool(working: Protocol) -> None:
+    """Each settle of the plain action shares what it frees, and does not look at the rate."""
+    await working.put("rated", rate={"starts": 1, "per": "50ms"})
+    rated = await working.submit("rated", 2)
+    await working.grant((await working.queue("rated"))["id"])
+    assert await granted(working) == rated[:1]
+    plain = await working.submit("a", 40)
+    await end(working, rated[0])
+    await follow(working)
+    await asyncio.sleep(0.06)
+    for number in range(4):
+        if rated[1] in await granted(working):
+            break
+        await end(working, plain[number])
+        await look(working)
+    assert rated[1] in await granted(working)
+    assert (await pool(working))[0] <= 6, "it took one place in advance"
+    # The next place that becomes free pays for it.
+    held = (await pool(working))[0]
+    running = [one for one in await granted(working) if one != rated[1]]
+    assert len(await end(working, running[0])) <= 5 - held + 1
+
+
+async def test_a_run_of_a_leaving_worker_gives_its_place_up_when_it_ends(working: Protocol) -> None:
+    (first,) = await working.submit("a", 1)
+    await working.run(first, worker="first")
+    (running,) = await working.submit("a", 1)
+    assert await working.claim_verdicts(running, worker="first") == ["claimed"]
+    await working.register("second")
+    await working.connection.execute("SELECT turnstile.drain_worker($1)", "first")
+    await refresh(working)
+    capacity = "SELECT capacity FROM turnstile.current_pool WHERE name = 'default'"
+    workers = await working.column("SELECT workers FROM turnstile.refresh_pools(NULL, '{}', '{}', true)")
+    assert await working.column(capacity) == [6]
+    await end(working, first, running)
+    await working.row("SELECT * FROM turnstile.refresh_pools($1, '{}', '{}', false)", workers[0])
+    assert await working.column(capacity) == [5]

@@ -281,11 +281,16 @@ async def _old_slot(env: Environment) -> None:
     await worker.claim(await env.client.publish_to_cancel("crash.unserved"))
     # The first move puts its ticket behind the next bound, the second one renews it.
     for _ in range(2):
-        await env.until_while_armed(
-            "WITH aged AS (UPDATE slot_window SET moved_at = moved_at - interval '1 minute'"
-            " WHERE moved_at > clock_timestamp() - interval '30 s' RETURNING version)"
-            " SELECT EXISTS (SELECT FROM aged)"
-        )
+        await _let_move(env, "slot_window")
+
+
+async def _let_move(env: Environment, window: str) -> None:
+    """Let the bounds in this table be old enough for their next move."""
+    await env.until_while_armed(
+        f"WITH aged AS (UPDATE {window} SET moved_at = moved_at - interval '1 minute'"
+        " WHERE moved_at > clock_timestamp() - interval '30 s' RETURNING version)"
+        " SELECT EXISTS (SELECT FROM aged)"
+    )
 
 
 async def _old_delay(env: Environment) -> None:
@@ -297,11 +302,7 @@ async def _old_delay(env: Environment) -> None:
     await worker.fail(*claimed)
     # Three moves: the first announces an instant, the third finds what was left before it.
     for _ in range(4):
-        await env.until_while_armed(
-            "WITH aged AS (UPDATE due_window SET moved_at = moved_at - interval '1 minute'"
-            " WHERE moved_at > clock_timestamp() - interval '30 s' RETURNING version)"
-            " SELECT EXISTS (SELECT FROM aged)"
-        )
+        await _let_move(env, "due_window")
 
 
 async def _miscounted_places(env: Environment) -> None:
@@ -310,6 +311,15 @@ async def _miscounted_places(env: Environment) -> None:
         "UPDATE pool_state s SET held = s.held + 1, granted_capacity = NULL"
         " FROM worker_pool p WHERE p.id = s.pool_id AND p.name = $1",
         UNSERVED,
+    )
+
+
+async def _miscounted_units(env: Environment) -> None:
+    """The held units of a resource are wrong."""
+    await env.history.rows(
+        "UPDATE gate_state s SET held = s.held + 1, granted_capacity = NULL"
+        " FROM gate g WHERE g.id = s.gate_id AND g.name = $1",
+        LICENCES,
     )
 
 
@@ -338,6 +348,7 @@ SWEEPS: Final[Mapping[str, Trigger]] = {
     "cancel_early": _cancelled_early,
     "repair_counters": _miscounted,
     "count_places": _miscounted_places,
+    "repair_gates": _miscounted_units,
     "move_slot_window": _old_slot,
     "move_due_window": _old_delay,
 }

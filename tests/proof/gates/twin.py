@@ -139,6 +139,9 @@ class Twin:
             match row["kind"]:
                 case "action":
                     name = f"total {names[row['action_id']]}"
+                case "pool" if row["name"] == "free":
+                    # Its turns count only while something waits for a place.
+                    continue
                 case "pool":
                     name = f"pool {row['name']}"
                 case _:
