@@ -352,8 +352,8 @@ async def test_the_gauge_of_a_pool_counts_what_more_workers_would_start(api: Ser
     await api.define("a.b", max_concurrent=2)
     await api.define("a.c")
     await api.database.fetch("UPDATE action SET served = false")
-    await submit(api, "a.b", 5)
-    await submit(api, "a.c", 3)
+    await submit_and_grant(api, "a.b", 5)
+    await submit_and_grant(api, "a.c", 3)
     shown = (await api.http.get("/metrics")).text
     assert re.search(r'^turnstile_pool_waiting{pool="default"} 5(\.0)?$', shown, re.MULTILINE)
 
