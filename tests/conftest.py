@@ -8,6 +8,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +42,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Give each file to one test process, and each folder with an installation of its own, too."""
     if config.getoption("dist") != "loadfile":
         return None
-    from xdist.scheduler import LoadFileScheduling  # Only there in runs with several processes.
+    # Without types, and only there in runs with several processes.
+    scheduler: Any = import_module("xdist.scheduler").LoadFileScheduling(config, log)
+    scheduler._split_scope = _installation_of
+    return scheduler
 
-    class ByInstallation(LoadFileScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            file = str(super()._split_scope(nodeid))
-            return next((folder for folder in _ONE_INSTALLATION if file.startswith(folder)), file)
 
-    return ByInstallation(config, log)
+def _installation_of(nodeid: str) -> str:
+    """Return what runs in one test process with this test: its file, or such a folder."""
+    file = nodeid.partition("::")[0]
+    return next((folder for folder in _ONE_INSTALLATION if file.startswith(folder)), file)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
