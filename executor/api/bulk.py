@@ -232,15 +232,6 @@ def _add_retry_route(routes: APIRouter, operations: Operations, reader: Reader) 
             else:
                 selected = await _matching(reader, body, RETRY, scope)
                 matches, cursor = await _ended(reader, body, selected.wanted, idempotency_key)
-<<<<<<< HEAD
-            requests = [
-                (match.id, None if idempotency_key is None else f"{idempotency_key}/{match.id}")
-                for match in matches
-            ]
-            retried: list[Retried] = []
-            if requests and not body.dry_run:
-                await _record(operations, "retried", body, len(requests), caller)
-=======
             items = () if body.dry_run else matches
             retried: list[Retried] = []
             if items:
@@ -249,7 +240,6 @@ def _add_retry_route(routes: APIRouter, operations: Operations, reader: Reader) 
                     (match.id, None if idempotency_key is None else f"{idempotency_key}/{match.id}")
                     for match in items
                 ]
->>>>>>> house
                 retried = await operations.retry(requests, read_traceparent(request.headers), caller)
         return _outcome(selected, _after_retry(matches, retried), dry_run=body.dry_run, cursor=cursor)
 
