@@ -1,0 +1,42 @@
+"""Checks a page with axe-core, in light and dark, as wide as a desktop and as a phone.
+
+In: a page that shows its content. Out: what a screen reader, a keyboard or a reader with weak sight could not
+use, one line for each fault. What axe leaves out is in accessibility.js.
+"""
+
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+from playwright.async_api import Page
+
+_AXE: Final = resources.files("axe_playwright_python").joinpath("axe.min.js").read_text()
+_MORE: Final = (Path(__file__).parent / "accessibility.js").read_text()
+_DESKTOP: Final = {"width": 1280, "height": 800}
+_PHONE: Final = {"width": 360, "height": 740}
+_COLOURS: Final = {"runOnly": {"type": "rule", "values": ["color-contrast"]}}
+# A scheme changes nothing but colours.
+_LOOKS: Final[tuple[tuple[str, Any, Any, dict[str, Any]], ...]] = (
+    ("light", "light", _DESKTOP, {}),
+    ("light phone", "light", _PHONE, {}),
+    ("dark phone", "dark", _PHONE, _COLOURS),
+    ("dark", "dark", _DESKTOP, _COLOURS),
+)
+_RUN: Final = """async (options) => {
+  const { violations } = await axe.run(document, { resultTypes: ["violations"], ...options });
+  return violations.flatMap(({ id, help, nodes }) =>
+    nodes.map((node) => `${id}: ${help}: ${node.html.slice(0, 200)}`));
+}"""
+
+
+async def faults_of(page: Page) -> list[str]:
+    """Return the faults of what the page shows, each with the look that has it."""
+    if not await page.evaluate("() => 'axe' in window"):
+        await page.evaluate(_AXE)
+    faults = []
+    for look, scheme, size, options in _LOOKS:
+        await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        await page.set_viewport_size(size)
+        found = [*await page.evaluate(_RUN, options), *await page.evaluate(_MORE)]
+        faults += [f"{look}: {fault}" for fault in found]
+    return faults
