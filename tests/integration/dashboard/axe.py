@@ -14,23 +14,25 @@ _AXE: Final = resources.files("axe_playwright_python").joinpath("axe.min.js").re
 _MORE: Final = (Path(__file__).parent / "accessibility.js").read_text()
 _DESKTOP: Final = {"width": 1280, "height": 800}
 _PHONE: Final = {"width": 360, "height": 740}
-_COLOURS: Final = {"runOnly": {"type": "rule", "values": ["color-contrast"]}}
-# A scheme changes nothing but colours.
+_ALL: Final = {"rules": {"target-size": {"enabled": True}}}
+# A scheme changes only colours; a width changes only where things are, how large, and what is folded.
+_LOOK: Final = {"runOnly": {"type": "rule", "values": ["color-contrast", "target-size"]}}
 _LOOKS: Final[tuple[tuple[str, Any, Any, dict[str, Any]], ...]] = (
-    ("light", "light", _DESKTOP, {}),
-    ("light phone", "light", _PHONE, {}),
-    ("dark phone", "dark", _PHONE, _COLOURS),
-    ("dark", "dark", _DESKTOP, _COLOURS),
+    ("light", "light", _DESKTOP, _ALL),
+    ("light phone", "light", _PHONE, _LOOK),
+    ("dark phone", "dark", _PHONE, _LOOK),
+    ("dark", "dark", _DESKTOP, _LOOK),
 )
 _RUN: Final = """async (options) => {
-  const { violations } = await axe.run(document, { resultTypes: ["violations"], ...options });
+  const shown = document.querySelector("dialog[open]") ?? document;
+  const { violations } = await axe.run(shown, { resultTypes: ["violations"], preload: false, ...options });
   return violations.flatMap(({ id, help, nodes }) =>
     nodes.map((node) => `${id}: ${help}: ${node.html.slice(0, 200)}`));
 }"""
 
 
 async def faults_of(page: Page) -> list[str]:
-    """Return the faults of what the page shows, each with the look that has it."""
+    """Return the faults of the open dialog, or else of the page, each with the look that has it."""
     if not await page.evaluate("() => 'axe' in window"):
         await page.evaluate(_AXE)
     faults = []
