@@ -3,7 +3,7 @@
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote
 
 import typer
@@ -57,13 +57,17 @@ AllOption = Annotated[bool, typer.Option("--all", help="All dead letters.")]
 @with_api
 def list_letters(
     api: Api,
+    *,
     code: CodeOption = None,
+    order: Annotated[
+        Literal["oldest", "newest"], typer.Option(help="Which dead letters come first.")
+    ] = "oldest",
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of dead letters.")] = 50,
     cursor: CursorOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List dead letters, oldest first."""
-    found = read_pages(api, "/dead-letters", {"code": code}, limit=limit, cursor=cursor)
+    """List dead letters, oldest or newest first."""
+    found = read_pages(api, "/dead-letters", {"code": code, "order": order}, limit=limit, cursor=cursor)
     print_page(found, _COLUMNS, empty="No dead letters", limit=limit, as_json=as_json)
 
 

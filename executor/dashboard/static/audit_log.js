@@ -9,10 +9,13 @@ import { queueLink } from "./queues.js";
 
 const PAGE = 50;
 const FIELDS_SHOWN = 6;
-const KINDS = ["action", "resource", "execution", "executions", "worker", "dead_letter", "webhook", "token"];
+const KINDS = [
+  "action", "resource", "execution", "executions", "worker", "dead_letter", "webhook", "token", "token_file", "account",
+  "database",
+];
 const VERBS = [
   "created", "changed", "limit_changed", "paused", "resumed", "deleted", "cancelled", "retried", "drained", "replayed",
-  "purged", "revoked",
+  "purged", "revoked", "rotated", "migrated", "restored",
 ];
 const FIELDS = [
   ["subject_kind", "Kind", KINDS], ["subject", "Subject", "text", "reports.render"], ["action_ref", "Action", "text", "reports.render"],
@@ -88,7 +91,7 @@ function fieldOf([name, label, kind, example], given) {
 }
 
 function wordsOf(name) {
-  return name.replace("_", " ");
+  return name.replaceAll("_", " ");
 }
 
 /** What was changed, with a link to its screen if it has one. */

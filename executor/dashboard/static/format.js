@@ -8,14 +8,18 @@ const SPANS = [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]];
 /** How far the executor's clock is ahead of this machine's, in milliseconds. */
 let ahead = 0;
 
+/** The header names a second, and the executor renews it once a second: on a busy machine it may be this old. */
+const DATE_AGE_MAX = 3000;
+
 /**
- * Set the executor's time from the Date header of the response to a request that was sent at `sentAt`. The header names a
- * second between the two, so the clocks are taken as different only as far as this proves it, however long the response took.
+ * Set the executor's time from the Date header of the response to a request that was sent at `sentAt`. The header is not of
+ * the future, and at most DATE_AGE_MAX older than the request. The clocks are taken as different only as far as this proves
+ * it, however long the response took.
  */
 export function setClock(date, sentAt) {
   const theirs = Date.parse(date ?? "");
   if (Number.isNaN(theirs)) return;
-  ahead = Math.min(Math.max(ahead, theirs - Date.now()), theirs + 1000 - sentAt);
+  ahead = Math.min(Math.max(ahead, theirs - Date.now()), theirs + DATE_AGE_MAX - sentAt);
 }
 
 export function now() {

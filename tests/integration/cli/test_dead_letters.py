@@ -32,6 +32,7 @@ def test_a_dead_letter_is_replayed_unchanged_or_with_a_corrected_body(
     ref = f"late.{secrets.token_hex(4)}"
     send(processes, first=json.dumps({"action_ref": ref}).encode(), second=b"{nope", third=b"\xff")
     until(lambda: len(names_in(system)) == 3)
+    assert names_in(system, "--order", "newest") == names_in(system)[::-1]
     listed = system.executor("dead-letters", "list", "--code", "unknown_action").out
     assert (ref in listed, "JSON" in listed) == (True, False)
     shown = system.executor("dead-letters", "show", "first").out

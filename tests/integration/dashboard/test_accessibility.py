@@ -1,8 +1,6 @@
-"""Every screen by keyboard and screen reader, in both schemes and on a phone; charts, times, addresses."""
+"""Focus, selection and announcements while a screen is updated; charts, times, addresses."""
 
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.async_api import Browser, Page, Route, expect
@@ -14,55 +12,6 @@ from tests.support.traffic import submit
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 RELATIVE = re.compile(r"^(now|.+ ago|in .+)$")
-CHECK = (Path(__file__).parent / "accessibility.js").read_text()
-LOOKS: dict[str, dict[str, Any]] = {
-    "light": {"color_scheme": "light"},
-    "dark phone": {"color_scheme": "dark", "viewport": {"width": 360, "height": 740}, "has_touch": True},
-}
-
-
-async def screens(env: Environment) -> list[str]:
-    """The addresses of all screens, with content on each."""
-    await env.put("usable", max_concurrent=1, pool="empty")
-    await env.put("usable.ended")
-    first, _, _ = await env.submit_many([{"action_ref": "usable", "metadata": {"a": "b"}}] * 3)
-    failed = await env.submit("scripted", parameters={"steps": ["RAISE"]})
-    await env.ended(failed)
-    answer = await env.http.put("/resources/usable-licence", json={"capacity": 3})
-    assert answer.is_success, answer.text
-    workers = (await env.http.get("/workers")).json()["items"]
-    return [
-        "/#/queues",
-        "/#/queues/usable",
-        "/#/executions",
-        "/#/executions?status=failed,timeout,abandoned",
-        f"/#/executions/{first}",
-        f"/#/executions/{failed}",
-        "/#/resources",
-        "/#/resources/usable-licence",
-        "/#/workers",
-        f"/#/workers/{workers[0]['id']}",
-        "/#/webhooks",
-        "/#/dead-letters",
-        "/#/no-such-screen",
-        "/docs",
-    ]
-
-
-@pytest.mark.parametrize("look", LOOKS)
-async def test_every_screen_is_usable_by_screen_reader(browser: Browser, env: Environment, look: str) -> None:
-    faults: dict[str, list[str]] = {}
-    async with watched_page(browser, env.system.http_url, token=TOKEN, **LOOKS[look]) as page:
-        for address in await screens(env):
-            await page.goto(address)
-            await expect(page.locator("h1")).to_be_visible()
-            await page.wait_for_load_state("networkidle" if address == "/docs" else "load")
-            await page.wait_for_timeout(150)
-            found = await page.evaluate(CHECK)
-            if found:
-                faults[address] = found
-    assert faults == {}
-    await env.stop_running()
 
 
 async def test_the_first_tab_skips_to_the_content_and_the_current_screen_is_marked(page: Page) -> None:
@@ -74,32 +23,6 @@ async def test_the_first_tab_skips_to_the_content_and_the_current_screen_is_mark
     await expect(page.get_by_role("navigation", name="Screens").locator("[aria-current=page]")).to_have_text(
         "Queues"
     )
-
-
-async def test_every_control_is_reached_by_tab_and_shows_its_focus(page: Page, env: Environment) -> None:
-    await env.put("reached", max_concurrent=1, pool="empty")
-    await env.submit("reached")
-    await page.goto("/#/queues/reached")
-    # It is shown with the first numbers, when the buttons can be used.
-    await expect(page.get_by_role("slider")).to_be_visible()
-    await expect(page.get_by_role("link", name="#", exact=False).first).to_be_visible()
-    reached = []
-    for _ in range(40):
-        await page.keyboard.press("Tab")
-        seen = await page.evaluate(
-            "() => { const node = document.activeElement; const style = getComputedStyle(node);"
-            " return [node.textContent.trim() || node.getAttribute('aria-label'), node.tagName,"
-            " style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2] }"
-        )
-        if seen[1] == "BODY":
-            break
-        reached.append(seen)
-    assert [name for name, _, is_marked in reached if not is_marked] == []
-    names = [name for name, _, _ in reached]
-    for name in ("Queues", "Executions", "Submit", "Pause", "Limit", "Changes"):
-        assert name in names, names
-    assert any("Waiting over the last minutes" in name for name in names)
-    await env.stop_running()
 
 
 async def test_what_has_the_focus_keeps_it_when_it_is_updated(page: Page, env: Environment) -> None:
@@ -161,33 +84,6 @@ async def test_why_an_execution_waits_is_announced_when_the_reason_changes(
     )
     await env.patch("announced", max_concurrent=0)
     await expect(spoken).to_contain_text("The limit is 0")
-    await env.stop_running()
-
-
-@pytest.mark.parametrize("look", LOOKS)
-async def test_open_dialogs_are_usable_by_screen_reader(
-    browser: Browser, env: Environment, look: str
-) -> None:
-    fields = {"size": {"type": "integer"}, "kind": {"enum": ["a", "b"]}, "tags": {"type": "array"}}
-    schema = {"properties": fields, "required": ["size"]}
-    await env.put("dialogs", max_concurrent=0, submitter_keys=True, parameters_schema=schema)
-    execution_id = await env.submit("dialogs", parameters={"size": 1})
-    faults: dict[str, list[str]] = {}
-    async with watched_page(browser, env.system.http_url, token=TOKEN, **LOOKS[look]) as page:
-        for address, button, title in (
-            ("/#/queues/dialogs", "Submit", "Submit an execution of dialogs"),
-            ("/#/executions?action_ref=dialogs", "Cancel all matching…", "Cancel 1 execution?"),
-            (f"/#/executions/{execution_id}", "Cancel", f"Cancel execution {execution_id}?"),
-        ):
-            await page.goto(address)
-            await page.get_by_role("button", name=button, exact=True).click()
-            dialog = page.get_by_role("dialog", name=title)
-            await expect(dialog).to_be_visible()
-            if found := await page.evaluate(CHECK):
-                faults[title] = found
-            await page.keyboard.press("Escape")
-            await expect(dialog).to_have_count(0)
-    assert faults == {}
     await env.stop_running()
 
 

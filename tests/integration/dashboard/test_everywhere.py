@@ -66,3 +66,34 @@ async def test_an_update_keeps_the_focus(page: Page, many: Environment) -> None:
     await many.submit("focus.kept")
     await expect(page.locator("tbody tr")).to_contain_text("1 of 1")
     await expect(button).to_be_focused()
+
+
+# The most rows that one task of the page added: an observer is called once for each.
+_STEPS = """
+  window.steps = [];
+  addEventListener("DOMContentLoaded", () => new MutationObserver((changes) => {
+    const nodes = changes.flatMap((change) => [...change.addedNodes]);
+    const added = nodes.filter((node) => node.nodeName === "TR");
+    if (added.length) window.steps.push(added.length);
+  }).observe(document.getElementById("main"), { childList: true, subtree: true }));
+"""
+
+
+async def test_the_page_adds_few_rows_at_a_time_however_many_queues_there_are(
+    page: Page, many: Environment
+) -> None:
+    await page.add_init_script(_STEPS)
+    await page.goto("/#/queues?sort=name")
+    rows = page.locator("tbody tr")
+    await expect(rows).to_have_count(50)
+    await page.get_by_role("button", name="Next").click()
+    await expect(page.locator(".pages")).to_contain_text("Page 2 of 2")
+    await expect(rows).to_have_count(50)
+    await page.get_by_role("button", name="Slots").click()
+    await page.get_by_label("Search by action or key").press_sequentially("key-0734")
+    await expect(rows).to_have_count(10)
+    await page.get_by_role("link", name="many").first.click()
+    await expect(page.locator("h1")).to_contain_text("key-0734")
+    steps = await page.evaluate("() => window.steps")
+    assert sum(steps) >= 100
+    assert max(steps) <= 10, steps

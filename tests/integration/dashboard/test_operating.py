@@ -207,24 +207,26 @@ async def test_the_page_of_the_api_shows_the_parameters_of_each_action(page: Pag
     await env.cancel(execution_id)
 
 
-async def test_a_slow_response_does_not_shift_the_times_and_another_clock_does(page: Page) -> None:
+async def test_a_slow_or_cached_date_does_not_shift_the_times_and_another_clock_does(page: Page) -> None:
     await page.goto("/docs")
     found = await page.evaluate(
         """async () => {
-          const { setClock, now } = await import("/dashboard/format.js");
+          // A copy of its own: the requests of the page do not set its clock.
+          const { setClock, now } = await import("/dashboard/format.js?copy");
           const ahead = () => Math.round((now() - Date.now()) / 1000);
           const at = (offset) => new Date(Date.now() + offset).toUTCString();
           const seen = [];
-          for (const [offset, age] of [[-9000, 10000], [3600000, 100], [-9000, 100]]) {
+          for (const [offset, age] of [[-9000, 10000], [-1500, 0], [3600000, 100], [-9000, 100]]) {
             setClock(at(offset), Date.now() - age);
             seen.push(ahead());
           }
           return seen;
         }"""
     )
-    assert found[0] == 0
-    assert found[1] in (3599, 3600)
-    assert found[2] in (-9, -8)
+    # The executor renews its header once a second.
+    assert found[:2] == [0, 0]
+    assert found[2] in (3599, 3600)
+    assert found[3] in (-7, -6)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 """The audit log, tokens, resources and keys on the screens, and what the address of a list keeps."""
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from playwright.async_api import Browser, Page, expect
 
 from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS, watched_page
 from tests.support.environment import Environment
+from turnstile.executor.queries.schemas import SubjectKind, Verb
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 expect.set_options(timeout=DEADLINE_MILLISECONDS)
@@ -40,6 +41,11 @@ async def test_the_audit_log_is_searched_paginated_and_kept_in_the_address(
     await page.get_by_label("Subject").press("Tab")
     await expect(rows).to_have_count(1)
     await expect(rows.get_by_role("link", name=f"#{ids[0]}")).to_be_visible()
+
+    for label, values in (("Kind", SubjectKind), ("Change", Verb)):
+        options = page.get_by_label(label, exact=True).locator("option:not([value=''])")
+        offered = await options.evaluate_all("(nodes) => nodes.map((node) => node.value)")
+        assert sorted(offered) == sorted(get_args(values)), label
 
     # A change of many executions is a change of their action.
     await page.goto("/#/queues/recorded")
