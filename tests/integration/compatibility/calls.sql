@@ -465,6 +465,14 @@ SELECT turnstile.prune_submission_outcomes($1, $2);
 -- gives code text, execution_id int8, message text, status text
 SELECT * FROM turnstile.submission($1);
 
+-- takes
+-- gives pg_advisory_lock void
+SELECT pg_advisory_lock(turnstile.submissions_lock('busy'));
+
+-- takes
+-- gives pg_advisory_unlock bool
+SELECT pg_advisory_unlock(turnstile.submissions_lock('busy'));
+
 -- takes text
 -- gives pg_advisory_unlock bool
 SELECT pg_advisory_unlock(turnstile.submissions_lock($1));
