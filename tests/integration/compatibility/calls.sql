@@ -502,3 +502,7 @@ FROM turnstile.exchange($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 
 -- takes jsonb, text, text, text, jsonb, jsonb
 -- gives log_operation void
 SELECT turnstile.log_operation($1, $2, $3, $4, $5, $6);
+
+-- takes
+-- gives gate text, gate_id int8, new_depth int8, new_held int8, old_depth int8, old_held int8
+SELECT * FROM turnstile.repair_gates();
