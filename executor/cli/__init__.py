@@ -38,7 +38,10 @@ class _Commands(LazyCommandGroup):
         ),
         "submit": _lazy("submit:submit", "Submit one execution, or many from a file."),
         "get": _lazy("executions:get", "Show an execution: status, attempts, and why it waits."),
-        "submission": _lazy("executions:submission", "Show what became of a submission in a transaction."),
+        "submission": _lazy(
+            "executions:submission",
+            "Show what became of a request that was submitted in a database transaction.",
+        ),
         "list": _lazy("executions:list_executions", "List executions, newest first."),
         "watch": _lazy("executions:watch", "Watch an execution until it ends."),
         "logs": _lazy("executions:logs", "Print the logs of an execution."),

@@ -100,7 +100,7 @@ async def test_the_previous_release_is_replaced_under_load_and_nothing_is_lost_o
         await old.migrate()
         await asyncio.gather(old.start_executor(), old.start_executor())
         await asyncio.gather(old.start_worker(PREVIOUS_ACTIONS), old.start_worker(PREVIOUS_ACTIONS))
-        async with steady(amqp_url, tmp_path) as client:
+        async with steady(amqp_url, tmp_path, waiting_max=100) as client:
             await client.continues("the start of the previous release")
             await submit(amqp_url, _under_way(tmp_path))
             await client.submit_fast(40)
@@ -111,7 +111,7 @@ async def test_the_previous_release_is_replaced_under_load_and_nothing_is_lost_o
             # Step 1: no executor reads the tables that the migration changes. Requests wait in the broker.
             for executor in old.executors:
                 assert await executor.stop() == 0
-            await client.until_confirmed(20)
+            await client.submit_fast(20)
             assert await value_in(empty_database_url, "SELECT version_num FROM alembic_version") == "0011"
             await migrate(empty_database_url)
 
@@ -132,6 +132,7 @@ async def test_the_previous_release_is_replaced_under_load_and_nothing_is_lost_o
         async with history_of(empty_database_url) as history:
             await _all_ended_as_requested(history)
             await client.all_ran_once_in_order(history)
+            assert await history.faults() == []
             assert repaired_counters(new) == []
 
 

@@ -1,7 +1,8 @@
 """A client that submits in order while servers and services fail, and the checks of its requests.
 
 Half of the requests are for `record` (one at a time), half for `record.seven`. Each has a message id of its
-own and is published until the broker has confirmed it.
+own and is published until the broker has confirmed it. With `waiting_max` the client pauses while more
+requests wait to be started: a slow machine would never start them as fast as they are submitted.
 """
 
 import asyncio
@@ -32,6 +33,8 @@ class SteadyClient:
 
     folder: Path
     publisher: Publisher
+    waiting_max: int | None = None
+    """Bound on the requests that are not started; `submit_fast` ignores it."""
     pause_seconds: float = _PAUSE_SECONDS
     confirmed: int = 0
     """Requests confirmed for each of the two actions."""
@@ -73,6 +76,11 @@ class SteadyClient:
                 await _confirmed(self.publisher, [self._request(ref, n) for n in numbers for ref in _LIMITS])
                 self.confirmed += _AT_ONCE
             await asyncio.sleep(self.pause_seconds)
+            while self.pause_seconds and self._has_enough() and not self.stopped.is_set():
+                await asyncio.sleep(self.pause_seconds)
+
+    def _has_enough(self) -> bool:
+        return self.waiting_max is not None and 2 * self.confirmed - self.started > self.waiting_max
 
     async def all_ran_once_in_order(self, history: History) -> None:
         """Wait until all have ended: granted in order, run once, and never above the limit."""
@@ -95,10 +103,12 @@ class SteadyClient:
 
 
 @asynccontextmanager
-async def steady(amqp_url: str, folder: Path) -> AsyncIterator[SteadyClient]:
+async def steady(
+    amqp_url: str, folder: Path, *, waiting_max: int | None = None
+) -> AsyncIterator[SteadyClient]:
     """Submit for the length of the block; at its end all that was submitted is confirmed."""
     async with publishing(amqp_url) as publisher:
-        client = SteadyClient(folder=folder, publisher=publisher)
+        client = SteadyClient(folder=folder, publisher=publisher, waiting_max=waiting_max)
         task = asyncio.create_task(client.run(), name="steady-client")
         try:
             yield client

@@ -4,7 +4,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,11 +106,14 @@ def system(processes: System) -> CommandLines:
 
 
 @pytest.fixture
-def ref(system: CommandLines) -> str:
-    """An action whose worker takes no offers: its executions stay queued or scheduled."""
+def ref(system: CommandLines) -> Iterator[str]:
+    """An action whose worker takes no offers: its executions stay queued or scheduled until the test ends."""
     name = f"cli.{secrets.token_hex(4)}"
     system.apply(ref=name, max_concurrent=1, pool="empty")
-    return name
+    yield name
+    # An audit would report offers that no worker takes for long.
+    ended = system.executor("cancel", "--action", name, "--yes")
+    assert ended.exit_code == 0, ended.err
 
 
 def until(condition: Callable[[], object]) -> None:

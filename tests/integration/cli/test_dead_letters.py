@@ -75,6 +75,8 @@ def test_exactly_one_selection_is_required(system: CommandLines) -> None:
 
 def test_an_audit_without_violations_is_exit_code_0(system: CommandLines, alone: CommandLines) -> None:
     whole = system.executor("audit", "--json")
+    assert whole.out, whole.err
+    assert [check for check in whole.json["checks"] if check["faults"]] == []
     assert (whole.exit_code, whole.json["clean"]) == (0, True)
     shown = system.executor("audit", "--live")
     assert shown.exit_code == 0

@@ -1,0 +1,173 @@
+"""A bad deployment is found in a minute: a line of the log, /readyz or a command names its cause and remedy.
+
+The servers refuse wrong passwords, and the broker has a disk that can be declared full.
+`test_unsuited_schema.py` has the deployments without the schema of this version.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.environment import ACTIONS, Environment, running_environment
+from tests.support.processes import CERTIFICATES, Service, running
+from tests.support.traffic import until
+from turnstile.executor.cli import app as executor_app
+from turnstile.localservers import LocalServers
+from turnstile.localservers.ports import LOOPBACK
+from turnstile.migrations.run import migrate
+
+_FULL: Final = str(10**18)
+"""A limit of free bytes that no disk has."""
+_PASSWORD: Final = "the-right-password"
+_WRONG: Final = "another-password"
+DATABASE_LOGIN: Final = (
+    'password authentication failed for user "service": correct TURNSTILE_DATABASE_URL, or set the password '
+    "with 'executor setup-permissions'"
+)
+BROKER_LOGIN: Final = (
+    "the broker refuses the user 'service' or its password: correct TURNSTILE_AMQP_URL, or create the "
+    "accounts with 'executor setup-permissions'"
+)
+ALARM: Final = (
+    "the broker blocks publishing because of a memory or disk alarm: free memory or disk on its server; "
+    "'rabbitmq-diagnostics alarms' names the alarm"
+)
+
+
+@pytest.fixture(scope="module")
+def own(local_binaries: None) -> Iterator[LocalServers]:
+    """Servers on which the user `service` needs a password."""
+    with LocalServers.start(durable=False) as servers:
+        rules = servers.postgresql.folder / "data" / "pg_hba.conf"
+        rules.write_text(
+            f"host all postgres {LOOPBACK}/32 trust\nhost all service {LOOPBACK}/32 scram-sha-256\n"
+        )
+        servers.postgresql.execute(f"CREATE ROLE service LOGIN SUPERUSER PASSWORD '{_PASSWORD}'")
+        servers.postgresql.execute("SELECT pg_reload_conf()")
+        servers.rabbitmq.ctl("add_user", "service", _PASSWORD)
+        yield servers
+
+
+@pytest.fixture(scope="module")
+def urls(own: LocalServers) -> tuple[str, str]:
+    """A migrated database and a vhost, with the passwords that the servers accept."""
+    database_url = own.postgresql.create_database("deployed")
+    asyncio.run(migrate(database_url))
+    amqp_url = own.rabbitmq.create_vhost("deployed")
+    own.rabbitmq.ctl("set_permissions", "-p", "deployed", "service", ".*", ".*", ".*")
+    return _as_service(database_url, _PASSWORD), _as_service(amqp_url, _PASSWORD)
+
+
+@pytest.fixture
+async def env(urls: tuple[str, str]) -> AsyncIterator[Environment]:
+    """An executor without workers."""
+    async with running_environment(*urls, workers=0) as env:
+        yield env
+
+
+def _as_service(url: str, password: str) -> str:
+    scheme, rest = url.split("://")
+    return f"{scheme}://service:{password}@{rest.rpartition('@')[2]}"
+
+
+async def _until_unready(service: Service, **reasons: str | None) -> None:
+    """Wait until /readyz refuses with these reasons, by server."""
+
+    async def refused() -> bool:
+        try:
+            async with httpx.AsyncClient(verify=CERTIFICATES) as http:
+                answer = await http.get(f"{service.http_url}/readyz")
+        except httpx.HTTPError:
+            return False
+        return answer.status_code == 503 and reasons.items() <= answer.json()["parts"].items()
+
+    await until(refused, f"/readyz of {service.name} with {reasons}", deadline_seconds=20)
+
+
+def _lines(file: Path, event: str) -> list[str]:
+    return [line for line in file.read_text().splitlines() if f" {event} " in line]
+
+
+async def _printed(env: Environment, *arguments: str) -> str:
+    """Return what a command prints, as one line."""
+    settings = {"TURNSTILE_API_URL": env.system.http_url, "COLUMNS": "300"}
+    ended = await asyncio.to_thread(CliRunner().invoke, executor_app, list(arguments), env=settings)
+    assert ended.exit_code == 0, ended.output
+    return " ".join(ended.stdout.split())
+
+
+async def test_a_wrong_password_is_named_with_its_setting_by_readyz_and_in_one_line_of_the_log(
+    urls: tuple[str, str],
+) -> None:
+    database_url, amqp_url = urls
+    wrong = {"TURNSTILE_DATABASE_URL": _as_service(database_url, _WRONG)}
+    wrong_broker = {"TURNSTILE_AMQP_URL": _as_service(amqp_url, _WRONG)}
+    async with running(database_url, amqp_url, executors=0, workers=0) as system:
+        executor = await system.start_executor(wait=False, **wrong, **wrong_broker)
+        # A worker connects to the broker only once it has its database.
+        without_database = await system.launch_worker(ACTIONS, **wrong)
+        without_broker = await system.launch_worker(ACTIONS, **wrong_broker)
+        await _until_unready(executor, database=DATABASE_LOGIN, broker=BROKER_LOGIN)
+        await _until_unready(without_database, database=DATABASE_LOGIN)
+        await _until_unready(without_broker, database=None, broker=BROKER_LOGIN)
+        for service in (executor, without_database):
+            (line,) = _lines(service.log, "database_unreachable")
+            assert DATABASE_LOGIN in line
+        for service in (executor, without_broker):
+            assert BROKER_LOGIN in service.log.read_text()
+        for service in (executor, without_database, without_broker):
+            assert _WRONG not in service.log.read_text()
+
+
+async def test_a_worker_of_a_misspelt_pool_is_named_by_what_waits_and_by_its_own_log(
+    env: Environment,
+) -> None:
+    misspelt = await env.start_worker(TURNSTILE_WORKER_POOLS="defualt")
+    (line,) = _lines(misspelt.log, "serving")
+    assert "pools=defualt" in line
+    waiting = await env.submit("noop")
+    assert (await env.get(waiting))["waiting_on"] == {
+        "reason": "no_worker",
+        "pool": "default",
+        "other_pools": ["defualt"],
+    }
+    assert (
+        "no live worker in pool default serves the action, but a worker in pool defualt has it; let one "
+        "serve both pools (TURNSTILE_WORKER_POOLS=defualt,default), or change the action's pool"
+    ) in await _printed(env, "get", str(waiting))
+    assert "defualt" in await _printed(env, "workers", "list")
+    assert await misspelt.stop() == 0
+    await env.start_worker(TURNSTILE_WORKER_POOLS="default")
+    assert await env.ended(waiting) == ["completed"]
+
+
+async def test_a_full_disk_of_the_broker_is_named_by_readyz_top_and_what_waits(
+    env: Environment, own: LocalServers
+) -> None:
+    await env.start_worker()
+    assert await env.ended(await env.submit("noop")) == ["completed"]
+    await asyncio.to_thread(own.rabbitmq.ctl, "set_disk_free_limit", _FULL)
+    try:
+        # The broker announces the alarm to a connection that publishes.
+        waiting = await env.submit("noop")
+
+        async def named() -> bool:
+            async with httpx.AsyncClient() as http:
+                answer = await http.get(f"{env.system.http_url}/readyz")
+            return bool(answer.json().get("degraded", {}).get("broker") == ALARM)
+
+        await until(named, "/readyz names the alarm")
+        assert f"Does not work: broker: {ALARM}" in await _printed(env, "top", "--once")
+        assert (await env.get(waiting))["waiting_on"] == {
+            "reason": "unavailable",
+            "part": "broker",
+            "message": ALARM,
+        }
+    finally:
+        await asyncio.to_thread(own.rabbitmq.ctl, "set_disk_free_limit", "50MB")
+    assert await env.ended(waiting) == ["completed"]
