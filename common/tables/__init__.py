@@ -1,8 +1,8 @@
 """The tables. Live state is slim, history is wide.
 
-`actions`: definitions and their queues. `gates`: limits after the queue. `pools`: places of workers. `live`:
-what is queued, held, unpublished, delayed or about to expire. `executions`: executions, attempts, logs and
-the counts of pruned ones. `workers`: leases. `webhooks`: deliveries and receivers. `dead_letters`: messages
+`actions`: definitions and their queues. `gates`: limits after the queue. `pools`: capacity of workers.
+`live`: what is queued, held, unpublished, delayed or about to expire. `executions`: executions, attempts, logs
+and the counts of pruned ones. `workers`: leases. `webhooks`: deliveries and receivers. `dead_letters`: messages
 that no service could process. `submissions`: requests of database sessions. `security`: the audit log and
 API tokens.
 

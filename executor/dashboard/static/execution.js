@@ -159,7 +159,7 @@ function reasonOf(on) {
         ...(on.next_start_at ? ["Next start: ", instant(on.next_start_at), ". "] : []), ...placeOf(on, " of its action")];
     case "paused": return ["The action is paused: nothing starts until it is resumed."];
     case "no_worker": return [`No live worker in the pool ${on.pool} serves the action. ${workerRemedy(on)}`];
-    case "pool": return [`All ${count(on.places)} places of the workers in the pool ${on.pool} are taken, or others are first.`];
+    case "pool": return [`All ${count(on.capacity)} worker slots of the pool ${on.pool} are in use, or other actions are ahead.`];
     case "not_due": return on.run_at ? ["Due ", instant(on.run_at), "."] : ["Not due yet."];
     case "handing_over": return [`A slot is free; about to be dispatched to a worker in the pool ${on.pool}.`];
     case "unavailable": return [`Cannot reach the ${on.part}: ${on.message}`];

@@ -149,4 +149,4 @@ async def no_miscount(env: Environment) -> None:
     assert await env.history.faults() == []
     assert await env.history.value(_FITS)
     for executor in env.system.executors:
-        assert "places_recounted" not in executor.log.read_text()
+        assert "pools_recounted" not in executor.log.read_text()
