@@ -306,7 +306,7 @@ async def _old_delay(env: Environment) -> None:
 
 
 async def _miscounted_pool(env: Environment) -> None:
-    """The held places of a pool are wrong."""
+    """The held worker slots of a pool are wrong."""
     await env.history.rows(
         "UPDATE pool_state s SET held = s.held + 1, granted_capacity = NULL"
         " FROM worker_pool p WHERE p.id = s.pool_id AND p.name = $1",
