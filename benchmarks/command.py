@@ -16,7 +16,7 @@ from rich.console import Console
 from benchmarks import (
     depth,
     gates,
-    handover,
+    hand_over,
     keys,
     limit_bound,
     memory,
@@ -41,7 +41,7 @@ PARTS: Final[Mapping[str, Part]] = {
     "gates": gates.measure,
     "replicas": replicas.measure,
     "pressure": pressure.measure,
-    "handover": handover.measure,
+    "hand-over": hand_over.measure,
     "submissions": submissions.measure,
     "depth": depth.measure,
     "memory": memory.measure,

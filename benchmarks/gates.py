@@ -133,7 +133,7 @@ def rate_section(granted_ats: Sequence[datetime], run: Run) -> Section:
         (later - earlier) / timedelta(seconds=RATE_SECONDS)
         for earlier, later in zip(granted_ats, islice(granted_ats, RATE_STARTS, None), strict=False)
     ]
-    # Each start is followed by the one that takes its place in the window: how long the place was free.
+    # Each start is followed by the one that the window allows next: how long that start was unused.
     column = f"{RATE_STARTS / RATE_SECONDS:,.0f} starts per second"
     return Section(
         title=f"gates: {len(granted_ats):,} no-op executions under a rate",
@@ -170,7 +170,7 @@ class FilledGate(FilledQueue):
         return await cls.filled(session, queue_id, depth=depth)
 
     async def turn(self) -> float:
-        """Settle the held attempt, return the seconds, and let another execution join the line."""
+        """Settle the held attempt, return the seconds, and let another execution join the queue."""
         seconds = await super().turn()
         await self.grant()
         return seconds

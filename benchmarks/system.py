@@ -48,7 +48,7 @@ class Sizes:
     executions: Annotated[int, _at_least(10, "Executions of one throughput run.")] = 10_000
     rounds: Annotated[int, _at_least(1, "Runs of each kind, in turn.")] = 1
     """Medians are shown."""
-    queued: Annotated[int, _at_least(3, "Executions of the handover part.")] = 500
+    queued: Annotated[int, _at_least(3, "Executions of the hand-over part.")] = 500
     submits: Annotated[int, _at_least(2, "Single submits on an idle system.")] = 200
     depth_max: Annotated[int, _at_least(200, "Longest queue.")] = 1_000_000
     turns: Annotated[int, _at_least(5, "Timed statements of each kind.")] = 200

@@ -410,7 +410,7 @@ class Database:
             min_size=0,
             init_size=1,
             max_size=self._connections_max,
-            # No replacement of a connection after many statements: a full server would give its place away.
+            # No replacement of a connection after many statements: a full server could refuse it.
             max_queries=sys.maxsize,
             command_timeout=self._timeouts.command_seconds,
             server_settings={"application_name": self._application_name},

@@ -165,11 +165,11 @@ RESOURCE_HELD_WAITING: Final = METER.gauge(
     "Units of a resource that are idle: their executions wait at a later gate.",
     "resource",
 )
-POOL_PLACES: Final = METER.gauge(
-    "turnstile_pool_places", "Executions that the live workers of a pool run at once.", "pool"
+POOL_CAPACITY: Final = METER.gauge(
+    "turnstile_pool_capacity", "Executions that the live workers of a pool run at once.", "pool"
 )
 POOL_HELD: Final = METER.gauge(
-    "turnstile_pool_held", "Granted executions of a pool; they may exceed its places by its lead.", "pool"
+    "turnstile_pool_held", "Granted executions of a pool; they may exceed its capacity by its lead.", "pool"
 )
 POOL_WAITING: Final = METER.gauge(
     "turnstile_pool_waiting",
@@ -203,7 +203,11 @@ _RESOURCE_GAUGES: Final[Mapping[Gauge, str]] = {
     RESOURCE_WAITING: "waiting",
     RESOURCE_HELD_WAITING: "held_waiting",
 }
-_POOL_GAUGES: Final[Mapping[Gauge, str]] = {POOL_PLACES: "places", POOL_HELD: "held", POOL_WAITING: "waiting"}
+_POOL_GAUGES: Final[Mapping[Gauge, str]] = {
+    POOL_CAPACITY: "capacity",
+    POOL_HELD: "held",
+    POOL_WAITING: "waiting",
+}
 
 
 def expect_outcomes(action_ref: str) -> None:

@@ -75,11 +75,11 @@ class RefreshedPools(NamedTuple):
     workers: str
     """Names the live workers, for the next look."""
     totals: Mapping[int, tuple[int, int, bool]]
-    """By pool, the places that it took back so far, the lead, and whether places are scarce."""
+    """By pool, the worker slots that it took back so far, the lead, and whether they are scarce."""
     more_queue_ids: list[QueueId]
     """Queues that may go on."""
     repaired: int
-    """Pools whose count of held places was wrong."""
+    """Pools whose count of held worker slots was wrong."""
 
 
 class SubmissionPage(NamedTuple):
@@ -434,7 +434,7 @@ class ExecutorProtocol:
     async def refresh_pools(
         self, workers: str | None, leads: Mapping[int, int], *, recounts: bool = False
     ) -> RefreshedPools:
-        """Set these leads, and count the places if the workers are others than `workers`, or always."""
+        """Set these leads, and count the capacity if the workers are others than `workers`, or always."""
         row = await self._row(
             "SELECT * FROM turnstile.refresh_pools($1, $2, $3, $4)",
             workers,

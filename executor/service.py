@@ -34,7 +34,7 @@ from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.metrics import LOOP_LAG, PUBLISHER_BLOCKED
 from turnstile.executor.operations import Operations, Submissions
 from turnstile.executor.parameter_schemas import ParameterSchemas
-from turnstile.executor.pool_places import PoolPlaces
+from turnstile.executor.pool_capacity import PoolRefresher
 from turnstile.executor.protocol import ExecutorProtocol
 from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.rate_timer import RateTimer
@@ -101,7 +101,7 @@ class ExecutorService:
             self._dispatcher,
             interval_seconds=settings.watchdog_interval,
         )
-        self._pool_places = PoolPlaces(self._queue_manager, self._dispatcher)
+        self._pool_refresher = PoolRefresher(self._queue_manager, self._dispatcher)
         self._operations = Operations(self._database, self._queue_manager, self._dispatcher)
         self._submissions = Submissions(
             self._operations.admit, items_max=settings.batch_max, waiting_bytes_max=_SUBMISSIONS_BYTES_MAX
@@ -191,8 +191,8 @@ class ExecutorService:
                 background.append(tasks.create_task(self._dispatcher.run(), name="dispatcher"))
                 background.append(tasks.create_task(self._rate_timer.run(), name="rate-timer"))
                 # Before the first request: until they are counted the pools have no limit.
-                await self._pool_places.look()
-                background.append(tasks.create_task(self._pool_places.run(), name="pool-places"))
+                await self._pool_refresher.look()
+                background.append(tasks.create_task(self._pool_refresher.run(), name="pool-refresher"))
                 background.append(tasks.create_task(self._schemas.run(), name="schemas"))
                 background.append(tasks.create_task(self._watchdog().run(), name="watchdog"))
                 webhooks = tasks.create_task(self._webhooks.run(stop), name="webhooks")

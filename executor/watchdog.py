@@ -99,7 +99,7 @@ class Watchdog:
             self.reclaims.repeat_stops,
             self.reclaims.stop_overdue,
             self.early_cancels.cancel_early,
-            self.queues.count_places,
+            self.queues.refresh_pools,
             self.queues.tidy_gates,
             self.queues.move_slot_window,
             self.queues.move_due_window,
@@ -231,16 +231,16 @@ class QueueSweeps(_Sweeps):
                 break
         return granted
 
-    async def count_places(self) -> int:
-        """Count the places of the pools again, and grant what they allow.
+    async def refresh_pools(self) -> int:
+        """Count the capacity of the pools again, and grant what it allows.
 
         A count is wrong after another session held a pool's row during a decision, or by a fault.
         """
         refreshed = await self._protocol.refresh_pools(None, {}, recounts=True)
         if refreshed.repaired or refreshed.more_queue_ids:
-            reached(CrashPoint.SWEPT, "count_places")
+            reached(CrashPoint.SWEPT, "refresh_pools")
         if refreshed.repaired:
-            logger.warning("places_recounted", extra={"pools": refreshed.repaired})
+            logger.warning("pools_recounted", extra={"pools": refreshed.repaired})
         if refreshed.more_queue_ids:
             grants = await self._queue_manager.grant(refreshed.more_queue_ids)
             REPAIRS.add("slot_granted", count=len(grants.granted))

@@ -26,7 +26,7 @@ from turnstile.stress.trace import action_ref
 
 _NO_OP: Final = DurationMix.always(0.0)
 _LIFT_AFTER: Final = 1_000
-"""Handovers that are measured in a long queue; the rest drains without a limit."""
+"""Hand-overs that are measured in a long queue; the rest drains without a limit."""
 _RATE_MAX: Final = 100.0
 """Requests per second under faults: far below the capacity of two cores, so that only the fault shows."""
 _RECOVERY_MIX: Final = DurationMix.parse("50% 50ms, 40% 200ms, 10% 1s")
@@ -105,7 +105,7 @@ def scenarios_of(config: RunConfig) -> tuple[Scenario, ...]:
 def _default(config: RunConfig) -> Iterator[Scenario]:
     yield _configured_load(config)
     yield from _throughput(config, _NO_OP_EXECUTIONS)
-    yield _handover(_HAND_OVERS)
+    yield _hand_over(_HAND_OVERS)
     yield from _depths(config, _SHORT_DEPTHS)
     yield from _key_counts(config, _SHORT_KEY_COUNTS, executions=_KEYED)
     if config.local:
@@ -117,7 +117,7 @@ def _smoke(config: RunConfig) -> Iterator[Scenario]:
     changed = {"executions": config.executions or 1_000, "mix": mix}
     yield _configured_load(config.model_copy(update=changed))
     yield from _throughput(config, 500)
-    yield _handover(100)
+    yield _hand_over(100)
     yield from _depths(config, (500,))
     yield from _key_counts(config, (50,), executions=500)
     yield _gates(config, actions=config.actions, seconds=_GATES_SMOKE_SECONDS, rate=_GATES_RATE)
@@ -231,8 +231,8 @@ def _throughput(config: RunConfig, executions: int) -> Iterator[Scenario]:
     yield replace(limited, name="no-op-unlimited", title="No-op executions, no limit", limit=None)
 
 
-def _handover(executions: int) -> Scenario:
-    """Return the scenario that measures handovers at limit 1."""
+def _hand_over(executions: int) -> Scenario:
+    """Return the scenario that measures hand-overs at limit 1."""
     load = Load(executions=executions, mix=_NO_OP, actions=1, submitters=1, answered=False)
     return Scenario(
         name="hand-over",

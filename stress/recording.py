@@ -264,7 +264,7 @@ class Recording:
     audit: Audit | None = None
     clock_error_ns: int = 0
     """The possible difference to clocks of other hosts; 0: everything ran on this host."""
-    places: int = 0
+    worker_capacity: int = 0
     """How many executions the live workers run at once, as read at the end; 0: not known."""
     idle_allowed_seconds: float = 2.0
     """The tick of the installation's watchdog, with a margin."""

@@ -29,7 +29,7 @@ class Purpose(StrEnum):
     HAND_OVER = "hand-over"
     """One at a time: from the stop of one to the start of the next."""
     DEPTH = "depth"
-    """The cost of a handover in a long queue."""
+    """The cost of a hand-over in a long queue."""
     KEYS = "keys"
     """The cost of an execution among many queues."""
     RECOVERY = "recovery"

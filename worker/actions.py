@@ -234,7 +234,7 @@ def _module(target: str, module_name: str) -> ModuleType:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise ActionsNotFound(
-            f"{target}: cannot be imported from {here}: {error}{_place(error, module_name)}"
+            f"{target}: cannot be imported from {here}: {error}{_import_location(error, module_name)}"
         ) from error
     except (ValueError, TypeError) as error:
         if module_name and not module_name.startswith("."):
@@ -242,7 +242,7 @@ def _module(target: str, module_name: str) -> ModuleType:
         raise ActionsNotFound(f"{target!r} is not the name of a module, like 'reports.actions'") from error
 
 
-def _place(error: ModuleNotFoundError, module_name: str) -> str:
+def _import_location(error: ModuleNotFoundError, module_name: str) -> str:
     """Return where the module imports another one that is missing; nothing where itself is missing."""
     if f"{module_name}.".startswith(f"{error.name}."):
         return ""

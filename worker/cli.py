@@ -138,7 +138,7 @@ def _only(ref: str, loaded: Sequence[RegisteredAction]) -> list[RegisteredAction
 
 
 def _traceback_of_module(error: Exception) -> str:
-    """Return the traceback from the first line of the user's code on; for a syntax error, its place."""
+    """Return the traceback from the first line of the user's code on; for a syntax error, its location."""
     frames = error.__traceback__
     while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next

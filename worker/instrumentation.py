@@ -102,7 +102,9 @@ def _failure_fields(outcome: Outcome) -> dict[str, object]:
         "error_type": failure.type,
         "error": clipped(failure.message, _ERROR_CHARS_MAX),
     }
-    return fields | ({"place": outcome.place} if isinstance(outcome, Failed) and outcome.place else {})
+    return fields | (
+        {"location": outcome.location} if isinstance(outcome, Failed) and outcome.location else {}
+    )
 
 
 def handed_back(claim: Claim) -> None:

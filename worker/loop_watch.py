@@ -1,4 +1,4 @@
-"""Notices that an action blocks the event loop, and names it, the place, and for how long.
+"""Notices that an action blocks the event loop, and names it, the location, and for how long.
 
 In: a beat of the event loop, and the stack of its thread. Out: a log line while it is blocked and one when it
 is over, a line in the log of the execution, and a metric. A blocked loop delays every other async action of
@@ -18,8 +18,8 @@ from time import monotonic
 from types import FrameType
 from typing import Final
 
+from turnstile.worker.code_location import is_of_user, shown_location
 from turnstile.worker.metrics import LOOP_BLOCKED, METER
-from turnstile.worker.places import is_of_user, shown_place
 from turnstile.worker.runners.in_loop import InLoopRun, InLoopRunner, Run
 
 logger = logging.getLogger(__name__)
@@ -30,11 +30,11 @@ _BLOCKED_SECONDS: Final = 1.0
 _LOOP_FILES: Final = frozenset({base_events.__file__, runners.__file__})
 """The frames of an event loop; those of uvloop are not Python's."""
 _REPEAT_SECONDS: Final = 60.0
-"""The same place is logged once in this time, with the number of times."""
+"""The same location is logged once in this time, with the number of times."""
 
 
 @dataclass(slots=True)
-class _Place:
+class _Location:
     logged_at: float = float("-inf")
     times: int = 0
 
@@ -43,16 +43,16 @@ class _Place:
 class _Blocked:
     """What blocks the event loop."""
 
-    place: str
+    location: str
     run: InLoopRun | None = None
 
     @property
     def fields(self) -> dict[str, object]:
         run = self.run
         if run is None:
-            return {"place": self.place}
+            return {"location": self.location}
         attempt = {"execution_id": run.execution_id, "attempt": run.attempt, "action_ref": run.action_ref}
-        return {"place": self.place, **attempt}
+        return {"location": self.location, **attempt}
 
 
 class LoopWatch:
@@ -65,7 +65,7 @@ class LoopWatch:
         self._beat_at = monotonic()
         self._noticed: _Blocked | None = None
         """What blocks it, once that was noticed; None while nothing does."""
-        self._places: dict[str, _Place] = {}
+        self._locations: dict[str, _Location] = {}
         self._ended = threading.Event()
 
     @contextmanager
@@ -103,19 +103,19 @@ class LoopWatch:
     def _notice(self) -> None:
         task = asyncio.current_task(self._loop)
         frame = sys._current_frames().get(self._thread_id)
-        place = None if frame is None else _place_in(frame, in_task=task is not None)
-        if place is None:
+        location = None if frame is None else _location_in(frame, in_task=task is not None)
+        if location is None:
             # It waits, as after a pause of the whole process: `_over` says so.
             return
         run = None if task is None else self._runner.run_of(task)
-        self._noticed = blocked = _Blocked(place, run)
+        self._noticed = blocked = _Blocked(location, run)
         LOOP_BLOCKED.add("other" if run is None else METER.action_refs[run.action_ref])
         if run is not None:
             run.log.write_line(
-                f"The event loop of the worker is blocked at {place}. Other executions wait. "
+                f"The event loop of the worker is blocked at {location}. Other executions wait. "
                 "Await what takes long, or declare a plain 'def', which runs in a process of its own."
             )
-        known = self._places.setdefault(place, _Place())
+        known = self._locations.setdefault(location, _Location())
         known.times += 1
         if monotonic() - known.logged_at >= _REPEAT_SECONDS:
             logger.warning("event_loop_blocked", extra=blocked.fields | {"times": known.times})
@@ -144,11 +144,11 @@ class LoopWatch:
 
 def _write_end(blocked: _Blocked, seconds: float) -> None:
     assert blocked.run is not None
-    blocked.run.log.write_line(f"The event loop was blocked for {seconds:.1f} s at {blocked.place}.")
+    blocked.run.log.write_line(f"The event loop was blocked for {seconds:.1f} s at {blocked.location}.")
 
 
-def _place_in(frame: FrameType, *, in_task: bool) -> str | None:
-    """Return the innermost place of the user's code in a step of the event loop, else the innermost place.
+def _location_in(frame: FrameType, *, in_task: bool) -> str | None:
+    """Return the innermost location of the user's code in a step of the event loop, else the innermost one.
 
     None if the event loop waits for something to do.
     """
@@ -158,6 +158,6 @@ def _place_in(frame: FrameType, *, in_task: bool) -> str | None:
     # Below the event loop is the program that runs it.
     while here is not None and here.f_code.co_filename not in _LOOP_FILES:
         if is_of_user(here.f_code):
-            return shown_place(here.f_code, here.f_lineno)
+            return shown_location(here.f_code, here.f_lineno)
         here = here.f_back
-    return shown_place(frame.f_code, frame.f_lineno)
+    return shown_location(frame.f_code, frame.f_lineno)

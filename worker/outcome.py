@@ -1,4 +1,4 @@
-"""Turns what user code returns or raises into an outcome: the one place that catches every exception (P3).
+"""Turns what user code returns or raises into an outcome: the only code that catches every exception (P3).
 
 In: a return value, or an exception of any kind. Out: `Completed` or `Failed`, within the size limits and
 storable in the database. The in-loop runner and the child process both use it.
@@ -16,9 +16,9 @@ from turnstile.common.domain.durations import parse_duration
 from turnstile.common.domain.errors import PermanentError, TemporaryError
 from turnstile.common.domain.outcomes import Completed, Failed, Failure
 from turnstile.common.json_limits import explain_json_error, read_document
+from turnstile.worker.code_location import is_of_user, shown_location
 from turnstile.worker.logs import clipped
 from turnstile.worker.parameters import InvalidParameters
-from turnstile.worker.places import is_of_user, shown_place
 
 _TYPE_CHARS_MAX: Final = 200
 _MESSAGE_CHARS_MAX: Final = 4096
@@ -33,14 +33,14 @@ def failed(
     *,
     retryable: bool = True,
     delay_seconds: float | None = None,
-    place: str | None = None,
+    location: str | None = None,
 ) -> Failed:
     """Return a failure whose texts are bounded and storable."""
     failure = Failure(
         type=clipped(type_name, _TYPE_CHARS_MAX),
         message=clipped(message or f"{type_name} without a message", _MESSAGE_CHARS_MAX),
     )
-    return Failed(failure=failure, retryable=retryable, delay_seconds=delay_seconds, place=place)
+    return Failed(failure=failure, retryable=retryable, delay_seconds=delay_seconds, location=location)
 
 
 def result_too_large(size_bytes: int, bytes_max: int) -> Failed:
@@ -88,25 +88,25 @@ def outcome_of_exception(error: BaseException, write_log: Callable[[str], None])
     frames = own_frame.tb_next if own_frame and own_frame.tb_next else own_frame
     write_log("".join(traceback.TracebackException(type(error), error, frames).format()).rstrip())
     sole = _sole(error)
-    place = place_of(sole)
+    location = location_of(sole)
     message = str(traceback.TracebackException(type(sole), sole, None))
     match sole:
         case PermanentError():
-            return failed(type(sole).__name__, message, retryable=False, place=place)
+            return failed(type(sole).__name__, message, retryable=False, location=location)
         case TemporaryError():
             delay_seconds = _delay(sole.delay, write_log)
-            return failed(type(sole).__name__, message, delay_seconds=delay_seconds, place=place)
+            return failed(type(sole).__name__, message, delay_seconds=delay_seconds, location=location)
         case _:
-            return failed(type(sole).__name__, message, place=place)
+            return failed(type(sole).__name__, message, location=location)
 
 
-def place_of(error: BaseException) -> str | None:
+def location_of(error: BaseException) -> str | None:
     """Return where the user's code raised, or called what raised: `reports.py:12 in render`."""
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     of_user = [each for each in frames if is_of_user(each[0])]
     if not frames:
         return None
-    return shown_place(*(of_user or frames)[-1])
+    return shown_location(*(of_user or frames)[-1])
 
 
 class OutcomeCatcher:

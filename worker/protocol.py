@@ -344,7 +344,7 @@ class WorkerProtocol:
         return row["alive"], row["draining"]
 
     async def start_drain(self) -> None:
-        """Say that this worker claims nothing new and ends: its places count no longer."""
+        """Say that this worker claims nothing new and ends: its capacity counts no longer."""
         await self._database.fetch("SELECT turnstile.start_drain($1)", self._worker_id)
 
     async def sign_off(self) -> None:

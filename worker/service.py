@@ -187,6 +187,6 @@ def _noted(child_failure: Failed | None) -> str | None:
         _START_FAILED.works("child", where="child")
         return None
     kind, message = child_failure.failure.type, child_failure.failure.message
-    place = child_failure.place or "unknown"
-    _START_FAILED.failed("child", where="child", error_type=kind, reason=message, place=place)
+    location = child_failure.location or "unknown"
+    _START_FAILED.failed("child", where="child", error_type=kind, reason=message, location=location)
     return f"a child process cannot start: {kind}: {message}"

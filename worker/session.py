@@ -304,7 +304,7 @@ class Session:
         await self._gateway.all_published()
 
     async def _announce_drain(self) -> None:
-        # Advisory: without it, places of this worker are counted until it signs off.
+        # Advisory: without it, the capacity of this worker is counted until it signs off.
         with suppress(Unavailable):
             await self._protocol.start_drain()
 

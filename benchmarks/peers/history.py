@@ -1,4 +1,4 @@
-"""The traces of one load: order, concurrency and handovers, by the same rules for every system.
+"""The traces of one load: order, concurrency and hand-overs, by the same rules for every system.
 
 In: the trace files of the jobs. Out: shares, counts and gaps, with the rules of `turnstile.stress.check`.
 """
@@ -35,7 +35,7 @@ class Run:
     """Until the system had accepted the last job."""
     out_of_order: float
     peak_concurrency: int
-    handover_ms: tuple[float, ...]
+    hand_over_ms: tuple[float, ...]
     """Empty unless the load runs one at a time."""
     postgresql_us: float
     """CPU microseconds of PostgreSQL per job."""
@@ -86,7 +86,7 @@ def peak_concurrency_of_actions(trace: Sequence[TraceRecord]) -> int:
     return max((peak_concurrency(_intervals(each)) for each in _by_action(trace).values()), default=0)
 
 
-def handovers_ms(trace: Sequence[TraceRecord]) -> tuple[float, ...]:
+def hand_overs_ms(trace: Sequence[TraceRecord]) -> tuple[float, ...]:
     """Return for each start but the first the time since the last stop before it."""
     gaps: list[float] = []
     last_stop: int | None = None

@@ -20,7 +20,7 @@ from benchmarks.peers.contestants import Contestant, Variant
 from benchmarks.peers.history import (
     Run,
     Stops,
-    handovers_ms,
+    hand_overs_ms,
     out_of_order_share,
     peak_concurrency_of_actions,
     trace_of,
@@ -97,7 +97,7 @@ class _Session:
             submit_seconds=(times["ended_at"] - times["began_at"]) / 1e9,
             out_of_order=out_of_order_share(trace),
             peak_concurrency=peak_concurrency_of_actions(trace),
-            handover_ms=handovers_ms(trace) if group is Group.SINGLE else (),
+            hand_over_ms=hand_overs_ms(trace) if group is Group.SINGLE else (),
             postgresql_us=1e6 * used / count,
         )
 

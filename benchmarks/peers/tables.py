@@ -87,7 +87,7 @@ def sections(comparison: Comparison) -> list[Section]:
             title=f"one at a time: {counts.handed_over:,} jobs wait, ms from stop to next start",
             columns=("p50", "p90", "p99", "max", _PEAK, _OUT_OF_ORDER),
             rows=_rows(entries, Group.SINGLE, _single),
-            note=f"{rounds_text}, all handovers together",
+            note=f"{rounds_text}, all hand-overs together",
         ),
     ]
     found.append(
@@ -180,7 +180,7 @@ def _timed_rows(entries: Sequence[Entry]) -> tuple[Row, ...]:
 
 
 def _single(_: Entry, runs: Sequence[Run]) -> Mapping[str, float]:
-    gaps = [gap for run in runs for gap in run.handover_ms]
+    gaps = [gap for run in runs for gap in run.hand_over_ms]
     return {
         **{f"p{percent}": percentile(gaps, percent / 100) or 0.0 for percent in _PERCENTS},
         "max": max(gaps),

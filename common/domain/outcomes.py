@@ -29,7 +29,7 @@ class Failed:
     retryable: bool = True
     delay_seconds: float | None = None
     """The delay that the action requested; None: the policy's."""
-    place: str | None = None
+    location: str | None = None
     """Where a Python action raised, like `reports.py:12 in render`."""
 
 

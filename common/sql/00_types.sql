@@ -20,14 +20,14 @@ CREATE TYPE turnstile.queue_change AS (
     first_places bigint[]
 );
 
--- A change of a gate's or pool's state: released units are negative. `depth` counts its lines.
+-- A change of a gate's or pool's state: released units are negative. `depth` counts its lists.
 CREATE TYPE turnstile.gate_change AS (
     gate_id bigint,
     held bigint,
     depth bigint
 );
 
--- The last tag of an action's executions that took a place of their pool, or one of its first places there.
+-- The last tag of an action's executions that took a worker slot of their pool, or one of its first places there.
 CREATE TYPE turnstile.turn_charge AS (
     action_id bigint,
     priority integer,
@@ -56,7 +56,7 @@ CREATE TYPE turnstile.repaired_gate AS (
     new_held bigint
 );
 
--- The places of a pool that its line may take, the virtual times of the pool, and the first turn of the plain actions that
+-- The worker slots of a pool that its list may take, the virtual times of the pool, and the first turn of the plain actions that
 -- wait there, null if none waits.
 CREATE TYPE turnstile.free_place AS (
     pool_id bigint,
@@ -74,7 +74,7 @@ CREATE TYPE turnstile.granted AS (
     action_ref text,
     pool text,
     traceparent text,
-    -- In line, on this server's clock; null where the same grant is offered again.
+    -- In its queue, on this server's clock; null where the same grant is offered again.
     waited_seconds double precision
 );
 

@@ -7,7 +7,7 @@
 --
 -- A migration that changes a column of these views drops them first; the installation creates them again.
 
--- place_of: where an execution stands in its line: by priority, then by id. For priority 3 it is the id.
+-- place_of: the order key of an execution in its list: by priority, then by id. For priority 3 it is the id.
 CREATE FUNCTION turnstile.place_of(in_priority integer, in_execution_id bigint)
 RETURNS bigint
 LANGUAGE sql
@@ -52,7 +52,7 @@ AS $$
         least(in_heads[4], in_first_places[4]), least(in_heads[5], in_first_places[5])] END
 $$;
 
--- raise_heads: these bounds, past these places, which are the first ones of the line.
+-- raise_heads: these bounds, past these places, which are the first ones of the list.
 CREATE FUNCTION turnstile.raise_heads(in_heads bigint[], in_passed_places bigint[])
 RETURNS bigint[]
 LANGUAGE sql
@@ -68,7 +68,7 @@ AS $$
     ) n
 $$;
 
--- line_ranges: the places that a line may have, by priority, in order.
+-- line_ranges: the places that a list may have, by priority, in order.
 CREATE FUNCTION turnstile.line_ranges(in_head_id bigint, in_heads bigint[])
 RETURNS TABLE (first_place bigint, last_place bigint)
 LANGUAGE sql
@@ -81,7 +81,7 @@ AS $$
     ORDER BY p.priority
 $$;
 
--- first_waiting: the first rows of a line, in order.
+-- first_waiting: the first rows of a list, in order.
 CREATE FUNCTION turnstile.first_waiting(in_line_id bigint, in_head_id bigint, in_heads bigint[], in_limit bigint)
 RETURNS SETOF waiting
 LANGUAGE sql
@@ -97,7 +97,7 @@ AS $$
     ORDER BY w.place LIMIT in_limit
 $$;
 
--- waiting_up_to: how many stand in a line up to this place, itself included.
+-- waiting_up_to: how many are in a list up to this place, itself included.
 CREATE FUNCTION turnstile.waiting_up_to(in_line_id bigint, in_head_id bigint, in_heads bigint[], in_place bigint)
 RETURNS bigint
 LANGUAGE sql

@@ -16,11 +16,10 @@
 -- (`lock_gates`): `in_gate_ids`. `in_gate_changes` are the units that were released there. Without locked gates, the
 -- queues of such actions come back in `more_queue_ids`.
 --
--- What starts takes a place of its pool (15_pools.sql), whose rows are locked here, after everything else. `in_place_changes`
--- are places that were released. Where a pool has fewer places than its executions could use, they go in turns, also to
--- queues that are not given: these come back in `more_queue_ids`. `in_lost_ids` are queues that other sessions hold or that
--- were deleted: they lose their turns, and the watchdog grants them. `in_tries`: a pool
--- that another session holds is not waited for, and nothing starts there.
+-- What starts takes a worker slot of its pool (15_pools.sql), whose rows are locked here, after everything else.
+-- `in_place_changes` are worker slots that were released. Where a pool has fewer of them than its executions could use, they go
+-- in turns, also to queues that are not given: these come back in `more_queue_ids`. `in_lost_ids` are queues that other
+-- sessions hold or that were deleted: they lose their turns, and the watchdog grants them. `in_tries`: a pool that another session holds is not waited for, and nothing starts there.
 CREATE FUNCTION turnstile.grant_locked(
     in_queue_ids bigint[],
     in_changes turnstile.queue_change[] DEFAULT '{}',
@@ -62,8 +61,8 @@ BEGIN
             SELECT p.id FROM worker_pool p WHERE p.id = ANY (ARRAY(SELECT c.gate_id FROM unnest(in_place_changes) c))
             ORDER BY p.id FOR NO KEY UPDATE);
     END IF;
-    -- Which places could be used. The states are stable under the locks. `full_ids`: where not everything can start, or
-    -- something waits already, the places are shared.
+    -- Which worker slots could be used. The states are stable under the locks. `full_ids`: where not everything can start, or
+    -- something waits already, the worker slots are shared.
     SELECT coalesce(sum(n.queues), 0) = 0, array_agg(n.pool_id) FILTER (WHERE n.wanted > 0 OR n.is_ready),
            array_agg(n.wanted) FILTER (WHERE n.wanted > 0 OR n.is_ready), coalesce(bool_or(n.is_new), false),
            array_agg(n.pool_id) FILTER (
@@ -334,12 +333,12 @@ BEGIN
 END
 $$;
 
--- grant_plain: does what grant_locked does, where nothing waits for a place, none has to be shared, no queue has priorities and no
--- action has gates, and fewer than 1,000 start per queue: most settles and admissions. Otherwise `is_decided` is false, and
+-- grant_plain: does what grant_locked does, where nothing waits for a worker slot, none has to be shared, no queue has
+-- priorities and no action has gates, and fewer than 1,000 start per queue: most settles and admissions. Otherwise `is_decided` is false, and
 -- nothing is changed.
 --
 -- The caller has locked the queues, as for grant_locked. `in_changes` has each of them once; `in_place_changes` has each pool in
--- which something may start, with the places that were released; these pools are locked here.
+-- which something may start, with the worker slots that were released; these pools are locked here.
 -- Runs under the settings of its caller.
 CREATE FUNCTION turnstile.grant_plain(
     in_changes turnstile.queue_change[],

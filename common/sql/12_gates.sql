@@ -1,8 +1,8 @@
--- Gates after the queue: totals, resources, and the lines of executions that wait for a rate or a place of their pool
+-- Gates after the queue: totals, resources, and the lists of executions that wait for a rate or a worker slot of their pool
 -- (docs/gates.md).
 --
 -- An execution that has its slot in the queue passes the gates of its route, in one global order: the gate of its
--- action, its resources by rank and name, the pool. At each it waits in a line until it is first and its units are
+-- action, its resources by rank and name, the pool. At each it waits in a list until it is first and its units are
 -- free, and it keeps the units until its settle. At the last gate it is granted.
 --
 -- The row of a gate is its lock. Gates are locked after the queues, in ascending id, and nothing locks a queue after a
@@ -190,7 +190,7 @@ AS $$
     WHERE e.id = ANY (in_execution_ids)
 $$;
 
--- neighbouring_gates: these gates, and all gates of the actions that pass one of them. A line of a pool has no
+-- neighbouring_gates: these gates, and all gates of the actions that pass one of them. A list of a pool has no
 -- neighbours but the rates of all its actions, any of which a decision there may need.
 CREATE FUNCTION turnstile.neighbouring_gates(in_gate_ids bigint[])
 RETURNS bigint[]
@@ -247,7 +247,7 @@ AS $$
     ) n
 $$;
 
--- is_plain_line: whether this gate is the line of a pool, on a route without a rate.
+-- is_plain_line: whether this gate is the list of a pool, on a route without a rate.
 CREATE FUNCTION turnstile.is_plain_line(in_gate_id bigint, in_route bigint[])
 RETURNS boolean
 LANGUAGE sql
@@ -257,7 +257,7 @@ AS $$
        AND NOT EXISTS (SELECT FROM public.gate g WHERE g.id = ANY (in_route) AND g.rate_starts IS NOT NULL)
 $$;
 
--- gates_history: what an attempt held, for the record of its execution. Null for a slot without gates. The line of the
+-- gates_history: what an attempt held, for the record of its execution. Null for a slot without gates. The list of the
 -- pool is a step only for who took a start of a rate there.
 CREATE FUNCTION turnstile.gates_history(
     in_queued_at timestamptz, in_gate_ids bigint[], in_gate_units integer[], in_passed_ats timestamptz[]
@@ -358,7 +358,7 @@ BEGIN
                SELECT FROM unnest(arrived) m JOIN action a ON a.id = ANY (ARRAY[m.action_id])
                JOIN gate g ON g.id = ANY (a.route) AND g.rate_starts IS NOT NULL)
         THEN
-            -- The common case: nothing waits, and each has a place.
+            -- The common case: nothing waits, and each has a worker slot.
             passed := ARRAY(
                 SELECT ROW(m.execution_id, m.action_id, m.queue_id, m.place, m.gate_ids || gate.id, m.gate_units || 1,
                            m.passed_ats || in_now)::turnstile.passage
@@ -419,7 +419,7 @@ BEGIN
                      ORDER BY s.place),
            array_agg(ROW(s.pool_id, 1, 0)::turnstile.gate_change) FILTER (WHERE s.pool_id IS NOT NULL)
     INTO granted, place_changes FROM started s;
-    -- They have taken places of their pool in its line.
+    -- They have taken worker slots of their pool in its list.
     IF place_changes IS NOT NULL THEN
         PERFORM turnstile.change_places(place_changes, turnstile.lock_pools(
             ARRAY(SELECT c.gate_id FROM unnest(place_changes) c), true));
@@ -428,7 +428,7 @@ BEGIN
 END
 $$;
 
--- enter_lines: puts these executions into the lines of a gate, and lowers the bounds where its lines are read from.
+-- enter_lines: puts these executions into the lists of a gate, and lowers the bounds where its lists are read from.
 CREATE FUNCTION turnstile.enter_lines(
     in_fair boolean, in_kind text, in_state gate_state, in_arrived turnstile.passage[]
 )
@@ -487,7 +487,7 @@ BEGIN
 END
 $$;
 
--- pass_by_arrival: lets the first executions in the line pass, as long as their units fit.
+-- pass_by_arrival: lets the first executions in the list pass, as long as their units fit.
 CREATE FUNCTION turnstile.pass_by_arrival(
     in_capacity integer, in_state gate_state, in_now timestamptz, in_returning boolean, in_gate_ids bigint[],
     OUT state gate_state, OUT passed turnstile.passage[]
@@ -506,7 +506,7 @@ BEGIN
         FROM turnstile.first_waiting(in_state.gate_id, in_state.head_id, in_state.heads, least(free, 1000)) w
     ),
     fitting AS MATERIALIZED (
-        -- An execution that has to return holds up the line until it has returned. So does one that needs a gate that is
+        -- An execution that has to return holds up the list until it has returned. So does one that needs a gate that is
         -- not locked here. The statement that gave it this gate, or the watchdog, locks the gate and lets it pass.
         SELECT h.*, e.action_id, n.units,
                sum(coalesce(n.units, 1000000000)) OVER (ORDER BY h.place) AS units_up_to
@@ -617,7 +617,7 @@ BEGIN
         JOIN execution e ON e.id = ANY (ARRAY[turnstile.id_of_place(h.place)])
         JOIN action a ON a.id = ANY (ARRAY[e.action_id])
         CROSS JOIN LATERAL (
-            -- An execution that has to return, or needs a gate that is not locked here, holds up the line, as in
+            -- An execution that has to return, or needs a gate that is not locked here, holds up the list, as in
             -- pass_by_arrival.
             SELECT CASE WHEN a.route <@ in_gate_ids
                              AND (NOT in_returning OR NOT turnstile.has_to_return(
@@ -684,7 +684,7 @@ AS $$
     WHERE w.line_id = in_turn.line_id AND w.place BETWEEN in_turn.place AND in_turn.place
 $$;
 
--- take_from_flow: removes the first executions of a flow, at most `in_count`, from the line for rates. The first one has
+-- take_from_flow: removes the first executions of a flow, at most `in_count`, from the list for rates. The first one has
 -- this start tag, each later one the finish tag of the one before.
 CREATE FUNCTION turnstile.take_from_flow(
     in_turn flow_turn, in_start_tag bigint, in_units integer, in_count bigint, in_now timestamptz
@@ -750,8 +750,8 @@ AS $$
 $$;
 
 -- free_places: how many executions may start in this pool, which this locks, after those that have passed their last
--- gates in this decision. 0 if another session holds its row. `rival`: the first turn of the plain actions that wait for a place; what precedes it may take
--- one place in advance, because a settle of a plain action shares what it frees without looking into the line.
+-- gates in this decision. 0 if another session holds its row. `rival`: the first turn of the plain actions that wait
+-- for a worker slot; what precedes it may take one in advance, because a settle of a plain action shares what it frees without looking into the list.
 CREATE FUNCTION turnstile.free_places(in_pool text, in_ended turnstile.passage[])
 RETURNS turnstile.free_place
 LANGUAGE plpgsql
@@ -787,8 +787,8 @@ BEGIN
 END
 $$;
 
--- pass_pool: grants executions that wait for a place and for their rates, at most as many as there are places. Turns
--- between actions, as at a fair gate, also with the plain actions of the pool: virtual time is that of the pool. But an execution for which a rate has no start is passed over, with all later ones of its action. Starts are
+-- pass_pool: grants executions that wait for a worker slot and for their rates, at most as many as there are free ones.
+-- Turns between actions, as at a fair gate, also with the plain actions of the pool: virtual time is that of the pool. But an execution for which a rate has no start is passed over, with all later ones of its action. Starts are
 -- taken in the order of the route, and kept by the execution that takes them first: otherwise one that needs two rates
 -- could lose a start of one of them each time that it waits for the other.
 CREATE FUNCTION turnstile.pass_pool(
@@ -933,7 +933,7 @@ BEGIN
 END
 $$;
 
--- leave_lines: after rows were removed from the lines of gates: returns the changes of depth, and updates the turns of
+-- leave_lines: after rows were removed from the lists of gates: returns the changes of depth, and updates the turns of
 -- flows that lost their first execution. The caller has locked the gates and has deleted these rows of `waiting` in an
 -- earlier statement.
 CREATE FUNCTION turnstile.leave_lines(in_line_ids bigint[], in_places bigint[])
@@ -1007,7 +1007,7 @@ BEGIN
     END LOOP;
     FOR candidate IN
         SELECT g.id FROM turnstile.current_gate g
-        -- The lines for rates are read by pass_rates.
+        -- The lists for rates are read by pass_rates.
         WHERE g.kind <> 'pool' AND g.depth > 0 AND NOT g.paused AND (g.capacity IS NULL OR g.held < g.capacity)
         ORDER BY g.id
     LOOP
@@ -1034,7 +1034,7 @@ END
 $$;
 
 -- return_to_queues: of the next executions at a gate, returns those that have to (see `has_to_return`): they release
--- their units and stand in their queues with their old places. `is_held`: other sessions hold what this needs, and
+-- their units and are in their queues with their old places. `is_held`: other sessions hold what this needs, and
 -- nothing was done; `has_moved`: all of the slice was done.
 CREATE FUNCTION turnstile.return_to_queues(
     in_gate gate, in_limit integer,
@@ -1054,8 +1054,8 @@ DECLARE
     changes turnstile.queue_change[];
     gate_changes turnstile.gate_change[];
 BEGIN
-    -- By arrival: rows from the bound on. In the line of a flow, what has returned may have arrived again before what
-    -- has to return, so the whole line is read.
+    -- By arrival: rows from the bound on. In the list of a flow, what has returned may have arrived again before what
+    -- has to return, so the whole list is read.
     WITH line AS (
         SELECT in_gate.id AS id WHERE NOT has_turns
         UNION ALL
@@ -1148,8 +1148,8 @@ AS $$
     ORDER BY q.id LIMIT in_limit
 $$;
 
--- pass_rates: grants what waits for a rate and is due, or for a place of its pool and can have one. `next_seconds`: when a
--- rate that is used up has its next start, or when to look for places again; null: not before the next tick. `has_rates`:
+-- pass_rates: grants what waits for a rate and is due, or for a worker slot of its pool and can have one. `next_seconds`: when a
+-- rate that is used up has its next start, or when to look for worker slots again; null: not before the next tick. `has_rates`:
 -- whether any action has gates.
 CREATE FUNCTION turnstile.pass_rates(
     OUT granted turnstile.granted[], OUT more_queue_ids bigint[], OUT next_seconds double precision, OUT has_rates boolean
@@ -1172,7 +1172,7 @@ BEGIN
             CONTINUE WHEN locked_ids IS NULL;
             granted := granted || turnstile.pass_gates(locked_ids, NULL, NULL, clock_timestamp());
         END IF;
-        -- A place may become free in a transaction that does not lock these gates.
+        -- A worker slot may become free in a transaction that does not lock these gates.
         IF EXISTS (
             SELECT FROM turnstile.current_gate g JOIN turnstile.current_pool p ON p.name = g.name
             WHERE g.id = pool.id AND g.depth > 0 AND (p.depth > 0 OR p.held >= p.capacity))
@@ -1284,7 +1284,7 @@ BEGIN
 END
 $$;
 
--- create_gates: the gates of these actions, and the lines of their pools, as far as they are missing. Returns whether
+-- create_gates: the gates of these actions, and the lists of their pools, as far as they are missing. Returns whether
 -- one was.
 CREATE FUNCTION turnstile.create_gates(in_action_ids bigint[])
 RETURNS boolean
@@ -1341,7 +1341,7 @@ AS $$
     WHERE in_action.deleted_at IS NULL
 $$;
 
--- Routes of an earlier version do not end in the line of their pool.
+-- Routes of an earlier version do not end in the list of their pool.
 DO $$
 BEGIN
     PERFORM turnstile.reroute(ARRAY(

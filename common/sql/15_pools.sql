@@ -1,4 +1,4 @@
--- Pools of workers as gates: an execution is granted only if the workers of its pool have a place (P9, P14).
+-- Pools of workers as gates: an execution is granted only if the workers of its pool have capacity (P9, P14).
 --
 -- An execution passes its queue and its pool in one decision. While the pool is full it stays in its queue and holds
 -- nothing. `ready_queue` has the queues that could start more, `pool_turn` the order of their actions: start-time fair
@@ -35,7 +35,7 @@ BEGIN
 END
 $$;
 
--- change_places: adds to the held places of these pools, which the caller has locked.
+-- change_places: adds to the held worker slots of these pools, which the caller has locked.
 CREATE FUNCTION turnstile.change_places(in_changes turnstile.gate_change[], in_locked_ids bigint[])
 RETURNS void
 LANGUAGE plpgsql
@@ -75,7 +75,7 @@ BEGIN
 END
 $$;
 
--- release_places: locks the pools, takes back these places, and returns queues that can use them.
+-- release_places: locks the pools, takes back these worker slots, and returns queues that can use them.
 CREATE FUNCTION turnstile.release_places(in_changes turnstile.gate_change[], in_tries boolean)
 RETURNS bigint[]
 LANGUAGE plpgsql
@@ -88,7 +88,7 @@ BEGIN
 END
 $$;
 
--- room_of: how many places may be shared now. Up to half of the lead becomes free before the next share: the workers
+-- room_of: how many worker slots may be shared now. Up to half of the lead becomes free before the next share: the workers
 -- still have work then, and one decision serves many executions.
 CREATE FUNCTION turnstile.room_of(in_capacity integer, in_held bigint, in_lead integer)
 RETURNS bigint
@@ -129,7 +129,7 @@ AS $$
     WHERE p.id = ANY (in_pool_ids) AND p.depth > 0
 $$;
 
--- queues_with_room: the next queues of those of these pools that have places left.
+-- queues_with_room: the next queues of those of these pools that have free worker slots.
 CREATE FUNCTION turnstile.queues_with_room(in_pool_ids bigint[])
 RETURNS bigint[]
 LANGUAGE plpgsql
@@ -147,8 +147,8 @@ BEGIN
 END
 $$;
 
--- share_places: how many executions each of these queues, which the caller has locked, may start with so many places
--- of their pool, in the turns of its actions. The decision stops at the turn of a queue that is not locked.
+-- share_places: how many executions each of these queues, which the caller has locked, may start with so many
+-- worker slots of their pool, in the turns of its actions. The decision stops at the turn of a queue that is not locked.
 --
 -- `in_lost_ids` are queues that other sessions hold or that were deleted: they are passed over. `in_has_gates`: also queues whose actions have
 -- gates, which the caller has locked.
@@ -177,7 +177,7 @@ BEGIN
         WHERE q.id = ANY (in_queue_ids) AND a.pool_id = in_pool_id AND a.served AND NOT q.paused
           AND (a.route IS NULL OR NOT turnstile.is_closed(a.route, a.route_units))
     ),
-    -- Up to which tag executions can get a place, if all have the same priority: no more are read.
+    -- Up to which tag executions can get a worker slot, if all have the same priority: no more are read.
     own_flow AS MATERIALIZED (
         SELECT o.action_id, o.startable,
                greatest((
@@ -415,8 +415,8 @@ AS $$
       AND w.draining_at IS NULL AND w.lease_expires_at > clock_timestamp()
 $$;
 
--- assign_pools: gives actions that were stored their pools. A new pool has its places at once; in a system
--- without an executor that counts them, no limit. The caller has locked the actions.
+-- assign_pools: gives actions that were stored their pools. A new pool has its capacity at once; in a system
+-- without an executor that counts workers, no limit. The caller has locked the actions.
 CREATE FUNCTION turnstile.assign_pools(in_action_ids bigint[])
 RETURNS void
 LANGUAGE plpgsql
@@ -473,10 +473,10 @@ $$;
 
 -- refresh_pools: brings the capacities of the pools, and which actions are served, to what the workers are now. Returns
 -- queues that may go on. `workers` names the workers that were counted, and `in_workers` those of the last call: for the
--- same workers, and without `in_recounts`, only the leads are set. `totals` are the places that each pool
--- took back so far, its lead, and whether something waits for a place or more than half of its places are taken, by id.
+-- same workers, and without `in_recounts`, only the leads are set. `totals` are the worker slots that each pool
+-- took back so far, its lead, and whether something waits for one or more than half of them are taken, by id.
 --
--- `in_recounts`: also counts the held places again, and those of leaving workers, and repairs what lacks a turn.
+-- `in_recounts`: also counts the held worker slots again, and those of leaving workers, and repairs what lacks a turn.
 CREATE FUNCTION turnstile.refresh_pools(
     in_workers text, in_pool_ids bigint[], in_leads integer[], in_recounts boolean,
     OUT workers text, OUT totals jsonb, OUT more_queue_ids bigint[], OUT repaired integer

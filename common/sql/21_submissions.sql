@@ -4,7 +4,7 @@
 -- transaction commits, from a deferred trigger: executions are admitted in the order of tickets, so a submission that
 -- was committed before another transaction began to commit comes first, and one session's calls keep their order.
 --
--- The lines are read from a bound in the memory of the executor, so rows that an old snapshot keeps cost nothing (P15).
+-- The rows are read from a bound in the memory of the executor, so rows that an old snapshot keeps cost nothing (P15).
 -- It rises past a ticket when every transaction that drew it or an earlier one has ended, as the locks named 'entering' show.
 -- No row is shared between sessions: submitting sessions never wait for each other or for an executor.
 

@@ -77,7 +77,7 @@ BEGIN
           AND w.line_id = ANY (ARRAY[b.queue_id]) AND w.place BETWEEN b.place AND b.place
         RETURNING b.id
     ),
-    -- From the line of a later gate.
+    -- From the list of a later gate.
     left_gate AS (
         DELETE FROM waiting w USING before b
         WHERE b.status = 'queued'

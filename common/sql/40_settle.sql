@@ -117,7 +117,7 @@ BEGIN
     SELECT ARRAY(SELECT DISTINCT e.queue_id FROM execution e WHERE e.id = ANY (in_execution_ids)),
            EXISTS (SELECT FROM worker_pool p WHERE p.waits), EXISTS (SELECT FROM gate)
     INTO queue_ids, has_waiting, has_gates;
-    -- The places that become free may be the turn of other queues.
+    -- The worker slots that become free may be the turn of other queues.
     IF has_waiting THEN
         SELECT max(turnstile.room_of(p.capacity, p.held - cardinality(in_execution_ids), p.lead)) INTO room
         FROM turnstile.current_pool p WHERE p.depth > 0;
@@ -210,7 +210,7 @@ BEGIN
         WHERE e.id IS NULL OR (c.attempt > e.attempt AND e.completed_at IS NULL) OR s.execution_id IS NOT NULL;
     END IF;
 
-    -- The common case: no places are shared, and no queue is blocked.
+    -- The common case: no worker slots are shared, and no queue is blocked.
     IF place_changes IS NOT NULL AND room IS NULL AND NOT has_gates AND blocked_queue_ids = '{}' AND in_suspect_ids IS NOT NULL THEN
         SELECT g.is_decided, g.granted INTO is_decided, granted FROM turnstile.grant_plain(changes, place_changes) g;
     END IF;

@@ -20,7 +20,7 @@ BEGIN
     PERFORM 1 FROM action_queue q
     WHERE q.id = ANY (ARRAY(SELECT e.queue_id FROM execution e WHERE e.id = ANY (in_execution_ids)))
     ORDER BY q.id FOR NO KEY UPDATE;
-    -- An execution that waits at a gate leaves its line.
+    -- An execution that waits at a gate leaves its list.
     PERFORM turnstile.lock_gates('{}', '{}', in_execution_ids);
     PERFORM 1 FROM execution e WHERE e.id = ANY (in_execution_ids) ORDER BY e.id FOR NO KEY UPDATE;
     PERFORM 1 FROM slot s WHERE s.execution_id = ANY (in_execution_ids) ORDER BY s.execution_id FOR NO KEY UPDATE;

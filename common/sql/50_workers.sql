@@ -124,7 +124,7 @@ BEGIN
 END
 $$;
 
--- start_drain: the worker itself says that it drains, because its process was told to stop: it counts for no place any more.
+-- start_drain: the worker itself says that it drains, because its process was told to stop: it adds no capacity any more.
 CREATE FUNCTION turnstile.start_drain(in_worker_id text)
 RETURNS void
 LANGUAGE sql

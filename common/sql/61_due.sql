@@ -12,7 +12,7 @@ BEGIN
     SELECT array_agg(q.id ORDER BY q.id) FILTER (
                WHERE q.depth > 0 AND NOT q.paused AND (q.max_concurrent IS NULL OR q.max_concurrent > q.held)
                    AND (a.route IS NULL OR NOT turnstile.is_closed(a.route, a.route_units))
-                   -- A queue that waits for a place of its pool is left to its turn.
+                   -- A queue that waits for a worker slot of its pool is left to its turn.
                    AND a.served AND (p.id IS NULL OR turnstile.room_of(p.capacity, p.held, p.lead) > 0 OR NOT EXISTS (
                        SELECT FROM ready_queue r WHERE r.action_id = q.action_id AND r.place = q.ready_place))),
            CASE WHEN count(*) = in_queues_max THEN max(q.id) ELSE 0 END

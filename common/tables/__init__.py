@@ -1,10 +1,10 @@
 """The tables. Live state is slim, history is wide.
 
-`actions`: definitions and their queues. `gates`: limits after the queue. `pools`: places of workers. `live`:
-what is queued, held, unpublished, delayed or about to expire. `executions`: executions, attempts, logs and
-the counts of pruned ones. `workers`: leases. `webhooks`: deliveries and receivers. `dead_letters`: messages
-that no service could process. `submissions`: requests of database sessions. `security`: the audit log and
-API tokens.
+`actions`: definitions and their queues. `gates`: limits after the queue. `pools`: capacity of workers.
+`live`: what is queued, held, unpublished, delayed or about to expire. `executions`: executions, attempts,
+logs and the counts of pruned ones. `workers`: leases. `webhooks`: deliveries and receivers. `dead_letters`:
+messages that no service could process. `submissions`: requests of database sessions. `security`: the audit
+log and API tokens.
 
 The live tables have no foreign keys, because each would lock its parent row at every insert, and the
 functions in `common.sql` are the only writers. Every invariant of a single row is a named CHECK or UNIQUE

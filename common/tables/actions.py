@@ -116,7 +116,7 @@ class Action(SQLModel, table=True):
     route_units: list[int] | None = Field(default=None, sa_column=Column(ARRAY(Integer)))
     """How many units an execution takes at each."""
     pool_id: int | None = Field(default=None, sa_column=Column(BigInteger))
-    """The row of its pool. None: it was never defined by `store_actions`, and takes no places."""
+    """The row of its pool. None: it was never defined by `store_actions`, and takes no capacity."""
     served: bool = Field(default=True, sa_column_kwargs={"server_default": text("true")})
     """Whether a live worker can run it, as far as the executors know. If not, nothing is granted."""
     parameters_schema: Any = json_column(nullable=True)

@@ -70,12 +70,12 @@ class Gate(SQLModel, table=True):
     fair: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
     """Whether flows take turns: the queues of an action, or the actions that use a resource."""
     rank: int | None = Field(default=None, sa_column=Column(Integer))
-    """The place of a resource in the order: the lowest first, those without a rank last, then by name."""
+    """The position of a resource in the order: the lowest first, those without a rank last, then by name."""
     rate_starts: int | None = Field(default=None, sa_column=Column(Integer))
     rate_per_seconds: float | None = None
     paused: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
     returning_from: int | None = Field(default=None, sa_column=Column(BigInteger))
-    """From which place or line on its executions may have to return to their queues. None: none has to."""
+    """From which `place` or `line_id` on executions may have to return to their queues. None: none has to."""
     created_at: datetime = instant(nullable=False, default_now=True)
     updated_at: datetime = instant(nullable=False, default_now=True)
 
@@ -96,9 +96,9 @@ class GateState(SQLModel, table=True):
     held: int = Field(sa_column=Column(BigInteger, nullable=False))
     """Units that were acquired and not released."""
     depth: int = Field(sa_column=Column(BigInteger, nullable=False))
-    """Number of rows in its lines of `waiting`."""
+    """Number of rows in its lists of `waiting`."""
     head_id: int = Field(sa_column=Column(BigInteger, nullable=False))
-    """By arrival: a lower bound of the waiting places of priority 3."""
+    """By arrival: a lower bound of `Waiting.place` for priority 3."""
     heads: list[int] | None = Field(default=None, sa_column=Column(ARRAY(BigInteger)))
     """By arrival: such bounds for each priority, as in `QueueState`."""
     virtual_times: list[int] = Field(sa_column=Column(ARRAY(BigInteger), nullable=False))
@@ -111,7 +111,7 @@ class GateState(SQLModel, table=True):
 
 
 class GateFlow(SQLModel, table=True):
-    """A flow of a fair gate: a line of its own, with turns by its weight (P14)."""
+    """A flow of a fair gate: a list of its own, with turns by its weight (P14)."""
 
     __tablename__ = "gate_flow"
     __table_args__ = (UniqueConstraint("gate_id", "flow_id"),)
@@ -140,7 +140,7 @@ class FlowTurn(SQLModel, table=True):
     """In units divided by the weight, times 720,720, which all weights divide."""
     gate_id: int = Field(sa_column=Column(BigInteger, nullable=False))
     place: int | None = Field(default=None, sa_column=Column(BigInteger))
-    """The first waiting place of the flow; None: nothing waits."""
+    """The order key of its first waiting execution; None: nothing waits."""
 
 
 class RateStart(SQLModel, table=True):

@@ -52,7 +52,7 @@ class QueueState(SQLModel, table=True):
     head_id: int = Field(sa_column=Column(BigInteger, nullable=False))
     """A lower bound of the waiting ids of priority 3: grants read from here, past dead index entries."""
     heads: list[int] | None = Field(default=None, sa_column=Column(ARRAY(BigInteger)))
-    """Such bounds of the places of each other priority, with gaps. None: no other has waited here."""
+    """Such bounds of `place` for each other priority, with gaps. None: no other has waited here."""
     total_enqueued: int = Field(sa_column=Column(BigInteger, nullable=False))
     total_completed: int = Field(sa_column=Column(BigInteger, nullable=False))
     """Number of terminal executions that are settled."""
@@ -60,7 +60,7 @@ class QueueState(SQLModel, table=True):
     """The limit of the grant that wrote this version. None: without limit, or nothing was granted."""
     updated_at: datetime = instant(nullable=False)
     ready_place: int | None = Field(default=None, sa_column=Column(BigInteger))
-    """Where it is in `ready_queue`. None: it waits for no place of its pool."""
+    """Where it is in `ready_queue`. None: it waits for no capacity of its pool."""
 
 
 _TICKETS = Sequence("slot_ticket_seq", metadata=SQLModel.metadata)
@@ -82,9 +82,10 @@ def _deferrals() -> Any:
 
 
 class Waiting(SQLModel, table=True):
-    """A waiting execution in a line, which is read in the order of the primary key.
+    """A waiting execution in a list, which is read in the order of the primary key.
 
-    A line belongs to a queue, to a gate, or to a flow of a fair gate; their ids are numbers of one sequence.
+    A list (`line_id`) belongs to a queue, to a gate, or to a flow of a fair gate; their ids are numbers of
+    one sequence. `place` is the order key in a list, here and in all other tables and functions.
     """
 
     __tablename__ = "waiting"
@@ -143,7 +144,7 @@ class Slot(SQLModel, table=True):
     passed_ats: list[datetime] | None = Field(default=None, sa_column=Column(ARRAY(DateTime(timezone=True))))
     """When it passed its queue and each of these gates."""
     pool_id: int | None = Field(default=None, sa_column=Column(BigInteger))
-    """The pool of which it takes a place until its settle."""
+    """The pool of which it takes a worker slot until its settle."""
 
 
 class SlotWindow(SQLModel, table=True):

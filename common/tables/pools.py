@@ -1,6 +1,6 @@
-"""Pools of workers as gates: an execution is granted only if the workers of its pool have a place for it.
+"""Pools of workers as gates: an execution is granted only if the workers of its pool have capacity for it.
 
-A plain execution passes its queue and its pool in one decision, so what waits for a place stands in its queue
+A plain execution passes its queue and its pool in one decision, so what waits for capacity stays in its queue
 and holds nothing. These tables say which queues could start more, and in which order (P14).
 """
 
@@ -56,19 +56,19 @@ class PoolState(SQLModel, table=True):
     places: int = Field(sa_column=Column(Integer, nullable=False))
     """Concurrency of the live workers that are not draining."""
     lead: int = Field(sa_column=Column(Integer, nullable=False))
-    """Executions that are granted beyond the places, so that no worker waits for its next one."""
+    """Executions that are granted beyond `places`, so that no worker waits for its next one."""
     leaving: int = Field(sa_column=Column(Integer, nullable=False))
-    """Slots that other workers hold, or no worker: they take no place of the live ones."""
+    """Slots that other workers hold, or no worker: they take no capacity of the live ones."""
     held: int = Field(sa_column=Column(BigInteger, nullable=False))
     """Number of rows in `slot` with this pool."""
     depth: int = Field(sa_column=Column(BigInteger, nullable=False))
     """Number of rows in `ready_queue` of the actions of this pool."""
     virtual_times: list[int] = Field(sa_column=Column(ARRAY(BigInteger), nullable=False))
-    """By priority, the start tag of the last execution that took a place when not all had one."""
+    """By priority, the start tag of the last execution that took a worker slot when not all had one."""
     total_released: int = Field(sa_column=Column(BigInteger, nullable=False))
-    """Places that were taken back; their pace decides about the lead."""
+    """Worker slots that were taken back; their pace decides about the lead."""
     granted_capacity: int | None = Field(default=None, sa_column=Column(Integer))
-    """The capacity when a place was taken with this version. None: no limit, or none was taken."""
+    """The capacity when a worker slot was taken with this version. None: no limit, or none was taken."""
     updated_at: datetime = instant(nullable=False)
 
 
@@ -89,11 +89,11 @@ class PoolTurn(SQLModel, table=True):
     start_tag: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
     pool_id: int = Field(sa_column=Column(BigInteger, nullable=False))
     place: int | None = Field(default=None, sa_column=Column(BigInteger))
-    """The first place of this priority in `ready_queue`. None: the action waits for no place."""
+    """The first place of this priority in `ready_queue`. None: the action waits for no capacity."""
 
 
 class ReadyQueue(SQLModel, table=True):
-    """A queue that could start its first execution if its pool had a place.
+    """A queue that could start its first execution if its pool had capacity.
 
     A row may be outdated after a cancel, an expiry, a pause or a lower limit; it is corrected at its turn.
     """
@@ -103,5 +103,5 @@ class ReadyQueue(SQLModel, table=True):
 
     action_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
     place: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
-    """The place of that execution. `QueueState.ready_place` repeats it."""
+    """The order key of that execution. `QueueState.ready_place` repeats it."""
     queue_id: int = Field(sa_column=Column(BigInteger, nullable=False))

@@ -30,7 +30,7 @@ class Submission(SQLModel, table=True):
 
 
 class SubmissionLine(SQLModel, table=True):
-    """The place of a request in the line, drawn while its transaction commits."""
+    """The position of a request in the order of admission, drawn while its transaction commits."""
 
     __tablename__ = "submission_line"
     __table_args__ = ({"postgresql_with": BRISK_VACUUM},)

@@ -146,8 +146,8 @@ def _read_content(name: str, content: bytes) -> dict[str, Any]:
         value = yaml.load(content, Loader=_Loader)  # noqa: S506  (a safe loader that rejects duplicates)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise bad_input(f"{name}: {place}{error.problem}; expected YAML like: {_EXAMPLE}") from None
+        location = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise bad_input(f"{name}: {location}{error.problem}; expected YAML like: {_EXAMPLE}") from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise bad_input(f"{name}: invalid YAML: {error}; expected YAML like: {_EXAMPLE}") from None
     except (TypeError, LookupError, AttributeError):

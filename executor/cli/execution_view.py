@@ -152,8 +152,8 @@ def _reason(waiting_on: Json) -> str:
             )
         case {"reason": "no_worker", "pool": pool}:
             return f"no live worker in pool {pool} serves the action; start one that does"
-        case {"reason": "pool", "pool": pool, "places": places}:
-            return f"all {places} places of the workers in pool {pool} are taken, or others are first"
+        case {"reason": "pool", "pool": pool, "capacity": capacity}:
+            return f"all {capacity} worker slots of pool {pool} are in use, or other actions are ahead"
         case {"reason": "not_due", "run_at": run_at}:
             return f"not due before {instant(run_at)}" if run_at else "not due yet"
         case {"reason": "handing_over"}:

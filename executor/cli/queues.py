@@ -1,4 +1,4 @@
-"""`executor queue stats` and `queue line`: statistics, slot holders and waiting executions (P10)."""
+"""`executor queue stats` and `queue list`: statistics, slot holders and waiting executions (P10)."""
 
 from collections.abc import Iterator
 from typing import Annotated, Final
@@ -25,7 +25,7 @@ _REASONS: Final = {
     "total": "for the total of the action",
     "resource": "for a resource",
     "rate": "for a start that a rate allows",
-    "pool": "for a place of a worker",
+    "pool": "for worker capacity",
     "paused": "because the action is paused",
     "no_worker": "for a worker of the pool",
 }
@@ -55,9 +55,10 @@ def stats(api: Api, ref: RefArgument, as_json: JsonOption = False) -> None:
     show(api.get(f"/actions/{ref}/queue-stats"), _print_stats, as_json=as_json)
 
 
-@app.command("line")
+@app.command("line", hidden=True)
+@app.command("list")
 @with_api
-def line(
+def list_queue(
     api: Api,
     ref: RefArgument,
     *,
@@ -68,7 +69,7 @@ def line(
 ) -> None:
     """List the slot holders of an action and its waiting executions, in order."""
     query = {"concurrency_key": concurrency_key, "limit": limit, "cursor": cursor}
-    show(api.get(f"/actions/{ref}/queue", query), _print_line, as_json=as_json)
+    show(api.get(f"/actions/{ref}/queue", query), _print_queue, as_json=as_json)
 
 
 def _print_stats(found: Json) -> None:
@@ -79,7 +80,7 @@ def _print_stats(found: Json) -> None:
         print_table(columns, found["by_key"], empty="")
 
 
-def _print_line(found: Json) -> None:
+def _print_queue(found: Json) -> None:
     print_table(_HOLDER_COLUMNS, found["holders"], empty="No slot is in use")
     print_line("")
     print_table(_WAITING_COLUMNS, found["items"], empty="Queue is empty")

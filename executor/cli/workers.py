@@ -46,7 +46,7 @@ _RUN_COLUMNS: Final[Columns] = {
 }
 _POOL_COLUMNS: Final[Columns] = {
     "POOL": "pool",
-    "GRANTED": lambda pool: f"{pool['held']} of {pool['places']}",
+    "GRANTED": lambda pool: f"{pool['held']} of {pool['capacity']}",
     "WAITING QUEUES": "waiting_queues",
 }
 _FAILURE_COLUMNS: Final[Columns] = {
@@ -138,7 +138,7 @@ def _print_worker(worker: Json) -> None:
     print_fields(_fields(worker))
     for columns, items in (
         (_RUN_COLUMNS, worker["runs"]),
-        (_POOL_COLUMNS, worker["places"]),
+        (_POOL_COLUMNS, worker["pool_capacities"]),
         (_FAILURE_COLUMNS, worker["failures"]),
     ):
         if items:

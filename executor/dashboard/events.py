@@ -139,7 +139,7 @@ def overview(
             "live": workers.live,
             "draining": workers.draining,
             "overdue": workers.overdue,
-            "places": workers.capacity,
+            "capacity": workers.capacity,
         },
         "trouble": {part: reason for part, reason in trouble.items() if reason is not None},
         "degraded": dict(degraded),

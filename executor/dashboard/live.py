@@ -318,7 +318,7 @@ async def poll(
             live=workers["live"],
             draining=workers["draining"],
             overdue=workers["overdue"],
-            capacity=workers["places"],
+            capacity=workers["capacity"],
             pools=frozenset(workers["pools"]),
         ),
     )

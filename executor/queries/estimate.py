@@ -151,7 +151,7 @@ def may_be_estimated(facts: Facts) -> bool:
     """Tell whether a start can be expected, so that the pace is worth a query."""
     waits = facts.status in (Status.DELAYED, Status.QUEUED, Status.SCHEDULED)
     # The turns of other actions are not in the pace of the queue.
-    waits = waits and (facts.places is None or facts.status is Status.SCHEDULED)
+    waits = waits and (facts.pool_capacity is None or facts.status is Status.SCHEDULED)
     may_start = facts.served and facts.trouble is None and not facts.paused and facts.max_concurrent != 0
     return waits and may_start and (facts.gate is None or facts.gate.closed is None)
 

@@ -96,8 +96,8 @@ class WorkerStart(NamedTuple):
     id: str
 
 
-PLACE_ID_MAX: Final = 2**58 - 1
-"""The largest execution id of a place in a queue (`turnstile.place_of`)."""
+QUEUED_ID_MAX: Final = 2**58 - 1
+"""The largest execution id that a position in a queue can hold (`turnstile.place_of`)."""
 
 
 class LineStart(NamedTuple):
@@ -105,7 +105,7 @@ class LineStart(NamedTuple):
 
     priority: int = PRIORITIES[0]
     id: int = 0
-    """At most `PLACE_ID_MAX`."""
+    """At most `QUEUED_ID_MAX`."""
 
 
 class Match(NamedTuple):
@@ -521,8 +521,8 @@ def _facts(row: "Row", trouble: Trouble | None) -> Facts:
         served=row["served"],
         pools_with_it=row["pools_with_it"] or (),
         trouble=trouble,
-        places=row["places"],
-        held_places=row["held_places"],
+        pool_capacity=row["pool_capacity"],
+        pool_held=row["pool_held"],
     )
 
 

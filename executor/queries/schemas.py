@@ -95,13 +95,13 @@ class OutOfReach(Schema):
     message: str = Field(examples=["not connected"])
 
 
-class WaitingOnPlace(Schema):
-    """All places of the live workers of its pool are taken, or it is not its turn yet."""
+class WaitingOnPool(Schema):
+    """The capacity of its pool is in use, or it is not its turn yet."""
 
     reason: Literal["pool"] = "pool"
     pool: str
-    places: int = Field(description="Executions that the live workers of the pool run at once.")
-    held: int = Field(description="Granted executions of the pool; they may exceed the places by a lead.")
+    capacity: int = Field(description="Executions that the live workers of the pool run at once.")
+    held: int = Field(description="Granted executions of the pool; they may exceed the capacity by a lead.")
 
 
 class RootCause(Schema):
@@ -111,7 +111,7 @@ class RootCause(Schema):
         description=f"Holders that no worker has claimed, at most {HOLDERS_MAX}. Empty: slots are free, and "
         "executions ahead in the queue wait."
     )
-    on: Annotated[WaitingOnWorker | WaitingOnPlace | OutOfReach, Field(discriminator="reason")]
+    on: Annotated[WaitingOnWorker | WaitingOnPool | OutOfReach, Field(discriminator="reason")]
 
 
 class WaitingOnLimit(Schema):
@@ -205,7 +205,7 @@ WaitingOn = Annotated[
     | WaitingOnTotal
     | WaitingOnResource
     | WaitingOnRate
-    | WaitingOnPlace
+    | WaitingOnPool
     | NotDue
     | HandingOver
     | OutOfReach,
@@ -590,13 +590,13 @@ class WorkerDetail(Schema):
     )
 
 
-class PoolPlaces(Schema):
-    """The places of a pool that a worker serves, over all its workers."""
+class PoolCapacity(Schema):
+    """The capacity of a pool that a worker serves, over all its workers."""
 
     pool: str
-    places: int = Field(description="Executions that the live workers of the pool run at once.")
-    held: int = Field(description="Granted executions of the pool; they may exceed the places by a lead.")
-    waiting_queues: int = Field(description="Queues with executions that wait for a place.")
+    capacity: int = Field(description="Executions that the live workers of the pool run at once.")
+    held: int = Field(description="Granted executions of the pool; they may exceed the capacity by a lead.")
+    waiting_queues: int = Field(description="Queues with executions that wait for capacity.")
 
 
 class WorkerRun(Schema):
@@ -636,7 +636,7 @@ class WorkerPage(WorkerDetail):
     """One worker with what it runs, its last failures and what it said at its start."""
 
     runs: list[WorkerRun] = Field(description=f"The longest running first, at most {RUNS_MAX}.")
-    places: list[PoolPlaces] = Field(description="In the order of `pools`.")
+    pool_capacities: list[PoolCapacity] = Field(description="In the order of `pools`.")
     actions: list[ServedAction] | None = Field(
         description=f"By name, at most {SERVED_MAX}. Null: it named none, and counts for all of its pools."
     )

@@ -24,7 +24,7 @@ from turnstile.executor.queries.schemas import (
     WaitingOn,
     WaitingOnLimit,
     WaitingOnPause,
-    WaitingOnPlace,
+    WaitingOnPool,
     WaitingOnRate,
     WaitingOnResource,
     WaitingOnTotal,
@@ -110,9 +110,9 @@ class Facts:
     gate: GateFacts | None = None
     unclaimed: Sequence[int] = ()
     """Those of `holders` that no worker has claimed."""
-    places: int | None = None
-    """Places of its pool; None while some are free, or while the workers are not counted."""
-    held_places: int = 0
+    pool_capacity: int | None = None
+    """Worker slots of its pool; None while some are free, or while the workers are not counted."""
+    pool_held: int = 0
     pools_with_it: Sequence[str] = ()
     """Pools with a live worker that names the action, whatever its own pool is."""
 
@@ -170,13 +170,13 @@ def _root_cause(facts: Facts) -> RootCause | None:
         cause = _startable(facts)
     else:
         return None
-    if isinstance(cause, WaitingOnWorker | WaitingOnPlace | OutOfReach):
+    if isinstance(cause, WaitingOnWorker | WaitingOnPool | OutOfReach):
         return RootCause(ids=list(facts.unclaimed), on=cause)
     return None
 
 
 def _has_starts(gate: GateFacts) -> bool:
-    """Tell whether it waits for rates that all have a start: then it lacks a place of the pool."""
+    """Tell whether it waits for rates that all have a start: then it waits only for capacity of the pool."""
     return gate.kind == "pool" and all(rate.next_start_at is None for rate in gate.rates)
 
 
@@ -224,8 +224,8 @@ def _startable(facts: Facts) -> WaitingOn:
         return WaitingOnWorker(pool=facts.pool, other_pools=list(facts.pools_with_it))
     if trouble is not None:
         return OutOfReach(part=trouble.part, message=trouble.message)
-    if facts.status is Status.QUEUED and facts.places is not None:
-        return WaitingOnPlace(pool=facts.pool, places=facts.places, held=facts.held_places)
+    if facts.status is Status.QUEUED and facts.pool_capacity is not None:
+        return WaitingOnPool(pool=facts.pool, capacity=facts.pool_capacity, held=facts.pool_held)
     return HandingOver(pool=facts.pool)
 
 

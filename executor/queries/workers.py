@@ -15,7 +15,7 @@ from turnstile.executor.queries.schemas import (
     SERVED_MAX,
     ErrorDetail,
     FailedAttempt,
-    PoolPlaces,
+    PoolCapacity,
     ServedAction,
     WorkerDetail,
     WorkerPage,
@@ -50,7 +50,7 @@ async def read_worker(reader: Reader, name: str) -> WorkerPage | None:
     return WorkerPage(
         **row_fields(WorkerDetail, row, but=set()),
         runs=[_run(each, reader.stop_enforced_seconds) for each in runs],
-        places=parsed(PoolPlaces, facts["pools"]),
+        pool_capacities=parsed(PoolCapacity, facts["pools"]),
         actions=[ServedAction(**each) for each in served] if facts["names_actions"] else None,
         failures=[_failure(each) for each in failures],
         start_notes=facts["start_notes"],

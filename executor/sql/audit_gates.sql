@@ -29,7 +29,7 @@ SELECT g.gate_id AS id, g.held > g.granted_capacity AS wrong,
        format('at most %s units', g.granted_capacity) AS expected, format('%s units held', g.held) AS found
 FROM gate_state g WHERE g.granted_capacity IS NOT NULL;
 
--- check gate_depth of gate: its depth is the number of rows in its lines
+-- check gate_depth of gate: its depth is the number of rows in its lists
 SELECT g.id, g.depth <> coalesce(n.places, 0) AS wrong,
        format('depth %s', coalesce(n.places, 0)) AS expected, format('depth %s', g.depth) AS found
 FROM turnstile.current_gate g
@@ -40,8 +40,8 @@ LEFT JOIN (
     GROUP BY 1
 ) n ON n.gate_id = g.id;
 
--- check gate_line of execution: one that has passed its queue waits in a line of the gate that follows those that it holds
--- In a line of a flow where the gate has turns, else in the line of the gate. A changed route is left at once.
+-- check gate_line of execution: one that has passed its queue waits in a list of the gate that follows those that it holds
+-- In a list of a flow where the gate has turns, else in the list of the gate. A changed route is left at once.
 SELECT turnstile.id_of_place(w.place) AS id,
        (g.id IS NOT NULL
         AND (f.id IS NOT NULL) = (g.fair OR g.kind = 'pool')
@@ -61,7 +61,7 @@ LEFT JOIN execution e ON e.id = ANY (ARRAY[turnstile.id_of_place(w.place)])
 LEFT JOIN action a ON a.id = e.action_id
 WHERE w.queue_id IS NOT NULL;
 
--- check gate_head of gate: no execution is before the bounds where its line is read from
+-- check gate_head of gate: no execution is before the bounds where its list is read from
 SELECT g.id,
        n.first_place < CASE WHEN n.priority = 3 THEN g.head_id ELSE coalesce(g.heads[n.priority], n.first_place + 1) END
            AS wrong,
@@ -114,7 +114,7 @@ SELECT coalesce(p.id, v.pool_id) AS id, (p.id IS NOT NULL AND v.versions = 1) IS
 FROM worker_pool p
 FULL JOIN (SELECT v.pool_id, count(*) AS versions FROM pool_state v GROUP BY v.pool_id) v ON v.pool_id = p.id;
 
--- check pool_held of pool: it counts as held the slots that take its places
+-- check pool_held of pool: it counts as held the slots that take its capacity
 -- After another session held the row of the pool, until the next tick of the watchdog, it may differ.
 SELECT coalesce(p.id, s.pool_id) AS id, p.held IS DISTINCT FROM coalesce(s.slots, 0) AS wrong,
        format('%s held', coalesce(s.slots, 0)) AS expected,
@@ -124,7 +124,7 @@ FULL JOIN (
     SELECT s.pool_id, count(*) AS slots FROM slot s WHERE s.pool_id IS NOT NULL GROUP BY s.pool_id
 ) s ON s.pool_id = p.id;
 
--- check pool_depth of pool: its depth is the number of the queues that wait for a place
+-- check pool_depth of pool: its depth is the number of the queues that wait for capacity
 SELECT coalesce(p.id, n.pool_id) AS id, p.depth IS DISTINCT FROM coalesce(n.queues, 0) AS wrong,
        format('depth %s', coalesce(n.queues, 0)) AS expected, coalesce('depth ' || p.depth, 'no pool') AS found
 FROM turnstile.current_pool p
@@ -132,7 +132,7 @@ FULL JOIN (
     SELECT a.pool_id, count(*) AS queues FROM ready_queue r LEFT JOIN action a ON a.id = r.action_id GROUP BY a.pool_id
 ) n ON n.pool_id = p.id;
 
--- check pool_turn of action: one that waits for a place has one turn for each of its priorities, at its first place
+-- check pool_turn of action: one that waits for capacity has one turn for each of its priorities, at its first `place`
 SELECT a.id, n.action_id IS NOT NULL AND (t.turns = 1) IS NOT TRUE AS wrong,
        format('a turn of priority %s at place %s', n.priority, n.place) AS expected,
        format('%s', coalesce(t.turns, 0)) AS found

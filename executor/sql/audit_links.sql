@@ -98,7 +98,7 @@ CROSS JOIN (
 
 -- check idle_slot of queue: no slot is free while an execution waits
 -- Whatever frees a slot or lengthens the queue stores its instant in the queue's state; whatever opens a gate, in the gate;
--- whatever frees a place, in the pool.
+-- whatever frees a worker slot, in the pool.
 SELECT q.id,
        (q.max_concurrent IS NULL OR q.max_concurrent > coalesce(h.slots, 0))
        AND a.served AND (p.id IS NULL OR turnstile.room_of(p.capacity, p.held, p.lead) > 0)

@@ -1,6 +1,6 @@
 -- audit_live: the live tables against the executions: each row is for an execution in that state.
 
--- check line_place of execution: one in a line is queued, in this queue, at the place of its priority
+-- check line_place of execution: one in a list is queued, in this queue, at the `place` of its priority
 SELECT turnstile.id_of_place(w.place) AS id,
        (e.status = 'queued' AND e.queue_id = coalesce(w.queue_id, w.line_id)
         AND e.priority = turnstile.priority_of_place(w.place)) IS NOT TRUE AS wrong,
@@ -110,17 +110,17 @@ FROM unpublished_completion u
 LEFT JOIN execution e ON e.id = ANY (ARRAY[u.execution_id])
 LEFT JOIN slot s ON s.execution_id = u.execution_id;
 
--- check submission_place of submission: one that is not decided is in the line, once
-SELECT coalesce(l.ticket, 0) AS id, (s.request_id IS NOT NULL AND l.places = 1) IS NOT TRUE AS wrong,
-       format('request %s in the line once', request_id) AS expected,
-       CASE WHEN s.request_id IS NULL THEN 'a place in the line without a request'
-            ELSE format('%s places in the line', coalesce(l.places, 0)) END AS found
+-- check submission_place of submission: one that is not decided is in the list, once
+SELECT coalesce(l.ticket, 0) AS id, (s.request_id IS NOT NULL AND l.entries = 1) IS NOT TRUE AS wrong,
+       format('request %s in the list once', request_id) AS expected,
+       CASE WHEN s.request_id IS NULL THEN 'an entry in the list without a request'
+            ELSE format('%s entries in the list', coalesce(l.entries, 0)) END AS found
 FROM (
-    SELECT l.request_id, min(l.ticket) AS ticket, count(*) AS places FROM submission_line l GROUP BY l.request_id
+    SELECT l.request_id, min(l.ticket) AS ticket, count(*) AS entries FROM submission_line l GROUP BY l.request_id
 ) l
 FULL JOIN submission s USING (request_id);
 
--- check submission_undecided of submission: one in the line was neither admitted nor rejected
+-- check submission_undecided of submission: one in the list was neither admitted nor rejected
 SELECT l.ticket AS id, (e.id IS NULL AND o.request_id IS NULL) IS NOT TRUE AS wrong,
        format('request %s undecided', l.request_id) AS expected,
        CASE WHEN e.id IS NOT NULL THEN format('execution %s', e.id)

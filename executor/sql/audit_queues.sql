@@ -7,7 +7,7 @@ SELECT coalesce(q.id, v.queue_id) AS id, (q.id IS NOT NULL AND v.versions = 1) I
 FROM action_queue q
 FULL JOIN (SELECT v.queue_id, count(*) AS versions FROM queue_state v GROUP BY v.queue_id) v ON v.queue_id = q.id;
 
--- check queue_depth of queue: its depth is the number of its rows in the line
+-- check queue_depth of queue: its depth is the number of its rows in the list
 SELECT coalesce(q.id, w.line_id) AS id, q.depth IS DISTINCT FROM coalesce(w.places, 0) AS wrong,
        format('depth %s', coalesce(w.places, 0)) AS expected,
        coalesce('depth ' || q.depth, 'no queue') AS found

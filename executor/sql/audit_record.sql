@@ -55,7 +55,7 @@ SELECT r.id, (q.action_id = r.action_id AND q.concurrency_key = coalesce(r.concu
        END AS found
 FROM record r LEFT JOIN action_queue q ON q.id = r.queue_id WHERE NOT r.has_ended;
 
--- check queued_in_line of execution: a queued one is in the line of its queue, or holds a slot for its next attempt
+-- check queued_in_line of execution: a queued one is in the list of its queue, or holds a slot for its next attempt
 SELECT r.id,
        CASE WHEN s.execution_id IS NULL THEN w.place IS NULL
             ELSE w.place IS NOT NULL OR s.attempt <> r.attempt + 1 OR s.finished_at IS NOT NULL END AS wrong,

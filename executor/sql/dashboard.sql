@@ -40,7 +40,7 @@ SELECT now() AS read_at,
        count(*) FILTER (WHERE w.lease_expires_at > now() AND w.draining_at IS NULL) AS live,
        count(*) FILTER (WHERE w.lease_expires_at > now() AND w.draining_at IS NOT NULL) AS draining,
        count(*) FILTER (WHERE w.lease_expires_at <= now()) AS overdue,
-       coalesce(sum(w.concurrency) FILTER (WHERE w.lease_expires_at > now() AND w.draining_at IS NULL), 0) AS places,
+       coalesce(sum(w.concurrency) FILTER (WHERE w.lease_expires_at > now() AND w.draining_at IS NULL), 0) AS capacity,
        coalesce((
            SELECT array_agg(DISTINCT p.pool)
            FROM turnstile.current_worker l CROSS JOIN LATERAL unnest(l.pools) p(pool)

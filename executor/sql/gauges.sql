@@ -48,10 +48,10 @@ SELECT (
        ) AS resources,
        (
            SELECT json_agg(json_build_object(
-               'pool', p.name, 'places', p.places, 'held', p.held, 'waiting', coalesce(r.executions, 0)
+               'pool', p.name, 'capacity', p.places, 'held', p.held, 'waiting', coalesce(r.executions, 0)
            ) ORDER BY p.id)
            FROM (SELECT * FROM turnstile.current_pool c ORDER BY c.id LIMIT $3) p
-           -- In queues that have places in the turns or whose action no worker serves, and in the lines of the pools.
+           -- In queues that have turns in their pool or whose action no worker serves, and in the queues of the pools.
            LEFT JOIN (
                SELECT w.pool_id, sum(w.executions)::bigint AS executions
                FROM (

@@ -1,12 +1,12 @@
 -- queue_stats: the state of the queues of one action, in one snapshot.
 --
 -- Depths, held slots and totals change only in the transaction that changes the rows, so they equal a recount.
--- The totals include deleted queues of idle keys. Of the line only the heads are read: the cost does not depend
+-- The totals include deleted queues of idle keys. Of the list only the heads are read: the cost does not depend
 -- on its length. What waits at later gates holds a slot of its queue, and is counted one by one.
 --
 -- What queued executions wait for, the nearest reason first: the queue is paused; a gate of their route is closed
 -- (total or resource); all slots are held, or will be by executions ahead (limit); no worker of the pool serves the
--- action; the later gate where they wait (total, resource, or a rate that is used up); a place of the pool, or only the
+-- action; the later gate where they wait (total, resource, or a rate that is used up); capacity of the pool, or only the
 -- next dispatch (pool). A granted execution is not counted, even if no worker has claimed it.
 --
 -- $1 action ref, $2 keys listed
@@ -27,7 +27,7 @@ closed AS MATERIALIZED (
     WHERE a.ref = $1 AND (g.paused OR g.capacity < r.units)
     ORDER BY r.rank LIMIT 1
 ),
--- While every rate has a start, what waits for one lacks only a place of the pool.
+-- While every rate has a start, what waits for one lacks only capacity of the pool.
 rates AS MATERIALIZED (
     SELECT NOT EXISTS (SELECT FROM turnstile.starts_left(a.route, clock_timestamp()) l WHERE l.starts <= 0) AS has_starts
     FROM action a WHERE a.ref = $1
@@ -187,7 +187,7 @@ ORDER BY s.execution_id LIMIT $3
 -- Reads the latest executions of the action that were granted before the head of that queue: those of the key itself
 -- first, then those of other keys. Bounded: the cost depends neither on the queue nor on the history. Executions with
 -- a retry behind them are left out, as their first grant is not stored. Seconds are counted back from now. Of the
--- line only the head is read, except for a delayed execution.
+-- list only the head is read, except for a delayed execution.
 --
 -- To be planned for its values (`plan_cache_mode`): by the index on the action and the ticket.
 --

@@ -43,7 +43,7 @@ SELECT w.start_notes, w.served_refs IS NOT NULL AS names_actions, pools.pools
 FROM turnstile.current_worker w
 CROSS JOIN LATERAL (
     SELECT json_agg(json_build_object(
-               'pool', n.pool, 'places', coalesce(p.places, 0), 'held', coalesce(p.held, 0),
+               'pool', n.pool, 'capacity', coalesce(p.places, 0), 'held', coalesce(p.held, 0),
                'waiting_queues', coalesce(p.depth, 0)) ORDER BY n.ord) AS pools
     FROM unnest(w.pools[1 : 100]) WITH ORDINALITY n(pool, ord)
     LEFT JOIN turnstile.current_pool p ON p.name = n.pool

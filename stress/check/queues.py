@@ -4,7 +4,7 @@ The history shows a slot as held until the end of its attempt; in truth it is fr
 settled. So every broken limit found here is real. Settling takes milliseconds, unless a message was lost:
 then the watchdog publishes the end again after the settle timeout. So faults that lose messages excuse idle
 slots for longer than others. During an outage, and until the system has settled, idle slots are excused. So
-they are while executions hold all places of the workers.
+they are while executions hold the whole capacity of the workers.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ _RECONNECTING_NS: Final = 6 * SECOND
 _SETTLING_NS: Final = 13 * SECOND
 """The settle timeout (10 s), the next tick, and a margin."""
 _SHARING_NS: Final = SECOND
-"""Places are shared some at a time, once the ends of executions are settled."""
+"""Worker slots are shared some at a time, once the ends of executions are settled."""
 _MOVE: Final = np.dtype([("gate", "i4"), ("at", "i8"), ("step", "i1"), ("value", "i8")])
 _CHUNK: Final = 50_000
 """Moves that are in memory as objects at once."""
@@ -122,8 +122,8 @@ def excused(recording: Recording) -> list[tuple[int, int]]:
 
 
 def _occupied(recording: Recording) -> list[tuple[int, int]]:
-    """Return when executions held all places of the workers, which they do until their ends are settled."""
-    if not recording.places:
+    """Return when executions held the whole capacity of the workers: until their ends are settled."""
+    if not recording.worker_capacity:
         return []
     attempts = recording.attempts
     times = np.concatenate([column(attempts, "granted_at"), column(attempts, "ended_at")])
@@ -131,7 +131,7 @@ def _occupied(recording: Recording) -> list[tuple[int, int]]:
     happened = times != NEVER
     order = np.argsort(times[happened], kind="stable")
     times, held = times[happened][order], np.cumsum(steps[happened][order])
-    full = np.flatnonzero(held >= recording.places)
+    full = np.flatnonzero(held >= recording.worker_capacity)
     until = np.append(times, recording.ended_at)[full + 1] + _SHARING_NS
     return _merged(zip(times[full].tolist(), until.tolist(), strict=True))
 

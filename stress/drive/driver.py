@@ -140,13 +140,13 @@ class _Drive:
             counters=tuple(watcher.counters),
             audit=await self._audit(),
             clock_error_ns=0 if all_on_this_host(history.remote_runs) else _CLOCK_ERROR_NS,
-            places=await self._places(),
+            worker_capacity=await self._worker_capacity(),
             idle_allowed_seconds=self._installation.watchdog_seconds + _TICK_MARGIN_SECONDS,
         )
         await remove_gates(self._api, self._scenario, plain_fields(self._scenario))
         return recording
 
-    async def _places(self) -> int:
+    async def _worker_capacity(self) -> int:
         workers = await self._api.live_workers()
         return sum(worker["concurrency"] for worker in workers if POOL in worker["pools"])
 

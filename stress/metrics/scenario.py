@@ -22,7 +22,7 @@ def measure_scenario(recording: Recording) -> ScenarioMetrics:
     """Return the metrics of a scenario."""
     until = measured_until(recording)
     ended, seconds = _pace(recording, until)
-    handed = handovers(recording)
+    handed = hand_overs(recording)
     return ScenarioMetrics(
         ended=ended,
         seconds=seconds,
@@ -103,7 +103,7 @@ def started_out_of_order(recording: Recording, until: int) -> float | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Handovers:
+class HandOvers:
     """One row for each slot that passed from one execution to a waiting one."""
 
     granted_at: Instants
@@ -113,7 +113,7 @@ class Handovers:
     """By the clock of the database."""
 
 
-def handovers(recording: Recording) -> Handovers:
+def hand_overs(recording: Recording) -> HandOvers:
     """Match each grant on a full queue with the end that freed its slot.
 
     A grant takes the slot that has been free for longest: with N slots, grant k takes the slot of end k - N.
@@ -123,7 +123,7 @@ def handovers(recording: Recording) -> Handovers:
     limit = recording.scenario.limit
     if limit is None:
         none = np.empty(0, np.int64)
-        return Handovers(granted_at=none, stop_to_start_ns=none, end_to_grant_ns=none)
+        return HandOvers(granted_at=none, stop_to_start_ns=none, end_to_grant_ns=none)
     attempts = recording.attempts[recording.attempts["queue"] != NONE]
     changed_at = limit_timeline(recording).first_change(column(attempts, "queue"))
     attempts = attempts[attempts["granted_at"] < changed_at]
@@ -148,7 +148,7 @@ def handovers(recording: Recording) -> Handovers:
     if len(runs):
         ran &= runs["end"][stopped] == RunEnd.STOPPED
     takers, leavers, started, stopped = takers[ran], leavers[ran], started[ran], stopped[ran]
-    return Handovers(
+    return HandOvers(
         granted_at=granted_at[takers],
         stop_to_start_ns=column(runs, "started_at")[started] - column(runs, "stopped_at")[stopped],
         end_to_grant_ns=granted_at[takers] - ended_at[leavers],

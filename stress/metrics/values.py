@@ -51,7 +51,7 @@ class ScenarioMetrics:
     hand_over: Spread | None
     """From the stop of a run to the start of the next one, which was waiting, by the clock of their host."""
     end_to_grant: Spread | None
-    """The part of a handover until the slot was granted again, by the clock of the database."""
+    """The part of a hand-over until the slot was granted again, by the clock of the database."""
     grant_to_start: Spread | None
     """From a grant to the start of the run."""
     peak_slots: int

@@ -117,7 +117,7 @@ def _result(report: ScenarioReport) -> Text:
     metrics = report.metrics
     measured = f"{metrics.ended:,} ended, {wording.rate(metrics.executions_per_second)}"
     if metrics.hand_over is not None:
-        measured += f", handover p50 {wording.duration(metrics.hand_over.p50_ms)}"
+        measured += f", hand-over p50 {wording.duration(metrics.hand_over.p50_ms)}"
     if not report.broken:
         return Text.assemble(("✓", "bold green"), f" {report.scenario.title}: {measured}")
     broken = "; ".join(f"{finding.rule.value} ({finding.broken:,})" for finding in report.broken)

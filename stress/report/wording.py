@@ -20,12 +20,12 @@ SCENARIO_HEADINGS: Final = (
     "Peak\nslots",
     "Peak\nrunning",
     "Out of\norder",
-    "Handover\np50 / p99",
+    "Hand-over\np50 / p99",
     "Violations",
 )
 SCENARIO_LEGEND: Final = "Peak in one queue: slots by the history, running by the actions' own clocks."
 GATE_HEADINGS: Final = ("Gates", "Checked", "Violations")
-COST_HEADINGS: Final = ("Cost", "Rate", "Handover p50 / p99")
+COST_HEADINGS: Final = ("Cost", "Rate", "Hand-over p50 / p99")
 RECOVERY_HEADINGS: Final = ("Fault", "Repaired", "Lost runs", "Reclaimed", "Stall", "Recovered")
 RECOVERY_LEGEND: Final = (
     "Times count from the fault. Lost runs: ended by the fault. Reclaimed: all of them had a slot again. "
@@ -107,7 +107,7 @@ def metric_rows(metrics: RunMetrics) -> list[tuple[str, str]]:
     rows = [
         ("No-op executions, no limit", rate(metrics.per_second_unlimited)),
         (limited, rate(metrics.per_second_limited)),
-        ("Handover at limit 1", spread(metrics.hand_over)),
+        ("Hand-over at limit 1", spread(metrics.hand_over)),
         ("Violations", violations),
     ]
     return [row for row in rows if row[1] != NOTHING]
@@ -203,7 +203,7 @@ def fact_rows(report: ScenarioReport) -> Iterator[tuple[str, str]]:
         f"{metrics.peak_slots:,}, {metrics.peak_runs:,}",
     )
     for name, latency in (
-        ("Handover on a full queue", metrics.hand_over),
+        ("Hand-over on a full queue", metrics.hand_over),
         ("of that: end to grant", metrics.end_to_grant),
         ("Grant to start", metrics.grant_to_start),
         ("Request to answer", metrics.answer),

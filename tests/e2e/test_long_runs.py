@@ -144,7 +144,7 @@ async def test_capacity_freed_by_long_runs_is_all_used_again(
     async with start_env(settings=ONE_AT_A_TIME | {"TURNSTILE_WORKER_CONCURRENCY": "3"}) as env:
         await env.patch("hold", max_concurrent=None)
         await env.patch("record", max_concurrent=None)
-        # Without its places the pool would grant no more than one offer beyond the worker's own.
+        # Without its capacity the pool would grant no more than one offer beyond the worker's own.
         await env.register_silent_worker("default")
         for number in range(2):
             long_runs = await env.submit_many([{"action_ref": "hold"}] * 3)

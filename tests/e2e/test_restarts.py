@@ -71,7 +71,7 @@ async def test_a_drained_worker_finishes_what_runs_and_gives_back_what_does_not_
         hanging = await env.submit("scripted", parameters={"steps": ["HANG", "OK"]})
         await env.until_running([short, hanging])
         env.worker.signal(signal.SIGTERM)
-        # Its places count no longer, and the last ones that it runs are shown.
+        # Its capacity counts no longer, and the last ones that it runs are shown.
         await env.history.until("SELECT draining_at IS NOT NULL AND draining_count = 2 FROM worker")
         assert await asyncio.wait_for(env.worker.process.wait(), 20) == 0
         assert await env.status(short) == "completed"

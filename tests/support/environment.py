@@ -57,15 +57,17 @@ class Environment:
         """Start one more worker for the actions of the end-to-end tests."""
         return await self.system.start_worker(ACTIONS, **settings)
 
-    async def register_silent_worker(self, pool: str, places: int = 100) -> None:
+    async def register_silent_worker(self, pool: str, capacity: int = 100) -> None:
         """Register a worker of this pool that takes no offers: what is granted to it stays `scheduled`."""
         await self.history.value(
             "SELECT turnstile.register_worker('silent ' || $1, 'silent', 'nowhere', 1, ARRAY[$1], $2, 3600)",
             pool,
-            places,
+            capacity,
         )
         await self.history.until(
-            "SELECT count(*) = 0 FROM turnstile.current_pool WHERE name = $1 AND capacity < $2", pool, places
+            "SELECT count(*) = 0 FROM turnstile.current_pool WHERE name = $1 AND capacity < $2",
+            pool,
+            capacity,
         )
 
     async def create_token(self, **fields: Any) -> str:

@@ -24,7 +24,7 @@ BEGIN
 END
 $$;
 
--- prune_pools: deletes pools that no action names any more and of which no slot takes a place, and notes where nothing
+-- prune_pools: deletes pools that no action names any more and of which no slot takes capacity, and notes where nothing
 -- waits any more. The first pool stays: it says that an executor counts workers, so that a new pool has a limit at once.
 CREATE FUNCTION turnstile.prune_pools(in_limit integer)
 RETURNS integer
@@ -59,7 +59,7 @@ BEGIN
 END
 $$;
 
--- unused_pools: the next pools that no action names any more and of which no slot takes a place.
+-- unused_pools: the next pools that no action names any more and of which no slot takes capacity.
 CREATE FUNCTION turnstile.unused_pools(in_limit integer)
 RETURNS bigint[]
 LANGUAGE sql

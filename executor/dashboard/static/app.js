@@ -101,9 +101,9 @@ function failedIn({ failed, ended }) {
   return failed ? `${count(failed)} (${percent(failed / ended)})` : "0";
 }
 
-function workersIn({ live: alive, draining, overdue, places }) {
+function workersIn({ live: alive, draining, overdue, capacity }) {
   const others = [draining && `${draining} draining`, overdue && `${overdue} overdue`].filter(Boolean);
-  return [`${count(alive)}, capacity ${count(places)}`, ...others].join(", ");
+  return [`${count(alive)}, capacity ${count(capacity)}`, ...others].join(", ");
 }
 
 /** Badges in the navigation; absent at zero. */

@@ -156,10 +156,10 @@ function reasonOf(on) {
     case "total": case "resource": return gateOf(on);
     case "rate":
       return [`Waits for the rate of ${on.rate_of === "action" ? "its action" : on.rate_of}: ${count(on.starts)} starts per ${duration(on.per_seconds)}. `,
-        ...(on.next_start_at ? ["Next start: ", instant(on.next_start_at), ". "] : []), ...placeOf(on, " of its action")];
+        ...(on.next_start_at ? ["Next start: ", instant(on.next_start_at), ". "] : []), ...positionOf(on, " of its action")];
     case "paused": return ["The action is paused: nothing starts until it is resumed."];
     case "no_worker": return [`No live worker in the pool ${on.pool} serves the action. ${workerRemedy(on)}`];
-    case "pool": return [`All ${count(on.places)} places of the workers in the pool ${on.pool} are taken, or others are first.`];
+    case "pool": return [`All ${count(on.capacity)} worker slots of the pool ${on.pool} are in use, or other actions are ahead.`];
     case "not_due": return on.run_at ? ["Due ", instant(on.run_at), "."] : ["Not due yet."];
     case "handing_over": return [`A slot is free; about to be dispatched to a worker in the pool ${on.pool}.`];
     case "unavailable": return [`Cannot reach the ${on.part}: ${on.message}`];
@@ -185,10 +185,10 @@ function gateOf(on) {
   }
   const free = on.capacity === null ? "" : `, ${count(on.free)} of ${count(on.capacity)} free`;
   const holders = on.holders.map((each) => [executionLink(each.id), ` (${count(each.units)})`]);
-  return [...name, `: the execution ${needs}${free}`, ...listOf(holders), ". ", ...placeOf(on, "")];
+  return [...name, `: the execution ${needs}${free}`, ...listOf(holders), ". ", ...positionOf(on, "")];
 }
 
-function placeOf(on, what) {
+function positionOf(on, what) {
   return on.position ? [`Position ${count(on.position)}${what}.`] : [];
 }
 

@@ -1,10 +1,10 @@
-// Reads JSON that a person types: the value, or the place and the reason of the first fault.
+// Reads JSON that a person types: the value, or the location and the reason of the first fault.
 
 const LITERAL = /(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)(?![\w.+-])/y;
 const STRING = /"(?:[^"\\\u0000-\u001f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"/y;
 const SPACE = /[ \t\n\r]*/y;
 
-/** Return {value}, or {problem} that names line and column. Browsers differ in theirs, and some name no place. */
+/** Return {value}, or {problem} that names line and column. Browsers differ in theirs, and some name no location. */
 export function readJson(words) {
   try {
     return { value: JSON.parse(words) };

@@ -28,8 +28,8 @@ const RUNS = [
 ];
 const POOLS = [
   ["Pool", "row", (each) => each.pool],
-  ["Granted, over all workers", "", (each) => barOf(each.held, each.places)],
-  ["Waiting for a place", "", (each) => (each.waiting_queues ? counted(each.waiting_queues, "queue") : none("nothing"))],
+  ["Granted, over all workers", "", (each) => barOf(each.held, each.capacity)],
+  ["Waiting for capacity", "", (each) => (each.waiting_queues ? counted(each.waiting_queues, "queue") : none("nothing"))],
 ];
 const FAILURES = [
   ["Execution", "row", (each) => executionLink(each.execution_id)],
@@ -53,7 +53,7 @@ export function show(main, { worker: wanted }, { live, signal }) {
   const name = el("span", {}, wanted);
   const state = el("span", { class: "states" });
   const progress = drainPart();
-  const places = occupancyBar();
+  const capacity = occupancyBar();
   const facts = el("dl", { class: "metrics" });
   const buttons = el("div", { class: "buttons" });
   const runs = table("What the worker runs, the longest first", RUNS, { empty: "It runs nothing." });
@@ -74,11 +74,11 @@ export function show(main, { worker: wanted }, { live, signal }) {
     text(name, it.name);
     document.title = `${it.name} · Turnstile`;
     setChildren(state, badge(it.state));
-    places.update(it.running, it.concurrency);
+    capacity.update(it.running, it.concurrency);
     setChildren(facts, ...factsOf(it));
     progress.update(it);
     runs.update(it.runs);
-    pools.update(it.places);
+    pools.update(it.pool_capacities);
     failures.update(it.failures);
     actions.update(it.actions ?? []);
     setChildren(notes, ...notesOf(it.start_notes));
@@ -99,7 +99,7 @@ export function show(main, { worker: wanted }, { live, signal }) {
     el("p", { class: "trail" }, el("a", { href: "#/workers" }, "Workers")),
     el("div", { class: "head" }, el("h1", {}, name, state), buttons),
     wrong, progress.node,
-    el("div", { class: "panel" }, el("p", { class: "said" }, "Places taken"), places.node, facts),
+    el("div", { class: "panel" }, el("p", { class: "said" }, "Capacity in use"), capacity.node, facts),
     section("Running now", runs.node), section("Pools", pools.node), section("Last failures", failures.node),
     section("Actions", actions.node), section("Start", notes), changes);
   loading.now();
@@ -113,9 +113,9 @@ function agoOf(at) {
   return el("span", {}, instant(at));
 }
 
-function barOf(taken, places) {
+function barOf(taken, capacity) {
   const bar = occupancyBar();
-  bar.update(taken, places);
+  bar.update(taken, capacity);
   return bar.node;
 }
 

@@ -1,14 +1,14 @@
 """Chooses and draws the pictures of a scenario, in display order.
 
-`scenario` draws throughput, slots and handovers, `fault` the runs around one fault; `style` is common.
+`scenario` draws throughput, slots and hand-overs, `fault` the runs around one fault; `style` is common.
 """
 
 from collections.abc import Iterator
 from typing import Final
 
-from turnstile.stress.metrics.scenario import handovers
+from turnstile.stress.metrics.scenario import hand_overs
 from turnstile.stress.report.charts.fault import draw_fault
-from turnstile.stress.report.charts.scenario import draw_flow, draw_handovers, draw_occupancy
+from turnstile.stress.report.charts.scenario import draw_flow, draw_hand_overs, draw_occupancy
 from turnstile.stress.report.charts.style import Picture, picture_style
 from turnstile.stress.report.run_report import ScenarioReport
 
@@ -26,9 +26,9 @@ def pictures_of(report: ScenarioReport) -> tuple[Picture, ...]:
 def _pictures(report: ScenarioReport) -> Iterator[Picture]:
     yield draw_flow(report)
     yield draw_occupancy(report)
-    handed_ns = handovers(report.recording).stop_to_start_ns
+    handed_ns = hand_overs(report.recording).stop_to_start_ns
     if len(handed_ns) and report.metrics.hand_over is not None:
-        yield draw_handovers(report, handed_ns / _MILLISECOND_NS, report.metrics.hand_over)
+        yield draw_hand_overs(report, handed_ns / _MILLISECOND_NS, report.metrics.hand_over)
     for number in faults_to_draw(report):
         yield draw_fault(report, number)
 

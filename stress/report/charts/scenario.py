@@ -1,4 +1,4 @@
-"""Draws a scenario: throughput and queue length over time, slots against the limit, and handover latencies.
+"""Draws a scenario: throughput and queue length over time, slots against the limit, and hand-over latencies.
 
 The time axis shows seconds from the first request. Red bands are faults, from their beginning to their
 repair; a green line marks the recovery.
@@ -44,7 +44,7 @@ _BINS: Final = 500
 _RATE_BINS: Final = 150
 _QUEUES_MAX: Final = 12
 _LABELS_MAX: Final = 12
-_HANDOVER_BARS: Final = 60
+_HAND_OVER_BARS: Final = 60
 _SHORTEST_MS: Final = 0.01
 _FLOW_CAPTION: Final = (
     "Above: executions ended per second, and (dotted) requests confirmed by the broker. Below: executions "
@@ -56,7 +56,7 @@ _SLOTS_CAPTION: Final = (
     "area is the peak number of running executions, by the actions' own clocks. Nothing may exceed the "
     "dashed line, the limit, except executions that started before it was lowered."
 )
-_HANDOVER_CAPTION: Final = (
+_HAND_OVER_CAPTION: Final = (
     "The time from the stop of a run to the start of the next one, which waited for its slot, by the clocks "
     "of the actions."
 )
@@ -106,19 +106,19 @@ def draw_occupancy(report: ScenarioReport) -> Picture:
     )
 
 
-def draw_handovers(report: ScenarioReport, hand_overs_ms: Floats, spread: Spread) -> Picture:
-    """Draw a histogram of the handovers of a scenario, with their percentiles."""
-    figure = new_figure(f"{report.scenario.title}: handovers", 3.1)
+def draw_hand_overs(report: ScenarioReport, hand_overs_ms: Floats, spread: Spread) -> Picture:
+    """Draw a histogram of the hand-overs of a scenario, with their percentiles."""
+    figure = new_figure(f"{report.scenario.title}: hand-overs", 3.1)
     axes = figure.subplots()
     shown_ms = np.maximum(hand_overs_ms, _SHORTEST_MS)
-    edges = np.geomspace(float(shown_ms.min()) / 1.15, float(shown_ms.max()) * 1.15, _HANDOVER_BARS + 1)
+    edges = np.geomspace(float(shown_ms.min()) / 1.15, float(shown_ms.max()) * 1.15, _HAND_OVER_BARS + 1)
     axes.stairs(np.histogram(shown_ms, edges)[0], edges, fill=True, color=SKY, alpha=0.75, linewidth=0)
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0), numticks=15))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: duration(value)))
     axes.xaxis.set_minor_formatter(NullFormatter())
     count_axis(axes)
-    axes.set_ylabel("handovers")
+    axes.set_ylabel("hand-overs")
     for name, value, color in (
         ("p50", spread.p50_ms, GREEN),
         ("p90", spread.p90_ms, ORANGE),
@@ -130,8 +130,8 @@ def draw_handovers(report: ScenarioReport, hand_overs_ms: Floats, spread: Spread
     return as_picture(
         figure,
         name=f"{report.scenario.name}-hand-over",
-        caption=_HANDOVER_CAPTION,
-        alt=f"{counted(spread.count, 'handover')}: half within {duration(spread.p50_ms)}, 99 % within "
+        caption=_HAND_OVER_CAPTION,
+        alt=f"{counted(spread.count, 'hand-over')}: half within {duration(spread.p50_ms)}, 99 % within "
         f"{duration(spread.p99_ms)}, maximum {duration(spread.max_ms)}.",
     )
 

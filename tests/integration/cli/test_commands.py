@@ -227,18 +227,20 @@ def test_error_messages_cannot_control_the_terminal(system: CommandLines) -> Non
     assert "\\x1b[31m[bold]red" in ended.out
 
 
-def test_queue_line_shows_holders_and_positions_in_order_by_page(system: CommandLines, ref: str) -> None:
-    assert system.executor("queue", "line", ref).out == "No slot is in use\n\nQueue is empty\n"
+def test_queue_list_shows_holders_and_positions_in_order_by_page(system: CommandLines, ref: str) -> None:
+    assert system.executor("queue", "line", ref).out == "No slot is in use\n\nQueue is empty\n", (
+        "the former name"
+    )
     holder, *waiting = [system.submit(ref) for _ in range(4)]
-    found = system.executor("queue", "line", ref, "--json").json
+    found = system.executor("queue", "list", ref, "--json").json
     assert [each["id"] for each in found["holders"]] == [holder]
     assert [(each["position"], each["id"]) for each in found["items"]] == list(enumerate(waiting, start=1))
-    shown = system.executor("queue", "line", ref)
+    shown = system.executor("queue", "list", ref)
     assert [line.split()[0] for line in shown.out.splitlines() if line] == [
         "SLOT", str(holder), "POSITION", "1", "2", "3",
     ]  # fmt: skip
-    page = system.executor("queue", "line", ref, "--limit", "1", "--json").json
-    rest = system.executor("queue", "line", ref, "--cursor", page["next_cursor"], "--json").json
+    page = system.executor("queue", "list", ref, "--limit", "1", "--json").json
+    rest = system.executor("queue", "list", ref, "--cursor", page["next_cursor"], "--json").json
     assert [each["id"] for each in [*page["items"], *rest["items"]]] == waiting
     assert rest["next_cursor"] is None
-    assert "more available" in system.executor("queue", "line", ref, "--limit", "1").err
+    assert "more available" in system.executor("queue", "list", ref, "--limit", "1").err

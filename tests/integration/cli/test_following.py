@@ -77,7 +77,9 @@ async def test_a_drained_worker_stops_and_an_unknown_one_is_named(
     shown = system.executor("workers", "show", "drained").out
     assert worker_id in shown
     assert "unknown_setting variable=TURNSTILE_MISSPELT" in shown
-    assert system.executor("workers", "show", worker_id, "--json").json["places"][0]["pool"] == "apart"
+    assert (
+        system.executor("workers", "show", worker_id, "--json").json["pool_capacities"][0]["pool"] == "apart"
+    )
     ended = system.executor("workers", "drain", worker_id, "unknown", "--yes")
     assert (ended.exit_code, ended.out.split(":")[0]) == (EXIT_FAILED, worker_id)
     assert "unknown: not_found" in ended.err

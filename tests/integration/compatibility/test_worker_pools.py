@@ -1,4 +1,4 @@
-"""Migration 0020 on executions in every place: they take places of their pools and come to their ends."""
+"""Migration 0020 on executions in every place: they take capacity of their pools and come to their ends."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ _RUN_BEFORE = {4: 2, 8: 1, 14: 1}
 _GRANTED_BEFORE = {3: 1, 9: 1, 10: 1, 12: 1}
 
 
-async def test_every_execution_of_the_previous_schema_takes_its_place_and_comes_to_its_end(
+async def test_every_execution_of_the_previous_schema_takes_its_worker_slot_and_comes_to_its_end(
     empty_database_url: str,
 ) -> None:
     await _at_revision_0018(empty_database_url)
@@ -27,7 +27,7 @@ async def test_every_execution_of_the_previous_schema_takes_its_place_and_comes_
         assert [fault.partition(":")[0] for fault in await faults_in(empty_database_url)] == ["waking"]
 
         await _count(protocol)
-        # The worker has four places and a lead of one. What the pool `gpu` has granted takes no place.
+        # The worker has four worker slots and a lead of one. What the pool `gpu` has granted takes none.
         assert await _pools(protocol) == {"default": (5, 6), "gpu": (1, 1)}
         assert await protocol.column("SELECT served FROM action WHERE ref IN ('a', 'gpu') ORDER BY id") == [
             True,
@@ -40,7 +40,7 @@ async def test_every_execution_of_the_previous_schema_takes_its_place_and_comes_
             assert verdict == "applied"
         freed = await protocol.settle((2, 1))
         assert (freed.count, freed.granted) == (1, [])
-        # The places of the two others are free now; the queue `a` has a slot less.
+        # The worker slots of the two others are free now; the queue `a` has a slot less.
         freed = await protocol.settle(*_RUN_BEFORE.items())
         assert (freed.count, freed.granted) == (3, [5, 6])
         assert await protocol.column(_CURRENT + " LIMIT 1 OFFSET 10") == ["queued"]
@@ -94,7 +94,7 @@ async def _count(protocol: Protocol) -> list[int]:
 
 
 async def _pools(protocol: Protocol) -> dict[str, tuple[int | None, int]]:
-    """Return the capacity and the held places of each pool."""
+    """Return the capacity and the held worker slots of each pool."""
     rows = await protocol.connection.fetch("SELECT name, capacity, held FROM turnstile.current_pool")
     return {row["name"]: (row["capacity"], row["held"]) for row in rows}
 

@@ -52,7 +52,7 @@ async def test_a_text_that_did_not_change_keeps_its_selection(page: Page, env: E
     await env.stop_running()
 
 
-async def test_what_is_scrolled_and_did_not_change_keeps_its_place(page: Page, env: Environment) -> None:
+async def test_what_is_scrolled_and_did_not_change_keeps_its_position(page: Page, env: Environment) -> None:
     await env.put("scrolled", max_concurrent=1, pool="empty")
     execution_id = await env.submit("scrolled", parameters={f"field {n}": n for n in range(100)})
     await page.goto(f"/#/executions/{execution_id}")

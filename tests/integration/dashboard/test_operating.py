@@ -245,7 +245,7 @@ async def test_a_slow_or_cached_date_does_not_shift_the_times_and_another_clock_
         ("", "Line 1, column 1: expected a value, the text ends."),
     ],
 )
-async def test_a_fault_in_json_is_named_with_its_place(page: Page, text: str, problem: str) -> None:
+async def test_a_fault_in_json_is_named_with_its_location(page: Page, text: str, problem: str) -> None:
     await page.goto("/docs")
     found = await page.evaluate(
         "async (text) => (await import('/dashboard/json_text.js')).readJson(text)", text

@@ -40,7 +40,7 @@ async def test_a_worker_shows_what_it_runs_serves_and_said_at_its_start(api: Ser
     shown = await api.get(f"/workers/{WORKER}")
     assert [(run["id"], run["action_ref"], run["attempt"]) for run in shown["runs"]] == [(first, "a.b", 1)]
     assert (shown["running"], shown["concurrency"], shown["version"]) == (1, 4, "1.2.3")
-    assert [pool["pool"] for pool in shown["places"]] == ["default"]
+    assert [pool["pool"] for pool in shown["pool_capacities"]] == ["default"]
     assert [(each["action_ref"], each["max_concurrent"]) for each in shown["actions"]] == [("a.b", 2)]
     assert (shown["failures"], shown["start_notes"]) == ([], [])
     assert (await api.get("/workers/second"))["start_notes"] == ["WARNING one", "ERROR two"]

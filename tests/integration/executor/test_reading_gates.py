@@ -175,7 +175,7 @@ async def test_an_urgent_execution_is_first_at_every_gate(api: Served) -> None:
         assert [holder["id"] for holder in page["holders"]] == [first]
 
 
-async def test_pages_of_a_queue_follow_its_places(api: Served) -> None:
+async def test_pages_of_a_queue_follow_its_order(api: Served) -> None:
     await api.define("a.b", max_concurrent=0)
     priorities = (3, 5, 1, 3, 2, 1, 4, 5)
     ids = [await admit_with_priority(api.database, "a.b", each) for each in priorities]

@@ -276,7 +276,7 @@ async def test_starts_that_return_to_a_rate_are_granted_although_another_action_
 async def test_a_rate_that_is_used_up_by_a_neighbour_of_a_neighbour_is_not_exceeded(
     protocol: Protocol,
 ) -> None:
-    """A decision locks every rate that an execution in its line may need."""
+    """A decision locks every rate that an execution in its list may need."""
     cad = await resource(protocol, "cad", 1)
     await define(protocol, "a", uses={"cad": 1})
     await define(protocol, "b", uses={"cad": 1}, rate=(1, 3000.0))

@@ -1,4 +1,4 @@
-"""A snapshot that stays open elsewhere makes no decision about places dearer (P15)."""
+"""A snapshot that stays open elsewhere makes no decision about worker slots dearer (P15)."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from statistics import median
@@ -25,7 +25,7 @@ SELECT turnstile.refresh_pools(
 
 @pytest.fixture
 async def counted(protocol: Protocol) -> Protocol:
-    """A pool with four places and a lead of one."""
+    """A pool with four worker slots and a lead of one."""
     await protocol.connection.execute("SELECT turnstile.sign_off($1)", OTHER_WORKER)
     await protocol.put("a")
     await protocol.column(_COUNT)

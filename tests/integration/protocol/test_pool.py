@@ -1,4 +1,4 @@
-"""Pools of workers as gates: an execution is granted only if its pool has a place (P7, P9, P12, P14)."""
+"""Pools of workers as gates: an execution is granted only if its pool has capacity (P7, P9, P12, P14)."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.common.domain.states import Status
 from turnstile.executor.queue_manager import QueueManager
 
-PLACES = 4
+CAPACITY = 4
 """Concurrency of a registered worker; one worker has a lead of one."""
 
 
@@ -31,7 +31,7 @@ async def granted(protocol: Protocol) -> list[int]:
 
 
 async def pool(protocol: Protocol, name: str = "default") -> tuple[int, int]:
-    """Return the held places and the number of ready queues."""
+    """Return the held worker slots and the number of ready queues."""
     row = await protocol.row("SELECT held, depth FROM turnstile.current_pool WHERE name = $1", name)
     await agrees(protocol)
     return row["held"], row["depth"]
@@ -94,7 +94,7 @@ async def drop_workers(protocol: Protocol) -> None:
 
 @pytest.fixture
 async def working(protocol: Protocol) -> Protocol:
-    """One worker with four places, and a lead of one."""
+    """One worker with four worker slots, and a lead of one."""
     await drop_workers(protocol)
     await protocol.register("first")
     await protocol.put("a")
@@ -102,7 +102,7 @@ async def working(protocol: Protocol) -> Protocol:
     return protocol
 
 
-async def test_no_more_is_granted_than_the_pool_has_places(working: Protocol) -> None:
+async def test_no_more_is_granted_than_the_pool_has_worker_slots(working: Protocol) -> None:
     ids = await working.submit("a", 8)
     assert await granted(working) == ids[:5]
     assert await pool(working) == (5, 1)
@@ -119,7 +119,7 @@ async def test_without_an_executor_that_counts_workers_there_is_no_limit(protoco
     assert await granted(protocol) == ids
 
 
-async def test_waiting_for_a_place_takes_no_slot_of_the_queue(working: Protocol) -> None:
+async def test_waiting_for_a_worker_slot_takes_no_slot_of_the_queue(working: Protocol) -> None:
     await working.put("b", max_concurrent=2)
     ids = await working.submit("a", 5)
     waiting = await working.submit("b", 2)
@@ -133,7 +133,7 @@ async def test_waiting_for_a_place_takes_no_slot_of_the_queue(working: Protocol)
 
 
 async def test_actions_take_turns(working: Protocol) -> None:
-    """The neighbour with a thousand executions gets every second place."""
+    """The neighbour with a thousand executions gets every second worker slot."""
     many = await working.submit("a", 40)
     await working.put("b")
     few = await working.submit("b", 3)
@@ -155,8 +155,8 @@ async def test_a_turn_may_go_to_a_queue_that_the_settle_has_not_locked(working: 
     assert await pool(working) == (5, 0)
 
 
-async def test_settles_know_whether_something_waits_for_a_place(working: Protocol) -> None:
-    """Only then they look for other queues that could use their places, and grant to them."""
+async def test_settles_know_whether_something_waits_for_a_worker_slot(working: Protocol) -> None:
+    """Only then they look for other queues that could use their worker slots, and grant to them."""
 
     async def noted() -> bool:
         (waits,) = await working.column("SELECT waits FROM worker_pool")
@@ -242,7 +242,7 @@ async def test_a_pool_without_workers_grants_nothing(protocol: Protocol) -> None
     assert await refresh(protocol) == ids
 
 
-async def test_a_new_pool_has_no_places_before_its_workers_are_counted(working: Protocol) -> None:
+async def test_a_new_pool_has_no_worker_slots_before_its_workers_are_counted(working: Protocol) -> None:
     await working.put("b", pool="gpu")
     ids = await working.submit("b", 2)
     assert await granted(working) == []
@@ -251,7 +251,7 @@ async def test_a_new_pool_has_no_places_before_its_workers_are_counted(working: 
     assert await pool(working, "gpu") == (2, 0)
 
 
-async def test_the_first_pool_of_an_installation_has_its_places_at_once(protocol: Protocol) -> None:
+async def test_the_first_pool_of_an_installation_has_its_worker_slots_at_once(protocol: Protocol) -> None:
     await protocol.connection.execute("TRUNCATE worker_pool, pool_state")
     await refresh(protocol)
     await protocol.put("a")
@@ -341,7 +341,7 @@ async def test_a_change_of_pool_keeps_the_counts_right(working: Protocol) -> Non
     assert await pool(working) == (0, 0)
 
 
-async def test_reclaimed_work_returns_its_place(working: Protocol) -> None:
+async def test_reclaimed_work_returns_its_worker_slot(working: Protocol) -> None:
     ids = await working.submit("a", 6)
     assert await working.claim_verdicts(*ids[:5], worker="first") == ["claimed"] * 5
     await working.register("second")
@@ -414,7 +414,7 @@ async def test_a_queue_that_another_session_holds_loses_its_turn(
     assert set(held) <= set(await granted(working))
 
 
-async def test_a_start_of_a_rate_is_taken_together_with_a_place(working: Protocol) -> None:
+async def test_a_start_of_a_rate_is_taken_together_with_a_worker_slot(working: Protocol) -> None:
     """However many executions wait for the rate: those that it allows find the pool full."""
     await working.put("rated", rate={"starts": 1, "per": "50ms"})
     ids = await working.submit("rated", 12)
@@ -426,7 +426,7 @@ async def test_a_start_of_a_rate_is_taken_together_with_a_place(working: Protoco
         row = await working.row("SELECT * FROM turnstile.pass_rates()")
         next_seconds = row["next_seconds"]
     assert await granted(working) == ids[:5]
-    # It looks again before long: a place may become free by what has nothing to do with this rate.
+    # It looks again before long: a worker slot may become free by what has nothing to do with this rate.
     assert next_seconds is not None
     assert next_seconds <= 0.05
     await end(working, *ids[:2])
@@ -437,13 +437,13 @@ async def test_a_start_of_a_rate_is_taken_together_with_a_place(working: Protoco
 
 
 async def look(protocol: Protocol) -> list[int]:
-    """Look for places and starts as the timer of an executor does; return what was granted."""
+    """Look for worker slots and starts as the timer of an executor does; return what was granted."""
     row = await protocol.row("SELECT * FROM turnstile.pass_rates()")
     await agrees(protocol)
     return [item["execution_id"] for item in row["granted"] or ()]
 
 
-async def test_what_waited_at_a_resource_starts_in_places_of_the_pool_only(working: Protocol) -> None:
+async def test_what_waited_at_a_resource_starts_in_worker_slots_of_the_pool_only(working: Protocol) -> None:
     """And a plain action has its turns between them."""
     await put_resource(working.database, "cad", 1, rank=1)
     await working.put("gated", uses=[{"resource": "cad"}])
@@ -490,14 +490,14 @@ async def test_a_start_that_is_due_has_its_turn_in_a_full_pool(working: Protocol
         await end(working, plain[number])
         await look(working)
     assert rated[1] in await granted(working)
-    assert (await pool(working))[0] <= 6, "it took one place in advance"
-    # The next place that becomes free pays for it.
+    assert (await pool(working))[0] <= 6, "it took one worker slot in advance"
+    # The next worker slot that becomes free pays for it.
     held = (await pool(working))[0]
     running = [one for one in await granted(working) if one != rated[1]]
     assert len(await end(working, running[0])) <= 5 - held + 1
 
 
-async def test_a_run_of_a_leaving_worker_gives_its_place_up_when_it_ends(working: Protocol) -> None:
+async def test_a_run_of_a_leaving_worker_gives_its_worker_slot_up_when_it_ends(working: Protocol) -> None:
     (first,) = await working.submit("a", 1)
     await working.run(first, worker="first")
     (running,) = await working.submit("a", 1)

@@ -169,7 +169,7 @@ async def test_a_resource_in_use_is_not_deleted(protocol: Protocol) -> None:
     deletion = await protocol.queue_manager.delete_resource("cad", changed_by=Caller("alice"))
     assert deletion is not None
     assert deletion.deleted
-    # The line of the pool is deleted when no action needs it.
+    # The list of the pool is deleted when no action needs it.
     await protocol.connection.execute("SELECT turnstile.tidy_gates(10)")
     assert await protocol.connection.fetchval("SELECT count(*) FROM gate") == 0
     assert await protocol.connection.fetchval("SELECT count(*) FROM gate_state") == 0

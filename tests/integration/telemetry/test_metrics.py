@@ -95,7 +95,7 @@ async def test_the_content_type_follows_the_accept_header(observed: Observed) ->
     assert openmetrics.text.endswith("# EOF\n")
 
 
-async def test_the_line_of_a_failure_has_its_type_its_message_and_its_place(observed: Observed) -> None:
+async def test_the_line_of_a_failure_has_its_type_its_message_and_its_location(observed: Observed) -> None:
     for ref, parameters in (("scripted", {"steps": ["FAIL"]}), ("fails.plain", {})):
         submitted = await observed.client.submit(ref, parameters)
         assert (await observed.client.wait(submitted.execution_id)).status is Status.FAILED
@@ -116,7 +116,7 @@ async def test_the_line_of_a_failure_has_its_type_its_message_and_its_place(obse
         (found,) = line()
         assert (found["status"], found["error_type"]) == ("failed", "RuntimeError")
         assert found["error"] == "as the script says"
-        assert found["place"].startswith("actions.py:")
+        assert found["location"].startswith("actions.py:")
 
 
 async def test_each_transition_has_one_event_and_no_line_has_a_secret(observed: Observed) -> None:

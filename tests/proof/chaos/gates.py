@@ -98,7 +98,7 @@ class GatesChecked:
 
     @property
     def line(self) -> str:
-        """Return the figures of a report."""
+        """Return the line of a report with the numbers of checks."""
         counts = ", ".join(f"{rule} {count}" for rule, count in sorted(self.checked.items()))
         return (
             f"  gates              {self.executions} executions; checked {counts}; "

@@ -292,7 +292,7 @@ async def running_environment(database_url: str, amqp_url: str) -> AsyncIterator
         env = Environment(system=system, client=Client(publisher=publisher, http=http), history=history)
         await history.rows(_RESOURCE, LICENCES, 4, 1, False)
         await env.put_desks()
-        # It takes no offers: with its places, executions of the pool are granted, and stay `scheduled`.
+        # It takes no offers: with its capacity, executions of the pool are granted, and stay `scheduled`.
         await history.rows(
             "SELECT turnstile.register_worker('silent', 'silent', 'nowhere', 1, ARRAY[$1], 100000, 3600)",
             UNSERVED,

@@ -305,8 +305,8 @@ async def _old_delay(env: Environment) -> None:
         await _let_move(env, "due_window")
 
 
-async def _miscounted_places(env: Environment) -> None:
-    """The held places of a pool are wrong."""
+async def _miscounted_pool(env: Environment) -> None:
+    """The held worker slots of a pool are wrong."""
     await env.history.rows(
         "UPDATE pool_state s SET held = s.held + 1, granted_capacity = NULL"
         " FROM worker_pool p WHERE p.id = s.pool_id AND p.name = $1",
@@ -347,7 +347,7 @@ SWEEPS: Final[Mapping[str, Trigger]] = {
     "stop_overdue": _overdue,
     "cancel_early": _cancelled_early,
     "repair_counters": _miscounted,
-    "count_places": _miscounted_places,
+    "refresh_pools": _miscounted_pool,
     "repair_gates": _miscounted_units,
     "move_slot_window": _old_slot,
     "move_due_window": _old_delay,
@@ -368,7 +368,7 @@ STEPS: Final[Mapping[CrashPoint, Trigger]] = {
     CrashPoint.WEBHOOKS_CLAIMED: call_back_something,
     CrashPoint.WEBHOOK_POSTED: call_back_something,
     CrashPoint.SUBMISSIONS_ADMITTED: submit_in_transactions,
-    CrashPoint.PLACES_COUNTED: send_a_worker,
+    CrashPoint.POOLS_REFRESHED: send_a_worker,
     CrashPoint.MORE_GRANTED: submit_something_urgent,
     CrashPoint.RATE_DUE: use_up_a_rate,
     CrashPoint.RATE_GRANTED: use_up_a_rate,

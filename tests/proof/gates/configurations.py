@@ -14,7 +14,7 @@ def plain(alive_max: int) -> Configuration:
         system=System(
             actions=(Action(name="a", limit=2), Action(name="b")),
             pools=(Pool(lead=1),),
-            workers=(Worker(name="u", places=1), Worker(name="v", places=2)),
+            workers=(Worker(name="u", concurrency=1), Worker(name="v", concurrency=2)),
         ),
         alive_max=alive_max,
         requests=(("a", "", 3), ("b", "", 3)),
@@ -98,7 +98,7 @@ def rates(alive_max: int) -> Configuration:
                 Resource(name="mail", capacity=9, rank=2, rate=Rate(starts=1, per=4)),
             ),
             pools=(Pool(order="arrival"),),
-            workers=(Worker(name="u", places=2),),
+            workers=(Worker(name="u", concurrency=2),),
         ),
         alive_max=alive_max,
         requests=(("a", "", 3), ("b", "", 3), ("c", "", 3)),
@@ -113,8 +113,8 @@ def pool(alive_max: int) -> Configuration:
         system=System(
             actions=(Action(name="a"), Action(name="b"), Action(name="c", rate=Rate(starts=1, per=2))),
             workers=(
-                Worker(name="u", places=1, actions=frozenset({"a", "c"})),
-                Worker(name="v", places=1, actions=frozenset({"b", "c"})),
+                Worker(name="u", concurrency=1, actions=frozenset({"a", "c"})),
+                Worker(name="v", concurrency=1, actions=frozenset({"b", "c"})),
             ),
         ),
         alive_max=alive_max,
@@ -129,7 +129,7 @@ def priorities(alive_max: int) -> Configuration:
         name="priorities",
         system=System(
             actions=(Action(name="a", keys=("7", "8"), limit=1, total=1), Action(name="b")),
-            workers=(Worker(name="u", places=1),),
+            workers=(Worker(name="u", concurrency=1),),
         ),
         alive_max=alive_max,
         requests=(("a", "7", 3), ("a", "8", 1), ("b", "", 2), ("b", "", 1)),
@@ -191,7 +191,10 @@ def everything(alive_max: int) -> Configuration:
                 Resource(name="api", capacity=1, rank=2),
             ),
             pools=(Pool(order="arrival"),),
-            workers=(Worker(name="u", places=1), Worker(name="v", places=1, actions=frozenset({"b", "c"}))),
+            workers=(
+                Worker(name="u", concurrency=1),
+                Worker(name="v", concurrency=1, actions=frozenset({"b", "c"})),
+            ),
         ),
         alive_max=alive_max,
         requests=(("a", "7", 3), ("a", "8", 3), ("b", "", 3), ("c", "", 2)),

@@ -100,24 +100,24 @@ class ReclaimKeepsResources(Gates):
 
 @planted("a worker that has left still counts", configurations.pool)
 class CountsTheLeft(Gates):
-    def has_place(self, table: Table, gate: int, workers: frozenset[str]) -> bool:
-        return super().has_place(table, gate, workers and frozenset(self.system.workers))
+    def has_worker_slot(self, table: Table, gate: int, workers: frozenset[str]) -> bool:
+        return super().has_worker_slot(table, gate, workers and frozenset(self.system.workers))
 
 
-@planted("what a leaving worker runs takes a place of those that stay", configurations.plain)
+@planted("what a leaving worker runs takes a worker slot of those that stay", configurations.plain)
 class LeavesItsWork(Gates):
-    def _without_place(self, execution: Execution) -> Execution:
+    def _without_worker_slot(self, execution: Execution) -> Execution:
         return execution
 
 
 @planted("the lead counts twice", configurations.plain)
 class LeadTwice(Gates):
-    def has_place(self, table: Table, gate: int, workers: frozenset[str]) -> bool:
-        if super().has_place(table, gate, workers):
+    def has_worker_slot(self, table: Table, gate: int, workers: frozenset[str]) -> bool:
+        if super().has_worker_slot(table, gate, workers):
             return True
         pool = self.system.pools["default"]
-        places = sum(self.system.workers[w].places for w in workers)
-        return bool(places) and len(table.granted) < places + 2 * pool.lead
+        capacity = sum(self.system.workers[w].concurrency for w in workers)
+        return bool(capacity) and len(table.granted) < capacity + 2 * pool.lead
 
 
 # Order (P12).
@@ -299,8 +299,8 @@ class NoWorkerBlocks(Gates):
 class FullWorkersBlock(Gates):
     def next_at_pool(self, table: Table, gate: int) -> Execution | None:
         first = min(table.waiting[gate], key=lambda e: self.position(table, gate, e))
-        has_place = self.has_place(table, gate, table.workers_for(first.action))
-        return super().next_at_pool(table, gate) if has_place else None
+        has_worker_slot = self.has_worker_slot(table, gate, table.workers_for(first.action))
+        return super().next_at_pool(table, gate) if has_worker_slot else None
 
 
 @planted("an action without a start left blocks the pool", configurations.pool)

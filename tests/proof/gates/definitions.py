@@ -63,7 +63,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """`lead`: how many executions more than its workers have places for may be granted."""
+    """`lead`: how many executions may be granted beyond the worker slots of the pool."""
 
     name: str = "default"
     lead: int = 0
@@ -76,7 +76,7 @@ class Worker:
     """A worker process. `actions` are those it has code for; None is all."""
 
     name: str
-    places: int
+    concurrency: int
     pools: tuple[str, ...] = ("default",)
     actions: frozenset[str] | None = None
 
@@ -113,7 +113,7 @@ class System:
         actions: tuple[Action, ...],
         resources: tuple[Resource, ...] = (),
         pools: tuple[Pool, ...] = (Pool(),),
-        workers: tuple[Worker, ...] = (Worker(name="w", places=100),),
+        workers: tuple[Worker, ...] = (Worker(name="w", concurrency=100),),
     ) -> None:
         names = [*(action.name for action in actions), *(resource.name for resource in resources)]
         assert len(set(names)) == len(names), "rates and gates are found by these names"

@@ -74,7 +74,7 @@ class Configuration:
                 and any(self.system.gates[passed].kind == "pool" for passed, _ in e.held)
             ]  # fmt: skip
             yield from dict.fromkeys(
-                [Event("leave", (name,)), Event("leave", (name, *running[: worker.places]))]
+                [Event("leave", (name,)), Event("leave", (name, *running[: worker.concurrency]))]
             )
 
 

@@ -142,16 +142,16 @@ class Gates:
         return self.decide(state._replace(capacities=(*before, capacity, *after)))
 
     def join(self, state: State, worker: str) -> Step:
-        """A worker registers: the capacity of its pools grows by its places."""
+        """A worker registers: the capacity of its pools grows by its worker slots."""
         return self.decide(state._replace(workers=state.workers | {worker}))
 
     def leave(self, state: State, worker: str, *running: int) -> Step:
         """A worker drains, or its lease is over.
 
         The executions that it runs leave their pool with it: they keep the units of all other gates, and no
-        longer count against the places of the workers that stay.
+        longer count against the worker slots of the workers that stay.
         """
-        left = self._changed(state, running, self._without_place)
+        left = self._changed(state, running, self._without_worker_slot)
         return self.decide(left._replace(workers=state.workers - {worker}))
 
     def tick(self, state: State) -> Step:
@@ -296,10 +296,10 @@ class Gates:
         """Return the first execution that can start now.
 
         Two things let later executions of other actions pass, because they would otherwise wait for something
-        that they do not need: the workers of its action are full while others have places, or a rate limit
-        has no start left. Then no later execution of the same action passes either.
+        that they do not need: the workers of its action are full while others have free slots, or a rate
+        limit has no start left. Then no later execution of the same action passes either.
         """
-        if not self.has_place(table, gate, frozenset(table.workers)):
+        if not self.has_worker_slot(table, gate, frozenset(table.workers)):
             return None
         starts_left = [self.starts_left(table, rate) for rate in self.system.rates]
         passed_over: set[str] = set()
@@ -307,27 +307,27 @@ class Gates:
             action = execution.action
             if action in passed_over:
                 continue
-            if self.has_place(table, gate, table.workers_for(action)) and self.take_starts(
+            if self.has_worker_slot(table, gate, table.workers_for(action)) and self.take_starts(
                 starts_left, action
             ):
                 return execution
             passed_over.add(action)
         return None
 
-    def has_place(self, table: "Table", gate: int, workers: frozenset[str]) -> bool:
-        """Tell whether these workers have a place, or the lead has.
+    def has_worker_slot(self, table: "Table", gate: int, workers: frozenset[str]) -> bool:
+        """Tell whether these workers have a worker slot, or the lead has.
 
         Of the granted executions those count that only these workers can run.
         """
         pool = self.system.pools[self.system.gates[gate].name.removeprefix("pool ")]
         workers = frozenset(w for w in workers if pool.name in self.system.workers[w].pools)
-        places = sum(self.system.workers[w].places for w in workers)
+        capacity = sum(self.system.workers[w].concurrency for w in workers)
         bound = 0
         for execution in table.granted:
             able = table.workers_for(execution.action)
             if able and able <= workers and any(passed == gate for passed, _ in execution.held):
                 bound += 1
-        return bool(places) and bound < places + pool.lead
+        return bool(capacity) and bound < capacity + pool.lead
 
     def starts_left(self, table: "Table", rate: str) -> int:
         """Return how many grants the rate allows now: its window slides, and has no edges."""
@@ -361,7 +361,7 @@ class Gates:
     def _restarted(self, execution: Execution) -> Execution:
         return execution._replace(gate=self.system.routes[execution.line][0].gate, held=())
 
-    def _without_place(self, execution: Execution) -> Execution:
+    def _without_worker_slot(self, execution: Execution) -> Execution:
         kinds = self.system.gates
         return execution._replace(held=tuple(h for h in execution.held if kinds[h[0]].kind != "pool"))
 

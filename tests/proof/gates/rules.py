@@ -192,8 +192,13 @@ class Replay:
     def _check_units(self, gate: int, execution: Execution, units: int) -> None:
         """P11: the units fit the capacity that is in force."""
         if self.system.gates[gate].kind == "pool":
-            if not (self.has_place(gate, self.after.workers) and self.has_place(gate, self.able(execution))):
-                raise Violation("P11", f"{execution} passed the pool, whose workers have no place for it")
+            if not (
+                self.has_worker_slot(gate, self.after.workers)
+                and self.has_worker_slot(gate, self.able(execution))
+            ):
+                raise Violation(
+                    "P11", f"{execution} passed the pool, whose workers have no worker slot for it"
+                )
             return
         capacity = self.after.capacities[gate]
         if capacity is not None and self.held(gate) + units > capacity:
@@ -231,10 +236,10 @@ class Replay:
         action = self.system.actions[execution.action]
         return frozenset(name for name in self.after.workers if self.system.workers[name].serves(action))
 
-    def has_place(self, gate: int, workers: frozenset[str]) -> bool:
+    def has_worker_slot(self, gate: int, workers: frozenset[str]) -> bool:
         pool = self.system.pools[self.system.gates[gate].name.removeprefix("pool ")]
-        places = sum(
-            self.system.workers[name].places
+        capacity = sum(
+            self.system.workers[name].concurrency
             for name in workers
             if pool.name in self.system.workers[name].pools
         )
@@ -243,11 +248,11 @@ class Replay:
             if execution.gate == GRANTED and any(passed == gate for passed, _ in execution.held):
                 able = self.able(execution)
                 taken += bool(able) and able <= workers
-        return places > 0 and taken < places + pool.lead
+        return capacity > 0 and taken < capacity + pool.lead
 
     def _is_excused(self, gate: int, execution: Execution, waiting: list[Execution]) -> bool:
         """Tell whether this execution may be passed: its workers are full, or a rate has no start for it."""
-        if not self.has_place(gate, self.able(execution)):
+        if not self.has_worker_slot(gate, self.able(execution)):
             return True
         return any(
             self.left(rate) <= len(self._rivals(gate, rate, execution, waiting))
@@ -273,7 +278,7 @@ class Replay:
             keepers = {
                 other.action for other in waiting
                 if other.action != execution.action and self._precedes(gate, other, execution)
-                and self.has_place(gate, self.able(other)) and self._reaches(gate, other, rate, waiting)
+                and self.has_worker_slot(gate, self.able(other)) and self._reaches(gate, other, rate, waiting)
             }  # fmt: skip
             if keepers and self.left(rate) <= len(keepers):
                 raise Violation("P12", f"{execution} took a start of {rate} that is kept for {keepers}")
@@ -361,7 +366,7 @@ class Replay:
         Without the tags the first execution of a fair gate is unknown, but it is the first one of some flow.
         """
         if self.system.gates[gate].kind == "pool":
-            free = self.has_place(gate, self.after.workers)
+            free = self.has_worker_slot(gate, self.after.workers)
             return [e for e in waiting if free and not self._is_excused(gate, e, waiting)]
         capacity = self.after.capacities[gate]
         firsts = [e for e in waiting if not any(self._precedes(gate, other, e) for other in waiting)]

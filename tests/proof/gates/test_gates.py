@@ -49,7 +49,7 @@ def test_an_execution_without_a_worker_holds_no_unit_of_a_shared_resource() -> N
     gates = _gates(
         Action(name="a", uses={"cad": 1}), Action(name="b", uses={"cad": 1}),
         resources=(Resource(name="cad", capacity=1),),
-        workers=(Worker(name="w", places=2, actions=frozenset({"b"})),),
+        workers=(Worker(name="w", concurrency=2, actions=frozenset({"b"})),),
     )  # fmt: skip
     assert _admitted(gates, "a", "b").grants == (2,)
 
@@ -136,17 +136,19 @@ def test_a_rate_grants_at_the_first_instant_at_which_its_window_allows_it() -> N
     assert instants == [3, 5, 8, 10]
 
 
-def test_a_neighbour_uses_the_places_that_a_rate_leaves() -> None:
+def test_a_neighbour_uses_the_worker_slots_that_a_rate_leaves() -> None:
     gates = _gates(
         Action(name="slow", rate=Rate(starts=1, per=100)), Action(name="other"),
-        workers=(Worker(name="w", places=3),),
+        workers=(Worker(name="w", concurrency=3),),
     )  # fmt: skip
     step = _admitted(gates, "slow", "slow", "slow", "other")
     assert _granted(step) == [1, 4]
 
 
 def test_a_worker_that_drains_takes_its_work_out_of_the_pool() -> None:
-    gates = _gates(Action(name="a"), workers=(Worker(name="u", places=2), Worker(name="v", places=2)))
+    gates = _gates(
+        Action(name="a"), workers=(Worker(name="u", concurrency=2), Worker(name="v", concurrency=2))
+    )
     step = _admitted(gates, "a", "a", "a", "a", "a")
     assert _granted(step) == [1, 2, 3, 4]
     assert gates.leave(step.state, "v", 3, 4).grants == ()
@@ -166,7 +168,7 @@ def _gates(
     *actions: Action,
     resources: tuple[Resource, ...] = (),
     pools: tuple[Pool, ...] = (Pool(),),
-    workers: tuple[Worker, ...] = (Worker(name="w", places=100),),
+    workers: tuple[Worker, ...] = (Worker(name="w", concurrency=100),),
 ) -> Gates:
     return Gates(System(actions=actions, resources=resources, pools=pools, workers=workers))
 

@@ -8,7 +8,7 @@ capacity of a resource is refused; the model lets it wait. An execution that end
 later gate keeps its units until its completion is settled; the model has it as granted until then.
 Executions leave a closed route one gate after another (`advance_gates`), and others pass in between; the
 result is not compared with the model then, but has to be a state in which nothing can pass and no closed
-execution holds anything. The tables have no gate for workers: the model has more places than executions.
+execution holds anything. The tables have no gate for workers: the model has more capacity than executions.
 """
 
 import json
@@ -71,7 +71,7 @@ def for_statements(configuration: Configuration) -> Configuration:
         ),
         resources=tuple(system.resources.values()),
         pools=(Pool(name="default"), Pool(name="free")),
-        workers=(Worker(name="w", places=10**6, pools=("default", "free")),),
+        workers=(Worker(name="w", concurrency=10**6, pools=("default", "free")),),
     )
     compiled.tag_scale = TAG_SCALE
     return replace(configuration, system=compiled, restless=())
@@ -140,7 +140,7 @@ class Twin:
                 case "action":
                     name = f"total {names[row['action_id']]}"
                 case "pool" if row["name"] == "free":
-                    # Its turns count only while something waits for a place.
+                    # Its turns count only while something waits for a worker slot.
                     continue
                 case "pool":
                     name = f"pool {row['name']}"
@@ -749,7 +749,7 @@ class Tables:
                 line = self.gates.get(line_id) or self.queues[line_id]
                 bound = line["head_id"] if priority == 3 else (line["heads"] or [None] * 5)[priority - 1]
                 is_found = bound is not None and bound <= place
-                assert is_found, "it waits before the place where its line is read from"
+                assert is_found, "it waits before the bound from which its list is read"
             else:
                 line_key = flow_gate_id, line_id, priority
                 firsts[line_key] = min(place, firsts.get(line_key, place))
@@ -760,7 +760,7 @@ class Tables:
         for gate_id, line_id, _, priority, tag, place in self.found["turns"]:
             if place is not None:
                 bounds = self.gates[gate_id]["heads"] or self.gates[gate_id]["virtual_times"]
-                assert bounds[priority - 1] <= tag, "a turn is before the place where turns are read from"
+                assert bounds[priority - 1] <= tag, "a turn is before the bound from which turns are read"
                 assert (gate_id, line_id, priority) not in turns, "a flow has two turns"
                 turns[gate_id, line_id, priority] = place
         assert turns == firsts, "the turns of flows are not their first executions"

@@ -90,11 +90,11 @@ class HistoryWriter:
         change: WorkerChange = WorkerChange.REGISTERED,
         *,
         pools: Sequence[str] = ("default",),
-        places: int = 4,
+        capacity: int = 4,
         serves: Sequence[str] | None = None,
     ) -> None:
         with self._commit():
-            self._worker(worker_id, change, pools=pools, concurrency=places, served_refs=serves)
+            self._worker(worker_id, change, pools=pools, concurrency=capacity, served_refs=serves)
 
     def admit(
         self, execution_id: int, queue_id: int, *, delayed: bool = False, granted: bool = False

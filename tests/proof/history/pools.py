@@ -1,8 +1,8 @@
 """When the workers of a pool could start nothing more, by the events alone.
 
 In: the event log. Out: for each queue, the periods in which a free slot of it is no fault (P7): no live
-worker served its action, or every place of its pool was taken. The places are counted from the registrations
-of the workers and from the slots, not read from what the product has counted.
+worker served its action, or the whole capacity of its pool was in use. The capacity is counted from the
+registrations of the workers and from the slots, not read from what the product has counted.
 """
 
 from collections import Counter, defaultdict
@@ -29,7 +29,7 @@ FAR: Final = 2**63 - 1
 
 @dataclass(slots=True)
 class _Pool:
-    """The actions and workers of a pool, and the slots that take its places."""
+    """The actions and workers of a pool, and the slots that take its worker slots."""
 
     actions: dict[int, ActionEvent] = field(default_factory=dict)
     workers: dict[str, WorkerEvent] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class _Pool:
     def closed(self) -> frozenset[int]:
         """Return the actions of which nothing can start."""
         served = {number for number, action in self.actions.items() if self.serves(action)}
-        # Neither a worker that leaves nor an action that has lost its workers takes places of the others.
+        # Neither a worker that leaves nor an action that has lost its workers takes capacity of the others.
         taken = sum(count for number, count in self.offered.items() if number in served)
         taken += sum(count for worker, count in self.claimed.items() if worker in self.workers)
         if taken >= sum(worker.concurrency for worker in self.workers.values()):

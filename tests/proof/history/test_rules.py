@@ -313,14 +313,14 @@ def test_limit_order_and_idle_slots_of_a_queue_before_other_gates_are_left_to_th
 
 
 def idle_beside(
-    *, places: int = 1, serves: str | None = None, pool: str = "default", leaves: WorkerChange | None = None
+    *, capacity: int = 1, serves: str | None = None, pool: str = "default", leaves: WorkerChange | None = None
 ) -> Recording:
     """Another action runs, and for 3 s a slot of a queue is free beside a waiting execution."""
     writer = HistoryWriter()
     for ref, queue_id, own_pool in (("a", A, pool), ("b", B, "default")):
         writer.action(ref, pool=own_pool)
         writer.queue(queue_id, 1, of=ref)
-    writer.worker("runs", places=places, serves=serves)
+    writer.worker("runs", capacity=capacity, serves=serves)
     writer.admit(1, B, granted=True)
     writer.claim(1, "runs")
     if leaves is not None:
@@ -340,20 +340,20 @@ def idle_beside(
 @pytest.mark.parametrize(
     ("recording", "is_fault"),
     [
-        (idle_beside(places=1), False),
-        (idle_beside(places=2), True),
-        (idle_beside(places=2, serves="b"), False),
-        (idle_beside(places=2, serves="ab"), True),
-        (idle_beside(places=9, pool="gpu"), False),
-        (idle_beside(places=1, leaves=WorkerChange.DRAINED), True),
+        (idle_beside(capacity=1), False),
+        (idle_beside(capacity=2), True),
+        (idle_beside(capacity=2, serves="b"), False),
+        (idle_beside(capacity=2, serves="ab"), True),
+        (idle_beside(capacity=9, pool="gpu"), False),
+        (idle_beside(capacity=1, leaves=WorkerChange.DRAINED), True),
     ],
     ids=[
-        "all places are taken",
-        "a place is free",
+        "all worker slots are taken",
+        "a worker slot is free",
         "no worker serves it",
         "a worker serves it",
         "its own pool has no worker",
-        "what a draining worker runs takes no place",
+        "what a draining worker runs takes no worker slot",
     ],
 )
 def test_a_free_slot_is_a_fault_if_a_worker_could_run_what_waits(

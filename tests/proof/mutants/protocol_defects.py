@@ -129,7 +129,7 @@ PROTOCOL_DEFECTS: Final = (
         caught_by=(f"{_TESTS}_settle.py",),
     ),
     Defect(
-        name="a settle grants more than its pool has places",
+        name="a settle grants more than the capacity of its pool",
         file=f"{_SQL}/10_grant.sql",
         before="p.depth > 0 OR p.capacity < p.held + p.more_held + p.wanted)\n",
         after="p.depth > 0)\n",

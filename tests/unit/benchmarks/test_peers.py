@@ -10,7 +10,7 @@ from benchmarks.peers.history import (
     Run,
     Stops,
     TraceRecord,
-    handovers_ms,
+    hand_overs_ms,
     out_of_order_share,
     peak_concurrency_of_actions,
     trace_of,
@@ -48,7 +48,7 @@ def one_run(
         submit_seconds=0.5,
         out_of_order=0.25,
         peak_concurrency=3,
-        handover_ms=gaps,
+        hand_over_ms=gaps,
         postgresql_us=postgresql_us,
     )
 
@@ -83,12 +83,12 @@ def test_a_stop_and_a_start_at_one_instant_do_not_overlap(tmp_path: Path) -> Non
     assert Stops(tmp_path).count(7) == 2
 
 
-def test_a_handover_is_from_the_last_stop_to_the_next_start() -> None:
+def test_a_hand_over_is_from_the_last_stop_to_the_next_start() -> None:
     history = trace((1, 0, 0, START), (4, 0, 0, STOP), (9, 0, 1, START), (10, 0, 1, STOP), (12, 0, 2, START))
-    assert handovers_ms(history) == (5.0, 2.0)
+    assert hand_overs_ms(history) == (5.0, 2.0)
 
 
-def test_rounds_are_shown_as_medians_and_handovers_together() -> None:
+def test_rounds_are_shown_as_medians_and_hand_overs_together() -> None:
     entry = Entry(contestant=TURNSTILE, variant=TURNSTILE.variants[0])
     entry.runs[Group.FREE] = [one_run(seconds=seconds) for seconds in (1.0, 2.0, 10.0)]
     entry.runs[Group.SINGLE] = [one_run(gaps=(1.0, 2.0)), one_run(gaps=(3.0, 4.0, 5.0))]

@@ -7,7 +7,7 @@ from benchmarks.run import Run
 from benchmarks.throughput import section_of
 
 ROW = Row(name="gap", unit="ms", cells={"p50": 4.0, "max": 80.0}, aims=(Aim(at_most=10, columns=("p50",)),))
-SECTION = Section(title="handover", columns=("p50", "p99", "max"), rows=(ROW,), note="idle")
+SECTION = Section(title="hand-over", columns=("p50", "p99", "max"), rows=(ROW,), note="idle")
 
 
 def test_an_aim_applies_to_the_columns_that_it_names() -> None:

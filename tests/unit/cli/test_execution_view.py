@@ -91,8 +91,8 @@ def starting(earliest_seconds: float, latest_seconds: float) -> dict[str, str]:
         ({"reason": "not_due", "run_at": "2026-11-21T07:30:00Z"}, "not due before 2026-11-21 07:30:00Z"),
         ({"reason": "not_due", "run_at": None}, "not due yet"),
         (
-            {"reason": "pool", "pool": "gpu", "places": 4, "held": 5},
-            "all 4 places of the workers in pool gpu are taken, or others are first",
+            {"reason": "pool", "pool": "gpu", "capacity": 4, "held": 5},
+            "all 4 worker slots of pool gpu are in use, or other actions are ahead",
         ),
         ({"reason": "handing_over", "pool": "gpu"}, "about to be dispatched to a worker"),
         (

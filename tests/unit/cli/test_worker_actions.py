@@ -40,7 +40,7 @@ def test_one_action_of_a_module_can_be_listed(listed: Listed) -> None:
     )
 
 
-def test_a_syntax_error_is_reported_with_its_place_and_nothing_else(listed: Listed) -> None:
+def test_a_syntax_error_is_reported_with_its_location_and_nothing_else(listed: Listed) -> None:
     result, file = listed("x = 1\ndef f(:\n")
     assert result.exit_code == 1
     assert result.stderr.startswith(f'--actions {file.stem}: cannot be loaded\n  File "{file}", line 2\n')
@@ -59,7 +59,7 @@ def test_an_exception_of_a_module_is_reported_with_the_traceback_of_its_own_code
     assert "turnstile" not in result.stderr
 
 
-def test_a_missing_library_is_reported_with_the_place_of_its_import(listed: Listed) -> None:
+def test_a_missing_library_is_reported_with_the_location_of_its_import(listed: Listed) -> None:
     result, file = listed("x = 1\nimport no_such_library\n")
     assert result.exit_code == 2
     assert result.stderr.endswith(f"No module named 'no_such_library' ({file}, line 2)\n")

@@ -185,13 +185,13 @@ def test_idle_slots_are_excused_during_a_fault_and_until_it_has_settled(
     assert idle(2.1, faults=(fault(kind, 5_000, 6_000),)) == {Rule.NO_IDLE_SLOT}
 
 
-def test_idle_slots_are_excused_while_all_places_are_taken() -> None:
+def test_idle_slots_are_excused_while_the_worker_capacity_is_in_use() -> None:
     others = [Life(id=n, since=0, granted=1, ended=8_000, queue=1) for n in (3, 4)]
     late = Life(id=2, since=5, granted=8_500, ended=9_000)
     recording = hand_made(Life(id=1, since=0, granted=1, ended=10), late, *others, limit=2, actions=2)
     assert broken(recording) == {Rule.NO_IDLE_SLOT}
-    assert broken(replace(recording, places=2)) == set()
-    assert broken(replace(recording, places=3)) == {Rule.NO_IDLE_SLOT}
+    assert broken(replace(recording, worker_capacity=2)) == set()
+    assert broken(replace(recording, worker_capacity=3)) == {Rule.NO_IDLE_SLOT}
 
 
 def test_without_a_limit_the_time_between_grants_is_checked() -> None:

@@ -82,7 +82,7 @@ async def test_a_purge_consumes_passing_messages_where_queues_are_empty(system: 
     while not purging.done():
         await _submit(system, [0.0] * 5)
     messages = int((await purging).target.removesuffix(" messages"))
-    # The executions of lost offers keep their places until they are offered again, so few more are offered.
+    # Executions of lost offers keep their worker slots until they are offered again, so few more are.
     assert messages >= 4
 
 

@@ -37,7 +37,7 @@ def test_percentiles_are_nearest_ranks() -> None:
     assert spread(np.empty(0, np.int64)) is None
 
 
-def test_a_handover_is_from_a_stop_to_the_next_start_of_a_waiting_execution() -> None:
+def test_a_hand_over_is_from_a_stop_to_the_next_start_of_a_waiting_execution() -> None:
     metrics = measure_scenario(
         hand_made(
             Life(id=1, since=0, granted=1, start=2, stop=10, ended=11),
@@ -52,7 +52,7 @@ def test_a_handover_is_from_a_stop_to_the_next_start_of_a_waiting_execution() ->
 
 
 @pytest.mark.parametrize("run_end", [RunEnd.KILLED, RunEnd.STOPPED])
-def test_a_lost_run_has_no_handover(run_end: RunEnd) -> None:
+def test_a_lost_run_has_no_hand_over(run_end: RunEnd) -> None:
     lost = hand_made(
         Life(id=1, since=0, granted=1, stop=5, ended=3_000, outcome=Outcome.RECLAIMED, run_end=run_end),
         Life(id=2, since=0, granted=3_014, ended=3_020),

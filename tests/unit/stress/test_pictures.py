@@ -21,7 +21,7 @@ from turnstile.stress.report.charts import FAULTS_MAX, faults_to_draw
 from turnstile.stress.report.charts.fault import LANES_MAX, Bar, draw_fault, lay_out
 from turnstile.stress.report.charts.scenario import (
     draw_flow,
-    draw_handovers,
+    draw_hand_overs,
     draw_occupancy,
     limit_steps,
     peaks,
@@ -70,9 +70,11 @@ def test_a_recording_of_any_size_is_drawn(
     drawn(draw, replace(recording(), faults=faults))
 
 
-@pytest.mark.parametrize("handovers", [[0.0, 0.0], [4.0], np.random.default_rng(1).lognormal(1.0, 1.0, MANY)])
-def test_handovers_are_drawn(handovers: list[float]) -> None:
-    drawn(lambda report: draw_handovers(report, np.array(handovers), SPREAD), valid_recording())
+@pytest.mark.parametrize(
+    "hand_overs", [[0.0, 0.0], [4.0], np.random.default_rng(1).lognormal(1.0, 1.0, MANY)]
+)
+def test_hand_overs_are_drawn(hand_overs: list[float]) -> None:
+    drawn(lambda report: draw_hand_overs(report, np.array(hand_overs), SPREAD), valid_recording())
 
 
 def test_the_number_of_drawn_faults_is_bounded_and_every_kind_is_included() -> None:

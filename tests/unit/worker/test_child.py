@@ -224,7 +224,7 @@ async def test_a_start_that_fails_is_repeated_once_per_try_and_not_per_attempt(
     failure = await runner.try_start()
     assert failure is not None
     assert failure.failure.type == "FileNotFoundError"
-    assert (failure.place or "").endswith(" in load_model")
+    assert (failure.location or "").endswith(" in load_model")
     (tmp_path / "model").touch()
     assert await runner.try_start() is None
     assert (runner.failing.is_set(), runner.startable.is_set()) == (False, True)

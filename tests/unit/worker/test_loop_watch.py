@@ -1,4 +1,4 @@
-"""A blocked event loop is noticed while it is blocked, and named: action, place, duration."""
+"""A blocked event loop is noticed while it is blocked, and named: action, location, duration."""
 
 import asyncio
 import json
@@ -66,15 +66,15 @@ def records(caplog: pytest.LogCaptureFixture, event: str) -> list[logging.LogRec
     return [record for record in caplog.records if record.getMessage() == event]
 
 
-async def test_the_action_and_the_place_are_named_while_it_blocks(
+async def test_the_action_and_the_location_are_named_while_it_blocks(
     fast: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     counted = LOOP_BLOCKED.values.get(("watched.block",), 0)
     log = await run(0.6)
     (noticed,) = records(caplog, "event_loop_blocked")
     assert (noticed.__dict__["action_ref"], noticed.__dict__["execution_id"]) == ("watched.block", 7)
-    assert noticed.__dict__["place"].startswith("test_loop_watch.py:")
-    assert noticed.__dict__["place"].endswith(" in block")
+    assert noticed.__dict__["location"].startswith("test_loop_watch.py:")
+    assert noticed.__dict__["location"].endswith(" in block")
     (over,) = records(caplog, "event_loop_blocked_over")
     assert over.__dict__["seconds"] >= 0.3
     assert over.created - noticed.created > 0.1
@@ -101,17 +101,19 @@ async def test_a_callback_that_blocks_is_named_without_an_action(
         asyncio.get_running_loop().call_soon(block_in_callback)
         await asyncio.sleep(0.05)
     (noticed,) = records(caplog, "event_loop_blocked")
-    assert noticed.__dict__["place"].endswith(" in block_in_callback")
+    assert noticed.__dict__["location"].endswith(" in block_in_callback")
     assert "action_ref" not in noticed.__dict__
     (over,) = records(caplog, "event_loop_blocked_over")
-    assert over.__dict__["place"] == noticed.__dict__["place"]
+    assert over.__dict__["location"] == noticed.__dict__["location"]
 
 
 async def test_an_action_that_blocks_to_its_end_has_the_time_in_its_log(fast: None) -> None:
     assert "The event loop was blocked for 0." in await run(0.5, wait=False)
 
 
-async def test_the_same_place_is_logged_once_a_minute(fast: None, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_same_location_is_logged_once_a_minute(
+    fast: None, caplog: pytest.LogCaptureFixture
+) -> None:
     log = await run(0.4, times=3)
     assert len(records(caplog, "event_loop_blocked")) == 1
     # How long it took and by which action is in one line, each time.

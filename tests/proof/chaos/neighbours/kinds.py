@@ -354,7 +354,7 @@ def _locked(it: Neighbour, number: int, seconds: float = 0.0, **fields: Any) -> 
 
 
 async def _started(session: Session, key: str, *, may_wait: bool = False) -> asyncpg.Record:
-    # Its pool may have no place at first.
+    # Its pool may have no capacity at first.
     before = {"scheduled"} if may_wait else {"queued", "scheduled"}
     while True:
         row = await session.fetchrow(

@@ -57,8 +57,8 @@ VARIANTS: Final[Mapping[Kind, Sequence[str]]] = {
 }
 
 APART: Final = frozenset({Kind.KILLED_SESSIONS, Kind.NO_FREE_CONNECTION})
-"""Never at once: if the places of killed sessions are taken, the services lose the whole database. That is an
-outage, as in the mode `faults`."""
+"""Never at once: if others take the connections of killed sessions, the services lose the whole database.
+That is an outage, as in the mode `faults`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Handover: the delay from a finish to the next start at limit 1, and from a single submit to its start.
+"""Hand-over: the delay from a finish to the next start at limit 1, and from a single submit to its start.
 
 Finish and start are `completed_at` and `started_at` of the database; the time of a submit is the client's, on
 the same machine.
@@ -23,7 +23,7 @@ _LAST_START = "SELECT extract(epoch FROM max(started_at))::double precision FROM
 async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
     """Hand over one after the other, then submit one at a time."""
     async with (
-        servers.deployment("handover") as deployment,
+        servers.deployment("hand-over") as deployment,
         running_system(deployment) as system,
         publishing(deployment.amqp_url) as publisher,
         database_session(deployment.database_url) as connection,
@@ -50,7 +50,7 @@ async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
 def _section(gaps: Sequence[float], delays: Sequence[float], sizes: Sizes) -> Section:
     aims = (Aim(at_most=2.5, columns=("p50",)), Aim(at_most=6, columns=("p99",)))
     return Section(
-        title="handover: milliseconds from one to the next",
+        title="hand-over: milliseconds from one to the next",
         columns=("p50", "p90", "p99", "max"),
         rows=(
             _row(f"finish → next start, limit 1, {sizes.queued} queued", gaps, aims),

@@ -1,4 +1,4 @@
-"""Places in source code, as log lines and errors name them: `reports.py:12 in render`."""
+"""Locations in source code, as log lines and errors name them: `reports.py:12 in render`."""
 
 import os
 import sysconfig
@@ -16,8 +16,8 @@ _NOT_OF_USER: Final = (
 )
 
 
-def shown_place(code: CodeType, line: int) -> str:
-    """Return a place of a function's code as text."""
+def shown_location(code: CodeType, line: int) -> str:
+    """Return a location in a function's code as text."""
     return clipped(f"{Path(code.co_filename).name}:{line} in {code.co_name}", _CHARS_MAX)
 
 

@@ -1,7 +1,7 @@
 """Keeps the capacities of the pools at what their workers are, and grants what that allows (P7, P9).
 
 In: time: a few times per second it looks whether workers have come or gone, and more often while the pools
-complete something and places are scarce, because the lead of a pool follows that pace. Out: grants. Every
+complete something and capacity is scarce, because the lead of a pool follows that pace. Out: grants. Every
 replica runs it; a change is written once. The watchdog recounts everything at each of its ticks.
 """
 
@@ -28,7 +28,7 @@ LEAD_SECONDS: Final = 0.2
 _LOOK_SECONDS: Final = 0.25
 """Pause between two looks."""
 _BUSY_SECONDS: Final = 0.1
-"""The same while the pace decides: something completes, and more than half of the places are taken."""
+"""The same while the pace decides: something completes, and more than half of the capacity is in use."""
 _PACE_SECONDS: Final = 1.0
 """The pace is the mean over this time: runs that end together do not look like short ones."""
 
@@ -37,10 +37,10 @@ class Pace(NamedTuple):
     """What is known about a pool after a count."""
 
     total: int
-    """Places that it took back so far. Grants would not do: a larger lead makes more of them."""
+    """Worker slots that it took back so far. Grants would not do: a larger lead makes more of them."""
     lead: int
     is_scarce: bool
-    """Something waits for a place, or more than half of the places are taken."""
+    """Something waits for capacity, or more than half of the capacity is in use."""
 
 
 class Leads:
@@ -75,8 +75,8 @@ def pause_seconds(before: Mapping[int, Pace], now: Mapping[int, Pace]) -> float:
     return _BUSY_SECONDS if is_busy else _LOOK_SECONDS
 
 
-class PoolPlaces:
-    """Looks at the workers, and measures."""
+class PoolRefresher:
+    """Reads the live workers a few times per second, and sets capacities and leads."""
 
     def __init__(self, queue_manager: QueueManager, dispatcher: Dispatcher) -> None:
         self._protocol: ExecutorProtocol = queue_manager.protocol
@@ -102,7 +102,7 @@ class PoolPlaces:
             self._paces = {pool_id: Pace(*pace) for pool_id, pace in refreshed.totals.items()}
             self._changes = self._leads.note(self._paces, time.monotonic())
             if refreshed.more_queue_ids:
-                reached(CrashPoint.PLACES_COUNTED)
+                reached(CrashPoint.POOLS_REFRESHED)
                 await self._dispatcher.dispatch(await self._queue_manager.grant(refreshed.more_queue_ids))
         except (Unavailable, asyncpg.PostgresError) as error:
-            logger.debug("places_postponed", extra={"reason": str(error)})
+            logger.debug("pool_refresh_postponed", extra={"reason": str(error)})

@@ -1,4 +1,4 @@
-"""P9: actions take turns at the places of their workers, while workers and executors come, leave and die."""
+"""P9: actions take turns at the capacity of their pool, while workers and executors come, leave and die."""
 
 import asyncio
 from pathlib import Path
@@ -10,10 +10,10 @@ from tests.support.environment import Environment, StartEnvironment
 from tests.support.processes import Service
 from tests.support.traffic import until
 
-PLACES: Final = 10
+CAPACITY: Final = 10
 RUNS: Final = 60
 RUN_SECONDS: Final = 0.4
-"""Shorter than in the incident that this gate is for: sixty runs of 5 s on ten places."""
+"""Shorter than in the incident that this gate is for: sixty runs of 5 s on ten worker slots."""
 STARTS: Final = 25
 PAUSE_SECONDS: Final = 0.03
 STARTED_SECONDS_MAX: Final = 1.0
@@ -34,21 +34,21 @@ def runs(file: Path, count: int, seconds: float = RUN_SECONDS) -> list[dict[str,
     return [body] * count
 
 
-def with_places(places: int) -> dict[str, str]:
-    return {"TURNSTILE_WORKER_CONCURRENCY": str(places)}
+def with_capacity(capacity: int) -> dict[str, str]:
+    return {"TURNSTILE_WORKER_CONCURRENCY": str(capacity)}
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(5, marks=pytest.mark.whole)])
-async def test_sixty_runs_of_one_action_on_ten_places_delay_another_action_by_one_run(
+async def test_sixty_runs_of_one_action_on_ten_worker_slots_delay_another_action_by_one_run(
     start_env: StartEnvironment, tmp_path: Path, workers: int
 ) -> None:
-    settings = SETTINGS | with_places(PLACES // workers)
+    settings = SETTINGS | with_capacity(CAPACITY // workers)
     async with start_env(workers=workers, settings=settings) as env:
         await env.put("record", max_concurrent=None)
         await env.put("noop", max_concurrent=None)
         await until_counted(env)
         ids = await env.submit_many(runs(tmp_path / "runs", RUNS))
-        await env.until_status(ids[PLACES - 1], "running")
+        await env.until_status(ids[CAPACITY - 1], "running")
         others = []
         for number in range(STARTS):
             others.append(await env.submit("noop"))
@@ -68,41 +68,41 @@ async def test_sixty_runs_of_one_action_on_ten_places_delay_another_action_by_on
 async def test_the_work_goes_on_while_workers_and_executors_join_drain_and_die(
     start_env: StartEnvironment, tmp_path: Path
 ) -> None:
-    async with start_env(executors=2, workers=0, settings=SETTINGS | LEASE | with_places(2)) as env:
+    async with start_env(executors=2, workers=0, settings=SETTINGS | LEASE | with_capacity(2)) as env:
         await env.put("record", max_concurrent=None, max_reclaims=9)
         await env.put("noop")
         await until_counted(env)
         ids = await env.submit_many(runs(tmp_path / "runs", 300, 0.1))
         other = await env.submit("noop")
         assert (await env.stats("record"))["waiting"]["no_worker"] == 300
-        assert (await places(env)) == 0
+        assert (await capacity(env)) == 0
 
         first = await env.start_worker()
-        await until_places(env, 2)
+        await until_capacity(env, 2)
         await env.ended(other)
         second, third = await env.start_worker(), await env.start_worker()
-        await until_places(env, 6)
+        await until_capacity(env, 6)
 
         await drain(env, second)
-        await until_places(env, 4)
+        await until_capacity(env, 4)
         await until_some_run(env, ids)
         # One executor decides for the other.
         await env.executor.kill()
         await until_some_run(env, ids)
         await third.kill()
         # Its lease counts until it ends.
-        await until_places(env, 2)
+        await until_capacity(env, 2)
         await until_some_run(env, ids)
         another = await env.system.start_executor()
         env.http.base_url = f"{another.http_url}/api/v1"
-        fourth = await env.start_worker(**with_places(6))
-        await until_places(env, 8)
+        fourth = await env.start_worker(**with_capacity(6))
+        await until_capacity(env, 8)
         # SIGTERM: what it runs ends, or goes back.
         await first.stop()
-        await until_places(env, 6)
+        await until_capacity(env, 6)
         assert set(await env.ended(*ids)) == {"completed"}
         await fourth.stop()
-        await until_places(env, 0)
+        await until_capacity(env, 0)
         waiting = await env.submit("noop")
         assert (await env.get(waiting))["waiting_on"]["reason"] == "no_worker"
         await env.start_worker()
@@ -115,17 +115,17 @@ async def until_counted(env: Environment) -> None:
     await env.history.until("SELECT count(*) = 1 FROM turnstile.current_pool WHERE capacity IS NOT NULL")
 
 
-async def places(env: Environment) -> int:
+async def capacity(env: Environment) -> int:
     """Return what the executors have counted."""
     query = "SELECT places FROM turnstile.current_pool WHERE name = 'default'"
     return int(await env.history.value(query))
 
 
-async def until_places(env: Environment, count: int) -> None:
-    """Wait until the executors have counted so many places; a quarter of a second and a lease are enough."""
+async def until_capacity(env: Environment, count: int) -> None:
+    """Wait until the executors have counted this capacity; a quarter of a second and a lease are enough."""
 
     async def are_counted() -> bool:
-        return await places(env) == count
+        return await capacity(env) == count
 
     await until(are_counted, f"{count} places", deadline_seconds=10)
 
@@ -149,4 +149,4 @@ async def no_miscount(env: Environment) -> None:
     assert await env.history.faults() == []
     assert await env.history.value(_FITS)
     for executor in env.system.executors:
-        assert "places_recounted" not in executor.log.read_text()
+        assert "pools_recounted" not in executor.log.read_text()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnstile.executor.pool_places import Leads, Pace, pause_seconds
+from turnstile.executor.pool_capacity import Leads, Pace, pause_seconds
 
 
 def lead_after(*totals: int, every_seconds: float = 0.1, lead: int = 1) -> int:
@@ -37,7 +37,7 @@ def test_a_lead_ends_with_the_work() -> None:
         (Pace(9, 1, is_scarce=True), Pace(9, 1, is_scarce=True), False),
     ],
 )
-def test_the_next_look_is_soon_only_while_something_completes_and_places_are_scarce(
+def test_the_next_look_is_soon_only_while_something_completes_and_capacity_is_scarce(
     before: Pace, now: Pace, is_soon: bool
 ) -> None:
     assert (pause_seconds({1: before}, {1: now}) < pause_seconds({}, {})) is is_soon
