@@ -19,8 +19,8 @@ GATE_DEFECTS: Final = (
     Defect(
         name="units are counted as one",
         file=_GATES,
-        before="SELECT g.id, (u.use ->> 'units')::integer FROM jsonb_array_elements(in_action.uses) u(use)",
-        after="SELECT g.id, 1 FROM jsonb_array_elements(in_action.uses) u(use)",
+        before="SELECT g.id, coalesce((u.use ->> 'units')::integer, 1) FROM",
+        after="SELECT g.id, 1 FROM",
         caught_by=(_TEST,),
     ),
     Defect(
