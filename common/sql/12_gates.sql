@@ -1218,7 +1218,9 @@ BEGIN
     DELETE FROM rate_start s
     USING turnstile.current_gate g
     WHERE s.gate_id = ANY (ARRAY[g.id])
-      AND s.granted_at < clock_timestamp() - make_interval(secs => coalesce(g.rate_per_seconds, 0));
+      -- A decision counts starts up to an instant that it read before: it may be as old as its statement. A minute is more
+      -- than any statement may take.
+      AND s.granted_at < clock_timestamp() - make_interval(secs => 60 + coalesce(g.rate_per_seconds, 0));
     -- Locked in a statement of their own: a change of an action may have named them since.
     locked_ids := ARRAY(
         SELECT g.id FROM gate g

@@ -632,6 +632,12 @@ async def test_starts_that_have_left_their_window_are_deleted(protocol: Protocol
     await protocol.connection.execute(
         "UPDATE rate_start SET granted_at = granted_at - interval '1 hour' WHERE number < 3"
     )
+    # It has just left its window: a decision that began before still counts it.
+    await protocol.connection.execute(
+        "UPDATE rate_start SET granted_at = granted_at - make_interval(secs => 30) -"
+        " (SELECT make_interval(secs => rate_per_seconds) FROM gate WHERE rate_starts IS NOT NULL)"
+        " WHERE number = 3"
+    )
     await protocol.row("SELECT turnstile.tidy_gates(100)")
     assert await protocol.column("SELECT number FROM rate_start") == [3]
 
