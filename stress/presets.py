@@ -67,7 +67,7 @@ _CHANGES_MIN: Final = 6
 _CHANGE_SECONDS: Final = 2.0
 _PAUSE_SECONDS: Final = 0.8
 _LAST_SHARE: Final = 0.85
-"""Of the duration: then everything is as it was."""
+"""Share of the duration after which the limits and capacities have their first values again."""
 
 
 def scenarios_of(config: RunConfig) -> tuple[Scenario, ...]:
