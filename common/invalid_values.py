@@ -4,6 +4,7 @@ In: errors of pydantic. Out: a path and a sentence each; its own sentences speak
 branch of a union. A validator's own message stays as it is.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any, Final, NamedTuple
@@ -39,6 +40,7 @@ _BOUNDS: Final = {
     "finite_number": "expected a finite number",
     "missing": "required, but missing",
 }
+_FIELD: Final = re.compile("([a-z_]+): ")
 _BRANCHES: Final = frozenset({"str", "int", "float", "bool", "none"})
 
 
@@ -58,12 +60,22 @@ class InvalidValue(NamedTuple):
 
 def invalid_values(errors: Iterable[Mapping[str, Any]]) -> list[InvalidValue]:
     """Return one entry for each rejected value, in order; `errors` is the list of a ValidationError."""
-    return list(_without_branches(errors))
+    return [_with_its_field(each) for each in _without_branches(errors)]
 
 
 def sentence(kind: str, **context: object) -> str:
     """Return the sentence for one kind of error of pydantic, such as `greater_than` with `gt`."""
     return _sentence({"type": kind, "msg": kind, "ctx": context})
+
+
+def _with_its_field(value: InvalidValue) -> InvalidValue:
+    # A validator of a whole object has the object's location, and its sentence begins with the field.
+    match = _FIELD.match(value.sentence) if value.kind == "value_error" else None
+    if match is None:
+        return value
+    field = match[1]
+    location = value.location if value.location[-1:] == (field,) else (*value.location, field)
+    return value._replace(location=location, sentence=value.sentence[match.end() :])
 
 
 def _without_branches(errors: Iterable[Mapping[str, Any]]) -> Iterator[InvalidValue]:

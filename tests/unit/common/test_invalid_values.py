@@ -1,15 +1,22 @@
 """What users read about a rejected value: where, and what was expected, in plain words."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import pytest
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from turnstile.common.invalid_values import invalid_values
 
 
 class Inner(BaseModel):
     units: Annotated[int, Field(ge=1, le=9)] = 1
+    most: int = 9
+
+    @model_validator(mode="after")
+    def _units_fit(self) -> Self:
+        if self.units > self.most:
+            raise ValueError(f"units: expected {self.most} or less")
+        return self
 
 
 class Outer(BaseModel):
@@ -26,7 +33,7 @@ class Outer(BaseModel):
     @classmethod
     def _own_words(cls, value: str) -> str:
         if value == "bad":
-            raise ValueError("is taken; choose another name")
+            raise ValueError("own: is taken; choose another name")
         return value
 
 
@@ -45,6 +52,7 @@ class Outer(BaseModel):
         ({"name": "a"}, "name: expected 2 characters or more"),
         ({"name": "abcd"}, "name: expected 3 characters or fewer"),
         ({"urgent": "soon"}, "urgent: expected true or false"),
+        ({"inner": [{"units": 3, "most": 2}]}, "inner.0.units: expected 2 or less"),
         ({"own": "bad"}, "own: is taken; choose another name"),
         ({"entrypoint": {"command": []}}, "entrypoint: expected text or a list"),
         ({"entrypoint": ["ok", 3]}, "entrypoint.1: expected text"),
