@@ -24,8 +24,9 @@ _DEADLINE_SECONDS: Final = 40.0
 _PAUSE_SECONDS: Final = 0.1
 _POLL_SECONDS: Final = 0.02
 _HOLDS_ENOUGH: Final = """
-SELECT count(*) >= $2 FROM slot s JOIN worker w ON w.id = s.worker_id
-WHERE w.pid = $1 AND s.finished_at IS NULL
+SELECT count(*) >= $2
+FROM slot s JOIN worker w ON w.id = s.worker_id JOIN execution e ON e.id = s.execution_id
+WHERE w.pid = $1 AND s.finished_at IS NULL AND e.parameters ->> 'gate' = $3
 """
 _EXECUTOR: Final = {point for point in CrashPoint if point.startswith("executor.")}
 
@@ -192,11 +193,14 @@ async def _kill_draining_workers(env: Environment, cases: Sequence[Case]) -> Non
     for case in cases:
         armed = await env.system.start_worker(ACTIONS, TURNSTILE_DRAIN_TIMEOUT="100ms", **case.armed)
         env.armed = [armed]
-        gate = env.system.folder / f"gate {case.name}"
+        gate = env.system.folder / f"gate {armed.pid}"
         gated = {"action_ref": "crash.gated", "parameters": {"gate": str(gate)}}
         # The worker that stays gets every second of them.
         await env.client.publish(*[gated] * 2 * (case.times + 1))
-        await env.history.until(_HOLDS_ENOUGH, armed.pid, case.times, deadline_seconds=_DEADLINE_SECONDS)
+        # Runs of the case before, whose gate is open, may come to this worker too.
+        await env.history.until(
+            _HOLDS_ENOUGH, armed.pid, case.times, str(gate), deadline_seconds=_DEADLINE_SECONDS
+        )
         armed.signal(signal.SIGTERM)
         await _dies(armed, None, case)
         gate.touch()
