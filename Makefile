@@ -48,7 +48,7 @@ check: $(READY) ## Format, lint, types and layers: everything that runs no test
 .PHONY: test
 test: $(READY) ## Run every test, against real servers
 	$(BIN)/python -m pytest -m "not whole and not alone" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
-	$(BIN)/python -m pytest -m "alone and not whole"
+	$(BIN)/python -m pytest -m "alone and not whole" $$(grep -rl --include=test_*.py pytest.mark.alone tests)
 
 .PHONY: scenarios
 scenarios: $(READY) ## Run every scenario of docs/scenarios.md at its whole size, several times over (TIMES=)

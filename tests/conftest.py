@@ -1,6 +1,7 @@
 """Fixtures of all tests: servers per session, a database and a vhost per test.
 
-Most tests use `database_url` and `amqp_url`; a test that stops, pauses or kills a server uses `own_servers`.
+Most tests use `database_url` and `amqp_url`; a test that stops, pauses or kills a server uses `own_servers`
+or the cheaper `own_postgresql`, and one that causes an alarm of the broker `controlled_broker`.
 Without servers, tests that need one are skipped, and fail with CI=true.
 """
 
@@ -18,8 +19,16 @@ from tests.support import template
 from tests.support.missing import skip
 from tests.support.processes import failed_tests
 from tests.support.sources import LentUrls, NoServers, Servers, servers_of_the_session
-from turnstile.localservers import BrokerServer, DatabaseServer, LocalServers, MissingBinaries
+from turnstile.localservers import (
+    BrokerServer,
+    DatabaseServer,
+    LocalServers,
+    MissingBinaries,
+    PostgresServer,
+    RabbitServer,
+)
 from turnstile.localservers.binaries import install_missing
+from turnstile.localservers.servers import ScratchFolder
 
 # Unique, since several sessions may use the servers at once.
 _SESSION = secrets.token_hex(4)
@@ -168,3 +177,27 @@ def own_servers() -> Iterator[Callable[..., LocalServers]]:
     """Start private servers that the test may stop, pause and kill; takes what `LocalServers.start` takes."""
     with ExitStack() as stack:
         yield lambda **options: stack.enter_context(LocalServers.start(**({"durable": False} | options)))
+
+
+@pytest.fixture(scope="module")
+def own_postgresql(local_binaries: None) -> Iterator[PostgresServer]:
+    """A PostgreSQL of the module's own, which it may configure, stop and kill."""
+    scratch = ScratchFolder.create()
+    try:
+        server = PostgresServer.start(scratch.path / "postgresql", durable=False)
+        try:
+            yield server
+        finally:
+            server.stop("immediate")
+    finally:
+        scratch.delete()
+
+
+@pytest.fixture(scope="module")
+def controlled_broker(rabbitmq: BrokerServer) -> Iterator[RabbitServer]:
+    """A RabbitMQ that `ctl` can change, and the test restores: the session's if it is private."""
+    if isinstance(rabbitmq, RabbitServer):
+        yield rabbitmq
+        return
+    with LocalServers.start(durable=False) as own:
+        yield own.rabbitmq

@@ -1,26 +1,28 @@
 """A bad deployment is found in a minute: a line of the log, /readyz or a command names its cause and remedy.
 
-The servers refuse wrong passwords, and the broker has a disk that can be declared full.
+The servers refuse wrong passwords, and the disk of the broker can be declared full.
 `test_unsuited_schema.py` has the deployments without the schema of this version.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
 import httpx
 import pytest
+import pytest_asyncio
 from typer.testing import CliRunner
 
 from tests.support.environment import ACTIONS, Environment, running_environment
 from tests.support.processes import CERTIFICATES, Service, running
 from tests.support.traffic import until
 from turnstile.executor.cli import app as executor_app
-from turnstile.localservers import LocalServers
+from turnstile.localservers import PostgresServer, RabbitServer
 from turnstile.localservers.ports import LOOPBACK
 from turnstile.migrations.run import migrate
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 _FULL: Final = str(10**18)
 """A limit of free bytes that no disk has."""
 _PASSWORD: Final = "the-right-password"
@@ -30,7 +32,7 @@ DATABASE_LOGIN: Final = (
     "with 'executor setup-permissions'"
 )
 BROKER_LOGIN: Final = (
-    "the broker refuses the user 'service' or its password: correct TURNSTILE_AMQP_URL, or create the "
+    "the broker refuses the user 'guest' or its password: correct TURNSTILE_AMQP_URL, or create the "
     "accounts with 'executor setup-permissions'"
 )
 ALARM: Final = (
@@ -40,39 +42,27 @@ ALARM: Final = (
 
 
 @pytest.fixture(scope="module")
-def own(local_binaries: None) -> Iterator[LocalServers]:
-    """Servers on which the user `service` needs a password."""
-    with LocalServers.start(durable=False) as servers:
-        rules = servers.postgresql.folder / "data" / "pg_hba.conf"
-        rules.write_text(
-            f"host all postgres {LOOPBACK}/32 trust\nhost all service {LOOPBACK}/32 scram-sha-256\n"
-        )
-        servers.postgresql.execute(f"CREATE ROLE service LOGIN SUPERUSER PASSWORD '{_PASSWORD}'")
-        servers.postgresql.execute("SELECT pg_reload_conf()")
-        servers.rabbitmq.ctl("add_user", "service", _PASSWORD)
-        yield servers
-
-
-@pytest.fixture(scope="module")
-def urls(own: LocalServers) -> tuple[str, str]:
-    """A migrated database and a vhost, with the passwords that the servers accept."""
-    database_url = own.postgresql.create_database("deployed")
+def urls(own_postgresql: PostgresServer, module_urls: tuple[str, str]) -> tuple[str, str]:
+    """A migrated database and a vhost; the user `service` of the database server needs a password."""
+    database_url, amqp_url = own_postgresql.create_database("deployed"), module_urls[1]
     asyncio.run(migrate(database_url))
-    amqp_url = own.rabbitmq.create_vhost("deployed")
-    own.rabbitmq.ctl("set_permissions", "-p", "deployed", "service", ".*", ".*", ".*")
-    return _as_service(database_url, _PASSWORD), _as_service(amqp_url, _PASSWORD)
+    rules = own_postgresql.folder / "data" / "pg_hba.conf"
+    rules.write_text(f"host all postgres {LOOPBACK}/32 trust\nhost all service {LOOPBACK}/32 scram-sha-256\n")
+    own_postgresql.execute(f"CREATE ROLE service LOGIN SUPERUSER PASSWORD '{_PASSWORD}'")
+    own_postgresql.execute("SELECT pg_reload_conf()")
+    return _as(f"service:{_PASSWORD}", database_url), amqp_url
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def env(urls: tuple[str, str]) -> AsyncIterator[Environment]:
     """An executor without workers."""
     async with running_environment(*urls, workers=0) as env:
         yield env
 
 
-def _as_service(url: str, password: str) -> str:
+def _as(login: str, url: str) -> str:
     scheme, rest = url.split("://")
-    return f"{scheme}://service:{password}@{rest.rpartition('@')[2]}"
+    return f"{scheme}://{login}@{rest.rpartition('@')[2]}"
 
 
 async def _until_unready(service: Service, **reasons: str | None) -> None:
@@ -105,8 +95,8 @@ async def test_a_wrong_password_is_named_with_its_setting_by_readyz_and_in_one_l
     urls: tuple[str, str],
 ) -> None:
     database_url, amqp_url = urls
-    wrong = {"TURNSTILE_DATABASE_URL": _as_service(database_url, _WRONG)}
-    wrong_broker = {"TURNSTILE_AMQP_URL": _as_service(amqp_url, _WRONG)}
+    wrong = {"TURNSTILE_DATABASE_URL": _as(f"service:{_WRONG}", database_url)}
+    wrong_broker = {"TURNSTILE_AMQP_URL": _as(f"guest:{_WRONG}", amqp_url)}
     async with running(database_url, amqp_url, executors=0, workers=0) as system:
         executor = await system.start_executor(wait=False, **wrong, **wrong_broker)
         # A worker connects to the broker only once it has its database.
@@ -147,11 +137,11 @@ async def test_a_worker_of_a_misspelt_pool_is_named_by_what_waits_and_by_its_own
 
 
 async def test_a_full_disk_of_the_broker_is_named_by_readyz_top_and_what_waits(
-    env: Environment, own: LocalServers
+    env: Environment, controlled_broker: RabbitServer
 ) -> None:
     await env.start_worker()
     assert await env.ended(await env.submit("noop")) == ["completed"]
-    await asyncio.to_thread(own.rabbitmq.ctl, "set_disk_free_limit", _FULL)
+    await asyncio.to_thread(controlled_broker.ctl, "set_disk_free_limit", _FULL)
     try:
         # The broker announces the alarm to a connection that publishes.
         waiting = await env.submit("noop")
@@ -169,5 +159,5 @@ async def test_a_full_disk_of_the_broker_is_named_by_readyz_top_and_what_waits(
             "message": ALARM,
         }
     finally:
-        await asyncio.to_thread(own.rabbitmq.ctl, "set_disk_free_limit", "50MB")
+        await asyncio.to_thread(controlled_broker.ctl, "set_disk_free_limit", "50MB")
     assert await env.ended(waiting) == ["completed"]

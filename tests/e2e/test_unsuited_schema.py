@@ -83,14 +83,7 @@ async def test_without_a_schema_the_services_name_the_command_and_continue_after
         assert all(_lines(service, "") < LINES_MAX for service in (executor, worker))
 
 
-async def test_an_older_schema_is_named_with_both_versions(database_url: str, amqp_url: str) -> None:
-    await _execute(database_url, "UPDATE alembic_version SET version_num = '0001'")
-    async with running(database_url, amqp_url, executors=0, workers=0) as system:
-        await system.start_executor(wait=False)
-        await _until_unready(system, "is older (0001) than this version needs", "executor migrate")
-
-
-async def test_a_worker_names_an_older_schema_and_serves_after_the_migration(
+async def test_an_older_schema_is_named_with_both_versions_and_a_newer_one_is_used_and_reported(
     database_url: str, amqp_url: str
 ) -> None:
     hash_of_ours = await value_in(
@@ -100,28 +93,23 @@ async def test_a_worker_names_an_older_schema_and_serves_after_the_migration(
     older = "COMMENT ON SCHEMA turnstile IS 'another'; UPDATE alembic_version SET version_num = '0001'"
     await _execute(database_url, older)
     async with running(database_url, amqp_url, executors=0, workers=0) as system:
+        executor = await system.start_executor(wait=False)
         worker = await system.launch_worker(ACTIONS)
+        await _until_unready(system, "is older (0001) than this version needs", "executor migrate")
         await until(
             lambda: _lines(worker, "is older (0001) than this version needs"), "the line of the worker"
         )
         assert _lines(worker, "executor migrate") == 1
-        # A newer one is used: the previous version runs on during an upgrade.
+        # Two adjacent versions run side by side during an upgrade.
         await _execute(database_url, "UPDATE alembic_version SET version_num = '9999_later'")
+        answer = await _until_ready(system)
+        assert "newer (9999_later)" in answer["degraded"]["schema"]
+        assert _lines(executor, "schema_newer") == 1
         await worker.ready()
         assert _lines(worker, "schema_unsuited_over") == 1
         await worker.stop()
         await _execute(database_url, f"UPDATE alembic_version SET version_num = '{newest}'")
         await _execute(database_url, f"COMMENT ON SCHEMA turnstile IS '{hash_of_ours}'")
-
-
-async def test_a_newer_schema_is_used_and_reported(database_url: str, amqp_url: str) -> None:
-    """Two adjacent versions run side by side during an upgrade."""
-    await _execute(database_url, "UPDATE alembic_version SET version_num = '9999_later'")
-    async with running(database_url, amqp_url, executors=0, workers=0) as system:
-        executor = await system.start_executor(wait=False)
-        answer = await _until_ready(system)
-        assert "newer (9999_later)" in answer["degraded"]["schema"]
-        assert _lines(executor, "schema_newer") == 1
 
 
 async def test_a_schema_that_disappears_is_noticed_and_its_return_too(

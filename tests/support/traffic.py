@@ -104,13 +104,18 @@ async def drain_queue(amqp_url: str, name: str, count: int) -> list[aio_pika.abc
 async def until(
     condition: Callable[[], object], what: str = "", *, deadline_seconds: float = DEADLINE_SECONDS
 ) -> None:
-    """Wait until `condition()`, or what it awaits, is true; fail with `what` after the deadline."""
-    deadline = asyncio.get_running_loop().time() + deadline_seconds
+    """Wait until `condition()`, or what it awaits, is true; fail with `what` after the deadline.
+
+    The pauses are a tenth of the time that has passed, so that a long wait costs few checks.
+    """
+    now = asyncio.get_running_loop().time
+    began_at = now()
     while True:
-        holds, pause_seconds = condition(), 0.01
+        holds = condition()
         if isinstance(holds, Awaitable):
-            holds, pause_seconds = await holds, 0.05
+            holds = await holds
         if holds:
             return
-        assert asyncio.get_running_loop().time() < deadline, f"not within {deadline_seconds} s: {what}"
-        await asyncio.sleep(pause_seconds)
+        waited_seconds = now() - began_at
+        assert waited_seconds < deadline_seconds, f"not within {deadline_seconds} s: {what}"
+        await asyncio.sleep(min(max(waited_seconds / 10, 0.01), 0.2))

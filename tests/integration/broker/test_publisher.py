@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
@@ -28,7 +27,6 @@ from turnstile.common.broker.consumer import ConsumerConnection
 from turnstile.common.broker.errors import BrokerUnavailable
 from turnstile.common.broker.message import Publication
 from turnstile.common.broker.publisher import Publisher
-from turnstile.localservers import LocalServers
 from turnstile.localservers.ports import free_port
 from turnstile.localservers.rabbitmq import RabbitServer
 
@@ -169,30 +167,30 @@ def _raise_memory_alarm(broker: RabbitServer) -> None:
 
 
 async def test_an_alarm_blocks_publishers_only_and_only_while_it_lasts(
-    own_servers: Callable[[], LocalServers],
+    amqp_url: str, controlled_broker: RabbitServer
 ) -> None:
-    broker = (await asyncio.to_thread(own_servers)).rabbitmq
-    publisher = Publisher(broker.url(), name="pub", declare=declares("q"), timeouts=IMPATIENT)
-    consumer = ConsumerConnection(broker.url(), name="con")
+    publisher = Publisher(amqp_url, name="pub", declare=declares("q"), timeouts=IMPATIENT)
+    consumer = ConsumerConnection(amqp_url, name="con")
     queue = consumer.subscribe("q", prefetch=10, declare=declares("q"))
     async with running(publisher, consumer):
         assert await publisher.publish([message("q", b"before")]) == [CONFIRMED]
-        await asyncio.to_thread(_raise_memory_alarm, broker)
-        with pytest.raises(BrokerUnavailable, match="did not answer"):
-            await publisher.publish([message("q", b"in flight")])
-        assert publisher.connected
-        assert publisher.blocked
-        with pytest.raises(BrokerUnavailable, match="because of a memory or disk alarm"):
-            await publisher.publish([message("q", b"never sent")])
-        publisher.announce([message("q", b"news", mandatory=False, persistent=False)])
-        assert publisher.announcements_dropped == 1
+        try:
+            await asyncio.to_thread(_raise_memory_alarm, controlled_broker)
+            with pytest.raises(BrokerUnavailable, match="did not answer"):
+                await publisher.publish([message("q", b"in flight")])
+            assert publisher.connected
+            assert publisher.blocked
+            with pytest.raises(BrokerUnavailable, match="because of a memory or disk alarm"):
+                await publisher.publish([message("q", b"never sent")])
+            publisher.announce([message("q", b"news", mandatory=False, persistent=False)])
+            assert publisher.announcements_dropped == 1
 
-        before = await take(queue, 1)
-        queue.ack(before)
-        late = consumer.subscribe("q2", prefetch=10, declare=declares("q2"))
-        await until(lambda: late.ready)
-
-        await asyncio.to_thread(broker.ctl, "set_vm_memory_high_watermark", "0.4")
+            before = await take(queue, 1)
+            queue.ack(before)
+            late = consumer.subscribe("q2", prefetch=10, declare=declares("q2"))
+            await until(lambda: late.ready)
+        finally:
+            await asyncio.to_thread(controlled_broker.ctl, "set_vm_memory_high_watermark", "0.4")
         await until(lambda: not publisher.blocked)
         assert await publisher.publish([message("q", b"after")]) == [CONFIRMED]
         # A publish that timed out may still arrive: therefore a repeat must be harmless.

@@ -1,4 +1,4 @@
-"""P1 to P7 under half a minute of load in which every kind of short fault happens."""
+"""P1 to P7 under a quarter of a minute of load in which nearly every kind of fault happens."""
 
 from typing import Final
 
@@ -8,14 +8,22 @@ from tests.proof.chaos.report import shown
 from tests.proof.chaos.run import run_seed
 from tests.proof.chaos.schedule import Kind, Shape, plan_faults
 
-SEED: Final = 135
-# A regular restart of the broker takes most of that time; `make chaos` has it.
-KINDS: Final = tuple(kind for kind in Kind if kind is not Kind.BROKER_RESTARTED)
-SHORT: Final = Shape(seconds=25.0, quiet_seconds=(0.0, 0.4), together=0.85, stretch=0.25, kinds=KINDS)
+SEED: Final = 1368
+# These last long or heal slowly. `make chaos` has them; a lease that ends, an unreachable database and an
+# alarm of the broker have tests of their own in `tests/e2e` too.
+LEFT_OUT: Final = {
+    Kind.BROKER_RESTARTED,
+    Kind.DATABASE_UNREACHABLE,
+    Kind.MEMORY_ALARM,
+    Kind.WORKER_PAUSED_LONG,
+    Kind.WORKER_STOPPED,
+}
+KINDS: Final = tuple(kind for kind in Kind if kind not in LEFT_OUT)
+SHORT: Final = Shape(seconds=13.0, quiet_seconds=(0.0, 0.3), together=0.85, stretch=0.2, kinds=KINDS)
 PATIENCE: Final = 2.0
 
 
-def test_the_short_run_has_every_kind_of_fault() -> None:
+def test_the_short_run_has_each_of_these_kinds_of_fault() -> None:
     assert {fault.kind for fault in plan_faults(SEED, SHORT)} == set(KINDS)
 
 

@@ -1,4 +1,4 @@
-"""P9: half a minute of a steady load beside every kind of neighbour."""
+"""P9: a quarter of a minute of a steady load beside every kind of neighbour."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ from tests.proof.chaos.neighbours.run import run_neighbours
 from tests.proof.chaos.neighbours.schedule import Kind, Shape, plan_disturbances
 
 SEED: Final = 16
-SHORT: Final = Shape(seconds=23.0, lasting_seconds=(2.5, 3.5), quiet_seconds=(0.0, 0.3))
+SHORT: Final = Shape(seconds=16.0, lasting_seconds=(1.7, 2.2), quiet_seconds=(0.0, 0.3))
 PATIENCE: Final = 4.0
 
 

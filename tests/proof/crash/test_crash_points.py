@@ -5,7 +5,8 @@ correct. All share one system, so each begins with what the last one left. `make
 alone, the first, the second and the seventh time.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from typing import Final
 
 import pytest
 import pytest_asyncio
@@ -16,6 +17,9 @@ from tests.support.sizes import sizes
 from turnstile.common.crash_points import CrashPoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+EVERY: Final = dict.fromkeys(groups(1), 1)
+SHORT: Final = EVERY | {"requests and completions": 2, "attempts": 2, "sweeps": 3, "takeovers": 3}
+"""Of each group, every so many of its points."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -26,13 +30,12 @@ async def env(module_urls: tuple[str, str]) -> AsyncIterator[Environment]:
 
 # The machine may be busy, and this starts processes one after the other.
 @pytest.mark.timeout(400)
-@sizes("step", short=3, whole=1)
+@sizes("steps", short=SHORT, whole=EVERY)
 @pytest.mark.parametrize("group", groups(1))
 async def test_processes_that_die_between_two_steps_break_no_promise(
-    env: Environment, group: str, step: int
+    env: Environment, group: str, steps: Mapping[str, int]
 ) -> None:
-    """In every run all points are tried, and a third of the sweeps and takeovers."""
-    faults = await tried(env, groups(1)[group][:: step if group in ("sweeps", "takeovers") else 1])
+    faults = await tried(env, groups(1)[group][:: steps[group]])
     assert not faults, "\n".join(faults)
 
 

@@ -1,9 +1,8 @@
 """P1, P2, P4, P5: what a killed database server had not written is repaired; nothing runs twice.
 
-The trials share one system, as in `test_crash_points.py`, on servers of their own.
+The trials share one system, as in `test_crash_points.py`, on a database server of their own.
 """
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -11,23 +10,20 @@ import pytest_asyncio
 
 from tests.proof.crash.database_crashes import TRIALS, tried_crash
 from tests.proof.crash.environment import Environment, running_environment
-from turnstile.localservers import LocalServers, PostgresServer
+from turnstile.localservers import PostgresServer
 from turnstile.migrations.run import migrate
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def system(local_binaries: None) -> AsyncIterator[tuple[Environment, PostgresServer]]:
-    servers = await asyncio.to_thread(LocalServers.start, durable=False)
-    try:
-        database_url = await asyncio.to_thread(servers.postgresql.create_database, "crash")
-        amqp_url = await asyncio.to_thread(servers.rabbitmq.create_vhost, "crash")
-        await migrate(database_url)
-        async with running_environment(database_url, amqp_url) as env:
-            yield env, servers.postgresql
-    finally:
-        await asyncio.to_thread(servers.stop)
+async def system(
+    own_postgresql: PostgresServer, module_urls: tuple[str, str]
+) -> AsyncIterator[tuple[Environment, PostgresServer]]:
+    database_url = own_postgresql.create_database("crash")
+    await migrate(database_url)
+    async with running_environment(database_url, module_urls[1]) as env:
+        yield env, own_postgresql
 
 
 @pytest.mark.timeout(300)
