@@ -10,6 +10,9 @@ PEERS_VENV := .venv-peers
 PEERS_READY := $(PEERS_VENV)/.ready
 # Most tests wait for real processes: each of three has servers of its own, and two processors are busy.
 TEST_WORKERS ?= 3
+# ruff measures the lines of Python; these files it does not read.
+TOO_WIDE := git grep --untracked -nE '^.{111}' -- '*.sql' \
+            $(patsubst %,':!common/sql/%.sql',10_grant 12_gates 15_pools 30_exchange 40_settle 50_workers 53_resources)
 LOCK   := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
@@ -40,6 +43,7 @@ up: $(READY) ## Start servers, executor and workers, print their URLs, and run u
 check: $(READY) ## Format, lint, types and layers: everything that runs no test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	@if LC_ALL=C.UTF-8 $(TOO_WIDE); then echo 'Wrap these lines at 110 columns.' >&2; exit 1; fi
 	$(BIN)/mypy --strict -p turnstile
 	$(BIN)/mypy --strict benchmarks examples tests
 	MYPYPATH=docs $(BIN)/mypy --strict docs/generate

@@ -16,7 +16,6 @@ from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.batcher import Batcher
 from turnstile.common.broker.message import Outgoing
 from turnstile.common.crash_points import CrashPoint, reached
-from turnstile.common.database import Database
 from turnstile.common.domain.errors import Overloaded, Unavailable
 from turnstile.common.domain.identifiers import ExecutionId
 from turnstile.common.domain.states import Status
@@ -26,7 +25,6 @@ from turnstile.executor.cancellation import Canceller
 from turnstile.executor.completions import completion_of
 from turnstile.executor.definitions import KeySettings, ResourceDefinition
 from turnstile.executor.dispatcher import Dispatcher
-from turnstile.executor.protocol import ExecutorProtocol
 from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.results import (
     Accepted,
@@ -68,8 +66,8 @@ async def answer_deadline() -> AsyncIterator[None]:
 class Operations:
     """Safe to share between tasks. All operations raise Unavailable."""
 
-    def __init__(self, database: Database, queue_manager: QueueManager, dispatcher: Dispatcher) -> None:
-        self._protocol = ExecutorProtocol(database)
+    def __init__(self, queue_manager: QueueManager, dispatcher: Dispatcher) -> None:
+        self._protocol = queue_manager.protocol
         self._queue_manager = queue_manager
         self._canceller = Canceller(queue_manager)
         self._dispatcher = dispatcher

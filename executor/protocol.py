@@ -1,13 +1,12 @@
 """The calls of `turnstile.*` SQL functions that the executor makes, one typed method each.
 
 In: values of `executor.results`. Out: the same, decoded. The SQL functions decide and commit; each method is
-one statement and one commit, and raises Unavailable where the database does not answer. Grants are counted
-here, because every statement that grants passes here once. Elsewhere are only the webhooks
-(`executor.webhooks.store`), calls on connections of their own (`executor.submission_listener`,
+one statement and one commit, and raises Unavailable where the database does not answer. Elsewhere are only
+the webhooks (`executor.webhooks.store`), calls on connections of their own (`executor.submission_listener`,
 `executor.backup.restored`), and what `executor.queries` reads.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -21,7 +20,6 @@ from turnstile.common.domain.errors import Unavailable
 from turnstile.common.domain.identifiers import Attempt, ExecutionId, QueueId
 from turnstile.common.domain.states import Status
 from turnstile.common.requests import json_text
-from turnstile.executor import instrumentation
 from turnstile.executor.callers import Caller
 from turnstile.executor.definitions import (
     KeySettings,
@@ -139,8 +137,12 @@ class EarlyCancel(NamedTuple):
 class ExecutorProtocol:
     """The SQL functions of the executor. Safe to share between tasks."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(
+        self, database: Database, *, on_granted: Callable[[Sequence[Grant]], None] | None = None
+    ) -> None:
+        """`on_granted` gets what a statement granted, after its commit; None: the caller grants nothing."""
         self._database = database
+        self._on_granted = on_granted
 
     # Statements that wait for locks.
 
@@ -156,7 +158,7 @@ class ExecutorProtocol:
             *_request_columns(admissions),
             [a.may_be_urgent for a in admissions],
         )
-        return (read_verdicts(row["admitted"], admissions), _grants(row)), _locks(row)
+        return (read_verdicts(row["admitted"], admissions), self._grants(row)), _locks(row)
 
     async def admit_submissions(
         self, admissions: Sequence[Admission], wait: LockWait, tickets: Mapping[UUID | None, int]
@@ -174,7 +176,7 @@ class ExecutorProtocol:
         )
         if row["admitted"] is None:
             raise Unavailable("another executor has taken these submissions")
-        return (read_verdicts(row["admitted"], admissions), _grants(row)), _locks(row)
+        return (read_verdicts(row["admitted"], admissions), self._grants(row)), _locks(row)
 
     async def settle(
         self, completions: Sequence[tuple[ExecutionId, Attempt, Status | None]], wait: LockWait
@@ -187,7 +189,7 @@ class ExecutorProtocol:
             [c[1] for c in completions],
             [c[2] for c in completions],
         )
-        return read_settled(row, len(completions), _grants(row)), _locks(row)
+        return read_settled(row, len(completions), self._grants(row)), _locks(row)
 
     async def grant_slots(self, queue_ids: Sequence[QueueId], wait: LockWait) -> tuple[Grants, QueueLocks]:
         """Grant the free slots of these queues to their first waiting executions."""
@@ -196,7 +198,7 @@ class ExecutorProtocol:
             *wait,
             list(queue_ids),
         )
-        return _grants(row), _locks(row)
+        return self._grants(row), _locks(row)
 
     async def cancel(
         self,
@@ -232,7 +234,7 @@ class ExecutorProtocol:
             _json(changed_by),
         )
         pairs = zip(row["retried"], requests, strict=True)
-        return ([read_retried(item, key) for item, (_, key) in pairs], _grants(row)), _locks(row)
+        return ([read_retried(item, key) for item, (_, key) in pairs], self._grants(row)), _locks(row)
 
     # Submissions of database sessions.
 
@@ -318,7 +320,7 @@ class ExecutorProtocol:
     async def put_actions(self, definitions: Sequence[ActionDefinition], changed_by: Caller | None) -> Grants:
         """Store definitions, and who changed them."""
         columns = json_text([action_columns(definition) for definition in definitions])
-        return _grants(
+        return self._grants(
             await self._row(
                 "SELECT * FROM turnstile.put_actions($1, in_caller => $2)", columns, _json(changed_by)
             )
@@ -335,7 +337,7 @@ class ExecutorProtocol:
             None if settings is None else json_text(key_columns(settings)),
             changed_by.json(),
         )
-        return KeyChange(row["action_found"], bool(row["key_found"])), _grants(row)
+        return KeyChange(row["action_found"], bool(row["key_found"])), self._grants(row)
 
     async def put_resource(self, definition: ResourceDefinition, changed_by: Caller) -> list[QueueId]:
         """Store the definition of a resource; return queues that may go on if it opens."""
@@ -421,7 +423,7 @@ class ExecutorProtocol:
     async def advance_gates(self, rows_max: int) -> tuple[Grants, bool]:
         """Return executions from closed gates to their queues, or let pass what can; True: call it again."""
         row = await self._row("SELECT * FROM turnstile.advance_gates($1)", rows_max)
-        return _grants(row), row["remaining"]
+        return self._grants(row), row["remaining"]
 
     async def pass_rates(self) -> tuple[Grants, float | None, bool]:
         """Grant what waits for a rate and is due.
@@ -429,7 +431,7 @@ class ExecutorProtocol:
         Also returns in how many seconds a used-up rate has its next start, and whether there are rates.
         """
         row = await self._row("SELECT * FROM turnstile.pass_rates()")
-        return _grants(row), row["next_seconds"], row["has_rates"]
+        return self._grants(row), row["next_seconds"], row["has_rates"]
 
     async def refresh_pools(
         self, workers: str | None, leads: Mapping[int, int], *, recounts: bool = False
@@ -460,12 +462,12 @@ class ExecutorProtocol:
     async def roll_out(self, action_id: int, rows_max: int) -> tuple[int, int, Grants]:
         """Apply limit and pause to the next queues of an action: number read, number changed, grants."""
         row = await self._row("SELECT * FROM turnstile.roll_out($1, $2)", action_id, rows_max)
-        return row["looked_at"], row["changed"], _grants(row)
+        return row["looked_at"], row["changed"], self._grants(row)
 
     async def wake_due(self, rows_max: int) -> tuple[list[Move], Grants]:
         """Queue delayed executions that are due."""
         row = await self._row("SELECT * FROM turnstile.wake_due($1)", rows_max)
-        return read_moves(row["woken"]), _grants(row)
+        return read_moves(row["woken"]), self._grants(row)
 
     async def expire_due(self, rows_max: int) -> list[Move]:
         """End executions that did not start within their ttl."""
@@ -483,7 +485,7 @@ class ExecutorProtocol:
         held.
         """
         row = await self._row("SELECT * FROM turnstile.repair_queues($1)", queue_ids)
-        return [dict(item.items()) for item in row["repaired"] or ()], _grants(row)
+        return [dict(item.items()) for item in row["repaired"] or ()], self._grants(row)
 
     async def move_slot_window(self) -> int:
         """Raise the bound of the tickets that sweeps read; return how many old rows moved with it."""
@@ -544,7 +546,7 @@ class ExecutorProtocol:
     async def reclaim(self, rows_max: int, as_of: datetime) -> tuple[list[Move], list[Move], Grants]:
         """Reclaim the work of workers whose lease ended before `as_of`: requeued, ended, granted."""
         row = await self._row("SELECT * FROM turnstile.reclaim($1, $2)", rows_max, as_of)
-        return read_moves(row["returned"]), read_moves(row["ended"]), _grants(row)
+        return read_moves(row["returned"]), read_moves(row["ended"]), self._grants(row)
 
     async def due_cancels(self, timeout_seconds: float, rows_max: int) -> list[tuple[int, int, str]]:
         """Return unpublished cancels of reclaimed attempts: execution id, attempt, worker id."""
@@ -690,6 +692,13 @@ class ExecutorProtocol:
         assert row is not None
         return row
 
+    def _grants(self, row: asyncpg.Record) -> Grants:
+        grants = read_grants(row)
+        if grants.granted:
+            assert self._on_granted is not None
+            self._on_granted(grants.granted)
+        return grants
+
     async def _value(self, statement: str, *arguments: object) -> Any:
         return await self._database.fetchval(statement, *arguments)
 
@@ -724,13 +733,6 @@ def _columns(
 
 def _json(caller: Caller | None) -> str | None:
     return None if caller is None else caller.json()
-
-
-def _grants(row: asyncpg.Record) -> Grants:
-    grants = read_grants(row)
-    if grants.granted:
-        instrumentation.granted(grants.granted)
-    return grants
 
 
 def _locks(row: asyncpg.Record) -> QueueLocks:

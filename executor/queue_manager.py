@@ -79,7 +79,7 @@ class QueueManager:
         schemas: ParameterSchemas | None = None,
     ) -> None:
         """`schemas` check the parameters of requests; None: the worker alone checks them."""
-        self.protocol = ExecutorProtocol(database)
+        self.protocol = ExecutorProtocol(database, on_granted=instrumentation.granted)
         self._schemas = schemas
         self._wait_ms = None if lock_timeout_seconds is None else max(1, round(lock_timeout_seconds * 1000))
         self._blocked_queues = BlockedQueues()

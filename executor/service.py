@@ -102,7 +102,7 @@ class ExecutorService:
             interval_seconds=settings.watchdog_interval,
         )
         self._pool_refresher = PoolRefresher(self._queue_manager, self._dispatcher)
-        self._operations = Operations(self._database, self._queue_manager, self._dispatcher)
+        self._operations = Operations(self._queue_manager, self._dispatcher)
         self._submissions = Submissions(
             self._operations.admit, items_max=settings.batch_max, waiting_bytes_max=_SUBMISSIONS_BYTES_MAX
         )

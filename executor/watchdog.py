@@ -35,7 +35,6 @@ from turnstile.executor.metrics import (
     SWEEP_FAILURES,
     SWEEP_ROWS,
 )
-from turnstile.executor.protocol import ExecutorProtocol
 from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.results import Grants, Move
 from turnstile.executor.retention import Pruner
@@ -180,7 +179,7 @@ class _Sweeps:
     ) -> None:
         self._settings = settings
         self._database = database
-        self._protocol = ExecutorProtocol(database)
+        self._protocol = queue_manager.protocol
         self._queue_manager = queue_manager
         self._dispatcher = dispatcher
 

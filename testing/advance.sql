@@ -1,4 +1,5 @@
--- advance: moves the instants of what is delayed or may expire by $1 seconds. Sweeps read from a bound on (due_bound).
+-- advance: moves the instants of what is delayed or may expire by $1 seconds. Sweeps read from a bound on
+-- (due_bound).
 WITH moved_delays AS (
     UPDATE delayed d SET due_at = greatest(d.due_at - make_interval(secs => $1), b.next_at)
     FROM turnstile.due_bound b RETURNING d.execution_id

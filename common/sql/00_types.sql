@@ -1,15 +1,16 @@
 -- Types of the rows that the protocol's functions return.
 --
--- Planner settings of all files. A session may keep a plan that it made while the tables were empty. With `id = x`
--- such a plan may read a whole table, to merge or hash it with a few rows. `id = ANY (ARRAY[x])` means the same, but
--- can be neither merged nor hashed: each row is looked up in the index, whatever the planner estimates. So it is used
--- wherever a few rows join a table that grows, with `enable_seqscan = off`; where nothing is written, a scalar
--- subquery does the same. `jit = off`: a server that overestimates such a lookup would compile it on each call.
--- `enable_bitmapscan = off` where the order of an index limits the rows that are read.
+-- Planner settings of all files. A session may keep a plan that it made while the tables were empty. With `id
+-- = x` such a plan may read a whole table, to merge or hash it with a few rows. `id = ANY (ARRAY[x])` means
+-- the same, but can be neither merged nor hashed: each row is looked up in the index, whatever the planner
+-- estimates. So it is used wherever a few rows join a table that grows, with `enable_seqscan = off`; where
+-- nothing is written, a scalar subquery does the same. `jit = off`: a server that overestimates such a lookup
+-- would compile it on each call. `enable_bitmapscan = off` where the order of an index limits the rows that
+-- are read.
 
--- A change of a queue's state, to be added to its newest version. `first_id` is the lowest id of priority 3 that
--- returned to the queue, or null; `first_places` are the first places of what entered it, by priority, or null if all
--- has priority 3.
+-- A change of a queue's state, to be added to its newest version. `first_id` is the lowest id of priority 3
+-- that returned to the queue, or null; `first_places` are the first places of what entered it, by priority,
+-- or null if all has priority 3.
 CREATE TYPE turnstile.queue_change AS (
     queue_id bigint,
     depth bigint,
@@ -27,15 +28,16 @@ CREATE TYPE turnstile.gate_change AS (
     depth bigint
 );
 
--- The last tag of an action's executions that took a worker slot of their pool, or one of its first places there.
+-- The last tag of an action's executions that took a worker slot of their pool, or one of its first places
+-- there.
 CREATE TYPE turnstile.turn_charge AS (
     action_id bigint,
     priority integer,
     tag bigint
 );
 
--- An execution that has passed its queue. It holds `gate_units` at `gate_ids`, the gates that it has passed since.
--- `passed_ats`: when it passed its queue, then each of these gates.
+-- An execution that has passed its queue. It holds `gate_units` at `gate_ids`, the gates that it has passed
+-- since. `passed_ats`: when it passed its queue, then each of these gates.
 CREATE TYPE turnstile.passage AS (
     execution_id bigint,
     action_id bigint,
@@ -56,8 +58,8 @@ CREATE TYPE turnstile.repaired_gate AS (
     new_held bigint
 );
 
--- The worker slots of a pool that its list may take, the virtual times of the pool, and the first turn of the plain actions that
--- wait there, null if none waits.
+-- The worker slots of a pool that its list may take, the virtual times of the pool, and the first turn of the
+-- plain actions that wait there, null if none waits.
 CREATE TYPE turnstile.free_place AS (
     pool_id bigint,
     places bigint,

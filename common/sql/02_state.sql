@@ -1,9 +1,10 @@
--- Where the state of queues, executions and slots is, so that its cost does not grow under an old snapshot (P15).
+-- Where the state of queues, executions and slots is, so that its cost does not grow under an old snapshot
+-- (P15).
 --
--- PostgreSQL keeps every row version that any open snapshot might read. A statement is cheap nevertheless if it finds
--- its rows without walking over such versions. So a queue's row is locked and never updated by a batch; its state is a
--- row per version, read newest first. Waiting executions are read from a stored head, slots by their execution, and
--- sweeps over slots start at the lowest ticket in use.
+-- PostgreSQL keeps every row version that any open snapshot might read. A statement is cheap nevertheless if
+-- it finds its rows without walking over such versions. So a queue's row is locked and never updated by a
+-- batch; its state is a row per version, read newest first. Waiting executions are read from a stored head,
+-- slots by their execution, and sweeps over slots start at the lowest ticket in use.
 --
 -- A migration that changes a column of these views drops them first; the installation creates them again.
 
@@ -32,7 +33,8 @@ RETURNS bigint[]
 LANGUAGE sql
 IMMUTABLE
 AS $$
-    SELECT CASE WHEN bool_or(n.place IS NOT NULL AND n.priority <> 3) THEN array_agg(n.place ORDER BY n.priority) END
+    SELECT CASE WHEN bool_or(n.place IS NOT NULL AND n.priority <> 3)
+                    THEN array_agg(n.place ORDER BY n.priority) END
     FROM (
         SELECT p.priority, min(w.place) AS place
         FROM generate_series(1, 5) p(priority)
@@ -82,7 +84,9 @@ AS $$
 $$;
 
 -- first_waiting: the first rows of a list, in order.
-CREATE FUNCTION turnstile.first_waiting(in_line_id bigint, in_head_id bigint, in_heads bigint[], in_limit bigint)
+CREATE FUNCTION turnstile.first_waiting(
+    in_line_id bigint, in_head_id bigint, in_heads bigint[], in_limit bigint
+)
 RETURNS SETOF waiting
 LANGUAGE sql
 STABLE
@@ -98,27 +102,31 @@ AS $$
 $$;
 
 -- waiting_up_to: how many are in a list up to this place, itself included.
-CREATE FUNCTION turnstile.waiting_up_to(in_line_id bigint, in_head_id bigint, in_heads bigint[], in_place bigint)
+CREATE FUNCTION turnstile.waiting_up_to(
+    in_line_id bigint, in_head_id bigint, in_heads bigint[], in_place bigint
+)
 RETURNS bigint
 LANGUAGE sql
 STABLE
 AS $$
     SELECT count(*)
     FROM turnstile.line_ranges(in_head_id, in_heads) r
-    JOIN public.waiting n ON n.line_id = in_line_id AND n.place BETWEEN r.first_place AND least(r.last_place, in_place)
+    JOIN public.waiting n
+        ON n.line_id = in_line_id AND n.place BETWEEN r.first_place AND least(r.last_place, in_place)
 $$;
 
 -- current_queue: queues with the newest versions of their states.
 CREATE VIEW turnstile.current_queue AS
 SELECT q.id, q.action_id, q.concurrency_key, q.max_concurrent, q.paused,
-       s.version, s.depth, s.held, s.head_id, s.heads, s.total_enqueued, s.total_completed, s.updated_at, s.ready_place
+       s.version, s.depth, s.held, s.head_id, s.heads, s.total_enqueued, s.total_completed, s.updated_at,
+       s.ready_place
 FROM public.action_queue q
 CROSS JOIN LATERAL (
     SELECT * FROM public.queue_state v WHERE v.queue_id = q.id ORDER BY v.version DESC LIMIT 1
 ) s;
 
--- held_slots: how many slots of each queue are held, by granted executions and by those that wait or ended at a later
--- gate. Counts the rows, which the state of the queue has to agree with.
+-- held_slots: how many slots of each queue are held, by granted executions and by those that wait or ended at
+-- a later gate. Counts the rows, which the state of the queue has to agree with.
 CREATE VIEW turnstile.held_slots AS
 SELECT h.queue_id, count(*) AS slots
 FROM (
@@ -131,8 +139,9 @@ FROM (
 
 -- current_gate: gates with the newest versions of their states.
 CREATE VIEW turnstile.current_gate AS
-SELECT g.id, g.kind, g.name, g.action_id, g.capacity, g.fair, g.rank, g.rate_starts, g.rate_per_seconds, g.paused,
-       g.returning_from, s.version, s.held, s.depth, s.head_id, s.heads, s.virtual_times, s.starts_taken, s.updated_at
+SELECT g.id, g.kind, g.name, g.action_id, g.capacity, g.fair, g.rank, g.rate_starts, g.rate_per_seconds,
+       g.paused, g.returning_from, s.version, s.held, s.depth, s.head_id, s.heads, s.virtual_times,
+       s.starts_taken, s.updated_at
 FROM public.gate g
 CROSS JOIN LATERAL (
     SELECT * FROM public.gate_state v WHERE v.gate_id = g.id ORDER BY v.version DESC LIMIT 1
@@ -147,8 +156,8 @@ CROSS JOIN LATERAL (
     SELECT * FROM public.pool_state v WHERE v.pool_id = p.id ORDER BY v.version DESC LIMIT 1
 ) s;
 
--- current_execution: executions with the attempt that holds a slot, if one is scheduled or running. The row of the
--- execution has the attempts that ended, so the slot of a current attempt has the next number.
+-- current_execution: executions with the attempt that holds a slot, if one is scheduled or running. The row
+-- of the execution has the attempts that ended, so the slot of a current attempt has the next number.
 CREATE VIEW turnstile.current_execution AS
 SELECT e.id, e.action_id, e.queue_id,
        CASE WHEN s.execution_id IS NULL THEN e.status
@@ -165,8 +174,8 @@ SELECT e.id, e.action_id, e.queue_id,
 FROM public.execution e
 LEFT JOIN public.slot s ON s.execution_id = ANY (ARRAY[e.id]) AND s.attempt = e.attempt + 1;
 
--- ended_attempt: the attempts that a worker claimed and that have ended. The execution's row has the last one; `attempt`
--- has those that were followed by another one, and those that left a log.
+-- ended_attempt: the attempts that a worker claimed and that have ended. The execution's row has the last
+-- one; `attempt` has those that were followed by another one, and those that left a log.
 CREATE VIEW turnstile.ended_attempt AS
 SELECT t.execution_id, t.attempt, t.worker_id, t.outcome, t.error_type, t.error_message, t.log, t.log_start,
        t.granted_at, t.started_at, t.ended_at
@@ -178,8 +187,8 @@ FROM public.execution e
 WHERE e.completed_at IS NOT NULL AND e.worker_id IS NOT NULL AND e.started_at IS NOT NULL
   AND NOT EXISTS (SELECT FROM public.attempt t WHERE t.execution_id = e.id AND t.attempt = e.attempt);
 
--- current_worker: workers with the newest versions of their leases. One that has stopped or was lost has its last lease
--- in its own row.
+-- current_worker: workers with the newest versions of their leases. One that has stopped or was lost has its
+-- last lease in its own row.
 CREATE VIEW turnstile.current_worker AS
 SELECT w.id, w.name, w.host, w.pid, w.pools, w.concurrency, w.served_refs, w.started_at,
        coalesce(l.renewed_at, w.renewed_at) AS renewed_at,
@@ -187,11 +196,12 @@ SELECT w.id, w.name, w.host, w.pid, w.pools, w.concurrency, w.served_refs, w.sta
        w.version, w.drain_seconds, w.stop_grace_seconds, w.start_notes, w.draining_count
 FROM public.worker w
 LEFT JOIN LATERAL (
-    SELECT v.renewed_at, v.expires_at FROM public.worker_lease v WHERE v.worker_id = w.id ORDER BY v.version DESC LIMIT 1
+    SELECT v.renewed_at, v.expires_at FROM public.worker_lease v WHERE v.worker_id = w.id
+    ORDER BY v.version DESC LIMIT 1
 ) l ON true;
 
--- change_queues: writes the next versions of these queues' states. One change per queue; the caller has locked the
--- queues in an earlier statement.
+-- change_queues: writes the next versions of these queues' states. One change per queue; the caller has
+-- locked the queues in an earlier statement.
 CREATE FUNCTION turnstile.change_queues(in_changes turnstile.queue_change[])
 RETURNS void
 LANGUAGE plpgsql
@@ -207,11 +217,14 @@ BEGIN
         ) v
     ),
     written AS (
-        INSERT INTO queue_state (queue_id, version, depth, held, head_id, heads, total_enqueued, total_completed,
+        INSERT INTO queue_state (queue_id, version, depth, held, head_id, heads, total_enqueued,
+                                 total_completed,
                                  updated_at, ready_place)
-        SELECT s.queue_id, s.version + 1, s.depth + s.more_depth, s.held + s.more_held, least(s.head_id, s.first_id),
+        SELECT s.queue_id, s.version + 1, s.depth + s.more_depth, s.held + s.more_held,
+               least(s.head_id, s.first_id),
                turnstile.lower_heads(s.heads, s.first_places),
-               s.total_enqueued + s.enqueued, s.total_completed + s.completed, clock_timestamp(), s.ready_place
+               s.total_enqueued + s.enqueued, s.total_completed + s.completed, clock_timestamp(),
+               s.ready_place
         FROM state s
     )
     DELETE FROM queue_state v USING state s

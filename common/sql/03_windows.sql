@@ -1,15 +1,15 @@
--- Where sweeps begin to read, so that their cost does not grow under an old snapshot (P15): bounds below which no live
--- row is left. The watchdog raises them from time to time, past what was deleted.
+-- Where sweeps begin to read, so that their cost does not grow under an old snapshot (P15): bounds below
+-- which no live row is left. The watchdog raises them from time to time, past what was deleted.
 --
--- A live row below its bound would be lost to the sweeps (P7). So a bound is raised only when every transaction that
--- could still commit a row below it has ended, and what is left below it by then moves up, or keeps the bound down.
--- The clock decides nothing: it may be set back or ahead at any time.
+-- A live row below its bound would be lost to the sweeps (P7). So a bound is raised only when every
+-- transaction that could still commit a row below it has ended, and what is left below it by then moves up,
+-- or keeps the bound down. The clock decides nothing: it may be set back or ahead at any time.
 --
--- Slots, unpublished messages and early cancels have tickets of one sequence, and sweeps read all of them. Delays and
--- deadlines may be many and far in the future, so they are read in the order of their instants.
+-- Slots, unpublished messages and early cancels have tickets of one sequence, and sweeps read all of them.
+-- Delays and deadlines may be many and far in the future, so they are read in the order of their instants.
 
--- live_slot and the others: all rows, found without those that were deleted long ago. A limited search takes them by
--- ticket, because in another order it would read what was deleted.
+-- live_slot and the others: all rows, found without those that were deleted long ago. A limited search takes
+-- them by ticket, because in another order it would read what was deleted.
 CREATE VIEW turnstile.ticket_bound AS
 SELECT w.first_ticket FROM public.slot_window w ORDER BY w.version DESC LIMIT 1;
 
@@ -17,19 +17,22 @@ CREATE VIEW turnstile.live_slot AS
 SELECT * FROM public.slot s WHERE s.ticket >= (SELECT b.first_ticket FROM turnstile.ticket_bound b);
 
 CREATE VIEW turnstile.live_unpublished_completion AS
-SELECT * FROM public.unpublished_completion u WHERE u.ticket >= (SELECT b.first_ticket FROM turnstile.ticket_bound b);
+SELECT * FROM public.unpublished_completion u
+WHERE u.ticket >= (SELECT b.first_ticket FROM turnstile.ticket_bound b);
 
 CREATE VIEW turnstile.live_unpublished_cancel AS
-SELECT * FROM public.unpublished_cancel u WHERE u.ticket >= (SELECT b.first_ticket FROM turnstile.ticket_bound b);
+SELECT * FROM public.unpublished_cancel u
+WHERE u.ticket >= (SELECT b.first_ticket FROM turnstile.ticket_bound b);
 
 CREATE VIEW turnstile.live_early_cancel AS
 SELECT * FROM public.early_cancel c WHERE c.ticket >= (SELECT b.first_ticket FROM turnstile.ticket_bound b);
 
 -- due_bound: sweeps read `delayed` and `expiring` from `first_at` to now or `next_at`, whichever is later.
 --
--- What is inserted there, or gets an earlier instant, gets `next_at` at the earliest, in a transaction that has written
--- before: that is what move_due_window relies on. `next_at` lies in the past, so this delays nothing, unless the clock
--- was set back; then `execution.run_at` and `execution.expires_at` say whether it is due.
+-- What is inserted there, or gets an earlier instant, gets `next_at` at the earliest, in a transaction that
+-- has written before: that is what move_due_window relies on. `next_at` lies in the past, so this delays
+-- nothing, unless the clock was set back; then `execution.run_at` and `execution.expires_at` say whether it
+-- is due.
 CREATE VIEW turnstile.due_bound AS
 SELECT w.first_at, w.next_at FROM public.due_window w ORDER BY w.version DESC LIMIT 1;
 
@@ -44,15 +47,15 @@ AS $$
         WHERE x::text::bigint >= in_first_xid AND x::text::bigint < in_next_xid)
 $$;
 
--- move_slot_window: raises the bound of the tickets to those that were drawn before the last call, and gives older
--- rows new tickets. Does nothing within `in_seconds` after that call, or `in_busy_seconds` where many tickets were
--- drawn since: sweeps read what was deleted since the bound, and at a high rate that is most of their cost. Slots that
--- are held for long would be renewed that often too, so it waits if they are many. Returns the number of renewed
--- tickets.
+-- move_slot_window: raises the bound of the tickets to those that were drawn before the last call, and gives
+-- older rows new tickets. Does nothing within `in_seconds` after that call, or `in_busy_seconds` where many
+-- tickets were drawn since: sweeps read what was deleted since the bound, and at a high rate that is most of
+-- their cost. Slots that are held for long would be renewed that often too, so it waits if they are many.
+-- Returns the number of renewed tickets.
 --
--- Tickets are drawn in transactions that have written before. A foreign transaction that writes and stays open for
--- hours must not stop the bound: after as many calls as take `in_seconds_max`, longer than any of our statements, it
--- is not waited for, and never again.
+-- Tickets are drawn in transactions that have written before. A foreign transaction that writes and stays
+-- open for hours must not stop the bound: after as many calls as take `in_seconds_max`, longer than any of
+-- our statements, it is not waited for, and never again.
 CREATE FUNCTION turnstile.move_slot_window(
     in_seconds double precision DEFAULT 30,
     in_seconds_max double precision DEFAULT 600,
@@ -64,8 +67,8 @@ LANGUAGE plpgsql
 :settings_for_index_lookups
 AS $$
 DECLARE
-    -- Read before this transaction has an id: whatever drew one of these tickets has a lower id. A sequence of which
-    -- nothing was drawn shows its first value.
+    -- Read before this transaction has an id: whatever drew one of these tickets has a lower id. A sequence
+    -- of which nothing was drawn shows its first value.
     drawn_ticket bigint := (SELECT t.last_value - (NOT t.is_called)::integer FROM slot_ticket_seq t);
     newest slot_window;
     now_at timestamptz := clock_timestamp();
@@ -159,13 +162,13 @@ BEGIN
 END
 $$;
 
--- move_due_window: raises `first_at` of due_bound. Does nothing within `in_seconds` after the last call. Returns the
--- number of delays and deadlines that were left below it and moved up.
+-- move_due_window: raises `first_at` of due_bound. Does nothing within `in_seconds` after the last call.
+-- Returns the number of delays and deadlines that were left below it and moved up.
 --
--- An instant becomes the bound in three calls. The first one announces it as `next_at`. The second one takes it as
--- `closing_at`, and gets its transaction id only after it has read it: whatever did not see the announcement has a
--- lower id. The third one, when all transactions with lower ids have ended, finds what they left below, and raises the
--- bound. Announced instants increase, even while the clock is set back.
+-- An instant becomes the bound in three calls. The first one announces it as `next_at`. The second one takes
+-- it as `closing_at`, and gets its transaction id only after it has read it: whatever did not see the
+-- announcement has a lower id. The third one, when all transactions with lower ids have ended, finds what
+-- they left below, and raises the bound. Announced instants increase, even while the clock is set back.
 CREATE FUNCTION turnstile.move_due_window(
     in_seconds double precision DEFAULT 5,
     in_seconds_max double precision DEFAULT 600,
@@ -183,7 +186,8 @@ DECLARE
     remaining_at timestamptz;
 BEGIN
     SELECT w.* INTO newest FROM due_window w ORDER BY w.version DESC LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
-    IF NOT FOUND OR newest.moved_at BETWEEN clock_timestamp() - make_interval(secs => in_seconds) AND clock_timestamp()
+    IF NOT FOUND
+        OR newest.moved_at BETWEEN clock_timestamp() - make_interval(secs => in_seconds) AND clock_timestamp()
     THEN
         RETURN 0;
     END IF;
@@ -201,7 +205,8 @@ BEGIN
         ORDER BY d.due_at LIMIT in_limit FOR NO KEY UPDATE SKIP LOCKED
     ),
     delays AS (
-        UPDATE delayed d SET due_at = announced_at FROM old_delay o WHERE d.execution_id = ANY (ARRAY[o.execution_id])
+        UPDATE delayed d SET due_at = announced_at FROM old_delay o
+        WHERE d.execution_id = ANY (ARRAY[o.execution_id])
         RETURNING 1
     ),
     old_deadline AS MATERIALIZED (
@@ -217,7 +222,8 @@ BEGIN
     SELECT (SELECT count(*) FROM delays) + (SELECT count(*) FROM deadlines) INTO renewed;
     -- More than the limit, or another session held them.
     remaining_at := least(
-        (SELECT min(d.due_at) FROM delayed d WHERE d.due_at >= newest.first_at AND d.due_at < newest.closing_at),
+        (SELECT min(d.due_at) FROM delayed d
+         WHERE d.due_at >= newest.first_at AND d.due_at < newest.closing_at),
         (SELECT min(x.expires_at) FROM expiring x
          WHERE x.expires_at >= newest.first_at AND x.expires_at < newest.closing_at));
     WITH written AS (

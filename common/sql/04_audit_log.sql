@@ -1,20 +1,22 @@
--- The audit log: what operators did, by which name, from where. Each row is written in the transaction of the change.
+-- The audit log: what operators did, by which name, from where. Each row is written in the transaction of the
+-- change.
 --
--- The functions that change something for an operator get `in_caller`, an object with `name`, `address` and `channel`.
--- Without it they record nothing: a cancel message, a sweep and a test have no operator.
+-- The functions that change something for an operator get `in_caller`, an object with `name`, `address` and
+-- `channel`. Without it they record nothing: a cancel message, a sweep and a test have no operator.
 
--- note_caller: makes `in_caller` the author of what this transaction records. A service of an earlier version passes
--- only a name.
+-- note_caller: makes `in_caller` the author of what this transaction records. A service of an earlier version
+-- passes only a name.
 CREATE FUNCTION turnstile.note_caller(in_caller jsonb, in_name text DEFAULT NULL)
 RETURNS void
 LANGUAGE sql
 :settings
 AS $$
-    SELECT set_config('turnstile.caller', coalesce(in_caller, jsonb_build_object('name', in_name))::text, true);
+    SELECT set_config('turnstile.caller', coalesce(in_caller, jsonb_build_object('name', in_name))::text,
+                      true);
 $$;
 
--- log_operations: records one verb about several subjects of one kind. With the rights of the owner: a service's role
--- can add rows, dated by the server, and can neither change nor delete any.
+-- log_operations: records one verb about several subjects of one kind. With the rights of the owner: a
+-- service's role can add rows, dated by the server, and can neither change nor delete any.
 CREATE FUNCTION turnstile.log_operations(
     in_verb text,
     in_subject_kind text,
@@ -55,8 +57,8 @@ BEGIN
 END
 $$;
 
--- log_bulk: records that an operator is about to change all executions that a filter selects. Each execution is
--- recorded too, with its change.
+-- log_bulk: records that an operator is about to change all executions that a filter selects. Each execution
+-- is recorded too, with its change.
 CREATE FUNCTION turnstile.log_bulk(in_caller jsonb, in_verb text, in_action_ref text, in_request jsonb)
 RETURNS void
 LANGUAGE sql
@@ -65,8 +67,8 @@ AS $$
     SELECT turnstile.log_operation(in_caller, in_verb, 'executions', '', NULL, in_request, in_action_ref)
 $$;
 
--- prune_audit_log: deletes rows that are older than `in_keep_seconds`, and never younger ones than 30 days: the role of
--- a service must not be able to delete what it did.
+-- prune_audit_log: deletes rows that are older than `in_keep_seconds`, and never younger ones than 30 days:
+-- the role of a service must not be able to delete what it did.
 CREATE FUNCTION turnstile.prune_audit_log(in_keep_seconds double precision, in_limit integer)
 RETURNS integer
 LANGUAGE plpgsql
@@ -74,7 +76,8 @@ SECURITY DEFINER
 :settings_for_index_lookups
 AS $$
 DECLARE
-    kept_since timestamptz := clock_timestamp() - greatest(make_interval(secs => in_keep_seconds), interval '30 days');
+    kept_since timestamptz := clock_timestamp() - greatest(make_interval(secs => in_keep_seconds),
+                                                           interval '30 days');
     pruned integer;
 BEGIN
     WITH old AS MATERIALIZED (

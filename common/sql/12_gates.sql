@@ -1333,7 +1333,7 @@ AS $$
         WHERE g.kind = 'action' AND g.name = in_action.id::text
           AND (in_action.max_concurrent_total IS NOT NULL OR in_action.rate_starts IS NOT NULL)
         UNION ALL
-        SELECT g.id, coalesce((u.use ->> 'units')::integer, 1) FROM jsonb_array_elements(in_action.uses) u(use)
+        SELECT g.id, (u.use ->> 'units')::integer FROM jsonb_array_elements(in_action.uses) u(use)
         JOIN public.gate g ON g.kind = 'resource' AND g.name = u.use ->> 'resource'
         UNION ALL
         SELECT g.id, 1 FROM public.gate g

@@ -1,8 +1,8 @@
--- refuse_above_bounds: sets the code 'queue_full' for requests that do not fit into their bounded queues. For admit,
--- which has locked the queues.
+-- refuse_above_bounds: sets the code 'queue_full' for requests that do not fit into their bounded queues. For
+-- admit, which has locked the queues.
 --
--- A copy of an admitted request takes no position in its queue; copies within the batch share the outcome of the
--- first one.
+-- A copy of an admitted request takes no position in its queue; copies within the batch share the outcome of
+-- the first one.
 CREATE FUNCTION turnstile.refuse_above_bounds(
     in_queue_ids bigint[],
     in_codes text[],
@@ -39,7 +39,8 @@ BEGIN
     ),
     -- Their numbers among the newcomers of their queue.
     positioned AS (
-        SELECT n.*, count(*) FILTER (WHERE n.joins_queue) OVER (PARTITION BY n.queue_id ORDER BY n.ord) AS position
+        SELECT n.*, count(*) FILTER (WHERE n.joins_queue)
+                   OVER (PARTITION BY n.queue_id ORDER BY n.ord) AS position
         FROM newcomer n
     ),
     -- The bounded queues. `free` is null without a limit: everything starts, nothing is refused.
@@ -64,15 +65,17 @@ BEGIN
     shared AS (
         SELECT j.ord, max(j.refusal) OVER (PARTITION BY j.first_ord) AS refusal FROM evaluated j
     )
-    SELECT array_agg(coalesce(in_codes[s.ord], CASE WHEN s.refusal IS NOT NULL THEN 'queue_full' END) ORDER BY s.ord),
+    SELECT array_agg(coalesce(in_codes[s.ord], CASE WHEN s.refusal IS NOT NULL THEN 'queue_full' END)
+                     ORDER BY s.ord),
            array_agg(coalesce(in_details[s.ord], s.refusal) ORDER BY s.ord)
     INTO codes, details
     FROM shared s;
 END
 $$;
 
--- refuse_too_heavy: sets the code 'invalid_parameters' for requests of actions that need more units of a resource than its
--- capacity. They would wait until the capacity is raised. A capacity of 0 is like a pause: its executions wait.
+-- refuse_too_heavy: sets the code 'invalid_parameters' for requests of actions that need more units of a
+-- resource than its capacity. They would wait until the capacity is raised. A capacity of 0 is like a pause:
+-- its executions wait.
 CREATE FUNCTION turnstile.refuse_too_heavy(
     in_action_ids bigint[], in_codes text[], in_details text[], OUT codes text[], OUT details text[]
 )
@@ -82,8 +85,9 @@ STABLE
 AS $$
     WITH too_heavy AS MATERIALIZED (
         SELECT a.id, (
-            SELECT format('uses: the action %L takes %s units of the resource %L, whose capacity is %s; raise it: executor'
-                          ' resources put %s --capacity %s, or let the action take fewer units',
+            SELECT format('uses: the action %L takes %s units of the resource %L, whose capacity is %s;'
+                          ' raise it: executor resources put %s --capacity %s, or let the action take fewer'
+                          ' units',
                           a.ref, r.units, g.name, g.capacity, g.name, r.units)
             FROM unnest(a.route, a.route_units) WITH ORDINALITY r(gate_id, units, rank)
             JOIN gate g ON g.id = ANY (ARRAY[r.gate_id])
@@ -91,25 +95,27 @@ AS $$
             ORDER BY r.rank LIMIT 1) AS detail
         FROM action a WHERE a.id = ANY (in_action_ids) AND a.uses <> '[]'
     )
-    SELECT array_agg(CASE WHEN r.code IS NULL AND h.detail IS NOT NULL THEN 'invalid_parameters' ELSE r.code END
+    SELECT array_agg(CASE WHEN r.code IS NULL AND h.detail IS NOT NULL THEN 'invalid_parameters'
+                          ELSE r.code END
                      ORDER BY r.ord),
-           array_agg(CASE WHEN r.code IS NULL THEN coalesce(h.detail, r.detail) ELSE r.detail END ORDER BY r.ord)
+           array_agg(CASE WHEN r.code IS NULL THEN coalesce(h.detail, r.detail) ELSE r.detail END
+                     ORDER BY r.ord)
     FROM unnest(in_action_ids, in_codes, in_details) WITH ORDINALITY r(action_id, code, detail, ord)
     LEFT JOIN too_heavy h ON h.id = r.action_id
 $$;
 
 -- admit: inserts requests in the given order, each into its queue, and grants the free slots.
 --
--- Execution ids are drawn after the queue rows are locked, so the order of ids, commits and arrivals is the same
--- (P2). The same request twice, by idempotency key or by delivery, is one execution (P5: a redelivery after a crash
--- is harmless). Returns one row per request, in order.
+-- Execution ids are drawn after the queue rows are locked, so the order of ids, commits and arrivals is the
+-- same (P2). The same request twice, by idempotency key or by delivery, is one execution (P5: a redelivery
+-- after a crash is harmless). Returns one row per request, in order.
 --
 -- If another session holds a queue for longer than `in_wait_ms`, all requests of that queue get the code
 -- 'unavailable' (see `lock_queues`): none overtakes an earlier one. `blocked_queue_ids` are these queues,
 -- `free_queue_ids` those of `in_suspect_ids` that are not blocked.
 --
--- Parallel arrays, not one array of a composite type: the prepared statement of a running executor names the type by an
--- OID, which changes when a protocol is installed, and the statement would fail from then on.
+-- Parallel arrays, not one array of a composite type: the prepared statement of a running executor names the
+-- type by an OID, which changes when a protocol is installed, and the statement would fail from then on.
 CREATE FUNCTION turnstile.admit(
     in_action_refs text[],
     in_parameters jsonb[],
@@ -161,18 +167,23 @@ BEGIN
     -- 1. Find the action, the concurrency key and the queue of each request.
     SELECT array_agg(a.id ORDER BY r.ord),
            array_agg(k.key ORDER BY r.ord),
-           array_agg((SELECT q.id FROM action_queue q WHERE q.action_id = a.id AND q.concurrency_key = k.key) ORDER BY r.ord),
+           array_agg((SELECT q.id FROM action_queue q WHERE q.action_id = a.id AND q.concurrency_key = k.key)
+                     ORDER BY r.ord),
            array_agg(CASE WHEN a.id IS NULL THEN 'unknown_action'
-                          WHEN k.key IS NULL OR length(k.key) > 512 OR f.detail IS NOT NULL THEN 'invalid_parameters'
+                          WHEN k.key IS NULL OR length(k.key) > 512 OR f.detail IS NOT NULL
+                              THEN 'invalid_parameters'
                      END ORDER BY r.ord),
            array_agg(CASE WHEN a.id IS NULL THEN r.ref
                           WHEN f.detail IS NOT NULL THEN f.detail
-                          WHEN k.key IS NULL THEN 'parameters: no value at concurrency key ' || a.concurrency_key
-                          WHEN length(k.key) > 512 THEN 'parameters: concurrency key longer than 512 characters'
+                          WHEN k.key IS NULL
+                              THEN 'parameters: no value at concurrency key ' || a.concurrency_key
+                          WHEN length(k.key) > 512
+                              THEN 'parameters: concurrency key longer than 512 characters'
                      END ORDER BY r.ord),
            bool_or(a.uses <> '[]')
     INTO action_ids, keys, queue_ids, codes, details, uses_resources
-    FROM unnest(in_action_refs, in_parameters, in_concurrency_keys, in_retry_ofs, in_priorities, in_may_be_urgent)
+    FROM unnest(in_action_refs, in_parameters, in_concurrency_keys, in_retry_ofs, in_priorities,
+                in_may_be_urgent)
          WITH ORDINALITY r(ref, parameters, key, retry_of, priority, may_be_urgent, ord)
     LEFT JOIN action a ON a.ref = ANY (ARRAY[r.ref]) AND a.deleted_at IS NULL
     CROSS JOIN LATERAL (
@@ -180,56 +191,66 @@ BEGIN
                     WHEN a.concurrency_key_path IS NULL THEN ''
                     ELSE r.parameters #>> a.concurrency_key_path END
     ) k(key)
-    -- Each key has the action's whole limit, so a submitter who chooses keys freely would have no limit (P1). A retry
-    -- repeats a key and a priority that were accepted before.
+    -- Each key has the action's whole limit, so a submitter who chooses keys freely would have no limit (P1).
+    -- A retry repeats a key and a priority that were accepted before.
     CROSS JOIN LATERAL (
-        SELECT CASE WHEN r.priority < a.priority_min AND r.may_be_urgent IS NOT TRUE AND r.retry_of IS NULL THEN
-                        format('priority: %s is below the priority_min of the action, %s; send %s or more, leave it out,'
-                               ' or use a token with the role operate', r.priority, a.priority_min, a.priority_min)
+        SELECT CASE WHEN r.priority < a.priority_min AND r.may_be_urgent IS NOT TRUE
+                         AND r.retry_of IS NULL THEN
+                        format('priority: %s is below the priority_min of the action, %s; send %s or more,'
+                               ' leave it out, or use a token with the role operate', r.priority,
+                               a.priority_min, a.priority_min)
                     WHEN r.key IS NULL OR a.submitter_keys OR r.retry_of IS NOT NULL THEN NULL
                     WHEN a.concurrency_key_path IS NULL THEN
-                        'concurrency_key: the action has no keys; leave it out, or set submitter_keys in the action'
+                        'concurrency_key: the action has no keys; leave it out, or set submitter_keys in the'
+                        ' action'
                     WHEN r.parameters #>> a.concurrency_key_path IS DISTINCT FROM r.key THEN
-                        format('concurrency_key: is not the value at %s in the parameters; leave it out, or set'
-                               ' submitter_keys in the action', a.concurrency_key) END
+                        format('concurrency_key: is not the value at %s in the parameters; leave it out, or'
+                               ' set submitter_keys in the action', a.concurrency_key) END
     ) f(detail);
     IF uses_resources THEN
-        SELECT r.codes, r.details INTO codes, details FROM turnstile.refuse_too_heavy(action_ids, codes, details) r;
+        SELECT r.codes, r.details INTO codes, details
+        FROM turnstile.refuse_too_heavy(action_ids, codes, details) r;
     END IF;
 
-    -- 2. Create missing queues. A change of a limit, also of a key's, writes the action's row before the rows of its
-    -- queues: this waits for the action's row, so a new queue gets the new limit.
+    -- 2. Create missing queues. A change of a limit, also of a key's, writes the action's row before the rows
+    -- of its queues: this waits for the action's row, so a new queue gets the new limit.
     IF array_position(queue_ids, NULL) IS NOT NULL OR array_remove(codes, NULL) <> '{}' THEN
         new_queue_action_ids := ARRAY(
             SELECT DISTINCT r.action_id FROM unnest(action_ids, keys, codes) r(action_id, key, code)
             WHERE r.code IS NULL AND (
-                SELECT q.id FROM action_queue q WHERE q.action_id = r.action_id AND q.concurrency_key = r.key) IS NULL);
+                SELECT q.id FROM action_queue q
+                WHERE q.action_id = r.action_id AND q.concurrency_key = r.key) IS NULL);
         IF cardinality(new_queue_action_ids) > 0 THEN
             IF in_wait_ms IS NOT NULL AND in_suspect_ids IS NULL THEN
                 new_queue_action_ids := ARRAY(
-                    SELECT a.id FROM action a WHERE a.id = ANY (new_queue_action_ids) ORDER BY a.id FOR SHARE SKIP LOCKED);
+                    SELECT a.id FROM action a WHERE a.id = ANY (new_queue_action_ids) ORDER BY a.id
+                    FOR SHARE SKIP LOCKED);
             ELSE
                 PERFORM set_config('lock_timeout', in_wait_ms || 'ms', true) WHERE in_wait_ms IS NOT NULL;
                 PERFORM 1 FROM action a WHERE a.id = ANY (new_queue_action_ids) ORDER BY a.id FOR SHARE;
             END IF;
             WITH created AS (
                 INSERT INTO action_queue (action_id, concurrency_key, max_concurrent, paused)
-                SELECT DISTINCT a.id, r.key, CASE WHEN k.has_limit THEN k.max_concurrent ELSE a.max_concurrent END, a.paused
+                SELECT DISTINCT a.id, r.key,
+                       CASE WHEN k.has_limit THEN k.max_concurrent ELSE a.max_concurrent END, a.paused
                 FROM unnest(action_ids, keys, codes) r(action_id, key, code)
                 JOIN action a ON a.id = ANY (ARRAY[r.action_id])
                 LEFT JOIN key_override k
                        ON k.action_id = ANY (ARRAY[r.action_id]) AND k.concurrency_key = ANY (ARRAY[r.key])
                 WHERE r.code IS NULL AND a.id = ANY (new_queue_action_ids) AND (
-                    SELECT q.id FROM action_queue q WHERE q.action_id = r.action_id AND q.concurrency_key = r.key) IS NULL
+                    SELECT q.id FROM action_queue q
+                    WHERE q.action_id = r.action_id AND q.concurrency_key = r.key) IS NULL
                 ORDER BY a.id, r.key
                 ON CONFLICT (action_id, concurrency_key) DO NOTHING
                 RETURNING id
             )
-            INSERT INTO queue_state (queue_id, version, depth, held, head_id, total_enqueued, total_completed, updated_at)
+            INSERT INTO queue_state (queue_id, version, depth, held, head_id, total_enqueued, total_completed,
+                                     updated_at)
             SELECT c.id, 1, 0, 0, 0, 0, 0, clock_timestamp() FROM created c;
         END IF;
         SELECT array_agg(CASE WHEN r.code IS NULL THEN (
-                   SELECT q.id FROM action_queue q WHERE q.action_id = r.action_id AND q.concurrency_key = r.key
+                   SELECT q.id FROM action_queue q
+                   WHERE q.action_id = r.action_id AND q.concurrency_key = r.key
                ) END ORDER BY r.ord) INTO queue_ids
         FROM unnest(action_ids, keys, codes) WITH ORDINALITY r(action_id, key, code, ord);
     END IF;
@@ -238,12 +259,14 @@ BEGIN
     blocked_queue_ids := turnstile.lock_queues(queue_ids, in_wait_ms, in_suspect_ids);
     tickets := ARRAY(SELECT nextval('execution_id_seq') FROM generate_series(1, cardinality(in_action_refs)));
     admitted_at := clock_timestamp();
-    -- A queue was deleted as idle after step 2 (see delete_idle_queues). The caller repeats the statement, as after a
-    -- deadlock, and step 2 creates the queue. Creating it here, under these locks, could cause a deadlock.
+    -- A queue was deleted as idle after step 2 (see delete_idle_queues). The caller repeats the statement, as
+    -- after a deadlock, and step 2 creates the queue. Creating it here, under these locks, could cause a
+    -- deadlock.
     SELECT (SELECT count(*) FROM action_queue q WHERE q.id = ANY (queue_ids))
            < (SELECT count(DISTINCT q.id) FROM unnest(queue_ids) q(id))
            OR (in_wait_ms IS NULL OR in_suspect_ids IS NOT NULL) AND EXISTS (
-               SELECT FROM unnest(queue_ids, codes) r(queue_id, code) WHERE r.code IS NULL AND r.queue_id IS NULL),
+               SELECT FROM unnest(queue_ids, codes) r(queue_id, code)
+               WHERE r.code IS NULL AND r.queue_id IS NULL),
            coalesce(bool_or(a.deleted_at IS NOT NULL), false),
            coalesce(bool_or(a.max_queued IS NOT NULL OR a.when_full = 'reject'), false),
            NOT EXISTS (SELECT FROM worker_pool p WHERE p.waits) AND NOT EXISTS (SELECT FROM gate),
@@ -261,7 +284,8 @@ BEGIN
     -- A missing queue could not be created: another session holds its action's row.
     IF blocked_queue_ids <> '{}' OR array_position(queue_ids, NULL) IS NOT NULL THEN
         is_plain := false;
-        SELECT array_agg(CASE WHEN r.code IS NULL AND (r.queue_id IS NULL OR r.queue_id = ANY (blocked_queue_ids))
+        SELECT array_agg(CASE WHEN r.code IS NULL
+                                   AND (r.queue_id IS NULL OR r.queue_id = ANY (blocked_queue_ids))
                               THEN 'unavailable' ELSE r.code END ORDER BY r.ord)
         INTO codes
         FROM unnest(queue_ids, codes) WITH ORDINALITY r(queue_id, code, ord);
@@ -319,9 +343,11 @@ BEGIN
         SELECT i.id, i.queue_id, greatest(i.expires_at, (SELECT b.next_at FROM turnstile.due_bound b))
         FROM inserted i WHERE i.expires_at IS NOT NULL
     )
-    SELECT (SELECT array_agg(ROW(n.queue_id, n.queued, 0, NULL, n.recorded, 0, n.first_places)::turnstile.queue_change)
+    SELECT (SELECT array_agg(ROW(n.queue_id, n.queued, 0, NULL, n.recorded, 0,
+                                 n.first_places)::turnstile.queue_change)
             FROM (
-                SELECT i.queue_id, count(*) AS recorded, count(*) FILTER (WHERE i.status = 'queued') AS queued,
+                SELECT i.queue_id, count(*) AS recorded,
+                       count(*) FILTER (WHERE i.status = 'queued') AS queued,
                        CASE WHEN bool_or(i.place <> i.id) THEN turnstile.first_places(
                            array_agg(i.place) FILTER (WHERE i.status = 'queued')) END AS first_places
                 FROM inserted i GROUP BY i.queue_id
@@ -330,11 +356,13 @@ BEGIN
            (SELECT array_agg(i.place ORDER BY i.id) FROM inserted i WHERE i.status = 'queued')
     INTO changes, arrival_queue_ids, arrival_places;
 
-    -- 6. Enqueue them, and grant the free slots, in the same transaction. The common case first: no pool is full.
+    -- 6. Enqueue them, and grant the free slots, in the same transaction. The common case first: no pool is
+    -- full.
     IF is_plain AND in_suspect_ids IS NOT NULL AND changes IS NOT NULL THEN
         INSERT INTO waiting (line_id, place) SELECT * FROM unnest(arrival_queue_ids, arrival_places);
         arrival_queue_ids := '{}';
-        SELECT g.is_decided, g.granted INTO is_decided, granted FROM turnstile.grant_plain(changes, place_changes) g;
+        SELECT g.is_decided, g.granted INTO is_decided, granted
+        FROM turnstile.grant_plain(changes, place_changes) g;
     END IF;
     IF is_decided IS NOT TRUE THEN
         SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids
@@ -347,7 +375,8 @@ BEGIN
 
     -- The common case: everything starts.
     IF cardinality(granted) >= cardinality(tickets) THEN
-        SELECT array_agg(ROW(NULL, NULL, t.id, 'scheduled', NULL, false)::turnstile.admitted ORDER BY t.ord) INTO admitted
+        SELECT array_agg(ROW(NULL, NULL, t.id, 'scheduled', NULL, false)::turnstile.admitted ORDER BY t.ord)
+        INTO admitted
         FROM unnest(tickets) WITH ORDINALITY t(id, ord)
         WHERE t.id IN (SELECT g.execution_id FROM unnest(granted) g);
         IF cardinality(admitted) = cardinality(tickets) THEN
@@ -355,9 +384,9 @@ BEGIN
         END IF;
     END IF;
 
-    -- 7. Return the outcome of each. New executions are at the tail, so a position is the depth less the number
-    -- behind it. An execution that existed before stays accepted even if a new one would be refused: its action may
-    -- be deleted.
+    -- 7. Return the outcome of each. New executions are at the tail, so a position is the depth less the
+    -- number behind it. An execution that existed before stays accepted even if a new one would be refused:
+    -- its action may be deleted.
     WITH found AS MATERIALIZED (
         SELECT t.ord, e.id, e.status, e.request_hash, e.queue_id, e.priority, e.id = tickets[t.ord] AS is_new
         FROM unnest(in_idempotency_keys, in_delivery_keys, in_request_hashes, codes)
@@ -385,7 +414,8 @@ BEGIN
     SELECT array_agg(
         ROW(
             CASE WHEN e.id IS NULL THEN r.code
-                 WHEN e.id <> tickets[r.ord] AND e.request_hash <> r.request_hash THEN 'idempotency_conflict' END,
+                 WHEN e.id <> tickets[r.ord] AND e.request_hash <> r.request_hash
+                     THEN 'idempotency_conflict' END,
             CASE WHEN e.id IS NULL THEN r.detail END, e.id, e.status, e.queue_position, e.id <> tickets[r.ord]
         )::turnstile.admitted ORDER BY r.ord),
         coalesce(bool_or(e.id IS NULL AND r.code IS NULL), false)
@@ -405,8 +435,8 @@ BEGIN
         FROM found f LEFT JOIN state q ON q.id = f.queue_id
     ) e ON e.ord = r.ord;
 
-    -- The insert found the key of an execution that was then pruned. Rolled back and repeated by the caller, the
-    -- request is admitted as new.
+    -- The insert found the key of an execution that was then pruned. Rolled back and repeated by the caller,
+    -- the request is admitted as new.
     IF was_pruned THEN
         RAISE EXCEPTION 'an execution was pruned while its key was admitted again'
             USING ERRCODE = 'serialization_failure';

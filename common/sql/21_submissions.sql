@@ -1,16 +1,19 @@
 -- Submissions from database sessions: `turnstile.submit` inside a user's own transaction (P5).
 --
--- A committed submission becomes one execution, a rolled back one leaves nothing. Each gets its ticket while its
--- transaction commits, from a deferred trigger: executions are admitted in the order of tickets, so a submission that
--- was committed before another transaction began to commit comes first, and one session's calls keep their order.
+-- A committed submission becomes one execution, a rolled back one leaves nothing. Each gets its ticket while
+-- its transaction commits, from a deferred trigger: executions are admitted in the order of tickets, so a
+-- submission that was committed before another transaction began to commit comes first, and one session's
+-- calls keep their order.
 --
--- The rows are read from a bound in the memory of the executor, so rows that an old snapshot keeps cost nothing (P15).
--- It rises past a ticket when every transaction that drew it or an earlier one has ended, as the locks named 'entering' show.
--- No row is shared between sessions: submitting sessions never wait for each other or for an executor.
+-- The rows are read from a bound in the memory of the executor, so rows that an old snapshot keeps cost
+-- nothing (P15). It rises past a ticket when every transaction that drew it or an earlier one has ended, as
+-- the locks named 'entering' show. No row is shared between sessions: submitting sessions never wait for each
+-- other or for an executor.
 
 -- submit: submits an execution if and when this transaction commits. Returns the id of the request, for
--- `turnstile.submission`. Errors have the code and the field first, like those of the other ways to submit. The executor
--- checks the rest after the commit. No request is larger than the largest message that it reads, 16 MiB (P9).
+-- `turnstile.submission`. Errors have the code and the field first, like those of the other ways to submit.
+-- The executor checks the rest after the commit. No request is larger than the largest message that it reads,
+-- 16 MiB (P9).
 CREATE FUNCTION turnstile.submit(
     action_ref text,
     parameters jsonb DEFAULT '{}',
@@ -45,20 +48,27 @@ BEGIN
         WHEN priority NOT BETWEEN 1 AND 5
             THEN format('invalid_message: priority: %s is not between 1 (first) and 5 (last)', priority)
         WHEN NOT isfinite(run_at) THEN format('invalid_message: run_at: %s is not an instant', run_at)
-        WHEN timeout <= interval '0' THEN 'invalid_message: timeout: is not longer than 0; expected an interval like ''5 min'''
-        WHEN ttl <= interval '0' THEN 'invalid_message: ttl: is not longer than 0; expected an interval like ''1 hour'''
+        WHEN timeout <= interval '0'
+            THEN 'invalid_message: timeout: is not longer than 0; expected an interval like ''5 min'''
+        WHEN ttl <= interval '0'
+            THEN 'invalid_message: ttl: is not longer than 0; expected an interval like ''1 hour'''
         WHEN char_length(idempotency_key) NOT BETWEEN 1 AND 512
-            THEN format('invalid_message: idempotency_key: %s characters; expected 1 to 512', char_length(idempotency_key))
+            THEN format('invalid_message: idempotency_key: %s characters; expected 1 to 512',
+                        char_length(idempotency_key))
         WHEN char_length(concurrency_key) NOT BETWEEN 1 AND 512
-            THEN format('invalid_message: concurrency_key: %s characters; expected 1 to 512', char_length(concurrency_key))
+            THEN format('invalid_message: concurrency_key: %s characters; expected 1 to 512',
+                        char_length(concurrency_key))
         WHEN char_length(callback_url) > 2048
-            THEN format('invalid_message: callback_url: %s characters; at most 2048 are accepted', char_length(callback_url))
+            THEN format('invalid_message: callback_url: %s characters; at most 2048 are accepted',
+                        char_length(callback_url))
         WHEN callback_url !~* '^https?://'
-            THEN 'invalid_message: callback_url: expected an http or https URL, like https://shop.example/done'
+            THEN 'invalid_message: callback_url: expected an http or https URL, like'
+                 ' https://shop.example/done'
         WHEN traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'
             THEN 'invalid_message: traceparent: not a W3C trace context; leave it out'
         WHEN octet_length(parameters::text) + octet_length(metadata::text) > 16 * 1024 * 1024
-            THEN format('too_large: parameters, metadata: %s bytes, at most 16777216 are accepted; send a reference instead',
+            THEN format('too_large: parameters, metadata: %s bytes, at most 16777216 are accepted; send a'
+                        ' reference instead',
                         octet_length(parameters::text) + octet_length(metadata::text))
     END;
     IF refusal IS NOT NULL THEN
@@ -78,9 +88,9 @@ BEGIN
 END
 $$;
 
--- enter_line: gives a submission its ticket as its transaction commits; until its end, a lock says that the transaction has
--- one. Notifies the executors, unless one says by its lock that it reads again within milliseconds: a transaction with a
--- notification commits alone.
+-- enter_line: gives a submission its ticket as its transaction commits; until its end, a lock says that the
+-- transaction has one. Notifies the executors, unless one says by its lock that it reads again within
+-- milliseconds: a transaction with a notification commits alone.
 CREATE FUNCTION turnstile.enter_line()
 RETURNS trigger
 LANGUAGE plpgsql
@@ -102,20 +112,21 @@ $$;
 CREATE CONSTRAINT TRIGGER enter_line AFTER INSERT ON public.submission
 DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION turnstile.enter_line();
 
--- submissions_lock: the key of an advisory lock of an executor's session: 'leader', of the one that admits submissions;
--- 'busy', while it reads them again without a notification. 'entering': of each transaction that has tickets, until its end.
+-- submissions_lock: the key of an advisory lock of an executor's session: 'leader', of the one that admits
+-- submissions; 'busy', while it reads them again without a notification. 'entering': of each transaction that
+-- has tickets, until its end.
 CREATE FUNCTION turnstile.submissions_lock(in_name text)
 RETURNS bigint
 LANGUAGE sql
 IMMUTABLE
 AS $$ SELECT hashtextextended('turnstile.submissions.' || in_name, 0) $$;
 
--- next_submissions: the next committed submissions from this ticket on, at most `in_limit` and about `in_bytes`, without
--- those of actions in `in_passed_refs`, and only those that were called for at least `in_min_age_seconds` ago. Bodies above
--- `in_body_bytes_max` are null, so that no body is larger than an executor can take.
--- `newest_ticket`: the newest that was drawn before they were read. `oldest_ticket`: of all that were read, also of those
--- that are too young. `entering`, if asked for: the transactions that had drawn tickets and had not ended, after
--- `newest_ticket` and before the rest was read.
+-- next_submissions: the next committed submissions from this ticket on, at most `in_limit` and about
+-- `in_bytes`, without those of actions in `in_passed_refs`, and only those that were called for at least
+-- `in_min_age_seconds` ago. Bodies above `in_body_bytes_max` are null, so that no body is larger than an
+-- executor can take. `newest_ticket`: the newest that was drawn before they were read. `oldest_ticket`: of
+-- all that were read, also of those that are too young. `entering`, if asked for: the transactions that had
+-- drawn tickets and had not ended, after `newest_ticket` and before the rest was read.
 CREATE FUNCTION turnstile.next_submissions(
     in_from_ticket bigint,
     in_limit integer,
@@ -136,9 +147,11 @@ LANGUAGE plpgsql
 :settings_for_index_order
 AS $$
 BEGIN
-    SELECT CASE WHEN n.is_called THEN n.last_value ELSE 0 END INTO newest_ticket FROM submission_line_ticket_seq n;
+    SELECT CASE WHEN n.is_called THEN n.last_value ELSE 0 END INTO newest_ticket
+    FROM submission_line_ticket_seq n;
     IF in_with_entering THEN
-        -- A transaction gives up its locks after its rows are visible: the next statement sees all that is not listed here.
+        -- A transaction gives up its locks after its rows are visible: the next statement sees all that is
+        -- not listed here.
         SELECT coalesce(array_agg(l.virtualtransaction), '{}') INTO entering
         FROM pg_locks l
         WHERE l.locktype = 'advisory' AND l.objsubid = 1
@@ -156,20 +169,23 @@ BEGIN
     )
     SELECT min(l.ticket), array_agg(l.ticket ORDER BY l.ticket) FILTER (WHERE n.is_due),
            array_agg(s.request_id ORDER BY l.ticket) FILTER (WHERE n.is_due),
-           array_agg(CASE WHEN NOT l.is_too_large THEN s.request::text END ORDER BY l.ticket) FILTER (WHERE n.is_due),
+           array_agg(CASE WHEN NOT l.is_too_large THEN s.request::text END ORDER BY l.ticket)
+               FILTER (WHERE n.is_due),
            array_agg(s.traceparent ORDER BY l.ticket) FILTER (WHERE n.is_due)
     INTO oldest_ticket, tickets, request_ids, requests, traceparents
     FROM line l
     JOIN submission s ON s.request_id = ANY (ARRAY[l.request_id])
     CROSS JOIN LATERAL (SELECT
-        in_min_age_seconds <= 0 OR s.submitted_at < clock_timestamp() - make_interval(secs => in_min_age_seconds)
+        in_min_age_seconds <= 0
+                               OR s.submitted_at < clock_timestamp() - make_interval(
+                                   secs => in_min_age_seconds)
     ) n(is_due)
     WHERE l.bytes_before < in_bytes;
 END
 $$;
 
--- admit_submissions: admits submissions like `admit`, and deletes those that are accepted, in one transaction.
--- `admitted` is null, and nothing was done, if another executor has taken one of them.
+-- admit_submissions: admits submissions like `admit`, and deletes those that are accepted, in one
+-- transaction. `admitted` is null, and nothing was done, if another executor has taken one of them.
 CREATE FUNCTION turnstile.admit_submissions(
     in_tickets bigint[],
     in_action_refs text[],
@@ -208,8 +224,9 @@ BEGIN
     END IF;
     SELECT a.* INTO admitted, granted, more_queue_ids, blocked_queue_ids, free_queue_ids
     FROM turnstile.admit(
-        in_action_refs, in_parameters, in_concurrency_keys, in_idempotency_keys, in_request_ids, in_request_hashes,
-        in_run_ats, in_timeout_seconds, in_ttl_seconds, in_callback_urls, in_metadata, in_traceparents,
+        in_action_refs, in_parameters, in_concurrency_keys, in_idempotency_keys, in_request_ids,
+        in_request_hashes, in_run_ats, in_timeout_seconds, in_ttl_seconds, in_callback_urls, in_metadata,
+        in_traceparents,
         in_wait_ms => in_wait_ms, in_suspect_ids => in_suspect_ids, in_priorities => in_priorities) a;
     WITH accepted AS MATERIALIZED (
         SELECT r.ticket, r.request_id, r.execution_id, r.duplicate
@@ -230,8 +247,8 @@ BEGIN
 END
 $$;
 
--- reject_submissions: deletes submissions that cannot be admitted; keeps the reason, and a dead letter for each. What was
--- too large is cut to 64 KiB, like every dead letter that no message could carry.
+-- reject_submissions: deletes submissions that cannot be admitted; keeps the reason, and a dead letter for
+-- each. What was too large is cut to 64 KiB, like every dead letter that no message could carry.
 CREATE FUNCTION turnstile.reject_submissions(in_tickets bigint[], in_codes text[], in_messages text[])
 RETURNS void
 LANGUAGE plpgsql
@@ -257,24 +274,27 @@ BEGIN
         ON CONFLICT DO NOTHING
     )
     INSERT INTO dead_letter (
-        fingerprint, code, error, type, message_id, app_id, content_type, exchange, routing_key, original_routing_key,
-        tries, published_at, died_at, stored_at, headers, body, body_bytes, stored_bytes
+        fingerprint, code, error, type, message_id, app_id, content_type, exchange, routing_key,
+        original_routing_key, tries, published_at, died_at, stored_at, headers, body, body_bytes, stored_bytes
     )
-    SELECT replace(g.request_id::text, '-', ''), g.code, left(g.message, 1000), 'execution.requested', g.request_id::text,
-           'database', 'application/json', 'executions', 'execution.requested', 'execution.requested', 0, g.submitted_at,
+    SELECT replace(g.request_id::text, '-', ''), g.code, left(g.message, 1000), 'execution.requested',
+           g.request_id::text,
+           'database', 'application/json', 'executions', 'execution.requested', 'execution.requested', 0,
+           g.submitted_at,
            clock_timestamp(), clock_timestamp(),
            jsonb_strip_nulls(jsonb_build_object('schema_version', 1, 'traceparent', g.traceparent)),
            k.body, octet_length(b.body), octet_length(k.body) + 512
     FROM gone g
     CROSS JOIN LATERAL (SELECT convert_to(g.request::text, 'UTF8')) b(body)
-    CROSS JOIN LATERAL (SELECT CASE g.code WHEN 'too_large' THEN substr(b.body, 1, 65536) ELSE b.body END) k(body)
+    CROSS JOIN LATERAL (SELECT CASE g.code WHEN 'too_large' THEN substr(b.body, 1, 65536)
+                                    ELSE b.body END) k(body)
     ORDER BY g.ticket
     ON CONFLICT (fingerprint) DO NOTHING;
 END
 $$;
 
--- submission: what became of a request: pending, admitted or rejected; no row for an unknown one. A rejection has its code
--- and message. Outcomes are kept for a week, and executions as long as retention says.
+-- submission: what became of a request: pending, admitted or rejected; no row for an unknown one. A rejection
+-- has its code and message. Outcomes are kept for a week, and executions as long as retention says.
 CREATE FUNCTION turnstile.submission(
     in_request_id uuid, OUT status text, OUT execution_id bigint, OUT code text, OUT message text
 )
@@ -291,7 +311,8 @@ BEGIN
         SELECT 1, 'pending', NULL::bigint, NULL::text, NULL::text FROM public.submission s
         WHERE s.request_id = in_request_id
         UNION ALL
-        SELECT 2, CASE WHEN o.code IS NULL THEN 'admitted' ELSE 'rejected' END, o.execution_id, o.code, o.message
+        SELECT 2, CASE WHEN o.code IS NULL THEN 'admitted' ELSE 'rejected' END, o.execution_id, o.code,
+               o.message
         FROM public.submission_outcome o WHERE o.request_id = in_request_id
         UNION ALL
         SELECT 3, 'admitted', e.id, NULL, NULL FROM public.execution e WHERE e.delivery_key = in_request_id

@@ -1,8 +1,8 @@
 -- requeue: returns attempts to the heads of their queues (P2: the execution id stays).
 --
--- The caller has locked the queue rows, the gates, the executions and the slots, and has checked that these attempts may be
--- returned. The slot is freed here, so the next grant has a new attempt (P6). A cancelled execution does not start
--- again: it becomes 'cancelled' here, and its slot waits for its settle as usual.
+-- The caller has locked the queue rows, the gates, the executions and the slots, and has checked that these
+-- attempts may be returned. The slot is freed here, so the next grant has a new attempt (P6). A cancelled
+-- execution does not start again: it becomes 'cancelled' here, and its slot waits for its settle as usual.
 CREATE FUNCTION turnstile.requeue(in_execution_ids bigint[], in_outcome text, in_counts boolean)
 RETURNS SETOF turnstile.moved
 LANGUAGE plpgsql
@@ -22,12 +22,14 @@ BEGIN
     -- Back to the queue.
     moved AS (
         UPDATE execution e
-        SET status = 'queued', attempt = h.attempt, queued_at = returned_at, worker_id = NULL, scheduled_at = NULL,
+        SET status = 'queued', attempt = h.attempt, queued_at = returned_at, worker_id = NULL,
+            scheduled_at = NULL,
             started_at = NULL, reclaims = e.reclaims + in_counts::integer
         FROM held h
         WHERE e.id = ANY (ARRAY[h.execution_id]) AND e.attempt = h.attempt - 1 AND e.completed_at IS NULL
           AND e.cancel_requested_at IS NULL
-        RETURNING e.id, e.attempt, e.action_id, e.queue_id, e.expires_at, turnstile.place_of(e.priority, e.id) AS place
+        RETURNING e.id, e.attempt, e.action_id, e.queue_id, e.expires_at,
+            turnstile.place_of(e.priority, e.id) AS place
     ),
     -- Cancelled while it ran: terminal instead of queued.
     ended AS (
@@ -102,8 +104,8 @@ BEGIN
 END
 $$;
 
--- hand_back: a draining worker returns what it could not finish. Returns the executions that wait again. A row that
--- another session holds fails the statement soon, and the worker repeats it.
+-- hand_back: a draining worker returns what it could not finish. Returns the executions that wait again. A
+-- row that another session holds fails the statement soon, and the worker repeats it.
 CREATE FUNCTION turnstile.hand_back(in_worker_id text, in_execution_ids bigint[], in_attempts integer[])
 RETURNS SETOF turnstile.moved
 LANGUAGE plpgsql
@@ -120,7 +122,8 @@ BEGIN
     PERFORM turnstile.lock_gates('{}', '{}', in_execution_ids);
     -- Locked before it is checked: a reclaim or a finish of the same attempt comes first, or finds it gone.
     PERFORM 1 FROM execution e WHERE e.id = ANY (in_execution_ids) ORDER BY e.id FOR NO KEY UPDATE;
-    PERFORM 1 FROM slot s WHERE s.execution_id = ANY (in_execution_ids) ORDER BY s.execution_id FOR NO KEY UPDATE;
+    PERFORM 1 FROM slot s WHERE s.execution_id = ANY (in_execution_ids) ORDER BY s.execution_id
+    FOR NO KEY UPDATE;
     SELECT array_agg(s.execution_id) INTO own_ids
     FROM unnest(in_execution_ids, in_attempts) c(id, attempt)
     JOIN slot s ON s.execution_id = ANY (ARRAY[c.id])

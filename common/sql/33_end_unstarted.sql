@@ -1,5 +1,5 @@
--- gates_so_far: the gates that an execution has passed, and the one where it waits, as they are kept in its record. Null
--- if it is at no gate, or its action has none after the queue.
+-- gates_so_far: the gates that an execution has passed, and the one where it waits, as they are kept in its
+-- record. Null if it is at no gate, or its action has none after the queue.
 CREATE FUNCTION turnstile.gates_so_far(
     in_execution_id bigint, in_queue_id bigint, in_place bigint, in_status text, in_queued_at timestamptz
 )
@@ -12,15 +12,19 @@ AS $$
             SELECT turnstile.gates_history(in_queued_at, s.gate_ids, s.gate_units, s.passed_ats)
             FROM public.slot s WHERE s.execution_id = in_execution_id AND s.finished_at IS NULL)
         WHEN in_status = 'queued' THEN coalesce((
-            SELECT coalesce(turnstile.gates_history(in_queued_at, w.gate_ids, w.gate_units, w.passed_ats), '[]')
+            SELECT coalesce(turnstile.gates_history(in_queued_at, w.gate_ids, w.gate_units, w.passed_ats),
+                            '[]')
                    || CASE WHEN turnstile.is_plain_line(g.id, (
-                          SELECT a.route FROM public.action_queue q JOIN public.action a ON a.id = ANY (ARRAY[q.action_id])
+                          SELECT a.route FROM public.action_queue q JOIN public.action a
+                              ON a.id = ANY (ARRAY[q.action_id])
                           WHERE q.id = in_queue_id)) THEN '[]'::jsonb ELSE jsonb_build_object(
-                          'gate', CASE g.kind WHEN 'action' THEN 'total' WHEN 'resource' THEN 'resource ' || g.name
+                          'gate', CASE g.kind WHEN 'action' THEN 'total'
+                                       WHEN 'resource' THEN 'resource ' || g.name
                                               ELSE 'rate' END,
                           'units', coalesce((
                               SELECT a.route_units[array_position(a.route, g.id)]
-                              FROM public.action_queue q JOIN public.action a ON a.id = ANY (ARRAY[q.action_id])
+                              FROM public.action_queue q JOIN public.action a
+                                  ON a.id = ANY (ARRAY[q.action_id])
                               WHERE q.id = in_queue_id), 1),
                           'arrived_at', w.passed_ats[cardinality(w.passed_ats)], 'passed_at', NULL) END
             FROM public.waiting w
@@ -34,11 +38,11 @@ AS $$
         END
 $$;
 
--- end_unstarted: makes executions terminal that have not started: queued, delayed, or granted and not claimed. For
--- cancel and expire.
+-- end_unstarted: makes executions terminal that have not started: queued, delayed, or granted and not
+-- claimed. For cancel and expire.
 --
--- The caller has locked the queue rows, the gates, the execution rows and the slots. An execution that has started or is terminal
--- stays unchanged (P3) and is not returned.
+-- The caller has locked the queue rows, the gates, the execution rows and the slots. An execution that has
+-- started or is terminal stays unchanged (P3) and is not returned.
 CREATE FUNCTION turnstile.end_unstarted(
     in_execution_ids bigint[], in_status text, in_error_type text, in_error_messages text[]
 )
@@ -57,7 +61,8 @@ DECLARE
 BEGIN
     -- The state before, which decides what is to be removed.
     WITH before AS MATERIALIZED (
-        SELECT e.id, e.status, e.attempt, e.queue_id, e.action_id, e.scheduled_at, e.queued_at, c.error_message,
+        SELECT e.id, e.status, e.attempt, e.queue_id, e.action_id, e.scheduled_at, e.queued_at,
+               c.error_message,
                turnstile.place_of(e.priority, e.id) AS place
         FROM unnest(in_execution_ids, in_error_messages) c(id, error_message)
         JOIN turnstile.current_execution e ON e.id = ANY (ARRAY[c.id]) AND e.status = ANY (:sources_of_expire)
@@ -67,7 +72,8 @@ BEGIN
         SET status = in_status::execution_status, attempt = b.attempt, completed_at = ended_at,
             scheduled_at = b.scheduled_at, error_type = in_error_type, error_message = b.error_message,
             gates = CASE WHEN has_gates
-                         THEN coalesce(turnstile.gates_so_far(b.id, b.queue_id, b.place, b.status::text, b.queued_at), e.gates)
+                         THEN coalesce(turnstile.gates_so_far(b.id, b.queue_id, b.place, b.status::text,
+                                                              b.queued_at), e.gates)
                          ELSE e.gates END
         FROM before b WHERE e.id = ANY (ARRAY[b.id])
     ),
@@ -93,8 +99,8 @@ BEGIN
         FROM before b
         WHERE b.status = 'scheduled' AND s.execution_id = ANY (ARRAY[b.id]) AND s.finished_at IS NULL
     ),
-    -- Without a slot, this row repeats the completion until it is settled. Also for a retry whose last slot is
-    -- unsettled: the message that frees that slot reports no terminal state.
+    -- Without a slot, this row repeats the completion until it is settled. Also for a retry whose last slot
+    -- is unsettled: the message that frees that slot reports no terminal state.
     unpublished AS (
         INSERT INTO unpublished_completion (execution_id, queue_id, published_at, gate_ids, gate_units)
         -- What it holds after its queue, it holds until its settle, as a granted execution does.

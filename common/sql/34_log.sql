@@ -1,10 +1,10 @@
 -- append_logs: stores what running attempts have logged, so that it can be read before they finish.
 --
--- Fenced like every write of a worker (P6): its lease must be live, and only pieces of attempts that it holds are
--- stored. A piece starts where the one before it ended, so a repeated piece is stored once. The worker's row is not
--- locked as in claim and finish: a piece beside a reclaim belongs to the attempt that wrote it in either order, and
--- nothing else reads it. At least the last `in_kept_chars` characters of each log are kept. Returns false, and stores
--- nothing, if the lease is over.
+-- Fenced like every write of a worker (P6): its lease must be live, and only pieces of attempts that it holds
+-- are stored. A piece starts where the one before it ended, so a repeated piece is stored once. The worker's
+-- row is not locked as in claim and finish: a piece beside a reclaim belongs to the attempt that wrote it in
+-- either order, and nothing else reads it. At least the last `in_kept_chars` characters of each log are kept.
+-- Returns false, and stores nothing, if the lease is over.
 CREATE FUNCTION turnstile.append_logs(
     in_worker_id text,
     in_execution_ids bigint[],

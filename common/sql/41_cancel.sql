@@ -1,11 +1,11 @@
 -- cancel: ends what has not started, and requests the cancellation of what runs.
 --
--- One guarded write decides every race with grant, claim and finish: the queue rows are locked, then the execution
--- rows, then the slots, and only then are they checked (P3). A running attempt is overdue from now on, so the watchdog ends it if the
--- cancel message is lost.
+-- One guarded write decides every race with grant, claim and finish: the queue rows are locked, then the
+-- execution rows, then the slots, and only then are they checked (P3). A running attempt is overdue from now
+-- on, so the watchdog ends it if the cancel message is lost.
 --
--- Statuses returned: 'cancelled' (ended here); 'running' (send its worker a cancel message); the status that it had,
--- if it was terminal; null if the execution does not exist.
+-- Statuses returned: 'cancelled' (ended here); 'running' (send its worker a cancel message); the status that
+-- it had, if it was terminal; null if the execution does not exist.
 CREATE FUNCTION turnstile.cancel(in_execution_ids bigint[], in_reasons text[])
 RETURNS SETOF turnstile.moved
 LANGUAGE plpgsql
@@ -23,7 +23,8 @@ BEGIN
     -- An execution that waits at a gate leaves its list.
     PERFORM turnstile.lock_gates('{}', '{}', in_execution_ids);
     PERFORM 1 FROM execution e WHERE e.id = ANY (in_execution_ids) ORDER BY e.id FOR NO KEY UPDATE;
-    PERFORM 1 FROM slot s WHERE s.execution_id = ANY (in_execution_ids) ORDER BY s.execution_id FOR NO KEY UPDATE;
+    PERFORM 1 FROM slot s WHERE s.execution_id = ANY (in_execution_ids) ORDER BY s.execution_id
+    FOR NO KEY UPDATE;
     cancelled_at := clock_timestamp();
 
     -- The first reason is kept.
@@ -66,14 +67,15 @@ AS $$
         array_agg(m.action_ref ORDER BY m.execution_id),
         array_agg(jsonb_build_object('status', m.previous_status) ORDER BY m.execution_id),
         array_agg(jsonb_strip_nulls(jsonb_build_object(
-            'status', m.status, 'cancel_requested', CASE m.status WHEN 'running' THEN true END, 'reason', in_reason))
+            'status', m.status, 'cancel_requested', CASE m.status WHEN 'running' THEN true END, 'reason',
+            in_reason))
             ORDER BY m.execution_id))
     FROM unnest(in_moves) m
     WHERE m.status = 'running' OR m.status = 'cancelled' AND m.previous_status <> 'cancelled'
 $$;
 
--- cancel_unless_held: cancels, except executions that another session holds, or whose queue it holds, for longer than
--- `in_wait_ms` (see `lock_queues`). `blocked_ids` are the exceptions.
+-- cancel_unless_held: cancels, except executions that another session holds, or whose queue it holds, for
+-- longer than `in_wait_ms` (see `lock_queues`). `blocked_ids` are the exceptions.
 CREATE FUNCTION turnstile.cancel_unless_held(
     in_execution_ids bigint[],
     in_reasons text[],

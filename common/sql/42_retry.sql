@@ -1,11 +1,11 @@
 -- retry: submits the requests of these terminal executions again, in the given order.
 --
--- Each becomes a new execution: a terminal row never changes (P3). It passes admit like any request, so bounds, order
--- and idempotency are the same. Its hash names the execution that it retries: a key that was used for anything else
--- is a conflict.
+-- Each becomes a new execution: a terminal row never changes (P3). It passes admit like any request, so
+-- bounds, order and idempotency are the same. Its hash names the execution that it retries: a key that was
+-- used for anything else is a conflict.
 --
--- Returns one row per given execution. `previous_status` is null if it does not exist. One that is not terminal is
--- not retried: `execution_id` and `code` are both null.
+-- Returns one row per given execution. `previous_status` is null if it does not exist. One that is not
+-- terminal is not retried: `execution_id` and `code` are both null.
 CREATE FUNCTION turnstile.retry(
     in_execution_ids bigint[],
     in_idempotency_keys text[],
@@ -26,7 +26,8 @@ DECLARE
     ended record;
     answers turnstile.admitted[];
 BEGIN
-    -- Read once: while admit waits for a queue, a terminal execution may be pruned, and another may become terminal.
+    -- Read once: while admit waits for a queue, a terminal execution may be pruned, and another may become
+    -- terminal.
     WITH requested AS MATERIALIZED (
         SELECT c.ord, c.key, e.*, a.ref
         FROM unnest(in_execution_ids, in_idempotency_keys) WITH ORDINALITY c(id, key, ord)
@@ -61,9 +62,11 @@ BEGIN
         ROW(r.id, r.status, r.ref, n.code, n.detail, n.execution_id, n.status, n.queue_position,
             n.duplicate)::turnstile.retried ORDER BY r.ord)
     INTO retried
-    FROM unnest(in_execution_ids, ended.found_statuses, ended.found_refs) WITH ORDINALITY r(id, status, ref, ord)
+    FROM unnest(in_execution_ids, ended.found_statuses, ended.found_refs)
+         WITH ORDINALITY r(id, status, ref, ord)
     LEFT JOIN unnest(ended.ords) WITH ORDINALITY o(ord, position) ON o.ord = r.ord
-    LEFT JOIN unnest(answers) WITH ORDINALITY n(code, detail, execution_id, status, queue_position, duplicate, position)
+    LEFT JOIN unnest(answers)
+        WITH ORDINALITY n(code, detail, execution_id, status, queue_position, duplicate, position)
         ON n.position = o.position;
     IF in_caller IS NOT NULL THEN
         PERFORM turnstile.note_caller(in_caller);

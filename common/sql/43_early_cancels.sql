@@ -1,10 +1,12 @@
--- Early cancels: cancel requests for executions that do not exist yet, stored until the execution exists or their
--- time is over. So each passes the request queue once, and loads neither that queue nor the broker (P9).
+-- Early cancels: cancel requests for executions that do not exist yet, stored until the execution exists or
+-- their time is over. So each passes the request queue once, and loads neither that queue nor the broker
+-- (P9).
 
--- store_early_cancels: stores the first of these, while there are fewer than `in_rows_max` rows; returns how many.
+-- store_early_cancels: stores the first of these, while there are fewer than `in_rows_max` rows; returns how
+-- many.
 --
--- A redelivered request, recognised by its message key, is stored once. Two executors that write at the same time may
--- exceed the bound by one batch.
+-- A redelivered request, recognised by its message key, is stored once. Two executors that write at the same
+-- time may exceed the bound by one batch.
 CREATE FUNCTION turnstile.store_early_cancels(
     in_execution_ids bigint[],
     in_idempotency_keys text[],
@@ -20,14 +22,16 @@ LANGUAGE plpgsql
 AS $$
 DECLARE
     kept_at timestamptz := clock_timestamp();
-    capacity integer := in_rows_max - (SELECT count(*) FROM (SELECT FROM turnstile.live_early_cancel LIMIT in_rows_max) c);
+    capacity integer := in_rows_max - (SELECT count(*)
+                                       FROM (SELECT FROM turnstile.live_early_cancel LIMIT in_rows_max) c);
 BEGIN
     -- An id before the tickets are drawn, see move_slot_window.
     PERFORM pg_current_xact_id();
     INSERT INTO early_cancel (execution_id, idempotency_key, reason, message_key, messages, kept_until)
     SELECT c.execution_id, c.idempotency_key, c.reason, c.message_key, c.messages,
            kept_at + make_interval(secs => c.keep_seconds)
-    FROM unnest(in_execution_ids, in_idempotency_keys, in_reasons, in_message_keys, in_messages, in_keep_seconds)
+    FROM unnest(in_execution_ids, in_idempotency_keys, in_reasons, in_message_keys, in_messages,
+                in_keep_seconds)
          WITH ORDINALITY c(execution_id, idempotency_key, reason, message_key, messages, keep_seconds, ord)
     WHERE c.ord <= capacity
     ORDER BY c.ord
@@ -55,9 +59,9 @@ BEGIN
 END
 $$;
 
--- overdue_early_cancels: those whose time is over and whose execution is still unknown, with the messages to publish
--- about them. The caller has them for `in_lease_seconds`: if it dies before it has published the messages and deleted
--- the rows, they are overdue again.
+-- overdue_early_cancels: those whose time is over and whose execution is still unknown, with the messages to
+-- publish about them. The caller has them for `in_lease_seconds`: if it dies before it has published the
+-- messages and deleted the rows, they are overdue again.
 CREATE FUNCTION turnstile.overdue_early_cancels(in_lease_seconds double precision, in_limit integer)
 RETURNS TABLE (id bigint, messages bytea)
 LANGUAGE plpgsql

@@ -26,9 +26,11 @@ AS $$
         'rollout_from_key', 'rollout_held_ids', 'pool_id', 'served'])
 $$;
 
--- change_between: what changed between two definitions; `change` is null if nothing did. `{}` means that there is none:
--- before the creation, after the deletion.
-CREATE FUNCTION turnstile.change_between(in_old jsonb, in_new jsonb, OUT change text, OUT old jsonb, OUT new jsonb)
+-- change_between: what changed between two definitions; `change` is null if nothing did. `{}` means that
+-- there is none: before the creation, after the deletion.
+CREATE FUNCTION turnstile.change_between(
+    in_old jsonb, in_new jsonb, OUT change text, OUT old jsonb, OUT new jsonb
+)
 LANGUAGE sql
 IMMUTABLE
 AS $$
@@ -42,8 +44,10 @@ AS $$
            d.old, d.new
     FROM (
         SELECT array_agg(f.name) AS fields,
-               coalesce(jsonb_object_agg(f.name, in_old -> f.name) FILTER (WHERE in_old ? f.name), '{}') AS old,
-               coalesce(jsonb_object_agg(f.name, in_new -> f.name) FILTER (WHERE in_new ? f.name), '{}') AS new
+               coalesce(jsonb_object_agg(f.name, in_old -> f.name) FILTER (WHERE in_old ? f.name),
+                        '{}') AS old,
+               coalesce(jsonb_object_agg(f.name, in_new -> f.name) FILTER (WHERE in_new ? f.name),
+                        '{}') AS new
         FROM jsonb_object_keys(in_old || in_new) f(name)
         WHERE in_old -> f.name IS DISTINCT FROM in_new -> f.name
     ) d
@@ -55,13 +59,15 @@ RETURNS void
 LANGUAGE sql
 :settings
 AS $$
-    SELECT turnstile.log_operations(c.change, in_kind, ARRAY[in_name], ARRAY[CASE in_kind WHEN 'action' THEN in_name END],
+    SELECT turnstile.log_operations(c.change, in_kind, ARRAY[in_name],
+                                    ARRAY[CASE in_kind WHEN 'action' THEN in_name END],
                                     ARRAY[c.old], ARRAY[c.new])
     FROM turnstile.change_between(in_old, in_new) c
     WHERE c.change IS NOT NULL
 $$;
 
--- queue_rule: the limit and the pause that each queue has to have: those of its action, or the limit of its key.
+-- queue_rule: the limit and the pause that each queue has to have: those of its action, or the limit of its
+-- key.
 CREATE VIEW turnstile.queue_rule AS
 SELECT q.id AS queue_id, q.action_id,
        CASE WHEN k.has_limit THEN k.max_concurrent ELSE a.max_concurrent END AS max_concurrent, a.paused
@@ -76,7 +82,8 @@ RETURNS void
 LANGUAGE plpgsql
 AS $$
 BEGIN
-    RAISE EXCEPTION USING ERRCODE = 'check_violation', CONSTRAINT = 'definition_refused', MESSAGE = in_message;
+    RAISE EXCEPTION USING ERRCODE = 'check_violation', CONSTRAINT = 'definition_refused',
+        MESSAGE = in_message;
 END
 $$;
 
@@ -86,16 +93,16 @@ RETURNS text
 LANGUAGE sql
 STABLE
 AS $$
-    SELECT format('the resources %L and %L have the same rank %s; give one of them another rank: executor resources put %s'
-                  ' --rank NUMBER', min(g.name), max(g.name), g.rank, max(g.name))
+    SELECT format('the resources %L and %L have the same rank %s; give one of them another rank: executor'
+                  ' resources put %s --rank NUMBER', min(g.name), max(g.name), g.rank, max(g.name))
     FROM jsonb_array_elements(in_uses) u(use)
     JOIN public.gate g ON g.kind = 'resource' AND g.name = u.use ->> 'resource'
     GROUP BY g.rank HAVING g.rank IS NOT NULL AND count(*) > 1
     ORDER BY g.rank LIMIT 1
 $$;
 
--- check_uses: refuses the uses of an action that no resources fit. `in_known` are its uses before: what has been
--- accepted stays, so an action can be changed while a capacity is too low for it.
+-- check_uses: refuses the uses of an action that no resources fit. `in_known` are its uses before: what has
+-- been accepted stays, so an action can be changed while a capacity is too low for it.
 CREATE FUNCTION turnstile.check_uses(in_ref text, in_uses jsonb, in_known jsonb)
 RETURNS void
 LANGUAGE plpgsql
@@ -106,14 +113,15 @@ DECLARE
 BEGIN
     -- A deletion waits for this transaction; grants do not.
     PERFORM 1 FROM gate g
-    WHERE g.kind = 'resource' AND g.name IN (SELECT u.use ->> 'resource' FROM jsonb_array_elements(in_uses) u(use))
+    WHERE g.kind = 'resource'
+      AND g.name IN (SELECT u.use ->> 'resource' FROM jsonb_array_elements(in_uses) u(use))
     ORDER BY g.id FOR KEY SHARE;
     SELECT CASE WHEN g.id IS NULL THEN
-                    format('there is no resource %L; create it: executor resources put %s --capacity NUMBER, or name it'
-                           ' under resources: in the file that you apply', n.name, n.name)
+                    format('there is no resource %L; create it: executor resources put %s --capacity NUMBER,'
+                           ' or name it under resources: in the file that you apply', n.name, n.name)
                 WHEN n.units > g.capacity THEN
-                    format('%s units are more than the capacity %s of %L; take fewer, or raise it: executor resources'
-                           ' put %s --capacity %s', n.units, g.capacity, n.name, n.name, n.units)
+                    format('%s units are more than the capacity %s of %L; take fewer, or raise it: executor'
+                           ' resources put %s --capacity %s', n.units, g.capacity, n.name, n.name, n.units)
            END INTO problem
     FROM jsonb_array_elements(in_uses) u(use)
     CROSS JOIN LATERAL (SELECT u.use ->> 'resource' AS name, (u.use ->> 'units')::integer AS units) n
@@ -127,7 +135,8 @@ BEGIN
 END
 $$;
 
--- routing_of: what decides which gates the executions of an action pass, in a definition; null if they pass none.
+-- routing_of: what decides which gates the executions of an action pass, in a definition; null if they pass
+-- none.
 CREATE FUNCTION turnstile.routing_of(in_definition jsonb)
 RETURNS jsonb
 LANGUAGE sql
@@ -136,8 +145,10 @@ AS $$
     SELECT CASE WHEN coalesce(in_definition -> 'uses', '[]') <> '[]'
                   OR coalesce(in_definition -> 'max_concurrent_total', 'null') <> 'null'
                   OR coalesce(in_definition -> 'rate.starts', 'null') <> 'null' THEN
-        jsonb_build_array(in_definition -> 'uses', in_definition -> 'max_concurrent_total', in_definition -> 'order',
-                          in_definition -> 'rate.starts', in_definition -> 'rate.per', in_definition -> 'pool') END
+        jsonb_build_array(in_definition -> 'uses', in_definition -> 'max_concurrent_total',
+                          in_definition -> 'order',
+                          in_definition -> 'rate.starts', in_definition -> 'rate.per',
+                          in_definition -> 'pool') END
 $$;
 
 -- first_queues: the queues of these actions, in the order in which they are rolled out.
@@ -155,12 +166,12 @@ AS $$
         ORDER BY a.rank, n.key LIMIT in_limit)
 $$;
 
--- store_actions: stores these definitions, all of them or only the missing ones. Returns the ids of the stored
--- actions.
+-- store_actions: stores these definitions, all of them or only the missing ones. Returns the ids of the
+-- stored actions.
 --
--- `roll_out` then copies limit and pause to their queues. The creation of a queue waits for the action's row (see
--- admit), so no queue keeps an old limit. A new action is inserted as deleted first: so there is always a row to
--- lock, and a deleted action is restored in the same way.
+-- `roll_out` then copies limit and pause to their queues. The creation of a queue waits for the action's row
+-- (see admit), so no queue keeps an old limit. A new action is inserted as deleted first: so there is always
+-- a row to lock, and a deleted action is restored in the same way.
 CREATE FUNCTION turnstile.store_actions(in_definitions jsonb, in_missing_only boolean)
 RETURNS bigint[]
 LANGUAGE plpgsql
@@ -186,16 +197,18 @@ BEGIN
 
     -- A service of an earlier version does not know these fields: they stay unchanged.
     SELECT jsonb_agg(jsonb_build_object(
-               'submitter_keys', coalesce(a.submitter_keys, false), 'max_concurrent_total', a.max_concurrent_total,
-               'fair', coalesce(a.fair, false), 'rate_starts', a.rate_starts, 'rate_per_seconds', a.rate_per_seconds,
+               'submitter_keys', coalesce(a.submitter_keys, false), 'max_concurrent_total',
+               a.max_concurrent_total,
+               'fair', coalesce(a.fair, false), 'rate_starts', a.rate_starts, 'rate_per_seconds',
+               a.rate_per_seconds,
                'uses', coalesce(a.uses, '[]'), 'priority_min', coalesce(a.priority_min, 1),
                'parameters_schema', a.parameters_schema, 'result_schema', a.result_schema) || d.definition)
     INTO definitions
     FROM jsonb_array_elements(in_definitions) d(definition)
     LEFT JOIN action a ON a.ref = d.definition ->> 'ref' AND a.deleted_at IS NULL;
 
-    -- One instant for both columns: an action with equal instants was never changed, and the audit checks it from its
-    -- first grant.
+    -- One instant for both columns: an action with equal instants was never changed, and the audit checks it
+    -- from its first grant.
     stored_at := clock_timestamp();
     FOR changed IN
         UPDATE action a SET
@@ -226,11 +239,12 @@ BEGIN
         IF changed.new -> 'max_concurrent_total' <> 'null' AND changed.new -> 'concurrency_key' = 'null'
            AND changed.new -> 'submitter_keys' = 'false' THEN
             PERFORM turnstile.refuse_definition(format(
-                'action %L: max_concurrent_total: an action without concurrency keys has one queue, which max_concurrent'
-                ' limits; set concurrency_key, or set max_concurrent instead', changed.ref));
+                'action %L: max_concurrent_total: an action without concurrency keys has one queue, which'
+                ' max_concurrent limits; set concurrency_key, or set max_concurrent instead', changed.ref));
         END IF;
         IF changed.new -> 'uses' IS DISTINCT FROM coalesce(changed.old -> 'uses', '[]') THEN
-            PERFORM turnstile.check_uses(changed.ref, changed.new -> 'uses', coalesce(changed.old -> 'uses', '[]'));
+            PERFORM turnstile.check_uses(changed.ref, changed.new -> 'uses',
+                                         coalesce(changed.old -> 'uses', '[]'));
         END IF;
         PERFORM turnstile.record_change('action', changed.ref, changed.old, changed.new);
         changed_ids := changed_ids || changed.id;
@@ -259,13 +273,14 @@ BEGIN
 END
 $$;
 
--- roll_out: copies limit and pause of an action to its next queues, at most `in_limit` in the order of their keys,
--- and grants. A queue that another session holds for longer than `in_wait_ms` is skipped and repeated at the end. 0: the
--- caller may have locked gates, and has locked the queues that are free; the others are only tried.
+-- roll_out: copies limit and pause of an action to its next queues, at most `in_limit` in the order of their
+-- keys, and grants. A queue that another session holds for longer than `in_wait_ms` is skipped and repeated
+-- at the end. 0: the caller may have locked gates, and has locked the queues that are free; the others are
+-- only tried.
 --
--- One transaction is one slice: a million queues are not locked together (P9), and if the caller dies between two
--- slices, the watchdog does the rest. `looked_at`: number of queues of this slice. `changed`: number of those that
--- had other values.
+-- One transaction is one slice: a million queues are not locked together (P9), and if the caller dies between
+-- two slices, the watchdog does the rest. `looked_at`: number of queues of this slice. `changed`: number of
+-- those that had other values.
 CREATE FUNCTION turnstile.roll_out(
     in_action_id bigint,
     in_limit integer,
@@ -333,7 +348,8 @@ BEGIN
     END IF;
     UPDATE action a SET rollout_from_key = next_key, rollout_held_ids = nullif(unavailable_ids, '{}')
     WHERE a.id = in_action_id;
-    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(queue_ids, coalesce(changes, '{}')) g;
+    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids
+    FROM turnstile.grant_locked(queue_ids, coalesce(changes, '{}')) g;
 END
 $$;
 
@@ -347,14 +363,16 @@ AS $$
     ORDER BY a.id LIMIT in_limit
 $$;
 
--- is_uses: whether a value is a list of uses as it is stored: objects of three fields, by the name of the resource.
+-- is_uses: whether a value is a list of uses as it is stored: objects of three fields, by the name of the
+-- resource.
 CREATE FUNCTION turnstile.is_uses(in_uses jsonb)
 RETURNS boolean
 LANGUAGE sql
 IMMUTABLE
 AS $$
     SELECT CASE WHEN jsonb_typeof(in_uses) <> 'array' OR jsonb_array_length(in_uses) > 20 THEN false
-                WHEN EXISTS (SELECT FROM jsonb_array_elements(in_uses) u(use) WHERE jsonb_typeof(u.use) <> 'object')
+                WHEN EXISTS (SELECT FROM jsonb_array_elements(in_uses) u(use)
+                             WHERE jsonb_typeof(u.use) <> 'object')
                 THEN false
                 ELSE (
         SELECT count(*) FILTER (WHERE NOT coalesce(
@@ -372,9 +390,9 @@ AS $$
     ) END
 $$;
 
--- invalid_fields: the fields of declared definitions that no definition can have. A worker's account calls the
--- function itself, so values that services and clients could not read must be refused here. The rules equal those of
--- `common.action_definition`.
+-- invalid_fields: the fields of declared definitions that no definition can have. A worker's account calls
+-- the function itself, so values that services and clients could not read must be refused here. The rules
+-- equal those of `common.action_definition`.
 CREATE FUNCTION turnstile.invalid_fields(in_definitions jsonb)
 RETURNS TABLE (ref text, field text)
 LANGUAGE sql
@@ -391,7 +409,8 @@ AS $$
                 AND NOT EXISTS (
                     SELECT FROM jsonb_array_elements(d.entrypoint) w WHERE jsonb_typeof(w.value) <> 'string')
             WHEN d.entrypoint IS NULL THEN d.runner = 'python'
-            WHEN d.runner = 'http' THEN jsonb_typeof(d.entrypoint) = 'string' AND d.entrypoint #>> '{}' ~ '^https?://'
+            WHEN d.runner = 'http'
+                THEN jsonb_typeof(d.entrypoint) = 'string' AND d.entrypoint #>> '{}' ~ '^https?://'
             ELSE d.runner = 'python' AND jsonb_typeof(d.entrypoint) = 'string' END),
         ('max_concurrent', d.max_concurrent <= 1000000),
         ('concurrency_key', (d.concurrency_key IS NULL) = (d.concurrency_key_path IS NULL)),
@@ -427,8 +446,8 @@ AS $$
     WHERE NOT c.fits
 $$;
 
--- register_actions: stores what is missing and changes nothing that exists: the limit in the database wins over the
--- declared one. Returns the stored definitions.
+-- register_actions: stores what is missing and changes nothing that exists: the limit in the database wins
+-- over the declared one. Returns the stored definitions.
 CREATE FUNCTION turnstile.register_actions(in_definitions jsonb)
 RETURNS SETOF action
 LANGUAGE plpgsql
@@ -452,8 +471,8 @@ BEGIN
 END
 $$;
 
--- put_actions: stores these definitions. A changed limit or pause takes effect at once on the first 1,000 queues; the
--- watchdog rolls it out to the others.
+-- put_actions: stores these definitions. A changed limit or pause takes effect at once on the first 1,000
+-- queues; the watchdog rolls it out to the others.
 CREATE FUNCTION turnstile.put_actions(
     in_definitions jsonb,
     in_changed_by text DEFAULT NULL,

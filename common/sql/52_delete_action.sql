@@ -1,12 +1,13 @@
--- delete_action: deletes an action that has nothing waiting or running, or whose waiting executions may be cancelled.
+-- delete_action: deletes an action that has nothing waiting or running, or whose waiting executions may be
+-- cancelled.
 --
--- Its row stays, marked as deleted: executions refer to it, and a new definition of the same name restores it. The
--- queues are locked first and then the executions with a slot, as everywhere, so nothing is admitted, granted,
--- claimed or finished while the function counts and decides. An admission that waited for these queues checks the
--- action again (see admit).
+-- Its row stays, marked as deleted: executions refer to it, and a new definition of the same name restores
+-- it. The queues are locked first and then the executions with a slot, as everywhere, so nothing is admitted,
+-- granted, claimed or finished while the function counts and decides. An admission that waited for these
+-- queues checks the action again (see admit).
 --
--- `waiting` and `running` are the counts, null if there is no such action. It was deleted if nothing ran and at most
--- `in_cancel_max` waited; then `ended` are the cancelled executions.
+-- `waiting` and `running` are the counts, null if there is no such action. It was deleted if nothing ran and
+-- at most `in_cancel_max` waited; then `ended` are the cancelled executions.
 CREATE FUNCTION turnstile.delete_action(
     in_action_ref text,
     in_cancel_max integer,
@@ -45,7 +46,8 @@ BEGIN
     WHERE s.execution_id = ANY (held_ids) AND s.claimed_at IS NOT NULL AND s.finished_at IS NULL;
     SELECT sum(n.waiting) INTO waiting
     FROM (
-        SELECT coalesce(sum(q.depth), 0) AS waiting FROM turnstile.current_queue q WHERE q.id = ANY (queue_ids)
+        SELECT coalesce(sum(q.depth), 0) AS waiting FROM turnstile.current_queue q
+        WHERE q.id = ANY (queue_ids)
         UNION ALL
         SELECT count(*) FROM waiting w WHERE w.queue_id = ANY (queue_ids)
         UNION ALL

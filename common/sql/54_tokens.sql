@@ -1,4 +1,5 @@
--- API tokens. Only digests are stored; creation and revocation are recorded in the audit log with their author.
+-- API tokens. Only digests are stored; creation and revocation are recorded in the audit log with their
+-- author.
 
 -- token_fields: what the audit log shows of a token.
 CREATE FUNCTION turnstile.token_fields(in_token api_token)
@@ -7,7 +8,8 @@ LANGUAGE sql
 STABLE
 AS $$
     SELECT jsonb_strip_nulls(jsonb_build_object(
-        'name', in_token.name, 'role', in_token.role, 'scope', in_token.scope, 'expires_at', in_token.expires_at))
+        'name', in_token.name, 'role', in_token.role, 'scope', in_token.scope, 'expires_at',
+        in_token.expires_at))
 $$;
 
 -- create_token: stores a token that expires in `in_seconds`; null: never.
@@ -54,8 +56,8 @@ BEGIN
 END
 $$;
 
--- note_token_use: stores that a token was used now, at most once a minute over all executors. A row that another
--- session holds is skipped: no request waits for it.
+-- note_token_use: stores that a token was used now, at most once a minute over all executors. A row that
+-- another session holds is skipped: no request waits for it.
 CREATE FUNCTION turnstile.note_token_use(in_id bigint)
 RETURNS void
 LANGUAGE sql

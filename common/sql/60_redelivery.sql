@@ -1,11 +1,11 @@
 -- Redelivery by the watchdog: messages that were never published, or were lost, are published again (P4, P7).
 --
--- Like all sweeps, these read only live tables and a bounded number of rows, and skip rows that another replica is
--- working on.
+-- Like all sweeps, these read only live tables and a bounded number of rows, and skip rows that another
+-- replica is working on.
 
 -- is_unserved: whether a pool has live workers but none of them can run this action: a python action without
--- entrypoint whose code none has. Its offers would only be refused and repeated. A pool without workers keeps its
--- offers for the first worker that comes.
+-- entrypoint whose code none has. Its offers would only be refused and repeated. A pool without workers keeps
+-- its offers for the first worker that comes.
 CREATE FUNCTION turnstile.is_unserved(in_action public.action)
 RETURNS boolean
 LANGUAGE sql
@@ -20,9 +20,9 @@ AS $$
     ), false);
 $$;
 
--- withhold_offers: for executors of the previous version. Withholds the offers of those of these granted attempts that no
--- live worker could run, and returns them. They are due as soon as a worker serves them. Rows that another session holds
--- are skipped.
+-- withhold_offers: for executors of the previous version. Withholds the offers of those of these granted
+-- attempts that no live worker could run, and returns them. They are due as soon as a worker serves them.
+-- Rows that another session holds are skipped.
 CREATE FUNCTION turnstile.withhold_offers(in_execution_ids bigint[], in_attempts integer[])
 RETURNS SETOF bigint
 LANGUAGE sql
@@ -41,9 +41,9 @@ AS $$
     RETURNING s.execution_id;
 $$;
 
--- due_pools: the pools with a live worker and an offer that was made more than `in_timeout_seconds` ago and not
--- claimed, or that was withheld and is served now. `offered` is the number of unclaimed slots that were offered: the
--- number of messages that the pool's queue should hold at `looked_at`.
+-- due_pools: the pools with a live worker and an offer that was made more than `in_timeout_seconds` ago and
+-- not claimed, or that was withheld and is served now. `offered` is the number of unclaimed slots that were
+-- offered: the number of messages that the pool's queue should hold at `looked_at`.
 CREATE FUNCTION turnstile.due_pools(in_timeout_seconds double precision)
 RETURNS TABLE (pool text, offered bigint, looked_at timestamptz)
 LANGUAGE sql
@@ -52,7 +52,8 @@ AS $$
     WITH unclaimed AS MATERIALIZED (
         SELECT q.action_id, count(s.offered_at) AS offered,
                bool_or(s.offered_at IS NULL
-                       OR s.offered_at < clock_timestamp() - make_interval(secs => in_timeout_seconds)) AS is_due
+                       OR s.offered_at < clock_timestamp() - make_interval(secs => in_timeout_seconds))
+                   AS is_due
         FROM turnstile.live_slot s JOIN action_queue q ON q.id = ANY (ARRAY[s.queue_id])
         WHERE s.claimed_at IS NULL AND s.finished_at IS NULL
           AND NOT EXISTS (SELECT FROM unpublished_cancel u WHERE u.execution_id = ANY (ARRAY[s.execution_id]))
@@ -68,15 +69,15 @@ AS $$
     HAVING bool_or(CASE WHEN u.is_due THEN NOT turnstile.is_unserved(a) ELSE false END);
 $$;
 
--- missing_offers: repeats offers in these pools, whose queues held `in_ready` messages while `in_offered` offered
--- slots were unclaimed. A repeated offer is harmless, because the claim is fenced. `in_held` is the largest number of
--- offers that these messages may carry; null: one each.
+-- missing_offers: repeats offers in these pools, whose queues held `in_ready` messages while `in_offered`
+-- offered slots were unclaimed. A repeated offer is harmless, because the claim is fenced. `in_held` is the
+-- largest number of offers that these messages may carry; null: one each.
 --
--- Counts do not tell which offer is missing. An overtaken offer is: a later grant of its pool was claimed, and queues
--- are first in, first out. In addition, as many are repeated as the queue lacks at least, the oldest first. No
--- offer is repeated twice within the timeout, and the messages never exceed twice the slots, however many executors
--- sweep at the same time: an offer made after `in_looked_at` minus the timeout is not due. An offer that was withheld
--- and is served now is always made: it is no copy.
+-- Counts do not tell which offer is missing. An overtaken offer is: a later grant of its pool was claimed,
+-- and queues are first in, first out. In addition, as many are repeated as the queue lacks at least, the
+-- oldest first. No offer is repeated twice within the timeout, and the messages never exceed twice the slots,
+-- however many executors sweep at the same time: an offer made after `in_looked_at` minus the timeout is not
+-- due. An offer that was withheld and is served now is always made: it is no copy.
 CREATE FUNCTION turnstile.missing_offers(
     in_timeout_seconds double precision,
     in_looked_at timestamptz,
@@ -95,7 +96,8 @@ AS $$
         SELECT s.execution_id, s.offered_at, q.action_id
         FROM turnstile.live_slot s JOIN action_queue q ON q.id = ANY (ARRAY[s.queue_id])
         WHERE s.claimed_at IS NULL AND s.finished_at IS NULL
-          AND (s.offered_at IS NULL OR s.offered_at < in_looked_at - make_interval(secs => in_timeout_seconds))
+          AND (s.offered_at IS NULL
+               OR s.offered_at < in_looked_at - make_interval(secs => in_timeout_seconds))
           -- A lost worker gets the cancel message of its attempt before the next attempt is offered.
           AND NOT EXISTS (SELECT FROM unpublished_cancel u WHERE u.execution_id = ANY (ARRAY[s.execution_id]))
     ),
@@ -143,7 +145,8 @@ AS $$
         SELECT s.execution_id, c.offered_at IS NULL AS is_first
         FROM chosen c
         JOIN slot s ON s.execution_id = ANY (ARRAY[c.execution_id])
-        WHERE s.claimed_at IS NULL AND s.finished_at IS NULL AND s.offered_at IS NOT DISTINCT FROM c.offered_at
+        WHERE s.claimed_at IS NULL AND s.finished_at IS NULL
+          AND s.offered_at IS NOT DISTINCT FROM c.offered_at
         ORDER BY s.execution_id FOR NO KEY UPDATE OF s SKIP LOCKED
     ),
     offered AS (
@@ -159,8 +162,9 @@ AS $$
     ORDER BY o.execution_id;
 $$;
 
--- due_completions: marks and returns terminal executions that are not settled and whose completion was last published
--- more than `in_timeout_seconds` ago. Publishing it again is harmless: settle deletes a row or nothing.
+-- due_completions: marks and returns terminal executions that are not settled and whose completion was last
+-- published more than `in_timeout_seconds` ago. Publishing it again is harmless: settle deletes a row or
+-- nothing.
 CREATE FUNCTION turnstile.due_completions(in_timeout_seconds double precision, in_limit integer)
 RETURNS SETOF bigint
 LANGUAGE sql
@@ -190,8 +194,9 @@ AS $$
     SELECT execution_id FROM republished_slot UNION SELECT execution_id FROM republished_end;
 $$;
 
--- due_cancels: attempts that were reclaimed from lost workers more than `in_timeout_seconds` ago, whose cancel
--- messages are not published: the executor that reclaimed them has died. A repeated cancel message is harmless.
+-- due_cancels: attempts that were reclaimed from lost workers more than `in_timeout_seconds` ago, whose
+-- cancel messages are not published: the executor that reclaimed them has died. A repeated cancel message is
+-- harmless.
 CREATE FUNCTION turnstile.due_cancels(in_timeout_seconds double precision, in_limit integer)
 RETURNS TABLE (execution_id bigint, attempt integer, worker_id text)
 LANGUAGE sql

@@ -1,7 +1,7 @@
 -- Sweeps of the watchdog: free slots beside waiting executions, due executions, passed deadlines.
 
--- grantable_queues: queues with a free slot and a waiting execution (P7), among the next `in_queues_max` queues after
--- `in_after_id`. Reads their states only. `next_id`: where to continue; 0: from the start.
+-- grantable_queues: queues with a free slot and a waiting execution (P7), among the next `in_queues_max`
+-- queues after `in_after_id`. Reads their states only. `next_id`: where to continue; 0: from the start.
 CREATE FUNCTION turnstile.grantable_queues(
     in_after_id bigint, in_queues_max integer, OUT queue_ids bigint[], OUT next_id bigint
 )
@@ -13,8 +13,10 @@ BEGIN
                WHERE q.depth > 0 AND NOT q.paused AND (q.max_concurrent IS NULL OR q.max_concurrent > q.held)
                    AND (a.route IS NULL OR NOT turnstile.is_closed(a.route, a.route_units))
                    -- A queue that waits for a worker slot of its pool is left to its turn.
-                   AND a.served AND (p.id IS NULL OR turnstile.room_of(p.capacity, p.held, p.lead) > 0 OR NOT EXISTS (
-                       SELECT FROM ready_queue r WHERE r.action_id = q.action_id AND r.place = q.ready_place))),
+                   AND a.served AND (p.id IS NULL OR turnstile.room_of(p.capacity, p.held, p.lead) > 0
+                                     OR NOT EXISTS (
+                                         SELECT FROM ready_queue r
+                                         WHERE r.action_id = q.action_id AND r.place = q.ready_place))),
            CASE WHEN count(*) = in_queues_max THEN max(q.id) ELSE 0 END
     INTO queue_ids, next_id
     FROM (SELECT n.id FROM action_queue n WHERE n.id > in_after_id ORDER BY n.id LIMIT in_queues_max) n
@@ -26,7 +28,8 @@ $$;
 
 -- wake_due: enqueues delayed executions that are due, by their ids, and grants.
 CREATE FUNCTION turnstile.wake_due(
-    in_limit integer, OUT woken turnstile.moved[], OUT granted turnstile.granted[], OUT more_queue_ids bigint[]
+    in_limit integer, OUT woken turnstile.moved[], OUT granted turnstile.granted[],
+    OUT more_queue_ids bigint[]
 )
 LANGUAGE plpgsql
 :settings_for_index_lookups
@@ -41,7 +44,8 @@ DECLARE
     bound record;
 BEGIN
     SELECT b.first_at, greatest(b.next_at, woken_at) AS last_at INTO bound FROM turnstile.due_bound b;
-    -- A second round without the queues that other sessions hold: their due executions must not fill the limit.
+    -- A second round without the queues that other sessions hold: their due executions must not fill the
+    -- limit.
     FOR round IN 1..2 LOOP
         SELECT array_agg(d.execution_id), array_agg(DISTINCT d.queue_id) INTO due_ids, queue_ids
         FROM (
@@ -87,7 +91,8 @@ BEGIN
     SELECT (SELECT array_agg(ROW(m.id, m.attempt, m.action_id, a.ref, 'delayed', 'queued', NULL,
                                  woken_at)::turnstile.moved ORDER BY m.id)
             FROM moved m JOIN action a ON a.id = ANY (ARRAY[m.action_id])),
-           (SELECT array_agg(ROW(n.queue_id, n.woken, 0, n.first_id, 0, 0, n.first_places)::turnstile.queue_change)
+           (SELECT array_agg(ROW(n.queue_id, n.woken, 0, n.first_id, 0, 0,
+                                 n.first_places)::turnstile.queue_change)
             FROM (
                 SELECT m.queue_id, count(*) AS woken, min(m.id) FILTER (WHERE m.place = m.id) AS first_id,
                        turnstile.first_places(array_agg(m.place)) AS first_places
@@ -99,8 +104,8 @@ BEGIN
 END
 $$;
 
--- expire_due: makes executions 'expired' that did not start before their deadline. A deadline that passed is deleted,
--- whatever the state of its execution.
+-- expire_due: makes executions 'expired' that did not start before their deadline. A deadline that passed is
+-- deleted, whatever the state of its execution.
 CREATE FUNCTION turnstile.expire_due(in_limit integer)
 RETURNS SETOF turnstile.moved
 LANGUAGE plpgsql

@@ -1,9 +1,9 @@
--- stop_overdue: ends attempts that should have stopped and have not: their timeout is over, or they were cancelled
--- and the message was lost or the worker does not react.
+-- stop_overdue: ends attempts that should have stopped and have not: their timeout is over, or they were
+-- cancelled and the message was lost or the worker does not react.
 --
--- First the worker gets `in_cancels_max` cancel messages, `in_grace_seconds` apart. Then the attempt ends here, with
--- the outcome that the worker should have reported, and the worker's own report is too late (P3, P6). The slot waits
--- for its settle as usual.
+-- First the worker gets `in_cancels_max` cancel messages, `in_grace_seconds` apart. Then the attempt ends
+-- here, with the outcome that the worker should have reported, and the worker's own report is too late (P3,
+-- P6). The slot waits for its settle as usual.
 CREATE FUNCTION turnstile.stop_overdue(
     in_grace_seconds double precision,
     in_cancels_max integer,
@@ -32,8 +32,8 @@ BEGIN
     IF cardinality(due_ids || exhausted_ids) = 0 THEN
         RETURN;
     END IF;
-    -- Executions before slots, as in finish and cancel; rows that other sessions hold are left for later. Everything
-    -- is checked again under the locks: a report or another replica may have come first.
+    -- Executions before slots, as in finish and cancel; rows that other sessions hold are left for later.
+    -- Everything is checked again under the locks: a report or another replica may have come first.
     unavailable_ids := turnstile.lock_available_executions(due_ids || exhausted_ids, NULL);
     due_ids := ARRAY(SELECT c.id FROM unnest(due_ids) c(id) WHERE c.id <> ALL (unavailable_ids));
     exhausted_ids := ARRAY(SELECT c.id FROM unnest(exhausted_ids) c(id) WHERE c.id <> ALL (unavailable_ids));
@@ -54,8 +54,10 @@ BEGIN
     ended_at := clock_timestamp();
     WITH moved AS (
         UPDATE execution e
-        SET status = CASE WHEN e.cancel_requested_at IS NULL THEN 'timeout' ELSE 'cancelled' END::execution_status,
-            attempt = s.attempt, worker_id = s.worker_id, scheduled_at = s.granted_at, started_at = s.claimed_at,
+        SET status = CASE WHEN e.cancel_requested_at IS NULL THEN 'timeout'
+                          ELSE 'cancelled' END::execution_status,
+            attempt = s.attempt, worker_id = s.worker_id, scheduled_at = s.granted_at,
+            started_at = s.claimed_at,
             completed_at = ended_at,
             gates = CASE WHEN s.gate_ids IS NOT NULL THEN
                 turnstile.gates_history(e.queued_at, s.gate_ids, s.gate_units, s.passed_ats) END,
@@ -63,7 +65,8 @@ BEGIN
             error_message = CASE WHEN e.cancel_requested_at IS NULL
                 THEN format('it ran longer than its timeout of %s seconds, and worker %s did not stop it',
                             e.timeout_seconds, s.worker_id)
-                ELSE coalesce(e.cancel_reason || '; ', '') || format('worker %s did not stop it', s.worker_id) END
+                ELSE coalesce(e.cancel_reason || '; ', '')
+                                 || format('worker %s did not stop it', s.worker_id) END
         FROM slot s
         WHERE s.execution_id = ANY (exhausted_ids) AND s.overdue_at < overdue_since
           AND s.finished_at IS NULL AND s.cancels_sent >= in_cancels_max

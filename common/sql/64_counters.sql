@@ -1,11 +1,10 @@
--- Counters: `depth`, `held` and `head_id` change only together with the rows that they count, and are recounted
--- nevertheless. A limit or pause that differs from that of the action or key
--- counts as drift too.
+-- Counters: `depth`, `held` and `head_id` change only together with the rows that they count, and are
+-- recounted nevertheless. A limit or pause that differs from that of the action or key counts as drift too.
 
 -- recounted_queues: the states of these queues and a recount of their rows, from one snapshot.
 --
--- The head is checked against the ids just below it: an execution that returns has a recent id, and a search of all
--- lower ids would read what an old snapshot keeps (P15). The audit searches all.
+-- The head is checked against the ids just below it: an execution that returns has a recent id, and a search
+-- of all lower ids would read what an old snapshot keeps (P15). The audit searches all.
 CREATE FUNCTION turnstile.recounted_queues(in_queue_ids bigint[])
 RETURNS TABLE (
     queue_id bigint, depth bigint, held bigint, head_id bigint, waiting bigint, slots bigint, first_id bigint,
@@ -22,7 +21,8 @@ AS $$
     FROM turnstile.current_queue q
     JOIN action a ON a.id = ANY (ARRAY[q.action_id])
     CROSS JOIN LATERAL (
-        SELECT count(*) AS executions, min(w.place) FILTER (WHERE w.place >= 0 AND w.place < 1::bigint << 58) AS first_id
+        SELECT count(*) AS executions,
+               min(w.place) FILTER (WHERE w.place >= 0 AND w.place < 1::bigint << 58) AS first_id
         FROM turnstile.line_ranges(greatest(q.head_id - 10000, 0), q.heads) r
         JOIN waiting w ON w.line_id = q.id AND w.place BETWEEN r.first_place AND r.last_place
     ) w
@@ -40,9 +40,9 @@ AS $$
     WHERE q.id = ANY (in_queue_ids)
 $$;
 
--- drifted_queues: queues with wrong counters, among the next `in_limit` after `in_after_id`. One statement is one
--- snapshot, so it needs no lock and has no false positives under load. `next_id`: where to continue; 0: from the
--- start.
+-- drifted_queues: queues with wrong counters, among the next `in_limit` after `in_after_id`. One statement is
+-- one snapshot, so it needs no lock and has no false positives under load. `next_id`: where to continue; 0:
+-- from the start.
 CREATE FUNCTION turnstile.drifted_queues(
     in_after_id bigint, in_limit integer, OUT queue_ids bigint[], OUT next_id bigint
 )
@@ -64,8 +64,8 @@ AS $$
     JOIN turnstile.recounted_queues(ARRAY(SELECT s.id FROM scanned s)) r ON r.queue_id = q.id;
 $$;
 
--- repair_queues: recounts these queues under their locks, and grants what that frees. Returns the old and the new
--- counts of each queue that was still wrong.
+-- repair_queues: recounts these queues under their locks, and grants what that frees. Returns the old and the
+-- new counts of each queue that was still wrong.
 CREATE FUNCTION turnstile.repair_queues(
     in_queue_ids bigint[],
     OUT repaired turnstile.repaired[],
@@ -80,8 +80,8 @@ DECLARE
     unavailable_ids bigint[];
     changes turnstile.queue_change[];
 BEGIN
-    -- The rows of the actions first, as for every change of a limit. Rows that other sessions hold are left for
-    -- later.
+    -- The rows of the actions first, as for every change of a limit. Rows that other sessions hold are left
+    -- for later.
     action_ids := ARRAY(
         SELECT a.id FROM action a
         WHERE a.id = ANY (ARRAY(SELECT q.action_id FROM action_queue q WHERE q.id = ANY (in_queue_ids)))
@@ -104,7 +104,8 @@ BEGIN
         WHERE q.id = ANY (ARRAY[c.queue_id])
           AND (q.max_concurrent IS DISTINCT FROM c.max_concurrent OR q.paused <> c.paused)
     )
-    SELECT array_agg(ROW(c.queue_id, c.depth, c.waiting, c.held, c.slots)::turnstile.repaired ORDER BY c.queue_id),
+    SELECT array_agg(ROW(c.queue_id, c.depth, c.waiting, c.held, c.slots)::turnstile.repaired
+                     ORDER BY c.queue_id),
            array_agg(ROW(c.queue_id, c.waiting - c.depth, c.slots - c.held, c.first_id, 0, 0,
                          c.first_places)::turnstile.queue_change)
     INTO repaired, changes FROM counted c;
@@ -134,7 +135,8 @@ AS $$
         UNION ALL
         SELECT l.gate_ids, l.gate_units FROM line l
         UNION ALL
-        SELECT u.gate_ids, u.gate_units FROM turnstile.live_unpublished_completion u WHERE u.gate_ids IS NOT NULL
+        SELECT u.gate_ids, u.gate_units FROM turnstile.live_unpublished_completion u
+        WHERE u.gate_ids IS NOT NULL
     ),
     acquired AS (
         SELECT u.gate_id, sum(u.units)::bigint AS units
@@ -144,9 +146,9 @@ AS $$
     FROM turnstile.current_gate g LEFT JOIN acquired a ON a.gate_id = g.id
 $$;
 
--- repair_gates: recounts all gates, and corrects those that are wrong under their locks. Gates that other sessions hold
--- are left for the next call. Returns the old and the new counts of each gate that was wrong; `advance_gates` lets pass
--- what that allows.
+-- repair_gates: recounts all gates, and corrects those that are wrong under their locks. Gates that other
+-- sessions hold are left for the next call. Returns the old and the new counts of each gate that was wrong;
+-- `advance_gates` lets pass what that allows.
 CREATE FUNCTION turnstile.repair_gates()
 RETURNS SETOF turnstile.repaired_gate
 LANGUAGE plpgsql
@@ -164,7 +166,8 @@ BEGIN
         SELECT g.id FROM gate g WHERE g.id = ANY (wrong_ids) ORDER BY g.id FOR NO KEY UPDATE SKIP LOCKED);
     -- Counted again: what changed before the locks was right.
     repaired := ARRAY(
-        SELECT ROW(g.id, g.kind || ' ' || g.name, r.depth, r.waiting, r.held, r.units)::turnstile.repaired_gate
+        SELECT ROW(g.id, g.kind || ' ' || g.name, r.depth, r.waiting, r.held,
+                   r.units)::turnstile.repaired_gate
         FROM turnstile.recounted_gates() r JOIN gate g ON g.id = r.gate_id
         WHERE g.id = ANY (wrong_ids) AND (r.depth <> r.waiting OR r.held <> r.units) ORDER BY g.id);
     PERFORM turnstile.change_gates(ARRAY(

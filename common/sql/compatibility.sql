@@ -1,5 +1,6 @@
--- Functions that only workers of the previous version call while they run beside newer executors. Remove these functions
--- in the version after next: `tests/integration/compatibility/calls.sql` records every call that must keep working.
+-- Functions that only workers of the previous version call while they run beside newer executors. Remove
+-- these functions in the version after next: `tests/integration/compatibility/calls.sql` records every call
+-- that must keep working.
 
 -- claim: now exchange, with ends. Workers of the previous version call claim and finish in one statement.
 CREATE FUNCTION turnstile.claim(
@@ -14,7 +15,8 @@ AS $$
 BEGIN
     RETURN QUERY
     SELECT (x.claimed).*
-    FROM turnstile.exchange(in_worker_id, in_execution_ids, in_attempts, in_served_refs, '{}', '{}', '{}', '{}', '{}',
+    FROM turnstile.exchange(in_worker_id, in_execution_ids, in_attempts, in_served_refs, '{}', '{}', '{}',
+                            '{}', '{}',
                             '{}', '{}', '{}', '{}', in_wait_ms, in_suspect_ids) x;
 END
 $$;
@@ -42,8 +44,9 @@ AS $$
 BEGIN
     RETURN QUERY
     SELECT (x.finished).*
-    FROM turnstile.exchange(in_worker_id, '{}', '{}', NULL, in_execution_ids, in_attempts, in_statuses, in_results,
-                            in_error_types, in_error_messages, in_logs, in_retry_delay_seconds, in_log_starts,
+    FROM turnstile.exchange(in_worker_id, '{}', '{}', NULL, in_execution_ids, in_attempts, in_statuses,
+                            in_results, in_error_types, in_error_messages, in_logs, in_retry_delay_seconds,
+                            in_log_starts,
                             in_wait_ms, in_suspect_ids) x;
 END
 $$;

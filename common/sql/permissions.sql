@@ -1,8 +1,9 @@
 -- permissions: the rights of the database roles of the services and of submitters, where these roles exist.
 --
--- turnstile_worker may call the worker's functions (`common.statements` lists them), which run with their owner's
--- rights, and reads no table. turnstile_submitter may submit, and ask what became of a request. turnstile_executor may call every function, and read and write rows, except that it
--- only reads the audit log; it cannot change definitions. May be run at any time.
+-- turnstile_worker may call the worker's functions (`common.statements` lists them), which run with their
+-- owner's rights, and reads no table. turnstile_submitter may submit, and ask what became of a request.
+-- turnstile_executor may call every function, and read and write rows, except that it only reads the audit
+-- log; it cannot change definitions. May be run at any time.
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA turnstile FROM PUBLIC;
 
 DO $$
@@ -17,7 +18,8 @@ DECLARE
         FROM pg_proc p
         WHERE p.pronamespace = 'turnstile'::regnamespace AND p.proname = ANY (:submitter_functions)
     );
-    table_owner text := (SELECT tableowner FROM pg_tables WHERE schemaname = 'public' AND tablename = 'execution');
+    table_owner text := (SELECT tableowner FROM pg_tables
+                         WHERE schemaname = 'public' AND tablename = 'execution');
 BEGIN
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'turnstile_worker') THEN
         GRANT USAGE ON SCHEMA turnstile TO turnstile_worker;
@@ -32,7 +34,8 @@ BEGIN
         GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA turnstile TO turnstile_executor;
         GRANT SELECT ON ALL TABLES IN SCHEMA turnstile TO turnstile_executor;
         -- The sweeps lock rows through these views, which needs the right to update them.
-        GRANT UPDATE ON turnstile.live_slot, turnstile.live_unpublished_completion, turnstile.live_unpublished_cancel,
+        GRANT UPDATE ON turnstile.live_slot, turnstile.live_unpublished_completion,
+            turnstile.live_unpublished_cancel,
             turnstile.live_early_cancel TO turnstile_executor;
         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO turnstile_executor;
         GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA public TO turnstile_executor;

@@ -3,7 +3,8 @@
 -- $1 ref
 SELECT a.* FROM action a WHERE a.deleted_at IS NULL AND a.ref = $1
 
--- code_schemas: the schemas that workers derived from the code of one action and that count now, the newest first.
+-- code_schemas: the schemas that workers derived from the code of one action and that count now, the newest
+-- first.
 --
 -- $1 ref
 SELECT s.parameters AS parameters_schema, s.result AS result_schema, s.registered_at, c.workers, c.takes_all
@@ -25,6 +26,7 @@ SELECT a.ref FROM execution e JOIN action a ON a.id = e.action_id WHERE e.id = $
 -- action_changes: the changes of an action, deleted or not, newest first.
 --
 -- $1 ref, $2 before this id, $3 rows
-SELECT l.id, l.recorded_at AS changed_at, l.actor AS changed_by, l.verb AS change, l.before AS old, l.after AS new
+SELECT l.id, l.recorded_at AS changed_at, l.actor AS changed_by, l.verb AS change, l.before AS old,
+       l.after AS new
 FROM audit_log l
 WHERE l.subject_kind = 'action' AND l.subject = $1 AND l.id < $2 ORDER BY l.id DESC LIMIT $3

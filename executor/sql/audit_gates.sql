@@ -3,7 +3,8 @@
 -- check gate_version of gate: it has one version of its state
 SELECT coalesce(g.id, v.gate_id) AS id, (g.id IS NOT NULL AND v.versions = 1) IS NOT TRUE AS wrong,
        CASE WHEN g.id IS NULL THEN 'a gate' ELSE 'one version' END AS expected,
-       CASE WHEN g.id IS NULL THEN 'none, with a state' ELSE format('%s versions', coalesce(v.versions, 0)) END AS found
+       CASE WHEN g.id IS NULL THEN 'none, with a state'
+            ELSE format('%s versions', coalesce(v.versions, 0)) END AS found
 FROM gate g
 FULL JOIN (SELECT v.gate_id, count(*) AS versions FROM gate_state v GROUP BY v.gate_id) v ON v.gate_id = g.id;
 
@@ -35,13 +36,15 @@ SELECT g.id, g.depth <> coalesce(n.places, 0) AS wrong,
 FROM turnstile.current_gate g
 LEFT JOIN (
     SELECT coalesce(f.gate_id, w.line_id) AS gate_id, sum(w.places)::bigint AS places
-    FROM (SELECT w.line_id, count(*) AS places FROM waiting w WHERE w.queue_id IS NOT NULL GROUP BY w.line_id) w
+    FROM (SELECT w.line_id, count(*) AS places FROM waiting w WHERE w.queue_id IS NOT NULL
+          GROUP BY w.line_id) w
     LEFT JOIN gate_flow f ON f.id = w.line_id
     GROUP BY 1
 ) n ON n.gate_id = g.id;
 
--- check gate_line of execution: one that has passed its queue waits in a list of the gate that follows those that it holds
--- In a list of a flow where the gate has turns, else in the list of the gate. A changed route is left at once.
+-- check gate_line of execution: one past its queue waits in a list of the gate after those that it holds
+-- In a list of a flow where the gate has turns, else in the list of the gate. A changed route is left at
+-- once.
 SELECT turnstile.id_of_place(w.place) AS id,
        (g.id IS NOT NULL
         AND (f.id IS NOT NULL) = (g.fair OR g.kind = 'pool')
@@ -49,7 +52,8 @@ SELECT turnstile.id_of_place(w.place) AS id,
         AND cardinality(w.gate_ids) = cardinality(w.gate_units)
         AND cardinality(w.gate_ids) + 1 = cardinality(w.passed_ats)
         AND (a.route[1 : cardinality(w.gate_ids) + 1] = w.gate_ids || g.id
-             OR EXISTS (SELECT FROM gate r WHERE r.id = g.id AND r.returning_from IS NOT NULL))) IS NOT TRUE AS wrong,
+             OR EXISTS (SELECT FROM gate r
+                        WHERE r.id = g.id AND r.returning_from IS NOT NULL))) IS NOT TRUE AS wrong,
        format('a gate after %s on the route %s', w.gate_ids, coalesce(a.route::text, 'none')) AS expected,
        CASE WHEN g.id IS NULL THEN format('line %s', w.line_id)
             WHEN f.id IS NULL THEN format('the line of gate %s', g.id)
@@ -63,7 +67,8 @@ WHERE w.queue_id IS NOT NULL;
 
 -- check gate_head of gate: no execution is before the bounds where its list is read from
 SELECT g.id,
-       n.first_place < CASE WHEN n.priority = 3 THEN g.head_id ELSE coalesce(g.heads[n.priority], n.first_place + 1) END
+       n.first_place < CASE WHEN n.priority = 3 THEN g.head_id
+                            ELSE coalesce(g.heads[n.priority], n.first_place + 1) END
            AS wrong,
        format('bound of priority %s at most %s', n.priority, n.first_place) AS expected,
        format('%s', CASE WHEN n.priority = 3 THEN g.head_id ELSE g.heads[n.priority] END) AS found
@@ -73,7 +78,7 @@ JOIN (
     FROM waiting w GROUP BY 1, 2
 ) n ON n.line_id = g.id;
 
--- check flow_turn of gate: a flow has one turn for each priority that waits, at its first execution, and none that is idle
+-- check flow_turn of gate: a flow has one turn for each priority that waits, at its first execution, no other
 -- Turns before the bound are those of the past.
 SELECT coalesce(n.gate_id, t.gate_id) AS id,
        (n.first_place = t.place AND t.turns = 1) IS NOT TRUE AS wrong,
@@ -101,7 +106,8 @@ SELECT g.id, coalesce(bool_or(s.granted_at < s.earlier_at + make_interval(secs =
        format('%s starts in %s s', g.rate_starts, g.rate_per_seconds) AS expected, 'more' AS found
 FROM gate g
 LEFT JOIN (
-    SELECT r.gate_id, r.granted_at, lag(r.granted_at, g.rate_starts) OVER (PARTITION BY r.gate_id ORDER BY r.number)
+    SELECT r.gate_id, r.granted_at,
+           lag(r.granted_at, g.rate_starts) OVER (PARTITION BY r.gate_id ORDER BY r.number)
            AS earlier_at
     FROM rate_start r JOIN gate g ON g.id = r.gate_id AND g.rate_starts IS NOT NULL
 ) s ON s.gate_id = g.id
@@ -110,7 +116,8 @@ WHERE g.rate_starts IS NOT NULL GROUP BY g.id;
 -- check pool_version of pool: it has one version of its state
 SELECT coalesce(p.id, v.pool_id) AS id, (p.id IS NOT NULL AND v.versions = 1) IS NOT TRUE AS wrong,
        CASE WHEN p.id IS NULL THEN 'a pool' ELSE 'one version' END AS expected,
-       CASE WHEN p.id IS NULL THEN 'none, with a state' ELSE format('%s versions', coalesce(v.versions, 0)) END AS found
+       CASE WHEN p.id IS NULL THEN 'none, with a state'
+            ELSE format('%s versions', coalesce(v.versions, 0)) END AS found
 FROM worker_pool p
 FULL JOIN (SELECT v.pool_id, count(*) AS versions FROM pool_state v GROUP BY v.pool_id) v ON v.pool_id = p.id;
 
@@ -126,13 +133,15 @@ FULL JOIN (
 
 -- check pool_depth of pool: its depth is the number of the queues that wait for capacity
 SELECT coalesce(p.id, n.pool_id) AS id, p.depth IS DISTINCT FROM coalesce(n.queues, 0) AS wrong,
-       format('depth %s', coalesce(n.queues, 0)) AS expected, coalesce('depth ' || p.depth, 'no pool') AS found
+       format('depth %s', coalesce(n.queues, 0)) AS expected,
+       coalesce('depth ' || p.depth, 'no pool') AS found
 FROM turnstile.current_pool p
 FULL JOIN (
-    SELECT a.pool_id, count(*) AS queues FROM ready_queue r LEFT JOIN action a ON a.id = r.action_id GROUP BY a.pool_id
+    SELECT a.pool_id, count(*) AS queues FROM ready_queue r LEFT JOIN action a ON a.id = r.action_id
+    GROUP BY a.pool_id
 ) n ON n.pool_id = p.id;
 
--- check pool_turn of action: one that waits for capacity has one turn for each of its priorities, at its first `place`
+-- check pool_turn of action: one that waits for capacity has one turn for each priority, at its first `place`
 SELECT a.id, n.action_id IS NOT NULL AND (t.turns = 1) IS NOT TRUE AS wrong,
        format('a turn of priority %s at place %s', n.priority, n.place) AS expected,
        format('%s', coalesce(t.turns, 0)) AS found

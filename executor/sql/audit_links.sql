@@ -1,9 +1,9 @@
--- audit_links: overdue steps. Lateness counts from the latest instant at which the next step was possible; the
--- bounds are those of the watchdog, plus a grace. Reads the live tables.
+-- audit_links: overdue steps. Lateness counts from the latest instant at which the next step was possible;
+-- the bounds are those of the watchdog, plus a grace. Reads the live tables.
 
--- check offer of execution: an unclaimed grant is offered again, unless its message can still be in the pool's queue
--- It cannot if a later grant of the pool was claimed, nor if a worker that serves the action is idle for long; a
--- withheld offer is due from the instant at which a worker serves it.
+-- check offer of execution: an unclaimed grant is offered again, unless its message can still be queued
+-- It cannot if a later grant of the pool was claimed, nor if a worker that serves the action is idle for
+-- long; a withheld offer is due from the instant at which a worker serves it.
 SELECT s.execution_id AS id,
        served.since IS NOT NULL
        AND greatest(served.since, CASE WHEN s.offered_at < n.granted_at - interval '1 s'
@@ -21,7 +21,8 @@ CROSS JOIN LATERAL (
     SELECT min(w.started_at) AS since FROM turnstile.current_worker w
     WHERE a.pool = ANY (w.pools) AND w.lost_at IS NULL AND w.stopped_at IS NULL AND w.draining_at IS NULL
       AND w.lease_expires_at > b.at
-      AND (a.runner <> 'python' OR a.entrypoint IS NOT NULL OR w.served_refs IS NULL OR a.ref = ANY (w.served_refs))
+      AND (a.runner <> 'python' OR a.entrypoint IS NOT NULL OR w.served_refs IS NULL
+           OR a.ref = ANY (w.served_refs))
 ) served
 LEFT JOIN (
     SELECT DISTINCT ON (a.pool) a.pool, s.granted_at, s.claimed_at
@@ -32,10 +33,12 @@ WHERE s.claimed_at IS NULL AND s.finished_at IS NULL;
 
 -- check completion of execution: the completion of an unsettled end is published again
 SELECT u.execution_id AS id, u.published_at < b.at - b.settle - b.grace - b.pace * count(*) OVER () AS wrong,
-       format('published again within %s', b.settle) AS expected, format('last published %s', u.published_at) AS found
+       format('published again within %s', b.settle) AS expected,
+       format('last published %s', u.published_at) AS found
 FROM bound b
 CROSS JOIN (
-    SELECT s.execution_id, greatest(s.published_at, s.finished_at) AS published_at FROM slot s WHERE s.finished_at IS NOT NULL
+    SELECT s.execution_id, greatest(s.published_at, s.finished_at) AS published_at FROM slot s
+    WHERE s.finished_at IS NOT NULL
     UNION ALL
     SELECT u.execution_id, u.published_at FROM unpublished_completion u
 ) u;
@@ -47,7 +50,8 @@ FROM bound b
 CROSS JOIN (
     SELECT s.execution_id, s.finished_at AS ended_at FROM slot s WHERE s.finished_at IS NOT NULL
     UNION ALL
-    SELECT u.execution_id, e.completed_at FROM unpublished_completion u JOIN execution e ON e.id = ANY (ARRAY[u.execution_id])
+    SELECT u.execution_id, e.completed_at FROM unpublished_completion u JOIN execution e
+        ON e.id = ANY (ARRAY[u.execution_id])
 ) u;
 
 -- check orphan of execution: what a stopped or lost worker held is reclaimed
@@ -56,11 +60,13 @@ SELECT s.execution_id AS id,
            < b.at - b.lease - b.grace - b.pace * count(*) OVER () AS wrong,
        format('reclaimed within %s', b.lease) AS expected,
        format('worker %s, gone since %s', w.id, least(w.lost_at, w.stopped_at, w.lease_expires_at)) AS found
-FROM bound b CROSS JOIN slot s JOIN turnstile.current_worker w ON w.id = s.worker_id WHERE s.finished_at IS NULL;
+FROM bound b CROSS JOIN slot s JOIN turnstile.current_worker w ON w.id = s.worker_id
+WHERE s.finished_at IS NULL;
 
 -- check overdue of execution: an overdue attempt is requested to stop, or ended
 SELECT s.execution_id AS id, s.overdue_at < b.at - b.stop - b.grace - b.pace * count(*) OVER () AS wrong,
-       format('requested to stop within %s', b.stop) AS expected, format('overdue since %s', s.overdue_at) AS found
+       format('requested to stop within %s', b.stop) AS expected,
+       format('overdue since %s', s.overdue_at) AS found
 FROM bound b CROSS JOIN slot s WHERE s.finished_at IS NULL AND s.overdue_at IS NOT NULL;
 
 -- check stop of execution: a lost worker gets a cancel message for what was reclaimed
@@ -76,20 +82,25 @@ SELECT d.execution_id AS id,
        AND e.run_at < b.at - b.grace - b.pace * count(*) OVER ()
                       - CASE WHEN e.attempt > 0 THEN b.settle * 10 ELSE interval '0' END AS wrong,
        'queued' AS expected, format('due at %s', e.run_at) AS found
-FROM bound b CROSS JOIN delayed d JOIN execution e ON e.id = ANY (ARRAY[d.execution_id]) WHERE e.run_at < b.at;
+FROM bound b CROSS JOIN delayed d JOIN execution e ON e.id = ANY (ARRAY[d.execution_id])
+WHERE e.run_at < b.at;
 
 -- check expiry of execution: an expired execution is ended
 SELECT x.execution_id AS id, e.expires_at < b.at - b.grace - b.pace * count(*) OVER () AS wrong,
        'expired' AS expected, format('expired at %s', e.expires_at) AS found
-FROM bound b CROSS JOIN expiring x JOIN execution e ON e.id = ANY (ARRAY[x.execution_id]) WHERE e.expires_at < b.at;
+FROM bound b CROSS JOIN expiring x JOIN execution e ON e.id = ANY (ARRAY[x.execution_id])
+WHERE e.expires_at < b.at;
 
 -- check webhook of execution: the first due webhook of each receiver is being delivered
--- Others may wait for long behind it: deliveries to one receiver are bounded. Each receiver's first may wait too.
+-- Others may wait for long behind it: deliveries to one receiver are bounded. Each receiver's first may wait
+-- too.
 SELECT f.execution_id AS id,
-       greatest(f.due_at, f.claimed_until) < b.at - b.webhook * 2 - b.grace - b.webhook * count(*) OVER () / 32
+       greatest(f.due_at, f.claimed_until) < b.at - b.webhook * 2 - b.grace - b.webhook * count(*)
+           OVER () / 32
            AS wrong,
        format('delivered within %s', b.webhook) AS expected,
-       format('due at %s, %s', f.due_at, coalesce('claimed until ' || f.claimed_until, 'never claimed')) AS found
+       format('due at %s, %s', f.due_at,
+              coalesce('claimed until ' || f.claimed_until, 'never claimed')) AS found
 FROM bound b
 CROSS JOIN (
     SELECT DISTINCT ON (d.origin) d.execution_id, d.due_at, d.claimed_until
@@ -97,13 +108,14 @@ CROSS JOIN (
 ) f;
 
 -- check idle_slot of queue: no slot is free while an execution waits
--- Whatever frees a slot or lengthens the queue stores its instant in the queue's state; whatever opens a gate, in the gate;
--- whatever frees a worker slot, in the pool.
+-- Whatever frees a slot or lengthens the queue stores its instant in the queue's state; whatever opens a
+-- gate, in the gate; whatever frees a worker slot, in the pool.
 SELECT q.id,
        (q.max_concurrent IS NULL OR q.max_concurrent > coalesce(h.slots, 0))
        AND a.served AND (p.id IS NULL OR turnstile.room_of(p.capacity, p.held, p.lead) > 0)
        AND (a.route IS NULL OR NOT turnstile.is_closed(a.route, a.route_units))
-       AND greatest(q.updated_at, p.updated_at, (SELECT max(g.updated_at) FROM gate g WHERE g.id = ANY (a.route)))
+       AND greatest(q.updated_at, p.updated_at,
+                    (SELECT max(g.updated_at) FROM gate g WHERE g.id = ANY (a.route)))
            < b.at - b.grace - b.pace * count(*) OVER () AS wrong,
        coalesce(q.max_concurrent || ' slots held', 'no execution queued') AS expected,
        format('%s queued, %s slots held, since %s', q.depth, coalesce(h.slots, 0), q.updated_at) AS found
@@ -117,13 +129,16 @@ WHERE q.depth > 0 AND NOT q.paused;
 -- check idle_gate of gate: no units are free while the first execution could use them
 -- Rates are left out: what waits for one starts at an instant that no change stores.
 SELECT g.id,
-       a.served AND NOT g.paused AND g.returning_from IS NULL AND NOT turnstile.is_closed(a.route, a.route_units)
+       a.served AND NOT g.paused AND g.returning_from IS NULL
+       AND NOT turnstile.is_closed(a.route, a.route_units)
        AND (g.capacity IS NULL OR g.held + a.route_units[array_position(a.route, g.id)] <= g.capacity)
        AND greatest(g.updated_at, (SELECT max(r.updated_at) FROM gate r WHERE r.id = ANY (a.route)))
            < b.at - b.grace - b.pace * count(*) OVER () AS wrong,
-       format('fewer free than the %s units of execution %s', a.route_units[array_position(a.route, g.id)], e.id)
+       format('fewer free than the %s units of execution %s', a.route_units[array_position(a.route, g.id)],
+              e.id)
            AS expected,
-       format('%s of %s held, since %s', g.held, coalesce(g.capacity::text, 'any number'), g.updated_at) AS found
+       format('%s of %s held, since %s', g.held, coalesce(g.capacity::text, 'any number'),
+              g.updated_at) AS found
 FROM bound b
 CROSS JOIN turnstile.current_gate g
 CROSS JOIN LATERAL (

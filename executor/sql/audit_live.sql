@@ -6,21 +6,25 @@ SELECT turnstile.id_of_place(w.place) AS id,
         AND e.priority = turnstile.priority_of_place(w.place)) IS NOT TRUE AS wrong,
        format('queued in queue %s with priority %s', coalesce(w.queue_id, w.line_id),
               turnstile.priority_of_place(w.place)) AS expected,
-       coalesce(format('%s in queue %s with priority %s', e.status, e.queue_id, e.priority), 'no execution') AS found
+       coalesce(format('%s in queue %s with priority %s', e.status, e.queue_id, e.priority),
+                'no execution') AS found
 FROM waiting w LEFT JOIN execution e ON e.id = ANY (ARRAY[turnstile.id_of_place(w.place)]);
 
--- check slot_holder of execution: a slot is for the attempt after the last ended one, or for the one that ended last
+-- check slot_holder of execution: a slot is for the attempt that ended last, or for the one after it
 SELECT s.execution_id AS id,
        (s.queue_id = e.queue_id AND CASE WHEN s.finished_at IS NULL
             THEN s.attempt = e.attempt + 1 AND e.status = 'queued'
             ELSE s.attempt = e.attempt AND e.status <> 'queued' AND s.published_at IS NOT NULL
                  AND s.worker_id IS NOT DISTINCT FROM e.worker_id
         END) IS NOT TRUE AS wrong,
-       CASE WHEN s.finished_at IS NULL THEN format('%s attempts ended, queued in queue %s', s.attempt - 1, s.queue_id)
-            ELSE format('attempt %s ended%s in queue %s', s.attempt, coalesce(' on ' || s.worker_id, ''), s.queue_id)
+       CASE WHEN s.finished_at IS NULL
+                THEN format('%s attempts ended, queued in queue %s', s.attempt - 1, s.queue_id)
+            ELSE format('attempt %s ended%s in queue %s', s.attempt, coalesce(' on ' || s.worker_id, ''),
+                        s.queue_id)
        END AS expected,
        CASE WHEN e.id IS NULL THEN 'no execution'
-            ELSE format('%s attempts ended, %s in queue %s', e.attempt, e.status || coalesce(' on ' || e.worker_id, ''),
+            ELSE format('%s attempts ended, %s in queue %s', e.attempt,
+                        e.status || coalesce(' on ' || e.worker_id, ''),
                         e.queue_id) END AS found
 FROM slot s LEFT JOIN execution e ON e.id = ANY (ARRAY[s.execution_id]);
 
@@ -81,16 +85,19 @@ SELECT x.execution_id AS id,
         AND e.queue_id = x.queue_id) IS NOT TRUE AS wrong,
        format('expires_at %s in queue %s', x.expires_at, x.queue_id) AS expected,
        CASE WHEN e.id IS NULL THEN 'no execution'
-            ELSE format('expires_at %s in queue %s', coalesce(e.expires_at::text, 'none'), e.queue_id) END AS found
+            ELSE format('expires_at %s in queue %s', coalesce(e.expires_at::text, 'none'),
+                        e.queue_id) END AS found
 FROM expiring x LEFT JOIN execution e ON e.id = ANY (ARRAY[x.execution_id])
 LEFT JOIN (SELECT max(w.next_at) AS next_at FROM due_window w) w ON true;
 
 -- check webhook_end of execution: a pending webhook is for an ended and settled execution
 SELECT d.execution_id AS id,
-       (e.completed_at IS NOT NULL AND s.execution_id IS NULL AND u.execution_id IS NULL) IS NOT TRUE AS wrong,
+       (e.completed_at IS NOT NULL AND s.execution_id IS NULL
+        AND u.execution_id IS NULL) IS NOT TRUE AS wrong,
        'ended and settled' AS expected,
        CASE WHEN e.id IS NULL THEN 'no execution'
-            WHEN s.execution_id IS NOT NULL OR u.execution_id IS NOT NULL THEN format('%s, not settled', e.status)
+            WHEN s.execution_id IS NOT NULL OR u.execution_id IS NOT NULL
+                THEN format('%s, not settled', e.status)
             ELSE e.status::text END AS found
 FROM webhook_delivery d
 LEFT JOIN execution e ON e.id = ANY (ARRAY[d.execution_id])
@@ -98,14 +105,16 @@ LEFT JOIN slot s ON s.execution_id = d.execution_id
 LEFT JOIN unpublished_completion u ON u.execution_id = d.execution_id
 WHERE d.state = 'pending';
 
--- check unpublished_completion of execution: one with an unpublished completion holds no slot, except of an earlier attempt
+-- check unpublished_completion of execution: one with an unpublished completion has no slot for that attempt
 SELECT u.execution_id AS id,
        (e.completed_at IS NOT NULL AND e.queue_id = u.queue_id
-        AND (s.execution_id IS NULL OR s.claimed_at IS NOT NULL AND s.finished_at IS NOT NULL)) IS NOT TRUE AS wrong,
+        AND (s.execution_id IS NULL OR s.claimed_at IS NOT NULL
+             AND s.finished_at IS NOT NULL)) IS NOT TRUE AS wrong,
        format('ended in queue %s, without a slot', u.queue_id) AS expected,
        CASE WHEN e.id IS NULL THEN 'no execution'
             ELSE format('%s in queue %s, %s', e.status, e.queue_id,
-                        CASE WHEN s.execution_id IS NULL THEN 'without a slot' ELSE 'with a slot' END) END AS found
+                        CASE WHEN s.execution_id IS NULL THEN 'without a slot'
+                             ELSE 'with a slot' END) END AS found
 FROM unpublished_completion u
 LEFT JOIN execution e ON e.id = ANY (ARRAY[u.execution_id])
 LEFT JOIN slot s ON s.execution_id = u.execution_id;
@@ -116,7 +125,8 @@ SELECT coalesce(l.ticket, 0) AS id, (s.request_id IS NOT NULL AND l.entries = 1)
        CASE WHEN s.request_id IS NULL THEN 'an entry in the list without a request'
             ELSE format('%s entries in the list', coalesce(l.entries, 0)) END AS found
 FROM (
-    SELECT l.request_id, min(l.ticket) AS ticket, count(*) AS entries FROM submission_line l GROUP BY l.request_id
+    SELECT l.request_id, min(l.ticket) AS ticket, count(*) AS entries FROM submission_line l
+    GROUP BY l.request_id
 ) l
 FULL JOIN submission s USING (request_id);
 

@@ -2,8 +2,8 @@
 --
 -- $1 before this id, $2 kind of subject, $3 subject, $4 action, $5 verb, $6 actor, $7 from this instant on,
 -- $8 before this instant, $9 prefixes of actions, $10 rows; null: no condition
-SELECT l.id, l.recorded_at, l.actor AS user, l.address, l.channel, l.verb, l.subject_kind, l.subject, l.action_ref,
-       l.before::text AS before, l.after::text AS after
+SELECT l.id, l.recorded_at, l.actor AS user, l.address, l.channel, l.verb, l.subject_kind, l.subject,
+       l.action_ref, l.before::text AS before, l.after::text AS after
 FROM audit_log l
 WHERE l.id < $1
   AND ($2::text IS NULL OR l.subject_kind = $2)

@@ -3,9 +3,11 @@
 -- check queue_version of queue: it has one version of its state
 SELECT coalesce(q.id, v.queue_id) AS id, (q.id IS NOT NULL AND v.versions = 1) IS NOT TRUE AS wrong,
        CASE WHEN q.id IS NULL THEN 'a queue' ELSE 'one version' END AS expected,
-       CASE WHEN q.id IS NULL THEN 'none, with a state' ELSE format('%s versions', coalesce(v.versions, 0)) END AS found
+       CASE WHEN q.id IS NULL THEN 'none, with a state'
+            ELSE format('%s versions', coalesce(v.versions, 0)) END AS found
 FROM action_queue q
-FULL JOIN (SELECT v.queue_id, count(*) AS versions FROM queue_state v GROUP BY v.queue_id) v ON v.queue_id = q.id;
+FULL JOIN (SELECT v.queue_id, count(*) AS versions FROM queue_state v GROUP BY v.queue_id) v
+    ON v.queue_id = q.id;
 
 -- check queue_depth of queue: its depth is the number of its rows in the list
 SELECT coalesce(q.id, w.line_id) AS id, q.depth IS DISTINCT FROM coalesce(w.places, 0) AS wrong,
@@ -16,7 +18,7 @@ FULL JOIN (
     SELECT w.line_id, count(*) AS places FROM waiting w WHERE w.queue_id IS NULL GROUP BY w.line_id
 ) w ON w.line_id = q.id;
 
--- check queue_held of queue: it counts as held the slots that it has, and what holds one while it waits at a later gate
+-- check queue_held of queue: it counts as held its slots, and the executions that wait at a later gate
 SELECT coalesce(q.id, s.queue_id) AS id, q.held IS DISTINCT FROM coalesce(s.slots, 0) AS wrong,
        format('%s held', coalesce(s.slots, 0)) AS expected,
        coalesce(q.held || ' held', 'no queue') AS found
@@ -36,7 +38,8 @@ JOIN (
 SELECT q.id,
        -- A change that has not reached this queue yet is in progress.
        a.id IS NULL OR ((q.max_concurrent IS DISTINCT FROM r.max_concurrent OR q.paused <> a.paused)
-                        AND a.rollout_from_key IS NULL AND (q.id = ANY (a.rollout_held_ids)) IS NOT TRUE) AS wrong,
+                        AND a.rollout_from_key IS NULL
+                        AND (q.id = ANY (a.rollout_held_ids)) IS NOT TRUE) AS wrong,
        format('limit %s, paused %s', coalesce(r.max_concurrent::text, 'none'), a.paused) AS expected,
        format('limit %s, paused %s', coalesce(q.max_concurrent::text, 'none'), q.paused) AS found
 FROM action_queue q
@@ -53,6 +56,7 @@ SELECT q.id,
        format('at most %s slots', q.max_concurrent) AS expected, format('%s slots', h.slots) AS found
 FROM turnstile.current_queue q
 JOIN action a ON a.id = q.action_id
-JOIN (SELECT s.queue_id, count(*) AS slots, max(s.granted_at) AS last_granted_at FROM slot s GROUP BY s.queue_id) h
+JOIN (SELECT s.queue_id, count(*) AS slots, max(s.granted_at) AS last_granted_at FROM slot s
+      GROUP BY s.queue_id) h
      ON h.queue_id = q.id
 WHERE q.max_concurrent IS NOT NULL;

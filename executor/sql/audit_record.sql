@@ -5,7 +5,8 @@ SELECT q.id,
        (q.total_enqueued = coalesce(r.enqueued, 0) + coalesce(p.executions, 0)
         AND q.total_completed = coalesce(r.ended, 0) - coalesce(n.unsettled, 0) + coalesce(p.executions, 0))
            IS NOT TRUE AS wrong,
-       format('%s enqueued, %s completed, with %s pruned', coalesce(r.enqueued, 0) + coalesce(p.executions, 0),
+       format('%s enqueued, %s completed, with %s pruned',
+              coalesce(r.enqueued, 0) + coalesce(p.executions, 0),
               coalesce(r.ended, 0) - coalesce(n.unsettled, 0) + coalesce(p.executions, 0),
               coalesce(p.executions, 0)) AS expected,
        format('%s enqueued, %s completed', q.total_enqueued, q.total_completed) AS found
@@ -23,7 +24,7 @@ LEFT JOIN (
     GROUP BY e.queue_id
 ) n ON n.queue_id = q.id;
 
--- check deleted_totals of action: the executions of its deleted queues have ended, were settled, and are stored or pruned
+-- check deleted_totals of action: executions of its deleted queues are ended, settled, and stored or pruned
 SELECT coalesce(t.action_id, r.action_id) AS id,
        (coalesce(t.executions, 0) = coalesce(r.settled, 0) + coalesce(t.pruned, 0)
         AND coalesce(r.settled, 0) = coalesce(r.recorded, 0)) IS NOT TRUE AS wrong,
@@ -33,7 +34,8 @@ SELECT coalesce(t.action_id, r.action_id) AS id,
 FROM deleted_queue_total t
 FULL JOIN (
     SELECT r.action_id, count(*) AS recorded,
-           count(*) FILTER (WHERE r.has_ended AND s.execution_id IS NULL AND u.execution_id IS NULL) AS settled
+           count(*) FILTER (WHERE r.has_ended AND s.execution_id IS NULL
+                              AND u.execution_id IS NULL) AS settled
     FROM record r
     LEFT JOIN slot s ON s.execution_id = r.id
     LEFT JOIN unpublished_completion u ON u.execution_id = r.id
@@ -47,7 +49,8 @@ SELECT p.queue_id AS id, q.id IS NULL AS wrong, 'a queue' AS expected,
 FROM pruned_count p LEFT JOIN action_queue q ON q.id = p.queue_id;
 
 -- check execution_queue of execution: one that has not ended belongs to a queue of its action and key
-SELECT r.id, (q.action_id = r.action_id AND q.concurrency_key = coalesce(r.concurrency_key, '')) IS NOT TRUE AS wrong,
+SELECT r.id, (q.action_id = r.action_id
+              AND q.concurrency_key = coalesce(r.concurrency_key, '')) IS NOT TRUE AS wrong,
        format('a queue of action %s, key %s', r.action_id, coalesce(r.concurrency_key, 'none')) AS expected,
        CASE WHEN q.id IS NULL THEN format('queue %s, which does not exist', r.queue_id)
             ELSE format('queue %s of action %s, key %s', q.id, q.action_id,
@@ -55,7 +58,7 @@ SELECT r.id, (q.action_id = r.action_id AND q.concurrency_key = coalesce(r.concu
        END AS found
 FROM record r LEFT JOIN action_queue q ON q.id = r.queue_id WHERE NOT r.has_ended;
 
--- check queued_in_line of execution: a queued one is in the list of its queue, or holds a slot for its next attempt
+-- check queued_in_line of execution: a queued one is in its queue, or has a slot for its next attempt
 SELECT r.id,
        CASE WHEN s.execution_id IS NULL THEN w.place IS NULL
             ELSE w.place IS NOT NULL OR s.attempt <> r.attempt + 1 OR s.finished_at IS NOT NULL END AS wrong,

@@ -1,8 +1,9 @@
 -- execution: one execution, and the facts that decide what it waits for (P10).
 -- $1 id
-SELECT e.id, a.ref AS action_ref, e.concurrency_key, e.idempotency_key, e.priority, e.status::text AS status, e.attempt,
-       e.parameters, e.result, e.metadata, e.error_type, e.error_message, e.worker_id,
-       e.created_at, e.queued_at, e.scheduled_at, e.started_at, e.completed_at, e.run_at, e.expires_at, e.retry_of,
+SELECT e.id, a.ref AS action_ref, e.concurrency_key, e.idempotency_key, e.priority, e.status::text AS status,
+       e.attempt, e.parameters, e.result, e.metadata, e.error_type, e.error_message, e.worker_id,
+       e.created_at, e.queued_at, e.scheduled_at, e.started_at, e.completed_at, e.run_at, e.expires_at,
+       e.retry_of,
        a.pool, coalesce(q.paused, a.paused) AS paused, q.max_concurrent, q.depth,
        EXISTS (
            SELECT FROM turnstile.current_worker w
@@ -21,7 +22,8 @@ SELECT e.id, a.ref AS action_ref, e.concurrency_key, e.idempotency_key, e.priori
        place.position, held.active_count, held.holder_ids, held.unclaimed_ids, history.attempts,
        e.timeout_seconds, e.cancel_requested_at, e.cancel_reason, now() AS read_at,
        (SELECT w.stop_grace_seconds FROM worker w WHERE w.id = e.worker_id) AS stop_grace_seconds,
-       CASE WHEN p.depth > 0 OR turnstile.room_of(p.capacity, p.held, p.lead) = 0 THEN p.places END AS pool_capacity,
+       CASE WHEN p.depth > 0 OR turnstile.room_of(p.capacity, p.held, p.lead) = 0
+                THEN p.places END AS pool_capacity,
        coalesce(p.held, 0) AS pool_held,
        -- Then `execution_gates` has more facts.
        e.gates IS NOT NULL OR EXISTS (SELECT FROM gate) AS may_have_gates
@@ -39,7 +41,8 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (
     SELECT CASE WHEN e.status = 'queued' THEN q.held ELSE 0 END AS active_count,
            (array_agg(s.execution_id ORDER BY s.execution_id))[1:100] AS holder_ids,
-           (array_agg(s.execution_id ORDER BY s.execution_id) FILTER (WHERE s.claimed_at IS NULL))[1:100] AS unclaimed_ids
+           (array_agg(s.execution_id ORDER BY s.execution_id)
+                FILTER (WHERE s.claimed_at IS NULL))[1:100] AS unclaimed_ids
     FROM turnstile.live_slot s WHERE e.status = 'queued' AND s.queue_id = e.queue_id
 ) held
 -- The attempts that have ended, and the running one, which its slot has.
@@ -73,11 +76,13 @@ WITH piece AS (
     UNION ALL
     SELECT t.attempt, t.log_start, t.ended_at, t.log
     FROM attempt t
-    WHERE t.execution_id = $1 AND ($2::integer IS NULL OR t.attempt = $2) AND t.attempt >= $3 AND t.log IS NOT NULL
+    WHERE t.execution_id = $1 AND ($2::integer IS NULL OR t.attempt = $2) AND t.attempt >= $3
+      AND t.log IS NOT NULL
 ),
 -- A flush whose answer was lost comes again with the attempt's end: what was read of it is skipped.
 fresh AS (
-    SELECT p.attempt, p.at, greatest(p.start, seen.chars) AS start, greatest(p.start - seen.chars, 0) AS missing,
+    SELECT p.attempt, p.at, greatest(p.start, seen.chars) AS start,
+           greatest(p.start - seen.chars, 0) AS missing,
            substr(p.text, (greatest(p.start, seen.chars) - p.start + 1)::integer) AS text
     FROM (
         SELECT p.*, max(p.start + length(p.text)) OVER (
@@ -102,8 +107,8 @@ LEFT JOIN page p ON p.number <= $5 AND p.before < $6
 WHERE e.id = $1
 ORDER BY p.number
 
--- outcomes: what is needed to publish completions again. A result above $2 bytes is left out, and an error text that is
--- longer than a worker reports is cut: the message must reach the completion listener.
+-- outcomes: what is needed to publish completions again. A result above $2 bytes is left out, and an error
+-- text that is longer than a worker reports is cut: the message must reach the completion listener.
 SELECT e.id, e.attempt, e.action_id, a.ref, e.status, left(e.error_type, 200) AS error_type,
        left(e.error_message, 5000) AS error_message, e.completed_at, e.traceparent,
        CASE WHEN octet_length(e.result::text) <= $2 THEN e.result END AS result
@@ -111,8 +116,9 @@ FROM execution e
 JOIN action a ON a.id = e.action_id
 WHERE e.id = ANY ($1)
 
--- not_made_under: a condition on a row of `execution`: neither it nor an execution that it is a retry of was made by a
--- bulk retry under this idempotency key, which gives the keys `key/id`. Looks at a bounded number of generations.
+-- not_made_under: a condition on a row of `execution`: neither it nor an execution that it is a retry of was
+-- made by a bulk retry under this idempotency key, which gives the keys `key/id`. Looks at a bounded number
+-- of generations.
 NOT EXISTS (
     WITH RECURSIVE ancestor(retry_of, idempotency_key, generation) AS (
         SELECT execution.retry_of, execution.idempotency_key, 1

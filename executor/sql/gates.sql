@@ -1,9 +1,9 @@
--- execution_gates: where an execution waits after its queue, or which closed gate keeps it in its queue, what it lacks
--- there, and the gates that it has passed. For an action without gates all of it is null.
+-- execution_gates: where an execution waits after its queue, or which closed gate keeps it in its queue, what
+-- it lacks there, and the gates that it has passed. For an action without gates all of it is null.
 --
--- The position at a gate by arrival counts the executions before it; at a fair gate it follows from the tags, which are
--- known in advance for all that waits (docs/gates.md); for a rate it counts within the action, because an execution may
--- be passed over by those of others.
+-- The position at a gate by arrival counts the executions before it; at a fair gate it follows from the tags,
+-- which are known in advance for all that waits (docs/gates.md); for a rate it counts within the action,
+-- because an execution may be passed over by those of others.
 --
 -- $1 execution id, $2 most holders
 WITH one AS MATERIALIZED (
@@ -13,7 +13,8 @@ WITH one AS MATERIALIZED (
     WHERE e.id = $1
 ),
 entry AS MATERIALIZED (
-    SELECT w.line_id, w.place, w.gate_ids, w.gate_units, w.passed_ats, coalesce(f.gate_id, w.line_id) AS gate_id
+    SELECT w.line_id, w.place, w.gate_ids, w.gate_units, w.passed_ats,
+           coalesce(f.gate_id, w.line_id) AS gate_id
     FROM one o
     JOIN waiting w ON w.queue_id = o.queue_id AND w.place BETWEEN o.place AND o.place
     LEFT JOIN gate_flow f ON f.id = w.line_id
@@ -47,7 +48,8 @@ turn AS MATERIALIZED (
            * 720720::bigint / turnstile.weight_of(g.id, coalesce(g.action_id, f.flow_id), f.flow_id) AS step
     FROM here g
     CROSS JOIN LATERAL unnest(g.virtual_times) WITH ORDINALITY v(tag, priority)
-    JOIN flow_turn t ON t.gate_id = g.id AND t.priority = v.priority AND t.place IS NOT NULL AND t.start_tag >= v.tag
+    JOIN flow_turn t ON t.gate_id = g.id AND t.priority = v.priority AND t.place IS NOT NULL
+        AND t.start_tag >= v.tag
     JOIN gate_flow f ON f.id = t.line_id
     WHERE g.fair AND g.kind <> 'pool' AND NOT g.is_closed
 ),
@@ -68,7 +70,8 @@ by_tag AS (
             WHERE w.line_id = t.line_id AND w.place BETWEEN t.first_place AND t.last_place)
         WHEN t.priority > o.priority OR t.start_tag > o.tag THEN 0
         ELSE (
-            -- Its executions with smaller tags, and one with the same tag, of which the earlier place is first.
+            -- Its executions with smaller tags, and one with the same tag, of which the earlier place is
+            -- first.
             SELECT count(*) FILTER (WHERE n.rank < m.smaller OR n.place < o.place)
             FROM (SELECT (o.tag - t.start_tag + t.step - 1) / t.step AS smaller,
                          ((o.tag - t.start_tag) % t.step = 0)::integer AS equal) m
@@ -86,7 +89,8 @@ holder AS (
     CROSS JOIN LATERAL (
         SELECT s.execution_id, s.gate_ids, s.gate_units FROM turnstile.live_slot s
         UNION ALL
-        SELECT turnstile.id_of_place(w.place), w.gate_ids, w.gate_units FROM waiting w WHERE w.queue_id IS NOT NULL
+        SELECT turnstile.id_of_place(w.place), w.gate_ids, w.gate_units FROM waiting w
+        WHERE w.queue_id IS NOT NULL
         UNION ALL
         SELECT u.execution_id, u.gate_ids, u.gate_units FROM turnstile.live_unpublished_completion u
     ) h
@@ -117,7 +121,8 @@ SELECT EXISTS (SELECT FROM entry) AS has_passed_queue, o.route IS NOT NULL AS ha
        CASE WHEN o.status = 'queued' THEN (
            SELECT (array_agg(turnstile.id_of_place(w.place) ORDER BY turnstile.id_of_place(w.place)))[1:$2]
            FROM waiting w WHERE w.queue_id = o.queue_id) END AS later_ids,
-       coalesce(turnstile.gates_so_far(o.id, o.queue_id, o.place, o.status::text, o.queued_at), o.gates) AS gates
+       coalesce(turnstile.gates_so_far(o.id, o.queue_id, o.place, o.status::text, o.queued_at),
+                o.gates) AS gates
 FROM one o LEFT JOIN here g ON true
 
 -- resource_queue: the state of one resource, and who holds its units.
@@ -147,15 +152,17 @@ holder AS MATERIALIZED (
 SELECT g.name, g.capacity, g.paused, g.fair, g.held, g.depth,
        (SELECT coalesce(sum(h.units), 0)::bigint FROM holder h WHERE h.status = 'queued') AS held_waiting,
        (SELECT json_agg(json_build_object(
-                   'id', h.execution_id, 'action_ref', a.ref, 'concurrency_key', nullif(q.concurrency_key, ''),
-                   'units', h.units, 'status', h.status, 'passed_at', h.passed_at
+                   'id', h.execution_id, 'action_ref', a.ref, 'concurrency_key',
+                   nullif(q.concurrency_key, ''), 'units', h.units, 'status', h.status, 'passed_at',
+                   h.passed_at
                ) ORDER BY h.execution_id)
         FROM (SELECT * FROM holder ORDER BY execution_id LIMIT $2) h
         JOIN action_queue q ON q.id = h.queue_id
         JOIN action a ON a.id = q.action_id) AS holders
 FROM here g
 
--- resource_line: the executions that wait at a resource, in the order in which they will pass it (`execution_gates`).
+-- resource_line: the executions that wait at a resource, in the order in which they will pass it
+-- (`execution_gates`).
 --
 -- $1 name, $2 positions before the page, $3 rows
 WITH here AS MATERIALIZED (
@@ -168,11 +175,13 @@ turn AS MATERIALIZED (
     WHERE NOT g.fair
     UNION ALL
     SELECT t.line_id, t.priority, t.start_tag, t.place, ((t.priority - 2)::bigint << 58) - 1,
-           coalesce((SELECT a.route_units[array_position(a.route, g.id)] FROM action a WHERE a.id = f.flow_id), 1)
+           coalesce((SELECT a.route_units[array_position(a.route, g.id)] FROM action a
+                     WHERE a.id = f.flow_id), 1)
            * 720720::bigint / turnstile.weight_of(g.id, f.flow_id, NULL)
     FROM here g
     CROSS JOIN LATERAL unnest(g.virtual_times) WITH ORDINALITY v(tag, priority)
-    JOIN flow_turn t ON t.gate_id = g.id AND t.priority = v.priority AND t.place IS NOT NULL AND t.start_tag >= v.tag
+    JOIN flow_turn t ON t.gate_id = g.id AND t.priority = v.priority AND t.place IS NOT NULL
+        AND t.start_tag >= v.tag
     JOIN gate_flow f ON f.id = t.line_id
     WHERE g.fair
 ),
@@ -197,21 +206,25 @@ JOIN execution e ON e.id = ANY (ARRAY[turnstile.id_of_place(p.place)])
 JOIN action a ON a.id = e.action_id
 ORDER BY p.position
 
--- gate_pace: how long executions hold what they acquire at a gate, or in the queue of an action with gates, who holds it
--- now, and what is before one execution there. As `queue_pace`, for executions with gates after their queue.
+-- gate_pace: how long executions hold what they acquire at a gate, or in the queue of an action with gates,
+-- who holds it now, and what is before one execution there. As `queue_pace`, for executions with gates after
+-- their queue.
 --
--- A grant is here the passage of that gate, up to the end; a claim is counted from it, so it contains the waits at later
--- gates. Bounded: of each action the latest executions that are not behind its holders are read.
+-- A grant is here the passage of that gate, up to the end; a claim is counted from it, so it contains the
+-- waits at later gates. Bounded: of each action the latest executions that are not behind its holders are
+-- read.
 --
--- `due`: for a rate, the seconds from now until the start of this position is free: if only this action starts, and if
--- the others that wait for the rate take turns with it. The start with the number n is free `per` after the start with
--- the number n - `starts` (P13).
+-- `due`: for a rate, the seconds from now until the start of this position is free: if only this action
+-- starts, and if the others that wait for the rate take turns with it. The start with the number n is free
+-- `per` after the start with the number n - `starts` (P13).
 --
 -- $1 execution id, $2 its gate, null: its queue, $3 executions looked at, $4 holders, $5 position
 WITH one AS MATERIALIZED (
-    SELECT e.id, e.action_id, e.queue_id, e.concurrency_key, e.priority, e.status, q.head_id, q.heads, a.route,
+    SELECT e.id, e.action_id, e.queue_id, e.concurrency_key, e.priority, e.status, q.head_id, q.heads,
+           a.route,
            turnstile.place_of(e.priority, e.id) AS place, g.id AS gate_id, g.kind, g.fair,
-           CASE g.kind WHEN 'action' THEN 'total' WHEN 'resource' THEN 'resource ' || g.name WHEN 'pool' THEN 'rate'
+           CASE g.kind WHEN 'action' THEN 'total' WHEN 'resource' THEN 'resource ' || g.name
+                WHEN 'pool' THEN 'rate'
                        ELSE 'queue' END AS name
     FROM turnstile.current_execution e
     JOIN turnstile.current_queue q ON q.id = ANY (ARRAY[e.queue_id])
@@ -250,14 +263,15 @@ ended AS MATERIALIZED (
                e.scheduled_at, e.started_at, e.completed_at, e.gates
         FROM execution e
         WHERE e.action_id = u.id AND e.id <= coalesce(
-                  (SELECT max(h.execution_id) FROM holder h WHERE h.has_slot AND h.action_id = u.id), 9223372036854775807)
+                  (SELECT max(h.execution_id) FROM holder h WHERE h.has_slot AND h.action_id = u.id),
+                  9223372036854775807)
         ORDER BY e.id DESC LIMIT $3::integer
     ) x
     WHERE x.completed_at IS NOT NULL AND x.scheduled_at IS NOT NULL AND x.started_at >= x.scheduled_at
 ),
 granted AS (
-    SELECT e.own, n.step ->> 'arrived_at' AS arrived_at, (n.step ->> 'passed_at')::timestamptz AS passed_at, e.started_at,
-           e.completed_at
+    SELECT e.own, n.step ->> 'arrived_at' AS arrived_at, (n.step ->> 'passed_at')::timestamptz AS passed_at,
+           e.started_at, e.completed_at
     FROM one o CROSS JOIN ended e
     CROSS JOIN LATERAL (
         SELECT s.step FROM jsonb_array_elements(e.gates) s(step) WHERE s.step ->> 'gate' = o.name LIMIT 1
@@ -297,31 +311,38 @@ rate AS MATERIALIZED (
                                    AND w.place < ((o.priority - 2)::bigint << 58)
                                  LIMIT $5::bigint) n))
                FROM gate_flow f JOIN action a ON a.id = ANY (ARRAY[f.flow_id])
-               WHERE f.gate_id = o.gate_id AND f.flow_id <> o.action_id AND g.id = ANY (a.route)), 0)::bigint AS in_turns
+               WHERE f.gate_id = o.gate_id AND f.flow_id <> o.action_id AND g.id = ANY (a.route)),
+                                                      0)::bigint AS in_turns
     FROM one o JOIN turnstile.current_gate g ON g.id = ANY (o.route) AND g.rate_starts IS NOT NULL
     WHERE o.kind = 'pool'
 ),
 due AS (
-    SELECT n.rank, extract(epoch FROM max(greatest(now(), coalesce(s.granted_at + r.per, now())) + r.per * (m.rounds - 1))
-                           - now())::float8 AS seconds
+    SELECT n.rank,
+           extract(epoch FROM max(greatest(now(),
+                                           coalesce(s.granted_at + r.per, now())) + r.per * (m.rounds - 1))
+                   - now())::float8 AS seconds
     FROM rate r
     CROSS JOIN LATERAL (VALUES (1, r.alone), (2, r.in_turns)) n(rank, position)
     CROSS JOIN LATERAL (SELECT (n.position + r.starts - 1) / r.starts AS rounds) m
-    LEFT JOIN rate_start s ON s.gate_id = r.id AND s.number = r.starts_taken + n.position - m.rounds * r.starts
+    LEFT JOIN rate_start s
+        ON s.gate_id = r.id AND s.number = r.starts_taken + n.position - m.rounds * r.starts
     GROUP BY n.rank
 )
 SELECT now() AS looked_at,
        (SELECT json_agg(json_build_array(
-                   g.own, extract(epoch FROM now() - coalesce(g.arrived_at::timestamptz, g.passed_at))::float8,
+                   g.own,
+                   extract(epoch FROM now() - coalesce(g.arrived_at::timestamptz, g.passed_at))::float8,
                    extract(epoch FROM now() - g.passed_at)::float8,
                    extract(epoch FROM g.started_at - g.passed_at)::float8,
                    extract(epoch FROM g.completed_at - g.passed_at)::float8))
         FROM granted g WHERE g.passed_at IS NOT NULL) AS grants,
        (SELECT array_agg(h.age) FROM (
-            SELECT CASE WHEN NOT h.has_ended THEN greatest(extract(epoch FROM now() - h.passed_at), 0)::float8 END AS age
+            SELECT CASE WHEN NOT h.has_ended
+                            THEN greatest(extract(epoch FROM now() - h.passed_at), 0)::float8 END AS age
             FROM holder h ORDER BY hashint8(h.execution_id), h.execution_id LIMIT $4::integer
         ) h) AS ages,
-       CASE WHEN o.status = 'delayed' THEN turnstile.waiting_up_to(o.queue_id, o.head_id, o.heads, o.place - 1) END AS ahead,
+       CASE WHEN o.status = 'delayed'
+                THEN turnstile.waiting_up_to(o.queue_id, o.head_id, o.heads, o.place - 1) END AS ahead,
        (SELECT count(*) FROM holder) AS holders,
        (SELECT ceil(b.units * $5::bigint)::float8 FROM before b) AS units_ahead,
        (SELECT array_agg(d.seconds ORDER BY d.rank) FROM due d) AS due

@@ -1,12 +1,13 @@
 -- gauges: the state of queues and workers, in one snapshot, for /metrics.
 --
--- Reads the newest state of every queue, and the heads of at most $1 queues that are not empty: the cost follows the
--- queues in use, not the executions that wait there. Those that wait at later gates are counted one by one. Actions
--- without queued executions and held slots are left out.
+-- Reads the newest state of every queue, and the heads of at most $1 queues that are not empty: the cost
+-- follows the queues in use, not the executions that wait there. Those that wait at later gates are counted
+-- one by one. Actions without queued executions and held slots are left out.
 --
 -- Dead letters are counted by the index on their codes; the retention bounds their number.
 --
--- $1 queues that are not empty, $2 codes of dead letters; those of any other code are counted together; $3 resources
+-- $1 queues that are not empty, $2 codes of dead letters; those of any other code are counted together; $3
+-- resources
 WITH later AS MATERIALIZED (
     SELECT w.queue_id, w.place, w.gate_ids, w.gate_units FROM waiting w WHERE w.queue_id IS NOT NULL
 ),
@@ -51,7 +52,8 @@ SELECT (
                'pool', p.name, 'capacity', p.places, 'held', p.held, 'waiting', coalesce(r.executions, 0)
            ) ORDER BY p.id)
            FROM (SELECT * FROM turnstile.current_pool c ORDER BY c.id LIMIT $3) p
-           -- In queues that have turns in their pool or whose action no worker serves, and in the queues of the pools.
+           -- In queues that have turns in their pool or whose action no worker serves, and in the queues of
+           -- the pools.
            LEFT JOIN (
                SELECT w.pool_id, sum(w.executions)::bigint AS executions
                FROM (
@@ -87,7 +89,8 @@ SELECT (
        (
            SELECT json_object_agg(counted.code, counted.letters)
            FROM (
-               SELECT CASE WHEN d.code = ANY ($2) THEN d.code ELSE 'other' END AS code, sum(d.letters) AS letters
+               SELECT CASE WHEN d.code = ANY ($2) THEN d.code ELSE 'other' END AS code,
+                      sum(d.letters) AS letters
                FROM (SELECT d.code, count(*) AS letters FROM dead_letter d GROUP BY d.code) d GROUP BY 1
            ) counted
        ) AS dead_letters

@@ -1,20 +1,23 @@
 -- queue_stats: the state of the queues of one action, in one snapshot.
 --
--- Depths, held slots and totals change only in the transaction that changes the rows, so they equal a recount.
--- The totals include deleted queues of idle keys. Of the list only the heads are read: the cost does not depend
--- on its length. What waits at later gates holds a slot of its queue, and is counted one by one.
+-- Depths, held slots and totals change only in the transaction that changes the rows, so they equal a
+-- recount. The totals include deleted queues of idle keys. Of the list only the heads are read: the cost does
+-- not depend on its length. What waits at later gates holds a slot of its queue, and is counted one by one.
 --
--- What queued executions wait for, the nearest reason first: the queue is paused; a gate of their route is closed
--- (total or resource); all slots are held, or will be by executions ahead (limit); no worker of the pool serves the
--- action; the later gate where they wait (total, resource, or a rate that is used up); capacity of the pool, or only the
--- next dispatch (pool). A granted execution is not counted, even if no worker has claimed it.
+-- What queued executions wait for, the nearest reason first: the queue is paused; a gate of their route is
+-- closed (total or resource); all slots are held, or will be by executions ahead (limit); no worker of the
+-- pool serves the action; the later gate where they wait (total, resource, or a rate that is used up);
+-- capacity of the pool, or only the next dispatch (pool). A granted execution is not counted, even if no
+-- worker has claimed it.
 --
 -- $1 action ref, $2 keys listed
 WITH line AS MATERIALIZED (
-    SELECT q.id, q.concurrency_key, q.head_id, q.heads, q.depth, q.paused, q.total_enqueued, q.total_completed, q.updated_at,
+    SELECT q.id, q.concurrency_key, q.head_id, q.heads, q.depth, q.paused, q.total_enqueued,
+           q.total_completed, q.updated_at,
            q.held AS slots, coalesce(q.max_concurrent = 0, false) AS starts_nothing,
            CASE WHEN q.paused THEN 0
-                ELSE least(q.depth, greatest(coalesce(q.max_concurrent - q.held, q.depth), 0)) END AS startable
+                ELSE least(q.depth,
+                           greatest(coalesce(q.max_concurrent - q.held, q.depth), 0)) END AS startable
     FROM turnstile.current_queue q
     WHERE q.action_id = (SELECT a.id FROM action a WHERE a.ref = $1)
 ),
@@ -29,7 +32,8 @@ closed AS MATERIALIZED (
 ),
 -- While every rate has a start, what waits for one lacks only capacity of the pool.
 rates AS MATERIALIZED (
-    SELECT NOT EXISTS (SELECT FROM turnstile.starts_left(a.route, clock_timestamp()) l WHERE l.starts <= 0) AS has_starts
+    SELECT NOT EXISTS (SELECT FROM turnstile.starts_left(a.route, clock_timestamp()) l
+                       WHERE l.starts <= 0) AS has_starts
     FROM action a WHERE a.ref = $1
 ),
 worked AS MATERIALIZED (
@@ -50,7 +54,8 @@ later AS MATERIALIZED (
            count(*) FILTER (WHERE n.kind IS NULL OR n.kind = 'pool' AND n.has_starts) AS startable
     FROM (
         SELECT w.queue_id, turnstile.id_of_place(w.place) AS id,
-               CASE WHEN (SELECT k.served FROM worked k) THEN g.kind END AS kind, (SELECT r.has_starts FROM rates r) AS has_starts
+               CASE WHEN (SELECT k.served FROM worked k) THEN g.kind END AS kind,
+               (SELECT r.has_starts FROM rates r) AS has_starts
         FROM line l
         JOIN waiting w ON w.queue_id = ANY (ARRAY[l.id])
         LEFT JOIN gate_flow f ON f.id = ANY (ARRAY[w.line_id])
@@ -63,17 +68,23 @@ total AS (
            coalesce(sum(l.slots - coalesce(n.executions, 0)), 0)::bigint AS slots,
            coalesce(sum(n.executions), 0)::bigint AS held_waiting,
            coalesce(sum(l.depth + coalesce(n.executions, 0)) FILTER (WHERE l.paused), 0)::bigint AS on_pause,
-           coalesce(sum(l.depth + coalesce(n.executions, 0)) FILTER (WHERE c.is_closed AND NOT l.paused), 0)::bigint
+           coalesce(sum(l.depth + coalesce(n.executions, 0)) FILTER (WHERE c.is_closed AND NOT l.paused),
+                    0)::bigint
                AS on_closed,
-           coalesce(sum(l.depth - l.startable + CASE WHEN l.starts_nothing THEN coalesce(n.executions, 0) ELSE 0 END)
+           coalesce(sum(l.depth - l.startable + CASE WHEN l.starts_nothing THEN coalesce(n.executions, 0)
+                                                     ELSE 0 END)
                     FILTER (WHERE c.is_open AND NOT l.paused), 0)::bigint AS on_limit,
-           coalesce(sum(n.on_total) FILTER (WHERE c.is_open AND NOT l.paused AND NOT l.starts_nothing), 0)::bigint
+           coalesce(sum(n.on_total) FILTER (WHERE c.is_open AND NOT l.paused AND NOT l.starts_nothing),
+                    0)::bigint
                AS on_total,
-           coalesce(sum(n.on_resource) FILTER (WHERE c.is_open AND NOT l.paused AND NOT l.starts_nothing), 0)::bigint
+           coalesce(sum(n.on_resource) FILTER (WHERE c.is_open AND NOT l.paused AND NOT l.starts_nothing),
+                    0)::bigint
                AS on_resource,
-           coalesce(sum(n.on_rate) FILTER (WHERE c.is_open AND NOT l.paused AND NOT l.starts_nothing), 0)::bigint
+           coalesce(sum(n.on_rate) FILTER (WHERE c.is_open AND NOT l.paused AND NOT l.starts_nothing),
+                    0)::bigint
                AS on_rate,
-           coalesce(sum(l.startable + CASE WHEN l.paused OR l.starts_nothing THEN 0 ELSE coalesce(n.startable, 0) END)
+           coalesce(sum(l.startable + CASE WHEN l.paused OR l.starts_nothing THEN 0
+                                           ELSE coalesce(n.startable, 0) END)
                     FILTER (WHERE c.is_open), 0)::bigint AS startable,
            coalesce(sum(l.total_enqueued), 0)::bigint AS enqueued,
            coalesce(sum(l.total_completed), 0)::bigint AS completed,
@@ -99,13 +110,16 @@ head AS (
     )
 )
 SELECT a.id AS action_id, a.ref AS action_ref, a.max_concurrent, a.paused,
-       t.depth AS queue_length, t.slots AS active_count, t.held_waiting, (SELECT h.queued_at FROM head h) AS oldest_enqueued_at,
+       t.depth AS queue_length, t.slots AS active_count, t.held_waiting,
+       (SELECT h.queued_at FROM head h) AS oldest_enqueued_at,
        t.enqueued + coalesce(d.executions, 0) AS total_enqueued,
        t.completed + coalesce(d.executions, 0) AS total_completed,
        greatest(a.updated_at, t.updated_at, d.updated_at) AS last_updated,
        t.on_pause, t.on_limit, t.on_rate,
-       t.on_total + CASE WHEN (SELECT c.kind FROM closed c) = 'action' THEN t.on_closed ELSE 0 END AS on_total,
-       t.on_resource + CASE WHEN (SELECT c.kind FROM closed c) = 'resource' THEN t.on_closed ELSE 0 END AS on_resource,
+       t.on_total + CASE WHEN (SELECT c.kind FROM closed c) = 'action' THEN t.on_closed
+                         ELSE 0 END AS on_total,
+       t.on_resource + CASE WHEN (SELECT c.kind FROM closed c) = 'resource' THEN t.on_closed
+                            ELSE 0 END AS on_resource,
        CASE WHEN w.served THEN 0 ELSE t.startable END AS on_worker,
        CASE WHEN w.served THEN t.startable ELSE 0 END AS on_pool,
        (
@@ -123,8 +137,8 @@ SELECT a.id AS action_id, a.ref AS action_ref, a.max_concurrent, a.paused,
 FROM action a CROSS JOIN total t CROSS JOIN worked w LEFT JOIN deleted d ON true
 WHERE a.ref = $1 AND a.deleted_at IS NULL
 
--- queue_line: queued executions of an action, by priority and id, with exact positions. Each key has its own queue, so positions
--- count within one key; the page covers all queues, or the one that $2 names.
+-- queue_line: queued executions of an action, by priority and id, with exact positions. Each key has its own
+-- queue, so positions count within one key; the page covers all queues, or the one that $2 names.
 --
 -- $1 action ref, $2 concurrency key, $3 and $4 after this priority and id, $5 rows
 WITH line AS MATERIALIZED (
@@ -134,7 +148,8 @@ WITH line AS MATERIALIZED (
       AND ($2::text IS NULL OR q.concurrency_key = $2) AND q.depth > 0
 ),
 page AS MATERIALIZED (
-    SELECT l.id AS queue_id, l.concurrency_key, l.head_id, l.heads, w.place, turnstile.id_of_place(w.place) AS execution_id
+    SELECT l.id AS queue_id, l.concurrency_key, l.head_id, l.heads, w.place,
+           turnstile.id_of_place(w.place) AS execution_id
     FROM line l
     CROSS JOIN turnstile.line_ranges(l.head_id, l.heads) r
     CROSS JOIN LATERAL (
@@ -155,16 +170,17 @@ ahead AS MATERIALIZED (
         FROM page p GROUP BY p.queue_id, p.head_id, p.heads
     ) f
 )
-SELECT p.execution_id AS id, nullif(p.concurrency_key, '') AS concurrency_key, e.priority, e.created_at, e.queued_at,
+SELECT p.execution_id AS id, nullif(p.concurrency_key, '') AS concurrency_key, e.priority, e.created_at,
+       e.queued_at,
        b.places + row_number() OVER (PARTITION BY p.queue_id ORDER BY p.place) AS position
 FROM page p
 JOIN ahead b ON b.queue_id = p.queue_id
 JOIN execution e ON e.id = p.execution_id
 ORDER BY p.place
 
--- queue_holders: the slot holders of an action's queues, or of the queue that $2 names, oldest execution first.
--- A slot whose execution has ended is held until its completion is settled. One that waits at a later gate has a slot of
--- its queue too, since it passed the queue.
+-- queue_holders: the slot holders of an action's queues, or of the queue that $2 names, oldest execution
+-- first. A slot whose execution has ended is held until its completion is settled. One that waits at a later
+-- gate has a slot of its queue too, since it passed the queue.
 --
 -- $1 action ref, $2 concurrency key, $3 rows
 SELECT s.execution_id AS id, nullif(q.concurrency_key, '') AS concurrency_key,
@@ -179,15 +195,16 @@ JOIN (
     FROM waiting w WHERE w.queue_id IS NOT NULL
 ) s ON s.queue_id = q.id
 JOIN turnstile.current_execution e ON e.id = s.execution_id
-WHERE q.action_id = (SELECT a.id FROM action a WHERE a.ref = $1) AND ($2::text IS NULL OR q.concurrency_key = $2)
+WHERE q.action_id = (SELECT a.id FROM action a WHERE a.ref = $1)
+  AND ($2::text IS NULL OR q.concurrency_key = $2)
 ORDER BY s.execution_id LIMIT $3
 
 -- queue_pace: the recent grants of the queue of one execution, and the ages of its slots.
 --
--- Reads the latest executions of the action that were granted before the head of that queue: those of the key itself
--- first, then those of other keys. Bounded: the cost depends neither on the queue nor on the history. Executions with
--- a retry behind them are left out, as their first grant is not stored. Seconds are counted back from now. Of the
--- list only the head is read, except for a delayed execution.
+-- Reads the latest executions of the action that were granted before the head of that queue: those of the key
+-- itself first, then those of other keys. Bounded: the cost depends neither on the queue nor on the history.
+-- Executions with a retry behind them are left out, as their first grant is not stored. Seconds are counted
+-- back from now. Of the list only the head is read, except for a delayed execution.
 --
 -- To be planned for its values (`plan_cache_mode`): by the index on the action and the ticket.
 --
@@ -195,9 +212,11 @@ ORDER BY s.execution_id LIMIT $3
 WITH line AS MATERIALIZED (
     SELECT e.id, e.action_id, e.queue_id, e.concurrency_key, e.status, e.priority, q.head_id, q.heads,
            coalesce((
-               SELECT turnstile.id_of_place(w.place) FROM turnstile.first_waiting(q.id, q.head_id, q.heads, 1) w
+               SELECT turnstile.id_of_place(w.place)
+               FROM turnstile.first_waiting(q.id, q.head_id, q.heads, 1) w
            ), 9223372036854775807) AS first_id
-    FROM turnstile.current_execution e JOIN turnstile.current_queue q ON q.id = ANY (ARRAY[e.queue_id]) WHERE e.id = $1
+    FROM turnstile.current_execution e JOIN turnstile.current_queue q ON q.id = ANY (ARRAY[e.queue_id])
+    WHERE e.id = $1
 ),
 latest AS MATERIALIZED (
     SELECT x.* FROM line l
@@ -213,12 +232,14 @@ granted AS (
     SELECT g.own, extract(epoch FROM now() - g.queued_at)::float8 AS queued_ago,
            extract(epoch FROM now() - g.scheduled_at)::float8 AS granted_ago,
            -- A claim of an earlier attempt does not belong to this grant.
-           CASE WHEN g.started_at >= g.scheduled_at THEN extract(epoch FROM g.started_at - g.scheduled_at)::float8 END
+           CASE WHEN g.started_at >= g.scheduled_at
+                    THEN extract(epoch FROM g.started_at - g.scheduled_at)::float8 END
                AS claimed_after,
            extract(epoch FROM g.completed_at - g.scheduled_at)::float8 AS lasted
     FROM (
         SELECT * FROM latest
-        WHERE scheduled_at IS NOT NULL AND status IN ('scheduled', 'running', 'completed', 'failed', 'timeout')
+        WHERE scheduled_at IS NOT NULL
+          AND status IN ('scheduled', 'running', 'completed', 'failed', 'timeout')
         ORDER BY own DESC, id DESC LIMIT $3::integer
     ) g
 )

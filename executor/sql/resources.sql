@@ -20,14 +20,16 @@ ORDER BY g.name COLLATE "C"
 -- resource_changes: the changes of a resource, deleted or not, newest first.
 --
 -- $1 name, $2 before this id, $3 rows
-SELECT l.id, l.recorded_at AS changed_at, l.actor AS changed_by, l.verb AS change, l.before AS old, l.after AS new
+SELECT l.id, l.recorded_at AS changed_at, l.actor AS changed_by, l.verb AS change, l.before AS old,
+       l.after AS new
 FROM audit_log l
 WHERE l.subject_kind = 'resource' AND l.subject = $1 AND l.id < $2 ORDER BY l.id DESC LIMIT $3
 
 -- action_keys: the concurrency keys of an action that have settings, in order.
 --
 -- $1 ref, $2 after this key, $3 rows
-SELECT k.concurrency_key, CASE WHEN k.has_limit THEN k.max_concurrent ELSE a.max_concurrent END AS max_concurrent,
+SELECT k.concurrency_key,
+       CASE WHEN k.has_limit THEN k.max_concurrent ELSE a.max_concurrent END AS max_concurrent,
        k.has_limit, coalesce(k.weight, 1) AS weight
 FROM action a JOIN key_override k ON k.action_id = a.id
 WHERE a.ref = $1 AND a.deleted_at IS NULL AND k.concurrency_key COLLATE "C" > $2
@@ -36,7 +38,8 @@ ORDER BY k.concurrency_key COLLATE "C" LIMIT $3
 -- action_key: the settings of one concurrency key of an action.
 --
 -- $1 ref, $2 key
-SELECT k.concurrency_key, CASE WHEN k.has_limit THEN k.max_concurrent ELSE a.max_concurrent END AS max_concurrent,
+SELECT k.concurrency_key,
+       CASE WHEN k.has_limit THEN k.max_concurrent ELSE a.max_concurrent END AS max_concurrent,
        k.has_limit, coalesce(k.weight, 1) AS weight
 FROM action a JOIN key_override k ON k.action_id = a.id
 WHERE a.ref = $1 AND a.deleted_at IS NULL AND k.concurrency_key = $2

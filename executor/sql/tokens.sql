@@ -1,4 +1,5 @@
--- live_tokens: the tokens that are valid now, and in one row with null columns whether there is any token at all.
+-- live_tokens: the tokens that are valid now, and in one row with null columns whether there is any token at
+-- all.
 SELECT e.exists, t.id, t.name, t.role, t.scope, t.digest,
        extract(epoch FROM t.expires_at - clock_timestamp())::double precision AS seconds_left
 FROM (SELECT EXISTS (SELECT FROM api_token) AS exists) e

@@ -1,13 +1,13 @@
--- Retention of terminal executions: they are pruned by age and number, as their action says, with their attempts,
--- logs and delivered webhooks. Off the hot path: a bounded number of rows per call, no lock that a grant, a claim or
--- a settle waits for, and no waiting for locks. One replica prunes at a time.
+-- Retention of terminal executions: they are pruned by age and number, as their action says, with their
+-- attempts, logs and delivered webhooks. Off the hot path: a bounded number of rows per call, no lock that a
+-- grant, a claim or a settle waits for, and no waiting for locks. One replica prunes at a time.
 
--- prune_action: prunes among the next `in_limit` executions of one action after `in_after_id`. `next_id`: where to
--- continue; 0: no older ones are left.
+-- prune_action: prunes among the next `in_limit` executions of one action after `in_after_id`. `next_id`:
+-- where to continue; 0: no older ones are left.
 --
 -- Keeps every execution that is still in use: not terminal, with an unsettled slot or completion, or with an
--- unpublished cancel message or an undelivered webhook. Also keeps what ended less than `in_rest_seconds` ago: a late
--- copy of its messages would find nothing.
+-- unpublished cancel message or an undelivered webhook. Also keeps what ended less than `in_rest_seconds`
+-- ago: a late copy of its messages would find nothing.
 CREATE FUNCTION turnstile.prune_action(
     in_action_id bigint,
     in_after_id bigint,
@@ -44,13 +44,14 @@ BEGIN
             SELECT t.executions - t.pruned FROM deleted_queue_total t WHERE t.action_id = in_action_id
         ) n;
     END IF;
-    -- Ids and creation times have the same order: all after the first that is too young are too young. The action as
-    -- bounds: as a constant it would not be part of the order, and executions of other actions would be read one by
-    -- one.
+    -- Ids and creation times have the same order: all after the first that is too young are too young. The
+    -- action as bounds: as a constant it would not be part of the order, and executions of other actions
+    -- would be read one by one.
     SELECT e.created_at INTO last_created_at FROM execution e
     WHERE e.action_id BETWEEN in_action_id AND in_action_id AND e.id > in_after_id
     ORDER BY e.action_id, e.id LIMIT 1;
-    IF last_created_at IS NULL OR (coalesce(excess, 0) <= 0 AND (last_created_at < kept_since) IS NOT TRUE) THEN
+    IF last_created_at IS NULL
+        OR (coalesce(excess, 0) <= 0 AND (last_created_at < kept_since) IS NOT TRUE) THEN
         RETURN;
     END IF;
 
@@ -83,9 +84,9 @@ BEGIN
         SELECT g.id FROM unnest(prunable_ids) g(id)
         WHERE (SELECT d.execution_id FROM webhook_delivery d
                WHERE d.execution_id = g.id AND d.state <> 'delivered') IS NULL);
-    -- A queue stays until this commits, or is already deleted: this decides where its pruned executions are counted.
-    -- The lock conflicts only with the deletion of the queue; executions of a queue that is being deleted are
-    -- skipped.
+    -- A queue stays until this commits, or is already deleted: this decides where its pruned executions are
+    -- counted. The lock conflicts only with the deletion of the queue; executions of a queue that is being
+    -- deleted are skipped.
     locked_queue_ids := ARRAY(
         SELECT q.id FROM action_queue q
         WHERE q.id = ANY (ARRAY(SELECT e.queue_id FROM execution e WHERE e.id = ANY (prunable_ids)))
@@ -116,7 +117,8 @@ BEGIN
     ),
     of_deleted_queues AS (
         UPDATE deleted_queue_total t SET pruned = t.pruned + n.executions
-        FROM (SELECT count(*) AS executions FROM deleted_execution g WHERE g.queue_id <> ALL (locked_queue_ids)) n
+        FROM (SELECT count(*) AS executions FROM deleted_execution g
+              WHERE g.queue_id <> ALL (locked_queue_ids)) n
         WHERE t.action_id = in_action_id AND n.executions > 0
     )
     INSERT INTO pruned_count AS p (queue_id, executions)
@@ -125,16 +127,17 @@ BEGIN
     ON CONFLICT (queue_id) DO UPDATE SET executions = p.executions + excluded.executions;
 
     pruned := cardinality(prunable_ids);
-    IF scanned_count < in_limit OR (coalesce(excess, 0) <= pruned AND (last_created_at < kept_since) IS NOT TRUE) THEN
+    IF scanned_count < in_limit
+        OR (coalesce(excess, 0) <= pruned AND (last_created_at < kept_since) IS NOT TRUE) THEN
         next_id := 0;
     END IF;
 END
 $$;
 
--- prune: continues through the actions, from the execution after `in_after_id` of `in_action_id`, until `in_limit`
--- rows were read. `in_keep_seconds` and `in_keep_count` are the defaults of actions without own values; null: keep
--- all. `next_action_id`, `next_id`: where to continue; 0: all actions are done. `pruned` is null while another
--- replica prunes.
+-- prune: continues through the actions, from the execution after `in_after_id` of `in_action_id`, until
+-- `in_limit` rows were read. `in_keep_seconds` and `in_keep_count` are the defaults of actions without own
+-- values; null: keep all. `next_action_id`, `next_id`: where to continue; 0: all actions are done. `pruned`
+-- is null while another replica prunes.
 CREATE FUNCTION turnstile.prune(
     in_action_id bigint,
     in_after_id bigint,

@@ -1,14 +1,14 @@
--- delete_idle_queues: deletes the queues of concurrency keys that were idle for `in_idle_seconds`, among the next
--- `in_limit` queues after `in_after_id`. `next_id`: where to continue; 0: from the start.
+-- delete_idle_queues: deletes the queues of concurrency keys that were idle for `in_idle_seconds`, among the
+-- next `in_limit` queues after `in_after_id`. `next_id`: where to continue; 0: from the start.
 --
--- Their totals are added to the action's row in `deleted_queue_total`; a key that is used again gets a new queue.
--- Everything that was enqueued is terminal and settled, so nothing of such a queue is waiting, delayed, in a slot or
--- unpublished, and only an admission, under the lock of the queue, could change that. A queue whose limit or pause
--- differs from what it has to be stays. A session that found the queue before and locks it now finds no row: admit is
--- repeated, and every other function has nothing to do there.
+-- Their totals are added to the action's row in `deleted_queue_total`; a key that is used again gets a new
+-- queue. Everything that was enqueued is terminal and settled, so nothing of such a queue is waiting,
+-- delayed, in a slot or unpublished, and only an admission, under the lock of the queue, could change that. A
+-- queue whose limit or pause differs from what it has to be stays. A session that found the queue before and
+-- locks it now finds no row: admit is repeated, and every other function has nothing to do there.
 --
--- Waits for no lock: a locked queue is in use, and an action whose total another session changes is left for later.
--- The total is locked first, so no session waits for a queue while its holder waits for a total.
+-- Waits for no lock: a locked queue is in use, and an action whose total another session changes is left for
+-- later. The total is locked first, so no session waits for a queue while its holder waits for a total.
 CREATE FUNCTION turnstile.delete_idle_queues(
     in_after_id bigint,
     in_idle_seconds double precision,
@@ -48,15 +48,19 @@ BEGIN
     idle_ids := ARRAY(
         SELECT q.id FROM action_queue q WHERE q.id = ANY (idle_ids) AND q.action_id = ANY (action_ids)
         ORDER BY q.id FOR UPDATE SKIP LOCKED);
-    held_ids := ARRAY(SELECT DISTINCT s.queue_id FROM turnstile.live_slot s WHERE s.queue_id = ANY (idle_ids));
+    held_ids := ARRAY(SELECT DISTINCT s.queue_id FROM turnstile.live_slot s
+                      WHERE s.queue_id = ANY (idle_ids));
     -- Checked again under the lock, with a newer snapshot: an admission may have come first.
     idle_ids := ARRAY(
         SELECT q.id FROM turnstile.current_queue q JOIN action a ON a.id = ANY (ARRAY[q.action_id])
         LEFT JOIN key_override k
-               ON k.action_id = ANY (ARRAY[q.action_id]) AND k.concurrency_key = ANY (ARRAY[q.concurrency_key])
+               ON k.action_id = ANY (ARRAY[q.action_id])
+               AND k.concurrency_key = ANY (ARRAY[q.concurrency_key])
         WHERE q.id = ANY (idle_ids)
-          AND q.depth = 0 AND q.held = 0 AND q.total_enqueued = q.total_completed AND q.updated_at < idle_since
-          AND q.max_concurrent IS NOT DISTINCT FROM CASE WHEN k.has_limit THEN k.max_concurrent ELSE a.max_concurrent END
+          AND q.depth = 0 AND q.held = 0 AND q.total_enqueued = q.total_completed
+          AND q.updated_at < idle_since
+          AND q.max_concurrent IS NOT DISTINCT FROM CASE WHEN k.has_limit THEN k.max_concurrent
+                                                         ELSE a.max_concurrent END
           AND q.paused = a.paused
           -- The counters say the same; if they are wrong, the rows decide.
           AND (SELECT w.place FROM turnstile.first_waiting(q.id, q.head_id, q.heads, 1) w) IS NULL

@@ -1,5 +1,5 @@
--- prune_workers: deletes workers that stopped or were lost more than `in_keep_seconds` ago and that no slot or cancel
--- refers to. Their ids stay in the history of attempts.
+-- prune_workers: deletes workers that stopped or were lost more than `in_keep_seconds` ago and that no slot
+-- or cancel refers to. Their ids stay in the history of attempts.
 CREATE FUNCTION turnstile.prune_workers(in_keep_seconds double precision, in_limit integer)
 RETURNS integer
 LANGUAGE plpgsql
@@ -24,8 +24,9 @@ BEGIN
 END
 $$;
 
--- prune_pools: deletes pools that no action names any more and of which no slot takes capacity, and notes where nothing
--- waits any more. The first pool stays: it says that an executor counts workers, so that a new pool has a limit at once.
+-- prune_pools: deletes pools that no action names any more and of which no slot takes capacity, and notes
+-- where nothing waits any more. The first pool stays: it says that an executor counts workers, so that a new
+-- pool has a limit at once.
 CREATE FUNCTION turnstile.prune_pools(in_limit integer)
 RETURNS integer
 LANGUAGE plpgsql
@@ -35,22 +36,25 @@ DECLARE
     unused_ids bigint[] := turnstile.unused_pools(in_limit);
     waiting_ids bigint[];
 BEGIN
-    waiting_ids := ARRAY(SELECT p.id FROM worker_pool p WHERE p.waits ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED);
+    waiting_ids := ARRAY(SELECT p.id FROM worker_pool p WHERE p.waits ORDER BY p.id
+                         FOR NO KEY UPDATE SKIP LOCKED);
     UPDATE worker_pool p SET waits = false
     FROM turnstile.current_pool c WHERE p.id = ANY (waiting_ids) AND c.id = p.id AND c.depth = 0;
     IF unused_ids = '{}' THEN
         RETURN 0;
     END IF;
-    -- Whatever gives an action its pool has written to this table before it reads the pools. The transactions that did are
-    -- not waited for, since others would wait behind: the next call tries again.
+    -- Whatever gives an action its pool has written to this table before it reads the pools. The transactions
+    -- that did are not waited for, since others would wait behind: the next call tries again.
     BEGIN
         LOCK TABLE action IN SHARE MODE NOWAIT;
     EXCEPTION WHEN lock_not_available THEN
         RETURN 0;
     END;
     -- A grant in one of these pools holds its row. What it has granted shows in a later statement.
-    unused_ids := ARRAY(SELECT p.id FROM worker_pool p WHERE p.id = ANY (unused_ids) ORDER BY p.id FOR UPDATE SKIP LOCKED);
-    unused_ids := ARRAY(SELECT u.id FROM unnest(unused_ids) u(id) WHERE u.id = ANY (turnstile.unused_pools(in_limit)));
+    unused_ids := ARRAY(SELECT p.id FROM worker_pool p WHERE p.id = ANY (unused_ids) ORDER BY p.id
+                        FOR UPDATE SKIP LOCKED);
+    unused_ids := ARRAY(SELECT u.id FROM unnest(unused_ids) u(id)
+                        WHERE u.id = ANY (turnstile.unused_pools(in_limit)));
     DELETE FROM ready_queue r USING action a WHERE a.pool_id = ANY (unused_ids) AND r.action_id = a.id;
     DELETE FROM pool_turn t WHERE t.pool_id = ANY (unused_ids);
     DELETE FROM pool_state v WHERE v.pool_id = ANY (unused_ids);
@@ -72,7 +76,8 @@ AS $$
                 SELECT a.pool_id FROM action a
                 WHERE a.pool_id IS NOT NULL
                   AND (a.deleted_at IS NULL OR EXISTS (
-                      SELECT FROM turnstile.current_queue q WHERE q.action_id = a.id AND q.depth + q.held > 0))))
+                      SELECT FROM turnstile.current_queue q
+                      WHERE q.action_id = a.id AND q.depth + q.held > 0))))
           AND NOT EXISTS (SELECT FROM turnstile.live_slot s WHERE s.pool_id = p.id)
         ORDER BY p.id LIMIT in_limit)
 $$;

@@ -1,12 +1,13 @@
 -- Webhooks: delivery of terminal executions to their callback URLs.
 --
--- A delivery is inserted in the transaction that settles the execution: none is lost and none is written twice (P4).
--- It is claimed with a lease on the database's clock, so one replica at a time delivers it, and after a crash it is
--- due again. Receivers recognise copies by the event id.
+-- A delivery is inserted in the transaction that settles the execution: none is lost and none is written
+-- twice (P4). It is claimed with a lease on the database's clock, so one replica at a time delivers it, and
+-- after a crash it is due again. Receivers recognise copies by the event id.
 --
--- A sweep steps through `webhook_receiver` and reads the deliveries of each receiver from its bound on, so that it does
--- not read what was settled before (P15). Whatever becomes pending gets `next_at` of due_bound or a later instant, like
--- a delay: so below `first_at` of due_bound nothing can appear, and a receiver's bound may be raised up to there.
+-- A sweep steps through `webhook_receiver` and reads the deliveries of each receiver from its bound on, so
+-- that it does not read what was settled before (P15). Whatever becomes pending gets `next_at` of due_bound
+-- or a later instant, like a delay: so below `first_at` of due_bound nothing can appear, and a receiver's
+-- bound may be raised up to there.
 
 -- origin_of: the receiver of a URL: scheme, host and port; empty for an invalid one.
 CREATE FUNCTION turnstile.origin_of(in_url text)
@@ -18,7 +19,8 @@ AS $$
     SELECT lower(coalesce(substring(in_url FROM '^[^:/?#]+://[^/?#]*'), ''))
 $$;
 
--- keep_receivers: adds the missing ones of these receivers. Until this transaction ends, no receiver is deleted.
+-- keep_receivers: adds the missing ones of these receivers. Until this transaction ends, no receiver is
+-- deleted.
 --
 -- Call it before the statement that makes a delivery pending, in a statement of its own.
 CREATE FUNCTION turnstile.keep_receivers(in_origins text[])
@@ -31,14 +33,15 @@ BEGIN
     INSERT INTO webhook_receiver (origin, version, first_at, moved_at)
     SELECT DISTINCT o.origin, -1, timestamptz '-infinity', clock_timestamp()
     FROM unnest(in_origins) o(origin)
-    WHERE (SELECT w.version FROM webhook_receiver w WHERE w.origin = o.origin ORDER BY w.version LIMIT 1) IS NULL
+    WHERE (SELECT w.version FROM webhook_receiver w WHERE w.origin = o.origin ORDER BY w.version
+           LIMIT 1) IS NULL
     ORDER BY o.origin
     ON CONFLICT DO NOTHING;
 END
 $$;
 
--- raise_receivers: raises the bounds of these receivers to their first pending delivery, and to `first_at` of due_bound
--- at most. Does nothing for a receiver whose bound was raised within `in_seconds`.
+-- raise_receivers: raises the bounds of these receivers to their first pending delivery, and to `first_at` of
+-- due_bound at most. Does nothing for a receiver whose bound was raised within `in_seconds`.
 CREATE FUNCTION turnstile.raise_receivers(in_origins text[], in_seconds double precision DEFAULT 5)
 RETURNS void
 LANGUAGE plpgsql
@@ -63,7 +66,8 @@ BEGIN
     WITH old AS MATERIALIZED (
         -- Of two executors one raises a bound.
         SELECT w.origin, w.version, w.first_at FROM unnest(receivers) r
-        JOIN webhook_receiver w ON w.origin = ANY (ARRAY[r.origin]) AND w.version BETWEEN r.version AND r.version
+        JOIN webhook_receiver w
+            ON w.origin = ANY (ARRAY[r.origin]) AND w.version BETWEEN r.version AND r.version
         ORDER BY w.origin FOR NO KEY UPDATE OF w SKIP LOCKED
     ),
     raised AS MATERIALIZED (
@@ -80,13 +84,14 @@ BEGIN
         SELECT r.origin, r.version - 1, r.first_at, now_at FROM raised r WHERE r.first_at > r.old_at
     )
     DELETE FROM webhook_receiver w USING raised r
-    WHERE w.origin = ANY (ARRAY[r.origin]) AND w.version BETWEEN r.version AND r.version AND r.first_at > r.old_at;
+    WHERE w.origin = ANY (ARRAY[r.origin]) AND w.version BETWEEN r.version AND r.version
+      AND r.first_at > r.old_at;
 END
 $$;
 
--- enqueue_webhooks: inserts the deliveries of these executions, due now. For settle, which has checked that each has
--- a callback URL, and has written. The origin may be empty but never null: an invalid URL must not keep a slot from
--- being freed.
+-- enqueue_webhooks: inserts the deliveries of these executions, due now. For settle, which has checked that
+-- each has a callback URL, and has written. The origin may be empty but never null: an invalid URL must not
+-- keep a slot from being freed.
 CREATE FUNCTION turnstile.enqueue_webhooks(in_execution_ids bigint[], in_at timestamptz)
 RETURNS void
 LANGUAGE plpgsql
@@ -103,11 +108,12 @@ BEGIN
 END
 $$;
 
--- due_webhooks: the receivers after `in_after_origin` with a due delivery: since when, and how many may be claimed
--- now. `next_origin`: where to continue; empty: no more receivers.
+-- due_webhooks: the receivers after `in_after_origin` with a due delivery: since when, and how many may be
+-- claimed now. `next_origin`: where to continue; empty: no more receivers.
 --
--- Of each receiver only the first `in_per_origin` deliveries are read, claimed ones included: that is the limit per
--- receiver over all replicas. Like delays, deliveries are read up to `next_at`, if the clock was set back behind it.
+-- Of each receiver only the first `in_per_origin` deliveries are read, claimed ones included: that is the
+-- limit per receiver over all replicas. Like delays, deliveries are read up to `next_at`, if the clock was
+-- set back behind it.
 CREATE FUNCTION turnstile.due_webhooks(
     in_after_origin text,
     in_per_origin integer,
@@ -156,13 +162,13 @@ BEGIN
 END
 $$;
 
--- claim_webhooks: claims due deliveries for `in_lease_seconds`, at most `in_limit`. The end of the lease identifies
--- the claim: `record_webhooks` must pass it.
+-- claim_webhooks: claims due deliveries for `in_lease_seconds`, at most `in_limit`. The end of the lease
+-- identifies the claim: `record_webhooks` must pass it.
 --
--- With `in_origins`: of each of these receivers at most the number in `in_counts`, in order. Without, as executors of
--- the previous version call it: steps through the receivers after `in_after_origin`, and takes the first delivery of
--- each before the second of any. In both cases only the first `in_per_origin` deliveries of a receiver are read,
--- claimed ones included.
+-- With `in_origins`: of each of these receivers at most the number in `in_counts`, in order. Without, as
+-- executors of the previous version call it: steps through the receivers after `in_after_origin`, and takes
+-- the first delivery of each before the second of any. In both cases only the first `in_per_origin`
+-- deliveries of a receiver are read, claimed ones included.
 CREATE FUNCTION turnstile.claim_webhooks(
     in_after_origin text,
     in_lease_seconds double precision,
@@ -227,8 +233,8 @@ BEGIN
     END IF;
 
     WITH free AS MATERIALIZED (
-        -- Checked again on the locked row: another replica may have been faster. A CASE, so that no index but that of
-        -- the ids applies: the others hold what was settled.
+        -- Checked again on the locked row: another replica may have been faster. A CASE, so that no index but
+        -- that of the ids applies: the others hold what was settled.
         SELECT d.execution_id
         FROM unnest(head_ids) h(id) JOIN webhook_delivery d ON d.execution_id = ANY (ARRAY[h.id])
         WHERE CASE WHEN d.state = 'pending' AND d.due_at <= last_at
@@ -249,8 +255,8 @@ END
 $$;
 
 -- record_webhooks: records the outcomes of deliveries: 'delivered', 'failed', 'pending' (due again after
--- `in_delay_seconds`), or 'released' (pending, and the attempt does not count because it was interrupted). Guarded by
--- the claim: after its lease and the next claim, nothing changes. Returns what was applied.
+-- `in_delay_seconds`), or 'released' (pending, and the attempt does not count because it was interrupted).
+-- Guarded by the claim: after its lease and the next claim, nothing changes. Returns what was applied.
 CREATE FUNCTION turnstile.record_webhooks(
     in_execution_ids bigint[],
     in_claimed_untils timestamptz[],
@@ -285,7 +291,8 @@ BEGIN
           AND CASE WHEN d.state = 'pending' THEN d.claimed_until = n.claimed_until END
         RETURNING d.execution_id, d.origin
     )
-    SELECT array_agg(r.execution_id), array_agg(DISTINCT r.origin) INTO applied_ids, receivers FROM recorded r;
+    SELECT array_agg(r.execution_id), array_agg(DISTINCT r.origin) INTO applied_ids, receivers
+    FROM recorded r;
     PERFORM turnstile.raise_receivers(receivers);
     RETURN QUERY SELECT unnest(applied_ids);
 END

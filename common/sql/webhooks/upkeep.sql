@@ -1,5 +1,5 @@
--- replay_webhooks: makes these settled deliveries due again; without ids, the oldest failed ones, at most `in_limit`.
--- The event id stays. `left_count`: number of deliveries that remain failed.
+-- replay_webhooks: makes these settled deliveries due again; without ids, the oldest failed ones, at most
+-- `in_limit`. The event id stays. `left_count`: number of deliveries that remain failed.
 --
 -- Locks the executions first, so that they are not pruned: a delivery without its execution has no content.
 CREATE FUNCTION turnstile.replay_webhooks(
@@ -15,7 +15,8 @@ LANGUAGE plpgsql
 AS $$
 DECLARE
     wanted_ids bigint[] := coalesce(in_execution_ids, ARRAY(
-        SELECT d.execution_id FROM webhook_delivery d WHERE d.state = 'failed' ORDER BY d.execution_id LIMIT in_limit));
+        SELECT d.execution_id FROM webhook_delivery d WHERE d.state = 'failed' ORDER BY d.execution_id
+        LIMIT in_limit));
     due_from timestamptz;
     previous text[];
 BEGIN
@@ -25,7 +26,8 @@ BEGIN
         SELECT d.origin FROM webhook_delivery d WHERE d.execution_id = ANY (wanted_ids)));
     due_from := greatest(clock_timestamp(), (SELECT b.next_at FROM turnstile.due_bound b));
     pending_ids := ARRAY(
-        SELECT d.execution_id FROM webhook_delivery d WHERE d.execution_id = ANY (wanted_ids) AND d.state = 'pending');
+        SELECT d.execution_id FROM webhook_delivery d
+        WHERE d.execution_id = ANY (wanted_ids) AND d.state = 'pending');
     WITH settled AS MATERIALIZED (
         SELECT d.execution_id, d.state FROM webhook_delivery d
         WHERE d.execution_id = ANY (wanted_ids) AND d.state <> 'pending'
@@ -57,14 +59,15 @@ END
 $$;
 
 -- give_up_webhooks: of the next `in_limit` pending deliveries after `in_after_id`, makes those 'failed' whose
--- execution ended, or that were last replayed, more than `in_age_seconds` ago: the queue of a receiver that never
--- answers must not grow for ever. `next_id`: where to continue; 0: no more deliveries.
+-- execution ended, or that were last replayed, more than `in_age_seconds` ago: the queue of a receiver that
+-- never answers must not grow for ever. `next_id`: where to continue; 0: no more deliveries.
 --
--- Skips deliveries that are being sent, and those that became due less than a minute ago: a receiver that requested a
--- delay gets one more request. Adds receivers that are missing: a settle of the previous version may have run on
--- during the migration.
+-- Skips deliveries that are being sent, and those that became due less than a minute ago: a receiver that
+-- requested a delay gets one more request. Adds receivers that are missing: a settle of the previous version
+-- may have run on during the migration.
 CREATE FUNCTION turnstile.give_up_webhooks(
-    in_after_id bigint, in_age_seconds double precision, in_limit integer, OUT given_up integer, OUT next_id bigint
+    in_after_id bigint, in_age_seconds double precision, in_limit integer, OUT given_up integer,
+    OUT next_id bigint
 )
 LANGUAGE plpgsql
 :settings_for_index_lookups
@@ -95,7 +98,8 @@ BEGIN
         UPDATE webhook_delivery d
         SET state = 'failed', claimed_until = NULL, settled_at = checked_at,
             last_error = format('given up after %s s (TURNSTILE_WEBHOOK_AGE_MAX); %s', in_age_seconds,
-                CASE WHEN d.attempts > 0 THEN 'last attempt: ' || coalesce(d.last_error, 'no outcome recorded')
+                CASE WHEN d.attempts > 0
+                         THEN 'last attempt: ' || coalesce(d.last_error, 'no outcome recorded')
                      ELSE 'never attempted' END)
         FROM old o WHERE d.execution_id = ANY (ARRAY[o.execution_id])
         RETURNING d.origin
@@ -107,7 +111,8 @@ BEGIN
     INTO given_up, next_id, receivers, settled_receivers;
     receivers := ARRAY(
         SELECT o.origin FROM unnest(receivers) o(origin)
-        WHERE (SELECT w.version FROM webhook_receiver w WHERE w.origin = o.origin ORDER BY w.version LIMIT 1) IS NULL);
+        WHERE (SELECT w.version FROM webhook_receiver w WHERE w.origin = o.origin ORDER BY w.version
+               LIMIT 1) IS NULL);
     IF cardinality(receivers) > 0 THEN
         PERFORM turnstile.keep_receivers(receivers);
     END IF;
@@ -116,8 +121,8 @@ END
 $$;
 
 -- delete_idle_receivers: deletes receivers for which nothing is pending, and whose bound did not change for
--- `in_idle_seconds`. Does nothing while a transaction that needs its receivers is open (see keep_receivers): under the
--- lock all deliveries have committed.
+-- `in_idle_seconds`. Does nothing while a transaction that needs its receivers is open (see keep_receivers):
+-- under the lock all deliveries have committed.
 CREATE FUNCTION turnstile.delete_idle_receivers(in_idle_seconds double precision DEFAULT 600)
 RETURNS integer
 LANGUAGE plpgsql

@@ -1,7 +1,7 @@
--- Every call of the protocol that a service makes, with the types of its parameters and columns, and every row
--- type that comes back. A call is added here and not changed: services of an older version still make it while a newer
--- version is started. It is removed once no version that may run beside this one makes it, as the calls of executors
--- before migration 0013, which stop first. A failing test prints what is to be added.
+-- Every call of the protocol that a service makes, with the types of its parameters and columns, and every
+-- row type that comes back. A call is added here and not changed: services of an older version still make it
+-- while a newer version is started. It is removed once no version that may run beside this one makes it, as
+-- the calls of executors before migration 0013, which stop first. A failing test prints what is to be added.
 
 -- takes int8[], int4[]
 -- gives early_ids int8[], granted turnstile.granted[], more_queue_ids int8[], settled_count int4,
@@ -216,7 +216,8 @@ SELECT * FROM turnstile.cancel_unless_held($3, $4, $1, $2);
 --   float8[], text[], jsonb[], text[]
 -- gives admitted turnstile.admitted[], blocked_queue_ids int8[], free_queue_ids int8[], granted
 --   turnstile.granted[], more_queue_ids int8[]
-SELECT * FROM turnstile.admit($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, in_wait_ms => $1, in_suspect_ids => $2);
+SELECT * FROM turnstile.admit($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, in_wait_ms => $1,
+                              in_suspect_ids => $2);
 
 -- takes int4, int8[], int8[], int4[], text[]
 -- gives blocked_ids int8[], blocked_queue_ids int8[], callback_count int4, early_ids int8[],
@@ -328,7 +329,8 @@ SELECT * FROM turnstile.delete_resource($1, $2);
 --   float8[], text[], jsonb[], text[], int2[], bool[]
 -- gives admitted turnstile.admitted[], blocked_queue_ids int8[], free_queue_ids int8[], granted
 --   turnstile.granted[], more_queue_ids int8[]
-SELECT * FROM turnstile.admit($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, in_wait_ms => $1, in_suspect_ids => $2, in_priorities => $15, in_may_be_urgent => $16);
+SELECT * FROM turnstile.admit($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, in_wait_ms => $1,
+                              in_suspect_ids => $2, in_priorities => $15, in_may_be_urgent => $16);
 
 -- takes int4
 -- gives granted turnstile.granted[], more_queue_ids int8[], remaining bool
@@ -428,7 +430,8 @@ SELECT turnstile.register_worker($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $
 --   float8[], float8[], text[], jsonb[], text[], int2[]
 -- gives admitted turnstile.admitted[], blocked_queue_ids int8[], free_queue_ids int8[], granted
 --   turnstile.granted[], more_queue_ids int8[]
-SELECT * FROM turnstile.admit_submissions($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $1, $2);
+SELECT * FROM turnstile.admit_submissions($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $1,
+                                          $2);
 
 -- takes int8, int4, int8, text[], float8
 -- gives newest_ticket int8, request_ids uuid[], requests text[], tickets int8[], traceparents
@@ -483,7 +486,10 @@ SELECT pg_try_advisory_lock(turnstile.submissions_lock($1));
 
 -- takes text, jsonb, text, text, int4, timestamptz, float8, float8, text, jsonb, text
 -- gives submit uuid
-SELECT turnstile.submit(action_ref => $1, parameters => $2, idempotency_key => $3, concurrency_key => $4, priority => $5, run_at => $6, timeout => make_interval(secs => $7), ttl => make_interval(secs => $8), callback_url => $9, metadata => $10, traceparent => $11);
+SELECT turnstile.submit(action_ref => $1, parameters => $2, idempotency_key => $3, concurrency_key => $4,
+                        priority => $5, run_at => $6, timeout => make_interval(secs => $7),
+                        ttl => make_interval(secs => $8), callback_url => $9, metadata => $10,
+                        traceparent => $11);
 
 -- takes
 -- gives schema_revision text

@@ -25,8 +25,9 @@ END $$;
 CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON history.log
     FOR EACH STATEMENT EXECUTE FUNCTION history.refuse();
 
--- note(key, column, ...): log the row before and after, with the columns named. `key` is the column that the table's
--- `id` is logged as, or empty; `line` for rows of `waiting`, whose line is a queue unless they name their queue.
+-- note(key, column, ...): log the row before and after, with the columns named. `key` is the column that the
+-- table's `id` is logged as, or empty; `line` for rows of `waiting`, whose line is a queue unless they name
+-- their queue.
 CREATE FUNCTION history.note() RETURNS trigger
 LANGUAGE plpgsql
 -- The role that makes the change needs no right to the history.
@@ -41,7 +42,8 @@ DECLARE
 BEGIN
     INSERT INTO history.log (table_name, step, queue_id, execution_id, attempt, worker_id, old, new)
     SELECT TG_TABLE_NAME, lower(TG_OP),
-           (known ->> CASE WHEN key = 'queue_id' THEN 'id' WHEN key = 'line' AND known ->> 'queue_id' IS NULL THEN 'line_id'
+           (known ->> CASE WHEN key = 'queue_id' THEN 'id'
+                           WHEN key = 'line' AND known ->> 'queue_id' IS NULL THEN 'line_id'
                             ELSE 'queue_id' END)::bigint,
            CASE key WHEN 'line' THEN turnstile.id_of_place((known ->> 'place')::bigint)
                     WHEN 'execution_id' THEN (known ->> 'id')::bigint
@@ -53,7 +55,8 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- When each change of a definition was committed: until then, the earlier definition is in force for other sessions.
+-- When each change of a definition was committed: until then, the earlier definition is in force for other
+-- sessions.
 CREATE TABLE history.committed_change (
     kind text NOT NULL,
     changed_at timestamptz NOT NULL,
@@ -75,14 +78,16 @@ CREATE CONSTRAINT TRIGGER committed AFTER INSERT ON audit_log
     EXECUTE FUNCTION history.note_commit();
 
 CREATE TRIGGER logged_inserts AFTER INSERT OR DELETE ON execution
-    FOR EACH ROW EXECUTE FUNCTION history.note('execution_id', 'status', 'result', 'error_type', 'error_message', 'metadata');
+    FOR EACH ROW EXECUTE FUNCTION history.note('execution_id', 'status', 'result', 'error_type',
+                                               'error_message', 'metadata');
 -- A row that has ended must never change, so every change to it is logged.
 CREATE TRIGGER logged_updates AFTER UPDATE ON execution
     FOR EACH ROW WHEN (
         OLD.completed_at IS NOT NULL
         OR (OLD.status, OLD.attempt, OLD.worker_id, OLD.queue_id) IS DISTINCT FROM
            (NEW.status, NEW.attempt, NEW.worker_id, NEW.queue_id))
-    EXECUTE FUNCTION history.note('execution_id', 'status', 'result', 'error_type', 'error_message', 'metadata');
+    EXECUTE FUNCTION history.note('execution_id', 'status', 'result', 'error_type', 'error_message',
+                                  'metadata');
 CREATE TRIGGER logged AFTER INSERT OR UPDATE OR DELETE ON slot
     FOR EACH ROW EXECUTE FUNCTION history.note('', 'finished_at', 'gate_ids');
 CREATE TRIGGER logged AFTER INSERT OR UPDATE OR DELETE ON waiting
@@ -95,16 +100,20 @@ CREATE TRIGGER logged_updates AFTER UPDATE OF max_concurrent, paused ON action_q
 CREATE TRIGGER logged_inserts AFTER INSERT ON action
     FOR EACH ROW EXECUTE FUNCTION history.note('', 'id', 'ref', 'pool', 'runner', 'entrypoint');
 CREATE TRIGGER logged_updates AFTER UPDATE OF pool, runner, entrypoint ON action
-    FOR EACH ROW WHEN ((OLD.pool, OLD.runner, OLD.entrypoint) IS DISTINCT FROM (NEW.pool, NEW.runner, NEW.entrypoint))
+    FOR EACH ROW WHEN ((OLD.pool, OLD.runner, OLD.entrypoint) IS DISTINCT FROM (NEW.pool, NEW.runner,
+                                                                                NEW.entrypoint))
     EXECUTE FUNCTION history.note('', 'id', 'ref', 'pool', 'runner', 'entrypoint');
 CREATE TRIGGER logged_inserts AFTER INSERT OR DELETE ON worker
     FOR EACH ROW EXECUTE FUNCTION history.note(
-        'worker_id', 'renewed_at', 'lost_at', 'stopped_at', 'draining_at', 'pools', 'concurrency', 'served_refs');
+        'worker_id', 'renewed_at', 'lost_at', 'stopped_at', 'draining_at', 'pools', 'concurrency',
+        'served_refs');
 CREATE TRIGGER logged_updates AFTER UPDATE OF lost_at, stopped_at, draining_at ON worker
     FOR EACH ROW WHEN (
-        (OLD.lost_at, OLD.stopped_at, OLD.draining_at) IS DISTINCT FROM (NEW.lost_at, NEW.stopped_at, NEW.draining_at))
+        (OLD.lost_at, OLD.stopped_at, OLD.draining_at) IS DISTINCT FROM (NEW.lost_at, NEW.stopped_at,
+                                                                         NEW.draining_at))
     EXECUTE FUNCTION history.note(
-        'worker_id', 'renewed_at', 'lost_at', 'stopped_at', 'draining_at', 'pools', 'concurrency', 'served_refs');
+        'worker_id', 'renewed_at', 'lost_at', 'stopped_at', 'draining_at', 'pools', 'concurrency',
+        'served_refs');
 CREATE TRIGGER logged AFTER INSERT OR UPDATE OR DELETE ON attempt
     FOR EACH ROW EXECUTE FUNCTION history.note('', 'outcome');
 

@@ -15,7 +15,8 @@ ORDER BY e.id
 -- actions: the definitions in force, with the settings of their keys.
 SELECT a.ref AS name,
        (turnstile.definition_of(a) || coalesce((
-           SELECT jsonb_object_agg('keys.' || k.concurrency_key, turnstile.written_key(k) -> ('keys.' || k.concurrency_key))
+           SELECT jsonb_object_agg('keys.' || k.concurrency_key,
+                                   turnstile.written_key(k) -> ('keys.' || k.concurrency_key))
            FROM key_override k WHERE k.action_id = a.id), '{}'))::text AS definition
 FROM action a WHERE a.deleted_at IS NULL
 
@@ -23,7 +24,9 @@ FROM action a WHERE a.deleted_at IS NULL
 SELECT g.name, turnstile.definition_of_resource(g)::text AS definition FROM gate g WHERE g.kind = 'resource'
 
 -- action_changes: all recorded changes.
-SELECT c.action_ref AS name, c.changed_at, c.old::text AS old, c.new::text AS new FROM action_change c ORDER BY c.id
+SELECT c.action_ref AS name, c.changed_at, c.old::text AS old, c.new::text AS new FROM action_change c
+ORDER BY c.id
 
 -- resource_changes: all recorded changes.
-SELECT c.resource AS name, c.changed_at, c.old::text AS old, c.new::text AS new FROM resource_change c ORDER BY c.id
+SELECT c.resource AS name, c.changed_at, c.old::text AS old, c.new::text AS new FROM resource_change c
+ORDER BY c.id

@@ -19,7 +19,7 @@ GATE_DEFECTS: Final = (
     Defect(
         name="units are counted as one",
         file=_GATES,
-        before="SELECT g.id, coalesce((u.use ->> 'units')::integer, 1) FROM",
+        before="SELECT g.id, (u.use ->> 'units')::integer FROM",
         after="SELECT g.id, 1 FROM",
         caught_by=(_TEST,),
     ),
