@@ -193,14 +193,14 @@ class BrokerConnection:
                 self._link = link
                 try:
                     await serve(link)
-                    self._note("connection lost")
+                    self._note("connection lost", cause="connection lost")
                 finally:
                     self._link = None
                     if link.served:
                         pause_seconds = self._timeouts.backoff_first_seconds
                     await link.close()
             except BrokerUnavailable as error:
-                self._note(str(error))
+                self._note(str(error), cause=_cause_of(error))
             self._urls.rotate(-1)
             # Jitter keeps the processes of one installation from reconnecting in step after a broker restart.
             await asyncio.sleep(pause_seconds * random.uniform(0.5, 1.0))
@@ -230,9 +230,17 @@ class BrokerConnection:
         logger.info("broker_connected", extra={"connection": self._name, "host": url.host, "port": url.port})
         return Link(connection, amqp, keeper.transport, keeper.reader, self._timeouts)
 
-    def _note(self, error: str) -> None:
-        self._unavailable.failed(error, connection=self._name, error=error)
+    def _note(self, error: str, *, cause: str) -> None:
+        # Not by its text, which may name another host or port each time.
+        self._unavailable.failed(cause, connection=self._name, error=error)
         self.last_error = error
+
+
+def _cause_of(error: BaseException) -> str:
+    """Return the class of the error that led to this one."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return type(error).__name__
 
 
 class _TransportKeeper(TransportFactory):

@@ -33,7 +33,7 @@ class QueuePage(Page[QueueWithHistory]):
     truncated: bool = Field(description="There are more queues than are read: these are the busiest.")
     read_at: AwareDatetime
     degraded: dict[str, str] = Field(
-        description="What does not work at this executor though the servers are reachable, and why.",
+        description="What does not work at this executor, and why, by server or pool.",
         examples=[{"pool gpu": "queue worker.gpu: inequivalent arg 'x-queue-type'"}],
     )
 

@@ -123,8 +123,9 @@ class Live:
         return self._task is not None and not self._task.done()
 
     def degraded(self) -> Mapping[str, str]:
-        """Name what does not work though the servers are reachable, and why."""
-        return self._health.degraded()
+        """Name what does not work though the state can be read, and why."""
+        unusable = {part: why for part, why in self._health.readiness().items() if why is not None}
+        return {**unusable, **self._health.degraded()}
 
     async def state(self) -> DashboardState:
         """Return the state, at most one interval old; raises Unavailable if it cannot be read."""

@@ -55,8 +55,8 @@ async def select(env: Environment, verb: str, **selection: Any) -> dict[str, Any
 
 async def test_each_kind_of_bad_request_is_listed_with_its_reason_and_shown(env: Environment) -> None:
     sent = {
-        name: request(body, message_id=f"bad-{place}", **properties)
-        for place, (name, body, properties, _, _) in enumerate(BAD)
+        name: request(body, message_id=f"bad-{number}", **properties)
+        for number, (name, body, properties, _, _) in enumerate(BAD)
     }
     async with publishing(env.amqp_url) as publisher:
         await publisher.publish(list(sent.values()))

@@ -127,7 +127,7 @@ async def until_capacity(env: Environment, count: int) -> None:
     async def are_counted() -> bool:
         return await capacity(env) == count
 
-    await until(are_counted, f"{count} places", deadline_seconds=10)
+    await until(are_counted, f"a capacity of {count}", deadline_seconds=10)
 
 
 async def until_some_run(env: Environment, ids: list[int]) -> None:

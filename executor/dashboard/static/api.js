@@ -51,8 +51,8 @@ export function signOut() {
 }
 
 /**
- * Return the body of a response; throws Problem. Empty values of `query` are left out. `text` is a body that is JSON
- * already, and is sent as it is.
+ * Return the body of a response; throws Problem. Empty values of `query` are left out. `text` is a body that
+ * is JSON already, and is sent as it is.
  */
 export async function ask(method, path, { query = {}, body, text, headers = {}, signal } = {}) {
   return (await exchange(method, path, { query, body, text, headers, signal })).value;
@@ -79,7 +79,8 @@ export async function exchange(method, path, { query = {}, body, text, headers =
     return null;
   });
   if (response.ok && value !== null) return { value, etag: response.headers.get("etag") };
-  throw new Problem(response.status, value?.code, value?.detail ?? `Invalid response from the executor (status ${response.status}).`);
+  throw new Problem(response.status, value?.code,
+    value?.detail ?? `Invalid response from the executor (status ${response.status}).`);
 }
 
 /** Return a query string, or nothing. */

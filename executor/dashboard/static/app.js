@@ -30,7 +30,8 @@ const SCREENS = [
   [/^\/audit-log$/, auditLog, "Audit log", "#/audit-log"],
   [/^\/tokens$/, tokens, "Tokens", "#/tokens"],
 ];
-const STATES = { live: "Live", lost: "Connection lost; reconnecting", paused: "Paused", refused: "Updated every 5 s" };
+const STATES = { live: "Live", lost: "Connection lost; reconnecting", paused: "Paused",
+  refused: "Updated every 5 s" };
 
 const live = new Live();
 const main = document.getElementById("main");
@@ -40,7 +41,7 @@ let path = null;
 /** Addresses of earlier versions: #/queue/NAME, #/resource/NAME. */
 const FORMER = /^#\/(queue|resource)\//;
 
-function route() {
+function openScreen() {
   if (FORMER.test(location.hash)) history.replaceState(null, "", location.hash.replace(FORMER, "#/$1s/"));
   const [here, query = ""] = (location.hash.slice(1) || "/queues").split("?");
   const parameters = new URLSearchParams(query);
@@ -52,8 +53,10 @@ function route() {
     return;
   }
   shown?.abort();
+  mark(null);
   document.title = "Page not found · Turnstile";
-  main.replaceChildren(el("h1", {}, "Page not found"), el("p", {}, el("a", { href: "#/queues" }, "Go to queues")));
+  main.replaceChildren(el("h1", {}, "Page not found"),
+    el("p", {}, el("a", { href: "#/queues" }, "Go to queues")));
 }
 
 /** A part of the address; as it is, if it is no encoded text. */
@@ -65,20 +68,22 @@ function decoded(part) {
   }
 }
 
-function open(show, place, title, tab, here) {
+function mark(tab) {
+  for (const link of document.querySelectorAll("nav a:not(.alert)"))
+    attribute(link, "aria-current", link.getAttribute("href") === tab && "page");
+}
+
+function open(show, route, title, tab, here) {
   shown?.abort();
   shown = new AbortController();
-  for (const link of document.querySelectorAll("nav a:not(.alert)")) {
-    if (link.getAttribute("href") === tab) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
-  }
-  document.title = `${place.ref ?? (place.id ? `#${place.id}` : title)} · Turnstile`;
-  live.watch(place.id ? [place.id] : []);
+  mark(tab);
+  document.title = `${route.ref ?? (route.id ? `#${route.id}` : title)} · Turnstile`;
+  live.watch(route.id ? [route.id] : []);
   const moved = path !== null && path !== here;
   path = here;
   keepingFocus(main, () => {
     main.replaceChildren();
-    show(main, place, { live, signal: shown.signal });
+    show(main, route, { live, signal: shown.signal });
   });
   if (moved) {
     main.focus({ preventScroll: true });
@@ -108,8 +113,10 @@ function workersIn({ live: alive, draining, overdue, capacity }) {
 
 /** Badges in the navigation; absent at zero. */
 const ALERTS = [
-  ["#/dead-letters", "#/dead-letters", (all) => all.dead_letters, (shown) => `${shown} dead letter${shown === "1" ? "" : "s"}`],
-  ["#/workers", "#/workers?state=lost", (all) => all.workers.lost, (shown) => `${shown} worker${shown === "1" ? "" : "s"} lost in the last 24 hours`],
+  ["#/dead-letters", "#/dead-letters", (all) => all.dead_letters,
+    (shown) => `${shown} dead letter${shown === "1" ? "" : "s"}`],
+  ["#/workers", "#/workers?state=lost", (all) => all.workers.lost,
+    (shown) => `${shown} worker${shown === "1" ? "" : "s"} lost in the last 24 hours`],
 ];
 const COUNTED_MAX = 1000;
 
@@ -122,7 +129,8 @@ function showAlerts() {
       const shown = value > COUNTED_MAX ? `${count(COUNTED_MAX)}+` : count(value);
       link.hidden = value === 0;
       text(link, shown);
-      for (const name of ["aria-label", "title"]) attribute(link, name, words(value > COUNTED_MAX ? `more than ${count(COUNTED_MAX)}` : shown));
+      for (const name of ["aria-label", "title"])
+        attribute(link, name, words(value > COUNTED_MAX ? `more than ${count(COUNTED_MAX)}` : shown));
     });
   }
 }
@@ -155,11 +163,11 @@ live.on("state", (state) => {
 showTotals();
 showAlerts();
 showIdentity(document.getElementById("identity"));
-addEventListener("hashchange", route);
+addEventListener("hashchange", openScreen);
 document.querySelector(".skip").addEventListener("click", (event) => {
   // The link must not change the address, because the fragment is the route.
   event.preventDefault();
   main.focus();
 });
-route();
+openScreen();
 live.start();

@@ -10,15 +10,18 @@ import { queueLink } from "./queues.js";
 const PAGE = 50;
 const FIELDS_SHOWN = 6;
 const KINDS = [
-  "action", "resource", "execution", "executions", "worker", "dead_letter", "webhook", "token", "token_file", "account",
+  "action", "resource", "execution", "executions", "worker", "dead_letter", "webhook", "token", "token_file",
+  "account",
   "database",
 ];
 const VERBS = [
-  "created", "changed", "limit_changed", "paused", "resumed", "deleted", "cancelled", "retried", "drained", "replayed",
+  "created", "changed", "limit_changed", "paused", "resumed", "deleted", "cancelled", "retried", "drained",
+  "replayed",
   "purged", "revoked", "rotated", "migrated", "restored",
 ];
 const FIELDS = [
-  ["subject_kind", "Kind", KINDS], ["subject", "Subject", "text", "reports.render"], ["action_ref", "Action", "text", "reports.render"],
+  ["subject_kind", "Kind", KINDS], ["subject", "Subject", "text", "reports.render"],
+  ["action_ref", "Action", "text", "reports.render"],
   ["verb", "Change", VERBS], ["user", "By", "text", "alice"],
   ["recorded_after", "After", "datetime-local"], ["recorded_before", "Before", "datetime-local"],
 ];
@@ -47,9 +50,11 @@ export function show(main, { parameters }, { live, signal }) {
     return [name, kind === "datetime-local" && value ? new Date(value).toISOString() : value];
   }));
   const pages = listPages({ parameters, path: "audit-log", search, reload: () => loading.now() });
-  const shown = table("Changes, newest first", WITH_SUBJECT, { empty: "No changes recorded for this search." });
+  const shown = table("Changes, newest first", WITH_SUBJECT,
+    { empty: "No changes recorded for this search." });
   const loading = loader(async (mine) => {
-    const page = await ask("GET", "/audit-log", { query: { ...search(), limit: PAGE, cursor: pages.cursor() }, signal: mine });
+    const page = await ask("GET", "/audit-log",
+      { query: { ...search(), limit: PAGE, cursor: pages.cursor() }, signal: mine });
     shown.update(page.items);
     pages.update(page.next_cursor);
   }, { every: 5000, signal, wrong });
@@ -64,7 +69,8 @@ export function show(main, { parameters }, { live, signal }) {
 
 /** A section that loads when it is opened. `query` selects rows of the audit log. */
 export function auditLogOf(query, signal) {
-  const shown = table("Changes, newest first", query.subject ? COLUMNS : WITH_SUBJECT, { empty: "No changes recorded." });
+  const shown = table("Changes, newest first", query.subject ? COLUMNS : WITH_SUBJECT,
+    { empty: "No changes recorded." });
   const wrong = errorLine();
   let cursor = null;
   const pages = pager((next) => {
@@ -76,7 +82,8 @@ export function auditLogOf(query, signal) {
     shown.update(page.items);
     pages.update(page.next_cursor);
   }, { every: 5000, signal, wrong });
-  const node = el("details", { class: "changes" }, el("summary", {}, "Changes"), wrong, shown.node, pages.node);
+  const node = el("details", { class: "changes" }, el("summary", {}, "Changes"), wrong, shown.node,
+    pages.node);
   node.addEventListener("toggle", () => node.open && loading.now());
   return node;
 }
@@ -86,7 +93,8 @@ function fieldOf([name, label, kind, example], given) {
   const control = Array.isArray(kind)
     ? el("select", { id, name }, el("option", { value: "" }, "Any"),
       kind.map((value) => el("option", { value, selected: value === given }, wordsOf(value))))
-    : el("input", { id, name, type: kind, placeholder: example, autocomplete: "off", ...(kind === "text" ? { value: given } : { step: 1, value: localTime(given) }) });
+    : el("input", { id, name, type: kind, placeholder: example, autocomplete: "off",
+      ...(kind === "text" ? { value: given } : { step: 1, value: localTime(given) }) });
   return el("div", { class: "field" }, el("label", { for: id }, label), control);
 }
 
@@ -96,9 +104,12 @@ function wordsOf(name) {
 
 /** What was changed, with a link to its screen if it has one. */
 function subjectOf({ subject_kind: kind, subject, action_ref: ref }) {
-  const link = { action: () => queueLink({ action_ref: subject }), resource: () => `#/resources/${encodeURIComponent(subject)}`, worker: () => workerLink(subject) }[kind];
-  const name = kind === "execution" || kind === "webhook" ? executionLink(subject) : link ? el("a", { href: link() }, subject) : subject;
-  const action = ref !== null && kind !== "action" ? el("a", { href: queueLink({ action_ref: ref }) }, ref) : null;
+  const link = { action: () => queueLink({ action_ref: subject }),
+    resource: () => `#/resources/${encodeURIComponent(subject)}`, worker: () => workerLink(subject) }[kind];
+  const name = kind === "execution" || kind === "webhook" ? executionLink(subject)
+    : link ? el("a", { href: link() }, subject) : subject;
+  const action = ref !== null && kind !== "action" ? el("a", { href: queueLink({ action_ref: ref }) }, ref)
+    : null;
   return el("div", {}, `${wordsOf(kind)} `, name, action && [" of ", action]);
 }
 
@@ -112,6 +123,8 @@ function withoutNulls(fields) {
 
 /** The fields with their values; many of them are folded. */
 function fieldsOf(fields) {
-  const pairs = Object.entries(fields ?? {}).map(([name, value]) => el("code", { class: "pair" }, `${name}: ${JSON.stringify(value)}`));
-  return pairs.length > FIELDS_SHOWN ? el("details", {}, el("summary", {}, counted(pairs.length, "field")), pairs) : el("div", {}, pairs);
+  const pairs = Object.entries(fields ?? {})
+    .map(([name, value]) => el("code", { class: "pair" }, `${name}: ${JSON.stringify(value)}`));
+  return pairs.length > FIELDS_SHOWN ? el("details", {}, el("summary", {}, counted(pairs.length, "field")),
+    pairs) : el("div", {}, pairs);
 }

@@ -16,7 +16,8 @@ const RUNNING = "A change is being prepared.";
 const VERBS = {
   retry: {
     name: "Retry", done: "Retried",
-    words: "Each of them becomes a new execution with the same parameters, at the end of its queue, oldest first.",
+    words: "Each of them becomes a new execution with the same parameters, at the end of its queue, oldest "
+      + "first.",
   },
   cancel: {
     name: "Cancel", done: "Cancelled, or requested to stop:", dangerous: true,
@@ -25,8 +26,9 @@ const VERBS = {
 };
 
 /**
- * The column of checkboxes, and the bar with the buttons. `filter()` returns the search of the list that is shown, as the
- * API takes it; `blocked()` why nothing can be changed, or null; `changed` is called after a change.
+ * The column of checkboxes, and the bar with the buttons. `filter()` returns the search of the list that is
+ * shown, as the API takes it; `blocked()` why nothing can be changed, or null; `changed` is called after a
+ * change.
  */
 export function bulkBar({ filter, blocked, changed }) {
   const selected = new Set();
@@ -36,17 +38,22 @@ export function bulkBar({ filter, blocked, changed }) {
   const result = el("p", { class: "said", role: "status" });
   const all = el("input", { type: "checkbox", id: "select-page" });
   const words = el("span", { class: "scope" });
-  const buttons = Object.keys(VERBS).map((verb) => el("button", { type: "button", needs: `POST /executions/${verb}`, on: { click: () => run(verb) } }));
+  const buttons = Object.keys(VERBS)
+    .map((verb) => el("button", { type: "button", needs: `POST /executions/${verb}`,
+      on: { click: () => run(verb) } }));
 
   function describe() {
     const some = selected.size > 0;
     const any = some || Object.keys(filter() ?? {}).length > 0;
     all.checked = shown.length > 0 && shown.every((id) => selected.has(id));
     all.indeterminate = some && !all.checked;
-    text(words, some ? `${count(selected.size)} selected; the list is not updated meanwhile` : any ? "None selected: all that match the search" : NO_CONDITION);
+    text(words, some ? `${count(selected.size)} selected; the list is not updated meanwhile`
+      : any ? "None selected: all that match the search" : NO_CONDITION);
     Object.values(VERBS).forEach(({ name }, index) => {
-      text(buttons[index], some ? `${name} ${counted(selected.size, "execution")}…` : `${name} all matching…`);
-      block(buttons[index], isRunning ? RUNNING : blocked() ?? (!any ? `${NO_CONDITION}.` : shown.length ? null : NO_MATCH));
+      text(buttons[index], some ? `${name} ${counted(selected.size, "execution")}…`
+        : `${name} all matching…`);
+      block(buttons[index], isRunning ? RUNNING
+        : blocked() ?? (!any ? `${NO_CONDITION}.` : shown.length ? null : NO_MATCH));
     });
   }
   function choose(id, is) {
@@ -91,7 +98,8 @@ export function bulkBar({ filter, blocked, changed }) {
         el("label", { class: "choice", for: "select-page" }, all, "Select this page"), words, buttons),
       wrong, result),
     column: ["Select", "pick", (each) => {
-      const box = el("input", { type: "checkbox", class: "pick", "aria-label": `Select execution ${each.id}`, checked: selected.has(each.id) });
+      const box = el("input", { type: "checkbox", class: "pick", "aria-label": `Select execution ${each.id}`,
+        checked: selected.has(each.id) });
       box.addEventListener("change", () => choose(each.id, box.checked));
       return box;
     }],
@@ -112,7 +120,8 @@ async function preview(verb, selection) {
   const until = performance.now() + PREVIEW_MILLISECONDS;
   let cursor = null;
   for (let page = 0; ; page += 1) {
-    const found = await ask("POST", `/executions/${verb}`, { body: { ...selection, dry_run: true, ...(cursor ? { cursor } : {}) } });
+    const found = await ask("POST", `/executions/${verb}`,
+      { body: { ...selection, dry_run: true, ...(cursor ? { cursor } : {}) } });
     planned.matched += found.matched;
     for (const [status, executions] of Object.entries(found.by_status)) {
       planned.byStatus[status] = (planned.byStatus[status] ?? 0) + executions;
@@ -130,8 +139,10 @@ function listed(counts) {
 }
 
 function leftOutWords({ leftOut, isPartial }) {
-  if (leftOut.length === 0) return isPartial ? "Left out: unknown; not all executions were counted." : "Nothing is left out.";
-  const parts = leftOut.map(({ status, count: executions, reason }) => `${count(executions)} ${status ?? "unknown"} (${reason})`);
+  if (leftOut.length === 0)
+    return isPartial ? "Left out: unknown; not all executions were counted." : "Nothing is left out.";
+  const parts = leftOut.map(({ status, count: executions, reason }) =>
+    `${count(executions)} ${status ?? "unknown"} (${reason})`);
   return `Left out: ${parts.join("; ")}.${isPartial ? " Only the newest executions were counted." : ""}`;
 }
 
@@ -140,7 +151,8 @@ async function change(verb, selection, planned) {
   const { name, words, dangerous, done } = VERBS[verb];
   const atLeast = planned.isMore ? "at least " : "";
   if (planned.matched === 0) {
-    show(`Nothing to ${verb}`, el("p", {}, `No execution can be changed by ${verb}.`), el("p", {}, leftOutWords(planned)));
+    show(`Nothing to ${verb}`, el("p", {}, `No execution can be changed by ${verb}.`),
+      el("p", {}, leftOutWords(planned)));
     return null;
   }
   const reason = verb === "cancel" ? el("input", { type: "text", name: "reason", maxlength: 1000 }) : null;
@@ -157,7 +169,8 @@ async function change(verb, selection, planned) {
     fields: reason ? [field("Reason", reason, "Optional; stored with the executions.")] : [],
     act: async () => {
       do {
-        const body = { ...selection, ...(reason?.value ? { reason: reason.value } : {}), ...(cursor ? { cursor } : {}) };
+        const body = { ...selection, ...(reason?.value ? { reason: reason.value } : {}),
+          ...(cursor ? { cursor } : {}) };
         const page = await ask("POST", `/executions/${verb}`, { body, headers });
         total.matched += page.matched;
         total.changed += page.changed;
@@ -168,6 +181,8 @@ async function change(verb, selection, planned) {
     },
   });
   if (!confirmed) return null;
-  const refused = total.refused.slice(0, REFUSED_SHOWN).map((item) => `#${item.id}: ${item.problem.detail}`).join(" ");
-  return `${done} ${count(total.changed)} of ${count(total.matched)}.${refused ? ` Rejected: ${count(total.refused.length)}. ${refused}` : ""}`;
+  const refused = total.refused.slice(0, REFUSED_SHOWN).map((item) => `#${item.id}: ${item.problem.detail}`)
+    .join(" ");
+  const rejected = refused ? ` Rejected: ${count(total.refused.length)}. ${refused}` : "";
+  return `${done} ${count(total.changed)} of ${count(total.matched)}.${rejected}`;
 }

@@ -24,7 +24,8 @@ export function changePause({ action_ref: ref, paused }) {
     }
     : {
       title: `Pause ${ref}?`, verb: "Pause",
-      words: "New executions are admitted and wait in the queue; nothing starts. Running executions continue.",
+      words: "New executions are admitted and wait in the queue; nothing starts. Running executions "
+        + "continue.",
       act: () => ask("POST", `${actionPath(ref)}/pause`),
     });
 }
@@ -33,15 +34,20 @@ export function changePause({ action_ref: ref, paused }) {
 export function changeLimit({ action_ref: ref, max_concurrent: limit, active_count: held }) {
   return changeNumber(actionPath(ref), "max_concurrent", {
     title: `Limit of ${ref}`, verb: "Change limit", value: limit, label: "Maximum concurrency",
-    words: `Current limit: ${limit ?? "none"}. Slots in use: ${held}. A change takes effect immediately; running executions continue.`,
+    words: `Current limit: ${limit ?? "none"}. Slots in use: ${held}. A change takes effect immediately; `
+      + "running executions continue.",
     hint: "Per queue. Empty: no limit. 0: nothing starts.",
   });
 }
 
-/** Ask for a number, or nothing for null, and store it as `name` of the definition that was read when the dialog opened. */
+/**
+ * Ask for a number, or nothing for null, and store it as `name` of the definition that was read when the
+ * dialog opened.
+ */
 function changeNumber(path, name, { title, verb, words, label, hint, value }) {
   const before = exchange("GET", path).catch((error) => error);
-  const input = el("input", { type: "number", name: "limit", min: 0, max: 2147483647, step: 1, value, inputmode: "numeric" });
+  const input = el("input", { type: "number", name: "limit", min: 0, max: 2147483647, step: 1, value,
+    inputmode: "numeric" });
   return confirm({
     title, verb, words,
     fields: [field(label, input, hint)],
@@ -67,7 +73,8 @@ export function changeResourcePause({ name, paused }) {
     }
     : {
       title: `Pause ${name}?`, verb: "Pause",
-      words: "Nothing that uses this resource starts until it is resumed. Running executions continue and keep their units.",
+      words: "Nothing that uses this resource starts until it is resumed. Running executions continue and "
+        + "keep their units.",
       act: () => ask("POST", `${path}/pause`),
     });
 }
@@ -76,7 +83,8 @@ export function changeResourcePause({ name, paused }) {
 export function changeCapacity({ name, capacity, held }) {
   return changeNumber(`/resources/${encodeURIComponent(name)}`, "capacity", {
     title: `Capacity of ${name}`, verb: "Change capacity", value: capacity, label: "Capacity",
-    words: `Current capacity: ${capacity ?? "no limit"}. Units in use: ${held}. A change takes effect immediately; running executions keep their units.`,
+    words: `Current capacity: ${capacity ?? "no limit"}. Units in use: ${held}. A change takes effect `
+      + "immediately; running executions keep their units.",
     hint: "Units. Empty: no limit. 0: nothing that uses it starts.",
   });
 }
@@ -84,9 +92,12 @@ export function changeCapacity({ name, capacity, held }) {
 /** Give a concurrency key its own limit and weight; `own` are its present settings, null if it has none. */
 export function changeKey(ref, key, own) {
   const limits = [["action", "As the action"], ["none", "No limit"], ["own", "Its own"]];
-  const kind = el("select", { name: "kind" }, limits.map(([value, words]) => el("option", { value, selected: value === limitKind(own) }, words)));
-  const limit = el("input", { type: "number", name: "limit", min: 0, max: 2147483647, step: 1, value: own?.has_limit ? own.max_concurrent : null, inputmode: "numeric" });
-  const weight = el("input", { type: "number", name: "weight", min: 1, max: 16, step: 1, value: own?.weight ?? 1, inputmode: "numeric", required: true });
+  const kind = el("select", { name: "kind" },
+    limits.map(([value, words]) => el("option", { value, selected: value === limitKind(own) }, words)));
+  const limit = el("input", { type: "number", name: "limit", min: 0, max: 2147483647, step: 1,
+    value: own?.has_limit ? own.max_concurrent : null, inputmode: "numeric" });
+  const weight = el("input", { type: "number", name: "weight", min: 1, max: 16, step: 1,
+    value: own?.weight ?? 1, inputmode: "numeric", required: true });
   const enable = () => { limit.disabled = kind.value !== "own"; limit.required = kind.value === "own"; };
   kind.addEventListener("change", enable);
   enable();
@@ -101,7 +112,8 @@ export function changeKey(ref, key, own) {
     ],
     act: () => {
       const settings = { weight: Number(weight.value) };
-      if (kind.value !== "action") settings.max_concurrent = kind.value === "none" ? null : Number(limit.value);
+      if (kind.value !== "action")
+        settings.max_concurrent = kind.value === "none" ? null : Number(limit.value);
       return ask("PUT", path, { body: settings });
     },
   });
@@ -125,7 +137,8 @@ export function deleteKey(ref, key) {
 export function revokeToken({ id, name, role }) {
   return confirm({
     title: `Revoke token ${id} of ${name}?`, verb: "Revoke", dangerous: true,
-    words: `The token has the role ${role}. Every executor refuses it within two seconds, for good; it stays in the list.`,
+    words: `The token has the role ${role}. Every executor refuses it within two seconds, for good; it `
+      + "stays in the list.",
     act: () => ask("DELETE", `/tokens/${id}`),
   });
 }
@@ -135,7 +148,8 @@ export function cancel(id, running) {
   const input = el("input", { type: "text", name: "reason", maxlength: 1000 });
   return confirm({
     title: `Cancel execution ${id}?`, verb: "Cancel execution", dangerous: true,
-    words: running ? "The execution is running. A cancel message is sent to its worker." : "The execution has not started and will not start.",
+    words: running ? "The execution is running. A cancel message is sent to its worker."
+      : "The execution has not started and will not start.",
     fields: [field("Reason", input, "Optional; stored with the execution.")],
     act: () => ask("POST", `/executions/${id}/cancel`, { body: input.value ? { reason: input.value } : {} }),
   });
@@ -164,15 +178,23 @@ export function drain(worker) {
   });
 }
 
-/** Replay webhooks. `selection` is the request body of the API. Resolves to a sentence about the result, or null. */
+/**
+ * Replay webhooks. `selection` is the request body of the API. Resolves to a sentence about the result, or
+ * null.
+ */
 export function replayWebhooks(selection, subject) {
-  return changeUntilDone("/webhooks/replay", selection, { max: WEBHOOKS_MAX, verb: "replayed", missing: "no webhook of this execution" }, {
+  return changeUntilDone("/webhooks/replay", selection,
+    { max: WEBHOOKS_MAX, verb: "replayed", missing: "no webhook of this execution" }, {
     title: `Replay ${subject}?`, verb: "Replay",
-    words: "Delivered immediately, with a full set of attempts. The event keeps its ID, so that the receiver can detect the duplicate.",
+    words: "Delivered immediately, with a full set of attempts. The event keeps its ID, so that the "
+      + "receiver can detect the duplicate.",
   });
 }
 
-/** Replay or purge dead letters. `selection` is the request body of the API. Resolves to a sentence about the result, or null. */
+/**
+ * Replay or purge dead letters. `selection` is the request body of the API. Resolves to a sentence about the
+ * result, or null.
+ */
 export function changeDeadLetters(verb, selection, subject) {
   const replays = verb === "replay";
   const words = { max: DEAD_LETTERS_MAX, verb: replays ? "replayed" : "purged", missing: "no longer stored" };
@@ -186,8 +208,8 @@ export function changeDeadLetters(verb, selection, subject) {
 }
 
 /**
- * Confirm a change, and request it until everything that it matched at first is handled; a call handles at most `max`.
- * Resolves to {text, isComplete}, or null if nothing was requested.
+ * Confirm a change, and request it until everything that it matched at first is handled; a call handles at
+ * most `max`. Resolves to {text, isComplete}, or null if nothing was requested.
  */
 async function changeUntilDone(path, selection, words, dialog) {
   const total = { done: 0, refused: new Map(), missing: [], left: null };
@@ -209,7 +231,8 @@ async function changeUntilDone(path, selection, words, dialog) {
       } while (page.left && page.done && total.left);
     },
   });
-  return total.left === null ? null : { text: resultText(total, words), isComplete: !(total.refused.size + total.missing.length + total.left) };
+  return total.left === null ? null : { text: resultText(total, words),
+    isComplete: !(total.refused.size + total.missing.length + total.left) };
 }
 
 function resultText({ done, refused, missing, left }, { verb, missing: why }) {
@@ -233,7 +256,9 @@ export async function replayEdited({ id, body }) {
     fields: [field("Body", input)],
     act: async () => {
       const result = await ask("POST", "/dead-letters/replay", { body: { ids: [id], body: input.value } });
-      if (!result.done) throw new Problem(409, "not_found", result.refused[0]?.reason ?? "This dead letter no longer exists.");
+      if (!result.done)
+        throw new Problem(409, "not_found", result.refused[0]?.reason
+          ?? "This dead letter no longer exists.");
     },
   });
   return isDone ? { text: "1 replayed.", isComplete: true } : null;

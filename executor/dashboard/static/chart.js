@@ -1,4 +1,5 @@
-// The length of a queue over the last five minutes: axes, and each value under the pointer or by the arrow keys.
+// The length of a queue over the last five minutes: axes, and each value under the pointer or by the arrow
+// keys.
 
 import { attribute, el, svg, text } from "./dom.js";
 import { count, counted, duration } from "./format.js";
@@ -7,7 +8,10 @@ const SPAN_SECONDS = 5;
 const [WIDTH, HEIGHT] = [600, 100];
 const STEPS = { ArrowLeft: -1, ArrowRight: 1, PageUp: -12, PageDown: 12, Home: -Infinity, End: Infinity };
 
-/** A chart whose `update(depths)` takes the lengths at the ends of equal spans, the oldest first; null: unknown. */
+/**
+ * A chart whose `update(depths)` takes the lengths at the ends of equal spans, the oldest first; null:
+ * unknown.
+ */
 export function depthChart() {
   const line = svg("path", { class: "line" });
   const area = svg("path", { class: "area" });
@@ -17,9 +21,12 @@ export function depthChart() {
   const [top, half] = [el("span"), el("span")];
   const from = el("span");
   const plot = el("div", {
-    class: "plot", tabindex: 0, role: "slider", "aria-label": "Waiting over the last minutes, by time", "aria-valuemin": 0,
-    on: { pointermove: point, pointerdown: point, pointerleave: leave, blur: leave, focus: () => select(depths.length - 1), keydown: step },
-  }, svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" }, middle, area, line), mark);
+    class: "plot", tabindex: 0, role: "slider", "aria-label": "Waiting over the last minutes, by time",
+    "aria-valuemin": 0,
+    on: { pointermove: point, pointerdown: point, pointerleave: leave, blur: leave,
+      focus: () => select(depths.length - 1), keydown: step },
+  }, svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" },
+    middle, area, line), mark);
   const node = el("figure", { class: "chart", hidden: true },
     el("figcaption", {}, el("span", {}, "Waiting executions"), read),
     el("div", { class: "values", "aria-hidden": "true" }, top, half, el("span", {}, "0")),
@@ -49,7 +56,8 @@ export function depthChart() {
   function wordsAt(index) {
     const ago = (depths.length - 1 - index) * SPAN_SECONDS;
     const value = depths[index];
-    return `${value === null || value === undefined ? "not recorded" : counted(value, "execution")}, ${ago ? `${duration(ago)} ago` : "now"}`;
+    const words = value === null || value === undefined ? "not recorded" : counted(value, "execution");
+    return `${words}, ${ago ? `${duration(ago)} ago` : "now"}`;
   }
   function show() {
     const last = depths.length - 1;
@@ -73,7 +81,8 @@ export function depthChart() {
         .filter(([, , depth]) => depth !== null);
       // A single value has no line: it is drawn as long as the span that it stands for.
       if (points.length === 1) points.unshift([points[0][0] - x, points[0][1]]);
-      const drawn = points.map(([at, y], index) => `${index ? "L" : "M"}${at.toFixed(1)} ${y.toFixed(1)}`).join("");
+      const drawn = points.map(([at, y], index) => `${index ? "L" : "M"}${at.toFixed(1)} ${y.toFixed(1)}`)
+        .join("");
       attribute(line, "d", drawn || null);
       attribute(area, "d", points.length > 1 ? `${drawn}V${HEIGHT}H${points[0][0].toFixed(1)}Z` : null);
       attribute(plot, "aria-valuemax", Math.max(0, now.length - 1));

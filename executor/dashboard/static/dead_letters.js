@@ -16,8 +16,10 @@ export function show(main, { parameters }, { live, signal }) {
   const wrong = errorLine();
   const words = el("p", { class: "said", role: "status" });
   const result = resultLine();
-  const code = el("input", { type: "text", id: "code", value: parameters.get("code") ?? "", placeholder: "unknown_action", autocomplete: "off" });
-  const order = el("select", { id: "order" }, [["newest", "Newest first"], ["oldest", "Oldest first"]].map(([value, words]) =>
+  const code = el("input", { type: "text", id: "code", value: parameters.get("code") ?? "",
+    placeholder: "unknown_action", autocomplete: "off" });
+  const order = el("select", { id: "order" },
+    [["newest", "Newest first"], ["oldest", "Oldest first"]].map(([value, words]) =>
     el("option", { value, selected: value === parameters.get("order") }, words)));
   let total = 0;
   const pages = listPages({
@@ -30,17 +32,22 @@ export function show(main, { parameters }, { live, signal }) {
   });
   const open = (letter) => read(letter, wrong, changed);
   const shown = table("Dead letters", [
-    ["Selected", "", (letter) => boxOf(letter, chosen, name)],
-    ["ID", "row id", (letter) => el("button", { type: "button", class: "link", on: { click: () => open(letter) } }, letter.id)],
+    ["Select", "", (letter) => boxOf(letter, chosen, name)],
+    ["ID", "row id", (letter) => el("button",
+      { type: "button", class: "link", on: { click: () => open(letter) } }, letter.id)],
     ["Reason", "", (letter) => el("div", {}, badge(letter.code), " ", letter.error)],
     ["Message", "", (letter) => letter.type ?? letter.original_routing_key],
     ["Dead-lettered", "", (letter) => instant(letter.died_at)],
     ["Size", "number", (letter) => `${count(letter.body_bytes)} B`],
   ], { empty: "No dead letters." });
-  const replay = el("button", { type: "button", needs: "POST /dead-letters/replay", on: { click: () => act("replay") } });
-  const purge = el("button", { type: "button", class: "danger", needs: "POST /dead-letters/purge", on: { click: () => act("purge") } });
+  const replay = el("button", { type: "button", needs: "POST /dead-letters/replay",
+    on: { click: () => act("replay") } });
+  const purge = el("button", { type: "button", class: "danger", needs: "POST /dead-letters/purge",
+    on: { click: () => act("purge") } });
   const loading = loader(async (mine) => {
-    const page = await ask("GET", "/dead-letters", { query: { code: code.value.trim(), order: order.value, limit: PAGE, cursor: pages.cursor() }, signal: mine });
+    const page = await ask("GET", "/dead-letters",
+      { query: { code: code.value.trim(), order: order.value, limit: PAGE, cursor: pages.cursor() },
+        signal: mine });
     total = page.total;
     shown.update(page.items);
     pages.update(page.next_cursor);
@@ -53,7 +60,8 @@ export function show(main, { parameters }, { live, signal }) {
   function target() {
     if (chosen.size) return [{ ids: [...chosen] }, counted(chosen.size, "selected message")];
     const reason = code.value.trim();
-    return reason ? [{ code: reason }, `all messages with the code ${reason}`] : [{ all: true }, `all ${counted(total, "message")}`];
+    return reason ? [{ code: reason }, `all messages with the code ${reason}`]
+      : [{ all: true }, `all ${counted(total, "message")}`];
   }
   function name() {
     const scope = chosen.size ? `${chosen.size} selected` : code.value.trim() ? "all with this code" : "all";
@@ -70,21 +78,24 @@ export function show(main, { parameters }, { live, signal }) {
     await pages.changed();
   }
   for (const control of [code, order]) control.addEventListener("change", pages.changed);
-  // What is selected stays in its place: the list is not reloaded meanwhile.
+  // What is selected keeps its position: the list is not reloaded meanwhile.
   live.on("overview", () => pages.isFirst() && chosen.size === 0 && loading.soon(), signal);
   live.on("opening", loading.soon, signal);
   name();
   main.append(
     el("div", { class: "head" }, el("h1", {}, "Dead letters"),
-      el("div", { class: "field search" }, el("label", { for: "code" }, "Error code"), code),
-      el("div", { class: "field" }, el("label", { for: "order" }, "Order"), order),
-      el("div", { class: "buttons" }, el("button", { type: "button", on: { click: () => loading.now() } }, "Refresh"), replay, purge)),
+      el("div", { class: "search-fields" },
+        el("div", { class: "field search" }, el("label", { for: "code" }, "Error code"), code),
+        el("div", { class: "field" }, el("label", { for: "order" }, "Order"), order)),
+      el("div", { class: "buttons" }, el("button", { type: "button", on: { click: () => loading.now() } },
+        "Refresh"), replay, purge)),
     wrong, result.node, words, shown.node, pages.node, auditLogOf({ subject_kind: "dead_letter" }, signal));
   loading.now();
 }
 
 function boxOf(letter, chosen, selected) {
-  const box = el("input", { type: "checkbox", "aria-label": `Select ${letter.id}`, checked: chosen.has(letter.id) });
+  const box = el("input", { type: "checkbox", "aria-label": `Select ${letter.id}`,
+    checked: chosen.has(letter.id) });
   box.addEventListener("change", () => {
     if (box.checked) chosen.add(letter.id);
     else chosen.delete(letter.id);
@@ -106,14 +117,18 @@ async function read({ id }, wrong, changed) {
     ["Message ID", letter.message_id ?? "none"], ["Published", instant(letter.published_at)],
     ["Dead-lettered", instant(letter.died_at)], ["Sender", letter.app_id ?? "unknown"],
   ];
-  const edit = el("button", { type: "button", needs: "POST /dead-letters/replay", on: { click: async (event) => {
+  const edit = el("button", { type: "button", needs: "POST /dead-letters/replay",
+    on: { click: async (event) => {
     event.target.closest("dialog").close();
     await changed(await replayEdited(letter));
   } } }, "Edit and replay");
   showDialog(`Dead letter ${id}`, el("p", {}, badge(letter.code), " ", letter.error),
-    el("dl", { class: "metrics" }, facts.map(([term, value]) => el("div", {}, el("dt", {}, term), el("dd", {}, value)))),
-    el("h3", {}, bodyTitle(letter)), canBeEdited(letter) ? edit : null, el("pre", { tabindex: 0, "aria-label": "Body" }, letter.body),
-    el("h3", {}, "Headers"), el("pre", { tabindex: 0, "aria-label": "Headers" }, JSON.stringify(letter.headers, null, 2)));
+    el("dl", { class: "metrics" },
+      facts.map(([term, value]) => el("div", {}, el("dt", {}, term), el("dd", {}, value)))),
+    el("h3", {}, bodyTitle(letter)), canBeEdited(letter) ? edit : null,
+    el("pre", { tabindex: 0, "aria-label": "Body" }, letter.body),
+    el("h3", {}, "Headers"), el("pre", { tabindex: 0, "aria-label": "Headers" },
+      JSON.stringify(letter.headers, null, 2)));
 }
 
 /** Whether the body is text and is shown completely. */

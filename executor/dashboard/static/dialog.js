@@ -4,8 +4,8 @@ import { el, text } from "./dom.js";
 import { Problem } from "./api.js";
 
 /**
- * Show a confirmation dialog. `act(form)` makes the change; a Problem is shown in the dialog, which stays open.
- * Resolves to whether the change was made.
+ * Show a confirmation dialog. `act(form)` makes the change; a Problem is shown in the dialog, which stays
+ * open. Resolves to whether the change was made.
  */
 export function confirm({ title, words, fields = [], verb, dangerous = false, act }) {
   return new Promise((resolve) => {

@@ -8,6 +8,8 @@ import { errorLine, table } from "./parts.js";
 import { boundsOf, exampleOf, parametersSchemaOf, propertiesOf, resolved, typeText } from "./schema_text.js";
 
 const ACTIONS_MAX = 200;
+const SHOWN = ["details.action", "details.operation", "details.schema"]
+  .map((kind) => `${kind}:not([hidden])`).join(", ") + ", p.empty";
 const METHODS = ["get", "post", "put", "patch", "delete"];
 const main = document.getElementById("main");
 
@@ -32,31 +34,38 @@ function pageOf(described, { items, isMore }) {
   const tags = [...new Set(operations.map((each) => each.tag))];
   const sections = tags.map((tag) => el("section", {}, el("h2", {}, headingOf(tag)),
     operations.filter((each) => each.tag === tag).map((each) => each.node)));
-  const schemas = Object.entries(described.components?.schemas ?? {}).sort(([one], [other]) => (one < other ? -1 : 1))
+  const schemas = Object.entries(described.components?.schemas ?? {})
+    .sort(([one], [other]) => (one < other ? -1 : 1))
     .map(([name, schema]) => schemaOf(name, schema));
   sections.push(el("section", {}, el("h2", {}, "Schemas"), schemas.map((each) => each.node)));
   const actions = items.map(({ ref }) => actionOf(ref));
   sections.unshift(el("section", {}, el("h2", {}, "Actions"),
-    el("p", {}, "What each action takes as ", el("code", {}, "parameters"), " in ", el("code", {}, "POST /api/v1/executions"), ".",
+    el("p", {}, "What each action takes as ", el("code", {}, "parameters"), " in ",
+      el("code", {}, "POST /api/v1/executions"), ".",
       isMore ? ` The first ${ACTIONS_MAX} are listed; the command executor actions show has each.` : ""),
-    actions.length ? actions.map((each) => each.node) : el("p", { class: "empty" }, "No action is defined.")));
+    actions.length ? actions.map((each) => each.node)
+      : el("p", { class: "empty" }, "No action is defined.")));
   const all = [...actions, ...operations, ...schemas];
   const input = el("input", { type: "search", id: "search", autocomplete: "off", spellcheck: "false" });
   const words = el("p", { class: "said", role: "status" });
   const search = () => {
     const wanted = input.value.trim().toLowerCase();
     for (const each of all) each.node.hidden = !each.words.includes(wanted);
-    for (const section of sections) section.hidden = !section.querySelector("details.action:not([hidden]), details.operation:not([hidden]), details.schema:not([hidden]), p.empty");
-    text(words, `${counted(operations.filter((each) => !each.node.hidden).length, "operation")}, ${counted(schemas.filter((each) => !each.node.hidden).length, "schema")}`);
+    for (const section of sections) section.hidden = !section.querySelector(SHOWN);
+    const shown = (entries) => entries.filter((each) => !each.node.hidden).length;
+    text(words, `${counted(shown(operations), "operation")}, ${counted(shown(schemas), "schema")}`);
   };
   input.addEventListener("input", search);
   search();
-  main.querySelector(".head").append(el("div", { class: "field search" }, el("label", { for: "search" }, "Search by path, summary, action or schema"), input));
+  main.querySelector(".head").append(el("div", { class: "field search" },
+    el("label", { for: "search" }, "Search by path, summary, action or schema"), input));
   return [
     el("p", {}, described.info.summary, " Version ", described.info.version, ". The document itself: ",
       el("a", { href: "/openapi.json" }, "/openapi.json"), ", which needs a token where the API does."),
-    el("p", {}, "Errors are ", schemaLink("Problem"), " documents (RFC 9457): ", el("code", {}, "code"), " is for programs, ",
-      el("code", {}, "detail"), " names the field and the remedy. With tokens, send ", el("code", {}, "Authorization: Bearer TOKEN"), "."),
+    el("p", {}, "Errors are ", schemaLink("Problem"), " documents (RFC 9457): ", el("code", {}, "code"),
+      " is for programs, ",
+      el("code", {}, "detail"), " names the field and the remedy. With tokens, send ",
+      el("code", {}, "Authorization: Bearer TOKEN"), "."),
     words, ...sections,
   ];
 }
@@ -80,7 +89,8 @@ async function readActions() {
 /** One action; its schema is read when it is opened. */
 function actionOf(ref) {
   const inside = el("div");
-  const node = el("details", { class: "action", id: `action-${ref}` }, el("summary", {}, el("span", { class: "path" }, ref)), inside);
+  const node = el("details", { class: "action", id: `action-${ref}` },
+    el("summary", {}, el("span", { class: "path" }, ref)), inside);
   once(node, async () => {
     try {
       inside.append(...parametersOfAction(await ask("GET", `/actions/${encodeURIComponent(ref)}`)));
@@ -96,12 +106,17 @@ function parametersOfAction(action) {
   const { ref } = action;
   const schema = parametersSchemaOf(action);
   const body = { action_ref: ref, parameters: schema ? exampleOf(schema, schema) : {} };
-  const example = [el("h3", {}, "Example"), el("pre", { tabindex: 0, "aria-label": `Example of ${ref}` }, curl("post", "/api/v1/executions", "application/json", body))];
-  if (schema === null) return [el("p", {}, "Its parameters have no schema here: every JSON object is accepted, and the worker checks it."), ...example];
+  const example = [el("h3", {}, "Example"), el("pre", { tabindex: 0, "aria-label": `Example of ${ref}` },
+    curl("post", "/api/v1/executions", "application/json", body))];
+  if (schema === null)
+    return [el("p", {},
+      "Its parameters have no schema here: every JSON object is accepted, and the worker checks it."),
+      ...example];
   const properties = propertiesOf(schema);
   if (properties.length === 0) return [el("p", {}, typeText(schema, schema)), ...example];
   const shown = table(`Parameters of ${ref}`, [
-    ["Parameter", "row", ([name]) => [el("code", {}, name), (schema.required ?? []).includes(name) ? [" ", el("span", { class: "needed" }, "required")] : null]],
+    ["Parameter", "row", ([name]) => [el("code", {}, name),
+      (schema.required ?? []).includes(name) ? [" ", el("span", { class: "needed" }, "required")] : null]],
     ["Type", "", ([, each]) => typeText(each, schema)],
     ["Meaning", "", ([, each]) => [...inline(resolved(each, schema).description ?? ""), ...defaultOf(each)]],
   ], { keyOf: ([name]) => name });
@@ -114,19 +129,25 @@ function operationOf(method, path, operation) {
   const id = operation.operationId ?? `${method} ${path}`;
   const inside = el("div");
   const node = el("details", { class: "operation", id },
-    el("summary", {}, el("span", { class: `method ${method}` }, method.toUpperCase()), el("span", { class: "path" }, path),
+    el("summary", {}, el("span", { class: `method ${method}` }, method.toUpperCase()),
+      el("span", { class: "path" }, path),
       el("span", { class: "summary" }, operation.summary)), inside);
   once(node, () => inside.append(
-    ...prose(operation.description), ...parametersOf(operation.parameters ?? []), ...bodyOf(operation.requestBody),
-    el("h3", {}, "Example"), el("pre", { tabindex: 0, "aria-label": "Example" }, curlOf(method, path, operation)),
+    ...prose(operation.description), ...parametersOf(operation.parameters ?? []),
+    ...bodyOf(operation.requestBody),
+    el("h3", {}, "Example"), el("pre", { tabindex: 0, "aria-label": "Example" },
+      curlOf(method, path, operation)),
     ...responsesOf(operation.responses)));
-  return { node, tag: operation.tags?.[0] ?? "other", words: `${method} ${path} ${operation.summary}`.toLowerCase() };
+  return { node, tag: operation.tags?.[0] ?? "other",
+    words: `${method} ${path} ${operation.summary}`.toLowerCase() };
 }
 
 function schemaOf(name, schema) {
   const inside = el("div");
-  const node = el("details", { class: "schema", id: `schema-${name}` }, el("summary", {}, el("span", { class: "path" }, name)), inside);
-  once(node, () => inside.append(...prose(schema.description), ...(schema.properties ? fieldsOf(schema, `Fields of ${name}`) : [el("p", {}, typeOf(schema))])));
+  const node = el("details", { class: "schema", id: `schema-${name}` },
+    el("summary", {}, el("span", { class: "path" }, name)), inside);
+  once(node, () => inside.append(...prose(schema.description),
+    ...(schema.properties ? fieldsOf(schema, `Fields of ${name}`) : [el("p", {}, typeOf(schema))])));
   return { node, words: name.toLowerCase() };
 }
 
@@ -137,7 +158,8 @@ function once(node, build) {
 function parametersOf(parameters) {
   if (parameters.length === 0) return [];
   const shown = table("Parameters", [
-    ["Parameter", "row", (each) => [el("code", {}, each.name), each.required ? [" ", el("span", { class: "needed" }, "required")] : null]],
+    ["Parameter", "row", (each) => [el("code", {}, each.name),
+      each.required ? [" ", el("span", { class: "needed" }, "required")] : null]],
     ["In", "", (each) => each.in],
     ["Type", "", (each) => typeOf(each.schema)],
     ["Meaning", "", (each) => inline(each.description ?? each.schema?.description ?? "")],
@@ -149,14 +171,17 @@ function parametersOf(parameters) {
 function bodyOf(body) {
   const content = body && Object.values(body.content)[0];
   if (!content) return [];
-  return [el("h3", {}, "Request body"), el("p", {}, typeOf(content.schema)), ...inlineFieldsOf(content.schema),
+  return [el("h3", {}, "Request body"), el("p", {}, typeOf(content.schema)),
+    ...inlineFieldsOf(content.schema),
     ...Object.values(content.examples ?? {}).map((each) => el("details", { class: "example" },
-      el("summary", {}, each.summary), el("pre", { tabindex: 0, "aria-label": each.summary }, JSON.stringify(each.value, null, 2))))];
+      el("summary", {}, each.summary), el("pre", { tabindex: 0, "aria-label": each.summary },
+        JSON.stringify(each.value, null, 2))))];
 }
 
 /** The fields of a body whose schema has no name; of a list, those of its items. */
 function inlineFieldsOf(schema) {
-  const object = [schema, ...(schema.oneOf ?? schema.anyOf ?? []), schema.items ?? {}].find((each) => each.properties);
+  const object = [schema, ...(schema.oneOf ?? schema.anyOf ?? []),
+    schema.items ?? {}].find((each) => each.properties);
   return object ? fieldsOf(object, "Fields of the body") : [];
 }
 
@@ -180,7 +205,8 @@ function fieldsOf({ properties, required = [] }, caption) {
   // Answers have all their fields.
   const tells = required.length < Object.keys(properties).length;
   const shown = table(caption, [
-    ["Field", "row", ([name]) => [el("code", {}, name), tells && required.includes(name) ? [" ", el("span", { class: "needed" }, "required")] : null]],
+    ["Field", "row", ([name]) => [el("code", {}, name),
+      tells && required.includes(name) ? [" ", el("span", { class: "needed" }, "required")] : null]],
     ["Type", "", ([, each]) => typeOf(each)],
     ["Meaning", "", ([, each]) => [...inline(each.description ?? ""), ...defaultOf(each)]],
   ], { keyOf: ([name]) => name });
@@ -206,10 +232,12 @@ function typeNodes(schema) {
   if (schema.const !== undefined) return [JSON.stringify(schema.const)];
   if (schema.enum) return [schema.enum.map((each) => JSON.stringify(each)).join(", ")];
   if (schema.type === "array") return ["list of ", ...typeNodes(schema.items ?? {})];
-  if (schema.type === "object" && typeof schema.additionalProperties === "object" && Object.keys(schema.additionalProperties).length) {
+  if (schema.type === "object" && typeof schema.additionalProperties === "object"
+    && Object.keys(schema.additionalProperties).length) {
     return ["object of ", ...typeNodes(schema.additionalProperties)];
   }
-  return [[schema.type ?? "any JSON", schema.format && `(${schema.format})`, boundsOf(schema)].filter(Boolean).join(" ")];
+  return [[schema.type ?? "any JSON", schema.format && `(${schema.format})`, boundsOf(schema)].filter(Boolean)
+    .join(" ")];
 }
 
 function schemaLink(name) {
@@ -219,18 +247,22 @@ function schemaLink(name) {
 function curlOf(method, path, operation) {
   const content = operation.requestBody && Object.entries(operation.requestBody.content)[0];
   if (!content) return curl(method, path);
-  return curl(method, path, content[0], Object.values(content[1].examples ?? {})[0]?.value ?? content[1].example ?? {});
+  return curl(method, path, content[0], Object.values(content[1].examples ?? {})[0]?.value
+    ?? content[1].example ?? {});
 }
 
 function curl(method, path, media, body) {
-  const lines = [`curl -X ${method.toUpperCase()} '${location.origin}${path}'`, "  -H \"Authorization: Bearer $TURNSTILE_API_TOKEN\""];
-  if (media) lines.push(`  -H 'Content-Type: ${media}'`, `  -d '${JSON.stringify(body).replaceAll("'", "'\\''")}'`);
+  const lines = [`curl -X ${method.toUpperCase()} '${location.origin}${path}'`,
+    "  -H \"Authorization: Bearer $TURNSTILE_API_TOKEN\""];
+  if (media) lines.push(`  -H 'Content-Type: ${media}'`,
+    `  -d '${JSON.stringify(body).replaceAll("'", "'\\''")}'`);
   return lines.join(" \\\n");
 }
 
 /** Paragraphs of a text; what stands between backticks is code. */
 function prose(words) {
-  return (words ?? "").split(/\n\s*\n/).filter((each) => each.trim()).map((each) => el("p", {}, inline(each)));
+  return (words ?? "").split(/\n\s*\n/).filter((each) => each.trim())
+    .map((each) => el("p", {}, inline(each)));
 }
 
 function inline(words) {

@@ -5,8 +5,8 @@ import { guard } from "./permissions.js";
 const SVG = "http://www.w3.org/2000/svg";
 
 /**
- * Return an element: attributes by name, `on` for listeners, `needs` for the route that a button requests, children as
- * nodes, texts or lists of them.
+ * Return an element: attributes by name, `on` for listeners, `needs` for the route that a button requests,
+ * children as nodes, texts or lists of them.
  */
 export function el(name, attributes = {}, ...children) {
   return filled(document.createElement(name), attributes, children);
@@ -21,7 +21,8 @@ function filled(node, { on = {}, needs, ...attributes }, children) {
   for (const [event, listener] of Object.entries(on)) node.addEventListener(event, listener);
   for (const [name, value] of Object.entries(attributes)) attribute(node, name, value);
   if (needs) guard(node, needs);
-  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined
+    && child !== false));
   return node;
 }
 
@@ -41,8 +42,9 @@ const CONTROLS = "button, input, select, textarea, summary";
 const FOCUSABLE = `a[href], [tabindex], ${CONTROLS}`;
 
 /**
- * Replace the children of a node by `children` (nodes and texts). A child that is equal and has no controls stays, with
- * its selection and scroll position; the listeners of controls belong to the values that they were made of.
+ * Replace the children of a node by `children` (nodes and texts). A child that is equal and has no controls
+ * stays, with its selection and scroll position; the listeners of controls belong to the values that they
+ * were made of.
  */
 export function setChildren(node, ...children) {
   keepingFocus(node, () => {
@@ -58,15 +60,17 @@ export function setChildren(node, ...children) {
 }
 
 function isSame(before, child) {
-  return before.isEqualNode(child) && !(child instanceof Element && (child.matches(CONTROLS) || child.querySelector(CONTROLS)));
+  return before.isEqualNode(child) && !(child instanceof Element
+    && (child.matches(CONTROLS) || child.querySelector(CONTROLS)));
 }
 
 /**
- * Change what is inside a node. If that removes the element that has the focus, its successor gets it: the one of the
- * same kind and name, else the one in its place.
+ * Change what is inside a node. If that removes the element that has the focus, its successor gets it: the
+ * one of the same kind and name, else the one in its place.
  */
 export function keepingFocus(node, change) {
-  const focused = node !== document.activeElement && node.contains(document.activeElement) ? document.activeElement : null;
+  const { activeElement } = document;
+  const focused = node !== activeElement && node.contains(activeElement) ? activeElement : null;
   if (!focused) return void change();
   const position = [...node.querySelectorAll(FOCUSABLE)].indexOf(focused);
   const name = nameOf(focused);
@@ -77,13 +81,14 @@ export function keepingFocus(node, change) {
 }
 
 function nameOf(control) {
-  return [control.tagName, control.id, control.getAttribute("href"), control.getAttribute("aria-label") ?? control.textContent].join(" ");
+  return [control.tagName, control.id, control.getAttribute("href"),
+    control.getAttribute("aria-label") ?? control.textContent].join(" ");
 }
 
 /**
  * Make the children of `parent` match `items`, in order; nodes of the same key are kept, so that focus stays.
- * `make(item)` returns {node, update(item)}. At most `madeMax` nodes are made; returns whether some are missing. A call that
- * continues one with the same items updates no node again.
+ * `make(item)` returns {node, update(item)}. At most `madeMax` nodes are made; returns whether some are
+ * missing. A call that continues one with the same items updates no node again.
  */
 export function sync(parent, items, keyOf, make, { madeMax, isContinued }) {
   const known = parent.rowsByKey ?? new Map();

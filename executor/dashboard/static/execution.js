@@ -24,9 +24,11 @@ const ATTEMPTS = [
   ["Outcome", "", (each) => badge(each.outcome ?? "running")],
   ["Worker", "", (each) => shortId(each.worker_id)],
   ["Started", "", (each) => instant(each.started_at)],
-  ["Duration", "number", (each) => (each.ended_at ? duration(between(each.started_at, each.ended_at)) : elapsed(each.started_at))],
+  ["Duration", "number", (each) => (each.ended_at ? duration(between(each.started_at, each.ended_at))
+    : elapsed(each.started_at))],
   ["Progress", "", (each) => progressOf(each.progress) ?? "–"],
-  ["Error", "", (each) => (each.error ? el("span", {}, el("strong", {}, each.error.type), ` ${each.error.message}`) : "–")],
+  ["Error", "", (each) => (each.error ? el("span", {}, el("strong", {}, each.error.type),
+    ` ${each.error.message}`) : "–")],
 ];
 
 /** How far an attempt has come: a bar, if it knows its total, and its message. */
@@ -35,23 +37,28 @@ function progressOf(progress) {
   const { done, total, message } = progress;
   const words = total === null ? count(done) : `${count(done)} of ${count(total)}`;
   return el("div", { class: "progress" },
-    total === null ? null : el("progress", { max: total || 1, value: total ? Math.min(done, total) : 1, "aria-label": "Progress" }),
-    el("span", {}, words), message && el("span", { class: "words" }, message), el("span", { class: "none" }, instant(progress.updated_at)));
+    total === null ? null
+      : el("progress", { max: total || 1, value: total ? Math.min(done, total) : 1,
+        "aria-label": "Progress" }),
+    el("span", {}, words), message && el("span", { class: "words" }, message),
+    el("span", { class: "none" }, instant(progress.updated_at)));
 }
 
 const GATES = [
   ["Gate", "row", (each) => gateLink(each.gate)],
   ["Units", "number", (each) => count(each.units)],
   ["Arrived", "", (each) => instant(each.arrived_at)],
-  ["Passed", "", (each) => (each.passed_at ? instant(each.passed_at) : el("span", { class: "none" }, "waits here"))],
-  ["Waited", "number", (each) => (each.passed_at ? duration(between(each.arrived_at, each.passed_at)) : elapsed(each.arrived_at))],
+  ["Passed", "", (each) => (each.passed_at ? instant(each.passed_at)
+    : el("span", { class: "none" }, "waits here"))],
+  ["Waited", "number", (each) => (each.passed_at ? duration(between(each.arrived_at, each.passed_at))
+    : elapsed(each.arrived_at))],
 ];
 
 export function show(main, { id }, { live, signal }) {
   const wrong = errorLine();
   const state = el("span", { class: "states" });
   const why = el("div", { class: "why" });
-  const progress = el("div", {});
+  const progress = el("div", { class: "far" });
   const facts = el("dl", { class: "metrics" });
   const steps = el("ol", { class: "timeline" });
   const buttons = el("div", { class: "buttons" });
@@ -64,7 +71,9 @@ export function show(main, { id }, { live, signal }) {
   let reason = null;
   /** Announces each change of the status, and each other reason to wait: a position that changes is none. */
   function announce(it) {
-    const now = it.stopping ? "stopping" : it.waiting_on && [it.waiting_on.reason, it.waiting_on.gate, it.waiting_on.closed, it.waiting_on.max_concurrent === 0].join(" ");
+    const now = it.stopping ? "stopping" : it.waiting_on
+      && [it.waiting_on.reason, it.waiting_on.gate, it.waiting_on.closed, it.waiting_on.max_concurrent === 0]
+        .join(" ");
     const news = [];
     if (known !== null && known !== it.status) news.push(`Execution ${id} is ${it.status}.`);
     if (now && now !== reason) news.push(why.querySelector("p").textContent);
@@ -106,7 +115,8 @@ function buttonsFor(it, reload) {
     type: "button", class: kind, needs: `POST /executions/{execution_id}/${verb}`, on: { click: act },
   }, name);
   if (ENDS.includes(it.status)) return [button("Retry", "retry", "", () => retry(it.id))];
-  return [button("Cancel", "cancel", "danger", async () => await cancel(it.id, it.status === "running") && reload())];
+  return [button("Cancel", "cancel", "danger",
+    async () => await cancel(it.id, it.status === "running") && reload())];
 }
 
 function factsOf(it) {
@@ -133,7 +143,8 @@ function stepsOf(it) {
     if (at) before = at;
     const label = field === "completed_at" && at ? it.status : name;
     return el("li", { class: at ? `done ${field === "completed_at" ? it.status : ""}` : "" },
-      el("span", { class: "step" }, label), at ? instant(at) : el("span", { class: "none" }, it.completed_at ? "never" : "not yet"),
+      el("span", { class: "step" }, label), at ? instant(at)
+        : el("span", { class: "none" }, it.completed_at ? "never" : "not yet"),
       gap !== null && gap >= 0 ? el("span", { class: "gap" }, `after ${duration(gap)}`) : null);
   });
 }
@@ -142,9 +153,12 @@ function stepsOf(it) {
 function whyOf(it) {
   const on = it.waiting_on;
   if (it.stopping) return [el("p", {}, stoppingWords(it.stopping))];
-  if (!on) return it.error ? [el("p", { class: it.status === "cancelled" ? "ended" : "wrong" }, el("strong", {}, it.error.type), ` ${it.error.message}`)] : [];
+  if (!on) return it.error
+    ? [el("p", { class: it.status === "cancelled" ? "ended" : "wrong" }, el("strong", {}, it.error.type),
+      ` ${it.error.message}`)] : [];
   const position = it.position
-    ? `Position ${count(it.position)}${it.queue_length ? ` of ${count(it.queue_length)}` : ""} in the queue. ` : "";
+    ? `Position ${count(it.position)}${it.queue_length ? ` of ${count(it.queue_length)}` : ""} in the queue. `
+      : "";
   return [el("p", {}, position, ...reasonOf(on)), ...startOf(it)];
 }
 
@@ -152,16 +166,22 @@ function reasonOf(on) {
   switch (on.reason) {
     case "limit":
       return on.max_concurrent === 0 ? ["The limit is 0: nothing starts."]
-        : [`${count(on.active_count)} of ${count(on.max_concurrent)} slots in use`, ...holdersOf(on.holders ?? []), ".", ...rootCause(on.root_cause)];
+        : [`${count(on.active_count)} of ${count(on.max_concurrent)} slots in use`,
+          ...holdersOf(on.holders ?? []), ".", ...rootCause(on.root_cause)];
     case "total": case "resource": return gateOf(on);
     case "rate":
-      return [`Waits for the rate of ${on.rate_of === "action" ? "its action" : on.rate_of}: ${count(on.starts)} starts per ${duration(on.per_seconds)}. `,
-        ...(on.next_start_at ? ["Next start: ", instant(on.next_start_at), ". "] : []), ...positionOf(on, " of its action")];
+      return [`Waits for the rate of ${on.rate_of === "action" ? "its action" : on.rate_of}: `,
+        `${count(on.starts)} starts per ${duration(on.per_seconds)}. `,
+        ...(on.next_start_at ? ["Next start: ", instant(on.next_start_at), ". "] : []),
+        ...positionOf(on, " of its action")];
     case "paused": return ["The action is paused: nothing starts until it is resumed."];
     case "no_worker": return [`No live worker in the pool ${on.pool} serves the action. ${workerRemedy(on)}`];
-    case "pool": return [`All ${count(on.capacity)} worker slots of the pool ${on.pool} are in use, or other actions are ahead.`];
+    case "pool":
+      return [`All ${count(on.capacity)} worker slots of the pool ${on.pool} are in use, `,
+        "or other actions are ahead."];
     case "not_due": return on.run_at ? ["Due ", instant(on.run_at), "."] : ["Not due yet."];
-    case "handing_over": return [`A slot is free; about to be dispatched to a worker in the pool ${on.pool}.`];
+    case "handing_over":
+      return [`A slot is free; about to be dispatched to a worker in the pool ${on.pool}.`];
     case "unavailable": return [`Cannot reach the ${on.part}: ${on.message}`];
     default: return [`Waiting: ${on.reason}.`];
   }
@@ -171,8 +191,10 @@ function reasonOf(on) {
 function workerRemedy(on) {
   const others = on.other_pools ?? [];
   if (!others.length) return "Start one.";
-  const having = others.length === 1 ? `A worker in the pool ${others[0]} has it` : `Workers in the pools ${others.join(", ")} have it`;
-  return `${having}: let one serve both pools (TURNSTILE_WORKER_POOLS=${others[0]},${on.pool}), or change the pool of the action.`;
+  const having = others.length === 1 ? `A worker in the pool ${others[0]} has it`
+    : `Workers in the pools ${others.join(", ")} have it`;
+  const both = `TURNSTILE_WORKER_POOLS=${others[0]},${on.pool}`;
+  return `${having}: let one serve both pools (${both}), or change the pool of the action.`;
 }
 
 function gateOf(on) {
@@ -181,7 +203,8 @@ function gateOf(on) {
   switch (on.closed) {
     case "paused": return [...name, " is paused: nothing starts until it is resumed."];
     case "capacity_zero": return [...name, " has the capacity 0: nothing starts."];
-    case "capacity_too_low": return [...name, ` has the capacity ${count(on.capacity)}; the execution ${needs}.`];
+    case "capacity_too_low": return [...name,
+      ` has the capacity ${count(on.capacity)}; the execution ${needs}.`];
   }
   const free = on.capacity === null ? "" : `, ${count(on.free)} of ${count(on.capacity)} free`;
   const holders = on.holders.map((each) => [executionLink(each.id), ` (${count(each.units)})`]);
@@ -201,7 +224,8 @@ function rootCause(cause) {
   if (!cause) return [];
   const links = cause.ids.slice(0, 8).flatMap((id, index) => [index ? ", " : "", executionLink(id)]);
   const more = cause.ids.length > 8 ? ` and ${count(cause.ids.length - 8)} more` : "";
-  const waits = ["The executions ahead are waiting, too. ", " holds a slot but does not run yet. "][cause.ids.length] ?? " hold slots but do not run yet. ";
+  const waits = ["The executions ahead are waiting, too. ",
+    " holds a slot but does not run yet. "][cause.ids.length] ?? " hold slots but do not run yet. ";
   return [" ", ...links, more, waits, ...reasonOf(cause.on)];
 }
 
@@ -212,11 +236,13 @@ function listOf(holders) {
 
 function startOf({ estimated_start: start }) {
   if (!start) return [];
-  return [el("p", {}, "Estimated start: ", instant(start.earliest), " at the earliest, ", instant(start.latest), " at the latest.")];
+  return [el("p", {}, "Estimated start: ", instant(start.earliest), " at the earliest, ",
+    instant(start.latest), " at the latest.")];
 }
 
 function documentsOf(it) {
   return [["Parameters", it.parameters], ["Result", it.result], ["Metadata", it.metadata]]
     .filter(([, value]) => value !== null && JSON.stringify(value) !== "{}")
-    .map(([name, value]) => el("section", {}, el("h2", {}, name), el("pre", { tabindex: 0, "aria-label": name }, JSON.stringify(value, null, 2))));
+    .map(([name, value]) => el("section", {}, el("h2", {}, name),
+      el("pre", { tabindex: 0, "aria-label": name }, JSON.stringify(value, null, 2))));
 }

@@ -22,7 +22,8 @@ const COLUMNS = [
   ["Status", "", (each) => badge(each.status)],
   ["Error", "error", errorOf],
   ["Created", "", (each) => instant(each.created_at)],
-  ["Waited", "number", (each) => (each.started_at ? duration(between(each.created_at, each.started_at)) : "–")],
+  ["Waited", "number", (each) => (each.started_at ? duration(between(each.created_at, each.started_at))
+    : "–")],
   ["Duration", "number", ran],
   ["Attempt", "number", (each) => each.attempt],
   ["Worker", "", (each) => shortId(each.worker_id)],
@@ -34,13 +35,17 @@ export function show(main, { parameters }, { live, signal }) {
   let listed = null; // the search of the rows that are shown
   let isFailed = false;
   const search = searchForm(parameters, { changed, typed: () => bulk.describe() });
-  const bulk = bulkBar({ filter: () => listed && bulkFilterOf(listed), blocked, changed: () => loading.now() });
-  const shown = table("Executions, newest first", [bulk.column, ...COLUMNS], { empty: "No matching executions." });
-  const pages = listPages({ parameters, path: "executions", search: search.address, reload: () => loading.now() });
+  const bulk = bulkBar({ filter: () => listed && bulkFilterOf(listed), blocked,
+    changed: () => loading.now() });
+  const shown = table("Executions, newest first", [bulk.column, ...COLUMNS],
+    { empty: "No matching executions." });
+  const pages = listPages({ parameters, path: "executions", search: search.address,
+    reload: () => loading.now() });
   const loading = loader(async (mine) => {
     if (search.check()) return;
     const query = search.query();
-    const page = await ask("GET", "/executions", { query: { ...query, limit: PAGE, cursor: pages.cursor() }, signal: mine });
+    const page = await ask("GET", "/executions",
+      { query: { ...query, limit: PAGE, cursor: pages.cursor() }, signal: mine });
     [listed, isFailed] = [query, false];
     shown.update(page.items);
     bulk.update(page.items);
@@ -59,7 +64,8 @@ export function show(main, { parameters }, { live, signal }) {
   }
   /** Hide the rows of another search: they would look like the result of this one. */
   function outdate() {
-    const isOther = JSON.stringify(search.query()) !== JSON.stringify(listed) && (isFailed || search.check() !== null);
+    const isOther = JSON.stringify(search.query()) !== JSON.stringify(listed)
+      && (isFailed || search.check() !== null);
     for (const part of [shown.node, pages.node, words]) part.classList.toggle("outdated", isOther);
     bulk.describe();
   }
@@ -67,10 +73,11 @@ export function show(main, { parameters }, { live, signal }) {
     outdate();
     pages.changed();
   }
-  // What is selected stays in its place: the list is not reloaded meanwhile.
+  // What is selected keeps its position: the list is not reloaded meanwhile.
   live.on("overview", () => pages.isFirst() && !bulk.isSelecting() && loading.soon(), signal);
   live.on("opening", loading.soon, signal);
-  main.append(el("div", { class: "head" }, el("h1", {}, "Executions"), goTo()), search.tabs, search.node, wrong, bulk.node, words,
+  main.append(el("div", { class: "head" }, el("h1", {}, "Executions"), goTo()), search.tabs, search.node,
+    wrong, bulk.node, words,
     shown.node, pages.node);
   bulk.describe();
   loading.now();
@@ -78,13 +85,15 @@ export function show(main, { parameters }, { live, signal }) {
 
 /** A request reads a bounded part of the history: a short page is not necessarily the last one. */
 function wordsOf({ items, next_cursor: next, searched_until: until }) {
-  if (until) return ["The search was cut: executions created since ", instant(until), " were searched. The next page continues with older ones."];
+  if (until) return ["The search was cut: executions created since ", instant(until),
+    " were searched. The next page continues with older ones."];
   return items.length < PAGE && next ? ["The next page may contain more."] : [];
 }
 
 /** The form that opens one execution. */
 function goTo() {
-  const input = el("input", { type: "text", id: "go-to", inputmode: "numeric", pattern: "#?[1-9][0-9]{0,18}", required: true, size: 10 });
+  const input = el("input", { type: "text", id: "go-to", inputmode: "numeric", pattern: "#?[1-9][0-9]{0,18}",
+    required: true, size: 10 });
   const form = el("form", { class: "field search" }, el("label", { for: "go-to" }, "Open by ID"), input);
   form.addEventListener("submit", (event) => {
     event.preventDefault();

@@ -1,15 +1,18 @@
-// The search of executions: fields, tabs of statuses, and what they say as a query, as an address and as a bulk filter.
+// The search of executions: fields, tabs of statuses, and what they say as a query, as an address and as a
+// bulk filter.
 
 import { attribute, el, text } from "./dom.js";
 import { localTime } from "./format.js";
 import { tabs } from "./parts.js";
 
 const STATUSES = [
-  "delayed", "queued", "scheduled", "running", "completed", "failed", "timeout", "cancelled", "expired", "abandoned",
+  "delayed", "queued", "scheduled", "running", "completed", "failed", "timeout", "cancelled", "expired",
+  "abandoned",
 ];
 const TABS = [
   ["All", []], ["Failed", ["failed", "timeout", "abandoned"]], ["Waiting", ["delayed", "queued"]],
-  ["Running", ["scheduled", "running"]], ["Completed", ["completed"]], ["Cancelled", ["cancelled"]], ["Expired", ["expired"]],
+  ["Running", ["scheduled", "running"]], ["Completed", ["completed"]], ["Cancelled", ["cancelled"]],
+  ["Expired", ["expired"]],
 ];
 const PRIORITIES = [["", "Any"], ["1", "1 (first)"], ["2", "2"], ["3", "3"], ["4", "4"], ["5", "5 (last)"]];
 const FIELDS = [
@@ -27,7 +30,9 @@ const FIELDS = [
 ];
 const INSTANTS = FIELDS.filter(([, , kind]) => kind === "datetime-local").map(([name]) => name);
 
-/** The form with the search of the address; `changed` is called for each new search, `typed` while one types. */
+/**
+ * The form with the search of the address; `changed` is called for each new search, `typed` while one types.
+ */
 export function searchForm(parameters, { changed, typed }) {
   const node = formOf(parameters);
   const statuses = statusTabs(node, whole);
@@ -49,7 +54,8 @@ export function searchForm(parameters, { changed, typed }) {
   node.addEventListener("input", typed);
   node.addEventListener("submit", (event) => event.preventDefault());
   check();
-  return { node, tabs: statuses.node, check, query: () => filled(node), address: () => addressOf(filled(node)) };
+  return { node, tabs: statuses.node, check, query: () => filled(node),
+    address: () => addressOf(filled(node)) };
 }
 
 /** A search as a bulk operation takes it; null if it cannot be one. */
@@ -81,10 +87,12 @@ function statusTabs(form, changed) {
 function formOf(parameters) {
   const chosen = parameters.getAll("status").flatMap((each) => each.split(","));
   const states = el("fieldset", { class: "choices" }, el("legend", {}, "Status"), STATUSES.map((status) =>
-    el("label", {}, el("input", { type: "checkbox", name: "status", value: status, checked: chosen.includes(status) }), status)));
+    el("label", {}, el("input", { type: "checkbox", name: "status", value: status,
+      checked: chosen.includes(status) }), status)));
   const open = FIELDS.some(([name]) => parameters.get(name)) || (chosen.length > 0 && !isTab(chosen));
   return el("form", { class: "filters" }, el("details", { open }, el("summary", {}, "Filters"),
-    el("div", { class: "fields" }, FIELDS.map((field) => fieldOf(field, parameters.get(field[0]) ?? ""))), states));
+    el("div", { class: "fields" }, FIELDS.map((field) => fieldOf(field, parameters.get(field[0]) ?? ""))),
+    states));
 }
 
 function fieldOf([name, label, kind, example], given) {
@@ -92,9 +100,11 @@ function fieldOf([name, label, kind, example], given) {
   const isInstant = kind === "datetime-local";
   const isChecked = name === "metadata";
   const control = Array.isArray(kind)
-    ? el("select", { id, name }, kind.map(([value, words]) => el("option", { value, selected: value === given }, words)))
+    ? el("select", { id, name },
+      kind.map(([value, words]) => el("option", { value, selected: value === given }, words)))
     : el("input", {
-      type: kind, id, name, placeholder: example || null, value: isInstant ? localTime(given) : given, step: isInstant ? 1 : null,
+      type: kind, id, name, placeholder: example || null, value: isInstant ? localTime(given) : given,
+      step: isInstant ? 1 : null,
       autocomplete: "off", "aria-describedby": isChecked ? `${id}-fault` : null,
     });
   return el("div", { class: "field" }, el("label", { for: id }, label), control,
@@ -107,7 +117,8 @@ function isTab(statuses) {
 
 /** The filled conditions by name; `status` is a list. */
 function filled(form) {
-  const entries = FIELDS.map(([name]) => [name, form.elements[name].value.trim()]).filter(([, value]) => value);
+  const entries = FIELDS.map(([name]) => [name, form.elements[name].value.trim()])
+    .filter(([, value]) => value);
   const found = Object.fromEntries(entries);
   for (const name of INSTANTS) if (found[name]) found[name] = new Date(found[name]).toISOString();
   const status = [...form.querySelectorAll("input[name=status]:checked")].map((box) => box.value);

@@ -8,13 +8,15 @@ const SPANS = [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]];
 /** How far the executor's clock is ahead of this machine's, in milliseconds. */
 let ahead = 0;
 
-/** The header names a second, and the executor renews it once a second: on a busy machine it may be this old. */
+/**
+ * The header names a second, and the executor renews it once a second: on a busy machine it may be this old.
+ */
 const DATE_AGE_MAX = 3000;
 
 /**
- * Set the executor's time from the Date header of the response to a request that was sent at `sentAt`. The header is not of
- * the future, and at most DATE_AGE_MAX older than the request. The clocks are taken as different only as far as this proves
- * it, however long the response took.
+ * Set the executor's time from the Date header of the response to a request that was sent at `sentAt`. The
+ * header is not of the future, and at most DATE_AGE_MAX older than the request. The clocks are taken as
+ * different only as far as this proves it, however long the response took.
  */
 export function setClock(date, sentAt) {
   const theirs = Date.parse(date ?? "");
@@ -88,7 +90,9 @@ export function clock(instant) {
   return instant ? CLOCK.format(new Date(instant)) : "–";
 }
 
-/** An instant of the address as the local time of an input; the address holds UTC, so that it can be shared. */
+/**
+ * An instant of the address as the local time of an input; the address holds UTC, so that it can be shared.
+ */
 export function localTime(instant) {
   const at = new Date(instant);
   if (Number.isNaN(at.getTime())) return "";

@@ -52,7 +52,8 @@ function contentOf(identity) {
   ];
   return [
     el("details", { class: "who" },
-      el("summary", {}, el("span", { class: "spoken" }, "Signed in as "), identity.name, el("span", { class: "role" }, identity.role)),
+      el("summary", {}, el("span", { class: "spoken" }, "Signed in as "), identity.name,
+        el("span", { class: "role" }, identity.role)),
       el("div", { class: "card" },
         el("dl", {}, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
         el("button", { type: "button", on: { click: signOut } }, "Sign out"))),

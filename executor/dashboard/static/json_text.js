@@ -4,7 +4,10 @@ const LITERAL = /(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)
 const STRING = /"(?:[^"\\\u0000-\u001f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"/y;
 const SPACE = /[ \t\n\r]*/y;
 
-/** Return {value}, or {problem} that names line and column. Browsers differ in theirs, and some name no location. */
+/**
+ * Return {value}, or {problem} that names line and column. Browsers differ in theirs, and some name no
+ * location.
+ */
 export function readJson(words) {
   try {
     return { value: JSON.parse(words) };

@@ -1,4 +1,5 @@
-// Settings of concurrency keys, on the screen of a queue: those of one key, or all keys of an action that have their own.
+// Settings of concurrency keys, on the screen of a queue: those of one key, or all keys of an action that
+// have their own.
 
 import { el, say } from "./dom.js";
 import { count } from "./format.js";
@@ -10,7 +11,10 @@ import { queueLink } from "./queues.js";
 const PAGE = 20;
 const ROUTE = "/actions/{ref}/keys/{key}";
 
-/** Return the section, and `load()`. With a key it is about this one; without one it is hidden until a key has settings. */
+/**
+ * Return the section, and `load()`. With a key it is about this one; without one it is hidden until a key has
+ * settings.
+ */
 export function keySettings(ref, key, signal) {
   const path = `/actions/${encodeURIComponent(ref)}/keys`;
   const wrong = errorLine();
@@ -22,14 +26,16 @@ export function keySettings(ref, key, signal) {
     }
   };
   const edit = (own, name, words) => el("button", {
-    type: "button", needs: `PUT ${ROUTE}`, "aria-label": `${words} of key ${name}`, on: { click: () => act(() => changeKey(ref, name, own), `Key ${name} changed`) },
+    type: "button", needs: `PUT ${ROUTE}`, "aria-label": `${words} of key ${name}`,
+    on: { click: () => act(() => changeKey(ref, name, own), `Key ${name} changed`) },
   }, words);
   const remove = (name) => el("button", {
     type: "button", needs: `DELETE ${ROUTE}`, "aria-label": `Delete settings of key ${name}`,
     on: { click: () => act(() => deleteKey(ref, name), `Settings of key ${name} deleted`) },
   }, "Delete");
   const shown = table("Keys with settings of their own", [
-    ["Key", "row", ({ concurrency_key: name }) => el("a", { href: queueLink({ action_ref: ref, concurrency_key: name }) }, name)],
+    ["Key", "row", ({ concurrency_key: name }) =>
+      el("a", { href: queueLink({ action_ref: ref, concurrency_key: name }) }, name)],
     ["Limit", "number", limitOf],
     ["Weight", "number", ({ weight }) => count(weight)],
     ["Actions", "does", (own) => [edit(own, own.concurrency_key, "Change"), remove(own.concurrency_key)]],
@@ -39,10 +45,12 @@ export function keySettings(ref, key, signal) {
     loading.now();
   });
   const add = key === null ? null : edit(null, key, "Set limit or weight");
-  const node = el("section", { hidden: true }, el("h2", {}, key === null ? "Keys with settings of their own" : "Settings of this key"),
+  const node = el("section", { hidden: true },
+    el("h2", {}, key === null ? "Keys with settings of their own" : "Settings of this key"),
     wrong, shown.node, pages.node, add);
   const loading = loader(async (mine) => {
-    const page = key === null ? await ask("GET", path, { query: { limit: PAGE, cursor }, signal: mine }) : await one(`${path}/${encodeURIComponent(key)}`, mine);
+    const page = key === null ? await ask("GET", path, { query: { limit: PAGE, cursor }, signal: mine })
+      : await one(`${path}/${encodeURIComponent(key)}`, mine);
     shown.update(page.items);
     pages.update(page.next_cursor);
     if (add) add.hidden = page.items.length > 0;

@@ -1,4 +1,5 @@
-// The event stream, over fetch because EventSource cannot send a token. It is closed while the page is hidden.
+// The event stream, over fetch because EventSource cannot send a token. It is closed while the page is
+// hidden.
 
 import { authorized, queryOf } from "./api.js";
 
@@ -54,7 +55,8 @@ export class Live extends EventTarget {
       if (reason === "watch" || this.#controller.signal.reason === "watch") continue;
       if (!this.#running) break;
       if (reason === "refused") {
-        // The token may not read events, which are about all actions. The screens load again, as after an outage.
+        // The token may not read events, which are about all actions. The screens load again, as after an
+        // outage.
         this.#emit("state", "refused");
         this.#emit("opening", {});
         await new Promise((resolve) => setTimeout(resolve, POLL_MILLISECONDS));

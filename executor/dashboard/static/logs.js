@@ -9,7 +9,8 @@ const SHOWN_CHARS = 500000;
 
 export function logPart(id, signal) {
   const wrong = errorLine();
-  const shown = el("pre", { class: "log", tabindex: 0, role: "log", "aria-label": "Logs", "aria-live": "off" });
+  const shown = el("pre", { class: "log", tabindex: 0, role: "log", "aria-label": "Logs",
+    "aria-live": "off" });
   const empty = el("p", { class: "empty" }, "No log output.");
   const node = el("section", {}, el("h2", {}, "Logs"), wrong, empty, shown);
   shown.hidden = true;
@@ -43,7 +44,8 @@ export function logPart(id, signal) {
     const follows = shown.scrollTop + shown.clientHeight >= shown.scrollHeight - 4;
     if (piece.attempt !== attempt) {
       attempt = piece.attempt;
-      shown.append(el("strong", {}, `${shown.textContent && !shown.textContent.endsWith("\n") ? "\n" : ""}Attempt ${attempt}\n`));
+      shown.append(el("strong", {},
+        `${shown.textContent && !shown.textContent.endsWith("\n") ? "\n" : ""}Attempt ${attempt}\n`));
     }
     shown.append(piece.text);
     while (shown.textContent.length > SHOWN_CHARS) shown.firstChild.remove();
@@ -52,7 +54,8 @@ export function logPart(id, signal) {
     if (follows) shown.scrollTop = shown.scrollHeight;
   }
 
-  const ticking = setInterval(() => !document.hidden && node.dataset.over !== "true" && read(), EVERY_MILLISECONDS);
+  const ticking = setInterval(() => !document.hidden && node.dataset.over !== "true" && read(),
+    EVERY_MILLISECONDS);
   signal.addEventListener("abort", () => clearInterval(ticking));
   return {
     node,

@@ -12,7 +12,8 @@ const FIRST = "This is the first page.";
 /** Updates every element that shows an instant beside now. */
 setInterval(() => {
   if (document.hidden) return;
-  for (const node of document.querySelectorAll("time[data-shown]")) text(node, SHOWN[node.dataset.shown](node.dateTime));
+  for (const node of document.querySelectorAll("time[data-shown]"))
+    text(node, SHOWN[node.dataset.shown](node.dateTime));
 }, 1000);
 
 /** An instant beside now, like 3 m ago; the tooltip shows its date and time. */
@@ -37,7 +38,8 @@ export function badge(status) {
 /** A bar of the slots in use, with the numbers as text. */
 export function occupancyBar() {
   const fill = svg("rect", { class: "fill", height: 8 });
-  const bar = svg("svg", { class: "bar", viewBox: "0 0 100 8", preserveAspectRatio: "none", "aria-hidden": "true" },
+  const bar = svg("svg", { class: "bar", viewBox: "0 0 100 8", preserveAspectRatio: "none",
+    "aria-hidden": "true" },
     svg("rect", { class: "track", width: 100, height: 8 }), fill);
   const words = el("span", { class: "of" });
   const node = el("div", { class: "occupancy" }, words, bar);
@@ -47,7 +49,8 @@ export function occupancyBar() {
       const share = limit === null ? (held ? 100 : 0) : limit ? Math.min(100, (100 * held) / limit) : 0;
       attribute(fill, "width", share);
       attribute(bar, "class", `bar${limit === null ? " open" : share >= 100 ? " full" : ""}`);
-      text(words, suffix ? `${count(held)} ${suffix}` : limit === null ? `${count(held)}, no limit` : `${count(held)} of ${count(limit)}`);
+      text(words, suffix ? `${count(held)} ${suffix}` : limit === null ? `${count(held)}, no limit`
+        : `${count(held)} of ${count(limit)}`);
     },
   };
 }
@@ -73,13 +76,15 @@ export function sparkline() {
         .filter(([, , depth]) => depth !== null);
       // A single value has no line: it is drawn as long as the span that it stands for.
       if (points.length === 1) points.unshift([points[0][0] - step, points[0][1]]);
-      const drawn = points.map(([x, y], index) => `${index ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+      const drawn = points.map(([x, y], index) => `${index ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`)
+        .join("");
       attribute(line, "d", drawn || null);
       attribute(area, "d", points.length > 1
         ? `${drawn}L${width} ${height}L${points[0][0].toFixed(1)} ${height}Z` : null);
       const most = Math.max(...seen);
       const words = seen.length
-        ? `Waiting executions over the last minutes: from ${count(seen[0])} to ${count(seen.at(-1))}, maximum ${count(most)}`
+        ? `Waiting executions over the last minutes: from ${count(seen[0])} to ${count(seen.at(-1))}, `
+          + `maximum ${count(most)}`
         : "No data yet";
       attribute(picture, "aria-label", words);
       text(title, words);
@@ -89,13 +94,18 @@ export function sparkline() {
   };
 }
 
-/** Failures of an action: their number and share, and the latest one as a tooltip. `failures` may be null: not read. */
+/**
+ * Failures of an action: their number and share, and the latest one as a tooltip. `failures` may be null: not
+ * read.
+ */
 export function failuresOf({ action_ref: ref, failures }) {
   if (!failures) return el("span", { class: "none" }, "–");
   if (!failures.failed) return el("span", {}, "0");
   const { last } = failures;
-  const title = last && `Last: #${last.execution_id} ${last.status}, ${clock(last.at)}. ${[last.type, last.message].filter(Boolean).join(": ")}`;
-  return el("a", { class: "failures", href: failedLink(ref), title }, `${count(failures.failed)} (${percent(failures.share)})`);
+  const error = last && [last.type, last.message].filter(Boolean).join(": ");
+  const title = last && `Last: #${last.execution_id} ${last.status}, ${clock(last.at)}. ${error}`;
+  return el("a", { class: "failures", href: failedLink(ref), title },
+    `${count(failures.failed)} (${percent(failures.share)})`);
 }
 
 /** The executions of an action that failed. */
@@ -110,15 +120,17 @@ export function workerLink(name) {
 
 /** The first characters of a worker id, with a link; the tooltip shows all of it. */
 export function shortId(id) {
-  return id ? el("a", { class: "id", href: workerLink(id), title: id }, id.slice(0, 8)) : el("span", { class: "none" }, "–");
+  return id ? el("a", { class: "id", href: workerLink(id), title: id }, id.slice(0, 8))
+    : el("span", { class: "none" }, "–");
 }
 
 /**
- * A table with a caption for screen readers. `columns` are [heading, class, render(item)]; the class `row` marks the
- * header of a row. `make` replaces the rows made of them; then a column may be a header cell. Rows are made a few at a time,
- * so that the page answers between them.
+ * A table with a caption for screen readers. `columns` are [heading, class, render(item)]; the class `row`
+ * marks the header of a row. `make` replaces the rows made of them; then a column may be a header cell. Rows
+ * are made a few at a time, so that the page answers between them.
  */
-export function table(caption, columns, { empty = "No entries.", keyOf = (each) => each.id, make = rowOf(columns) } = {}) {
+export function table(caption, columns, { empty = "No entries.", keyOf = (each) => each.id,
+  make = rowOf(columns) } = {}) {
   const head = columns.map((column) => (column instanceof Node ? column
     : el("th", { scope: "col", class: column[1].replace("row", "").trim() }, column[0])));
   const body = el("tbody");
@@ -129,7 +141,8 @@ export function table(caption, columns, { empty = "No entries.", keyOf = (each) 
       rest = setTimeout(() => body.isConnected && fill(items, true));
     }
   }
-  const whole = el("table", {}, el("caption", { class: "spoken" }, caption), el("thead", {}, el("tr", {}, head)), body);
+  const whole = el("table", {}, el("caption", { class: "spoken" }, caption),
+    el("thead", {}, el("tr", {}, head)), body);
   return {
     node: el("div", { class: "table" }, whole, nothing),
     update(items) {
@@ -141,13 +154,17 @@ export function table(caption, columns, { empty = "No entries.", keyOf = (each) 
   };
 }
 
-/** Buttons of which one is pressed; `choices` are [name, value] pairs, `choose(value)` is called for a click. */
+/**
+ * Buttons of which one is pressed; `choices` are [name, value] pairs, `choose(value)` is called for a click.
+ */
 export function tabs(label, choices, choose) {
-  const buttons = choices.map(([name, value]) => el("button", { type: "button", on: { click: () => choose(value) } }, name));
+  const buttons = choices.map(([name, value]) =>
+    el("button", { type: "button", on: { click: () => choose(value) } }, name));
   return {
     node: el("div", { class: "tabs", role: "group", "aria-label": label }, buttons),
     /** Press those of which `isChosen(value)` holds. */
-    update: (isChosen) => choices.forEach(([, value], index) => attribute(buttons[index], "aria-pressed", String(isChosen(value)))),
+    update: (isChosen) => choices.forEach(([, value], index) =>
+      attribute(buttons[index], "aria-pressed", String(isChosen(value)))),
   };
 }
 
@@ -177,8 +194,9 @@ function rowOf(columns) {
 }
 
 /**
- * Buttons for the pages of a list with cursors. `go(cursor, before)` loads a page; `before` are the cursors of those before
- * it, "" the first. A list that is opened at the page `here` by its address alone knows none: it goes back to the first page.
+ * Buttons for the pages of a list with cursors. `go(cursor, before)` loads a page; `before` are the cursors
+ * of those before it, "" the first. A list that is opened at the page `here` by its address alone knows none:
+ * it goes back to the first page.
  */
 export function pager(go, { here = "", before: known = [] } = {}) {
   const before = [...known];
@@ -191,7 +209,8 @@ export function pager(go, { here = "", before: known = [] } = {}) {
     go((here = cursor), before);
   };
   const back = el("button", { type: "button", on: { click: () => leave(before.pop() ?? "") } }, "Previous");
-  const on = el("button", { type: "button", on: { click: () => { before.push(here); leave(following); } } }, "Next");
+  const on = el("button", { type: "button", on: { click: () => { before.push(here); leave(following); } } },
+    "Next");
   const node = el("nav", { class: "pager", "aria-label": "Pages", hidden: true }, back, words, on);
   return {
     node,
@@ -215,8 +234,9 @@ export function pager(go, { here = "", before: known = [] } = {}) {
 }
 
 /**
- * The pages of a list whose search and page are kept in the address `#/path?search&cursor`, so that back, forward, reload
- * and a copied link work. `search()` returns the conditions by name, `reload()` loads the page of `cursor()`.
+ * The pages of a list whose search and page are kept in the address `#/path?search&cursor`, so that back,
+ * forward, reload and a copied link work. `search()` returns the conditions by name, `reload()` loads the
+ * page of `cursor()`.
  */
 export function listPages({ parameters, path, search = () => ({}), reload }) {
   let cursor = parameters.get("cursor");
@@ -246,9 +266,9 @@ export function listPages({ parameters, path, search = () => ({}), reload }) {
 }
 
 /**
- * `now()` loads immediately and aborts a running load; `soon()` loads at the earliest `every` milliseconds after the
- * last start, and not while the page is hidden. `load(signal)` does it. `wrong` shows an error until the next success;
- * `failed` is called then.
+ * `now()` loads immediately and aborts a running load; `soon()` loads at the earliest `every` milliseconds
+ * after the last start, and not while the page is hidden. `load(signal)` does it. `wrong` shows an error
+ * until the next success; `failed` is called then.
  */
 export function loader(load, { every, signal, wrong, failed = () => {} }) {
   let loading = null;

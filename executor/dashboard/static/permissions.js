@@ -1,4 +1,5 @@
-// Disabled buttons give their reason: the token of this page may not use the route, or there is nothing to do.
+// Disabled buttons give their reason: the token of this page may not use the route, or there is nothing to
+// do.
 
 let refused = {};
 

@@ -4,7 +4,8 @@ import { el, say, setChildren, text } from "./dom.js";
 import { count, percent, perSecond, rate } from "./format.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
-import { badge, elapsed, errorLine, failedLink, instant, listPages, loader, occupancyBar, shortId, table } from "./parts.js";
+import { badge, elapsed, errorLine, failedLink, instant, listPages, loader, occupancyBar, shortId,
+  table } from "./parts.js";
 import { actionPath, changeLimit, changePause } from "./changes.js";
 import { depthChart } from "./chart.js";
 import { keySettings } from "./keys.js";
@@ -15,13 +16,15 @@ import { queueLink } from "./queues.js";
 const PAGE = 50;
 const WHY = [
   ["limit", "for a slot"], ["total", "for the total of the action"], ["resource", "for a resource"],
-  ["rate", "for a start that a rate allows"], ["pool", "to be dispatched"], ["paused", "because the action is paused"],
+  ["rate", "for a start that a rate allows"], ["pool", "to be dispatched"],
+  ["paused", "because the action is paused"],
   ["no_worker", "for a worker"],
 ];
 
 const none = (text) => el("span", { class: "none" }, text);
 const HOLDERS = [
-  ["Execution", "row", (each) => [executionLink(each.id), each.concurrency_key === null ? null : el("span", { class: "key" }, each.concurrency_key)]],
+  ["Execution", "row", (each) => [executionLink(each.id),
+    each.concurrency_key === null ? null : el("span", { class: "key" }, each.concurrency_key)]],
   ["Status", "", (each) => badge(each.status)],
   ["Attempt", "number", (each) => each.attempt],
   ["Worker", "", (each) => (each.worker_id ? shortId(each.worker_id) : none("not claimed yet"))],
@@ -31,6 +34,7 @@ const WAITING = [
   ["Position", "", (each) => count(each.position)],
   ["Execution", "row", (each) => executionLink(each.id)],
   ["Key", "", (each) => each.concurrency_key ?? none("–")],
+  ["Priority", "number", (each) => each.priority],
   ["Waiting for", "number", (each) => elapsed(each.queued_at)],
 ];
 
@@ -43,22 +47,28 @@ export function show(main, { ref, parameters }, { live, signal }) {
   const failures = failuresPart(ref);
   const waiting = table("Waiting executions, in order", WAITING, { empty: "Queue is empty." });
   const keys = table("Longest queues by key", [
-    ["Key", "row", (each) => el("a", { href: queueLink({ action_ref: ref, concurrency_key: each.concurrency_key }) }, each.concurrency_key)],
+    ["Key", "row", (each) =>
+      el("a", { href: queueLink({ action_ref: ref, concurrency_key: each.concurrency_key }) },
+        each.concurrency_key)],
     ["Waiting", "number", (each) => count(each.queue_length)],
     ["Slots in use", "number", (each) => count(each.active_count)],
   ], { keyOf: (each) => each.concurrency_key });
-  const keysPart = el("section", { class: "tall", hidden: true }, el("h2", {}, "Longest queues by key"), keys.node);
+  const keysPart = el("section", { class: "tall", hidden: true }, el("h2", {}, "Longest queues by key"),
+    keys.node);
   const settings = keySettings(ref, key, signal);
   const changes = auditLogOf({ action_ref: ref }, signal);
-  const pages = listPages({ parameters, path: `queues/${encodeURIComponent(ref)}`, search: () => ({ key }), reload: () => loading.now() });
+  const pages = listPages({ parameters, path: `queues/${encodeURIComponent(ref)}`, search: () => ({ key }),
+    reload: () => loading.now() });
   const loading = loader(async (mine) => {
     const query = { action_ref: ref, concurrency_key: key, limit: 1 };
     const [stats, found, seen] = await Promise.all([
       ask("GET", `${actionPath(ref)}/queue-stats`, { signal: mine }),
-      ask("GET", `${actionPath(ref)}/queue`, { query: { concurrency_key: key, limit: PAGE, cursor: pages.cursor() }, signal: mine }),
+      ask("GET", `${actionPath(ref)}/queue`,
+        { query: { concurrency_key: key, limit: PAGE, cursor: pages.cursor() }, signal: mine }),
       ask("GET", "/queues", { query, signal: mine }),
     ]);
-    screen.queue = { action_ref: ref, max_concurrent: stats.max_concurrent, paused: stats.paused, active_count: stats.active_count };
+    screen.queue = { action_ref: ref, max_concurrent: stats.max_concurrent, paused: stats.paused,
+      active_count: stats.active_count };
     head.update(stats, seen.items[0], key);
     failures.update(seen.items[0]);
     holders.update(found.holders);
@@ -94,9 +104,13 @@ function failuresPart(ref) {
       if (node.hidden || JSON.stringify(failures) === known) return;
       known = JSON.stringify(failures);
       const { last } = failures;
-      setChildren(node, el("p", {}, el("strong", {}, `${count(failures.failed)} of ${count(failures.ended)} executions failed (${percent(failures.share)})`),
-          " since ", instant(failures.since), `, ${rate(failures.per_minute)} per minute. `, el("a", { href: failedLink(ref) }, "Show them")),
-        el("p", { class: "error-text" }, "Last failure: ", executionLink(last.execution_id), ` ${last.status} `, instant(last.at),
+      const share = `${count(failures.failed)} of ${count(failures.ended)} executions failed `
+        + `(${percent(failures.share)})`;
+      setChildren(node, el("p", {}, el("strong", {}, share),
+          " since ", instant(failures.since), `, ${rate(failures.per_minute)} per minute. `,
+          el("a", { href: failedLink(ref) }, "Show them")),
+        el("p", { class: "error-text" }, "Last failure: ", executionLink(last.execution_id),
+          ` ${last.status} `, instant(last.at),
           ": ", [last.type, last.message].filter(Boolean).join(": ") || "no error text"));
     },
   };
@@ -115,8 +129,10 @@ function headOf(ref, key, screen, changed) {
       changed();
     }
   };
-  const pause = el("button", { type: "button", needs: "POST /actions/{ref}/pause", on: { click: () => act(changePause, "Changed") } }, "Pause");
-  const limit = el("button", { type: "button", needs: "PATCH /actions/{ref}", on: { click: () => act(changeLimit, "Limit changed") } }, "Limit");
+  const pause = el("button", { type: "button", needs: "POST /actions/{ref}/pause",
+    on: { click: () => act(changePause, "Changed") } }, "Pause");
+  const limit = el("button", { type: "button", needs: "PATCH /actions/{ref}",
+    on: { click: () => act(changeLimit, "Limit changed") } }, "Limit");
   for (const button of [pause, limit]) block(button, "The state of the action is loading.");
   const submit = el("button", {
     type: "button", class: "primary", needs: "POST /executions",
@@ -127,7 +143,8 @@ function headOf(ref, key, screen, changed) {
     el("div", { class: "head" },
       el("h1", {}, ref, key === null ? null : el("span", { class: "key" }, key), states),
       el("div", { class: "buttons" }, submit, pause, limit,
-        el("a", { class: "button", href: `#/executions?action_ref=${encodeURIComponent(ref)}` }, "Executions"))),
+        el("a", { class: "button", href: `#/executions?action_ref=${encodeURIComponent(ref)}` },
+          "Executions"))),
     el("div", { class: "panel" }, bar.node, chart.node, why,
       el("dl", { class: "metrics" }, metrics.map((pair) => el("div", {}, pair)))));
   return {
@@ -141,15 +158,19 @@ function headOf(ref, key, screen, changed) {
       bar.update(held, single ? stats.max_concurrent : null, single ? null : "in use over all keys");
       const shown = [
         count(waiting), elapsed((one ?? stats).oldest_enqueued_at),
-        perSecond(single ? seen?.enqueued_per_second : null), perSecond(single ? seen?.completed_per_second : null),
-        count(one?.total_enqueued ?? stats.total_enqueued), count(one?.total_completed ?? stats.total_completed),
+        perSecond(single ? seen?.enqueued_per_second : null),
+        perSecond(single ? seen?.completed_per_second : null),
+        count(one?.total_enqueued ?? stats.total_enqueued),
+        count(one?.total_completed ?? stats.total_completed),
       ];
       shown.forEach((value, index) => setChildren(metrics[index][1], value));
       text(why, ofKey === null ? whyOf(stats) : "");
-      // Without a counted value, as just after the first viewer came, axes alone would look like an empty queue.
+      // Without a counted value, as just after the first viewer came, axes alone would look like an empty
+      // queue.
       chart.node.toggleAttribute("hidden", !single || !seen?.depths.some((depth) => depth !== null));
       if (seen) chart.update(seen.depths);
-      setChildren(states, ...(stats.paused ? [badge("paused")] : []), ...(seen && !seen.served ? [badge("no_worker")] : []));
+      setChildren(states, ...(stats.paused ? [badge("paused")] : []),
+        ...(seen && !seen.served ? [badge("no_worker")] : []));
       text(pause, stats.paused ? "Resume" : "Pause");
       for (const button of [pause, limit]) block(button, null);
     },
@@ -158,7 +179,8 @@ function headOf(ref, key, screen, changed) {
 
 function whyOf({ queue_length: length, waiting }) {
   if (length === 0) return "Queue is empty.";
-  const parts = WHY.filter(([reason]) => waiting[reason] > 0).map(([reason, words]) => `${count(waiting[reason])} ${words}`);
+  const parts = WHY.filter(([reason]) => waiting[reason] > 0)
+    .map(([reason, words]) => `${count(waiting[reason])} ${words}`);
   return `${count(length)} waiting: ${parts.join(", ")}.`;
 }
 

@@ -3,12 +3,14 @@
 import { attribute, el, say, setChildren, text } from "./dom.js";
 import { count, counted, rate } from "./format.js";
 import { ask, queryOf } from "./api.js";
-import { cell, elapsed, errorLine, failuresOf, listPages, loader, occupancyBar, sparkline, table } from "./parts.js";
+import { cell, elapsed, errorLine, failuresOf, listPages, loader, occupancyBar, sparkline,
+  table } from "./parts.js";
 import { changeLimit, changePause } from "./changes.js";
 
 const PAGE = 50;
 const SORTS = [
-  ["name", "Queue", ""], ["occupancy", "Slots", ""], ["waiting", "Waiting", "number"], ["oldest", "Oldest waiting", "number"],
+  ["name", "Queue", ""], ["occupancy", "Slots", ""], ["waiting", "Waiting", "number"],
+  ["oldest", "Oldest waiting", "number"],
   ["failures", "Failed", "number"], ["rate", "Completed /s", "number"],
 ];
 
@@ -21,7 +23,8 @@ export function show(main, { parameters }, { live, signal }) {
   const rows = new Map();
   const wrong = errorLine();
   const words = el("p", { class: "said", role: "status" });
-  const search = el("input", { type: "search", id: "search", value: query.search, autocomplete: "off", spellcheck: "false" });
+  const search = el("input", { type: "search", id: "search", value: query.search, autocomplete: "off",
+    spellcheck: "false" });
   const pages = listPages({ parameters, path: "queues", search: () => query, reload: () => loading.now() });
   const headings = SORTS.map(([sort, name, kind]) => [sort, heading(name, kind, () => resort(sort))]);
   const change = async (act, queue, message) => {
@@ -35,7 +38,8 @@ export function show(main, { parameters }, { live, signal }) {
     ["Admitted /s", "number"], headings[5][1].node, ["Last 5 minutes", ""], ["Actions", "does"],
   ], { empty: "No matching queues.", keyOf, make: (line) => rowOf(line, rows, change) });
   const loading = loader(async (mine) => {
-    const page = await ask("GET", "/queues", { query: { ...query, limit: PAGE, cursor: pages.cursor() }, signal: mine });
+    const page = await ask("GET", "/queues",
+      { query: { ...query, limit: PAGE, cursor: pages.cursor() }, signal: mine });
     shown.update(page.items);
     for (const key of [...rows.keys()]) if (!page.items.some((line) => keyOf(line) === key)) rows.delete(key);
     pages.update(page.next_cursor, Math.ceil(page.total / PAGE));
@@ -65,7 +69,8 @@ export function show(main, { parameters }, { live, signal }) {
 
   main.append(
     el("div", { class: "head" }, el("h1", {}, "Queues"),
-      el("div", { class: "field search" }, el("label", { for: "search" }, "Search by action or key"), search)),
+      el("div", { class: "field search" }, el("label", { for: "search" }, "Search by action or key"),
+        search)),
     wrong, words, shown.node, pages.node);
   for (const [sort, head] of headings) head.update(sort === query.sort);
   loading.now();
@@ -76,11 +81,13 @@ function keyOf({ action_ref: ref, concurrency_key: key }) {
 }
 
 function heading(name, kind, sort) {
-  const node = el("th", { scope: "col", class: kind }, el("button", { type: "button", class: "sort", on: { click: sort } }, name));
+  const node = el("th", { scope: "col", class: kind },
+    el("button", { type: "button", class: "sort", on: { click: sort } }, name));
   return {
     node,
     update(is) {
-      attribute(node, "aria-sort", is ? (name === "Queue" || name === "Oldest waiting" ? "ascending" : "descending") : null);
+      attribute(node, "aria-sort", is ? (name === "Queue" || name === "Oldest waiting" ? "ascending"
+        : "descending") : null);
     },
   };
 }
@@ -90,11 +97,13 @@ function rowOf(first, rows, change) {
   const bar = occupancyBar();
   const spark = sparkline();
   const states = el("span", { class: "states" });
-  const [waiting, oldest, failed, enqueued, completed] = [el("span"), el("span"), el("span"), el("span"), el("span")];
+  const [waiting, oldest, failed, enqueued, completed] =
+    [el("span"), el("span"), el("span"), el("span"), el("span")];
   const name = `${first.action_ref}${first.concurrency_key === null ? "" : ` ${first.concurrency_key}`}`;
   const pause = el("button", {
     type: "button", needs: "POST /actions/{ref}/pause",
-    on: { click: () => change(changePause, line, line.paused ? `${line.action_ref} resumed` : `${line.action_ref} paused`) },
+    on: { click: () => change(changePause, line,
+      line.paused ? `${line.action_ref} resumed` : `${line.action_ref} paused`) },
   });
   const limit = el("button", {
     type: "button", needs: "PATCH /actions/{ref}", "aria-label": `Limit of ${first.action_ref}`,
@@ -102,7 +111,8 @@ function rowOf(first, rows, change) {
   }, "Limit");
   const node = el("tr", {},
     el("th", { scope: "row", class: "name" }, el("a", { href: queueLink(first) }, first.action_ref),
-      first.concurrency_key === null ? null : el("span", { class: "key", title: "Concurrency key" }, first.concurrency_key), states),
+      first.concurrency_key === null ? null : el("span", { class: "key", title: "Concurrency key" },
+        first.concurrency_key), states),
     cell("Slots", {}, bar.node),
     cell("Waiting", { class: "number" }, waiting),
     cell("Oldest waiting", { class: "number" }, oldest),
@@ -132,7 +142,8 @@ function rowOf(first, rows, change) {
       const flags = [now.paused && "paused", !now.served && "no_worker"].filter(Boolean);
       if (states.dataset.flags !== String(flags)) {
         states.dataset.flags = flags;
-        setChildren(states, ...flags.map((state) => el("span", { class: `badge ${state}` }, state.replace("_", " "))));
+        setChildren(states,
+          ...flags.map((state) => el("span", { class: `badge ${state}` }, state.replace("_", " "))));
       }
       text(pause, now.paused ? "Resume" : "Pause");
       attribute(pause, "aria-label", `${now.paused ? "Resume" : "Pause"} ${name}`);

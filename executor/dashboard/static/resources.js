@@ -19,7 +19,7 @@ const RESOURCES = [
   ["Rank", "number", ({ rank }) => rank ?? none("–")],
   ["Order", "", ({ order }) => order],
   ["Rate", "", ({ rate }) => (rate ? `${count(rate.starts)} per ${duration(rate.per)}` : none("–"))],
-  ["Actions", "number", ({ users }) => count(users)],
+  ["Used by actions", "number", ({ users }) => count(users)],
   ["State", "", ({ paused }) => (paused ? badge("paused") : none("open"))],
 ];
 const HOLDERS = [
@@ -46,7 +46,8 @@ export function showAll(main, { parameters }, { live, signal }) {
     empty: "No resources. Define one with: executor resources --help", keyOf: (each) => each.name,
   });
   const loading = loader(async (mine) => {
-    const page = await ask("GET", "/resources", { query: { limit: PAGE, cursor: pages.cursor() }, signal: mine });
+    const page = await ask("GET", "/resources",
+      { query: { limit: PAGE, cursor: pages.cursor() }, signal: mine });
     shown.update(page.items);
     pages.update(page.next_cursor);
   }, { every: 5000, signal, wrong });
@@ -63,7 +64,8 @@ export function show(main, { ref: name, parameters }, { live, signal }) {
   const facts = el("dl", { class: "metrics" });
   const holders = table("Holders of units", HOLDERS, { empty: "No unit is in use." });
   const waiting = table("Waiting executions, in order", WAITING, { empty: "Nothing waits here." });
-  const pages = listPages({ parameters, path: `resources/${encodeURIComponent(name)}`, reload: () => loading.now() });
+  const pages = listPages({ parameters, path: `resources/${encodeURIComponent(name)}`,
+    reload: () => loading.now() });
   let known = null;
   const act = async (change) => {
     if (await change({ ...known, name })) {
@@ -71,8 +73,11 @@ export function show(main, { ref: name, parameters }, { live, signal }) {
       loading.now();
     }
   };
-  const pause = el("button", { type: "button", needs: "POST /resources/{name}/pause", on: { click: () => act(changeResourcePause) } }, "Pause");
-  const capacity = el("button", { type: "button", needs: "PATCH /resources/{name}", on: { click: () => act(changeCapacity) } }, "Capacity");
+  const pause = el("button", { type: "button", needs: "POST /resources/{name}/pause",
+    on: { click: () => act(changeResourcePause) } }, "Pause");
+  const capacity =
+    el("button", { type: "button", needs: "PATCH /resources/{name}",
+      on: { click: () => act(changeCapacity) } }, "Capacity");
   for (const button of [pause, capacity]) block(button, "The state of the resource is loading.");
   const loading = loader(async (mine) => {
     const path = `/resources/${encodeURIComponent(name)}/queue`;
@@ -91,7 +96,8 @@ export function show(main, { ref: name, parameters }, { live, signal }) {
   live.on("opening", loading.soon, signal);
   main.append(
     el("p", { class: "trail" }, el("a", { href: "#/resources" }, "Resources")),
-    el("div", { class: "head" }, el("h1", {}, name, states), el("div", { class: "buttons" }, pause, capacity)),
+    el("div", { class: "head" }, el("h1", {}, name, states),
+      el("div", { class: "buttons" }, pause, capacity)),
     wrong, el("div", { class: "panel" }, bar.node, facts),
     el("section", {}, el("h2", {}, "Holders"), holders.node),
     el("section", {}, el("h2", {}, "Waiting"), waiting.node, pages.node),

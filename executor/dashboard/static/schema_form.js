@@ -1,6 +1,6 @@
-// Fields for the parameters of an action, generated from their JSON Schema. In: a schema of an object. Out: the fields, and
-// the JSON text of what was typed: numbers keep all their digits, and an empty field is left out. What has no field of its
-// own, like lists and objects, is typed as JSON.
+// Fields for the parameters of an action, generated from their JSON Schema. In: a schema of an object. Out:
+// the fields, and the JSON text of what was typed: numbers keep all their digits, and an empty field is left
+// out. What has no field of its own, like lists and objects, is typed as JSON.
 
 import { attribute, el, text } from "./dom.js";
 import { Problem } from "./api.js";
@@ -15,8 +15,8 @@ const NOT_GIVEN = "";
 const SENTENCE = /; (?=(?:parameters|metadata|concurrency_key|priority|run_at)[.:]|to see what it takes:)/;
 
 /**
- * A field that shows faults beside it: `faultOf()` returns the first one of what was typed, or null. `check()` shows and
- * returns it, `show(words)` shows a fault that the API found.
+ * A field that shows faults beside it: `faultOf()` returns the first one of what was typed, or null.
+ * `check()` shows and returns it, `show(words)` shows a fault that the API found.
  */
 export function checkedField(label, input, hint, faultOf) {
   const node = field(label, input, hint);
@@ -40,7 +40,8 @@ export function jsonField(name, label, { rows, hint, isObject = false, isRequire
     if (input.value.trim() === "") return isRequired ? "Required." : null;
     const { value, problem } = readJson(input.value);
     if (problem) return problem;
-    return isObject && (value === null || typeof value !== "object" || Array.isArray(value)) ? 'Expected an object, like {"name": "value"}.' : null;
+    return isObject && (value === null || typeof value !== "object" || Array.isArray(value))
+      ? 'Expected an object, like {"name": "value"}.' : null;
   });
   return {
     ...checked,
@@ -58,19 +59,23 @@ export function jsonField(name, label, { rows, hint, isObject = false, isRequire
 
 /** Whether a schema names parameters, so that a form can be made of it. */
 export function hasFields(schema) {
-  return schema !== null && typeof schema.properties === "object" && !schema.anyOf && !schema.oneOf && !schema.allOf && !schema.$ref;
+  return schema !== null && typeof schema.properties === "object" && !schema.anyOf && !schema.oneOf
+    && !schema.allOf && !schema.$ref;
 }
 
 /**
- * The fields of a schema: `text()` returns the JSON object and throws Problem, `partial()` that of what is typed correctly;
- * `fields` are [path, field] pairs, by which faults that the API found are shown. `keyPointer` names the concurrency key.
+ * The fields of a schema: `text()` returns the JSON object and throws Problem, `partial()` that of what is
+ * typed correctly; `fields` are [path, field] pairs, by which faults that the API found are shown.
+ * `keyPointer` names the concurrency key.
  */
 export function schemaFields(schema, keyPointer) {
   const parts = propertiesOf(schema).map(([name, each], index) => {
     const isRequired = (schema.required ?? []).includes(name);
-    return [name, fieldOf(`parameter-${index}`, name, resolved(each, schema), schema, isRequired, keyPointer === `/${name.replaceAll("~", "~0").replaceAll("/", "~1")}`)];
+    return [name, fieldOf(`parameter-${index}`, name, resolved(each, schema), schema, isRequired,
+      keyPointer === `/${name.replaceAll("~", "~0").replaceAll("/", "~1")}`)];
   });
-  const object = (members) => (members.length ? `{\n${members.map(([name, json]) => `  ${JSON.stringify(name)}: ${json}`).join(",\n")}\n}` : "{}");
+  const object = (members) => (members.length
+    ? `{\n${members.map(([name, json]) => `  ${JSON.stringify(name)}: ${json}`).join(",\n")}\n}` : "{}");
   const given = (some) => some.map(([name, part]) => [name, part.json()]).filter(([, json]) => json !== null);
   return {
     nodes: parts.map(([, part]) => part.node),
@@ -94,9 +99,11 @@ function fieldOf(id, name, schema, whole, isRequired, isKey) {
   // A choice shows its values and its default itself.
   const isChoice = valuesOf(schema) !== null;
   const hint = [
-    schema.description && ended(schema.description), !isChoice && ended(typeText(schema, whole)), isKey && "It is the concurrency key.",
+    schema.description && ended(schema.description), !isChoice && ended(typeText(schema, whole)),
+    isKey && "It is the concurrency key.",
     schema.format === "date-time" && "In your local time; sent as UTC.",
-    !isChoice && schema.default !== undefined && `Default: ${JSON.stringify(schema.default)}.`, empty && "Empty: null.",
+    !isChoice && schema.default !== undefined && `Default: ${JSON.stringify(schema.default)}.`,
+    empty && "Empty: null.",
   ].filter(Boolean).join(" ");
   const needs = isRequired && !schema.isNullable;
   const build = inputOf(id, schema, needs);
@@ -108,7 +115,8 @@ function fieldOf(id, name, schema, whole, isRequired, isKey) {
   }
   const { input, read, expected } = build;
   // A default that the schema requires has to be sent.
-  if (needs && schema.default !== undefined) input.value = input.matches("select") ? JSON.stringify(schema.default) : schema.default;
+  if (needs && schema.default !== undefined)
+    input.value = input.matches("select") ? JSON.stringify(schema.default) : schema.default;
   attribute(input, "aria-required", needs ? "true" : null);
   const part = checkedField(label, input, hint, () => {
     // A browser gives no value for a date that is not complete.
@@ -119,21 +127,28 @@ function fieldOf(id, name, schema, whole, isRequired, isKey) {
   return { ...part, json: () => (input.value === "" ? empty : read(input.value)) };
 }
 
-/** The input of a schema; null: none fits. `read(value)` returns JSON, or null for what is not as `expected`. */
+/**
+ * The input of a schema; null: none fits. `read(value)` returns JSON, or null for what is not as `expected`.
+ */
 function inputOf(id, schema, needs) {
-  const entry = (type, more = {}) => el("input", { type, name: id, autocomplete: "off", spellcheck: "false", placeholder: schema.default ?? null, ...more });
+  const entry = (type, more = {}) => el("input",
+    { type, name: id, autocomplete: "off", spellcheck: "false", placeholder: schema.default ?? null,
+      ...more });
   const values = valuesOf(schema);
   if (values) return { input: choice(id, values, schema, needs), read: (json) => json, expected: "a value" };
   switch (schema.type) {
     case "integer":
-      return { input: entry("text", { inputmode: "numeric" }), read: matching(INTEGER), expected: "a whole number" };
+      return { input: entry("text", { inputmode: "numeric" }), read: matching(INTEGER),
+        expected: "a whole number" };
     case "number":
       return { input: entry("text", { inputmode: "decimal" }), read: matching(NUMBER), expected: "a number" };
     case "string":
       if (schema.format === "date-time") {
-        return { input: entry("datetime-local", { step: 1, placeholder: null }), read: instant, expected: "a date and a time" };
+        return { input: entry("datetime-local", { step: 1, placeholder: null }), read: instant,
+          expected: "a date and a time" };
       }
-      if (schema.format === "date") return { input: entry("date", { placeholder: null }), read: JSON.stringify, expected: "a date" };
+      if (schema.format === "date")
+        return { input: entry("date", { placeholder: null }), read: JSON.stringify, expected: "a date" };
       return { input: entry("text"), read: JSON.stringify, expected: "text" };
     default: return null;
   }
@@ -141,7 +156,8 @@ function inputOf(id, schema, needs) {
 
 /** The values among which one chooses, or null. */
 function valuesOf(schema) {
-  return schema.const !== undefined ? [schema.const] : schema.enum ?? (schema.type === "boolean" ? [true, false] : null);
+  return schema.const !== undefined ? [schema.const]
+    : schema.enum ?? (schema.type === "boolean" ? [true, false] : null);
 }
 
 /** A text as a sentence. */
@@ -160,7 +176,8 @@ function instant(local) {
 }
 
 function choice(id, values, schema, needs) {
-  const first = needs ? "Choose" : schema.default !== undefined ? `Default: ${shown(schema.default)}` : "Not given";
+  const first = needs ? "Choose" : schema.default !== undefined ? `Default: ${shown(schema.default)}`
+    : "Not given";
   return el("select", { name: id }, el("option", { value: NOT_GIVEN }, first),
     values.map((value) => el("option", { value: JSON.stringify(value) }, shown(value))));
 }
@@ -170,15 +187,16 @@ function shown(value) {
 }
 
 /**
- * Show the sentences of a problem beside the fields that they name, like "parameters.size: expected a whole number".
- * Return the sentences that name none.
+ * Show the sentences of a problem beside the fields that they name, like "parameters.size: expected a whole
+ * number". Return the sentences that name none.
  */
 export function showBeside(fields, detail) {
   const sentences = detail.split(SENTENCE);
   const byLength = [...fields].sort(([one], [other]) => other.length - one.length);
   const found = new Map();
   const rest = sentences.filter((sentence) => {
-    const [path, part] = byLength.find(([path]) => sentence.startsWith(`${path}: `) || sentence.startsWith(`${path}.`)) ?? [];
+    const [path, part] = byLength.find(([path]) => sentence.startsWith(`${path}: `)
+      || sentence.startsWith(`${path}.`)) ?? [];
     if (part) found.set(part, [...(found.get(part) ?? []), sentence.replace(`${path}: `, "")]);
     return !part;
   });

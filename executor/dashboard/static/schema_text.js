@@ -1,4 +1,5 @@
-// Says what a JSON Schema of an action's parameters expects, and makes an example of it. References into $defs are followed.
+// Says what a JSON Schema of an action's parameters expects, and makes an example of it. References into
+// $defs are followed.
 
 const LEVELS_MAX = 6;
 const EXAMPLES = {
@@ -7,22 +8,28 @@ const EXAMPLES = {
 };
 
 /** Return the schema of an action's parameters that a submitter has to fit, or null: everything fits. */
-export function parametersSchemaOf({ parameters_schema: given, parameters_checked_by: by, code_schemas: derived }) {
+export function parametersSchemaOf({ parameters_schema: given, parameters_checked_by: by,
+  code_schemas: derived }) {
   return given ?? (by === "code" ? derived[0]?.parameters_schema : null) ?? null;
 }
 
 /** The properties as [name, schema] pairs: the required ones in their order, then the others. */
 export function propertiesOf({ properties = {}, required = [] }) {
   const isRequired = (name) => required.includes(name);
-  return [...required.filter((name) => Object.hasOwn(properties, name)), ...Object.keys(properties).filter((name) => !isRequired(name))]
+  return [...required.filter((name) => Object.hasOwn(properties, name)),
+    ...Object.keys(properties).filter((name) => !isRequired(name))]
     .map((name) => [name, properties[name]]);
 }
 
-/** Return the schema that a reference names, merged with what stands beside it; `isNullable` if it also allows null. */
+/**
+ * Return the schema that a reference names, merged with what stands beside it; `isNullable` if it also allows
+ * null.
+ */
 export function resolved(schema, whole, level = 0) {
   if (schema === null || typeof schema !== "object" || level > LEVELS_MAX) return {};
   const { $ref, allOf, ...beside } = schema;
-  const target = $ref?.split("/").slice(1).reduce((node, name) => node?.[name], whole) ?? (allOf?.length === 1 ? allOf[0] : null);
+  const target = $ref?.split("/").slice(1).reduce((node, name) => node?.[name], whole)
+    ?? (allOf?.length === 1 ? allOf[0] : null);
   if (target) return { ...resolved(target, whole, level + 1), ...beside };
   const branches = schema.anyOf ?? schema.oneOf;
   const others = branches?.filter((each) => each?.type !== "null");
@@ -37,12 +44,16 @@ export function resolved(schema, whole, level = 0) {
 }
 
 /** The bounds of a number, a text or a list, like "1 to 5"; empty without any. */
-export function boundsOf({ minimum, maximum, exclusiveMinimum: above, exclusiveMaximum: below, minLength, maxLength, minItems, maxItems }) {
+export function boundsOf({ minimum, maximum, exclusiveMinimum: above, exclusiveMaximum: below, minLength,
+  maxLength, minItems, maxItems }) {
   const [low, high] = [minimum ?? minLength ?? minItems, maximum ?? maxLength ?? maxItems];
-  const unit = (minLength ?? maxLength) !== undefined ? " characters" : (minItems ?? maxItems) !== undefined ? " items" : "";
-  const strict = [above !== undefined && `more than ${above}`, below !== undefined && `less than ${below}`].filter(Boolean);
+  const unit = (minLength ?? maxLength) !== undefined ? " characters"
+    : (minItems ?? maxItems) !== undefined ? " items" : "";
+  const strict = [above !== undefined && `more than ${above}`, below !== undefined && `less than ${below}`]
+    .filter(Boolean);
   if (low === undefined && high === undefined) return strict.join(", ");
-  const words = low === undefined ? `up to ${high}${unit}` : high === undefined ? `from ${low}${unit}` : `${low} to ${high}${unit}`;
+  const words = low === undefined ? `up to ${high}${unit}` : high === undefined ? `from ${low}${unit}`
+    : `${low} to ${high}${unit}`;
   return [words, ...strict].join(", ");
 }
 
@@ -56,26 +67,33 @@ export function typeText(given, whole, level = 0) {
   if (any && level < LEVELS_MAX) return any.map((each) => typeText(each, whole, level + 1)).join(" or ");
   const kind = schema.type === "array" && schema.items && level < LEVELS_MAX
     ? `list of ${typeText(schema.items, whole, level + 1)}` : [schema.type ?? "any JSON"].flat().join(" or ");
-  return [kind, schema.format && `(${schema.format})`, boundsOf(schema), schema.pattern && `matching ${schema.pattern}`]
+  return [kind, schema.format && `(${schema.format})`, boundsOf(schema),
+    schema.pattern && `matching ${schema.pattern}`]
     .filter(Boolean).join(" ") + or;
 }
 
 /** A value that fits the schema as far as its keywords tell. */
 export function exampleOf(given, whole, level = 0) {
   const schema = resolved(given, whole);
-  for (const value of [schema.const, schema.examples?.[0], schema.default, schema.enum?.[0]]) if (value !== undefined) return value;
+  for (const value of [schema.const, schema.examples?.[0], schema.default, schema.enum?.[0]])
+    if (value !== undefined) return value;
   const branch = (schema.anyOf ?? schema.oneOf)?.[0];
   if (level > LEVELS_MAX) return null;
   if (branch) return exampleOf(branch, whole, level + 1);
   switch ([schema.type].flat()[0]) {
-    case "string": return (EXAMPLES[schema.format] ?? "text").padEnd(schema.minLength ?? 0, "x").slice(0, schema.maxLength);
-    case "integer": return schema.minimum ?? (schema.exclusiveMinimum === undefined ? Math.min(1, schema.maximum ?? 1) : schema.exclusiveMinimum + 1);
-    case "number": return schema.minimum ?? (schema.exclusiveMinimum === undefined ? Math.min(1.5, schema.maximum ?? 1.5) : schema.exclusiveMinimum + 1);
+    case "string": return (EXAMPLES[schema.format] ?? "text").padEnd(schema.minLength ?? 0, "x")
+      .slice(0, schema.maxLength);
+    case "integer": return schema.minimum ?? (schema.exclusiveMinimum === undefined
+      ? Math.min(1, schema.maximum ?? 1) : schema.exclusiveMinimum + 1);
+    case "number": return schema.minimum ?? (schema.exclusiveMinimum === undefined
+      ? Math.min(1.5, schema.maximum ?? 1.5) : schema.exclusiveMinimum + 1);
     case "boolean": return true;
-    case "array": return Array.from({ length: schema.items ? Math.max(1, schema.minItems ?? 1) : 0 }, () => exampleOf(schema.items, whole, level + 1));
+    case "array": return Array.from({ length: schema.items ? Math.max(1, schema.minItems ?? 1) : 0 },
+      () => exampleOf(schema.items, whole, level + 1));
     case "null": return null;
     case "object": case undefined:
-      return Object.fromEntries(propertiesOf(schema).map(([name, each]) => [name, exampleOf(each, whole, level + 1)]));
+      return Object.fromEntries(propertiesOf(schema)
+        .map(([name, each]) => [name, exampleOf(each, whole, level + 1)]));
     default: return null;
   }
 }

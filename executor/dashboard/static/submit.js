@@ -43,20 +43,27 @@ export async function submitExecution(ref) {
 
 function formOf(action) {
   const parameters = parametersPart(action);
-  const metadata = jsonField("metadata", "Metadata", { rows: 2, hint: "A JSON object; stored with the execution, never interpreted.", isObject: true });
+  const metadata = jsonField("metadata", "Metadata",
+    { rows: 2, hint: "A JSON object; stored with the execution, never interpreted.", isObject: true });
   const plain = (label, input, hint) => checkedField(label, input, hint, () => null);
-  const key = plain("Concurrency key", el("input", { type: "text", name: "concurrency-key", maxlength: 255, autocomplete: "off", spellcheck: "false" }),
+  const key = plain("Concurrency key", el("input",
+    { type: "text", name: "concurrency-key", maxlength: 255, autocomplete: "off", spellcheck: "false" }),
     "Optional; names the queue in which it waits.");
   const priority = plain("Priority", el("select", { name: "priority" },
-    ["Default of the action", "1 (first)", "2", "3", "4", "5 (last)"].map((label, index) => el("option", { value: index || "" }, label))));
-  const delay = plain("Delay", el("input", { type: "text", name: "delay", autocomplete: "off", placeholder: "10m" }),
+    ["Default of the action", "1 (first)", "2", "3", "4", "5 (last)"]
+      .map((label, index) => el("option", { value: index || "" }, label))));
+  const delay = plain("Delay",
+    el("input", { type: "text", name: "delay", autocomplete: "off", placeholder: "10m" }),
     "Optional; it starts after this time at the earliest. Examples: 30s, 10m, 1h30m.");
-  const others = [["concurrency_key", key], ["priority", priority], ["run_at", delay], ["metadata", metadata]];
+  const others = [["concurrency_key", key], ["priority", priority], ["run_at", delay],
+    ["metadata", metadata]];
   return {
-    fields: [parameters.node, action.submitter_keys ? key.node : null, priority.node, delay.node, metadata.node],
+    fields: [parameters.node, action.submitter_keys ? key.node : null, priority.node, delay.node,
+      metadata.node],
     /** The body of the request. What was typed as JSON is sent as it is: numbers keep all digits. */
     request(ref) {
-      const members = [["action_ref", JSON.stringify(ref)], ["parameters", parameters.text()], ["metadata", metadata.text() ?? "{}"]];
+      const members = [["action_ref", JSON.stringify(ref)], ["parameters", parameters.text()],
+        ["metadata", metadata.text() ?? "{}"]];
       if (key.input.value) members.push(["concurrency_key", JSON.stringify(key.input.value)]);
       if (priority.input.value) members.push(["priority", priority.input.value]);
       const wait = delay.input.value.trim();
@@ -67,7 +74,8 @@ function formOf(action) {
     shown(problem) {
       const { isShown, rest } = showBeside([...parameters.fields(), ...others], problem.message);
       if (!isShown) return problem;
-      return new Problem(problem.status, problem.code, ["Some fields are not accepted; the reason is beside each", ...rest].join("; ") + ".");
+      return new Problem(problem.status, problem.code,
+        ["Some fields are not accepted; the reason is beside each", ...rest].join("; ") + ".");
     },
   };
 }
@@ -77,9 +85,11 @@ function parametersPart(action) {
   const pointer = action.submitter_keys ? null : action.concurrency_key;
   const whole = jsonField("parameters", "Parameters", {
     rows: 7, isObject: true,
-    hint: `A JSON object; passed to the action by name.${pointer ? ` Its value at ${pointer} is the concurrency key.` : ""}`,
+    hint: "A JSON object; passed to the action by name."
+      + (pointer ? ` Its value at ${pointer} is the concurrency key.` : ""),
   });
-  const asText = { node: whole.node, text: () => whole.text() ?? "{}", fields: () => [["parameters", whole]] };
+  const asText = { node: whole.node, text: () => whole.text() ?? "{}",
+    fields: () => [["parameters", whole]] };
   const schema = parametersSchemaOf(action);
   if (!hasFields(schema)) return asText;
   const form = schemaFields(schema, pointer);
@@ -101,6 +111,9 @@ function parametersPart(action) {
 }
 
 function milliseconds(words) {
-  if (!DURATION.test(words)) throw new Problem(0, "invalid_message", `Delay: ${JSON.stringify(words)} is no duration. Examples: 30s, 10m, 1h30m.`);
-  return [...words.matchAll(/(\d+(?:\.\d+)?)(ms|[smhd])/g)].reduce((sum, [, value, unit]) => sum + Number(value) * UNITS[unit], 0);
+  if (!DURATION.test(words))
+    throw new Problem(0, "invalid_message",
+      `Delay: ${JSON.stringify(words)} is no duration. Examples: 30s, 10m, 1h30m.`);
+  return [...words.matchAll(/(\d+(?:\.\d+)?)(ms|[smhd])/g)].reduce((sum, [, value, unit]) => sum
+    + Number(value) * UNITS[unit], 0);
 }

@@ -14,7 +14,8 @@ export function askForToken(wasRefused) {
       wasRefused ? el("p", { class: "wrong", role: "alert" }, "Invalid token. Try another one.") : null,
       el("div", { class: "field" },
         el("label", { for: "token" }, "Token"), input,
-        el("small", { id: "token-hint" }, "A token of this installation (executor tokens create). It is kept until this tab is closed.")),
+        el("small", { id: "token-hint" },
+          "A token of this installation (executor tokens create). It is kept until this tab is closed.")),
       el("div", { class: "buttons" }, el("button", { type: "submit", class: "primary" }, "Continue")));
     const dialog = el("dialog", { "aria-labelledby": "token-title" }, form);
     dialog.addEventListener("cancel", (event) => event.preventDefault());

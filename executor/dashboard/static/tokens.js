@@ -22,25 +22,30 @@ export function show(main, { parameters }, { live, signal }) {
     ["Name", "row", ({ name, id }) => [name, el("span", { class: "id" }, `token ${id}`)]],
     ["State", "", ({ state }) => badge(state)],
     ["Role", "", ({ role }) => role],
-    ["Scope", "", ({ scope }) => (scope === null ? "all actions" : scope.map((prefix) => el("code", { class: "pair" }, `${prefix}*`)))],
+    ["Scope", "", ({ scope }) => (scope === null ? "all actions"
+      : scope.map((prefix) => el("code", { class: "pair" }, `${prefix}*`)))],
     ["Expires", "", ({ expires_at: at }) => (at === null ? none("never") : instant(at))],
     ["Last used", "", ({ last_used_at: at }) => (at === null ? none("not yet") : instant(at))],
     ["Created", "", ({ created_at: at, created_by: by }) => el("div", {}, instant(at), by && ` by ${by}`)],
-    ["Revoked", "", ({ revoked_at: at, revoked_by: by }) => (at === null ? none("–") : el("div", {}, instant(at), by && ` by ${by}`))],
+    ["Revoked", "", ({ revoked_at: at, revoked_by: by }) => (at === null ? none("–")
+      : el("div", {}, instant(at), by && ` by ${by}`))],
     ["Actions", "does", (token) => (token.state !== "valid" ? null : el("button", {
-      type: "button", class: "danger", needs: "DELETE /tokens/{token_id}", "aria-label": `Revoke token ${token.id} of ${token.name}`,
+      type: "button", class: "danger", needs: "DELETE /tokens/{token_id}",
+      "aria-label": `Revoke token ${token.id} of ${token.name}`,
       on: { click: () => revoke(token) },
     }, "Revoke"))],
   ], { empty: "No tokens in the database. Create one with: executor tokens create NAME --role admin" });
   const loading = loader(async (mine) => {
-    const page = await ask("GET", "/tokens", { query: { limit: PAGE, cursor: pages.cursor() }, signal: mine });
+    const page = await ask("GET", "/tokens",
+      { query: { limit: PAGE, cursor: pages.cursor() }, signal: mine });
     shown.update(page.items);
     pages.update(page.next_cursor);
   }, { every: 5000, signal, wrong });
   live.on("opening", loading.soon, signal);
   main.append(
     el("div", { class: "head" }, el("h1", {}, "Tokens")),
-    el("p", { class: "said" }, "Tokens of the setting TURNSTILE_API_TOKENS are not listed: they are in the configuration of the executors."),
+    el("p", { class: "said" }, "Tokens of the setting TURNSTILE_API_TOKENS are not listed: they are in the "
+      + "configuration of the executors."),
     wrong, result.node, shown.node, pages.node, auditLogOf({ subject_kind: "token" }, signal));
   loading.now();
 }

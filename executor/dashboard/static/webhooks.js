@@ -15,15 +15,18 @@ export function show(main, { parameters }, { live, signal }) {
   const wrong = errorLine();
   const result = resultLine();
   const states = el("fieldset", { class: "choices" }, el("legend", {}, "State"), STATES.map((state) =>
-    el("label", {}, el("input", { type: "checkbox", value: state, checked: parameters.getAll("state").includes(state) }), state)));
+    el("label", {}, el("input", { type: "checkbox", value: state,
+      checked: parameters.getAll("state").includes(state) }), state)));
   const chosen = () => [...states.querySelectorAll(":checked")].map((box) => box.value);
-  const pages = listPages({ parameters, path: "webhooks", search: () => ({ state: chosen() }), reload: () => loading.now() });
+  const pages = listPages({ parameters, path: "webhooks", search: () => ({ state: chosen() }),
+    reload: () => loading.now() });
   const again = ({ execution_id: id }) => el("button", {
     type: "button", needs: "POST /webhooks/replay", "aria-label": `Replay the webhook of execution ${id}`,
     on: { click: () => act({ ids: [id] }, `the webhook of execution ${id}`) },
   }, "Replay");
   const shown = table("Webhooks, newest execution first", [
-    ["Execution", "row", (each) => [executionLink(each.execution_id), el("span", { class: "key" }, each.action_ref ?? "pruned")]],
+    ["Execution", "row", (each) => [executionLink(each.execution_id),
+      el("span", { class: "key" }, each.action_ref ?? "pruned")]],
     ["State", "", ({ state }) => badge(state)],
     ["Receiver", "", ({ url }) => el("span", { class: "pair" }, url)],
     ["Last response", "", (each) => each.last_error ?? each.last_status ?? "–"],
@@ -32,7 +35,8 @@ export function show(main, { parameters }, { live, signal }) {
     ["Actions", "does", (each) => (each.state === "pending" ? null : again(each))],
   ], { empty: "No webhooks in this state.", keyOf: (each) => each.execution_id });
   const loading = loader(async (mine) => {
-    const page = await ask("GET", "/webhooks", { query: { state: chosen(), limit: PAGE, cursor: pages.cursor() }, signal: mine });
+    const page = await ask("GET", "/webhooks",
+      { query: { state: chosen(), limit: PAGE, cursor: pages.cursor() }, signal: mine });
     shown.update(page.items);
     pages.update(page.next_cursor);
   }, { every: EVERY, signal, wrong });
@@ -50,8 +54,10 @@ export function show(main, { parameters }, { live, signal }) {
   live.on("opening", loading.soon, signal);
   main.append(
     el("div", { class: "head" }, el("h1", {}, "Webhooks"),
-      el("button", { type: "button", needs: "POST /webhooks/replay", on: { click: () => act({ all: true }, "all failed webhooks") } }, "Replay all failed")),
-    el("form", { class: "filters" }, states), wrong, result.node, shown.node, pages.node, auditLogOf({ subject_kind: "webhook" }, signal));
+      el("button", { type: "button", needs: "POST /webhooks/replay",
+        on: { click: () => act({ all: true }, "all failed webhooks") } }, "Replay all failed")),
+    el("form", { class: "filters" }, states), wrong, result.node, shown.node, pages.node,
+    auditLogOf({ subject_kind: "webhook" }, signal));
   loading.now();
 }
 

@@ -16,7 +16,8 @@ const PRESENT = ["live", "draining", "overdue"];
 
 const none = (words) => el("span", { class: "none" }, words);
 const actionOf = (each) => [
-  el("a", { href: queueLink({ action_ref: each.action_ref, concurrency_key: each.concurrency_key ?? null }) }, each.action_ref),
+  el("a", { href: queueLink({ action_ref: each.action_ref, concurrency_key: each.concurrency_key ?? null }) },
+    each.action_ref),
   each.concurrency_key ? el("span", { class: "key" }, each.concurrency_key) : null,
 ];
 const RUNS = [
@@ -24,12 +25,14 @@ const RUNS = [
   ["Action", "", actionOf],
   ["Attempt", "number", (each) => each.attempt],
   ["Running for", "number", (each) => elapsed(each.started_at)],
-  ["State", "", (each) => (each.stopping ? el("div", {}, badge("stopping"), " ", stoppingWords(each.stopping)) : badge("running"))],
+  ["State", "", (each) => (each.stopping ? el("div", {}, badge("stopping"), " ", stoppingWords(each.stopping))
+    : badge("running"))],
 ];
 const POOLS = [
   ["Pool", "row", (each) => each.pool],
   ["Granted, over all workers", "", (each) => barOf(each.held, each.capacity)],
-  ["Waiting for capacity", "", (each) => (each.waiting_queues ? counted(each.waiting_queues, "queue") : none("nothing"))],
+  ["Waiting for capacity", "", (each) => (each.waiting_queues ? counted(each.waiting_queues, "queue")
+    : none("nothing"))],
 ];
 const FAILURES = [
   ["Execution", "row", (each) => executionLink(each.execution_id)],
@@ -41,9 +44,11 @@ const FAILURES = [
   ["Duration", "number", (each) => duration(between(each.started_at, each.ended_at))],
 ];
 const ACTIONS = [
-  ["Action", "row", (each) => (each.pool === null ? [each.action_ref, " ", none("deleted")] : actionOf(each))],
+  ["Action", "row", (each) => (each.pool === null ? [each.action_ref, " ", none("deleted")]
+    : actionOf(each))],
   ["Pool", "", (each) => each.pool ?? none("–")],
-  ["Limit", "number", (each) => (each.pool === null ? none("–") : each.max_concurrent === null ? none("no limit") : count(each.max_concurrent))],
+  ["Limit", "number", (each) => (each.pool === null ? none("–")
+    : each.max_concurrent === null ? none("no limit") : count(each.max_concurrent))],
   ["State", "", (each) => (each.paused ? badge("paused") : none("–"))],
   ["Definition changed", "", (each) => (each.updated_at ? agoOf(each.updated_at) : none("–"))],
 ];
@@ -59,10 +64,12 @@ export function show(main, { worker: wanted }, { live, signal }) {
   const runs = table("What the worker runs, the longest first", RUNS, { empty: "It runs nothing." });
   const pools = table("Pools", POOLS, { keyOf: (each) => each.pool });
   const failures = table("Last failed attempts, newest first", FAILURES, {
-    empty: "No failed attempts among the newest 10,000 executions.", keyOf: (each) => `${each.execution_id} ${each.attempt}`,
+    empty: "No failed attempts among the newest 10,000 executions.",
+    keyOf: (each) => `${each.execution_id} ${each.attempt}`,
   });
   const actions = table("Actions that the worker serves", ACTIONS, {
-    empty: "The worker has not registered its actions, so it is taken to serve all actions of its pools.", keyOf: (each) => each.action_ref,
+    empty: "The worker has not registered its actions, so it is taken to serve all actions of its pools.",
+    keyOf: (each) => each.action_ref,
   });
   const notes = el("div");
   const changes = el("div", { class: "later" });
@@ -92,7 +99,8 @@ export function show(main, { worker: wanted }, { live, signal }) {
   }
 
   // There is no event for a worker.
-  const polling = setInterval(() => (known === null || PRESENT.includes(known.state)) && loading.soon(), EVERY_MILLISECONDS);
+  const polling = setInterval(() => (known === null || PRESENT.includes(known.state)) && loading.soon(),
+    EVERY_MILLISECONDS);
   signal.addEventListener("abort", () => clearInterval(polling));
   live.on("opening", loading.soon, signal);
   main.append(
@@ -143,7 +151,8 @@ function buttonsFor(it, act) {
     type: "button", class: "danger", needs: "POST /workers/{worker_id}/drain", on: { click: () => act(it) },
   }, "Drain");
   block(drains, it.state === "live" ? null : `The worker is ${it.state}: only a live worker can be drained.`);
-  const executions = el("a", { class: "button", href: `#/executions?worker_id=${encodeURIComponent(it.id)}` }, "Executions");
+  const executions = el("a", { class: "button", href: `#/executions?worker_id=${encodeURIComponent(it.id)}` },
+    "Executions");
   return PRESENT.includes(it.state) ? [drains, executions] : [executions];
 }
 
@@ -162,15 +171,19 @@ function drainPart() {
       const held = Math.max(total ?? 0, running);
       bar.max = Math.max(held, 1);
       bar.value = held ? held - running : 1;
-      text(words, held ? `Draining: ${count(running)} of ${counted(held, "attempt")} still running.` : "Draining: nothing is running.");
+      text(words, held ? `Draining: ${count(running)} of ${counted(held, "attempt")} still running.`
+        : "Draining: nothing is running.");
       setChildren(times, "Requested ", instant(since), ".",
-        ...(held && running && until ? [" The deadline is ", instant(until), ": what still runs then returns to the head of its queue."] : []));
+        ...(held && running && until ? [" The deadline is ", instant(until),
+          ": what still runs then returns to the head of its queue."] : []));
     },
   };
 }
 
 function notesOf(lines) {
-  if (lines === null) return [el("p", { class: "none" }, "The worker did not report its start: it runs an earlier version.")];
-  if (lines.length === 0) return [el("p", { class: "none" }, "No warnings or errors before its registration.")];
+  if (lines === null)
+    return [el("p", { class: "none" }, "The worker did not report its start: it runs an earlier version.")];
+  if (lines.length === 0)
+    return [el("p", { class: "none" }, "No warnings or errors before its registration.")];
   return [el("pre", { tabindex: 0, "aria-label": "Warnings and errors of the start" }, lines.join("\n"))];
 }

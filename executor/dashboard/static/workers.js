@@ -3,7 +3,8 @@
 import { el, say } from "./dom.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
-import { badge, errorLine, instant, listPages, loader, occupancyBar, table, tabs, workerLink } from "./parts.js";
+import { badge, errorLine, instant, listPages, loader, occupancyBar, table, tabs,
+  workerLink } from "./parts.js";
 import { drain } from "./changes.js";
 
 const PAGE = 100;
@@ -15,7 +16,8 @@ export function show(main, { parameters }, { live, signal }) {
   const wrong = errorLine();
   let chosen = chosenIn(parameters);
   const pages = listPages({
-    parameters, path: "workers", search: () => ({ state: chosen === "present" ? null : chosen }), reload: () => loading.now(),
+    parameters, path: "workers", search: () => ({ state: chosen === "present" ? null : chosen }),
+    reload: () => loading.now(),
   });
   const states = tabs("State", TABS, (value) => {
     chosen = value;
@@ -29,7 +31,8 @@ export function show(main, { parameters }, { live, signal }) {
     }
   };
   const shown = table("Workers, newest first", [
-    ["Worker", "row", ({ name, id }) => [el("a", { href: workerLink(id) }, name), el("span", { class: "id" }, id)]],
+    ["Worker", "row", ({ name, id }) => [el("a", { href: workerLink(id) }, name),
+      el("span", { class: "id" }, id)]],
     ["State", "", ({ state }) => badge(state)],
     ["Running", "", barOf],
     ["Pools", "", ({ pools }) => pools.join(", ")],
@@ -37,7 +40,8 @@ export function show(main, { parameters }, { live, signal }) {
     ["Started", "", (worker) => instant(worker.started_at)],
     ["Last heartbeat", "", (worker) => instant(worker.renewed_at)],
     ["Actions", "does", (worker) => (worker.state !== "live" ? null
-      : el("button", { type: "button", needs: "POST /workers/{worker_id}/drain", "aria-label": `Drain ${worker.name}`, on: { click: () => act(worker) } }, "Drain"))],
+      : el("button", { type: "button", needs: "POST /workers/{worker_id}/drain",
+        "aria-label": `Drain ${worker.name}`, on: { click: () => act(worker) } }, "Drain"))],
   ], { empty: "No workers in this state. Start one with: worker serve --actions MODULE" });
   const loading = loader(async (mine) => {
     const query = { state: STATES[chosen], limit: PAGE, cursor: pages.cursor() };

@@ -4,13 +4,16 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from typing import NoReturn
 from urllib.parse import quote
 
 import asyncpg
 import pytest
+from aiormq.exceptions import ProbableAuthenticationError
 
 from tests.support.traffic import until
 from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Link
+from turnstile.common.broker.errors import BrokerUnavailable
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.localservers.ports import free_port
@@ -139,7 +142,8 @@ _WRITE = """
 DO $$
 BEGIN
     IF EXISTS (SELECT FROM full_disk) THEN
-        RAISE 'could not extend file "base/1/%"', nextval('file') USING ERRCODE = 'disk_full';
+        RAISE 'could not extend file "base/1/%"', nextval('file')
+            USING ERRCODE = 'disk_full', HINT = 'Check free disk space.';
     END IF;
 END
 $$"""
@@ -176,3 +180,29 @@ async def test_a_full_disk_is_not_assumed_for_ever_because_of_a_statement_that_i
     assert database.last_error is not None
     assert await database.fetchval("SELECT 1") == 1
     assert database.last_error is None
+
+
+async def test_one_cause_is_one_episode_in_the_log_however_its_text_changes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    attempts: list[Exception] = []
+
+    async def refuse(_: BrokerConnection) -> NoReturn:
+        number = len(attempts)
+        attempts.append(ConnectionRefusedError() if number < 50 else ProbableAuthenticationError())
+        raise BrokerUnavailable(f"node {number} says no") from attempts[-1]
+
+    monkeypatch.setattr(BrokerConnection, "_connect", refuse)
+    pauses = BrokerTimeouts(backoff_first_seconds=0.0, backoff_max_seconds=0.0)
+    connection = BrokerConnection("amqp://127.0.0.1", name="test", timeouts=pauses)
+    running = asyncio.create_task(connection.run(_never_serve))
+    await until(lambda: len(attempts) > 100, "a hundred attempts")
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    errors = [record.__dict__["error"] for record in caplog.records]
+    assert errors == ["node 0 says no", "node 50 says no"]
+
+
+async def _never_serve(_: Link) -> None:
+    raise AssertionError("nothing is connected")

@@ -147,6 +147,7 @@ async def test_an_address_that_cannot_be_read_leaves_no_screen_behind(page: Page
     await expect(page.get_by_role("heading", level=1)).to_have_text("%")
     await page.goto("/#/nowhere")
     await expect(page.get_by_role("heading", level=1)).to_have_text("Page not found")
+    await expect(page.locator("nav [aria-current]")).to_have_count(0)
     assert await page.title() == "Page not found · Turnstile"
 
 
@@ -164,12 +165,12 @@ async def test_the_times_of_all_tables_are_relative(page: Page, env: Environment
     await submit(env.amqp_url, [{"action_ref": "timed.nowhere"}])
     await env.put("timed", max_concurrent=1, pool="empty")
     await env.patch("timed", max_concurrent=0)
-    for address, place in (
+    for address, column in (
         ("/#/workers", "Last heartbeat"),
         ("/#/dead-letters?code=unknown_action", "Dead-lettered"),
     ):
         await page.goto(address)
-        shown = page.locator(f"td[data-label='{place}'] time").first
+        shown = page.locator(f"td[data-label='{column}'] time").first
         await expect(shown).to_have_text(RELATIVE)
         await expect(shown).to_have_attribute("title", re.compile(r"\d{4}"))
     await page.goto("/#/queues/timed")
@@ -186,6 +187,8 @@ async def test_long_names_push_nothing_out_of_the_screen(browser: Browser, env: 
     name = "billing.invoices.monthly-statement-with-attachments-and-reminders"
     await env.put(name, max_concurrent=1, concurrency_key="/customer", pool="empty")
     await env.submit(name, parameters={"customer": "customer-0000000000004711-of-the-subsidiary-in-Graz"})
+    # Its button is then the longer one, Resume.
+    assert (await env.http.post(f"/actions/{name}/pause")).is_success
     viewport = {"width": 1280, "height": 800}
     async with watched_page(browser, env.system.http_url, token=TOKEN, viewport=viewport) as page:
         for address in ("/#/queues?search=billing", "/#/executions?action_ref=" + name):

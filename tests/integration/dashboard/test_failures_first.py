@@ -1,9 +1,10 @@
 """What an operator needs when something fails, in a real browser: failures, errors, bulk retry, badges."""
 
 import json
+from typing import Final
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS
 from tests.support.environment import Environment
@@ -189,3 +190,36 @@ async def test_dead_letters_and_lost_workers_have_badges_only_while_there_are_so
     await env.history.rows("DELETE FROM dead_letter")
     await env.history.rows("DELETE FROM worker WHERE name = 'lost'")
     await expect(navigation.locator("a.alert:visible")).to_have_count(0)
+
+
+_OVERVIEW: Final = {
+    "queues": 1,
+    "queue_length": 0,
+    "active_count": 0,
+    "failures": {"failed": 0, "ended": 0},
+    "workers": {"live": 1, "draining": 0, "overdue": 0, "lost": 0, "capacity": 10},
+    "dead_letters": 0,
+    "trouble": {"database": "no space left"},
+    "degraded": {"broker": "a memory alarm", "pool gpu": "another type of queue"},
+}
+
+
+async def test_what_does_not_work_is_a_banner_on_every_screen_until_it_works(page: Page) -> None:
+    overview = dict(_OVERVIEW)
+
+    async def events(route: Route) -> None:
+        await route.fulfill(
+            content_type="text/event-stream", body=f"event: overview\ndata: {json.dumps(overview)}\n\n"
+        )
+
+    await page.route("**/api/v1/events*", events)
+    await page.goto("/#/tokens")
+    await expect(page.get_by_role("alert").locator("p")).to_have_text(
+        [
+            "Cannot reach the database: no space left",
+            "Does not work: broker: a memory alarm",
+            "Does not work: pool gpu: another type of queue",
+        ]
+    )
+    overview |= {"trouble": {}, "degraded": {}}
+    await expect(page.locator("#trouble")).to_be_hidden()

@@ -255,6 +255,11 @@ async def test_what_does_not_work_is_in_the_overview(database_url: str) -> None:
     await database.close()
 
 
+async def test_a_server_that_refuses_writes_is_named_beside_the_queues(database_url: str) -> None:
+    live = Live(Database(database_url, application_name="test"), FixedHealth(database="no space"), TIMES)
+    assert live.degraded() == {"database": "no space"}
+
+
 async def test_old_values_do_not_pass_for_new_ones_in_an_outage(
     live: Live, protocol: Protocol, monkeypatch: pytest.MonkeyPatch
 ) -> None:
