@@ -62,7 +62,7 @@ def _plain(number: int) -> bytes:
 
 
 @pytest.mark.timeout(600)
-@sizes("count", short=120, whole=2000)
+@sizes("count", short=80, whole=2000)
 @pytest.mark.parametrize("body", [_plain, _dense], ids=["plain", "dense"])
 async def test_many_large_requests_fill_neither_the_memory_nor_the_time_of_the_executor(
     start_env: StartEnvironment, database_url: str, amqp_url: str, count: int, body: Callable[[int], bytes]

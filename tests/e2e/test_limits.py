@@ -71,7 +71,7 @@ async def test_a_changed_limit_acts_at_once_and_kills_nothing(start_env: StartEn
         await env.stop_running()
 
 
-@sizes("depth", short=10_000, whole=100_000)
+@sizes("depth", short=4_000, whole=100_000)
 async def test_a_full_and_very_deep_queue_delays_no_other(start_env: StartEnvironment, depth: int) -> None:
     async with start_env() as env:
         await env.patch("hold", max_concurrent=1)
@@ -124,8 +124,8 @@ async def test_executors_that_start_beside_a_full_queue_grant_nothing_before_a_r
 
 async def test_a_full_queue_hands_over_without_the_watchdog(start_env: StartEnvironment) -> None:
     async with start_env(workers=2, settings=NO_WATCHDOG) as env:
-        await submit(env.amqp_url, [{"action_ref": "one"}] * 120)
-        await env.history.ended(120)
+        await submit(env.amqp_url, [{"action_ref": "one"}] * 40)
+        await env.history.ended(40)
         assert await env.history.peak_attempts("one") == 1
 
 
@@ -149,7 +149,7 @@ async def submit_at_random(env: Environment, chance: random.Random, count: int, 
             await asyncio.sleep(chance.choice([0, 0, 0.01, 0.05]))
 
 
-@sizes("count", short=2_000, whole=10_000)
+@sizes("count", short=1_000, whole=10_000)
 async def test_in_thousands_of_interleavings_no_slot_stays_free_beside_a_waiting_execution(
     start_env: StartEnvironment, database_url: str, count: int
 ) -> None:

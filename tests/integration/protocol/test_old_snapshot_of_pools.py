@@ -11,7 +11,7 @@ from turnstile.common.domain.states import Status
 
 _TURNS, _SAMPLE = 300, 20
 _WAITING = 6
-_TICKS = 600
+_TICKS = 300
 _DEAD_VERSIONS = 2000
 _TABLES = ("pool_state", "pool_turn", "ready_queue", "worker_pool")
 _COUNT = "SELECT turnstile.refresh_pools(NULL, '{}', '{}', true)"
