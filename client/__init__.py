@@ -22,6 +22,7 @@ from turnstile.client.errors import (
     Unavailable,
 )
 from turnstile.client.events import StatusEvent
+from turnstile.client.fields import ActionFields, ResourceFields
 from turnstile.client.handle import AsyncHandle, Handle
 from turnstile.client.requests import ActionRequest, Request
 from turnstile.client.schemas import Execution, ExecutionPage, Progress, Submission
@@ -32,6 +33,7 @@ from turnstile.common.messages import Error
 from turnstile.common.schemas import QueueStats
 
 __all__ = [
+    "ActionFields",
     "ActionRequest",
     "AsyncClient",
     "AsyncHandle",
@@ -49,6 +51,7 @@ __all__ = [
     "QueueStats",
     "Rejected",
     "Request",
+    "ResourceFields",
     "Status",
     "StatusEvent",
     "Submission",

@@ -32,6 +32,7 @@ from turnstile.client.api import Api
 from turnstile.client.completions import Completion
 from turnstile.client.errors import ExecutionFailed, Rejected, Unavailable
 from turnstile.client.events import StatusEvents
+from turnstile.client.fields import ActionFields, Filters, KeyFields, Listing, ResourceFields
 from turnstile.client.handle import AsyncHandle, Handle
 from turnstile.client.requests import ActionRequest, Options, Request
 from turnstile.client.schemas import (
@@ -64,9 +65,13 @@ _CLOSED: Final = "the client was closed before the reply arrived"
 P = ParamSpec("P")
 Result = TypeVar("Result")
 
-# Inside the class, `list` is the name of a method.
+# Inside the classes, `list` is the name of a method.
 SubmittedOrRejected = list[Submitted | Rejected]
+AsyncHandleOrRejected = list[AsyncHandle[Any] | Rejected]
+HandleOrRejected = list[Handle[Any] | Rejected]
 CompletionList = list[Completion]
+Followed = int | Submitted | AsyncHandle[Any] | Handle[Any]
+"""An execution: its id, the answer to its submit, or a handle."""
 
 
 class ClientOptions(TypedDict, total=False):
@@ -75,41 +80,6 @@ class ClientOptions(TypedDict, total=False):
     answer_timeout: str | float
     parameters_bytes_max: int
     name: str
-
-
-class Filters(TypedDict, total=False):
-    """Which executions: all conditions hold. Instants have a time zone."""
-
-    action_ref: str
-    status: Sequence[Status | str]
-    """Any of these."""
-    concurrency_key: str
-    priority: int
-    created_after: datetime
-    created_before: datetime
-    completed_after: datetime
-    completed_before: datetime
-    worker_id: str
-    error: str
-    """Text in the error."""
-    metadata: Mapping[str, str]
-    """Each of these keys has this value."""
-
-
-class Listing(Filters, total=False):
-    """Which executions to list."""
-
-    idempotency_key: str
-    """That of the submission: at most one execution has it."""
-
-
-class KeyFields(TypedDict, total=False):
-    """The settings of one concurrency key."""
-
-    max_concurrent: int | None
-    """None: no limit. Left out: that of the action."""
-    weight: int
-    """Its share of the total of an action with `order: fair`."""
 
 
 class AsyncClient:
@@ -207,34 +177,42 @@ class AsyncClient:
     @overload
     async def submit(
         self, action_ref: str, parameters: Mapping[str, object] | None = None, **options: Unpack[Options]
-    ) -> Submitted: ...
+    ) -> AsyncHandle[JsonValue]: ...
     async def submit(
         self,
         action_ref: str | ActionRequest[Any],
         parameters: Mapping[str, object] | None = None,
         **options: Unpack[Options],
-    ) -> Submitted | AsyncHandle[Any]:
-        """Submit an execution of an action; return once it is stored. The options are those of `Request`.
+    ) -> AsyncHandle[Any]:
+        """Submit an execution of an action; return its handle once it is stored.
 
-        Of a request that an action made (`render.request(...)`) it returns the handle. Raises Rejected, or
-        Unavailable if no reply arrived in time: then the outcome is unknown, and with an idempotency key the
-        request can safely be submitted again.
+        The options are those of `Request`. The result is JSON, or of the return type of the action for a
+        request that it made (`render.request(...)`). Raises Rejected, or Unavailable if no reply arrived in
+        time: then the outcome is unknown, and with an idempotency key the request can safely be submitted
+        again.
         """
-        if isinstance(action_ref, ActionRequest):
-            return self.handle(await self._submit(action_ref), action_ref.result_type)
-        return await self._submit(Request(action_ref=action_ref, parameters=parameters or {}, **options))
+        request = _request(action_ref, parameters, options)
+        return self.handle(await self._submit(request), _result_type(request))
 
     async def _submit(self, request: Request) -> Submitted:
-        (answer,) = await self.submit_many([request])
+        (answer,) = await self._submit_all([request])
         if isinstance(answer, Rejected):
             raise answer
         return answer
 
-    async def submit_many(self, requests: Iterable[Request]) -> SubmittedOrRejected:
-        """Submit many requests in order; return a reply for each, in order.
+    async def submit_many(self, requests: Iterable[Request]) -> AsyncHandleOrRejected:
+        """Submit many requests in order; return a handle or Rejected for each, in order.
 
         Raises Unavailable if one got no reply in time; the others stay submitted.
         """
+        types: list[Any] = []
+        answers = await self._submit_all(_noting_types(requests, types))
+        return [
+            answer if isinstance(answer, Rejected) else self.handle(answer, result_type)
+            for answer, result_type in zip(answers, types, strict=True)
+        ]
+
+    async def _submit_all(self, requests: Iterable[Request]) -> SubmittedOrRejected:
         return await self._usable().submit_all(requests)
 
     async def run(
@@ -251,7 +229,7 @@ class AsyncClient:
         """
         completions = self._usable().completions
         watched = completions.watch()
-        submitted = await self.submit(action_ref, parameters, **options)
+        submitted = await self._submit(_request(action_ref, parameters, options))
         # A duplicate may have finished before: then there is no event to wait for.
         read_at_once = submitted.duplicate or not watched
         async with _limit(wait_timeout):
@@ -386,11 +364,14 @@ class AsyncClient:
         """
         return await self._api.logs(execution_id, {"attempt": attempt, "limit": limit, "cursor": cursor})
 
-    async def retry(self, execution_id: int, *, idempotency_key: str | None = None) -> Submitted:
-        """Retry an ended execution as a new one, with the same parameters.
+    async def retry(self, execution_id: int, *, idempotency_key: str | None = None) -> AsyncHandle[JsonValue]:
+        """Retry an ended execution as a new one, with the same parameters; return the handle of that one.
 
         Raises Rejected, or Unavailable: with an idempotency key the call can safely be repeated.
         """
+        return self.handle(await self._retry(execution_id, idempotency_key))
+
+    async def _retry(self, execution_id: int, idempotency_key: str | None) -> Submitted:
         retried = await self._api.retry(execution_id, idempotency_key)
         return Submitted(
             execution_id=retried.id,
@@ -443,10 +424,10 @@ class AsyncClient:
         """Return an action as it is stored."""
         return await self._api.action(action_ref)
 
-    async def change_action(self, action_ref: str, /, **fields: object) -> StoredAction:
+    async def change_action(self, action_ref: str, /, **fields: Unpack[ActionFields]) -> StoredAction:
         """Change fields of an action, like `max_concurrent=5`, and return it; limits take effect at once.
 
-        Raises Rejected for an unknown or invalid field.
+        Fields that are left out stay as they are. Raises Rejected for an unknown or invalid field.
         """
         return await self._api.change_action(action_ref, fields)
 
@@ -470,10 +451,10 @@ class AsyncClient:
         """Return a resource as it is stored."""
         return await self._api.resource(name)
 
-    async def change_resource(self, name: str, /, **fields: object) -> StoredResource:
+    async def change_resource(self, name: str, /, **fields: Unpack[ResourceFields]) -> StoredResource:
         """Change fields of a resource, like `capacity=5`, and return it; they take effect at once.
 
-        Raises Rejected for an unknown or invalid field.
+        Fields that are left out stay as they are. Raises Rejected for an unknown or invalid field.
         """
         return await self._api.change_resource(name, fields)
 
@@ -484,10 +465,10 @@ class AsyncClient:
         return await self._api.workers({"state": [*state] or None, "limit": limit, "cursor": cursor})
 
     @overload
-    def handle(self, execution: int | Submitted) -> AsyncHandle[JsonValue]: ...
+    def handle(self, execution: Followed) -> AsyncHandle[JsonValue]: ...
     @overload
-    def handle(self, execution: int | Submitted, result_type: type[Result]) -> AsyncHandle[Result]: ...
-    def handle(self, execution: int | Submitted, result_type: Any = Any) -> AsyncHandle[Any]:
+    def handle(self, execution: Followed, result_type: type[Result]) -> AsyncHandle[Result]: ...
+    def handle(self, execution: Followed, result_type: Any = Any) -> AsyncHandle[Any]:
         """Return a handle of an execution; its result is read as `result_type`, or left as JSON."""
         id_, submitted = _named(execution)
         return AsyncHandle(id=id_, submitted=submitted, result_type=result_type, perform=self._perform)
@@ -523,10 +504,33 @@ def _limit(timeout: str | float | None) -> asyncio.Timeout:
     return asyncio.timeout(None if timeout is None else parse_duration(timeout))
 
 
-def _named(execution: int | Submitted) -> tuple[int, Submitted | None]:
-    if isinstance(execution, Submitted):
-        return execution.execution_id, execution
-    return execution, None
+def _named(execution: Followed) -> tuple[int, Submitted | None]:
+    match execution:
+        case Submitted():
+            return execution.execution_id, execution
+        case AsyncHandle() | Handle():
+            return execution.id, execution.submitted
+        case _:
+            return execution, None
+
+
+def _request(
+    action_ref: str | ActionRequest[Any], parameters: Mapping[str, object] | None, options: Options
+) -> Request:
+    if isinstance(action_ref, ActionRequest):
+        return action_ref
+    return Request(action_ref=action_ref, parameters=parameters or {}, **options)
+
+
+def _result_type(request: Request) -> Any:
+    return request.result_type if isinstance(request, ActionRequest) else Any
+
+
+def _noting_types(requests: Iterable[Request], types: list[Any]) -> Iterator[Request]:
+    """Yield the requests, which are read as needed, and append the type of each result."""
+    for request in requests:
+        types.append(_result_type(request))
+        yield request
 
 
 def _uuid(request_id: UUID | str) -> UUID:
@@ -589,7 +593,6 @@ def _as_declared(
 class Client:
     """Talks to Turnstile while the `with` block lasts. Safe to share between threads, not across a fork."""
 
-    submit_many = _Blocking(AsyncClient.submit_many)
     run = _Blocking(AsyncClient.run)
     wait = _Blocking(AsyncClient.wait)
     wait_many = _Blocking(AsyncClient.wait_many)
@@ -598,7 +601,6 @@ class Client:
     list = _Blocking(AsyncClient.list)
     submission = _Blocking(AsyncClient.submission)
     logs = _Blocking(AsyncClient.logs)
-    retry = _Blocking(AsyncClient.retry)
     cancel_many = _Blocking(AsyncClient.cancel_many)
     retry_many = _Blocking(AsyncClient.retry_many)
     queue_stats = _Blocking(AsyncClient.queue_stats)
@@ -653,19 +655,28 @@ class Client:
     @overload
     def submit(
         self, action_ref: str, parameters: Mapping[str, object] | None = None, **options: Unpack[Options]
-    ) -> Submitted: ...
+    ) -> Handle[JsonValue]: ...
     def submit(
         self,
         action_ref: str | ActionRequest[Any],
         parameters: Mapping[str, object] | None = None,
         **options: Unpack[Options],
-    ) -> Submitted | Handle[Any]:
+    ) -> Handle[Any]:
         """Do what `AsyncClient.submit` does, blocking."""
-        if isinstance(action_ref, ActionRequest):
-            request = action_ref
-            return self.handle(self._wait_for(lambda c: c._submit(request)), request.result_type)
-        ref = action_ref
-        return self._wait_for(lambda c: c.submit(ref, parameters, **options))
+        request = _request(action_ref, parameters, options)
+        return self.handle(self._wait_for(lambda c: c._submit(request)), _result_type(request))
+
+    def submit_many(self, requests: Iterable[Request]) -> HandleOrRejected:
+        """Do what `AsyncClient.submit_many` does, blocking."""
+        answers = self._wait_for(lambda c: c.submit_many(requests))
+        return [
+            each if isinstance(each, Rejected) else self.handle(each.submitted or each.id, each.result_type)
+            for each in answers
+        ]
+
+    def retry(self, execution_id: int, *, idempotency_key: str | None = None) -> Handle[JsonValue]:
+        """Do what `AsyncClient.retry` does, blocking."""
+        return self.handle(self._wait_for(lambda c: c._retry(execution_id, idempotency_key)))
 
     def list_all(self, **filters: Unpack[Listing]) -> Iterator[Execution]:
         """Yield all executions that match, newest first."""
@@ -704,10 +715,10 @@ class Client:
         self.__exit__(None, None, None)
 
     @overload
-    def handle(self, execution: int | Submitted) -> Handle[JsonValue]: ...
+    def handle(self, execution: Followed) -> Handle[JsonValue]: ...
     @overload
-    def handle(self, execution: int | Submitted, result_type: type[Result]) -> Handle[Result]: ...
-    def handle(self, execution: int | Submitted, result_type: Any = Any) -> Handle[Any]:
+    def handle(self, execution: Followed, result_type: type[Result]) -> Handle[Result]: ...
+    def handle(self, execution: Followed, result_type: Any = Any) -> Handle[Any]:
         """Return a handle of an execution; its result is read as `result_type`, or left as JSON."""
         id_, submitted = _named(execution)
         return Handle(id=id_, submitted=submitted, result_type=result_type, perform=self._wait_for)

@@ -105,7 +105,8 @@ async def submit(
 ) -> AsyncHandle[Any]:
     """Submit an action with the default client."""
     client = _default.client()
-    submitted = await client._perform(lambda c: c.submit(action_ref, parameters, **options))
+    request = Request(action_ref=action_ref, parameters=parameters, **options)
+    submitted = await client._perform(lambda c: c._submit(request))
     return _async_handle(client, submitted, result_type)
 
 
@@ -113,7 +114,7 @@ async def submit_many(requests: list[Request | Rejected], result_type: Any) -> l
     """Submit requests in order; return a handle or Rejected for each. What is rejected is not sent."""
     client = _default.client()
     valid = [each for each in requests if isinstance(each, Request)]
-    answers = iter(await client._perform(lambda c: c.submit_many(valid)))
+    answers = iter(await client._perform(lambda c: c._submit_all(valid)))
     in_order = [next(answers) if isinstance(each, Request) else each for each in requests]
     return [_async_handle(client, a, result_type) if isinstance(a, Submitted) else a for a in in_order]
 
@@ -123,13 +124,15 @@ def submit_sync(
 ) -> Handle[Any]:
     """Do what `submit` does, blocking."""
     client = current_client()
-    return client.handle(client.submit(action_ref, parameters, **options), result_type)
+    request = Request(action_ref=action_ref, parameters=parameters, **options)
+    return client.handle(client._wait_for(lambda c: c._submit(request)), result_type)
 
 
 def submit_many_sync(requests: list[Request | Rejected], result_type: Any) -> list[Any]:
     """Do what `submit_many` does, blocking."""
     client = current_client()
-    answers = iter(client.submit_many([each for each in requests if isinstance(each, Request)]))
+    valid = [each for each in requests if isinstance(each, Request)]
+    answers = iter(client._wait_for(lambda c: c._submit_all(valid)))
     in_order = [next(answers) if isinstance(each, Request) else each for each in requests]
     return [client.handle(a, result_type) if isinstance(a, Submitted) else a for a in in_order]
 

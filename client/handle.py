@@ -58,6 +58,11 @@ class _Submission(Generic[R]):
         """The same as `id`, as in `Submitted`."""
         return self.id
 
+    @property
+    def duplicate(self) -> bool:
+        """Whether the submit named an idempotency key that was known; False if it was made from an id."""
+        return self.submitted is not None and self.submitted.duplicate
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of execution {self.id}>"
 
@@ -107,7 +112,7 @@ class AsyncHandle(_Submission[R]):
 
     async def retry(self, *, idempotency_key: str | None = None) -> "AsyncHandle[R]":
         """Retry it, once it has ended, as a new execution; return the handle of that one."""
-        retried = await self.perform(lambda client: client.retry(self.id, idempotency_key=idempotency_key))
+        retried = await self.perform(lambda client: client._retry(self.id, idempotency_key))
         return replace(self, id=retried.execution_id, submitted=retried)
 
     async def events(self) -> AsyncIterator[StatusEvent]:
@@ -157,7 +162,7 @@ class Handle(_Submission[R]):
 
     def retry(self, *, idempotency_key: str | None = None) -> "Handle[R]":
         """Retry it, once it has ended, as a new execution; return the handle of that one."""
-        retried = self.perform(lambda client: client.retry(self.id, idempotency_key=idempotency_key))
+        retried = self.perform(lambda client: client._retry(self.id, idempotency_key))
         return replace(self, id=retried.execution_id, submitted=retried)
 
     def events(self) -> Iterator[StatusEvent]:

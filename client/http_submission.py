@@ -8,7 +8,6 @@ repeated only with a key; what was certainly not received always is.
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Final, NoReturn
 
 from turnstile.client.api import Api
@@ -38,6 +37,12 @@ class _Item:
     give_up_at: float
     """In the time of the event loop."""
 
+    def traced_body(self) -> bytes:
+        """Return the body with its trace context, which is no field of the request."""
+        if self.traceparent is None:
+            return self.body
+        return b'%s,"traceparent":"%s"}' % (self.body[:-1], self.traceparent.encode())
+
 
 class HttpSubmissions:
     """The submits of one client over HTTP. `run` sends them."""
@@ -56,7 +61,7 @@ class HttpSubmissions:
 
     async def submit_all(self, requests: Iterable[Request]) -> list[Submitted | Rejected]:
         """Return an answer for each, in order; raises Unavailable if one is missing in time."""
-        # One context for the call: a list has one.
+        # One span for the call, as for the one message of a broker.
         traceparent = traceparent_here()
         results: list[Submitted | Rejected] = []
         for chunk in chunks(requests):
@@ -91,18 +96,12 @@ class HttpSubmissions:
         )
 
     async def _send(self, items: Sequence[_Item]) -> list[_Answer]:
-        answers: list[_Answer] = []
-        for traceparent, group in groupby(items, key=lambda item: item.traceparent):
-            answers += await self._send_list(list(group), traceparent)
-        return answers
-
-    async def _send_list(self, items: list[_Item], traceparent: str | None) -> list[_Answer]:
         answers: dict[int, _Answer] = {}
         pending = dict(enumerate(items))
         pause_seconds = _PAUSE_FIRST_SECONDS
         while pending:
             try:
-                answered = await self._answers(list(pending.values()), traceparent)
+                answered = await self._answers(list(pending.values()))
             except Rejected as rejected:
                 return [answers.get(index, rejected) for index in range(len(items))]
             except Unavailable as error:
@@ -119,10 +118,15 @@ class HttpSubmissions:
                 break
         return [answers[index] for index in range(len(items))]
 
-    async def _answers(self, items: Sequence[_Item], traceparent: str | None) -> list[_Answer]:
+    async def _answers(self, items: Sequence[_Item]) -> list[_Answer]:
         left_seconds = max(each.give_up_at for each in items) - asyncio.get_running_loop().time()
+        contexts = {each.traceparent for each in items}
+        # An executor of an earlier version knows the header only.
+        in_header = len(contexts) == 1
         found = await self._api.submit(
-            [each.body for each in items], traceparent=traceparent, timeout_seconds=max(left_seconds, 0.1)
+            [each.body if in_header else each.traced_body() for each in items],
+            traceparent=contexts.pop() if in_header else None,
+            timeout_seconds=max(left_seconds, 0.1),
         )
         return [_result(each) for each in found]
 

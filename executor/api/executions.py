@@ -250,12 +250,21 @@ _LIST_EXAMPLE: Final = [
 ]
 
 
+_TRACEPARENT: Final = "traceparent"
+_TRACED: Final = {
+    "type": "string",
+    "title": "Traceparent",
+    "description": "W3C trace context of this execution; that of the request if it is left out.",
+}
+
+
 def _submit_body() -> dict[str, Any]:
     """Return the OpenAPI description of the body; it is read by hand: a wrong item must not harm others."""
     one = ExecutionRequested.model_json_schema(ref_template="#/components/schemas/{model}")
     one.pop("$defs", None)  # what it refers to is described with the answers
+    item = {**one, "title": "ListedExecution", "properties": {**one["properties"], _TRACEPARENT: _TRACED}}
     content = {
-        "schema": {"oneOf": [one, {"type": "array", "items": one, "maxItems": LIST_MAX}]},
+        "schema": {"oneOf": [one, {"type": "array", "items": item, "maxItems": LIST_MAX}]},
         "examples": {
             "one": {"summary": "One execution", "value": _ONE_EXAMPLE},
             "list": {"summary": "Two executions, admitted in this order", "value": _LIST_EXAMPLE},
@@ -518,7 +527,15 @@ def _with_key(value: Any, key: str | None) -> Any:
 
 def _read_item(value: Any, read: Callable[[Any], Admission]) -> Admission | Refusal:
     try:
-        return read(value)
+        if not isinstance(value, dict) or _TRACEPARENT not in value:
+            return read(value)
+        # It is no part of the request: a repeat under the same key may have another one.
+        traceparent = read_traceparent({_TRACEPARENT: value.pop(_TRACEPARENT)})
+        if traceparent is None:
+            raise Refusal(
+                Code.INVALID_MESSAGE, f"{_TRACEPARENT}: not a W3C trace context; leave it out, or correct it"
+            )
+        return read(value)._replace(traceparent=traceparent)
     except Refusal as refusal:
         return refusal
 

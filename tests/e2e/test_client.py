@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.environment import Environment, StartEnvironment
-from turnstile.client import AsyncClient, ExecutionFailed, Rejected, Request, Status, Submitted
+from turnstile.client import AsyncClient, AsyncHandle, ExecutionFailed, Rejected, Request, Status
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -49,7 +49,7 @@ async def test_a_list_is_accepted_in_order_and_waited_for_in_order(
     async with _client_over(transport, env) as client, asyncio.timeout(60):
         requests = [Request(action_ref="noop", parameters={"number": number}) for number in range(300)]
         answers = await client.submit_many(requests)
-        ids = [each.execution_id for each in answers if isinstance(each, Submitted)]
+        ids = [each.execution_id for each in answers if isinstance(each, AsyncHandle)]
         assert len(ids) == 300
         assert ids == sorted(ids)
         completions = await client.wait_many(ids)
@@ -130,11 +130,11 @@ async def test_executions_and_actions_are_changed_over_http(env: Environment, tm
     async with AsyncClient(http_url=env.system.http_url) as client, asyncio.timeout(60):
         assert (await client.pause(ref)).paused
         with pytest.raises(Rejected, match="max_concurent"):
-            await client.change_action(ref, max_concurent=2)
+            await client.change_action(ref, max_concurent=2)  # type: ignore[call-arg]
         metadata = {"trial": "http"}
         requests = [Request(action_ref=ref, parameters=parameters, metadata=metadata) for _ in range(3)]
         ids = [
-            each.execution_id for each in await client.submit_many(requests) if isinstance(each, Submitted)
+            each.execution_id for each in await client.submit_many(requests) if isinstance(each, AsyncHandle)
         ]
 
         filters = {

@@ -2,9 +2,14 @@
 
 import asyncio
 import json
+import re
 from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
 
-from tests.integration.cli.conftest import CommandLines
+import asyncpg
+
+from tests.integration.cli.conftest import CommandLines, until
 from tests.support.gates import put_resource, use
 from tests.support.processes import System
 from tests.support.protocol import connected
@@ -170,6 +175,29 @@ def test_a_submission_that_does_not_fit_is_refused_and_show_says_what_fits(syste
     shown = system.executor("actions", "show", "cli.add").out
     assert "parameters_checked_by  code" in shown
     assert '"required": [\n    "a"\n  ]' in shown
+
+
+async def test_a_submission_in_a_transaction_is_shown(
+    system: CommandLines, processes: System, ref: str
+) -> None:
+    connection = await asyncpg.connect(processes.database_url)
+    request_id = await connection.fetchval("SELECT turnstile.submit($1)", ref)
+    misfit = await connection.fetchval("SELECT turnstile.submit('cli.add', '{\"a\": \"one\"}')")
+    await connection.close()
+
+    def outcome(id_: UUID) -> Any:
+        return system.executor("submission", str(id_), "--json").json
+
+    until(lambda: outcome(request_id)["status"] == "admitted" and outcome(misfit)["status"] == "rejected")
+    shown = system.executor("submission", str(request_id)).out
+    assert re.search(rf"execution_id +{outcome(request_id)['execution_id']}\b", shown)
+    refused = outcome(misfit)
+    assert refused["code"] == "invalid_parameters"
+    assert "parameters.a: expected a whole number" in refused["message"]
+    assert "executor actions show cli.add" in refused["message"]
+    unknown = system.executor("submission", str(uuid4()))
+    assert unknown.exit_code == EXIT_FAILED
+    assert "its transaction is open or was rolled back" in unknown.err
 
 
 def test_actions_workers_and_queues_are_listed(system: CommandLines, ref: str) -> None:

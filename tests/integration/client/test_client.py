@@ -16,7 +16,18 @@ from tests.integration.client.fake_executor import (
 )
 from tests.support.proxy import proxy_to
 from tests.support.traffic import until
-from turnstile.client import AsyncClient, Client, Rejected, Request, Submitted, Unavailable, completions
+from turnstile.client import (
+    AsyncClient,
+    AsyncHandle,
+    Client,
+    Handle,
+    Rejected,
+    Request,
+    Status,
+    Submitted,
+    Unavailable,
+    completions,
+)
 from turnstile.common.broker.delivery import Delivery
 from turnstile.common.domain.errors import Code
 from turnstile.common.messages import ExecutionRejected
@@ -53,7 +64,7 @@ async def test_a_list_is_published_and_answered_in_order(amqp_url: str) -> None:
             assert isinstance(answer, Rejected)
             assert (answer.code, answer.message) == ("queue_full", f"{number}")
         else:
-            assert isinstance(answer, Submitted)
+            assert isinstance(answer, AsyncHandle)
             assert _number(executor.deliveries[answer.execution_id - 1]) == number
 
 
@@ -70,7 +81,7 @@ async def test_a_publish_cut_in_the_middle_is_repeated_in_order_under_the_same_i
     first_seen = dict.fromkeys(_number(each) for each in executor.deliveries)
     assert list(first_seen) == list(range(-1, 300))
     assert len(executor.admitted) == 301
-    assert all(isinstance(each, Submitted) and not each.duplicate for each in answers)
+    assert all(isinstance(each, AsyncHandle) and not each.duplicate for each in answers)
 
 
 async def test_a_reply_lost_with_the_connection_is_requested_again(amqp_url: str) -> None:
@@ -86,8 +97,8 @@ async def test_a_reply_lost_with_the_connection_is_requested_again(amqp_url: str
         proxy.cut()
         await submitted
 
-    assert submitted.result() == Submitted(
-        execution_id=1, status=submitted.result().status, position=1, duplicate=False
+    assert submitted.result().submitted == Submitted(
+        execution_id=1, status=Status.QUEUED, position=1, duplicate=False
     )
     assert len(executor.admitted) == 1
 
@@ -173,7 +184,7 @@ def test_the_blocking_client_has_every_method_with_the_same_arguments() -> None:
             inspect.signature(blocking).parameters.keys() - {"self"}
             == inspect.signature(coroutine).parameters.keys()
         )
-        written_twice = renamed != name or name in ("submit", "admitted")
+        written_twice = renamed != name or name in ("submit", "submit_many", "retry", "admitted")
         assert written_twice or blocking.__doc__ == coroutine.__doc__
 
 
@@ -191,7 +202,7 @@ def test_the_blocking_client_submits_and_raises(amqp_url: str) -> None:
     with Background(amqp_url), Client(amqp_url=amqp_url) as client:
         assert client.submit("noop", {"number": 1}).execution_id == 1
         answers = client.submit_many(Request(action_ref="noop") for _ in range(3))
-        assert [each.execution_id for each in answers if isinstance(each, Submitted)] == [2, 3, 4]
+        assert [each.id for each in answers if isinstance(each, Handle)] == [2, 3, 4]
         with pytest.raises(Rejected, match="action_ref"):
             client.submit("no such name")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.http_server import answering
-from turnstile.client import AsyncClient, NotReceived, Rejected, Request, Submitted, Unavailable
+from turnstile.client import AsyncClient, AsyncHandle, NotReceived, Rejected, Request, Unavailable
 
 _LATER = (503, b"the proxy knows no server")
 
@@ -53,6 +53,22 @@ async def test_requests_are_sent_in_lists_in_order_and_each_has_its_answer() -> 
     assert refused == {3: "invalid_message", 4: "queue_full"}
 
 
+async def test_requests_of_several_traces_are_sent_in_one_list() -> None:
+    api = _FakeApi()
+    traces = [f"00-{number:032x}-b7ad6b7169203331-01" for number in (1, 2)]
+    with answering(api.answer) as url:
+        async with AsyncClient(http_url=url) as client:
+            await client.submit_many(
+                [
+                    Request(action_ref="a", traceparent=traces[0]),
+                    Request(action_ref="b", traceparent=traces[1]),
+                ]
+            )
+            # One trace is in the header, which each executor knows.
+            await client.submit_many([Request(action_ref="c", traceparent=traces[0])] * 2)
+    assert [[each.get("traceparent") for each in items] for items in api.lists] == [traces, [None, None]]
+
+
 async def test_a_request_with_a_key_is_repeated_and_one_without_is_not() -> None:
     api = _FakeApi(fails=lambda number: number == 1)
     with answering(api.answer) as url:
@@ -60,7 +76,7 @@ async def test_a_request_with_a_key_is_repeated_and_one_without_is_not() -> None
             first, second = await asyncio.gather(
                 client.submit("keyed", idempotency_key="k"), client.submit("other"), return_exceptions=True
             )
-    assert isinstance(first, Submitted)
+    assert isinstance(first, AsyncHandle)
     assert isinstance(second, Unavailable)
     assert "may have been stored" in str(second)
     assert "idempotency_key" in str(second)

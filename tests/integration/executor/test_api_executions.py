@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.protocol import Protocol
 from tests.support.served import WORKER, Served, serve
 from turnstile.executor.settings import ExecutorSettings
 
@@ -154,6 +155,21 @@ async def test_an_invalid_body_is_refused_with_code_and_field(api: Served) -> No
         assert answer.json()["title"]
         assert answer.json()["type"].endswith(code)
     assert (await api.submit("a.b"))["status"] == "scheduled"
+
+
+async def test_each_request_of_a_list_may_have_a_trace_of_its_own(api: Served, protocol: Protocol) -> None:
+    own, others, wrong = (f"00-{number:032x}-b7ad6b7169203331-01" for number in (1, 2, 0x30))
+    body = [
+        {"action_ref": "a.b", "idempotency_key": "k", "traceparent": own},
+        {"action_ref": "a.b"},
+        {"action_ref": "a.b", "traceparent": wrong.replace("-", "_")},
+        {"action_ref": "a.b", "idempotency_key": "k", "traceparent": others},
+    ]
+    items = (await api.http.post(URL, json=body, headers={"traceparent": others})).json()["items"]
+    assert items[2]["detail"] == "traceparent: not a W3C trace context; leave it out, or correct it"
+    assert items[3]["duplicate"]
+    stored = await protocol.column("SELECT traceparent FROM execution ORDER BY id")
+    assert stored == [own, others]
 
 
 @pytest.mark.parametrize("field", ["parameters", "metadata"])

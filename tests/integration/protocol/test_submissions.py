@@ -2,6 +2,7 @@
 
 import json
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 from uuid import UUID
 
@@ -188,3 +189,23 @@ async def test_a_body_that_no_executor_takes_is_not_read_and_its_dead_letter_is_
     assert (letter["message_id"], len(letter["body"])) == (str(large), 65536)
     assert letter["body"].startswith(b'{"metadata": {}, "action_ref": "a", "parameters": {"text": "xxx')
     assert (letter["body_bytes"] > 300_000, letter["stored_bytes"]) == (True, 65536 + 512)
+
+
+async def test_migration_0026_rejects_the_requests_that_no_executor_can_read(protocol: Protocol) -> None:
+    await protocol.put()
+    bounded = "ck_submission_request_is_bounded"
+    await protocol.connection.execute(f"ALTER TABLE submission DROP CONSTRAINT {bounded}")
+    small = await submit(protocol.connection)
+    large = await submit(protocol.connection)
+    await protocol.connection.execute(
+        "UPDATE submission SET request = $2::text::jsonb WHERE request_id = $1", large, _LARGE
+    )
+    await protocol.connection.execute(
+        import_module("turnstile.migrations.versions.0026_bounded_submissions")._REJECT
+    )
+    assert [each.request_id for each in await line(protocol)] == [small]
+    for table in ("submission", "submission_line"):
+        assert await protocol.column(f"SELECT request_id FROM {table}") == [small]
+    found = await protocol.connection.fetchrow("SELECT * FROM turnstile.submission($1)", large)
+    assert (found["status"], found["code"]) == ("rejected", "too_large")
+    assert "bytes, at most 16777216 are accepted" in found["message"]

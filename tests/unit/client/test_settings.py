@@ -5,7 +5,15 @@ from pathlib import Path
 import pytest
 
 from turnstile.client import AsyncClient, Client, InvalidSetting, settings
+from turnstile.client.fields import ActionFields, RateFields, ResourceFields, RetryFields, UseFields
 from turnstile.client.settings import client_settings
+from turnstile.common.action_definition import (
+    ActionDefinition,
+    RateDefinition,
+    RetryDefinition,
+    UseDefinition,
+)
+from turnstile.executor.definitions import ResourceDefinition
 
 _API = {"TURNSTILE_API_URL": "https://turnstile.example.org"}
 
@@ -75,3 +83,14 @@ def test_a_client_logs_each_unknown_variable_once(
         ("unknown_setting", "TURNSTILE_API_TOKN")
     ]
     assert caplog.records[0].__dict__["did_you_mean"] == "TURNSTILE_API_TOKEN"
+
+
+def test_the_fields_that_a_client_changes_are_those_of_the_definitions() -> None:
+    for given, definition, in_path in (
+        (ActionFields, ActionDefinition, {"ref"}),
+        (ResourceFields, ResourceDefinition, {"name"}),
+        (RetryFields, RetryDefinition, set()),
+        (RateFields, RateDefinition, set()),
+        (UseFields, UseDefinition, set()),
+    ):
+        assert given.__annotations__.keys() == definition.model_fields.keys() - in_path, given

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
 
-from turnstile import ExecutionFailed, Rejected
+from turnstile import ExecutionFailed, Handle, Rejected, Request
 from turnstile.client import current_client, submit_in
 from turnstile.client.requests import Options
 from turnstile.testing import FakeClient
@@ -34,6 +35,31 @@ def test_submissions_are_recorded_with_everything_that_was_given(fake: FakeClien
     first, second = fake.submitted
     assert (handle.id, first.request.priority, first.request.metadata) == (1, 1, {"order": "A-17"})
     assert second.request.idempotency_key == "once"
+
+
+def test_what_is_submitted_by_name_is_followed_by_a_handle(fake: FakeClient) -> None:
+    fake.completes("by.name", [1])
+    handle = fake.submit("by.name", {"x": 1}, idempotency_key="once")
+    assert (handle.status(), handle.result(), handle.duplicate) == ("completed", [1], False)
+    rejected, typed, named = fake.submit_many(
+        [Request(action_ref="no such name"), render.request(customer_id=7), Request(action_ref="by.name")]
+    )
+    assert isinstance(rejected, Rejected)
+    assert isinstance(typed, Handle)
+    assert isinstance(named, Handle)
+    assert (typed.id, typed.result_type, named.result_type) == (2, dict[str, int], Any)
+    assert [event.status for event in named.events()] == ["completed"]
+    assert fake.handle(handle, list[int]).result() == [1]
+    fake.holds("by.name")
+    waiting = fake.submit("by.name")
+    waiting.cancel()
+    assert waiting.wait(timeout="5s").status == "cancelled"
+
+
+def test_requests_in_different_traces_are_recorded(fake: FakeClient) -> None:
+    traces = [f"00-{number:032x}-b7ad6b7169203331-01" for number in (1, 2)]
+    fake.submit_many([Request(action_ref="a", traceparent=each) for each in traces])
+    assert [one.action_ref for one in fake.submitted] == ["a", "a"]
 
 
 def test_an_outcome_is_played_for_each_action(fake: FakeClient) -> None:

@@ -33,7 +33,7 @@ class Recording(AsyncClient):
 
     requests: list[Request]
 
-    async def submit_many(self, requests: Iterable[Request]) -> list[Submitted | Rejected]:
+    async def _submit_all(self, requests: Iterable[Request]) -> list[Submitted | Rejected]:
         accepted = Submitted(execution_id=7, status=Status.QUEUED, position=1, duplicate=False)
         new = list(requests)
         self.requests += new
@@ -328,12 +328,17 @@ async def main(row: Any, context: Context) -> None:
     first: AsyncHandle[dict[str, Any]] | Rejected = many[0]
     async with AsyncClient.from_env() as client:
         own: AsyncHandle[dict[str, Any]] = await client.submit(render.request(customer_id=7))
-        id_: int = (await client.submit("render", {"customer_id": 7})).execution_id
+        named: AsyncHandle[Any] = await client.submit("render", {"customer_id": 7})
+        once: AsyncHandle[Any] | Rejected = (await client.submit_many([render.request(7)]))[0]
+        await client.change_action("render", max_concurrent=5, timeout="5m", retry={"max_attempts": 2})
+        await client.change_resource("licence", capacity=None, rate={"starts": 5, "per": "1s"})
     with Client.from_env() as blocking:
         text = blocking.submit(resize.request(3)).result()
+        ended: str = blocking.submit("resize", {"width": 3}).status()
+        blocking.change_action("resize", uses=["licence", {"resource": "gpu", "units": 2}], paused=True)
 """
 _BAD = """
-from turnstile import Context, action
+from turnstile import Client, Context, action
 
 
 @action("render")
@@ -359,6 +364,9 @@ async def main() -> None:
     await render.submit_many([render.request(customer=7)])
     resize.submit_many_sync([render.request(7)])
     resize.request("x")
+    Client.from_env().change_action("resize", max_concurent=5)
+    Client.from_env().change_action("resize", max_concurrent="five")
+    Client.from_env().change_resource("licence", capacity="5")
 """
 
 
