@@ -41,13 +41,17 @@ class Command:
 
 @asynccontextmanager
 async def started(
-    arguments: Sequence[str], *, cwd: Path, place: Path, environment: Mapping[str, str] = os.environ
+    arguments: Sequence[str],
+    *,
+    cwd: Path,
+    temporary_folder: Path,
+    environment: Mapping[str, str] = os.environ,
 ) -> AsyncIterator[Command]:
-    """Run a command with its scratch folder in `place`."""
+    """Run a command with its scratch folder in `temporary_folder`."""
     process = await asyncio.create_subprocess_exec(
         *arguments,
         cwd=cwd,
-        env={**environment, "TMPDIR": str(place)},
+        env={**environment, "TMPDIR": str(temporary_folder)},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
@@ -59,6 +63,6 @@ async def started(
         await process.communicate()
 
 
-def left_in(place: Path) -> list[str]:
+def left_in(temporary_folder: Path) -> list[str]:
     """Return the remaining files of a folder and the commands of its processes."""
-    return [*map(str, place.iterdir()), *processes_of(place).values()]
+    return [*map(str, temporary_folder.iterdir()), *processes_of(temporary_folder).values()]

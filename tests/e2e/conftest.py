@@ -39,9 +39,9 @@ def start_env(database_url: str, amqp_url: str) -> StartEnvironment:
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
+def temporary_folder() -> Iterator[Path]:
     """A temporary folder that the accounts of private servers can reach."""
-    folder = Path(tempfile.mkdtemp(prefix="place-"))
+    folder = Path(tempfile.mkdtemp(prefix="temporary_folder-"))
     folder.chmod(0o711)
     yield folder
     shutil.rmtree(folder)

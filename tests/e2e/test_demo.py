@@ -29,49 +29,49 @@ pytestmark = pytest.mark.usefixtures("local_binaries")
 
 @asynccontextmanager
 async def started(
-    place: Path, *arguments: str, settings: Mapping[str, str] | None = None
+    temporary_folder: Path, *arguments: str, settings: Mapping[str, str] | None = None
 ) -> AsyncIterator[Command]:
-    """Run the demo with its scratch folder in `place`."""
+    """Run the demo with its scratch folder in `temporary_folder`."""
     environment = {**os.environ, **(settings or {})}
     async with started_command(
-        [*COMMAND, *arguments], cwd=ROOT, place=place, environment=environment
+        [*COMMAND, *arguments], cwd=ROOT, temporary_folder=temporary_folder, environment=environment
     ) as demo:
         yield demo
 
 
-async def test_the_demo_passes_and_leaves_nothing(place: Path) -> None:
+async def test_the_demo_passes_and_leaves_nothing(temporary_folder: Path) -> None:
     # Settings of the user are ignored.
     foreign = {"TURNSTILE_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none", "TURNSTILE_HTTP_PORT": "1"}
-    async with started(place, settings=foreign) as demo:
+    async with started(temporary_folder, settings=foreign) as demo:
         code = await demo.end()
     assert code == 0, demo.text
     for limit in (2, 3):
         # Executions, rate, limit, peak slots, peak running, out of order.
         assert re.search(rf"Limit {limit} +100 +\S+ +{limit} +{limit} +{limit} +0 ", demo.text), demo.text
     assert "PASS Every check, over 200 executions in 2 scenarios" in demo.text
-    assert left_in(place) == []
+    assert left_in(temporary_folder) == []
 
 
 @pytest.mark.whole
-async def test_ctrl_c_while_the_servers_start_leaves_nothing(place: Path) -> None:
-    async with started(place) as demo:
+async def test_ctrl_c_while_the_servers_start_leaves_nothing(temporary_folder: Path) -> None:
+    async with started(temporary_folder) as demo:
         await demo.wait_for("Starting PostgreSQL")
-        await until(lambda: _answer(any(place.iterdir())), "a scratch folder")
+        await until(lambda: _answer(any(temporary_folder.iterdir())), "a scratch folder")
         demo.process.send_signal(signal.SIGINT)
         code = await demo.end()
     assert code == 130, demo.text
     assert "Traceback" not in demo.text
-    assert left_in(place) == []
+    assert left_in(temporary_folder) == []
 
 
 @pytest.mark.whole
-async def test_a_worker_that_ends_by_itself_ends_the_demo_with_a_reason(place: Path) -> None:
-    async with started(place) as demo:
+async def test_a_worker_that_ends_by_itself_ends_the_demo_with_a_reason(temporary_folder: Path) -> None:
+    async with started(temporary_folder) as demo:
         await demo.wait_for("running")
         # The keeper of the worker names it too, after "--".
         (worker, *_) = (
             pid
-            for pid, command in processes_of(place).items()
+            for pid, command in processes_of(temporary_folder).items()
             if "turnstile.worker.cli" in command and " -- " not in command
         )
         os.kill(worker, signal.SIGKILL)
@@ -79,14 +79,14 @@ async def test_a_worker_that_ends_by_itself_ends_the_demo_with_a_reason(place: P
     assert code == 1, demo.text
     assert "ended by itself" in demo.text
     assert "Traceback" not in demo.text
-    assert left_in(place) == []
+    assert left_in(temporary_folder) == []
 
 
 async def test_with_stay_the_system_accepts_a_plain_message_and_ends_on_ctrl_c(
-    place: Path, tmp_path: Path
+    temporary_folder: Path, tmp_path: Path
 ) -> None:
     kept = ("--folder", str(tmp_path / "kept"))
-    async with started(place, "--stay", *kept) as demo, httpx.AsyncClient() as http:
+    async with started(temporary_folder, "--stay", *kept) as demo, httpx.AsyncClient() as http:
         http_url = (await demo.wait_for("HTTP API")).split()[2]
         amqp_url = (await demo.wait_for("TURNSTILE_AMQP_URL=")).partition("=")[2].strip()
         await demo.wait_for("Ctrl-C")
@@ -110,7 +110,7 @@ async def test_with_stay_the_system_accepts_a_plain_message_and_ends_on_ctrl_c(
         code = await demo.end()
     assert counted["result"]["words"] == len((ROOT / "examples" / "README.md").read_text().split())
     assert code == 0, demo.text
-    assert left_in(place) == []
+    assert left_in(temporary_folder) == []
     ports = json.loads((tmp_path / "kept" / "ports").read_text())
     assert ports["executor"] == httpx.URL(http_url).port
     assert ports["rabbitmq amqp"] == httpx.URL(amqp_url).port

@@ -29,9 +29,9 @@ pytestmark = [pytest.mark.usefixtures("local_binaries"), pytest.mark.timeout(240
 
 
 @pytest.fixture
-def project(place: Path) -> Path:
+def project(temporary_folder: Path) -> Path:
     """A folder with one action and nothing else."""
-    folder = place / "project"
+    folder = temporary_folder / "project"
     folder.mkdir()
     write(folder, answer="first")
     return folder
@@ -53,7 +53,9 @@ async def developing(
     scratch = project.parent / "scratch"
     scratch.mkdir(exist_ok=True)
     given = dict(os.environ) if environment is None else environment
-    async with started([*COMMAND, *arguments], cwd=project, place=scratch, environment=given) as command:
+    async with started(
+        [*COMMAND, *arguments], cwd=project, temporary_folder=scratch, environment=given
+    ) as command:
         yield command
         command.process.send_signal(signal.SIGINT)
         code = await command.end()
