@@ -280,9 +280,9 @@ async def overload(servers: Servers, sizes: Sizes) -> Section:
     runs = {_BEFORE: [before], _DURING: [during], _DRAINING: [draining]}
     section = _overload_section(runs, violations, submitted_per_second=rate, backlog=backlog)
     # A submission that the broker does not confirm ends the measurement.
-    told = {"confirmed": too_much.count, "refused": refused}
+    answers = {"confirmed": too_much.count, "refused": refused}
     memory = {_BEFORE: memory_before, **memory}
-    return replace(section, rows=(*section.rows, *_told_rows(told), *_memory_rows(memory)))
+    return replace(section, rows=(*section.rows, *_answer_rows(answers), *_memory_rows(memory)))
 
 
 def _peak_memory_mb(turnstile: MeasuredSystem) -> dict[str, float]:
@@ -290,7 +290,7 @@ def _peak_memory_mb(turnstile: MeasuredSystem) -> dict[str, float]:
     return {part: max(map(peak_memory_mb, pids)) for part, pids in turnstile.system.pids().items()}
 
 
-def _told_rows(told: Mapping[str, int]) -> list[Row]:
+def _answer_rows(answers: Mapping[str, int]) -> list[Row]:
     return [
         Row(
             name=f"submissions that were {outcome}",
@@ -298,7 +298,7 @@ def _told_rows(told: Mapping[str, int]) -> list[Row]:
             cells={_DURING: count},
             aims=(Aim(at_most=0),) if outcome == "refused" else (),
         )
-        for outcome, count in told.items()
+        for outcome, count in answers.items()
     ]
 
 

@@ -156,7 +156,7 @@ class _Cost:
         self._paths = paths
         self._known: dict[int, tuple[int, int]] = {}
         self._circular: set[int] = set()
-        self._under_way: list[int] = []
+        self._resolving: list[int] = []
 
     def find_circles(self) -> None:
         """Find the schemas from which a schema can be reached that contains or refers to itself."""
@@ -248,9 +248,9 @@ class _Cost:
         number = id(node)
         if number in self._known:
             return self._known[number]
-        if number in self._under_way:
+        if number in self._resolving:
             return 1, 1
-        self._under_way.append(number)
+        self._resolving.append(number)
         here, named, inside = 1, 0, 0
         for keyword, inner in self._followed(node):
             of_value, of_parts = self._counts(inner)
@@ -260,7 +260,7 @@ class _Cost:
                 named = max(named, of_value, of_parts)
             else:
                 inside += max(of_value, of_parts)
-        self._under_way.pop()
+        self._resolving.pop()
         result = min(here, _VISITS_MAX + 1), min(inside + named, _VISITS_MAX + 1)
         self._known[number] = result
         return result

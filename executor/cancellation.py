@@ -51,7 +51,7 @@ _OUTGOING_FIELDS: Final = frozenset(field.name for field in fields(Outgoing))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cancelled:
+class CancelledBatch:
     """Result of a batch of cancel requests."""
 
     moves: list[Move]
@@ -74,7 +74,7 @@ class Canceller:
 
     async def cancel(
         self, requests: Sequence[CancelRequested], *, changed_by: Caller | None = None
-    ) -> Cancelled:
+    ) -> CancelledBatch:
         """End what waits, and return the messages for the workers of what runs. Raises Unavailable.
 
         `changed_by` is the operator; None for cancel messages, which carry no name.
@@ -93,7 +93,7 @@ class Canceller:
         running = [m for m in found if m.status is Status.RUNNING]
         reasons = dict(known)
         errors = [Error(type="Cancelled", message=reasons[move.execution_id] or "") for move in ended]
-        return Cancelled(
+        return CancelledBatch(
             moves=ended,
             found=found,
             messages=[completion_of(move, error) for move, error in zip(ended, errors, strict=True)]

@@ -90,9 +90,9 @@ class ParameterSchemas:
         }
 
     async def _misfitting(self, admissions: Sequence[Admission], indices: Iterable[int]) -> list[int]:
-        return [index async for index in in_steps(indices) if self._misfits(admissions[index])]
+        return [index async for index in in_steps(indices) if self._is_invalid(admissions[index])]
 
-    def _misfits(self, admission: Admission) -> bool:
+    def _is_invalid(self, admission: Admission) -> bool:
         action = self._actions.get(admission.action_ref)
         if action is None or len(action.derived) > _DERIVED_MAX:
             return False

@@ -69,7 +69,7 @@ class BulkChannel(Channel):
         keeps: BodyFilter | None,
     ) -> None:
         super().__init__(connection, number, publisher_confirms=confirms, frame_buffer=_FRAMES_MAX)
-        reader.add_channel(number, _FrameIntake(self, reader).take)
+        reader.add_channel(number, _FrameReceiver(self, reader).take)
         self.on_delivery = on_delivery
         self.keeps = keeps
         self.confirms = Confirms()
@@ -123,7 +123,7 @@ class BulkChannel(Channel):
         self.confirms.fail("connection closed" if closing.cancelled() else repr(closing.exception()))
 
 
-class _FrameIntake:
+class _FrameReceiver:
     """Handles contents and confirms of one channel where they are read; leaves the rest to the library."""
 
     __slots__ = (

@@ -36,7 +36,7 @@ from turnstile.executor.api.paging import (
 from turnstile.executor.api.problems import answer, documented, problem
 from turnstile.executor.definition_store import DELETED_WITH_MAX, ActionStore, unknown_action
 from turnstile.executor.operations import Operations
-from turnstile.executor.queries.reader import QUEUED_ID_MAX, LineStart, Reader
+from turnstile.executor.queries.reader import QUEUED_ID_MAX, QueueStart, Reader
 from turnstile.executor.queries.schemas import ActionDetail, ActionQueuePage, ChangeEntry, StoredAction
 from turnstile.executor.results import Deletion
 
@@ -259,10 +259,10 @@ def _add_queue_routes(routes: APIRouter, actions: ActionStore, reader: Reader) -
         return shown.model_copy(update={"next_cursor": cursor})
 
 
-def _line_start(cursor: str | None) -> LineStart:
+def _line_start(cursor: str | None) -> QueueStart:
     if cursor is None:
-        return LineStart()
-    start = LineStart(*cursor_ids(_QUEUE_CURSOR, cursor, count=2))
+        return QueueStart()
+    start = QueueStart(*cursor_ids(_QUEUE_CURSOR, cursor, count=2))
     if start.priority not in PRIORITIES or start.id > QUEUED_ID_MAX:
         raise invalid_cursor()
     return start

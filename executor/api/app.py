@@ -28,7 +28,8 @@ from turnstile.executor.dead_letters.store import DeadLetters
 from turnstile.executor.metrics import QueueGauges
 from turnstile.executor.operations import Operations, Submissions
 from turnstile.executor.queries.audit import Auditor
-from turnstile.executor.queries.reader import Reader, ReadLimiter
+from turnstile.executor.queries.read_limiter import ReadLimiter
+from turnstile.executor.queries.reader import Reader
 from turnstile.executor.queries.resources import ResourceReader
 from turnstile.executor.queries.waiting_reason import Health
 from turnstile.executor.settings import ExecutorSettings

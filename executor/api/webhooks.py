@@ -14,7 +14,7 @@ from turnstile.executor.api.bodies import JsonBody, JsonRoute
 from turnstile.executor.api.paging import ID_MAX, Page, Paging, cursor_id, next_cursor
 from turnstile.executor.api.problems import documented
 from turnstile.executor.operations import answer_deadline
-from turnstile.executor.queries.reader import ReadLimiter
+from turnstile.executor.queries.read_limiter import ReadLimiter
 from turnstile.executor.webhooks.sender import State
 from turnstile.executor.webhooks.store import WebhookStore
 

@@ -56,11 +56,11 @@ from turnstile.executor.permissions.plan import (
     FORMER_PREFIX,
     PREFIX_BYTES_MAX,
     SERVICES,
-    Change,
+    AccountChange,
+    AccountStep,
     Installation,
     Present,
     Server,
-    Step,
     Users,
     account_name,
     choose_prefix,
@@ -268,7 +268,7 @@ def _plan(
     logins: Mapping[str, Login],
     *,
     rotate: bool,
-) -> list[Step]:
+) -> list[AccountStep]:
     plan = functools.partial(plan_account, installation=installation, rotate=rotate)
     steps = []
     for login in logins.values():
@@ -290,7 +290,7 @@ def _print_plan(
     options: Options,
     installation: Installation,
     found: Found,
-    steps: Sequence[Step],
+    steps: Sequence[AccountStep],
 ) -> None:
     if found.roles:
         host = urlsplit(shown_url(settings.urls["database_url"])).netloc.rpartition("@")[2]
@@ -300,7 +300,7 @@ def _print_plan(
         host = urlsplit(settings.management_url.get_secret_value()).netloc.rpartition("@")[2]
         typer.echo(f"broker, vhost {installation.vhost!r} on {host}:")
         if not found.has_vhost:
-            typer.echo(f"  {Change.CREATE:8}the vhost")
+            typer.echo(f"  {AccountChange.CREATE:8}the vhost")
         _print_steps(steps, "broker")
     elif options.broker:
         typer.echo(
@@ -309,14 +309,14 @@ def _print_plan(
         )
 
 
-def _print_steps(steps: Sequence[Step], server: Server) -> None:
+def _print_steps(steps: Sequence[AccountStep], server: Server) -> None:
     for step in steps:
         if step.server == server:
             typer.echo(str(step))
 
 
-def _refuse(steps: Sequence[Step]) -> None:
-    if any(step.change is Change.REFUSE for step in steps):
+def _refuse(steps: Sequence[AccountStep]) -> None:
+    if any(step.change is AccountChange.REFUSE for step in steps):
         raise CommandFailed(f"nothing was changed: {remedies(steps)}", exit_code=EXIT_FAILED)
 
 
@@ -343,7 +343,7 @@ def _write_definitions(installation: Installation, logins: Mapping[str, Login], 
     )
 
 
-def _print_restarts(steps: Sequence[Step]) -> None:
+def _print_restarts(steps: Sequence[AccountStep]) -> None:
     if services := to_restart(steps):
         named = ", ".join(_RESTARTS[service] for service in services)
         typer.echo(

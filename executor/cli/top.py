@@ -22,7 +22,7 @@ from turnstile.common.domain.errors import Code
 from turnstile.executor.cli.arguments import duration, encode, is_interactive
 from turnstile.executor.cli.client import Api, ApiRefused, ApiUnreachable, Json, with_api
 from turnstile.executor.cli.output import JsonOption, console_for_pipes, print_json
-from turnstile.executor.cli.top_view import Change, Sort, View, after_change, after_key, draw, stepped
+from turnstile.executor.cli.top_view import QueueChange, Sort, View, after_change, after_key, draw, stepped
 
 _QUEUES_MAX: Final = 500
 _WORKERS_MAX: Final = 200
@@ -133,7 +133,7 @@ def _read(api: Api, view: View, search: str | None, *, timeout_seconds: float | 
     }
 
 
-def apply_change(api: Api, view: View, change: Change) -> View:
+def apply_change(api: Api, view: View, change: QueueChange) -> View:
     """Request a change; return the view with its result."""
     try:
         action = _requested(api, change)
@@ -146,7 +146,7 @@ def apply_change(api: Api, view: View, change: Change) -> View:
     return replace(after_change(view, action), message=f"{change.ref}: {state}")
 
 
-def _requested(api: Api, change: Change) -> Json:
+def _requested(api: Api, change: QueueChange) -> Json:
     if change.verb != "limit":
         return api.post(f"/actions/{change.ref}/{change.verb}")
     action, etag = api.get_tagged(f"/actions/{change.ref}", timeout_seconds=_TIMEOUT_SECONDS)

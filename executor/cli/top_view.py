@@ -56,7 +56,7 @@ class Sort(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class QueueChange:
     """A change of the selected queue's action."""
 
     ref: str
@@ -80,7 +80,7 @@ class View:
     selected: QueueName | None = None
     message: str = ""
     """The result of the last key, or why the screen is not refreshed."""
-    asked: Change | None = None
+    asked: QueueChange | None = None
     """A change that the next key confirms or drops."""
     is_closed: bool = False
 
@@ -101,7 +101,7 @@ def name_of(queue: Json) -> QueueName:
     return QueueName(queue["action_ref"], queue["concurrency_key"])
 
 
-def after_key(view: View, key: str) -> tuple[View, Change | None]:
+def after_key(view: View, key: str) -> tuple[View, QueueChange | None]:
     """Return the view after a key, and the change that the key requests."""
     if view.asked is not None:
         return replace(view, asked=None, message=""), view.asked if key in ("y", "Y") else None
@@ -132,20 +132,20 @@ def stepped(limit: int | None, step: int) -> int | None:
     return None if limit is None or not 0 <= limit + step <= LIMIT_MAX else limit + step
 
 
-def _change(view: View, chosen: Json, key: str) -> tuple[View, Change | None]:
+def _change(view: View, chosen: Json, key: str) -> tuple[View, QueueChange | None]:
     ref = chosen["action_ref"]
     # The selection follows the queue when rows move.
     view = replace(view, selected=name_of(chosen))
     match key:
         case "p":
             question = f"Pause {ref}? Nothing of it starts until it is resumed.   y yes   any other key no"
-            return replace(view, asked=Change(ref=ref, verb="pause"), message=question), None
+            return replace(view, asked=QueueChange(ref=ref, verb="pause"), message=question), None
         case "r":
-            return view, Change(ref=ref, verb="resume")
+            return view, QueueChange(ref=ref, verb="resume")
         case "+" | "=":
-            return view, Change(ref=ref, verb="limit", step=1)
+            return view, QueueChange(ref=ref, verb="limit", step=1)
         case "-":
-            return view, Change(ref=ref, verb="limit", step=-1)
+            return view, QueueChange(ref=ref, verb="limit", step=-1)
         case _:
             return view, None
 

@@ -43,7 +43,7 @@ class Rates:
     completed: float
 
 
-class History:
+class TotalsHistory:
     """Totals over the last minutes, at most one point a bucket: the last one in it."""
 
     __slots__ = ("_points",)
@@ -214,10 +214,10 @@ class DashboardState:
         """Discard the state: without clients no changes were read."""
         self.read_at: datetime | None = None
         self.queues: dict[QueueName, Queue] = {}
-        self._histories: dict[QueueName, History] = {}
+        self._histories: dict[QueueName, TotalsHistory] = {}
         self._sums = Sums()
         self.failures = FailureReadings()
-        self._all: History | None = None
+        self._all: TotalsHistory | None = None
         self._began_at = 0.0
         self._sorted.clear()
 
@@ -242,7 +242,7 @@ class DashboardState:
         self.truncated |= snapshot.truncated
         self._sorted.clear()
         if self._all is None:
-            self._all = History(at, self._sums.totals)
+            self._all = TotalsHistory(at, self._sums.totals)
         else:
             self._all.add(at, self._sums.totals)
         if snapshot.whole:
@@ -316,15 +316,15 @@ class DashboardState:
         if history is not None:
             history.add(at, queue.totals)
         elif known is not None:
-            history = self._histories[queue.name] = History(self._began_at, known.totals)
+            history = self._histories[queue.name] = TotalsHistory(self._began_at, known.totals)
             history.add(at, queue.totals)
         elif at > self._began_at:
-            self._histories[queue.name] = History(at, queue.totals)
+            self._histories[queue.name] = TotalsHistory(at, queue.totals)
 
-    def _history(self, name: QueueName) -> History | None:
+    def _history(self, name: QueueName) -> TotalsHistory | None:
         """Return the history of a queue; a queue without changes has constant totals."""
         kept, queue = self._histories.get(name), self.queues.get(name)
-        return kept if kept or queue is None else History(self._began_at, queue.totals)
+        return kept if kept or queue is None else TotalsHistory(self._began_at, queue.totals)
 
     def _now(self) -> float:
         return 0.0 if self.read_at is None else self.read_at.timestamp()

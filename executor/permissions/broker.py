@@ -23,7 +23,7 @@ from turnstile.common.broker.topology import (
 )
 from turnstile.executor.permissions.credentials import Login, broker_hash, broker_hash_matches
 from turnstile.executor.permissions.database import SetupRefused
-from turnstile.executor.permissions.plan import Change, Check, Present, Step
+from turnstile.executor.permissions.plan import AccountChange, AccountStep, Check, Present
 
 _TIMEOUT_SECONDS: Final = 30.0
 NOTHING: Final = "^$"
@@ -191,7 +191,7 @@ class ManagementApi:
         read = {name: self._read_account(name) for name in names}
         return {name: account for name, account in read.items() if account is not None}
 
-    def change_accounts(self, vhost: str, steps: Iterable[Step], logins: Mapping[str, Login]) -> None:
+    def change_accounts(self, vhost: str, steps: Iterable[AccountStep], logins: Mapping[str, Login]) -> None:
         """Create and change accounts as planned, and give them their rights; `logins` are by service."""
         if not self.has_vhost(vhost):
             self._put(f"/vhosts/{_segment(vhost)}", {})
@@ -213,10 +213,10 @@ class ManagementApi:
             topic_permissions=self._get(f"{path}/topic-permissions") or [],
         )
 
-    def _change(self, vhost: str, step: Step, login: Login) -> None:
+    def _change(self, vhost: str, step: AccountStep, login: Login) -> None:
         (account,) = (account for account in ACCOUNTS if account.service == step.service)
         user, path = _segment(step.name), f"{_segment(vhost)}/{_segment(step.name)}"
-        if step.change is not Change.KEEP:
+        if step.change is not AccountChange.KEEP:
             self._put(f"/users/{user}", user_definition(step.name, broker_hash(login.password)))
         # Topic limits first: until its permissions follow, the account may do nothing.
         for topic in topic_permissions(account):

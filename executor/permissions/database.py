@@ -21,7 +21,7 @@ from turnstile.common.statements import EXECUTOR_ROLE, SCHEMA, WORKER_ROLE, perm
 from turnstile.common.urls import driver_url
 from turnstile.executor.callers import DIRECTLY, LOG_OPERATION
 from turnstile.executor.permissions.credentials import Login, scram_verifier, url_of
-from turnstile.executor.permissions.plan import Change, Check, Installation, Source, Step, Users
+from turnstile.executor.permissions.plan import AccountChange, AccountStep, Check, Installation, Source, Users
 
 if TYPE_CHECKING:
     Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
@@ -33,7 +33,7 @@ _PURPOSE: Final = "Turnstile: {service} of the database {database}"
 _PURPOSE_READ: Final = re.compile(r"Turnstile: \w+ of the database (?P<database>.+)", re.DOTALL)
 _ADMIN_OPTION_SINCE: Final = 16
 _HAS_LOG: Final = "SELECT to_regproc('turnstile.log_operation') IS NOT NULL"
-_LOGGED: Final = {Change.CREATE: "created", Change.ROTATE: "rotated"}
+_LOGGED: Final = {AccountChange.CREATE: "created", AccountChange.ROTATE: "rotated"}
 
 
 class SetupRefused(Exception):
@@ -78,7 +78,7 @@ async def check_password(database_url: str, login: Login) -> Check:
 
 
 async def change_roles(
-    database_url: str, installation: Installation, steps: Sequence[Step], logins: Mapping[str, Login]
+    database_url: str, installation: Installation, steps: Sequence[AccountStep], logins: Mapping[str, Login]
 ) -> None:
     """Create and change roles as planned, give them their rights, and record all steps in the audit log.
 
@@ -101,12 +101,12 @@ async def change_roles(
             raise SetupRefused(f"{error}; {await _remedy(connection)}") from None
 
 
-async def _change(connection: "Connection", database: str, step: Step, login: Login) -> None:
-    is_kept = step.change is Change.KEEP
+async def _change(connection: "Connection", database: str, step: AccountStep, login: Login) -> None:
+    is_kept = step.change is AccountChange.KEEP
     settings = {
         "group": GROUPS[step.service],
         "login": step.name,
-        "creates": str(step.change is Change.CREATE).lower(),
+        "creates": str(step.change is AccountChange.CREATE).lower(),
         "verifier": "" if is_kept else scram_verifier(login.password),
         "purpose": "" if step.is_shared else _PURPOSE.format(service=step.service, database=database),
     }
@@ -115,7 +115,7 @@ async def _change(connection: "Connection", database: str, step: Step, login: Lo
     await connection.execute(_text("roles.sql"))
 
 
-async def _log(connection: "Connection", steps: Sequence[Step]) -> None:
+async def _log(connection: "Connection", steps: Sequence[AccountStep]) -> None:
     """Record the accounts of both servers; an older schema, not migrated yet, has no function for it."""
     if not await connection.fetchval(_HAS_LOG):
         return

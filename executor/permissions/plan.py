@@ -46,7 +46,7 @@ class Source(StrEnum):
     NEW = "new"
 
 
-class Change(StrEnum):
+class AccountChange(StrEnum):
     """What happens to an account."""
 
     CREATE = "create"
@@ -79,13 +79,13 @@ class Present:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class AccountStep:
     """What happens to one account on one server, and why."""
 
     server: Server
     service: str
     name: str
-    change: Change
+    change: AccountChange
     reason: str = ""
     remedy: str = ""
     """Of a refusal: what the operator can do."""
@@ -146,36 +146,36 @@ def plan_account(
     present: Present | None,
     source: Source,
     rotate: bool = False,
-) -> Step:
+) -> AccountStep:
     """Return what happens to one account on one server."""
     own, unit = installation.unit_on(server), _UNIT[server]
     suggested = default_prefix(installation)
     prefix = "NAME" if name == account_name(suggested, service) else suggested
     others = _named(unit, present.users - {own}) if present else ""
     if present is None:
-        decision = _Decision(Change.CREATE)
+        decision = _Decision(AccountChange.CREATE)
     elif others:
         decision = _decide_shared(present, source, others, is_own=own in present.users, rotate=rotate)
     else:
         decision = _decide_own(present, source, service, unit, rotate=rotate)
     change, reason, remedy = decision
-    if change is Change.KEEP:
+    if change is AccountChange.KEEP:
         rights = "renews its rights" if present and present.is_outdated else ""
         unchecked = "its password could not be checked" if present and present.password == "unknown" else ""
         reason = "; ".join(filter(None, [reason, rights, unchecked]))
-    return Step(
+    return AccountStep(
         server=server,
         service=service,
         name=name,
         change=change,
         reason=reason,
         remedy=remedy.format(prefix=prefix),
-        is_shared=change is Change.KEEP and bool(others),
+        is_shared=change is AccountChange.KEEP and bool(others),
     )
 
 
 class _Decision(NamedTuple):
-    change: Change
+    change: AccountChange
     reason: str = ""
     remedy: str = ""
 
@@ -183,45 +183,49 @@ class _Decision(NamedTuple):
 def _decide_shared(present: Present, source: Source, others: str, *, is_own: bool, rotate: bool) -> _Decision:
     """Decide about an account that another installation uses, alone or beside this one."""
     if rotate:
-        return _Decision(Change.ROTATE, f"takes it over from {others}")
+        return _Decision(AccountChange.ROTATE, f"takes it over from {others}")
     if not is_own:
-        return _Decision(Change.REFUSE, f"used by {others}", _TAKEN)
+        return _Decision(AccountChange.REFUSE, f"used by {others}", _TAKEN)
     if source is Source.NEW or present.password == "other":
-        return _Decision(Change.REFUSE, f"also used by {others}, and its password is not known here", _TAKEN)
-    return _Decision(Change.KEEP, f"also used by {others}")
+        return _Decision(
+            AccountChange.REFUSE, f"also used by {others}, and its password is not known here", _TAKEN
+        )
+    return _Decision(AccountChange.KEEP, f"also used by {others}")
 
 
 def _decide_own(present: Present, source: Source, service: str, unit: str, *, rotate: bool) -> _Decision:
     """Decide about an account that no other installation uses."""
     if present.password == "none":
-        return _Decision(Change.CREATE, "it has no password yet")
+        return _Decision(AccountChange.CREATE, "it has no password yet")
     has_given = bool(present.users) and source is Source.GIVEN and present.password == "same"
     if rotate and not has_given:
-        return _Decision(Change.ROTATE, "sets a new password")
+        return _Decision(AccountChange.ROTATE, "sets a new password")
     if not present.users and present.password != "same":
-        return _Decision(Change.REFUSE, f"it exists, and no {unit} is known to use it", _TAKEN)
+        return _Decision(AccountChange.REFUSE, f"it exists, and no {unit} is known to use it", _TAKEN)
     if source is Source.NEW:
-        return _Decision(Change.REFUSE, "it exists, and its password is not known here", _LOST)
+        return _Decision(AccountChange.REFUSE, "it exists, and its password is not known here", _LOST)
     if present.password != "other":
-        return _Decision(Change.KEEP)
+        return _Decision(AccountChange.KEEP)
     match source:
         case Source.GIVEN:
-            return _Decision(Change.ROTATE, f"TURNSTILE_{service.upper()}_PASSWORD is another password")
+            return _Decision(
+                AccountChange.ROTATE, f"TURNSTILE_{service.upper()}_PASSWORD is another password"
+            )
         case Source.INTERRUPTED:
-            return _Decision(Change.ROTATE, "completes an earlier run, which was interrupted")
+            return _Decision(AccountChange.ROTATE, "completes an earlier run, which was interrupted")
         case Source.STORED:
             reason = "its password is not the one in the credentials folder"
-            return _Decision(Change.REFUSE, reason, _LOST)
+            return _Decision(AccountChange.REFUSE, reason, _LOST)
 
 
-def remedies(steps: Iterable[Step]) -> str:
+def remedies(steps: Iterable[AccountStep]) -> str:
     """Return what the operator can do about the refusals."""
     return "; ".join(dict.fromkeys(step.remedy for step in steps if step.remedy))
 
 
-def to_restart(steps: Iterable[Step]) -> list[str]:
+def to_restart(steps: Iterable[AccountStep]) -> list[str]:
     """Return the services whose processes need the new passwords, in order."""
-    rotated = {step.service for step in steps if step.change is Change.ROTATE}
+    rotated = {step.service for step in steps if step.change is AccountChange.ROTATE}
     return [service for service in SERVICES if service in rotated]
 
 

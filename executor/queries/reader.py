@@ -1,29 +1,31 @@
 """Reads executions, actions, queues, workers and logs for people and programs, and never writes.
 
 In: ids, filters, where a page starts. Out: schemas, and where the next page starts; each page from one
-snapshot of the rows, so that its numbers agree with each other. The number of concurrent reads is bounded. A
-JSON value that cannot be read is left out of a page rather than failing it.
+snapshot of the rows, so that its numbers agree with each other. `read_limiter` bounds the concurrent reads.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 import asyncpg
-from pydantic import BaseModel
 
-from turnstile.common.action_definition import RateDefinition, RetryDefinition
 from turnstile.common.database import Database
-from turnstile.common.domain.errors import Overloaded
 from turnstile.common.domain.identifiers import ExecutionId
 from turnstile.common.domain.states import Status
 from turnstile.common.fields import PRIORITIES
 from turnstile.common.json_limits import readable
-from turnstile.common.schemas import KeyStats, QueueStats, WaitingCounts
+from turnstile.common.schemas import QueueStats
+from turnstile.executor.queries.action_rows import (
+    changes_page,
+    parsed,
+    read_action,
+    read_action_detail,
+    read_queue_stats,
+    row_fields,
+)
 from turnstile.executor.queries.estimate import (
     SLOTS_MAX,
     GatePace,
@@ -34,6 +36,7 @@ from turnstile.executor.queries.estimate import (
     may_be_estimated,
 )
 from turnstile.executor.queries.gates import record_with_steps, resource_queue_page, with_gates, with_steps
+from turnstile.executor.queries.read_limiter import LimitedReader, ReadLimiter
 from turnstile.executor.queries.schemas import (
     HOLDERS_MAX,
     ActionDetail,
@@ -41,7 +44,6 @@ from turnstile.executor.queries.schemas import (
     AttemptDetail,
     AuditLogEntry,
     ChangeEntry,
-    CodeSchemas,
     ErrorDetail,
     ExecutionDetail,
     ExecutionRecord,
@@ -73,8 +75,6 @@ from turnstile.executor.queries.waiting_reason import (
 from turnstile.executor.sql import query
 
 if TYPE_CHECKING:
-    from turnstile.common.database import Connection
-
     Row: TypeAlias = asyncpg.Record
 
 KEYS_MAX: Final = 100
@@ -83,10 +83,6 @@ _LOG_CHARS_MAX: Final = 1024 * 1024
 _GRANTS_SCANNED_MAX: Final = 500
 _GRANTS_MIN: Final = 200
 _GRANTS_PER_SLOT: Final = 3
-_CONCURRENT_MAX: Final = 2
-_WAIT_SECONDS: Final = 10.0
-
-_Model = TypeVar("_Model", bound=BaseModel)
 
 
 class WorkerStart(NamedTuple):
@@ -100,7 +96,7 @@ QUEUED_ID_MAX: Final = 2**58 - 1
 """The largest execution id that a position in a queue can hold (`turnstile.place_of`)."""
 
 
-class LineStart(NamedTuple):
+class QueueStart(NamedTuple):
     """A page of waiting executions begins behind this one, in the order of priorities and ids."""
 
     priority: int = PRIORITIES[0]
@@ -180,42 +176,6 @@ class AuditLogFilter:
     """Earlier than this instant."""
     scope: tuple[str, ...] | None = None
     """Only rows about actions whose names begin with one of these."""
-
-
-class ReadLimiter:
-    """Bounds the concurrent reads of one executor, so that connections are left for the work itself (P9)."""
-
-    def __init__(self) -> None:
-        self._free = asyncio.Semaphore(_CONCURRENT_MAX)
-
-    @asynccontextmanager
-    async def permit(self) -> AsyncIterator[None]:
-        """Wait for a permit and hold it; raises Overloaded after the timeout."""
-        try:
-            async with asyncio.timeout(_WAIT_SECONDS):
-                await self._free.acquire()
-        except TimeoutError:
-            raise Overloaded("too many reads at once") from None
-        try:
-            yield
-        finally:
-            self._free.release()
-
-
-class LimitedReader:
-    """Reads rows, within the limiter of its executor."""
-
-    def __init__(self, database: Database, limiter: ReadLimiter) -> None:
-        self._database = database
-        self._limiter = limiter
-
-    async def _rows(self, text: str, *arguments: object) -> "Sequence[Row]":
-        async with self._limiter.permit():
-            return await self._database.fetch(text, *arguments)
-
-    async def _row(self, text: str, *arguments: object) -> "Row | None":
-        async with self._limiter.permit():
-            return await self._database.fetchrow(text, *arguments)
 
 
 class Reader(LimitedReader):
@@ -331,14 +291,14 @@ class Reader(LimitedReader):
     async def action(self, ref: str) -> StoredAction | None:
         """Return one action."""
         row = await self._row(query("action"), ref)
-        return None if row is None else _action(row)
+        return None if row is None else read_action(row)
 
     async def action_detail(self, ref: str) -> ActionDetail | None:
         """Return one action with the schemas of its code."""
         async with self.snapshot() as connection:
             row = await connection.fetchrow(query("action"), ref)
             derived = await connection.fetch(query("code_schemas"), ref)
-        return None if row is None else _action_detail(_action(row), derived)
+        return None if row is None else read_action_detail(read_action(row), derived)
 
     async def actions(
         self, *, after_ref: str | None, limit: int, scope: Sequence[str] | None = None
@@ -348,7 +308,7 @@ class Reader(LimitedReader):
         With `scope` only those whose names begin with one of its prefixes.
         """
         found = await self._rows(query("actions"), after_ref or "", limit + 1, scope)
-        shown = [_action(row) for row in found[:limit]]
+        shown = [read_action(row) for row in found[:limit]]
         return shown, shown[-1].ref if len(found) > limit else None
 
     async def changes(self, ref: str, *, before_id: int, limit: int) -> tuple[list[ChangeEntry], int | None]:
@@ -383,11 +343,11 @@ class Reader(LimitedReader):
     async def queue_stats(self, ref: str) -> QueueStats | None:
         """Return the state of the queues of an action."""
         row = await self._live_row(query("queue_stats"), ref, KEYS_MAX)
-        return None if row is None else queue_stats(row)
+        return None if row is None else read_queue_stats(row)
 
     async def queue(
-        self, ref: str, *, concurrency_key: str | None, start: LineStart, limit: int
-    ) -> tuple[ActionQueuePage, LineStart | None]:
+        self, ref: str, *, concurrency_key: str | None, start: QueueStart, limit: int
+    ) -> tuple[ActionQueuePage, QueueStart | None]:
         """Return queued executions in order, slot holders, and where the next page starts."""
         async with self.snapshot() as connection:
             queued = await connection.fetch(query("queue_line"), ref, concurrency_key, *start, limit + 1)
@@ -399,7 +359,7 @@ class Reader(LimitedReader):
             next_cursor=None,
         )
         last = shown.items[-1] if len(queued) > limit else None
-        return shown, None if last is None else LineStart(last.priority, last.id)
+        return shown, None if last is None else QueueStart(last.priority, last.id)
 
     async def resource_queue(self, name: str, *, offset: int, limit: int) -> ResourceQueuePage | None:
         """Return a resource with its holders and what waits for it, behind `offset` positions.
@@ -471,11 +431,6 @@ class Reader(LimitedReader):
         )
         return None if row is None else _pace(row)
 
-    async def _live_row(self, text: str, *arguments: object) -> "Row | None":
-        """Read one row in a snapshot."""
-        async with self.snapshot() as connection:
-            return await connection.fetchrow(text, *arguments)
-
     async def _selected(
         self, wanted: ExecutionFilter, build: Callable[[int | None], Statement]
     ) -> "Sequence[Row] | None":
@@ -490,20 +445,6 @@ class Reader(LimitedReader):
                     return None
             text, *arguments = build(action_id)
             return await connection.fetch(text, *arguments)
-
-    @asynccontextmanager
-    async def snapshot(self) -> "AsyncIterator[Connection]":
-        """Lend a connection on which all statements see the same rows, each planned for its values.
-
-        Tables are read by index only: an old snapshot keeps the deleted rows of the live tables (P15).
-        """
-        async with self._limiter.permit(), self._database.transaction() as connection:
-            await connection.execute(
-                "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;"
-                "SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL enable_seqscan = off;"
-                "SET LOCAL jit = off"
-            )
-            yield connection
 
 
 def _facts(row: "Row", trouble: Trouble | None) -> Facts:
@@ -563,100 +504,6 @@ def _matches(found: "Sequence[Row] | None") -> Matches:
     return Matches(items=items, next_id=found[0]["next_id"])
 
 
-def queue_stats(row: "Row") -> QueueStats:
-    """Return the row of the statement `queue_stats`."""
-    waiting = WaitingCounts(
-        limit=row["on_limit"],
-        total=row["on_total"],
-        resource=row["on_resource"],
-        rate=row["on_rate"],
-        pool=row["on_pool"],
-        paused=row["on_pause"],
-        no_worker=row["on_worker"],
-    )
-    by_key = tuple(parsed(KeyStats, row["by_key"]))
-    return QueueStats(
-        **row_fields(QueueStats, row, but={"waiting", "by_key"}), waiting=waiting, by_key=by_key
-    )
-
-
-def _action(row: "Row") -> StoredAction:
-    retry = RetryDefinition(
-        max_attempts=row["retry_max_attempts"],
-        delay=row["retry_delay_seconds"],
-        factor=row["retry_factor"],
-        max_delay=row["retry_max_delay_seconds"],
-        jitter=row["retry_jitter"],
-    )
-    return StoredAction(
-        **row_fields(
-            StoredAction,
-            row,
-            but={
-                "entrypoint",
-                "retry",
-                "timeout",
-                "ttl",
-                "keep_for",
-                "order",
-                "rate",
-                "uses",
-                "parameters_schema",
-                "result_schema",
-            },
-        ),
-        order=order_of(row),
-        rate=rate_of(row),
-        uses=readable(row["uses"]),
-        parameters_schema=readable(row["parameters_schema"]),
-        result_schema=readable(row["result_schema"]),
-        entrypoint=readable(row["entrypoint"]),
-        retry=retry,
-        timeout=row["timeout_seconds"],
-        ttl=row["ttl_seconds"],
-        keep_for=row["keep_for_seconds"],
-    )
-
-
-def _action_detail(action: StoredAction, derived: "Sequence[Row]") -> ActionDetail:
-    code_schemas = [
-        CodeSchemas(
-            parameters_schema=readable(row["parameters_schema"]),
-            result_schema=readable(row["result_schema"]),
-            registered_at=row["registered_at"],
-        )
-        for row in derived
-    ]
-    takes_all = any(row["takes_all"] or row["parameters_schema"] is None for row in derived)
-    checked_by: Literal["definition", "code", "worker"] = "code" if derived and not takes_all else "worker"
-    return ActionDetail(
-        **dict(action),
-        code_schemas=code_schemas,
-        parameters_checked_by="definition" if action.parameters_schema is not None else checked_by,
-    )
-
-
-def order_of(row: "Row") -> Literal["arrival", "fair"]:
-    """Return the order of an action or resource."""
-    return "fair" if row["fair"] else "arrival"
-
-
-def rate_of(row: "Row") -> RateDefinition | None:
-    """Return the rate of an action or resource."""
-    if row["rate_starts"] is None:
-        return None
-    return RateDefinition(starts=row["rate_starts"], per=row["rate_per_seconds"])
-
-
-def changes_page(rows: "Sequence[Row]", limit: int) -> tuple[list[ChangeEntry], int | None]:
-    """Return a page of changes, and the id before which the next one starts."""
-    shown = [
-        ChangeEntry(**{**row, "old": readable(row["old"]), "new": readable(row["new"])})
-        for row in rows[:limit]
-    ]
-    return shown, shown[-1].id if len(rows) > limit else None
-
-
 def _recorded(row: "Row") -> dict[str, Any]:
     error = None
     if row["error_type"] is not None:
@@ -667,16 +514,6 @@ def _recorded(row: "Row") -> dict[str, Any]:
         **{name: readable(row[name], otherwise=default) for name, default in documents.items()},
         "error": error,
     }
-
-
-def row_fields(model: type[BaseModel], row: "Row", *, but: set[str]) -> dict[str, Any]:
-    """Return the columns of a row that are fields of a model."""
-    return {name: row[name] for name in model.model_fields if name not in but}
-
-
-def parsed(model: type[_Model], text: str | None) -> list[_Model]:
-    """Return the models in a JSON array."""
-    return [model.model_validate(item) for item in readable(text) or ()]
 
 
 def _log_text(row: "Row") -> str:

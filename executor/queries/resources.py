@@ -7,14 +7,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import asyncpg
 
-from turnstile.executor.queries.reader import (
-    LimitedReader,
-    changes_page,
-    order_of,
-    parsed,
-    rate_of,
-    row_fields,
-)
+from turnstile.executor.queries.action_rows import changes_page, order_of, parsed, rate_of, row_fields
+from turnstile.executor.queries.read_limiter import LimitedReader
 from turnstile.executor.queries.schemas import (
     USERS_MAX,
     ChangeEntry,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import asyncpg
 
-from turnstile.executor.queries.reader import Reader, parsed, row_fields
+from turnstile.executor.queries.action_rows import parsed, row_fields
+from turnstile.executor.queries.reader import Reader
 from turnstile.executor.queries.schemas import (
     FAILURES_MAX,
     FAILURES_READ,

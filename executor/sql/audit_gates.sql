@@ -42,7 +42,7 @@ LEFT JOIN (
     GROUP BY 1
 ) n ON n.gate_id = g.id;
 
--- check gate_line of execution: one past its queue waits in a list of the gate after those that it holds
+-- check waiting_gate of execution: one past its queue waits in a list of the gate after those that it holds
 -- In a list of a flow where the gate has turns, else in the list of the gate. A changed route is left at
 -- once.
 SELECT turnstile.id_of_place(w.place) AS id,

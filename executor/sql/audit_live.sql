@@ -1,6 +1,6 @@
 -- audit_live: the live tables against the executions: each row is for an execution in that state.
 
--- check line_place of execution: one in a list is queued, in this queue, at the `place` of its priority
+-- check waiting_entry of execution: one in a list is queued, in this queue, at the `place` of its priority
 SELECT turnstile.id_of_place(w.place) AS id,
        (e.status = 'queued' AND e.queue_id = coalesce(w.queue_id, w.line_id)
         AND e.priority = turnstile.priority_of_place(w.place)) IS NOT TRUE AS wrong,
@@ -119,7 +119,7 @@ FROM unpublished_completion u
 LEFT JOIN execution e ON e.id = ANY (ARRAY[u.execution_id])
 LEFT JOIN slot s ON s.execution_id = u.execution_id;
 
--- check submission_place of submission: one that is not decided is in the list, once
+-- check submission_entry of submission: one that is not decided is in the list, once
 SELECT coalesce(l.ticket, 0) AS id, (s.request_id IS NOT NULL AND l.entries = 1) IS NOT TRUE AS wrong,
        format('request %s in the list once', request_id) AS expected,
        CASE WHEN s.request_id IS NULL THEN 'an entry in the list without a request'

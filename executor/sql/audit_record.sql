@@ -58,7 +58,7 @@ SELECT r.id, (q.action_id = r.action_id
        END AS found
 FROM record r LEFT JOIN action_queue q ON q.id = r.queue_id WHERE NOT r.has_ended;
 
--- check queued_in_line of execution: a queued one is in its queue, or has a slot for its next attempt
+-- check queued_entry of execution: a queued one is in its queue, or has a slot for its next attempt
 SELECT r.id,
        CASE WHEN s.execution_id IS NULL THEN w.place IS NULL
             ELSE w.place IS NOT NULL OR s.attempt <> r.attempt + 1 OR s.finished_at IS NOT NULL END AS wrong,

@@ -77,7 +77,7 @@ class DeliveryPermits:
             responsiveness: {} for responsiveness in Responsiveness
         }
         self._responsiveness: dict[str, Responsiveness] = {}
-        self._under_way: Counter[str] = Counter()
+        self._active: Counter[str] = Counter()
 
     @property
     def are_full(self) -> bool:
@@ -103,7 +103,7 @@ class DeliveryPermits:
         permit = Permit(origin=origin, share=self.responsiveness_of(origin))
         # May fall below zero if the class has changed since the choice; the next choice waits for it.
         self._free[permit.share] -= 1
-        self._under_way[origin] += 1
+        self._active[origin] += 1
         return permit
 
     def keep_waiting(self, permit: Permit) -> bool:
@@ -121,9 +121,9 @@ class DeliveryPermits:
     def release(self, permit: Permit, *, seconds: float | None, answered: bool) -> None:
         """Return a permit after a POST of so many seconds, or none; `answered`: with any status."""
         self._free[permit.share] += 1
-        self._under_way[permit.origin] -= 1
-        if not self._under_way[permit.origin]:
-            del self._under_way[permit.origin]
+        self._active[permit.origin] -= 1
+        if not self._active[permit.origin]:
+            del self._active[permit.origin]
         if seconds is None:
             return
         if seconds < PROMPT_SECONDS:
@@ -137,7 +137,7 @@ class DeliveryPermits:
         ordered = sorted(receivers, key=lambda receiver: receiver.due_at)
         if responsiveness is Responsiveness.NEW:
             ordered = _from_both_ends(ordered)
-        counts = {each.origin: self._under_way[each.origin] for each in ordered}
+        counts = {each.origin: self._active[each.origin] for each in ordered}
         chosen: dict[str, int] = {}
         # One delivery of each receiver before a second one of any.
         for rank in range(at_once):

@@ -141,18 +141,18 @@ class NameResolver:
         self._threads = {
             responsiveness: asyncio.Semaphore(count) for responsiveness, count in _THREADS.items()
         }
-        self._under_way: dict[str, asyncio.Future[_Found]] = {}
+        self._lookups: dict[str, asyncio.Future[_Found]] = {}
         self._responsiveness: dict[str, Responsiveness] = {}
 
     async def addresses(self, host: str) -> Sequence[str]:
         """Return the addresses of a host, each once; raises OSError or UnicodeError where it has none."""
         with suppress(OSError, UnicodeError):
             return _distinct(host, numeric=True)
-        found = self._under_way.get(host)
+        found = self._lookups.get(host)
         if found is None:
             responsiveness = self._responsiveness.get(host, Responsiveness.NEW)
             await self._threads[responsiveness].acquire()
-            found = self._under_way.get(host)
+            found = self._lookups.get(host)
             if found is None:
                 found = self._start(host, responsiveness)
             else:
@@ -166,14 +166,14 @@ class NameResolver:
 
     def _start(self, host: str, responsiveness: Responsiveness) -> "asyncio.Future[_Found]":
         future: asyncio.Future[_Found] = self._loop.create_future()
-        self._under_way[host] = future
+        self._lookups[host] = future
         hangs = self._loop.call_later(PROMPT_SECONDS, self._note, host, Responsiveness.SILENT)
 
         def ended(found: _Found) -> None:
             if not hangs.cancelled() and hangs.when() > self._loop.time():
                 self._note(host, Responsiveness.PROMPT)
             hangs.cancel()
-            del self._under_way[host]
+            del self._lookups[host]
             self._threads[responsiveness].release()
             if not future.done():
                 future.set_result(found)

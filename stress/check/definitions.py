@@ -20,7 +20,7 @@ _CHANGED_IN_PLACE: Final = ("max_concurrent", "max_concurrent_total", "capacity"
 _KEYS: Final = "keys."
 
 
-class Change(NamedTuple):
+class DefinitionChange(NamedTuple):
     """One recorded change: the changed fields with their old and new values."""
 
     at: int
@@ -43,7 +43,7 @@ class Use(NamedTuple):
 
 
 @dataclass(frozen=True)
-class History:
+class DefinitionHistory:
     """The definitions of one action or one resource, the oldest first."""
 
     versions: Sequence[tuple[int, Definition]]
@@ -70,10 +70,10 @@ class History:
         return any(one != other for one, other in pairwise(graphs))
 
 
-NO_HISTORY: Final = History(((0, {}),))
+NO_HISTORY: Final = DefinitionHistory(((0, {}),))
 
 
-def history_of(now: Definition, changes: Iterable[Change]) -> History:
+def history_of(now: Definition, changes: Iterable[DefinitionChange]) -> DefinitionHistory:
     """Return the definitions before and after each change, in ascending order, from the present one."""
     versions: list[tuple[int, Definition]] = []
     current = dict(now)
@@ -82,31 +82,31 @@ def history_of(now: Definition, changes: Iterable[Change]) -> History:
         for name in change.new:
             current.pop(name, None)
         current |= change.old
-    return History([(0, current), *reversed(versions)])
+    return DefinitionHistory([(0, current), *reversed(versions)])
 
 
 @dataclass(frozen=True)
 class Definitions:
     """All definitions over time."""
 
-    actions: Mapping[str, History]
-    resources: Mapping[str, History] = field(default_factory=dict)
+    actions: Mapping[str, DefinitionHistory]
+    resources: Mapping[str, DefinitionHistory] = field(default_factory=dict)
     settling_ns: int = 5 * _NS_PER_SECOND
     """How long after its recorded instant a change may take effect."""
 
-    def action(self, ref: str) -> History:
+    def action(self, ref: str) -> DefinitionHistory:
         """Return the definitions of one action."""
         return self.actions.get(ref, NO_HISTORY)
 
-    def resource(self, name: str) -> History:
+    def resource(self, name: str) -> DefinitionHistory:
         """Return the definitions of one resource."""
         return self.resources.get(name, NO_HISTORY)
 
-    def around(self, history: History, at: int) -> list[Definition]:
+    def around(self, history: DefinitionHistory, at: int) -> list[Definition]:
         """Return the definitions that may have been in force at this instant."""
         return history.possible(at - self.settling_ns, at)
 
-    def changed(self, history: History, after: int, until: int) -> bool:
+    def changed(self, history: DefinitionHistory, after: int, until: int) -> bool:
         """Tell whether a change may have taken effect in this period."""
         return history.changes_in(after - self.settling_ns, until)
 
@@ -152,7 +152,7 @@ def is_fair(definition: Definition) -> bool:
     return definition.get("order") == "fair"
 
 
-def rate_periods(history: History, settling_ns: int, until: int) -> Iterator[tuple[int, int, Rate]]:
+def rate_periods(history: DefinitionHistory, settling_ns: int, until: int) -> Iterator[tuple[int, int, Rate]]:
     """Yield each rate with the period in which it certainly was in force."""
     since, rate = 0, rate_of(history.versions[0][1])
     for at, definition in [*history.versions[1:], (until, {})]:

@@ -12,8 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from turnstile.stress.check.columns import Ruling, Violations, column, ruling
-from turnstile.stress.check.definitions import Change, Definitions, history_of
-from turnstile.stress.check.definitions import History as Versions
+from turnstile.stress.check.definitions import DefinitionChange, DefinitionHistory, Definitions, history_of
 from turnstile.stress.check.history import History
 from turnstile.stress.check.passages import (
     RATE,
@@ -41,10 +40,10 @@ def gates_kept(recording: Recording, time_text: Callable[[int], str]) -> list[Fi
     """Replay the gates of a scenario; without gates nothing is checked."""
     if recording.gates is None:
         return [Finding(rule=rule, checked=0, broken=0) for rule in GATE_RULES.values()]
-    judgement = judge(gate_history(recording, recording.gates))
+    verdict = judge(gate_history(recording, recording.gates))
     examples: dict[Guarantee, list[str]] = {guarantee: [] for guarantee in GATE_RULES}
     counts: Counter[Guarantee] = Counter()
-    for broken in judgement.broken:
+    for broken in verdict.broken:
         counts[broken.rule] += 1
         if counts[broken.rule] <= EXAMPLES_MAX:
             who = "" if broken.execution_id is None else f", execution {broken.execution_id}"
@@ -53,7 +52,7 @@ def gates_kept(recording: Recording, time_text: Callable[[int], str]) -> list[Fi
     return [
         Finding(
             rule=rule,
-            checked=judgement.checked[guarantee],
+            checked=verdict.checked[guarantee],
             broken=counts[guarantee],
             examples=tuple(examples[guarantee]),
         )
@@ -71,8 +70,10 @@ def gate_history(recording: Recording, gates: GateRecords) -> GateHistory:
     return GateHistory(passers=list(_passers(recording, gates)), definitions=definitions)
 
 
-def _versions(recorded: RecordedDefinition) -> Versions:
-    return history_of(recorded.now, [Change(each.at, each.old, each.new) for each in recorded.changes])
+def _versions(recorded: RecordedDefinition) -> DefinitionHistory:
+    return history_of(
+        recorded.now, [DefinitionChange(each.at, each.old, each.new) for each in recorded.changes]
+    )
 
 
 def _passers(recording: Recording, gates: GateRecords) -> Iterator[Passer]:

@@ -22,7 +22,7 @@ UNLIMITED: Final = 2**63 - 1
 """Larger than any count."""
 
 
-class Step(IntEnum):
+class GateStep(IntEnum):
     """A change of a gate. A source without an order within an instant gives its moves in this order."""
 
     FREED = 0
@@ -99,18 +99,18 @@ class Gate:
         """Apply the moves of one instant, then check the grants."""
         self.at, self.granted, self.broken = at, [], []
         for _, _, step, value in moves:
-            if step == Step.GRANTED:
+            if step == GateStep.GRANTED:
                 self.granted.append(value)
                 self.held.add(value)
                 self.waiting.discard(value)
-            elif step == Step.FREED:
+            elif step == GateStep.FREED:
                 self.held.discard(value)
-            elif step == Step.ARRIVED:
+            elif step == GateStep.ARRIVED:
                 self.waiting.add(value)
                 heapq.heappush(self._ids, value)
-            elif step == Step.LEFT:
+            elif step == GateStep.LEFT:
                 self.waiting.discard(value)
-            elif step == Step.AT_LEAST:
+            elif step == GateStep.AT_LEAST:
                 self.at_least = value
             else:
                 self.at_most = value

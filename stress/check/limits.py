@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from turnstile.stress.check.gates import UNLIMITED, Move, Step
+from turnstile.stress.check.gates import UNLIMITED, GateStep, Move
 from turnstile.stress.recording import NEVER, Instants, Recording
 
 ALWAYS: Final = -NEVER
@@ -45,8 +45,8 @@ class LimitTimeline:
         own = self.of(queue)
         for at in sorted({edge for p in own for edge in (p.since, p.until, p.until + 1) if edge < NEVER}):
             lowest = min((p.limit for p in own if p.since <= at < p.until), default=UNLIMITED)
-            yield Move(queue, at, Step.AT_LEAST, lowest)
-            yield Move(queue, at, Step.AT_MOST, self.highest(queue, at, at))
+            yield Move(queue, at, GateStep.AT_LEAST, lowest)
+            yield Move(queue, at, GateStep.AT_MOST, self.highest(queue, at, at))
 
     def first_change(self, queues: Instants) -> Instants:
         """Return when a change of each queue's limit was first requested; NEVER where there was none."""

@@ -23,8 +23,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from turnstile.stress.check.definitions import (
     Definition,
+    DefinitionHistory,
     Definitions,
-    History,
     any_in,
     is_fair,
     limit_of,
@@ -141,13 +141,13 @@ class GateHistory:
             passages.sort(key=lambda each: (each[1].passed_at, each[0].execution_id))
         return found
 
-    def route(self, passer: Passer) -> Iterator[History]:
+    def route(self, passer: Passer) -> Iterator[DefinitionHistory]:
         """Yield the definitions that decide where an execution waits."""
         yield self.definitions.action(passer.action)
         for name, _ in passer.resources:
             yield self.definitions.resource(name)
 
-    def own(self, gate: GateId) -> History:
+    def own(self, gate: GateId) -> DefinitionHistory:
         """Return the definitions that a gate follows from."""
         if gate.gate.startswith(_RESOURCE):
             return self.definitions.resource(gate.gate.removeprefix(_RESOURCE))

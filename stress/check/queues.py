@@ -14,7 +14,7 @@ from typing import Final, TypeAlias, assert_never
 import numpy as np
 
 from turnstile.stress.check.columns import column
-from turnstile.stress.check.gates import IdleAllowance, Move, Step, replayed
+from turnstile.stress.check.gates import GateStep, IdleAllowance, Move, replayed
 from turnstile.stress.check.history import History
 from turnstile.stress.check.limits import LimitTimeline, limit_timeline
 from turnstile.stress.check.timelines import QueueEntries, counted_runs, queue_entries
@@ -64,7 +64,12 @@ def slot_moves(recording: Recording) -> Iterator[Move]:
     entries = queue_entries(recording)
     return _in_order(
         limit_timeline(recording),
-        (Step.ARRIVED, entries.queues, np.minimum(entries.since, entries.granted_at), entries.execution_ids),
+        (
+            GateStep.ARRIVED,
+            entries.queues,
+            np.minimum(entries.since, entries.granted_at),
+            entries.execution_ids,
+        ),
         *_held(entries.queues, entries.granted_at, entries.ended_at, entries.execution_ids),
     )
 
@@ -75,19 +80,19 @@ def run_moves(history: History, waiting: QueueEntries | None = None) -> Iterator
     parts = _held(column(history.runs, "queue")[rows], counted.starts[rows], counted.ends[rows], ~rows)
     if waiting is not None:
         parts += [
-            (Step.ARRIVED, waiting.queues, waiting.since, waiting.execution_ids),
-            (Step.LEFT, waiting.queues, waiting.granted_at, waiting.execution_ids),
+            (GateStep.ARRIVED, waiting.queues, waiting.since, waiting.execution_ids),
+            (GateStep.LEFT, waiting.queues, waiting.granted_at, waiting.execution_ids),
         ]
     return _in_order(history.limits, *parts)
 
 
-_Part: TypeAlias = tuple[Step, Instants, Instants, Instants]
+_Part: TypeAlias = tuple[GateStep, Instants, Instants, Instants]
 
 
 def _held(queues: Instants, starts: Instants, ends: Instants, values: Instants) -> list[_Part]:
     # What ends with its start, or before it, counts for its start only.
     ends = np.where(ends == NEVER, NEVER, np.maximum(ends, np.minimum(starts, NEVER - 1) + 1))
-    return [(Step.GRANTED, queues, starts, values), (Step.FREED, queues, ends, values)]
+    return [(GateStep.GRANTED, queues, starts, values), (GateStep.FREED, queues, ends, values)]
 
 
 def _in_order(limits: LimitTimeline, *parts: _Part) -> Iterator[Move]:

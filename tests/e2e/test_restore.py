@@ -87,7 +87,7 @@ class Load:
         return found
 
 
-def _under_way(folder: Path) -> list[dict[str, object]]:
+def _in_progress(folder: Path) -> list[dict[str, object]]:
     """Return an execution that runs during the backup, and one that is not due then."""
     due_at = datetime.now(UTC) + timedelta(seconds=15)
     return [
@@ -120,7 +120,7 @@ async def test_a_backup_under_load_is_restored_on_a_new_server_without_loss_or_r
     load, dump = Load(tmp_path), tmp_path / "turnstile.dump"
     async with start_env(settings=_QUICK) as env:
         urls = {"TURNSTILE_DATABASE_URL": env.system.database_url, "TURNSTILE_AMQP_URL": env.amqp_url}
-        await submit(env.amqp_url, [*load.bodies(range(_COUNT)), *_under_way(tmp_path)])
+        await submit(env.amqp_url, [*load.bodies(range(_COUNT)), *_in_progress(tmp_path)])
         await until(lambda: load.starts().total() >= 12, "executions run")
         await env.history.until(_RUNNING)
         exported, _ = await asyncio.gather(

@@ -71,7 +71,7 @@ async def _systems(
             shutil.rmtree(folder)
 
 
-def _under_way(folder: Path) -> list[dict[str, object]]:
+def _in_progress(folder: Path) -> list[dict[str, object]]:
     """Return requests that begin under the previous release and end under this one."""
     due_at = datetime.now(UTC) + timedelta(seconds=12)
     return [
@@ -102,7 +102,7 @@ async def test_the_previous_release_is_replaced_under_load_and_nothing_is_lost_o
         await asyncio.gather(old.start_worker(PREVIOUS_ACTIONS), old.start_worker(PREVIOUS_ACTIONS))
         async with steady(amqp_url, tmp_path, waiting_max=100) as client:
             await client.continues("the start of the previous release")
-            await submit(amqp_url, _under_way(tmp_path))
+            await submit(amqp_url, _in_progress(tmp_path))
             await client.submit_fast(40)
             running = "SELECT count(*) = 1 FROM execution e JOIN action a ON a.id = e.action_id"
             running += " WHERE a.ref = 'gate' AND e.status = 'running'"

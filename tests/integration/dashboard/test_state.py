@@ -14,12 +14,12 @@ from turnstile.executor.dashboard.state import (
     BUCKETS,
     RATE_SECONDS,
     DashboardState,
-    History,
     Queue,
     QueueName,
     QueueOrder,
     Snapshot,
     Totals,
+    TotalsHistory,
     Workers,
     bucket_of,
 )
@@ -184,8 +184,8 @@ def totals(enqueued: int, completed: int = 0, depth: int = 0) -> Totals:
     return Totals(enqueued=enqueued, completed=completed, depth=depth)
 
 
-def steady(seconds: int, *, per_second: int) -> History:
-    history = History(BEGAN, totals(500))
+def steady(seconds: int, *, per_second: int) -> TotalsHistory:
+    history = TotalsHistory(BEGAN, totals(500))
     for second in range(1, seconds + 1):
         history.add(BEGAN + second, totals(500 + per_second * second))
     return history
@@ -207,7 +207,7 @@ def test_the_rate_of_a_stopped_queue_falls_to_zero_within_its_span() -> None:
 
 
 def test_a_total_lowered_by_a_repair_is_no_negative_rate() -> None:
-    history = History(BEGAN, totals(10, completed=10))
+    history = TotalsHistory(BEGAN, totals(10, completed=10))
     history.add(BEGAN + 3, totals(10, completed=4))
     rates = history.rates(BEGAN + 10)
     assert rates is not None
@@ -216,7 +216,7 @@ def test_a_total_lowered_by_a_repair_is_no_negative_rate() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 90), st.integers(0, 9)), max_size=80))
 def test_the_depths_are_the_last_ones_in_each_bucket(moves: list[tuple[int, int]]) -> None:
-    history, noted, at = History(BEGAN, totals(0, depth=3)), [(BEGAN, 3)], BEGAN
+    history, noted, at = TotalsHistory(BEGAN, totals(0, depth=3)), [(BEGAN, 3)], BEGAN
     for seconds, depth in moves:
         at += seconds
         history.add(at, totals(0, depth=depth))
@@ -230,7 +230,7 @@ def test_the_depths_are_the_last_ones_in_each_bucket(moves: list[tuple[int, int]
 
 
 def test_a_history_is_bounded_and_a_constant_queue_costs_one_point() -> None:
-    history = History(BEGAN, totals(1))
+    history = TotalsHistory(BEGAN, totals(1))
     for second in range(1000):
         history.add(BEGAN + second, totals(1))
     assert len(history._points) == 1

@@ -87,7 +87,7 @@ class _Executor:
         }
         consumers = ConsumerConnection(self.amqp_url, name="test", timeouts=BrokerTimeouts())
         subscription = consumers.subscribe(queue, prefetch=100, declare=declare_executor)
-        intake = consume_batches(
+        consuming = consume_batches(
             subscription,
             listeners[queue],
             batch_max=50,
@@ -96,7 +96,7 @@ class _Executor:
         )
         await enter(_in_background(dispatcher.best_effort.run()))
         await enter(_in_background(consumers.run()))
-        await enter(_in_background(intake))
+        await enter(_in_background(consuming))
 
 
 @asynccontextmanager

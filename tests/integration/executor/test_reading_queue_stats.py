@@ -11,7 +11,7 @@ import pytest
 from tests.support.gates import advance, grant_all, put_resource, use
 from tests.support.served import Served
 from turnstile.common.database import Database
-from turnstile.executor.queries import reader
+from turnstile.executor.queries.action_rows import read_queue_stats
 from turnstile.executor.sql import query
 
 RECOUNT = """
@@ -46,7 +46,7 @@ async def stats_beside_recount(database: Database, ref: str) -> tuple[Any, Any]:
         row = await connection.fetchrow(query("queue_stats"), ref, 100)
         counted = await connection.fetchrow(RECOUNT, ref)
     assert row is not None
-    return reader.queue_stats(row), counted
+    return read_queue_stats(row), counted
 
 
 async def check_recount(database: Database, ref: str) -> None:

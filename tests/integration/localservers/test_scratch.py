@@ -9,13 +9,13 @@ from turnstile.localservers.servers import ScratchFolder
 
 
 @pytest.fixture(autouse=True)
-def temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def scratch_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
 
-def test_a_folder_without_a_living_owner_is_deleted(temporary_folder: Path) -> None:
-    abandoned = temporary_folder / "turnstile-abandoned"
+def test_a_folder_without_a_living_owner_is_deleted(scratch_folder: Path) -> None:
+    abandoned = scratch_folder / "turnstile-abandoned"
     abandoned.mkdir()
     (abandoned / "owner.lock").touch()
     scratch = ScratchFolder.create()
@@ -23,16 +23,16 @@ def test_a_folder_without_a_living_owner_is_deleted(temporary_folder: Path) -> N
     scratch.delete()
 
 
-def test_a_folder_without_a_lock_file_is_not_deleted(temporary_folder: Path) -> None:
-    foreign = temporary_folder / "turnstile-notes"
+def test_a_folder_without_a_lock_file_is_not_deleted(scratch_folder: Path) -> None:
+    foreign = scratch_folder / "turnstile-notes"
     foreign.mkdir()
     ScratchFolder.create().delete()
     assert foreign.is_dir()
 
 
-def test_an_owned_folder_is_deleted_by_its_owner_only(temporary_folder: Path) -> None:
+def test_an_owned_folder_is_deleted_by_its_owner_only(scratch_folder: Path) -> None:
     first, second = ScratchFolder.create(), ScratchFolder.create()
     (first.path / "file").write_text("data", encoding="utf-8")
     first.delete()
-    assert list(temporary_folder.iterdir()) == [second.path]
+    assert list(scratch_folder.iterdir()) == [second.path]
     second.delete()

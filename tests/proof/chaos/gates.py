@@ -116,12 +116,12 @@ async def check_gates(database_url: str) -> GatesChecked:
             history = await read_gates(connection, settling_ns=settling_ns)
     finally:
         await connection.close()
-    judgement = await asyncio.to_thread(judge, history)
+    verdict = await asyncio.to_thread(judge, history)
     return GatesChecked(
         executions=sum(bool(passer.stays) for passer in history.passers),
         settling_seconds=settling_ns / 1e9,
-        checked=Counter({str(rule): count for rule, count in judgement.checked.items()}),
-        violations=[_sentence(broken) for broken in judgement.broken],
+        checked=Counter({str(rule): count for rule, count in verdict.checked.items()}),
+        violations=[_sentence(broken) for broken in verdict.broken],
     )
 
 

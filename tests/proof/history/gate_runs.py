@@ -12,7 +12,13 @@ from typing import Any, Final
 from tests.proof.gates.definitions import GRANTED, Rate, System
 from tests.proof.gates.explorer import Configuration
 from tests.proof.gates.model import Execution, Gates, State, Step
-from turnstile.stress.check.definitions import Change, Definition, Definitions, History, history_of
+from turnstile.stress.check.definitions import (
+    Definition,
+    DefinitionChange,
+    DefinitionHistory,
+    Definitions,
+    history_of,
+)
 from turnstile.stress.check.passages import QUEUE, RATE, TOTAL, GateHistory, Passer, Stay
 from turnstile.stress.recording import NEVER
 
@@ -54,7 +60,7 @@ class _Run:
         self.at = _MILLISECOND
         self.now = {name: dict(_action(self.system, name)) for name in self.system.actions}
         self.now |= {name: dict(_resource(self.system, name)) for name in self.system.resources}
-        self.changes: dict[str, list[Change]] = defaultdict(list)
+        self.changes: dict[str, list[DefinitionChange]] = defaultdict(list)
 
     def operate(self) -> None:
         """Let a tick pass, then do one operation."""
@@ -142,12 +148,12 @@ class _Run:
         now = self.now[subject]
         old = {name: now[name] for name in fields if name in now}
         now.update(fields)
-        self.changes[subject].append(Change(self.at, old, fields))
+        self.changes[subject].append(DefinitionChange(self.at, old, fields))
 
     def history(self) -> GateHistory:
         """Return what is stored: the gates of ended executions, and what is known of the others."""
         histories = {name: history_of(now, self.changes[name]) for name, now in self.now.items()}
-        actions: dict[str, History] = {name: histories[name] for name in self.system.actions}
+        actions: dict[str, DefinitionHistory] = {name: histories[name] for name in self.system.actions}
         resources = {name: histories[name] for name in self.system.resources}
         return GateHistory(
             passers=[self._passer(ticket, life) for ticket, life in self.lives.items()],

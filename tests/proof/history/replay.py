@@ -30,8 +30,7 @@ from tests.proof.history.recording import (
 )
 from tests.support.states import HOLDS_SLOT
 from turnstile.common.domain.states import Status
-from turnstile.stress.check.gates import UNLIMITED, Gate, IdleAllowance, Move, replayed
-from turnstile.stress.check.gates import Step as GateStep
+from turnstile.stress.check.gates import UNLIMITED, Gate, GateStep, IdleAllowance, Move, replayed
 
 AttemptKey: TypeAlias = tuple[int, int]
 """An execution's id and the attempt's number."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import asyncpg
 
 from tests.proof.history.recording import nanoseconds
-from turnstile.stress.check.definitions import Change, Definitions, History, history_of
+from turnstile.stress.check.definitions import DefinitionChange, DefinitionHistory, Definitions, history_of
 from turnstile.stress.check.passages import GateHistory, Passer, Stay
 from turnstile.stress.recording import NEVER
 
@@ -42,12 +42,12 @@ async def read_gates(connection: Connection, **settings: Any) -> GateHistory:
     return GateHistory(passers=[_passer(row) for row in rows], definitions=definitions)
 
 
-async def _histories(connection: Connection, current: str, changes: str) -> dict[str, History]:
+async def _histories(connection: Connection, current: str, changes: str) -> dict[str, DefinitionHistory]:
     now = {row["name"]: json.loads(row["definition"]) for row in await connection.fetch(_query(current))}
-    changed: dict[str, list[Change]] = defaultdict(list)
+    changed: dict[str, list[DefinitionChange]] = defaultdict(list)
     for row in await connection.fetch(_query(changes)):
         at = nanoseconds(row["changed_at"])
-        changed[row["name"]].append(Change(at, json.loads(row["old"]), json.loads(row["new"])))
+        changed[row["name"]].append(DefinitionChange(at, json.loads(row["old"]), json.loads(row["new"])))
     return {name: history_of(now.get(name, {}), changed[name]) for name in now.keys() | changed.keys()}
 
 

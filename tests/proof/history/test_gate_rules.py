@@ -10,7 +10,7 @@ from tests.proof.gates import configurations, defects
 from tests.proof.gates.explorer import Configuration
 from tests.proof.gates.model import Gates
 from tests.proof.history.gate_runs import run
-from turnstile.stress.check.definitions import Change, Definitions, History, history_of
+from turnstile.stress.check.definitions import DefinitionChange, DefinitionHistory, Definitions, history_of
 from turnstile.stress.check.passages import GateHistory, Passer, Stay, violations
 from turnstile.stress.recording import NEVER
 
@@ -98,7 +98,7 @@ def at_cad(execution_id: int, action: str, arrived: float, passed: float, **fiel
     )
 
 
-def always(**fields: Any) -> History:
+def always(**fields: Any) -> DefinitionHistory:
     return history_of({"paused": False} | fields, ())
 
 
@@ -106,7 +106,7 @@ def uses(resource: str, units: int, weight: int = 1) -> list[dict[str, Any]]:
     return [{"resource": resource, "units": units, "weight": weight}]
 
 
-def shared(*passers: Passer, cad: History | None = None, settling_ns: int = 0) -> GateHistory:
+def shared(*passers: Passer, cad: DefinitionHistory | None = None, settling_ns: int = 0) -> GateHistory:
     actions = {"heavy": always(uses=uses("cad", 2)), "light": always(uses=uses("cad", 1))}
     resources = {"cad": cad or always(capacity=3, order="arrival")}
     definitions = Definitions(actions=actions, resources=resources, settling_ns=settling_ns)
@@ -129,15 +129,15 @@ def test_a_correct_history_of_a_shared_resource_breaks_no_rule() -> None:
     assert violations(shared(HEAVY, WAITING, URGENT, LIGHT)) == []
 
 
-def lowered(at: float, capacity: int) -> History:
-    change = Change(ns(at), {"capacity": 3}, {"capacity": capacity})
+def lowered(at: float, capacity: int) -> DefinitionHistory:
+    change = DefinitionChange(ns(at), {"capacity": 3}, {"capacity": capacity})
     return history_of({"paused": False, "capacity": capacity, "order": "arrival"}, [change])
 
 
-def paused(since: float, until: float) -> History:
+def paused(since: float, until: float) -> DefinitionHistory:
     changes = [
-        Change(ns(since), {"paused": False}, {"paused": True}),
-        Change(ns(until), {"paused": True}, {"paused": False}),
+        DefinitionChange(ns(since), {"paused": False}, {"paused": True}),
+        DefinitionChange(ns(until), {"paused": True}, {"paused": False}),
     ]
     return history_of({"paused": False, "capacity": 3, "order": "arrival"}, changes)
 
@@ -160,7 +160,9 @@ def paused(since: float, until: float) -> History:
     ],
     ids=["ended later", "has not ended", "the capacity was lowered before", "fewer units"],
 )
-def test_units_beyond_the_capacity_are_found(passers: tuple[Passer, ...], cad: History | None) -> None:
+def test_units_beyond_the_capacity_are_found(
+    passers: tuple[Passer, ...], cad: DefinitionHistory | None
+) -> None:
     assert rules(*passers, cad=cad) == {"P11"}
 
 
@@ -198,7 +200,7 @@ def started(execution_id: int, at: float, **fields: Any) -> Passer:
     return passer(execution_id, "mail", *stays, **fields)
 
 
-def limited(*passers: Passer, rate: History | None = None) -> set[str]:
+def limited(*passers: Passer, rate: DefinitionHistory | None = None) -> set[str]:
     mail = rate or always(**{"rate.starts": 2, "rate.per": 10})
     definitions = Definitions(actions={"mail": mail}, settling_ns=0)
     return {broken.rule for broken in violations(GateHistory(passers=passers, definitions=definitions))}
@@ -227,7 +229,7 @@ def test_a_start_too_early_is_found(passers: tuple[Passer, ...]) -> None:
 
 def test_a_changed_rate_counts_from_its_change_on() -> None:
     new = {"rate.starts": 1, "rate.per": 10}
-    rate = history_of(new, [Change(ns(12), {"rate.starts": 2}, {"rate.starts": 1})])
+    rate = history_of(new, [DefinitionChange(ns(12), {"rate.starts": 2}, {"rate.starts": 1})])
     assert limited(*STARTS[:4], started(5, 24), rate=rate) == set()
     assert limited(*STARTS[:4], started(5, 23.9), rate=rate) == {"P13"}
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from turnstile.executor.cli.client import Api, ApiRefused, Json
 from turnstile.executor.cli.top import apply_change, key_names
 from turnstile.executor.cli.top_view import (
-    Change,
+    QueueChange,
     Sort,
     View,
     after_change,
@@ -113,7 +113,7 @@ def test_a_pause_is_asked_for_before_it_is_requested() -> None:
     dropped, change = after_key(asked, "n")
     assert (dropped.asked, dropped.message, change) == (None, "", None)
     confirmed, change = after_key(asked, "y")
-    assert (confirmed.asked, change) == (None, Change(ref="a", verb="pause"))
+    assert (confirmed.asked, change) == (None, QueueChange(ref="a", verb="pause"))
 
 
 class Changed:
@@ -129,7 +129,7 @@ class Changed:
 
 
 def test_a_limit_that_was_changed_meanwhile_is_not_overwritten() -> None:
-    change = Change(ref="a", verb="limit", step=1)
+    change = QueueChange(ref="a", verb="limit", step=1)
     seen = apply_change(cast("Api", Changed()), view(queue("a")), change)
     assert "a: changed by someone else meanwhile" in seen.message
 

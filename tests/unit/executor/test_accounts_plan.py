@@ -9,13 +9,13 @@ import pytest
 from turnstile.executor.permissions.plan import (
     FORMER_PREFIX,
     PREFIX_BYTES_MAX,
-    Change,
+    AccountChange,
+    AccountStep,
     Check,
     Installation,
     Present,
     Server,
     Source,
-    Step,
     choose_prefix,
     default_prefix,
     plan_account,
@@ -28,7 +28,9 @@ HERE = Installation(database="orders", vhost="orders")
 USERS = [frozenset[str](), frozenset({"orders"}), frozenset({"orders", "mail"}), frozenset({"mail"})]
 
 
-def plan(present: Present | None, source: Source, *, rotate: bool = False, server: Server = "broker") -> Step:
+def plan(
+    present: Present | None, source: Source, *, rotate: bool = False, server: Server = "broker"
+) -> AccountStep:
     return plan_account(
         server, "worker", "x-worker", installation=HERE, present=present, source=source, rotate=rotate
     )
@@ -41,7 +43,7 @@ def every_present() -> Iterator[Present]:
 
 def test_an_account_that_does_not_exist_is_created() -> None:
     for source, rotate in product(Source, (False, True)):
-        assert plan(None, source, rotate=rotate).change is Change.CREATE
+        assert plan(None, source, rotate=rotate).change is AccountChange.CREATE
 
 
 @pytest.mark.parametrize("source", Source)
@@ -49,9 +51,9 @@ def test_an_account_of_another_installation_never_changes_without_rotate(source:
     for present in every_present():
         step = plan(present, source)
         if "mail" in present.users:
-            assert step.change in (Change.KEEP, Change.REFUSE), present
+            assert step.change in (AccountChange.KEEP, AccountChange.REFUSE), present
             assert "vhost 'mail'" in step.reason
-            if step.change is Change.KEEP:
+            if step.change is AccountChange.KEEP:
                 assert "orders" in present.users
                 assert present.password != "other"
 
@@ -60,41 +62,41 @@ def test_an_account_of_another_installation_never_changes_without_rotate(source:
 def test_rotate_takes_over_and_names_the_other_installation(source: Source) -> None:
     for present in every_present():
         step = plan(present, source, rotate=True)
-        assert step.change is not Change.REFUSE
+        assert step.change is not AccountChange.REFUSE
         if "mail" in present.users:
-            assert step.change is Change.ROTATE
+            assert step.change is AccountChange.ROTATE
             assert "vhost 'mail'" in step.reason
 
 
 @pytest.mark.parametrize("source", [Source.GIVEN, Source.INTERRUPTED, Source.STORED])
 @pytest.mark.parametrize("password", ["same", "unknown"])
 def test_a_second_run_changes_no_password(source: Source, password: Check) -> None:
-    assert plan(Present(users=USERS[1], password=password), source).change is Change.KEEP
+    assert plan(Present(users=USERS[1], password=password), source).change is AccountChange.KEEP
 
 
 @pytest.mark.parametrize(
     ("source", "change"),
     [
-        (Source.GIVEN, Change.ROTATE),
-        (Source.INTERRUPTED, Change.ROTATE),
+        (Source.GIVEN, AccountChange.ROTATE),
+        (Source.INTERRUPTED, AccountChange.ROTATE),
         # An old copy of the folder must not bring back an old password.
-        (Source.STORED, Change.REFUSE),
-        (Source.NEW, Change.REFUSE),
+        (Source.STORED, AccountChange.REFUSE),
+        (Source.NEW, AccountChange.REFUSE),
     ],
 )
-def test_a_password_of_its_own_account_changes_only_on_request(source: Source, change: Change) -> None:
+def test_a_password_of_its_own_account_changes_only_on_request(source: Source, change: AccountChange) -> None:
     assert plan(Present(users=USERS[1], password="other"), source).change is change
 
 
 def test_an_account_without_a_password_gets_its_first_one() -> None:
     for users in (USERS[0], USERS[1]):
-        assert plan(Present(users=users, password="none"), Source.NEW).change is Change.CREATE
+        assert plan(Present(users=users, password="none"), Source.NEW).change is AccountChange.CREATE
 
 
 def test_every_refusal_has_a_remedy_and_nothing_else_has() -> None:
     for present, source, rotate in product(every_present(), Source, (False, True)):
         step = plan(present, source, rotate=rotate)
-        assert bool(step.remedy) == (step.change is Change.REFUSE)
+        assert bool(step.remedy) == (step.change is AccountChange.REFUSE)
         assert "--rotate" in remedies([step]) or not step.remedy
 
 
@@ -110,7 +112,7 @@ def test_a_remedy_suggests_names_that_are_not_the_refused_ones() -> None:
 def test_an_account_is_judged_by_the_unit_of_its_server() -> None:
     here = Installation(database="orders", vhost="mail")
     for server, own, other in (("database", "orders", "mail"), ("broker", "mail", "orders")):
-        for users, change in ((own, Change.KEEP), (other, Change.REFUSE)):
+        for users, change in ((own, AccountChange.KEEP), (other, AccountChange.REFUSE)):
             step = plan_account(
                 server,  # type: ignore[arg-type]
                 "worker",

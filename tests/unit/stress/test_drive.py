@@ -68,7 +68,7 @@ async def system(module_urls: tuple[str, str]) -> AsyncIterator[System]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def place(system: System, tmp_path_factory: pytest.TempPathFactory) -> Installation:
+async def installation(system: System, tmp_path_factory: pytest.TempPathFactory) -> Installation:
     """Two workers: one with a trace folder, as on this host, one without, as on other hosts."""
     folder = tmp_path_factory.mktemp("traces")
     count = {ACTIONS_VARIABLE: str(ACTIONS)}
@@ -83,8 +83,8 @@ def at(system: System) -> Installation:
     return Installation(amqp_url=SecretStr(system.amqp_url), http_urls=(system.http_url,))
 
 
-async def drive(of: Scenario, place: Installation, *, show: Show = lambda _: None) -> Recording:
-    return await drive_scenario(of, place, seed=7, show=show, injector=None)
+async def drive(of: Scenario, installation: Installation, *, show: Show = lambda _: None) -> Recording:
+    return await drive_scenario(of, installation, seed=7, show=show, injector=None)
 
 
 def assert_complete(recording: Recording) -> None:
@@ -109,12 +109,12 @@ async def test_a_missing_part_is_reported_before_any_request_is_sent(system: Sys
         await check_ready(at(system), ACTIONS)
 
 
-async def test_the_recording_of_a_scenario_is_complete(place: Installation) -> None:
-    await check_ready(place, ACTIONS)
+async def test_the_recording_of_a_scenario_is_complete(installation: Installation) -> None:
+    await check_ready(installation, ACTIONS)
     with pytest.raises(Unreachable, match=r"stress\.02.*TURNSTILE_STRESS_ACTIONS=3"):
-        await check_ready(place, 3)
+        await check_ready(installation, 3)
     shown: list[Progress] = []
-    recording = await drive(scenario(), place, show=shown.append)
+    recording = await drive(scenario(), installation, show=shown.append)
     assert_complete(recording)
     assert len(recording.workers) == len(np.unique(recording.runs["process"])) == 2
     assert recording.clock_error_ns == 0
@@ -122,9 +122,9 @@ async def test_the_recording_of_a_scenario_is_complete(place: Installation) -> N
     assert shown[-1].ended == shown[-1].sent == EXECUTIONS
 
 
-async def test_all_executions_wait_until_the_actions_are_resumed(place: Installation) -> None:
+async def test_all_executions_wait_until_the_actions_are_resumed(installation: Installation) -> None:
     """Also: queues by keys, and a limit that is lifted for the rest."""
-    recording = await drive(scenario(keys=3, all_wait_first=True, drain_without_limit_after=20), place)
+    recording = await drive(scenario(keys=3, all_wait_first=True, drain_without_limit_after=20), installation)
     assert_complete(recording)
     opened_at = recording.opened_at
     assert recording.executions["created_at"].max() < opened_at < recording.attempts["granted_at"].min()
@@ -132,7 +132,9 @@ async def test_all_executions_wait_until_the_actions_are_resumed(place: Installa
     assert all(opened_at < change.asked_at < change.answered_at for change in recording.limit_changes)
 
 
-async def test_limits_are_changed_and_others_submit_while_orders_arrive_in_step(place: Installation) -> None:
+async def test_limits_are_changed_and_others_submit_while_orders_arrive_in_step(
+    installation: Installation,
+) -> None:
     rate = 250.0
     change = PlannedFault(kind=FaultKind.CHANGE_LIMIT, at_seconds=0.2, lasting_seconds=0.3, target=1, limit=1)
     submitted: list[asyncio.Task[httpx.Response]] = []
@@ -141,10 +143,10 @@ async def test_limits_are_changed_and_others_submit_while_orders_arrive_in_step(
         def submit_once(progress: Progress) -> None:
             if not submitted and progress.sent:
                 foreign = {"action_ref": "stress.00", "parameters": {"number": 7, "milliseconds": 0}}
-                url = f"{place.http_urls[0]}/api/v1/executions"
+                url = f"{installation.http_urls[0]}/api/v1/executions"
                 submitted.append(asyncio.create_task(http.post(url, json=foreign)))
 
-        recording = await drive(scenario(rate=rate, faults=(change,)), place, show=submit_once)
+        recording = await drive(scenario(rate=rate, faults=(change,)), installation, show=submit_once)
         foreign_id = (await submitted[0]).json()["id"]
 
     executions, runs = recording.executions, recording.runs

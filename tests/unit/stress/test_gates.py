@@ -1,18 +1,18 @@
 """The replay of gates, over moves written by hand."""
 
-from turnstile.stress.check.gates import IdleAllowance, Move, Step, replayed
+from turnstile.stress.check.gates import GateStep, IdleAllowance, Move, replayed
 
-LIMITED = [Move(0, 0, Step.AT_LEAST, 2), Move(0, 0, Step.AT_MOST, 2)]
+LIMITED = [Move(0, 0, GateStep.AT_LEAST, 2), Move(0, 0, GateStep.AT_MOST, 2)]
 ONE_SLOT_IS_USED = [
     *LIMITED,
-    *(Move(0, 1, Step.ARRIVED, execution_id) for execution_id in range(1, 6)),
-    Move(0, 2, Step.GRANTED, 1),
+    *(Move(0, 1, GateStep.ARRIVED, execution_id) for execution_id in range(1, 6)),
+    Move(0, 2, GateStep.GRANTED, 1),
     *(
         move
         for execution_id in range(2, 6)
         for move in (
-            Move(0, execution_id + 1, Step.FREED, execution_id - 1),
-            Move(0, execution_id + 1, Step.GRANTED, execution_id),
+            Move(0, execution_id + 1, GateStep.FREED, execution_id - 1),
+            Move(0, execution_id + 1, GateStep.GRANTED, execution_id),
         )
     ),
 ]
@@ -34,22 +34,22 @@ def test_where_ends_show_before_they_are_settled_a_grant_takes_the_oldest_free_s
 def test_a_lowered_limit_ends_what_was_idle() -> None:
     lowered = [
         *LIMITED,
-        Move(0, 1, Step.ARRIVED, 1),
-        Move(0, 4, Step.AT_LEAST, 0),
-        Move(0, 7, Step.AT_LEAST, 1),
+        Move(0, 1, GateStep.ARRIVED, 1),
+        Move(0, 4, GateStep.AT_LEAST, 0),
+        Move(0, 7, GateStep.AT_LEAST, 1),
     ]
     assert longest_idle(lowered, exact=True) == 3
 
 
 def test_what_left_its_queue_is_not_overtaken() -> None:
     moves = [
-        Move(0, 1, Step.ARRIVED, 1),
-        Move(0, 1, Step.ARRIVED, 2),
-        Move(0, 2, Step.LEFT, 1),
-        Move(0, 3, Step.GRANTED, 2),
+        Move(0, 1, GateStep.ARRIVED, 1),
+        Move(0, 1, GateStep.ARRIVED, 2),
+        Move(0, 2, GateStep.LEFT, 1),
+        Move(0, 3, GateStep.GRANTED, 2),
     ]
     allowance = IdleAllowance(seconds=1.0)
     assert not [b for gate in replayed(moves, until=9, allowance=allowance) for b in gate.broken]
-    without_leaving = [move for move in moves if move.step != Step.LEFT]
+    without_leaving = [move for move in moves if move.step != GateStep.LEFT]
     found = [b.what for gate in replayed(without_leaving, until=9, allowance=allowance) for b in gate.broken]
     assert found == ["execution 2 was granted a slot while execution 1 waited"]
