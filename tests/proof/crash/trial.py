@@ -193,6 +193,8 @@ async def _kill_draining_workers(env: Environment, cases: Sequence[Case]) -> Non
         armed = await env.system.start_worker(ACTIONS, TURNSTILE_DRAIN_TIMEOUT="100ms", **case.armed)
         env.armed = [armed]
         gate = env.system.folder / f"gate {case.name}"
+        # The same case may have been tried before in this environment: its gate is open.
+        gate.unlink(missing_ok=True)
         gated = {"action_ref": "crash.gated", "parameters": {"gate": str(gate)}}
         # The worker that stays gets every second of them.
         await env.client.publish(*[gated] * 2 * (case.times + 1))
