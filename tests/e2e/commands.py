@@ -41,7 +41,6 @@ class Command:
 
 @asynccontextmanager
 async def started(
-<<<<<<< ours
     arguments: Sequence[str], *, cwd: Path, scratch_folder: Path, environment: Mapping[str, str] = os.environ
 ) -> AsyncIterator[Command]:
     """Run a command that puts its temporary files into `scratch_folder`."""
@@ -49,19 +48,6 @@ async def started(
         *arguments,
         cwd=cwd,
         env={**environment, "TMPDIR": str(scratch_folder)},
-=======
-    arguments: Sequence[str],
-    *,
-    cwd: Path,
-    scratch_folder: Path,
-    environment: Mapping[str, str] = os.environ,
-) -> AsyncIterator[Command]:
-    """Run a command with its scratch folder in `scratch_folder`."""
-    process = await asyncio.create_subprocess_exec(
-        *arguments,
-        cwd=cwd,
-        env={**environment, "TMPDIR": str(scratch_folder)},
->>>>>>> theirs
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
@@ -73,12 +59,6 @@ async def started(
         await process.communicate()
 
 
-<<<<<<< ours
 def left_in(scratch_folder: Path) -> list[str]:
     """Return the remaining files of a folder and the commands of its processes."""
     return [*map(str, scratch_folder.iterdir()), *processes_of(scratch_folder).values()]
-=======
-def left_in(scratch_folder: Path) -> list[str]:
-    """Return the remaining files of a folder and the commands of its processes."""
-    return [*map(str, scratch_folder.iterdir()), *processes_of(scratch_folder).values()]
->>>>>>> theirs

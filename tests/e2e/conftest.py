@@ -39,15 +39,9 @@ def start_env(database_url: str, amqp_url: str) -> StartEnvironment:
 
 
 @pytest.fixture
-<<<<<<< ours
 def scratch_folder() -> Iterator[Path]:
     """A temporary folder that the accounts of private servers can reach."""
     folder = Path(tempfile.mkdtemp(prefix="scratch-"))
-=======
-def scratch_folder() -> Iterator[Path]:
-    """A temporary folder that the accounts of private servers can reach."""
-    folder = Path(tempfile.mkdtemp(prefix="scratch_folder-"))
->>>>>>> theirs
     folder.chmod(0o711)
     yield folder
     shutil.rmtree(folder)

@@ -29,43 +29,26 @@ pytestmark = pytest.mark.usefixtures("local_binaries")
 
 @asynccontextmanager
 async def started(
-<<<<<<< ours
     scratch_folder: Path, *arguments: str, settings: Mapping[str, str] | None = None
 ) -> AsyncIterator[Command]:
     """Run the demo, with its temporary files in `scratch_folder`."""
     environment = {**os.environ, **(settings or {})}
     async with started_command(
         [*COMMAND, *arguments], cwd=ROOT, scratch_folder=scratch_folder, environment=environment
-=======
-    scratch_folder: Path, *arguments: str, settings: Mapping[str, str] | None = None
-) -> AsyncIterator[Command]:
-    """Run the demo with its scratch folder in `scratch_folder`."""
-    environment = {**os.environ, **(settings or {})}
-    async with started_command(
-        [*COMMAND, *arguments], cwd=ROOT, scratch_folder=scratch_folder, environment=environment
->>>>>>> theirs
     ) as demo:
         yield demo
 
 
-<<<<<<< ours
 async def test_the_demo_passes_and_leaves_nothing(scratch_folder: Path) -> None:
     # Settings of the user are ignored.
     foreign = {"TURNSTILE_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none", "TURNSTILE_HTTP_PORT": "1"}
     async with started(scratch_folder, settings=foreign) as demo:
-=======
-async def test_the_demo_passes_and_leaves_nothing(scratch_folder: Path) -> None:
-    # Settings of the user are ignored.
-    foreign = {"TURNSTILE_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none", "TURNSTILE_HTTP_PORT": "1"}
-    async with started(scratch_folder, settings=foreign) as demo:
->>>>>>> theirs
         code = await demo.end()
     assert code == 0, demo.text
     for limit in (2, 3):
         # Executions, rate, limit, peak slots, peak running, out of order.
         assert re.search(rf"Limit {limit} +100 +\S+ +{limit} +{limit} +{limit} +0 ", demo.text), demo.text
     assert "PASS Every check, over 200 executions in 2 scenarios" in demo.text
-<<<<<<< ours
     assert left_in(scratch_folder) == []
 
 
@@ -74,44 +57,21 @@ async def test_ctrl_c_while_the_servers_start_leaves_nothing(scratch_folder: Pat
     async with started(scratch_folder) as demo:
         await demo.wait_for("Starting PostgreSQL")
         await until(lambda: _answer(any(scratch_folder.iterdir())), "a scratch folder")
-=======
-    assert left_in(scratch_folder) == []
-
-
-@pytest.mark.whole
-async def test_ctrl_c_while_the_servers_start_leaves_nothing(scratch_folder: Path) -> None:
-    async with started(scratch_folder) as demo:
-        await demo.wait_for("Starting PostgreSQL")
-        await until(lambda: _answer(any(scratch_folder.iterdir())), "a scratch folder")
->>>>>>> theirs
         demo.process.send_signal(signal.SIGINT)
         code = await demo.end()
     assert code == 130, demo.text
     assert "Traceback" not in demo.text
-<<<<<<< ours
     assert left_in(scratch_folder) == []
 
 
 @pytest.mark.whole
 async def test_a_worker_that_ends_by_itself_ends_the_demo_with_a_reason(scratch_folder: Path) -> None:
     async with started(scratch_folder) as demo:
-=======
-    assert left_in(scratch_folder) == []
-
-
-@pytest.mark.whole
-async def test_a_worker_that_ends_by_itself_ends_the_demo_with_a_reason(scratch_folder: Path) -> None:
-    async with started(scratch_folder) as demo:
->>>>>>> theirs
         await demo.wait_for("running")
         # The keeper of the worker names it too, after "--".
         (worker, *_) = (
             pid
-<<<<<<< ours
             for pid, command in processes_of(scratch_folder).items()
-=======
-            for pid, command in processes_of(scratch_folder).items()
->>>>>>> theirs
             if "turnstile.worker.cli" in command and " -- " not in command
         )
         os.kill(worker, signal.SIGKILL)
@@ -119,7 +79,6 @@ async def test_a_worker_that_ends_by_itself_ends_the_demo_with_a_reason(scratch_
     assert code == 1, demo.text
     assert "ended by itself" in demo.text
     assert "Traceback" not in demo.text
-<<<<<<< ours
     assert left_in(scratch_folder) == []
 
 
@@ -128,16 +87,6 @@ async def test_with_stay_the_system_accepts_a_plain_message_and_ends_on_ctrl_c(
 ) -> None:
     kept = ("--folder", str(tmp_path / "kept"))
     async with started(scratch_folder, "--stay", *kept) as demo, httpx.AsyncClient() as http:
-=======
-    assert left_in(scratch_folder) == []
-
-
-async def test_with_stay_the_system_accepts_a_plain_message_and_ends_on_ctrl_c(
-    scratch_folder: Path, tmp_path: Path
-) -> None:
-    kept = ("--folder", str(tmp_path / "kept"))
-    async with started(scratch_folder, "--stay", *kept) as demo, httpx.AsyncClient() as http:
->>>>>>> theirs
         http_url = (await demo.wait_for("HTTP API")).split()[2]
         amqp_url = (await demo.wait_for("TURNSTILE_AMQP_URL=")).partition("=")[2].strip()
         await demo.wait_for("Ctrl-C")
@@ -161,11 +110,7 @@ async def test_with_stay_the_system_accepts_a_plain_message_and_ends_on_ctrl_c(
         code = await demo.end()
     assert counted["result"]["words"] == len((ROOT / "examples" / "README.md").read_text().split())
     assert code == 0, demo.text
-<<<<<<< ours
     assert left_in(scratch_folder) == []
-=======
-    assert left_in(scratch_folder) == []
->>>>>>> theirs
     ports = json.loads((tmp_path / "kept" / "ports").read_text())
     assert ports["executor"] == httpx.URL(http_url).port
     assert ports["rabbitmq amqp"] == httpx.URL(amqp_url).port

@@ -29,15 +29,9 @@ pytestmark = [pytest.mark.usefixtures("local_binaries"), pytest.mark.timeout(240
 
 
 @pytest.fixture
-<<<<<<< ours
 def project(scratch_folder: Path) -> Path:
     """A folder with one action and nothing else."""
     folder = scratch_folder / "project"
-=======
-def project(scratch_folder: Path) -> Path:
-    """A folder with one action and nothing else."""
-    folder = scratch_folder / "project"
->>>>>>> theirs
     folder.mkdir()
     write(folder, answer="first")
     return folder
@@ -60,11 +54,7 @@ async def developing(
     scratch.mkdir(exist_ok=True)
     given = dict(os.environ) if environment is None else environment
     async with started(
-<<<<<<< ours
         [*COMMAND, *arguments], cwd=project, scratch_folder=scratch, environment=given
-=======
-        [*COMMAND, *arguments], cwd=project, scratch_folder=scratch, environment=given
->>>>>>> theirs
     ) as command:
         yield command
         command.process.send_signal(signal.SIGINT)

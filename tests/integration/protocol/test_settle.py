@@ -190,3 +190,33 @@ async def test_only_a_settle_without_a_webhook_commits_without_waiting_for_the_d
         assert (await protocol.settle((one, 1))).count == 1
         assert await protocol.column("SHOW synchronous_commit") == [commit]
     assert await protocol.column("SHOW synchronous_commit") == ["on"]
+
+
+async def test_admissions_claims_ends_and_returns_wait_for_the_disk(protocol: Protocol) -> None:
+    """What follows from them leaves the database at once: a crash must not undo what others have seen."""
+    await protocol.put(max_concurrent=2)
+    async with protocol.transaction():
+        one, two = await protocol.submit(count=2)
+        await protocol.run(one)
+        assert await protocol.claim_verdicts(two) == ["claimed"]
+        assert await protocol.hand_back(two) == {two}
+        assert await protocol.column("SHOW synchronous_commit") == ["on"]
+
+
+async def test_a_settle_that_a_crash_undoes_is_published_again_and_frees_its_slot_once(
+    protocol: Protocol,
+) -> None:
+    """The broker has forgotten its completion, and has the offer of the next execution."""
+    await protocol.put(max_concurrent=1)
+    one, two = await protocol.submit(count=2)
+    await protocol.run(one)
+    crash = protocol.transaction()
+    await crash.start()
+    assert (await protocol.settle((one, 1))).granted == [two]
+    await crash.rollback()
+    assert await protocol.claim_verdicts(two) == ["unknown"]
+    for _ in range(2):
+        assert await protocol.due_completions() == [one]
+    assert (await protocol.settle((one, 1), (one, 1))).granted == [two]
+    assert await protocol.due_completions() == []
+    assert await protocol.held() == [two]

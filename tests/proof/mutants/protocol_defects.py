@@ -565,6 +565,48 @@ PROTOCOL_DEFECTS: Final = (
         caught_by=(f"{_TESTS}_settle.py",),
     ),
     Defect(
+        name="an admission does not wait for the disk",
+        file=f"{_SQL}/20_admit.sql",
+        before="    tickets := ARRAY(SELECT nextval('execution_id_seq')",
+        after="    PERFORM set_config('synchronous_commit', 'off', true);\n"
+        "    tickets := ARRAY(SELECT nextval('execution_id_seq')",
+        caught_by=(f"{_TESTS}_settle.py::test_admissions_claims_ends_and_returns_wait_for_the_disk",),
+    ),
+    Defect(
+        name="a claim does not wait for the disk",
+        file=f"{_SQL}/30_exchange.sql",
+        before="        claimed_now := clock_timestamp();\n",
+        after="        claimed_now := clock_timestamp();\n"
+        "        PERFORM set_config('synchronous_commit', 'off', true);\n",
+        caught_by=(f"{_TESTS}_settle.py::test_admissions_claims_ends_and_returns_wait_for_the_disk",),
+    ),
+    Defect(
+        name="a finish does not wait for the disk",
+        file=f"{_SQL}/30_exchange.sql",
+        before="    IF cardinality(in_ended_ids) > 0 THEN\n",
+        after="    IF cardinality(in_ended_ids) > 0 THEN\n"
+        "        PERFORM set_config('synchronous_commit', 'off', true);\n",
+        caught_by=(f"{_TESTS}_settle.py::test_admissions_claims_ends_and_returns_wait_for_the_disk",),
+    ),
+    Defect(
+        name="a settle lost after its acknowledgement is not repeated",
+        file=f"{_SQL}/60_redelivery.sql",
+        before="WHERE s.finished_at IS NOT NULL\n          AND s.published_at < clock_timestamp()",
+        after="WHERE s.finished_at IS NOT NULL AND s.published_at > s.finished_at\n          AND s.published_at < clock_timestamp()",
+        caught_by=(
+            f"{_TESTS}_settle.py::test_a_settle_that_a_crash_undoes_is_published_again_and_frees_its_slot_once",
+        ),
+    ),
+    Defect(
+        name="a lost settle is repeated only once",
+        file=f"{_SQL}/60_redelivery.sql",
+        before="        UPDATE slot s SET published_at = clock_timestamp()\n        FROM due_slot d",
+        after="        UPDATE slot s SET published_at = 'infinity'\n        FROM due_slot d",
+        caught_by=(
+            f"{_TESTS}_settle.py::test_a_settle_that_a_crash_undoes_is_published_again_and_frees_its_slot_once",
+        ),
+    ),
+    Defect(
         name="a queue is deleted while its executions are pruned",
         file=f"{_SQL}/retention/executions.sql",
         before="        FOR KEY SHARE SKIP LOCKED);\n",
