@@ -33,17 +33,22 @@ from turnstile.localservers.servers import ScratchFolder
 # Unique, since several sessions may use the servers at once.
 _SESSION = secrets.token_hex(4)
 
-_ONE_INSTALLATION = ("tests/integration/security/",)
-"""Folders whose tests share servers of their own: in two test processes they would be started twice."""
-_LONG = ("e2e", "proof", "integration")
-"""Folders of tests that start processes and wait for them."""
+_ONE_INSTALLATION = tuple(
+    f"tests/integration/{folder}/" for folder in ("cli", "dashboard", "security", "telemetry")
+)
+"""Folders whose tests share a running system: in each further test process it would be started once more."""
+_LONG = ("integration/dashboard", "e2e", "proof", "integration")
+"""Folders of tests that start processes and wait for them; the first one is the longest part."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start with the long tests, so that all test processes end at nearly the same time."""
-    folders = {name: position for position, name in enumerate(_LONG)}
-    here = Path(__file__).parent
-    items.sort(key=lambda item: folders.get(item.path.relative_to(here).parts[0], len(folders)))
+    folders = [Path(__file__).parent / name for name in _LONG]
+
+    def position(item: pytest.Item) -> int:
+        return next((n for n, folder in enumerate(folders) if item.path.is_relative_to(folder)), len(folders))
+
+    items.sort(key=position)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -82,6 +82,8 @@ async def test_a_worker_that_ends_by_itself_ends_the_demo_with_a_reason(scratch_
     assert left_in(scratch_folder) == []
 
 
+# `test_dev.py` holds the file of the variables and the end by Ctrl-C, `test_messages.py` a plain message.
+@pytest.mark.whole
 async def test_with_stay_the_system_accepts_a_plain_message_and_ends_on_ctrl_c(
     scratch_folder: Path, tmp_path: Path
 ) -> None:

@@ -43,6 +43,7 @@ def test_its_tests_pass(environment: dict[str, str]) -> None:
     assert "11 passed" in ended.stdout
 
 
+@pytest.mark.whole
 def test_it_stays_until_it_is_interrupted(environment: dict[str, str]) -> None:
     command = [sys.executable, "-u", "-m", "examples.shop", "--stay"]
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as shop:
