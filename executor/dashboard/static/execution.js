@@ -8,6 +8,7 @@ import { badge, elapsed, errorLine, instant, loader, shortId, table, workerLink 
 import { cancel, retry } from "./changes.js";
 import { executionLink } from "./queue.js";
 import { queueLink } from "./queues.js";
+import { poolLink } from "./pools.js";
 import { gateLink } from "./resources.js";
 import { logPart } from "./logs.js";
 import { stoppingWords } from "./stopping.js";
@@ -159,7 +160,7 @@ function reasonOf(on) {
         ...(on.next_start_at ? ["Next start: ", instant(on.next_start_at), ". "] : []), ...positionOf(on, " of its action")];
     case "paused": return ["The action is paused: nothing starts until it is resumed."];
     case "no_worker": return [`No live worker in the pool ${on.pool} serves the action. ${workerRemedy(on)}`];
-    case "pool": return [`All ${count(on.capacity)} worker slots of the pool ${on.pool} are in use, or other actions are ahead.`];
+    case "pool": return poolOf(on);
     case "not_due": return on.run_at ? ["Due ", instant(on.run_at), "."] : ["Not due yet."];
     case "handing_over": return [`A slot is free; about to be dispatched to a worker in the pool ${on.pool}.`];
     case "unavailable": return [`Cannot reach the ${on.part}: ${on.message}`];
@@ -173,6 +174,14 @@ function workerRemedy(on) {
   if (!others.length) return "Start one.";
   const having = others.length === 1 ? `A worker in the pool ${others[0]} has it` : `Workers in the pools ${others.join(", ")} have it`;
   return `${having}: let one serve both pools (TURNSTILE_WORKER_POOLS=${others[0]},${on.pool}), or change the pool of the action.`;
+}
+
+function poolOf(on) {
+  const pool = ["the pool ", poolLink(on.pool)];
+  const position = on.position ? [" ", ...positionOf(on, " there")] : [];
+  if (on.closed) return ["Waits for ", ...pool, ", which is paused: nothing starts until it is resumed.", ...position];
+  if (on.held < on.capacity) return ["Waits for its turn in ", ...pool, ".", ...position];
+  return [`All ${count(on.capacity)} worker slots of `, ...pool, " are in use", ...holdersOf(on.holders ?? []), ".", ...position];
 }
 
 function gateOf(on) {
