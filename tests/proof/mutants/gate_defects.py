@@ -63,7 +63,7 @@ GATE_DEFECTS: Final = (
     Defect(
         name="the list of a pool does not mind the turns of plain actions",
         file=_GATES,
-        before="> (in_free.rival_priority, in_free.rival_tag * 720720, in_free.rival_place);",
+        before="> (in_free.rival_priority, in_free.rival_tag, in_free.rival_place);",
         after="> (6, 0::bigint, 0::bigint);",
         caught_by=(_POOL_TEST,),
     ),
@@ -266,8 +266,8 @@ GATE_DEFECTS: Final = (
     Defect(
         name="all executions of an action have one turn in their pool",
         file=_POOLS,
-        before="f.start_tag + row_number() OVER (PARTITION BY k.action_id, f.priority ORDER BY k.place) - 1 AS tag",
-        after="f.start_tag AS tag",
+        before="f.start_tag + (row_number() OVER (PARTITION BY k.action_id, f.priority ORDER BY k.place) - 1) * f.step\n ELSE",
+        after="f.start_tag ELSE",
         caught_by=(_POOL_TEST,),
     ),
     Defect(
@@ -280,8 +280,8 @@ GATE_DEFECTS: Final = (
     Defect(
         name="what a leaving worker runs takes worker slots of the others",
         file=_POOLS,
-        before="c.new_places + c.new_lead + c.new_leaving",
-        after="c.new_places + c.new_lead",
+        before="c.new_lead, c.new_leaving), c.new_places, c.new_lead",
+        after="c.new_lead, 0), c.new_places, c.new_lead",
         caught_by=(_POOL_TEST,),
     ),
     Defect(
