@@ -88,7 +88,8 @@ def is_pool(name: str) -> bool:
     return bool(_POOL.fullmatch(name)) and name != "retry"
 
 
-def _check_pool(pool: str) -> str:
+def check_pool(pool: str) -> str:
+    """Return the name of a pool; raises ValueError for a name that no pool can have."""
     if not is_pool(pool):
         raise ValueError(
             f"{pool[:60]!r} cannot name a pool: letters, digits, '_' and '-', at most 64, like 'gpu'"
@@ -166,7 +167,7 @@ def parse_priority(text: object) -> int:
 
 ActionRef = Annotated[str, AfterValidator(check_ref)]
 ResourceName = Annotated[str, AfterValidator(check_resource)]
-Pool = Annotated[str, AfterValidator(_check_pool)]
+Pool = Annotated[str, AfterValidator(check_pool)]
 JsonPointer = Annotated[str, AfterValidator(_check_pointer)]
 Instant = Annotated[AwareDatetime, AfterValidator(check_instant)]
 Key = Annotated[str, StringConstraints(min_length=1, max_length=512)]

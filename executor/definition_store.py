@@ -1,4 +1,4 @@
-"""Reads and changes the definitions of actions and resources; one change at a time for each.
+"""Reads and changes the definitions of actions, resources and pools; one change at a time for each.
 
 A change reads the definition, changes it, checks it as a whole and stores it, under a lock of its name that
 holds over all executors, so that no change undoes another. Who changed what is stored in the transaction of
@@ -18,11 +18,12 @@ from turnstile.common.database import REFUSED_BY_DATABASE, Database
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.requests import read_model
 from turnstile.executor.callers import Caller
-from turnstile.executor.definitions import ResourceDefinition
+from turnstile.executor.definitions import PoolDefinition, ResourceDefinition
 from turnstile.executor.operations import Operations, answer_deadline
+from turnstile.executor.queries.pools import PoolReader
 from turnstile.executor.queries.reader import Reader
 from turnstile.executor.queries.resources import ResourceReader
-from turnstile.executor.queries.schemas import ActionDetail, StoredResource
+from turnstile.executor.queries.schemas import ActionDetail, StoredPool, StoredResource
 from turnstile.executor.results import Deletion, ResourceDeletion
 
 DELETED_WITH_MAX: Final = 10_000
@@ -80,7 +81,7 @@ class DefinitionStore(ABC, Generic[Definition, Stored]):
         *,
         check: Callable[[Stored | None], None] | None = None,
     ) -> Stored:
-        """Change some fields of a definition and keep the others; so also inside `retry`."""
+        """Change some fields of a definition and keep the others; so also inside `retry` and `weights`."""
         self._check_name(name, given, f"the name of {self.kind} never changes; omit it")
         async with self._one_at_a_time(name):
             found = await self.read(name)
@@ -88,8 +89,9 @@ class DefinitionStore(ABC, Generic[Definition, Stored]):
                 check(found)
             stored = found.model_dump(include=set(self.model.model_fields))
             merged = {**stored, **given}
-            if isinstance(retry := given.get("retry"), Mapping) and "retry" in stored:
-                merged["retry"] = {**stored["retry"], **retry}
+            for field in ("retry", "weights"):
+                if isinstance(part := given.get(field), Mapping) and field in stored:
+                    merged[field] = {**stored[field], **part}
             return await self._store(name, read_model(self.model, merged), caller)
 
     @abstractmethod
@@ -199,6 +201,28 @@ class ResourceStore(DefinitionStore[ResourceDefinition, StoredResource]):
         await self._operations.put_resource(definition, caller)
 
 
+class PoolStore(DefinitionStore[PoolDefinition, StoredPool]):
+    """Settings of pools."""
+
+    kind = "a pool"
+    name_field = "name"
+    lock = "turnstile.pool"
+    model = PoolDefinition
+
+    def __init__(self, database: Database, operations: Operations, reader: PoolReader) -> None:
+        super().__init__(database, operations)
+        self._reader = reader
+
+    async def _found(self, name: str) -> StoredPool | None:
+        return await self._reader.pool(name)
+
+    def _unknown(self, name: str) -> Refusal:
+        return unknown_pool(name)
+
+    async def _write(self, definition: PoolDefinition, caller: Caller) -> None:
+        await self._operations.put_pool(definition, caller)
+
+
 def unknown_action(ref: str) -> Refusal:
     """Refuse a request about an action that does not exist."""
     return Refusal(
@@ -211,4 +235,12 @@ def unknown_resource(name: str) -> Refusal:
     return Refusal(
         Code.NOT_FOUND,
         f"name: there is no resource {name[:200]!r}; GET /resources lists them, and PUT creates one",
+    )
+
+
+def unknown_pool(name: str) -> Refusal:
+    """Refuse a request about a pool that does not exist."""
+    return Refusal(
+        Code.NOT_FOUND,
+        f"name: there is no pool {name[:200]!r}; GET /pools lists them, and PUT creates one",
     )

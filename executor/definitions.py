@@ -1,13 +1,13 @@
-"""What users define beside actions: shared resources, and the limits and weights of single keys.
+"""What users define beside actions: shared resources, pools, and the limits and weights of single keys.
 
 In: fields from `actions.yaml`, HTTP and the command line. Out: checked values. A resource is stored as a row
-of table `gate`; what it promises is P11 to P14.
+of table `gate`, a pool as one of `worker_pool`; what they promise is P11 to P14.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from turnstile.common.action_definition import (
     UNITS_MAX,
@@ -16,9 +16,11 @@ from turnstile.common.action_definition import (
     RateDefinition,
     rate_columns,
 )
-from turnstile.common.fields import ResourceName
+from turnstile.common.fields import ActionRef, Pool, ResourceName
 
 RANK_MAX: Final = 1_000_000
+WEIGHTS_MAX: Final = 1000
+"""Most actions with a weight in one pool."""
 
 
 class ResourceDefinition(BaseModel):
@@ -55,6 +57,41 @@ def resource_columns(definition: ResourceDefinition) -> dict[str, object]:
         **definition.model_dump(mode="json", include={"name", "capacity", "rank", "paused"}),
         "fair": definition.order == "fair",
         **rate_columns(definition.rate),
+    }
+
+
+def _without_defaults(weights: dict[str, int]) -> dict[str, int]:
+    return {ref: weight for ref, weight in sorted(weights.items()) if weight != 1}
+
+
+class PoolDefinition(BaseModel):
+    """The settings of a pool. Its capacity is the concurrency of its workers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Pool = Field(description="The pool's name, as in the field `pool` of actions.")
+    order: Literal["fair", "arrival"] = Field(
+        default="fair",
+        description="Order between the actions that wait for a worker. fair: they take turns by weight; "
+        "arrival: the oldest execution is first.",
+    )
+    weights: Annotated[
+        dict[ActionRef, Annotated[int, Field(ge=1, le=WEIGHT_MAX)]], AfterValidator(_without_defaults)
+    ] = Field(
+        default_factory=dict,
+        max_length=WEIGHTS_MAX,
+        description="Shares of actions with `order: fair`, by name: an action with weight 3 starts three "
+        "executions while one with weight 1 starts one. Actions that are not named have weight 1.",
+        examples=[{"reports.render": 3}],
+    )
+    paused: bool = Field(default=False, description="Start nothing in this pool.")
+
+
+def pool_columns(definition: PoolDefinition) -> dict[str, object]:
+    """Return a definition as the columns of table `worker_pool`."""
+    return {
+        **definition.model_dump(mode="json", include={"name", "weights", "paused"}),
+        "fair": definition.order == "fair",
     }
 
 

@@ -173,7 +173,8 @@ POOL_HELD: Final = METER.gauge(
 )
 POOL_WAITING: Final = METER.gauge(
     "turnstile_pool_waiting",
-    "Executions that wait only for a worker: they would start if their pool had one for each.",
+    "Executions that wait only for a worker: they would start if their pool had one for each. 0 while the "
+    "pool is paused.",
     "pool",
 )
 DEAD_LETTERS: Final = METER.gauge(
@@ -192,6 +193,9 @@ LAST_SWEEP: Final = METER.gauge(
 )
 SERVER_UP: Final = _SHARED.server_up
 PUBLISHER_BLOCKED: Final = _SHARED.publisher_blocked
+POOL_PAUSED: Final = METER.gauge(
+    "turnstile_pool_paused", "1: the pool is paused; nothing in it starts.", "pool"
+)
 POOL_UNUSABLE: Final = METER.gauge(
     "turnstile_pool_unusable", "1: the queue of this pool cannot be declared; its offers wait.", "pool"
 )
@@ -207,6 +211,7 @@ _POOL_GAUGES: Final[Mapping[Gauge, str]] = {
     POOL_CAPACITY: "capacity",
     POOL_HELD: "held",
     POOL_WAITING: "waiting",
+    POOL_PAUSED: "paused",
 }
 
 

@@ -23,7 +23,7 @@ from turnstile.common.messages import CancelRequested, Error
 from turnstile.executor.callers import Caller
 from turnstile.executor.cancellation import Canceller
 from turnstile.executor.completions import completion_of
-from turnstile.executor.definitions import KeySettings, ResourceDefinition
+from turnstile.executor.definitions import KeySettings, PoolDefinition, ResourceDefinition
 from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.results import (
@@ -107,6 +107,11 @@ class Operations:
         """Store the definition of a resource. Raises Refusal."""
         grants = await self._queue_manager.put_resource(definition, changed_by=changed_by)
         reached(CrashPoint.RESOURCE_PUT)
+        self._dispatcher.dispatch_in_background(grants)
+
+    async def put_pool(self, definition: PoolDefinition, changed_by: Caller) -> None:
+        """Store the settings of a pool. Raises Refusal."""
+        grants = await self._queue_manager.put_pool(definition, changed_by=changed_by)
         self._dispatcher.dispatch_in_background(grants)
 
     async def delete_resource(self, name: str, changed_by: Caller) -> ResourceDeletion | None:

@@ -23,8 +23,10 @@ from turnstile.common.requests import json_text
 from turnstile.executor.callers import Caller
 from turnstile.executor.definitions import (
     KeySettings,
+    PoolDefinition,
     ResourceDefinition,
     key_columns,
+    pool_columns,
     resource_columns,
 )
 from turnstile.executor.results import (
@@ -344,6 +346,13 @@ class ExecutorProtocol:
         columns = json_text(resource_columns(definition))
         return await self._column(
             "SELECT * FROM turnstile.put_resource($1, in_caller => $2)", columns, changed_by.json()
+        )
+
+    async def put_pool(self, definition: PoolDefinition, changed_by: Caller) -> list[QueueId]:
+        """Store the settings of a pool; return queues that may start more."""
+        columns = json_text(pool_columns(definition))
+        return await self._column(
+            "SELECT * FROM turnstile.put_pool($1, in_caller => $2)", columns, changed_by.json()
         )
 
     async def delete_resource(self, name: str, changed_by: Caller) -> ResourceDeletion | None:

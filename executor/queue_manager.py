@@ -25,7 +25,7 @@ from turnstile.common.domain.states import Status
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor import instrumentation
 from turnstile.executor.callers import Caller
-from turnstile.executor.definitions import KeySettings, ResourceDefinition
+from turnstile.executor.definitions import KeySettings, PoolDefinition, ResourceDefinition
 from turnstile.executor.metrics import QUEUES_BLOCKED
 from turnstile.executor.parameter_schemas import ParameterSchemas
 from turnstile.executor.protocol import ExecutorProtocol, LockWait, QueueLocks
@@ -238,6 +238,12 @@ class QueueManager:
             behind_ids = await self.protocol.put_resource(definition, changed_by)
         reached(CrashPoint.RESOURCE_STORED)
         return await self._advance_gates(behind_ids)
+
+    async def put_pool(self, definition: PoolDefinition, *, changed_by: Caller) -> Grants:
+        """Store the settings of a pool; the change acts at once. Raises Refusal."""
+        with _refusals():
+            waiting_ids = await self.protocol.put_pool(definition, changed_by)
+        return await self._advance_gates(waiting_ids)
 
     async def delete_resource(self, name: str, *, changed_by: Caller) -> ResourceDeletion | None:
         """Delete a resource unless something uses it; None: there is no such resource."""

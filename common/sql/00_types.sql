@@ -64,6 +64,8 @@ CREATE TYPE turnstile.free_place AS (
     pool_id bigint,
     places bigint,
     virtual_times bigint[],
+    fair boolean,
+    weights jsonb,
     rival_priority integer,
     rival_tag bigint,
     rival_place bigint

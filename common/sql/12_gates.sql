@@ -684,10 +684,10 @@ AS $$
     WHERE w.line_id = in_turn.line_id AND w.place BETWEEN in_turn.place AND in_turn.place
 $$;
 
--- take_from_flow: removes the first executions of a flow, at most `in_count`, from the list for rates. The first one has
--- this start tag, each later one the finish tag of the one before.
+-- take_from_flow: removes the first executions of a flow, at most `in_count`, from the list of a pool. The first one has
+-- this start tag, each later one a tag that is larger by `in_step`.
 CREATE FUNCTION turnstile.take_from_flow(
-    in_turn flow_turn, in_start_tag bigint, in_units integer, in_count bigint, in_now timestamptz
+    in_turn flow_turn, in_start_tag bigint, in_step bigint, in_units integer, in_count bigint, in_now timestamptz
 )
 RETURNS turnstile.passage[]
 LANGUAGE plpgsql
@@ -717,7 +717,7 @@ BEGIN
     following AS (
         INSERT INTO flow_turn (gate_id, line_id, priority, start_tag, place)
         SELECT in_turn.gate_id, in_turn.line_id, in_turn.priority,
-               in_start_tag + (SELECT count(*) FROM head h WHERE h.rank <= in_count) * in_units * 720720,
+               in_start_tag + (SELECT count(*) FROM head h WHERE h.rank <= in_count) * in_step,
                (SELECT h.place FROM head h WHERE h.rank > in_count)
     )
     SELECT array_agg(ROW(e.id, e.action_id, e.queue_id, h.place, h.gate_ids || in_turn.gate_id, h.gate_units || in_units,
@@ -759,19 +759,20 @@ AS $$
 DECLARE
     locked_ids bigint[] := turnstile.lock_pools(ARRAY(SELECT p.id FROM public.worker_pool p WHERE p.name = in_pool), true);
     free turnstile.free_place;
+    is_paused boolean;
 BEGIN
     SELECT p.id, CASE WHEN p.capacity IS NULL THEN 1000
                       ELSE p.capacity - p.held - (
                         SELECT count(*) FROM unnest(in_ended) e JOIN public.action a ON a.id = ANY (ARRAY[e.action_id])
                         WHERE a.pool_id = p.id) END,
-           p.virtual_times
-    INTO free.pool_id, free.places, free.virtual_times
+           p.virtual_times, p.fair, p.weights, p.paused
+    INTO free.pool_id, free.places, free.virtual_times, free.fair, free.weights, is_paused
     FROM turnstile.current_pool p WHERE p.id = ANY (locked_ids);
     IF NOT FOUND THEN
         free.places := 0;
         RETURN free;
     END IF;
-    SELECT t.priority, t.start_tag, t.place INTO free.rival_priority, free.rival_tag, free.rival_place
+    SELECT t.priority, CASE WHEN free.fair THEN t.start_tag ELSE 0 END, t.place INTO free.rival_priority, free.rival_tag, free.rival_place
     FROM unnest(free.virtual_times) WITH ORDINALITY v(tag, priority)
     CROSS JOIN LATERAL (
         SELECT n.* FROM public.pool_turn n JOIN public.action a ON a.id = ANY (ARRAY[n.action_id])
@@ -780,11 +781,23 @@ BEGIN
         ORDER BY n.start_tag, n.place LIMIT 1
     ) t
     ORDER BY t.priority LIMIT 1;
-    IF free.rival_priority IS NOT NULL THEN
+    IF free.rival_priority IS NOT NULL AND NOT is_paused THEN
         free.places := free.places + 1;
     END IF;
     RETURN free;
 END
+$$;
+
+-- pause_list: pauses or resumes the list of a pool, which the caller has locked. What waits there returns to its queue,
+-- so that it keeps no units from other pools.
+CREATE FUNCTION turnstile.pause_list(in_gate_id bigint, in_paused boolean)
+RETURNS void
+LANGUAGE sql
+AS $$
+    UPDATE public.gate g
+    SET paused = in_paused, updated_at = clock_timestamp(),
+        returning_from = CASE WHEN in_paused THEN -9223372036854775808 ELSE g.returning_from END
+    WHERE g.id = in_gate_id AND g.paused <> in_paused
 $$;
 
 -- pass_pool: grants executions that wait for a worker slot and for their rates, at most as many as there are free ones.
@@ -819,7 +832,7 @@ BEGIN
     state := in_state;
     passed := '{}';
     state.virtual_times := ARRAY(
-        SELECT greatest(v.tag, n.tag * 720720)
+        SELECT greatest(v.tag, n.tag)
         FROM unnest(state.virtual_times) WITH ORDINALITY v(tag, priority)
         LEFT JOIN unnest(in_free.virtual_times) WITH ORDINALITY n(tag, priority) ON n.priority = v.priority
         ORDER BY v.priority);
@@ -833,7 +846,9 @@ BEGIN
         found_turn := NULL;
         FOR candidate IN
             SELECT t.turn, (t.turn).priority, (t.turn).place,
-                   greatest((t.turn).start_tag, state.virtual_times[(t.turn).priority]) AS tag, f.flow_id AS action_id, count(*) OVER () AS flows,
+                   CASE WHEN in_free.fair THEN greatest((t.turn).start_tag, state.virtual_times[(t.turn).priority])
+                        ELSE 0 END AS tag,
+                   turnstile.step_of(in_free.weights, a.ref) AS step, f.flow_id AS action_id, count(*) OVER () AS flows,
                    ARRAY(SELECT r.id FROM unnest(a.route) WITH ORDINALITY r(id, rank)
                          WHERE left_by_gate ? r.id::text ORDER BY r.rank) AS rate_ids
             FROM (
@@ -849,7 +864,7 @@ BEGIN
             ORDER BY 2, 4, 3
         LOOP
             EXIT WHEN (candidate.priority, candidate.tag, candidate.place)
-                      > (in_free.rival_priority, in_free.rival_tag * 720720, in_free.rival_place);
+                      > (in_free.rival_priority, in_free.rival_tag, in_free.rival_place);
             CONTINUE WHEN candidate.action_id = ANY (passed_over);
             -- What has to return keeps no start from others.
             found_turn := candidate.turn;
@@ -876,11 +891,11 @@ BEGIN
         state.virtual_times[found_turn.priority] :=
             greatest(found_turn.start_tag, state.virtual_times[found_turn.priority]);
         passed_at_once := turnstile.take_from_flow(
-            found_turn, state.virtual_times[found_turn.priority], found_units, count_at_once, in_now);
+            found_turn, state.virtual_times[found_turn.priority], candidate.step, found_units, count_at_once, in_now);
         passed := passed || passed_at_once;
         count_at_once := cardinality(passed_at_once);
         state.virtual_times[found_turn.priority] :=
-            state.virtual_times[found_turn.priority] + (count_at_once - 1) * found_units * 720720;
+            state.virtual_times[found_turn.priority] + (count_at_once - 1) * candidate.step;
         state.held := state.held + found_units * count_at_once;
         state.depth := state.depth - count_at_once;
         FOREACH rate_id IN ARRAY found_rates LOOP
@@ -894,7 +909,7 @@ BEGIN
         -- Never past a turn of what waits in a queue.
         UPDATE pool_state v
         SET virtual_times = ARRAY(
-            SELECT greatest(n.tag, least(t.tag / 720720, (
+            SELECT greatest(n.tag, least(t.tag, (
                 SELECT f.start_tag FROM pool_turn f
                 WHERE f.pool_id = in_free.pool_id AND f.priority = n.priority AND f.place IS NOT NULL AND f.start_tag >= n.tag
                 ORDER BY f.start_tag LIMIT 1)))
@@ -902,7 +917,7 @@ BEGIN
             JOIN unnest(state.virtual_times) WITH ORDINALITY t(tag, priority) ON t.priority = n.priority
             ORDER BY n.priority)
         FROM turnstile.current_pool p
-        WHERE p.id = in_free.pool_id AND v.pool_id = ANY (ARRAY[p.id]) AND v.version BETWEEN p.version AND p.version;
+        WHERE p.id = in_free.pool_id AND p.fair AND v.pool_id = ANY (ARRAY[p.id]) AND v.version BETWEEN p.version AND p.version;
         WITH newest AS MATERIALIZED (
             SELECT v.*, n.starts
             FROM jsonb_each_text(taken) k(gate_id, starts)
@@ -1215,6 +1230,10 @@ BEGIN
     DELETE FROM flow_turn t USING idle i
     WHERE t.line_id = ANY (ARRAY[i.line_id]) AND t.priority = i.priority AND t.start_tag = i.start_tag
       AND t.place IS NULL;
+    -- The list of a pool may have been created while its pool was paused or resumed.
+    PERFORM turnstile.pause_list(g.id, p.paused)
+    FROM gate g JOIN worker_pool p ON p.name = g.name
+    WHERE g.id = ANY (locked_ids) AND g.kind = 'pool' AND g.paused <> p.paused;
     DELETE FROM rate_start s
     USING turnstile.current_gate g
     WHERE s.gate_id = ANY (ARRAY[g.id])
@@ -1299,8 +1318,8 @@ BEGIN
     WHERE a.id = ANY (in_action_ids) AND a.deleted_at IS NULL
       AND (a.max_concurrent_total IS NOT NULL OR a.rate_starts IS NOT NULL)
     ON CONFLICT DO NOTHING;
-    INSERT INTO gate (kind, name, fair)
-    SELECT DISTINCT 'pool', a.pool, true FROM action a
+    INSERT INTO gate (kind, name, fair, paused)
+    SELECT DISTINCT 'pool', a.pool, true, EXISTS (SELECT FROM worker_pool p WHERE p.name = a.pool AND p.paused) FROM action a
     WHERE a.id = ANY (in_action_ids) AND a.deleted_at IS NULL AND turnstile.has_gates(a)
     ON CONFLICT DO NOTHING;
     INSERT INTO gate_state (gate_id, version, held, depth, head_id, virtual_times, starts_taken, updated_at)

@@ -2,14 +2,31 @@
 --
 -- An execution passes its queue and its pool in one decision. While the pool is full it stays in its queue and holds
 -- nothing. `ready_queue` has the queues that could start more, `pool_turn` the order of their actions: start-time fair
--- queueing with equal weights, for each priority on its own. The k-th execution of an action has the tag start + k - 1,
--- so a decision is one sort. A pool in which nothing waits needs neither.
+-- queueing by weight, for each priority on its own. The k-th execution of an action has the tag start + (k - 1) * step,
+-- so a decision is one sort. By arrival the tag of an execution is its id, or the virtual time if that is larger: what
+-- returns to its queue is first again. A pool in which nothing waits needs neither.
+--
+-- A paused pool has the capacity 0, so a pause costs a decision nothing.
 --
 -- The row of a pool is its lock, taken after all queues and gates. A decision in which it is not available grants
 -- nothing there; the watchdog does that, and recounts what could not be counted.
 
 -- Functions without settings run under those of their callers: to set them costs more than most statements.
 -- Those that return one value are not written in SQL: such a function is planned again by each statement that calls it.
+
+-- step_of: how far the tag of an action moves with each of its executions. All weights divide 720,720.
+CREATE FUNCTION turnstile.step_of(in_weights jsonb, in_action_ref text)
+RETURNS bigint
+LANGUAGE sql
+IMMUTABLE
+AS $$ SELECT 720720 / coalesce((in_weights ->> in_action_ref)::bigint, 1) $$;
+
+-- capacity_of: the executions that a pool may hold with these places, lead and slots of leaving workers.
+CREATE FUNCTION turnstile.capacity_of(in_paused boolean, in_places integer, in_lead integer, in_leaving bigint)
+RETURNS integer
+LANGUAGE sql
+IMMUTABLE
+AS $$ SELECT (CASE WHEN in_paused THEN 0 ELSE in_places + in_lead + in_leaving END)::integer $$;
 
 -- lock_pools: locks these pools; returns those that it could lock. `in_tries`: waits for none for long.
 CREATE FUNCTION turnstile.lock_pools(in_pool_ids bigint[], in_tries boolean)
@@ -117,14 +134,17 @@ AS $$
             ORDER BY f.start_tag, f.place LIMIT in_limit
         ) t
         CROSS JOIN LATERAL (
-            SELECT r.queue_id, r.place, row_number() OVER (ORDER BY r.place) AS rank
+            SELECT turnstile.step_of(p.weights, a.ref) AS step FROM public.action a WHERE a.id = ANY (ARRAY[t.action_id])
+        ) s
+        CROSS JOIN LATERAL (
+            SELECT r.queue_id, r.place, row_number() OVER (ORDER BY r.place) - 1 AS rank
             FROM (
                 SELECT * FROM public.ready_queue n
                 WHERE n.action_id = t.action_id AND n.place >= t.place AND n.place < (t.priority - 2)::bigint << 58
                 ORDER BY n.place LIMIT in_limit
             ) r
         ) r
-        ORDER BY t.priority, t.start_tag + r.rank, r.place LIMIT in_limit
+        ORDER BY t.priority, CASE WHEN p.fair THEN t.start_tag + r.rank * s.step END, r.place LIMIT in_limit
     ) n
     WHERE p.id = ANY (in_pool_ids) AND p.depth > 0
 $$;
@@ -169,31 +189,36 @@ BEGIN
     own AS MATERIALIZED (
         SELECT q.id AS queue_id, q.action_id, least(q.head_id, c.first_id) AS head_id,
                turnstile.lower_heads(q.heads, c.first_places) AS heads, a.route IS NOT NULL AND NOT in_has_gates AS is_foreign,
+               turnstile.step_of(p.weights, a.ref) AS step,
                greatest(least(q.depth + coalesce(c.depth, 0), q.max_concurrent - q.held - coalesce(c.held, 0), in_room,
                               read_max + 1), 0) AS startable
         FROM turnstile.current_queue q
         JOIN public.action a ON a.id = ANY (ARRAY[q.action_id])
+        CROSS JOIN pool p
         LEFT JOIN unnest(in_changes) c ON c.queue_id = q.id
         WHERE q.id = ANY (in_queue_ids) AND a.pool_id = in_pool_id AND a.served AND NOT q.paused
           AND (a.route IS NULL OR NOT turnstile.is_closed(a.route, a.route_units))
     ),
     -- Up to which tag executions can get a worker slot, if all have the same priority: no more are read.
     own_flow AS MATERIALIZED (
-        SELECT o.action_id, o.startable,
+        SELECT o.action_id, o.startable, o.step,
                greatest((
                    SELECT f.start_tag FROM public.pool_turn f WHERE f.action_id = o.action_id AND f.priority = 3
                    ORDER BY f.start_tag DESC LIMIT 1), (SELECT p.virtual_times[3] FROM pool p)) AS start_tag
-        FROM (SELECT n.action_id, sum(n.startable) AS startable FROM own n GROUP BY n.action_id) o
-        WHERE NOT EXISTS (SELECT FROM own n WHERE n.heads IS NOT NULL)
+        FROM (SELECT n.action_id, n.step, sum(n.startable) AS startable FROM own n GROUP BY n.action_id, n.step) o
+        WHERE (SELECT p.fair FROM pool p) AND NOT EXISTS (SELECT FROM own n WHERE n.heads IS NOT NULL)
           AND (SELECT count(DISTINCT n.action_id) FROM own n) BETWEEN 2 AND 40
     ),
     reach AS MATERIALIZED (
-        SELECT b.tag + ceil((in_room - b.taken) / nullif(b.flows, 0)::numeric) AS tag
+        SELECT b.tag + ceil((in_room - b.taken) / nullif(b.pace, 0)) AS tag
         FROM (
-            SELECT n.tag, sum(least(greatest(n.tag - f.start_tag, 0), f.startable)) AS taken,
-                   count(*) FILTER (WHERE f.start_tag <= n.tag AND n.tag < f.start_tag + f.startable) AS flows
+            SELECT n.tag, sum(least(greatest(n.tag - f.start_tag, 0) / f.step, f.startable)) AS taken,
+                   sum(1.0 / f.step) FILTER (
+                       WHERE f.start_tag <= n.tag AND n.tag < f.start_tag + f.startable * f.step) AS pace
             FROM (
-                SELECT f.start_tag AS tag FROM own_flow f UNION SELECT f.start_tag + f.startable FROM own_flow f
+                SELECT f.start_tag::numeric AS tag FROM own_flow f
+                UNION
+                SELECT f.start_tag + f.startable * f.step FROM own_flow f
             ) n
             CROSS JOIN own_flow f
             GROUP BY n.tag
@@ -207,7 +232,8 @@ BEGIN
         FROM own o
         CROSS JOIN LATERAL (
             SELECT least(o.startable, (
-                       SELECT r.tag - f.start_tag FROM reach r CROSS JOIN own_flow f WHERE f.action_id = o.action_id
+                       SELECT CASE WHEN r.tag IS NOT NULL THEN greatest(ceil((r.tag - f.start_tag) / f.step), 0) END
+                       FROM reach r CROSS JOIN own_flow f WHERE f.action_id = o.action_id
                    ))::bigint AS readable
         ) l
         CROSS JOIN LATERAL (
@@ -238,8 +264,10 @@ BEGIN
         WHERE p.depth > 0
     ),
     flow AS MATERIALIZED (
-        SELECT n.action_id, n.priority, greatest(t.start_tag, p.virtual_times[n.priority]) AS start_tag
+        SELECT n.action_id, n.priority, p.fair, p.virtual_times[n.priority] AS virtual_time,
+               greatest(t.start_tag, p.virtual_times[n.priority]) AS start_tag, turnstile.step_of(p.weights, a.ref) AS step
         FROM (SELECT DISTINCT k.action_id, turnstile.priority_of_place(k.place) AS priority FROM known k) n
+        JOIN public.action a ON a.id = ANY (ARRAY[n.action_id])
         CROSS JOIN pool p
         LEFT JOIN LATERAL (
             SELECT f.start_tag FROM public.pool_turn f
@@ -249,7 +277,9 @@ BEGIN
     ),
     ranked AS (
         SELECT k.*, f.priority,
-               f.start_tag + row_number() OVER (PARTITION BY k.action_id, f.priority ORDER BY k.place) - 1 AS tag
+               CASE WHEN f.fair
+                    THEN f.start_tag + (row_number() OVER (PARTITION BY k.action_id, f.priority ORDER BY k.place) - 1) * f.step
+                    ELSE greatest(turnstile.id_of_place(k.place), f.virtual_time) END AS tag
         FROM known k
         JOIN flow f ON f.action_id = k.action_id AND f.priority = turnstile.priority_of_place(k.place)
     ),
@@ -338,12 +368,10 @@ BEGIN
     FROM turnstile.current_pool p CROSS JOIN LATERAL unnest(p.virtual_times) WITH ORDINALITY v(tag, priority)
     WHERE p.id = in_pool_id;
     WITH flow AS MATERIALIZED (
-        SELECT n.action_id, n.priority, n.charged_tag, t.start_tag AS old_tag, t.place AS old_place,
-               greatest(t.start_tag, n.charged_tag + 1, next_times[n.priority]) AS new_tag,
-               (SELECT r.place FROM public.ready_queue r
-                WHERE r.action_id = n.action_id AND r.place >= least(n.place, t.place)
-                  AND r.place < (n.priority - 2)::bigint << 58
-                ORDER BY r.place LIMIT 1) AS place
+        SELECT n.action_id, n.priority, t.start_tag AS old_tag, t.place AS old_place, r.place,
+               CASE WHEN p.fair
+                    THEN greatest(t.start_tag, n.charged_tag + turnstile.step_of(p.weights, a.ref), next_times[n.priority])
+                    ELSE greatest(turnstile.id_of_place(r.place), next_times[n.priority]) END AS new_tag
         FROM (
             SELECT m.action_id, m.priority, min(m.place) AS place, max(m.charged_tag) AS charged_tag
             FROM (
@@ -353,12 +381,19 @@ BEGIN
                 SELECT c.action_id, c.priority, NULL, c.tag FROM unnest(in_charges) c
             ) m GROUP BY m.action_id, m.priority
         ) n
-        CROSS JOIN (SELECT p.virtual_times FROM turnstile.current_pool p WHERE p.id = in_pool_id) p
+        JOIN public.action a ON a.id = ANY (ARRAY[n.action_id])
+        CROSS JOIN (SELECT p.* FROM turnstile.current_pool p WHERE p.id = in_pool_id) p
         LEFT JOIN LATERAL (
             SELECT f.start_tag, f.place FROM public.pool_turn f
             WHERE f.action_id = n.action_id AND f.priority = n.priority AND f.start_tag >= p.virtual_times[n.priority]
             ORDER BY f.start_tag DESC LIMIT 1
         ) t ON true
+        LEFT JOIN LATERAL (
+            SELECT q.place FROM public.ready_queue q
+            WHERE q.action_id = n.action_id AND q.place >= least(n.place, t.place)
+              AND q.place < (n.priority - 2)::bigint << 58
+            ORDER BY q.place LIMIT 1
+        ) r ON true
     ),
     kept AS (
         UPDATE public.pool_turn t SET place = f.place, pool_id = in_pool_id FROM flow f
@@ -368,7 +403,7 @@ BEGIN
     spent AS (
         DELETE FROM public.pool_turn t USING flow f
         WHERE t.action_id = ANY (ARRAY[f.action_id]) AND t.priority = f.priority AND t.start_tag = f.old_tag
-          AND f.new_tag > f.old_tag
+          AND f.new_tag <> f.old_tag
     ),
     following AS (
         INSERT INTO public.pool_turn (action_id, priority, start_tag, pool_id, place)
@@ -415,21 +450,17 @@ AS $$
       AND w.draining_at IS NULL AND w.lease_expires_at > clock_timestamp()
 $$;
 
--- assign_pools: gives actions that were stored their pools. A new pool has its capacity at once; in a system
--- without an executor that counts workers, no limit. The caller has locked the actions.
-CREATE FUNCTION turnstile.assign_pools(in_action_ids bigint[])
+-- create_pools: creates the pools with these names that are missing. A new pool has its capacity at once; in a system
+-- without an executor that counts workers, no limit.
+CREATE FUNCTION turnstile.create_pools(in_names text[])
 RETURNS void
 LANGUAGE plpgsql
 :settings_for_index_lookups
 AS $$
-DECLARE
-    moved_ids bigint[];
-    unserved_ids bigint[];
-    held_ids bigint[];
 BEGIN
     INSERT INTO worker_pool (name)
-    SELECT DISTINCT a.pool FROM action a
-    WHERE a.id = ANY (in_action_ids) AND (SELECT p.id FROM worker_pool p WHERE p.name = a.pool) IS NULL
+    SELECT n.name FROM unnest(in_names) n(name)
+    WHERE (SELECT p.id FROM worker_pool p WHERE p.name = n.name) IS NULL
     ORDER BY 1
     ON CONFLICT DO NOTHING;
     INSERT INTO pool_state (pool_id, version, capacity, places, lead, leaving, held, depth, virtual_times, total_released,
@@ -440,9 +471,23 @@ BEGIN
            n.places, n.processes, 0, 0, 0, '{0,0,0,0,0}', 0, clock_timestamp()
     FROM worker_pool p
     CROSS JOIN LATERAL turnstile.places_of(p.name) n
-    WHERE p.name = ANY (ARRAY(SELECT a.pool FROM action a WHERE a.id = ANY (in_action_ids)))
-      AND (SELECT v.pool_id FROM pool_state v WHERE v.pool_id = p.id LIMIT 1) IS NULL
+    WHERE p.name = ANY (in_names) AND (SELECT v.pool_id FROM pool_state v WHERE v.pool_id = p.id LIMIT 1) IS NULL
     ON CONFLICT DO NOTHING;
+END
+$$;
+
+-- assign_pools: gives actions that were stored their pools. The caller has locked the actions.
+CREATE FUNCTION turnstile.assign_pools(in_action_ids bigint[])
+RETURNS void
+LANGUAGE plpgsql
+:settings_for_index_lookups
+AS $$
+DECLARE
+    moved_ids bigint[];
+    unserved_ids bigint[];
+    held_ids bigint[];
+BEGIN
+    PERFORM turnstile.create_pools(ARRAY(SELECT DISTINCT a.pool FROM action a WHERE a.id = ANY (in_action_ids)));
 
     moved_ids := ARRAY(
         SELECT a.id FROM action a JOIN worker_pool p ON p.name = a.pool
@@ -587,7 +632,7 @@ BEGIN
         written AS (
             INSERT INTO pool_state (pool_id, version, capacity, places, lead, leaving, held, depth, virtual_times,
                                     total_released, updated_at)
-            SELECT c.id, c.version + 1, c.new_places + c.new_lead + c.new_leaving, c.new_places, c.new_lead, c.new_leaving,
+            SELECT c.id, c.version + 1, turnstile.capacity_of(c.paused, c.new_places, c.new_lead, c.new_leaving), c.new_places, c.new_lead, c.new_leaving,
                    c.new_held, c.depth, c.virtual_times, c.total_released, clock_timestamp()
             FROM changed c
         ),

@@ -5,6 +5,7 @@ and holds nothing. These tables say which queues could start more, and in which 
 """
 
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -20,14 +21,22 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlmodel import Field, SQLModel
 
-from turnstile.common.tables.columns import BRISK_VACUUM, identity, instant, turn_indexes
+from turnstile.common.tables.columns import BRISK_VACUUM, identity, instant, json_column, turn_indexes
 
 
 class WorkerPool(SQLModel, table=True):
     """A pool that an action names. Its row is locked after all queues and gates, and hardly ever updated."""
 
     __tablename__ = "worker_pool"
-    __table_args__ = (UniqueConstraint("name"), {"postgresql_with": {"fillfactor": "50"}})
+    __table_args__ = (
+        UniqueConstraint("name"),
+        CheckConstraint(
+            "jsonb_typeof(weights) = 'object' AND NOT jsonb_path_exists(weights, '$.* ?"
+            ' (@.type() != "number" || @ < 1 || @ > 16 || @.floor() != @)\')',
+            name="weights_known",
+        ),
+        {"postgresql_with": {"fillfactor": "50"}},
+    )
 
     id: int = identity()
     name: str = Field(sa_column=Column(Text, nullable=False))
@@ -35,6 +44,15 @@ class WorkerPool(SQLModel, table=True):
         default=False, sa_column=Column(Boolean, nullable=False, server_default=text("false"))
     )
     """Something has waited for its turn in the last minute: settles look whether it can start."""
+    paused: bool = Field(
+        default=False, sa_column=Column(Boolean, nullable=False, server_default=text("false"))
+    )
+    fair: bool = Field(default=True, sa_column=Column(Boolean, nullable=False, server_default=text("true")))
+    """Whether actions take turns by weight; else executions start by arrival."""
+    weights: Any = json_column(nullable=False, default="'{}'::jsonb")
+    """The weights of actions, 1 to 16, by name; 1 for those that are missing."""
+    created_at: datetime = instant(nullable=False, default_now=True)
+    updated_at: datetime = instant(nullable=False, default_now=True)
 
 
 class PoolState(SQLModel, table=True):
@@ -52,7 +70,8 @@ class PoolState(SQLModel, table=True):
     pool_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
     version: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
     capacity: int | None = Field(default=None, sa_column=Column(Integer))
-    """`places` and `lead` and `leaving`. None: no executor has read the workers yet, which is no limit."""
+    """`places`, `lead` and `leaving`; 0 while it is paused. None: no executor has read the workers yet,
+    which is no limit."""
     places: int = Field(sa_column=Column(Integer, nullable=False))
     """Concurrency of the live workers that are not draining."""
     lead: int = Field(sa_column=Column(Integer, nullable=False))
@@ -64,7 +83,8 @@ class PoolState(SQLModel, table=True):
     depth: int = Field(sa_column=Column(BigInteger, nullable=False))
     """Number of rows in `ready_queue` of the actions of this pool."""
     virtual_times: list[int] = Field(sa_column=Column(ARRAY(BigInteger), nullable=False))
-    """By priority, the start tag of the last execution that took a worker slot when not all had one."""
+    """By priority, the tag of the last execution that took a worker slot when not all had one: in the fair
+    order in executions divided by the weight, times 720,720; by arrival an id."""
     total_released: int = Field(sa_column=Column(BigInteger, nullable=False))
     """Worker slots that were taken back; their pace decides about the lead."""
     granted_capacity: int | None = Field(default=None, sa_column=Column(Integer))

@@ -26,7 +26,7 @@ from turnstile.common.domain.states import TRANSITIONS, Status, is_terminal
 from turnstile.common.messages import ExecutionRequested
 from turnstile.common.settings import CommonSettings
 from turnstile.executor.cli import app as executor_app
-from turnstile.executor.definitions import KeySettings, ResourceDefinition
+from turnstile.executor.definitions import KeySettings, PoolDefinition, ResourceDefinition
 from turnstile.executor.service import ExecutorService
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.stress.cli import app as stress_app
@@ -41,6 +41,7 @@ def write_reference(folder: Path) -> None:
         "actions": actions_page(),
         "commands": commands_page(),
         "http": http_page(),
+        "pools": pools_page(),
         "request": request_page(),
         "resources": resources_page(),
         "settings": settings_page(),
@@ -154,6 +155,44 @@ def resources_page() -> str:
             "\n## Changes while it is in use\n",
             table(("change", "effect"), _CHANGES),
             _RECORDED,
+        ]
+    )
+
+
+_POOLS = """# Settings of a pool
+
+A pool is the set of workers that serve its actions. It exists as soon as an action names it; its capacity is
+the concurrency of its live workers. The same settings in `actions.yaml`, under `/pools/{name}` and for
+`executor pools set`.
+
+```yaml
+pools:
+  - {name: default, weights: {reports.render: 3}}
+  - {name: gpu, order: arrival}
+```
+
+With `--prune`, pools that a file with `pools:` does not name get the default settings.
+"""
+_POOL_CHANGES = (
+    ("paused", "At once. Nothing in the pool starts; what runs continues. Executions keep their places."),
+    ("order", "At once, also while executions wait. With `fair` all actions start anew, without debts."),
+    (
+        "weights",
+        "From the next start of the action on. `PATCH` keeps the weights that it does not name; 1 is the "
+        "default. `warnings` names actions that are not in the pool.",
+    ),
+)
+
+
+def pools_page() -> str:
+    """Return every setting of a pool."""
+    return "\n".join(
+        [
+            _POOLS,
+            fields_table(PoolDefinition),
+            "\n## Changes while it is in use\n",
+            table(("change", "effect"), _POOL_CHANGES),
+            "\nEvery change is recorded: `executor pools history NAME`, `GET /pools/{name}/changes`.\n",
         ]
     )
 

@@ -16,6 +16,7 @@ from turnstile.executor.api.events import event_routes
 from turnstile.executor.api.executions import execution_routes, submission_routes
 from turnstile.executor.api.keys import key_routes
 from turnstile.executor.api.ops import audit_routes, health_routes, metrics_routes
+from turnstile.executor.api.pools import pool_routes
 from turnstile.executor.api.problems import refuse_unknown_parameters
 from turnstile.executor.api.queues import queue_routes
 from turnstile.executor.api.resources import resource_routes
@@ -28,6 +29,7 @@ from turnstile.executor.dead_letters.store import DeadLetters
 from turnstile.executor.metrics import QueueGauges
 from turnstile.executor.operations import Operations, Submissions
 from turnstile.executor.queries.audit import Auditor
+from turnstile.executor.queries.pools import PoolReader
 from turnstile.executor.queries.read_limiter import ReadLimiter
 from turnstile.executor.queries.reader import Reader
 from turnstile.executor.queries.resources import ResourceReader
@@ -67,6 +69,7 @@ def create_app(
         actions,
         keys,
         resource_routes(database, operations, resources, reader),
+        pool_routes(database, operations, PoolReader(reader)),
         worker_routes(operations, reader),
         audit_routes(Auditor(database, settings)),
         audit_log_routes(reader),

@@ -52,6 +52,7 @@ class _Commands(LazyCommandGroup):
         "top": _lazy("top:top", "Show queues, slots, failures and workers, refreshed every second."),
         "actions": _lazy("actions:app", "Manage actions: definitions, limits, pause and resume."),
         "resources": _lazy("resources:app", "Manage resources, which several actions share."),
+        "pools": _lazy("pools:app", "Manage pools of workers: order, weights, pause and resume."),
         "queue": _lazy("queues:app", "Show statistics, slot holders and waiting executions."),
         "workers": _lazy("workers:app", "List, show and drain workers."),
         "tokens": _lazy("tokens:app", "Create, list and revoke API tokens."),

@@ -1,7 +1,7 @@
 """The file `actions.yaml`: its reader, its JSON Schema, and the plan of what applying it changes.
 
-In: a file with a list of actions, or with `actions:` and `resources:`. Out: definitions, or all errors of the
-file at once, each with file, entry and field; then nothing is applied.
+In: a file with a list of actions, or with `actions:`, `resources:` and `pools:`. Out: definitions, or all
+errors of the file at once, each with file, entry and field; then nothing is applied.
 """
 
 import json
@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias, TypeVar
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
@@ -18,16 +18,23 @@ from pydantic_core import core_schema
 
 from turnstile.common.action_definition import ActionDefinition, has_keys
 from turnstile.common.domain.durations import parse_duration
-from turnstile.common.fields import Key, check_ref, check_resource, parse_period
+from turnstile.common.fields import Key, check_pool, check_ref, check_resource, parse_period
 from turnstile.common.invalid_values import invalid_values
 from turnstile.common.requests import known_fields
 from turnstile.executor.cli.arguments import bad_input, piped_in
-from turnstile.executor.definitions import KeySettings, ResourceDefinition, key_fields, problems_of_uses
+from turnstile.executor.definitions import (
+    KeySettings,
+    PoolDefinition,
+    ResourceDefinition,
+    key_fields,
+    problems_of_uses,
+)
 
 _EXAMPLE: Final = "- {ref: reports.render, max_concurrent: 3}"
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
+Definition: TypeAlias = ActionDefinition | ResourceDefinition | PoolDefinition
 
 
 def _key_of(written: object) -> object:
@@ -77,6 +84,8 @@ class DefinitionFile:
     actions: Sequence[ActionEntry]
     resources: Sequence[ResourceDefinition] | None
     """None: the file says nothing about resources."""
+    pools: Sequence[PoolDefinition] | None = None
+    """None: the file says nothing about pools."""
 
 
 def read_action_file(path: str) -> DefinitionFile:
@@ -91,9 +100,13 @@ def read_action_file(path: str) -> DefinitionFile:
         if listed is None
         else list(_defined(f"{name}: resource", listed, ResourceDefinition, "name", problems))
     )
+    listed = content["pools"]
+    pools = (
+        None if listed is None else list(_defined(f"{name}: pool", listed, PoolDefinition, "name", problems))
+    )
     if problems:
         raise bad_input("\n".join(problems))
-    return DefinitionFile(actions=actions, resources=resources)
+    return DefinitionFile(actions=actions, resources=resources, pools=pools)
 
 
 def _defined(
@@ -160,14 +173,14 @@ def _read_content(name: str, content: bytes) -> dict[str, Any]:
     if not (
         isinstance(value, dict)
         and value
-        and value.keys() <= {"actions", "resources"}
+        and value.keys() <= {"actions", "resources", "pools"}
         and all(isinstance(part, list) for part in value.values())
     ):
         raise bad_input(
-            f"{name}: expected a list of actions, or 'actions:' and 'resources:' with a list each, "
+            f"{name}: expected a list of actions, or 'actions:', 'resources:' and 'pools:' with a list each, "
             f"like: {_EXAMPLE}"
         )
-    return {"actions": [], "resources": None, **value}
+    return {"actions": [], "resources": None, "pools": None, **value}
 
 
 def _sentences(error: ValidationError, model: type[BaseModel]) -> list[str]:
@@ -184,9 +197,9 @@ def _sentences(error: ValidationError, model: type[BaseModel]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What applying a file does with one action or resource."""
+    """What applying a file does with one action, resource or pool."""
 
-    definition: ActionDefinition | ResourceDefinition
+    definition: Definition
     kind: Literal["create", "change", "keep", "delete"]
     changes: Mapping[str, tuple[Any, Any]]
     """Old and new value by field; for a new one the difference from the defaults."""
@@ -197,13 +210,19 @@ class Step:
 
     @property
     def name(self) -> str:
-        """The name of the action or resource."""
+        """The name of the action, resource or pool."""
         return self.definition.ref if isinstance(self.definition, ActionDefinition) else self.definition.name
 
     @property
     def subject(self) -> str:
         """What changes, for people."""
-        return self.name if isinstance(self.definition, ActionDefinition) else f"resource {self.name}"
+        match self.definition:
+            case ActionDefinition():
+                return self.name
+            case ResourceDefinition():
+                return f"resource {self.name}"
+            case PoolDefinition():
+                return f"pool {self.name}"
 
     @property
     def deleted_subjects(self) -> Sequence[str]:
@@ -269,6 +288,32 @@ def plan_resources(
     return steps
 
 
+def plan_pools(
+    wanted: Sequence[PoolDefinition] | None,
+    stored: Mapping[str, PoolDefinition],
+    *,
+    prune: bool = False,
+) -> list[Step]:
+    """Return a step for each wanted pool; with `prune` every other one gets the default settings.
+
+    None: the file says nothing about pools, so all keep their settings.
+    """
+    if wanted is None:
+        return []
+    named = {definition.name for definition in wanted}
+    others = [PoolDefinition(name=name) for name in sorted(stored.keys() - named)] if prune else []
+    steps = []
+    for definition in (*wanted, *others):
+        found = stored.get(definition.name)
+        changes = _differences(found or PoolDefinition(name=definition.name), definition)
+        kind: Literal["create", "change", "keep"] = (
+            "create" if found is None else "change" if changes else "keep"
+        )
+        if changes or definition.name in named:
+            steps.append(Step(definition=definition, kind=kind, changes=changes))
+    return steps
+
+
 def _step(
     wanted: ActionDefinition,
     stored: ActionDefinition | None,
@@ -303,14 +348,12 @@ def _changed_keys(
     return keys, changes
 
 
-def _differences(
-    old: ActionDefinition | ResourceDefinition, new: ActionDefinition | ResourceDefinition
-) -> dict[str, tuple[Any, Any]]:
+def _differences(old: Definition, new: Definition) -> dict[str, tuple[Any, Any]]:
     before, after = _flat(old), _flat(new)
     return {field: (before[field], after[field]) for field in after if before[field] != after[field]}
 
 
-def _flat(definition: ActionDefinition | ResourceDefinition) -> dict[str, Any]:
+def _flat(definition: Definition) -> dict[str, Any]:
     fields = definition.model_dump(mode="json", exclude={"keys"})
     retry = fields.pop("retry", {})
     return {**fields, **{f"retry.{name}": value for name, value in retry.items()}}
@@ -334,6 +377,7 @@ _PARSER_SCHEMAS: Final[Mapping[Callable[..., Any], JsonSchemaValue]] = {
         "pattern": r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}$",
         "examples": ["autocad"],
     },
+    check_pool: {"type": "string", "pattern": r"^[A-Za-z0-9_\-]{1,64}$", "examples": ["default", "gpu"]},
     check_ref: {
         "type": "string",
         "pattern": r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}$",
@@ -398,25 +442,27 @@ def _parser_schema(schema: Any) -> JsonSchemaValue | None:
 
 
 def action_file_schema() -> dict[str, Any]:
-    """Return the schema of a file of actions and resources."""
+    """Return the schema of a file of actions, resources and pools."""
     definition = ActionEntry.model_json_schema(schema_generator=_Generator)
     others = definition.pop("$defs", {})
     definition["title"] = "ActionDefinition"
     definition["allOf"] = [*_ENTRYPOINT_BY_RUNNER, *_KEYS_WHERE_NEEDED, _TOTAL_WHERE_FAIR]
     resource = ResourceDefinition.model_json_schema(schema_generator=_Generator)
     others |= resource.pop("$defs", {})
+    pool = PoolDefinition.model_json_schema(schema_generator=_Generator)
     others["KeySettings"]["minProperties"] = 1
     return {
         "$schema": GenerateJsonSchema.schema_dialect,
         "title": "actions.yaml",
-        "description": "Actions of Turnstile: a list of definitions, or `actions:` and `resources:` with "
-        "such lists.",
+        "description": "Actions of Turnstile: a list of definitions, or `actions:`, `resources:` and "
+        "`pools:` with such lists.",
         "anyOf": [
             {"$ref": "#/$defs/Actions"},
             {
                 "type": "object",
                 "properties": {
                     "resources": {"type": "array", "items": {"$ref": "#/$defs/ResourceDefinition"}},
+                    "pools": {"type": "array", "items": {"$ref": "#/$defs/PoolDefinition"}},
                     "actions": {"$ref": "#/$defs/Actions"},
                 },
                 "minProperties": 1,
@@ -427,6 +473,7 @@ def action_file_schema() -> dict[str, Any]:
             "Actions": {"type": "array", "items": {"$ref": "#/$defs/ActionDefinition"}},
             "ActionDefinition": definition,
             "ResourceDefinition": resource,
+            "PoolDefinition": pool,
             **others,
         },
     }

@@ -16,6 +16,7 @@ from turnstile.executor.cli.action_file import (
     Step,
     check_uses,
     plan,
+    plan_pools,
     plan_resources,
     read_action_file,
     schema_text,
@@ -45,9 +46,9 @@ from turnstile.executor.cli.output import (
 )
 from turnstile.executor.cli.pagination import ALL, read_pages
 from turnstile.executor.cli.values import ChangesOption, print_changes, shown
-from turnstile.executor.definitions import KeySettings, ResourceDefinition
+from turnstile.executor.definitions import KeySettings, PoolDefinition, ResourceDefinition
 
-Definition = TypeVar("Definition", ActionDefinition, ResourceDefinition)
+Definition = TypeVar("Definition", ActionDefinition, ResourceDefinition, PoolDefinition)
 
 _COLUMNS: Final[Columns] = {
     "ACTION": "ref",
@@ -129,19 +130,20 @@ def apply_actions(
         typer.Option(
             "--prune",
             help="Delete actions that are not in the file; also resources, if the file has 'resources:', and "
-            "the settings of concurrency keys, where an action has 'keys:'. A terminal prompts for "
-            "confirmation; elsewhere, deletions need --yes.",
+            "the settings of concurrency keys, where an action has 'keys:'; and give pools that are not in "
+            "the file the default settings, if it has 'pools:'. A terminal prompts for confirmation; "
+            "elsewhere, deletions need --yes.",
         ),
     ] = False,
     waiting: WaitingOption = Waiting.ASK,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Create and change actions and resources so that they match a file.
+    """Create and change actions, resources and pools so that they match a file.
 
-    Omitted fields get their defaults. Actions, resources and settings of concurrency keys that are not in
-    the file are kept, unless --prune is given. Signs in the output: + created, ~ changed, = unchanged,
-    - deleted.
+    Omitted fields get their defaults. Actions, resources, pools and settings of concurrency keys that are
+    not in the file are kept, unless --prune is given. Signs in the output: + created, ~ changed,
+    = unchanged, - deleted.
     """
     wanted = read_action_file(file)
     steps = _steps(api, wanted, prune=prune)
@@ -276,6 +278,10 @@ def _steps(api: Api, wanted: DefinitionFile, *, prune: bool) -> list[Step]:
             item["name"]: _read(ResourceDefinition, item, f"resource {item['name']}") for item in items
         }
     check_uses(wanted, actions, resources)
+    pools: dict[str, PoolDefinition] = {}
+    if wanted.pools is not None:
+        items, _ = read_pages(api, "/pools", {}, limit=ALL)
+        pools = {item["name"]: _read(PoolDefinition, item, f"pool {item['name']}") for item in items}
     keys = {
         entry.ref: _stored_keys(api, entry.ref)
         for entry in wanted.actions
@@ -284,6 +290,7 @@ def _steps(api: Api, wanted: DefinitionFile, *, prune: bool) -> list[Step]:
     of_resources = plan_resources(wanted.resources, resources, prune=prune)
     return [
         *(step for step in of_resources if step.kind != "delete"),
+        *plan_pools(wanted.pools, pools, prune=prune),
         *plan(wanted.actions, actions, keys=keys, prune=prune),
         *(step for step in of_resources if step.kind == "delete"),
     ]
@@ -311,6 +318,8 @@ def _apply(api: Api, step: Step, waiting: Waiting, *, prompts: bool) -> None:
             api.delete(f"/resources/{resource.name}", {})
         case ResourceDefinition() as resource:
             api.put(f"/resources/{resource.name}", encode(resource.model_dump(mode="json")))
+        case PoolDefinition() as pool:
+            api.put(f"/pools/{pool.name}", encode(pool.model_dump(mode="json")))
         case ActionDefinition() as action if step.kind == "delete":
             _delete(api, action.ref, waiting, prompts=prompts)
         case ActionDefinition() as action:
@@ -340,18 +349,19 @@ def _print_result(steps: Sequence[Step], refused: dict[str, str], *, dry_run: bo
     for subject, message in refused.items():
         warn(f"{subject}: {message}")
     if as_json:
-        listed: dict[str, list[dict[str, Any]]] = {"resources": [], "actions": []}
+        listed: dict[str, list[dict[str, Any]]] = {"resources": [], "pools": [], "actions": []}
         for step in steps:
-            is_resource = isinstance(step.definition, ResourceDefinition)
-            listed["resources" if is_resource else "actions"].append(
+            is_action = isinstance(step.definition, ActionDefinition)
+            other = "pools" if isinstance(step.definition, PoolDefinition) else "resources"
+            listed["actions" if is_action else other].append(
                 {
-                    "name" if is_resource else "ref": step.name,
+                    "ref" if is_action else "name": step.name,
                     "step": step.kind,
                     "changes": {
                         field: {"old": old, "new": new} for field, (old, new) in step.changes.items()
                     },
                     "refused": refused.get(step.subject),
-                    **({} if is_resource else {"kept_keys": [*step.kept_keys]}),
+                    **({"kept_keys": [*step.kept_keys]} if is_action else {}),
                 }
             )
         print_json({"dry_run": dry_run, **listed})

@@ -21,7 +21,7 @@ from turnstile.common.action_definition import UNITS_MAX
 from turnstile.common.cli import EXIT_USAGE, CommandFailed, environment_name
 from turnstile.common.domain.durations import parse_duration
 from turnstile.common.domain.states import Status
-from turnstile.common.fields import check_ref, check_resource, parse_priority
+from turnstile.common.fields import check_pool, check_ref, check_resource, parse_priority
 
 NO_LIMIT: Final = -1
 _COMPLETION_SECONDS: Final = 1.0
@@ -143,6 +143,14 @@ def checked_resource(text: str) -> str:
         raise typer.BadParameter(str(error)) from None
 
 
+def checked_pool(text: str) -> str:
+    """Return the name of a pool."""
+    try:
+        return check_pool(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
 def checked_ref(text: str) -> str:
     """Return an action ref."""
     try:
@@ -159,6 +167,11 @@ def complete_ref(incomplete: str) -> list[str]:
 def complete_resource(incomplete: str) -> list[str]:
     """Return the names of resources with this prefix."""
     return [name for name in _names("/resources", {}, "name") if name.startswith(incomplete)]
+
+
+def complete_pool(incomplete: str) -> list[str]:
+    """Return the names of pools with this prefix."""
+    return [name for name in _names("/pools", {}, "name") if name.startswith(incomplete)]
 
 
 def complete_worker(incomplete: str) -> list[str]:
@@ -179,6 +192,11 @@ _RESOURCE = typer.Argument(
 )
 ResourceArgument = Annotated[str, _RESOURCE]
 ResourcesArgument = Annotated[list[str], _RESOURCE]
+_POOL = typer.Argument(
+    metavar="NAME", parser=checked_pool, autocompletion=complete_pool, help="Pool, like default."
+)
+PoolArgument = Annotated[str, _POOL]
+PoolsArgument = Annotated[list[str], _POOL]
 
 
 def _filter_options(

@@ -13,7 +13,7 @@ from turnstile.executor.cli.values import changed_fields
 
 def _fields(row: Json) -> str:
     # Of a created or deleted definition every field would be shown.
-    is_whole = row["subject_kind"] in ("action", "resource") and row["verb"] in ("created", "deleted")
+    is_whole = row["subject_kind"] in ("action", "resource", "pool") and row["verb"] in ("created", "deleted")
     return "" if is_whole else changed_fields(row["before"], row["after"])
 
 
@@ -26,8 +26,8 @@ _COLUMNS: Final[Columns] = {
     "FIELDS": _fields,
 }
 _SUBJECTS: Final = (
-    "action, resource, execution, executions, worker, dead_letter, webhook, token, token_file, account, "
-    "database"
+    "action, resource, pool, execution, executions, worker, dead_letter, webhook, token, token_file, "
+    "account, database"
 )
 
 

@@ -152,8 +152,8 @@ def _reason(waiting_on: Json) -> str:
             )
         case {"reason": "no_worker", "pool": pool}:
             return f"no live worker in pool {pool} serves the action; start one that does"
-        case {"reason": "pool", "pool": pool, "capacity": capacity}:
-            return f"all {capacity} worker slots of pool {pool} are in use, or other actions are ahead"
+        case {"reason": "pool"}:
+            return _in_pool(waiting_on)
         case {"reason": "not_due", "run_at": run_at}:
             return f"not due before {instant(run_at)}" if run_at else "not due yet"
         case {"reason": "handing_over"}:
@@ -168,6 +168,18 @@ def _reason(waiting_on: Json) -> str:
 
 def _pools(on: Json) -> str:
     return f"the pools {', '.join(on['other_pools'])}"
+
+
+def _in_pool(on: Json) -> str:
+    pool, capacity = on["pool"], on["capacity"]
+    if on.get("closed") == "paused":
+        return f"pool {pool} is paused; executor pools resume {pool} continues it{_position(on, ' there')}"
+    if on["held"] < capacity:
+        return f"waits for its turn in pool {pool}{_position(on, ' there')}"
+    return (
+        f"all {capacity} worker slots of pool {pool} are in use{_by(on.get('holders') or [])}"
+        f"{_position(on, ' there')}"
+    )
 
 
 def _at_gate(on: Json) -> str:

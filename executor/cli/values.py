@@ -14,12 +14,14 @@ _DURATIONS: Final = ("timeout", "ttl", "keep_for", "retry.delay", "retry.max_del
 
 
 def shown(field: str, value: Any) -> str:
-    """Return the value of a field of an action or resource as it is written in a file."""
+    """Return the value of a field of an action, resource or pool as it is written in a file."""
     if value is None:
         return "none"
     match field, value:
         case "rate", {"starts": starts, "per": per}:
             return f"{starts}/{format_duration(per)}"
+        case "weights", {**weights}:
+            return ", ".join(f"{ref} {weight}" for ref, weight in sorted(weights.items())) or "none"
         case "uses", [*uses]:
             return ", ".join(map(_use, uses)) or "none"
         case _ if field in _DURATIONS:
@@ -45,7 +47,7 @@ def _value(field: str, values: Json) -> str:
     if field not in values:
         return "-"
     value = values[field]
-    return shown(field, value) if not isinstance(value, dict) else compact(value)
+    return compact(value) if isinstance(value, dict) and field != "weights" else shown(field, value)
 
 
 _CHANGE_COLUMNS: Final[Columns] = {

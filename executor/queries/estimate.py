@@ -11,6 +11,9 @@ queue: a fixed set of samples in place of random ones, so that the result is rep
 position. Each simulation scales all lengths by one factor, which stands for the error of the sampled rate:
 few or irregular runs make the interval wide. 3. The wait from the grant to the claim.
 
+An execution that waits only for a worker is estimated among all of its pool (`pool_pace`), from the worker
+slots and the runs of the pool's actions.
+
 An execution of an action with gates after its queue is estimated where it waits now, from what passed there
 (`gate_pace`): its units are held from the passage to the end, and its claim comes after the waits at later
 gates. Units become slots of their mean size. The starts of a rate follow from the recorded ones.
@@ -150,10 +153,16 @@ class RunLengths:
 def may_be_estimated(facts: Facts) -> bool:
     """Tell whether a start can be expected, so that the pace is worth a query."""
     waits = facts.status in (Status.DELAYED, Status.QUEUED, Status.SCHEDULED)
-    # The turns of other actions are not in the pace of the queue.
-    waits = waits and (facts.pool_capacity is None or facts.status is Status.SCHEDULED)
+    if facts.status is not Status.SCHEDULED and facts.pool_capacity is not None:
+        # The turns of other actions are not in the pace of the queue.
+        waits = waits and is_measured_in_pool(facts)
     may_start = facts.served and facts.trouble is None and not facts.paused and facts.max_concurrent != 0
     return waits and may_start and (facts.gate is None or facts.gate.closed is None)
+
+
+def is_measured_in_pool(facts: Facts) -> bool:
+    """Tell whether it waits only for a worker, at a known position among those of its pool."""
+    return facts.pool_position is not None and not facts.pool_paused
 
 
 def is_measured_at_gates(facts: Facts) -> bool:
@@ -174,6 +183,8 @@ def estimated_start(facts: Facts, pace: Pace) -> EstimatedStart | None:
             return _interval(pace, waits.rest(age, _LOW), waits.rest(age, _HIGH) + _SLACK_SECONDS)
         case Status.DELAYED:
             granted = _grant_when_due(facts, pace)
+        case _ if facts.pool_position is not None:
+            granted = _grant_in_pool(facts, pace, facts.pool_position)
         case _ if facts.gate is not None:
             granted = _grant_at_gate(facts.gate, pace)
         case _:
@@ -206,6 +217,14 @@ def _grant_in_queue(facts: Facts, pace: Pace, position: int) -> tuple[float, flo
     return seconds_to_start(
         Slots(limit=limit, active_count=facts.active_count, ages=pace.ages), lengths, position
     )
+
+
+def _grant_in_pool(facts: Facts, pace: Pace, position: int) -> tuple[float, float] | None:
+    lengths = run_lengths([*pace.own, *pace.others], limit=None)
+    if lengths is None or not facts.pool_slots:
+        return None
+    slots = Slots(limit=facts.pool_slots, active_count=facts.pool_held, ages=pace.ages)
+    return seconds_to_start(slots, lengths, position)
 
 
 def _grant_at_gate(gate: GateFacts, pace: Pace) -> tuple[float, float] | None:

@@ -33,12 +33,14 @@ from turnstile.executor.queries.estimate import (
     Pace,
     estimated_start,
     is_measured_at_gates,
+    is_measured_in_pool,
     may_be_estimated,
 )
 from turnstile.executor.queries.gates import record_with_steps, resource_queue_page, with_gates, with_steps
 from turnstile.executor.queries.read_limiter import LimitedReader, ReadLimiter
 from turnstile.executor.queries.schemas import (
     HOLDERS_MAX,
+    POOL_POSITIONS_MAX,
     ActionDetail,
     ActionQueuePage,
     AttemptDetail,
@@ -53,6 +55,7 @@ from turnstile.executor.queries.schemas import (
     SlotHolder,
     StoredAction,
     SubmissionDetail,
+    WaitingOnPool,
     WorkerDetail,
     WorkerState,
 )
@@ -198,9 +201,11 @@ class Reader(LimitedReader):
             gated = None
             if row["may_have_gates"]:
                 gated = await connection.fetchrow(query("execution_gates"), execution_id, HOLDERS_MAX)
-        facts = _facts(row, first_trouble(self._health, row["pool"]))
-        if gated is not None:
-            facts = with_gates(facts, gated)
+            facts = _facts(row, first_trouble(self._health, row["pool"]))
+            if gated is not None:
+                facts = with_gates(facts, gated)
+            if isinstance(waiting_on(facts), WaitingOnPool):
+                facts = _with_pool(facts, await connection.fetchrow(*_pool_place(execution_id)))
         pace = await self._pace(execution_id, facts) if may_be_estimated(facts) else None
         attempts = parsed(AttemptDetail, row["attempts"])
         detail = ExecutionDetail(
@@ -409,6 +414,9 @@ class Reader(LimitedReader):
         return LogPage(items=items, position=position, is_ended=is_ended)
 
     async def _pace(self, execution_id: ExecutionId, facts: Facts) -> Pace | None:
+        if is_measured_in_pool(facts):
+            row = await self._live_row(query("pool_pace"), execution_id, _GRANTS_MIN, SLOTS_MAX)
+            return None if row is None else _pace(row)
         if is_measured_at_gates(facts):
             gate = facts.gate
             row = await self._live_row(
@@ -464,6 +472,20 @@ def _facts(row: "Row", trouble: Trouble | None) -> Facts:
         trouble=trouble,
         pool_capacity=row["pool_capacity"],
         pool_held=row["pool_held"],
+        pool_paused=row["pool_paused"],
+        pool_slots=row["pool_slots"],
+    )
+
+
+def _pool_place(execution_id: ExecutionId) -> Statement:
+    return query("pool_place"), execution_id, POOL_POSITIONS_MAX, HOLDERS_MAX
+
+
+def _with_pool(facts: Facts, row: "Row | None") -> Facts:
+    if row is None:
+        return facts
+    return replace(
+        facts, pool_position=row["position"], pool_waiting=row["waiting"], pool_holders=row["holders"]
     )
 
 

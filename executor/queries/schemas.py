@@ -9,12 +9,14 @@ from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.domain.states import Status
 from turnstile.common.schemas import EstimatedStart, Schema
 from turnstile.executor.callers import Channel
-from turnstile.executor.definitions import ResourceDefinition
+from turnstile.executor.definitions import PoolDefinition, ResourceDefinition
 
 HOLDERS_MAX = 100
 """Most slot holders in one answer."""
 USERS_MAX = 100
-"""Most users of a resource in one answer."""
+"""Most users of a resource, or actions of a pool, in one answer."""
+POOL_POSITIONS_MAX = 1000
+"""Executions of a pool among which the position of one is searched."""
 RUNS_MAX = 200
 """Most running attempts of a worker in one answer."""
 SERVED_MAX = 500
@@ -96,12 +98,25 @@ class OutOfReach(Schema):
 
 
 class WaitingOnPool(Schema):
-    """The capacity of its pool is in use, or it is not its turn yet."""
+    """The capacity of its pool is in use, or it is not its turn yet, or the pool is paused."""
 
     reason: Literal["pool"] = "pool"
     pool: str
+    closed: Literal["paused"] | None = Field(default=None, description="paused: the pool is paused.")
     capacity: int = Field(description="Executions that the live workers of the pool run at once.")
     held: int = Field(description="Granted executions of the pool; they may exceed the capacity by a lead.")
+    position: int | None = Field(
+        default=None,
+        description="Among the executions that wait only for a worker of the pool, from 1, in the order in "
+        f"which they will start if nothing else arrives. Null: behind the first {POOL_POSITIONS_MAX:,}.",
+    )
+    waiting: int | None = Field(
+        default=None, description="Executions that wait only for a worker of the pool."
+    )
+    holders: list[int] = Field(
+        default_factory=list,
+        description=f"Executions that hold worker slots of the pool, by id, at most {HOLDERS_MAX}.",
+    )
 
 
 class RootCause(Schema):
@@ -443,11 +458,81 @@ class StoredResource(ResourceDefinition):
     updated_at: AwareDatetime
 
 
+class PoolAction(Schema):
+    """An action of a pool."""
+
+    action_ref: str
+    weight: int
+    served: bool = Field(description="A live worker of the pool serves it.")
+
+
+class StoredPool(PoolDefinition):
+    """A pool as it is stored, and its state."""
+
+    id: int
+    capacity: int = Field(description="Executions that the live workers of the pool run at once.")
+    held: int = Field(description="Granted executions of the pool; they may exceed the capacity by a lead.")
+    waiting: int = Field(description="Executions that wait only for a worker of the pool.")
+    wanted: int = Field(
+        description="Executions that could run now with enough workers: `held`, and those that wait for a "
+        "worker, also of actions that no live worker serves. Of a paused pool only `held`. For autoscalers."
+    )
+    actions: int = Field(description="Number of actions in the pool.")
+    action_weights: list[PoolAction] = Field(description=f"These actions, by name, at most {USERS_MAX}.")
+    warnings: list[str] = Field(
+        description="Sentences about weights of actions that are not in the pool.",
+        examples=[["reports.render has a weight, and is not in this pool"]],
+    )
+    created_at: AwareDatetime
+    updated_at: AwareDatetime
+
+
+class WaitingForWorker(Schema):
+    """One execution that waits only for a worker of a pool."""
+
+    id: int
+    position: int = Field(description="In the order in which executions will start, from 1.")
+    action_ref: str
+    concurrency_key: str | None
+    priority: int
+    queued_at: AwareDatetime
+
+
+class PoolHolder(Schema):
+    """One execution that holds a worker slot of a pool."""
+
+    id: int
+    action_ref: str
+    concurrency_key: str | None
+    status: Literal["scheduled", "running", "ended"] = Field(
+        description="scheduled: no worker has claimed it; ended: its completion is not settled yet."
+    )
+    worker_id: str | None
+    granted_at: AwareDatetime
+
+
+class PoolQueuePage(Schema):
+    """A pool: the executions that wait only for a worker, in order, and those that hold its worker slots."""
+
+    pool: str
+    capacity: int = Field(description="Executions that the live workers of the pool run at once.")
+    paused: bool
+    order: Literal["fair", "arrival"]
+    held: int = Field(description="Granted executions of the pool; they may exceed the capacity by a lead.")
+    waiting: int = Field(
+        description="Executions that wait only for a worker of the pool. Those of actions that have other "
+        "gates wait in their queues while the pool is paused, and are not counted."
+    )
+    items: list[WaitingForWorker]
+    holders: list[PoolHolder] = Field(description=f"By id, at most {HOLDERS_MAX}.")
+    next_cursor: str | None
+
+
 Change = Literal["created", "changed", "limit_changed", "paused", "resumed", "deleted"]
 
 
 class ChangeEntry(Schema):
-    """One change of an action or resource: who, when and what."""
+    """One change of an action, resource or pool: who, when and what."""
 
     id: int
     changed_at: AwareDatetime
@@ -481,6 +566,7 @@ Verb = Literal[
 SubjectKind = Literal[
     "action",
     "resource",
+    "pool",
     "execution",
     "executions",
     "worker",

@@ -111,8 +111,16 @@ class Facts:
     unclaimed: Sequence[int] = ()
     """Those of `holders` that no worker has claimed."""
     pool_capacity: int | None = None
-    """Worker slots of its pool; None while some are free, or while the workers are not counted."""
+    """Worker slots of its pool; None while some are free and it is not paused, or while the workers are not
+    counted."""
     pool_held: int = 0
+    pool_paused: bool = False
+    pool_slots: int | None = None
+    """Most executions that its pool may hold now: its worker slots and the lead."""
+    pool_position: int | None = None
+    """Among all that wait only for a worker of the pool; None: not read, or too far behind."""
+    pool_waiting: int | None = None
+    pool_holders: Sequence[int] = ()
     pools_with_it: Sequence[str] = ()
     """Pools with a live worker that names the action, whatever its own pool is."""
 
@@ -225,7 +233,15 @@ def _startable(facts: Facts) -> WaitingOn:
     if trouble is not None:
         return OutOfReach(part=trouble.part, message=trouble.message)
     if facts.status is Status.QUEUED and facts.pool_capacity is not None:
-        return WaitingOnPool(pool=facts.pool, capacity=facts.pool_capacity, held=facts.pool_held)
+        return WaitingOnPool(
+            pool=facts.pool,
+            closed="paused" if facts.pool_paused else None,
+            capacity=facts.pool_capacity,
+            held=facts.pool_held,
+            position=facts.pool_position,
+            waiting=facts.pool_waiting,
+            holders=list(facts.pool_holders),
+        )
     return HandingOver(pool=facts.pool)
 
 

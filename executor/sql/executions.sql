@@ -22,8 +22,9 @@ SELECT e.id, a.ref AS action_ref, e.concurrency_key, e.idempotency_key, e.priori
        place.position, held.active_count, held.holder_ids, held.unclaimed_ids, history.attempts,
        e.timeout_seconds, e.cancel_requested_at, e.cancel_reason, now() AS read_at,
        (SELECT w.stop_grace_seconds FROM worker w WHERE w.id = e.worker_id) AS stop_grace_seconds,
-       CASE WHEN p.depth > 0 OR turnstile.room_of(p.capacity, p.held, p.lead) = 0
+       CASE WHEN p.paused OR p.depth > 0 OR turnstile.room_of(p.capacity, p.held, p.lead) = 0
                 THEN p.places END AS pool_capacity,
+       coalesce(p.paused, false) AS pool_paused, p.capacity AS pool_slots,
        coalesce(p.held, 0) AS pool_held,
        -- Then `execution_gates` has more facts.
        e.gates IS NOT NULL OR EXISTS (SELECT FROM gate) AS may_have_gates

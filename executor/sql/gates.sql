@@ -25,7 +25,8 @@ closed AS MATERIALIZED (
     FROM one o
     CROSS JOIN unnest(o.route, o.route_units) WITH ORDINALITY r(gate_id, units, rank)
     JOIN gate g ON g.id = r.gate_id
-    WHERE o.status = 'queued' AND (g.paused OR g.capacity < r.units)
+    -- What a paused pool has sent back to its queue waits there for the pool.
+    WHERE o.status = 'queued' AND g.kind <> 'pool' AND (g.paused OR g.capacity < r.units)
     ORDER BY r.rank LIMIT 1
 ),
 here AS MATERIALIZED (

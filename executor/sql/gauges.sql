@@ -49,32 +49,11 @@ SELECT (
        ) AS resources,
        (
            SELECT json_agg(json_build_object(
-               'pool', p.name, 'capacity', p.places, 'held', p.held, 'waiting', coalesce(r.executions, 0)
+               'pool', p.name, 'capacity', p.places, 'held', p.held, 'waiting', coalesce(r.executions, 0),
+               'paused', p.paused::integer
            ) ORDER BY p.id)
            FROM (SELECT * FROM turnstile.current_pool c ORDER BY c.id LIMIT $3) p
-           -- In queues that have turns in their pool or whose action no worker serves, and in the queues of
-           -- the pools.
-           LEFT JOIN (
-               SELECT w.pool_id, sum(w.executions)::bigint AS executions
-               FROM (
-                   SELECT a.pool_id, greatest(least(q.depth, q.max_concurrent - q.held), 0) AS executions
-                   FROM (
-                       SELECT n.queue_id AS id FROM ready_queue n
-                       UNION
-                       SELECT k.id FROM action_queue k JOIN action u ON u.id = k.action_id AND NOT u.served
-                   ) c
-                   JOIN turnstile.current_queue q ON q.id = ANY (ARRAY[c.id])
-                   JOIN action a ON a.id = ANY (ARRAY[q.action_id])
-                   WHERE q.depth > 0 AND NOT q.paused
-                   UNION ALL
-                   SELECT a.pool_id, (SELECT count(*) FROM waiting w WHERE w.line_id = f.id)
-                   FROM gate g
-                   JOIN gate_flow f ON f.gate_id = g.id
-                   JOIN action a ON a.id = f.flow_id
-                   WHERE g.kind = 'pool'
-                     AND NOT EXISTS (SELECT FROM turnstile.starts_left(a.route, now()) l WHERE l.starts <= 0)
-               ) w GROUP BY w.pool_id
-           ) r ON r.pool_id = p.id
+           LEFT JOIN turnstile.waiting_for_workers() r ON r.pool_id = p.id
        ) AS pools,
        (
            SELECT json_object_agg(state.name, state.processes)

@@ -27,7 +27,8 @@ closed AS MATERIALIZED (
     FROM action a
     CROSS JOIN unnest(a.route, a.route_units) WITH ORDINALITY r(gate_id, units, rank)
     JOIN gate g ON g.id = r.gate_id
-    WHERE a.ref = $1 AND (g.paused OR g.capacity < r.units)
+    -- What a paused pool has sent back to its queue waits there for the pool.
+    WHERE a.ref = $1 AND g.kind <> 'pool' AND (g.paused OR g.capacity < r.units)
     ORDER BY r.rank LIMIT 1
 ),
 -- While every rate has a start, what waits for one lacks only capacity of the pool.

@@ -16,7 +16,7 @@ from turnstile.common.domain.states import Status
 from turnstile.executor.api.app import create_app
 from turnstile.executor.callers import Caller
 from turnstile.executor.dead_letters.store import DeadLetters
-from turnstile.executor.definitions import KeySettings, ResourceDefinition
+from turnstile.executor.definitions import KeySettings, PoolDefinition, ResourceDefinition
 from turnstile.executor.operations import Operations, Submissions
 from turnstile.executor.parameter_schemas import ParameterSchemas
 from turnstile.executor.protocol import ExecutorProtocol
@@ -166,6 +166,10 @@ class _Operations(Operations):
 
     async def put_resource(self, definition: ResourceDefinition, changed_by: Caller) -> None:
         grants = await self._queue_manager.put_resource(definition, changed_by=changed_by)
+        self._granted.extend(grants.granted)
+
+    async def put_pool(self, definition: PoolDefinition, changed_by: Caller) -> None:
+        grants = await self._queue_manager.put_pool(definition, changed_by=changed_by)
         self._granted.extend(grants.granted)
 
     async def delete_resource(self, name: str, changed_by: Caller) -> ResourceDeletion | None:

@@ -63,7 +63,9 @@ BEGIN
 END
 $$;
 
--- unused_pools: the next pools that no action names any more and of which no slot takes capacity.
+-- unused_pools: the next pools that no action names any more, of which no slot takes capacity, and which have
+-- the default
+-- settings.
 CREATE FUNCTION turnstile.unused_pools(in_limit integer)
 RETURNS bigint[]
 LANGUAGE sql
@@ -78,6 +80,7 @@ AS $$
                   AND (a.deleted_at IS NULL OR EXISTS (
                       SELECT FROM turnstile.current_queue q
                       WHERE q.action_id = a.id AND q.depth + q.held > 0))))
+          AND p.fair AND NOT p.paused AND p.weights = '{}'
           AND NOT EXISTS (SELECT FROM turnstile.live_slot s WHERE s.pool_id = p.id)
         ORDER BY p.id LIMIT in_limit)
 $$;

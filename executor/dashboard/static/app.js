@@ -9,6 +9,7 @@ import { show as queue } from "./queue.js";
 import { show as executions } from "./executions.js";
 import { show as execution } from "./execution.js";
 import { showAll as resources, show as resource } from "./resources.js";
+import { showAll as pools, show as pool } from "./pools.js";
 import { show as workers } from "./workers.js";
 import { show as worker } from "./worker.js";
 import { show as webhooks } from "./webhooks.js";
@@ -23,6 +24,8 @@ const SCREENS = [
   [/^\/executions\/(?<id>[1-9]\d{0,18})$/, execution, "Execution", "#/executions"],
   [/^\/resources$/, resources, "Resources", "#/resources"],
   [/^\/resources\/(?<ref>.+)$/, resource, "Resource", "#/resources"],
+  [/^\/pools$/, pools, "Pools", "#/pools"],
+  [/^\/pools\/(?<ref>.+)$/, pool, "Pool", "#/pools"],
   [/^\/workers$/, workers, "Workers", "#/workers"],
   [/^\/workers\/(?<worker>.+)$/, worker, "Worker", "#/workers"],
   [/^\/webhooks$/, webhooks, "Webhooks", "#/webhooks"],

@@ -10,9 +10,8 @@ import { queueLink } from "./queues.js";
 const PAGE = 50;
 const FIELDS_SHOWN = 6;
 const KINDS = [
-  "action", "resource", "execution", "executions", "worker", "dead_letter", "webhook", "token", "token_file",
-  "account",
-  "database",
+  "action", "resource", "pool", "execution", "executions", "worker", "dead_letter", "webhook", "token",
+  "token_file", "account", "database",
 ];
 const VERBS = [
   "created", "changed", "limit_changed", "paused", "resumed", "deleted", "cancelled", "retried", "drained",
@@ -104,8 +103,11 @@ function wordsOf(name) {
 
 /** What was changed, with a link to its screen if it has one. */
 function subjectOf({ subject_kind: kind, subject, action_ref: ref }) {
-  const link = { action: () => queueLink({ action_ref: subject }),
-    resource: () => `#/resources/${encodeURIComponent(subject)}`, worker: () => workerLink(subject) }[kind];
+  const link = {
+    action: () => queueLink({ action_ref: subject }), worker: () => workerLink(subject),
+    resource: () => `#/resources/${encodeURIComponent(subject)}`,
+    pool: () => `#/pools/${encodeURIComponent(subject)}`,
+  }[kind];
   const name = kind === "execution" || kind === "webhook" ? executionLink(subject)
     : link ? el("a", { href: link() }, subject) : subject;
   const action = ref !== null && kind !== "action" ? el("a", { href: queueLink({ action_ref: ref }) }, ref)

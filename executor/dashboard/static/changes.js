@@ -64,19 +64,23 @@ function changeNumber(path, name, { title, verb, words, label, hint, value }) {
 
 /** Pause a resource, or resume it if it is paused. */
 export function changeResourcePause({ name, paused }) {
-  const path = `/resources/${encodeURIComponent(name)}`;
-  return confirm(paused
-    ? {
-      title: `Resume ${name}?`, verb: "Resume",
-      words: "Waiting executions of the actions that use it start in order, within the capacity.",
-      act: () => ask("POST", `${path}/resume`),
-    }
-    : {
-      title: `Pause ${name}?`, verb: "Pause",
-      words: "Nothing that uses this resource starts until it is resumed. Running executions continue and "
-        + "keep their units.",
-      act: () => ask("POST", `${path}/pause`),
-    });
+  return changeGatePause(`/resources/${encodeURIComponent(name)}`, name, paused, paused
+    ? "Waiting executions of the actions that use it start in order, within the capacity."
+    : "Nothing that uses this resource starts until it is resumed. Running executions continue and "
+      + "keep their units.");
+}
+
+/** Pause a pool, or resume it if it is paused. */
+export function changePoolPause({ name, paused }) {
+  return changeGatePause(`/pools/${encodeURIComponent(name)}`, name, paused, paused
+    ? "Waiting executions of its actions start in order, as many as its workers run."
+    : "Nothing in this pool starts until it is resumed. Running executions continue.");
+}
+
+function changeGatePause(path, name, paused, words) {
+  const verb = paused ? "Resume" : "Pause";
+  const act = () => ask("POST", `${path}/${verb.toLowerCase()}`);
+  return confirm({ title: `${verb} ${name}?`, verb, words, act });
 }
 
 /** Change the capacity of a resource; rejected if the resource has been changed meanwhile. */

@@ -8,6 +8,7 @@ import { badge, elapsed, errorLine, instant, loader, shortId, table, workerLink 
 import { cancel, retry } from "./changes.js";
 import { executionLink } from "./queue.js";
 import { queueLink } from "./queues.js";
+import { poolLink } from "./pools.js";
 import { gateLink } from "./resources.js";
 import { logPart } from "./logs.js";
 import { stoppingWords } from "./stopping.js";
@@ -176,9 +177,7 @@ function reasonOf(on) {
         ...positionOf(on, " of its action")];
     case "paused": return ["The action is paused: nothing starts until it is resumed."];
     case "no_worker": return [`No live worker in the pool ${on.pool} serves the action. ${workerRemedy(on)}`];
-    case "pool":
-      return [`All ${count(on.capacity)} worker slots of the pool ${on.pool} are in use, `,
-        "or other actions are ahead."];
+    case "pool": return poolOf(on);
     case "not_due": return on.run_at ? ["Due ", instant(on.run_at), "."] : ["Not due yet."];
     case "handing_over":
       return [`A slot is free; about to be dispatched to a worker in the pool ${on.pool}.`];
@@ -195,6 +194,17 @@ function workerRemedy(on) {
     : `Workers in the pools ${others.join(", ")} have it`;
   const both = `TURNSTILE_WORKER_POOLS=${others[0]},${on.pool}`;
   return `${having}: let one serve both pools (${both}), or change the pool of the action.`;
+}
+
+function poolOf(on) {
+  const pool = ["the pool ", poolLink(on.pool)];
+  const position = on.position ? [" ", ...positionOf(on, " there")] : [];
+  if (on.closed) {
+    return ["Waits for ", ...pool, ", which is paused: nothing starts until it is resumed.", ...position];
+  }
+  if (on.held < on.capacity) return ["Waits for its turn in ", ...pool, ".", ...position];
+  const holders = holdersOf(on.holders ?? []);
+  return [`All ${count(on.capacity)} worker slots of `, ...pool, " are in use", ...holders, ".", ...position];
 }
 
 function gateOf(on) {

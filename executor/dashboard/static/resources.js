@@ -87,7 +87,9 @@ export function show(main, { ref: name, parameters }, { live, signal }) {
     text(pause, page.paused ? "Resume" : "Pause");
     setChildren(states, ...(page.paused ? [badge("paused")] : []));
     bar.update(page.held, page.capacity);
-    setChildren(facts, ...factsOf(page));
+    setChildren(facts, ...factsOf([
+      ["Waiting", count(page.waiting)], ["Held while waiting", count(page.held_waiting)], ["Order", page.order],
+    ]));
     holders.update(page.holders);
     waiting.update(page.items);
     pages.update(page.next_cursor);
@@ -115,16 +117,13 @@ function resourceLink(name) {
   return el("a", { href: `#/resources/${encodeURIComponent(name)}` }, name);
 }
 
-function actionOf(each) {
+/** The action of an execution, with its key. */
+export function actionOf(each) {
   const key = each.concurrency_key === null ? null : el("span", { class: "key" }, each.concurrency_key);
   return [el("a", { href: queueLink(each) }, each.action_ref), key];
 }
 
-function factsOf(page) {
-  const facts = [
-    ["Waiting", count(page.waiting)],
-    ["Held while waiting", count(page.held_waiting)],
-    ["Order", page.order],
-  ];
+/** Names and values as a list of terms. */
+export function factsOf(facts) {
   return facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)));
 }

@@ -1,4 +1,4 @@
-"""`executor resources`, `executor actions keys`, and resources in a file, against a real executor."""
+"""`executor resources`, `pools`, `actions keys`, and resources and pools in a file, with a real executor."""
 
 import json
 import secrets
@@ -60,7 +60,7 @@ def test_a_key_gets_its_own_limit_and_loses_it(system: CommandLines, ref: str) -
     assert system.executor(*keys, "list", ref, "--json").json == {"items": []}
 
 
-def test_a_file_defines_resources_before_the_actions_that_use_them(
+def test_a_file_defines_resources_and_pools_before_the_actions_that_use_them(
     system: CommandLines, ref: str, name: str
 ) -> None:
     file = json.dumps(
@@ -69,21 +69,44 @@ def test_a_file_defines_resources_before_the_actions_that_use_them(
                 {"ref": ref, "concurrency_key": "/who", "uses": [name], "keys": {"7": {"max_concurrent": 5}}}
             ],
             "resources": [{"name": name, "capacity": 3}],
+            "pools": [{"name": name, "weights": {ref: 3}}],
         }
     )
     would = system.executor("actions", "apply", "-", "--dry-run", stdin=file).out.splitlines()
     assert would[0] == f"+ resource {name}  capacity: 3"
-    assert would[1].startswith(f"~ {ref}  ")
-    assert f"uses: none -> {name}" in would[1]
-    assert 'keys.7: none -> {"max_concurrent": 5}' in would[1]
+    assert would[1] == f"+ pool {name}  weights: {ref} 3"
+    assert would[2].startswith(f"~ {ref}  ")
+    assert f"uses: none -> {name}" in would[2]
+    assert 'keys.7: none -> {"max_concurrent": 5}' in would[2]
     done = system.executor("actions", "apply", "-", "--json", stdin=file).json
     assert [(each["name"], each["step"]) for each in done["resources"]] == [(name, "create")]
+    assert [(each["name"], each["step"]) for each in done["pools"]] == [(name, "create")]
     assert [(each["ref"], each["step"], each["refused"]) for each in done["actions"]] == [
         (ref, "change", None)
     ]
     again = system.executor("actions", "apply", "-", stdin=file)
-    assert again.out.splitlines() == [f"= resource {name}", f"= {ref}"]
+    assert again.out.splitlines() == [f"= resource {name}", f"= pool {name}", f"= {ref}"]
     wrong = json.dumps([{"ref": ref, "uses": [f"{name}.none"]}])
     refused = system.executor("actions", "apply", "-", "--dry-run", stdin=wrong)
     assert refused.exit_code == EXIT_USAGE
     assert "there is no resource" in refused.err
+
+
+def test_a_pool_gets_order_and_weights_and_is_paused(system: CommandLines, ref: str, name: str) -> None:
+    system.apply(ref=ref, pool=name)
+    settings = ("pools", "set", name, "--order", "arrival", "--weight", f"{ref}=3", "--weight", "gone=2")
+    changed = system.executor(*settings)
+    assert changed.out == f"{name}: order arrival, weights gone 2, {ref} 3, not paused\n"
+    assert changed.err == "gone has a weight, and is not in this pool\n"
+    assert system.executor("pools", "set", name, "--weight", "gone=1", "--json").json["weights"] == {ref: 3}
+    for wrong in (f"{ref}=17", f"{ref}", "a b=2"):
+        assert system.executor("pools", "set", name, "--weight", wrong).exit_code == EXIT_USAGE
+    assert system.executor("pools", "pause", name).out.endswith(", paused\n")
+    assert "paused" in system.executor("pools", "list").out
+    execution_id = system.executor("submit", ref).out.split()[0]
+    assert f"no live worker in pool {name}" in system.executor("get", execution_id).out
+    assert "Nothing waits here" in system.executor("pools", "queue", name).out
+    assert f"{ref}  3 " in system.executor("pools", "show", name).out
+    assert system.executor("pools", "resume", name).out.endswith(", not paused\n")
+    assert "order: fair -> arrival" in system.executor("pools", "history", name).out
+    assert system.executor("pools", "resume", f"{name}x").exit_code == EXIT_FAILED

@@ -106,6 +106,8 @@ def addresses(screens: Screens) -> list[str]:
         f"/#/executions/{screens.ended}",
         "/#/resources",
         "/#/resources/usable-licence",
+        "/#/pools",
+        "/#/pools/default",
         "/#/workers",
         f"/#/workers/{screens.worker}",
         "/#/webhooks",

@@ -165,6 +165,7 @@ VIOLATIONS = {
     "ck_gate_state_held_not_negative": _GATE_STATE.format(-1, 0, "NULL"),
     "ck_gate_state_passed_within_capacity": _GATE_STATE.format(2, 0, 1),
     "uq_worker_pool_name": "INSERT INTO worker_pool (name) VALUES ('p'), ('p')",
+    "ck_worker_pool_weights_known": """UPDATE worker_pool SET weights = '{"a": 0}'""",
     "ck_pool_state_capacity_not_negative": "UPDATE pool_state SET capacity = -1",
     "ck_pool_state_depth_not_negative": "UPDATE pool_state SET depth = -1",
     "ck_pool_state_held_not_negative": "UPDATE pool_state SET held = -1",

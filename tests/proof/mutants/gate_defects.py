@@ -12,6 +12,8 @@ _POOLS: Final = "common/sql/15_pools.sql"
 _PRUNING: Final = "common/sql/retention/workers.sql"
 _PRUNING_TEST: Final = "tests/integration/retention/test_pruning.py::test_pools_that_no_action_names_are_deleted_with_their_turns"
 _POOL_TEST: Final = "tests/integration/protocol/test_pool.py"
+_POOL_SETTINGS: Final = "common/sql/55_pool_settings.sql"
+_SETTINGS_TEST: Final = "tests/integration/protocol/test_pool_settings.py"
 _TEST: Final = "tests/integration/protocol/test_gates.py"
 _WALKS: Final = "tests/proof/gates/test_statements.py"
 
@@ -61,7 +63,7 @@ GATE_DEFECTS: Final = (
     Defect(
         name="the list of a pool does not mind the turns of plain actions",
         file=_GATES,
-        before="> (in_free.rival_priority, in_free.rival_tag * 720720, in_free.rival_place);",
+        before="> (in_free.rival_priority, in_free.rival_tag, in_free.rival_place);",
         after="> (6, 0::bigint, 0::bigint);",
         caught_by=(_POOL_TEST,),
     ),
@@ -92,6 +94,48 @@ GATE_DEFECTS: Final = (
         before="SELECT ROW(r.gate_id, r.new_held - r.old_held, r.new_depth - r.old_depth)::turnstile.gate_change",
         after="SELECT ROW(r.gate_id, 0, r.new_depth - r.old_depth)::turnstile.gate_change",
         caught_by=(_TEST,),
+    ),
+    Defect(
+        name="a count of the workers resumes a paused pool",
+        file=_POOLS,
+        before="turnstile.capacity_of(c.paused, c.new_places, c.new_lead, c.new_leaving), c.new_places",
+        after="turnstile.capacity_of(false, c.new_places, c.new_lead, c.new_leaving), c.new_places",
+        caught_by=(_SETTINGS_TEST,),
+    ),
+    Defect(
+        name="a paused pool grants",
+        file=_POOLS,
+        before="SELECT (CASE WHEN in_paused THEN 0 ELSE in_places + in_lead + in_leaving END)::integer",
+        after="SELECT (in_places + in_lead + in_leaving)::integer",
+        caught_by=(_SETTINGS_TEST,),
+    ),
+    Defect(
+        name="executions in the list of a paused pool keep their units",
+        file=_POOL_SETTINGS,
+        before="    PERFORM turnstile.pause_list(list_id, wanted.paused);\n",
+        after="",
+        caught_by=(_SETTINGS_TEST,),
+    ),
+    Defect(
+        name="the weights of a pool are ignored",
+        file=_POOLS,
+        before="SELECT 720720 / coalesce((in_weights ->> in_action_ref)::bigint, 1)",
+        after="SELECT 720720::bigint",
+        caught_by=(_SETTINGS_TEST,),
+    ),
+    Defect(
+        name="a change of the order of a pool loses the turns",
+        file=_POOL_SETTINGS,
+        before="SELECT array_agg(g::pool_turn) FILTER (WHERE g.place IS NOT NULL) INTO turns FROM gone g;",
+        after="SELECT NULL INTO turns FROM gone g LIMIT 1;",
+        caught_by=(_SETTINGS_TEST,),
+    ),
+    Defect(
+        name="a change of the order of a pool keeps the debts of the old one",
+        file=_POOL_SETTINGS,
+        before="    IF stored.fair <> wanted.fair THEN\n",
+        after="    IF false THEN\n",
+        caught_by=(_SETTINGS_TEST,),
     ),
     Defect(
         name="the end of a run of a leaving worker is seen late",
@@ -222,8 +266,8 @@ GATE_DEFECTS: Final = (
     Defect(
         name="all executions of an action have one turn in their pool",
         file=_POOLS,
-        before="f.start_tag + row_number() OVER (PARTITION BY k.action_id, f.priority ORDER BY k.place) - 1 AS tag",
-        after="f.start_tag AS tag",
+        before="f.start_tag + (row_number() OVER (PARTITION BY k.action_id, f.priority ORDER BY k.place) - 1) * f.step\n ELSE",
+        after="f.start_tag ELSE",
         caught_by=(_POOL_TEST,),
     ),
     Defect(
@@ -236,8 +280,8 @@ GATE_DEFECTS: Final = (
     Defect(
         name="what a leaving worker runs takes worker slots of the others",
         file=_POOLS,
-        before="c.new_places + c.new_lead + c.new_leaving",
-        after="c.new_places + c.new_lead",
+        before="c.new_lead, c.new_leaving), c.new_places, c.new_lead",
+        after="c.new_lead, 0), c.new_places, c.new_lead",
         caught_by=(_POOL_TEST,),
     ),
     Defect(

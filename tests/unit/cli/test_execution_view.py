@@ -69,6 +69,27 @@ def starting(earliest_seconds: float, latest_seconds: float) -> dict[str, str]:
         ),
         ({"reason": "paused"}, "the action is paused"),
         (
+            {
+                "reason": "pool",
+                "pool": "gpu",
+                "closed": None,
+                "capacity": 2,
+                "held": 3,
+                "position": 4,
+                "waiting": 9,
+                "holders": [60, 61, 62],
+            },
+            "all 2 worker slots of pool gpu are in use, held by #60, #61, #62; position 4 there",
+        ),
+        (
+            {"reason": "pool", "pool": "gpu", "closed": None, "capacity": 2, "held": 1, "position": 1},
+            "waits for its turn in pool gpu; position 1 there",
+        ),
+        (
+            {"reason": "pool", "pool": "gpu", "closed": "paused", "capacity": 2, "held": 2, "position": 4},
+            "pool gpu is paused; executor pools resume gpu continues it; position 4 there",
+        ),
+        (
             {"reason": "no_worker", "pool": "gpu"},
             "no live worker in pool gpu serves the action; start one that does",
         ),
@@ -92,7 +113,7 @@ def starting(earliest_seconds: float, latest_seconds: float) -> dict[str, str]:
         ({"reason": "not_due", "run_at": None}, "not due yet"),
         (
             {"reason": "pool", "pool": "gpu", "capacity": 4, "held": 5},
-            "all 4 worker slots of pool gpu are in use, or other actions are ahead",
+            "all 4 worker slots of pool gpu are in use",
         ),
         ({"reason": "handing_over", "pool": "gpu"}, "about to be dispatched to a worker"),
         (

@@ -23,8 +23,8 @@ from tests.unit.packaging.manifests import (
     resources,
 )
 from turnstile.common.domain.durations import parse_duration
-from turnstile.common.schemas import QueueStats
 from turnstile.executor.api.ops import health_routes
+from turnstile.executor.queries.schemas import StoredPool
 from turnstile.executor.queries.waiting_reason import Health
 from turnstile.worker.health import health_app
 
@@ -150,15 +150,15 @@ def test_only_keda_sets_the_replicas_of_the_worker_deployment() -> None:
     assert "path: /spec/replicas" in patch["patch"]
 
 
-def test_every_trigger_of_keda_reads_a_number_of_queue_stats(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_trigger_of_keda_reads_a_number_of_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     (action,) = actions_of_the_base(monkeypatch)
     service = of_kind("Service")["turnstile-executor"]
     for trigger in of_kind("ScaledObject")["turnstile-worker"]["spec"]["triggers"]:
         url = urlsplit(trigger["metadata"]["url"])
         assert url.hostname == f"{service['metadata']['name']}.{kustomization('keda')['namespace']}.svc"
         assert url.port in {port["port"] for port in service["spec"]["ports"]}
-        assert url.path == f"/api/v1/actions/{action.definition.ref}/queue-stats"
-        assert QueueStats.model_fields[trigger["metadata"]["valueLocation"]].annotation is int
+        assert url.path == f"/api/v1/pools/{action.definition.pool}"
+        assert StoredPool.model_fields[trigger["metadata"]["valueLocation"]].annotation is int
 
 
 def _from_elsewhere(pod: Pod) -> set[str]:

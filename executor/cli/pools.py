@@ -1,0 +1,219 @@
+"""`executor pools ...`: order, weights and pause of the pools of workers, over the HTTP API."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, Literal
+
+import typer
+
+from turnstile.common.action_definition import WEIGHT_MAX
+from turnstile.common.cli import command_line
+from turnstile.common.domain.errors import Code
+from turnstile.common.fields import check_ref
+from turnstile.executor.cli.arguments import PoolArgument, PoolsArgument, encode
+from turnstile.executor.cli.client import Api, ApiRefused, Json, with_api
+from turnstile.executor.cli.output import (
+    Columns,
+    JsonOption,
+    for_each,
+    instant,
+    print_fields,
+    print_json,
+    print_line,
+    print_table,
+    show,
+    warn,
+)
+from turnstile.executor.cli.pagination import ALL, CursorOption, read_pages
+from turnstile.executor.cli.values import ChangesOption, print_changes, shown
+
+_COLUMNS: Final[Columns] = {
+    "POOL": "name",
+    "GRANTED": lambda pool: f"{pool['held']} of {pool['capacity']}",
+    "WAITING": "waiting",
+    "ORDER": "order",
+    "WEIGHTS": lambda pool: shown("weights", pool["weights"]) if pool["weights"] else "",
+    "ACTIONS": "actions",
+    "PAUSED": lambda pool: "paused" if pool["paused"] else "",
+}
+_ACTION_COLUMNS: Final[Columns] = {
+    "ACTION": "action_ref",
+    "WEIGHT": "weight",
+    "WORKERS": lambda action: "" if action["served"] else "no worker serves it",
+}
+_HOLDER_COLUMNS: Final[Columns] = {
+    "HOLDER": "id",
+    "ACTION": "action_ref",
+    "KEY": "concurrency_key",
+    "STATUS": "status",
+    "WORKER": "worker_id",
+    "SINCE": lambda holder: instant(holder["granted_at"]),
+}
+_WAITING_COLUMNS: Final[Columns] = {
+    "POSITION": "position",
+    "ID": "id",
+    "ACTION": "action_ref",
+    "KEY": "concurrency_key",
+    "PRIORITY": "priority",
+    "QUEUED": lambda waiting: instant(waiting["queued_at"]),
+}
+
+app = command_line("Manage pools of workers: order, weights, pause and resume.")
+
+
+def parse_weight(text: str) -> tuple[str, int]:
+    """Return an action and its weight, like "reports.render=3"."""
+    ref, _, weight = text.rpartition("=")
+    try:
+        check_ref(ref)
+        if weight.isascii() and weight.isdigit() and 1 <= (number := int(weight[:9])) <= WEIGHT_MAX:
+            return ref, number
+        problem = f"expected a weight from 1 to {WEIGHT_MAX}"
+    except ValueError as error:
+        problem = str(error)
+    raise typer.BadParameter(f"invalid weight {text[:60]!r}: {problem}; expected REF=NUMBER, like a.b=3")
+
+
+@app.command("list")
+@with_api
+def list_pools(api: Api, as_json: JsonOption = False) -> None:
+    """List pools by name, with their capacity and what waits for it."""
+    items, _ = read_pages(api, "/pools", {}, limit=ALL)
+    if as_json:
+        print_json({"items": items})
+    else:
+        print_table(_COLUMNS, items, empty="No pools: no action is defined, and no worker is registered")
+
+
+@app.command("show")
+@with_api
+def show_pool(api: Api, name: PoolArgument, as_json: JsonOption = False) -> None:
+    """Show a pool: its settings, its state and its actions."""
+    show(api.get(f"/pools/{name}"), _print_pool, as_json=as_json)
+
+
+@app.command("set")
+@with_api
+def set_pool(
+    api: Api,
+    name: PoolArgument,
+    *,
+    order: Annotated[
+        Literal["fair", "arrival"] | None,
+        typer.Option(help="fair: actions take turns by weight; arrival: the oldest execution is first."),
+    ] = None,
+    weights: Annotated[
+        list[Any] | None,
+        typer.Option(
+            "--weight",
+            metavar="REF=NUMBER",
+            parser=parse_weight,
+            help=f"Share of an action with the order fair, 1 to {WEIGHT_MAX}; 1 is the default. Repeatable.",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change the order of a pool, or weights of actions in it, with immediate effect.
+
+    Options and weights that are not given change nothing. Example: executor pools set default --weight a.b=3
+    """
+    given: dict[str, Any] = {} if order is None else {"order": order}
+    if weights:
+        given["weights"] = dict(weights)
+    body = encode(given)
+
+    def put(pool: str) -> Json:
+        try:
+            return api.patch(f"/pools/{pool}", body)
+        except ApiRefused as refusal:
+            if refusal.code != Code.NOT_FOUND:
+                raise
+            return api.put(f"/pools/{pool}", body)
+
+    for_each([name], put, _state, as_json=as_json)
+
+
+@app.command("pause")
+@with_api
+def pause_pools(api: Api, names: PoolsArgument, as_json: JsonOption = False) -> None:
+    """Pause pools: nothing in them starts, running executions continue."""
+    for_each(names, lambda name: api.post(f"/pools/{name}/pause"), _state, as_json=as_json)
+
+
+@app.command("resume")
+@with_api
+def resume_pools(api: Api, names: PoolsArgument, as_json: JsonOption = False) -> None:
+    """Resume paused pools."""
+    for_each(names, lambda name: api.post(f"/pools/{name}/resume"), _state, as_json=as_json)
+
+
+@app.command("queue")
+@with_api
+def list_queue(
+    api: Api,
+    name: PoolArgument,
+    *,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of waiting executions.")] = 50,
+    cursor: CursorOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the executions that hold worker slots of a pool, and those that wait for one, in order."""
+    query = {"limit": limit, "cursor": cursor}
+    show(api.get(f"/pools/{name}/queue", query), _print_queue, as_json=as_json)
+
+
+@app.command("history")
+@with_api
+def list_changes(
+    api: Api,
+    name: PoolArgument,
+    limit: ChangesOption = 50,
+    as_json: JsonOption = False,
+) -> None:
+    """List the changes of a pool: what, when and by whom, newest first."""
+    print_changes(api, f"/pools/{name}/changes", limit, as_json=as_json)
+
+
+def _print_pool(pool: Json) -> None:
+    print_fields(_fields(pool))
+    print_line("")
+    print_table(_ACTION_COLUMNS, pool["action_weights"], empty="No action is in this pool")
+    if (more := pool["actions"] - len(pool["action_weights"])) > 0:
+        print_line(f"and {more} more")
+    for warning in pool["warnings"]:
+        warn(warning)
+
+
+def _fields(pool: Json) -> Iterator[tuple[str, object]]:
+    yield "name", pool["name"]
+    for name in ("order", "weights", "paused"):
+        yield name, shown(name, pool[name])
+    yield "granted", f"{pool['held']} of {pool['capacity']}"
+    yield "waiting", pool["waiting"]
+    yield "wanted", pool["wanted"]
+    yield "created_at", instant(pool["created_at"])
+    yield "updated_at", instant(pool["updated_at"])
+
+
+def _state(name: str, pool: Json) -> str:
+    for warning in pool["warnings"]:
+        warn(warning)
+    weights = f", weights {shown('weights', pool['weights'])}" if pool["weights"] else ""
+    return f"{name}: order {pool['order']}{weights}, {'paused' if pool['paused'] else 'not paused'}"
+
+
+def _print_queue(found: Json) -> None:
+    print_fields(_queue_fields(found))
+    print_line("")
+    print_table(_HOLDER_COLUMNS, found["holders"], empty="No worker slot is in use")
+    print_line("")
+    print_table(_WAITING_COLUMNS, found["items"], empty="Nothing waits here")
+    if found["next_cursor"] is not None:
+        warn(f"more available: --cursor {found['next_cursor']}")
+
+
+def _queue_fields(found: Json) -> Iterator[tuple[str, object]]:
+    yield "pool", found["pool"]
+    yield "paused", "yes" if found["paused"] else None
+    yield "order", found["order"]
+    yield "granted", f"{found['held']} of {found['capacity']}"
+    yield "waiting", found["waiting"]

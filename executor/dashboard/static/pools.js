@@ -1,0 +1,100 @@
+// The screens of pools: their workers' capacity, who holds it, and what waits for it.
+
+import { el, say, setChildren, text } from "./dom.js";
+import { count } from "./format.js";
+import { ask } from "./api.js";
+import { auditLogOf } from "./audit_log.js";
+import { badge, elapsed, errorLine, listPages, loader, occupancyBar, table } from "./parts.js";
+import { changePoolPause } from "./changes.js";
+import { block } from "./permissions.js";
+import { executionLink } from "./queue.js";
+import { actionOf, factsOf } from "./resources.js";
+
+const PAGE = 50;
+
+const none = (text) => el("span", { class: "none" }, text);
+const POOLS = [
+  ["Pool", "row", ({ name }) => poolLink(name)],
+  ["Worker slots", "number", ({ capacity }) => count(capacity)],
+  ["Granted", "number", ({ held }) => count(held)],
+  ["Waiting", "number", ({ waiting }) => count(waiting)],
+  ["Order", "", ({ order }) => order],
+  ["Weights", "number", ({ weights }) => count(Object.keys(weights).length)],
+  ["Actions", "number", ({ actions }) => count(actions)],
+  ["State", "", ({ paused }) => (paused ? badge("paused") : none("open"))],
+];
+const HOLDERS = [
+  ["Execution", "row", (each) => executionLink(each.id)],
+  ["Action", "", actionOf],
+  ["Status", "", (each) => badge(each.status)],
+  ["Granted for", "number", (each) => elapsed(each.granted_at)],
+];
+const WAITING = [
+  ["Position", "", (each) => count(each.position)],
+  ["Execution", "row", (each) => executionLink(each.id)],
+  ["Action", "", actionOf],
+  ["Priority", "number", (each) => each.priority],
+  ["Queued for", "number", (each) => elapsed(each.queued_at)],
+];
+
+/** The list of all pools. */
+export function showAll(main, { parameters }, { live, signal }) {
+  const wrong = errorLine();
+  const pages = listPages({ parameters, path: "pools", reload: () => loading.now() });
+  const shown = table("Pools by name", POOLS, { empty: "No pools. An action creates its pool.", keyOf: (each) => each.name });
+  const loading = loader(async (mine) => {
+    const page = await ask("GET", "/pools", { query: { limit: PAGE, cursor: pages.cursor() }, signal: mine });
+    shown.update(page.items);
+    pages.update(page.next_cursor);
+  }, { every: 5000, signal, wrong });
+  live.on("opening", loading.soon, signal);
+  main.append(el("div", { class: "head" }, el("h1", {}, "Pools")), wrong, shown.node, pages.node);
+  loading.now();
+}
+
+/** One pool: the executions that hold its worker slots, and those that wait for one. */
+export function show(main, { ref: name, parameters }, { live, signal }) {
+  const wrong = errorLine();
+  const states = el("span", { class: "states" });
+  const bar = occupancyBar();
+  const facts = el("dl", { class: "metrics" });
+  const holders = table("Holders of worker slots", HOLDERS, { empty: "No worker slot is in use." });
+  const waiting = table("Waiting executions, in order", WAITING, { empty: "Nothing waits here." });
+  const pages = listPages({ parameters, path: `pools/${encodeURIComponent(name)}`, reload: () => loading.now() });
+  let known = null;
+  const act = async () => {
+    if (await changePoolPause({ ...known, name })) {
+      say("Changed");
+      loading.now();
+    }
+  };
+  const pause = el("button", { type: "button", needs: "POST /pools/{name}/pause", on: { click: act } }, "Pause");
+  block(pause, "The state of the pool is loading.");
+  const loading = loader(async (mine) => {
+    const path = `/pools/${encodeURIComponent(name)}/queue`;
+    const page = await ask("GET", path, { query: { limit: PAGE, cursor: pages.cursor() }, signal: mine });
+    known = page;
+    block(pause, null);
+    text(pause, page.paused ? "Resume" : "Pause");
+    setChildren(states, ...(page.paused ? [badge("paused")] : []));
+    bar.update(page.held, page.capacity);
+    setChildren(facts, ...factsOf([["Waiting", count(page.waiting)], ["Order", page.order]]));
+    holders.update(page.holders);
+    waiting.update(page.items);
+    pages.update(page.next_cursor);
+  }, { every: 1000, signal, wrong });
+  live.on("queues", loading.soon, signal);
+  live.on("opening", loading.soon, signal);
+  main.append(
+    el("p", { class: "trail" }, el("a", { href: "#/pools" }, "Pools")),
+    el("div", { class: "head" }, el("h1", {}, name, states), el("div", { class: "buttons" }, pause)),
+    wrong, el("div", { class: "panel" }, bar.node, facts),
+    el("section", {}, el("h2", {}, "Holders"), holders.node),
+    el("section", {}, el("h2", {}, "Waiting"), waiting.node, pages.node),
+    auditLogOf({ subject_kind: "pool", subject: name }, signal));
+  loading.now();
+}
+
+export function poolLink(name) {
+  return el("a", { href: `#/pools/${encodeURIComponent(name)}` }, name);
+}

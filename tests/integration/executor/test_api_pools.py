@@ -1,0 +1,153 @@
+"""Pools over HTTP: order, weights, pause, the queue; what an execution that waits there is told (P10)."""
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.support.gates import grant_all, put_resource, use
+from tests.support.served import Served
+
+URL = "/api/v1/pools/default"
+_REFRESH = "SELECT turnstile.refresh_pools(NULL, '{}', '{}', true)"
+
+
+@pytest.fixture
+async def full(api: Served) -> Served:
+    """A pool with four worker slots and a lead of one, which are all held by `a.b`."""
+    await api.register_worker()
+    await api.define("a.b")
+    await api.define("a.c")
+    await api.database.fetch(_REFRESH)
+    assert await api.submit_many("a.b", 5) == [1, 2, 3, 4, 5]
+    return api
+
+
+async def waiting_on(api: Served, execution_id: int) -> dict[str, Any]:
+    return dict((await api.get(f"/executions/{execution_id}"))["waiting_on"])
+
+
+async def passed(api: Served) -> list[int]:
+    """Let everything start and end, one after another; return the executions in the order of their grants."""
+    order: list[int] = []
+    while held := [each["id"] for each in (await api.get("/pools/default/queue"))["holders"]]:
+        order += [one for one in held if one not in order]
+        await api.run(held[0])
+        await grant_all(api.database)
+    return order
+
+
+async def test_settings_are_changed_and_read(api: Served) -> None:
+    await api.define("a.b")
+    answer = await api.http.patch(URL, json={"order": "arrival", "weights": {"a.b": 3, "gone": 2}})
+    assert answer.status_code == 200, answer.text
+    changed = answer.json()
+    assert (changed["order"], changed["weights"], changed["paused"]) == (
+        "arrival", {"a.b": 3, "gone": 2}, False
+    )  # fmt: skip
+    assert changed["action_weights"] == [{"action_ref": "a.b", "weight": 3, "served": True}]
+    assert changed["warnings"] == ["gone has a weight, and is not in this pool"]
+    # The weights that are not given stay; 1 is the default.
+    assert (await api.http.patch(URL, json={"weights": {"gone": 1}})).json()["weights"] == {"a.b": 3}
+    assert (await api.http.post(f"{URL}/pause")).json()["paused"]
+    assert not (await api.http.post(f"{URL}/resume")).json()["paused"]
+    created = (await api.http.put("/api/v1/pools/gpu", json={"weights": {"a.b": 2}})).json()
+    assert (created["order"], created["weights"], created["capacity"]) == ("fair", {"a.b": 2}, 0)
+    page = await api.get("/pools", limit=1)
+    rest = await api.get("/pools", limit=1, cursor=page["next_cursor"])
+    assert [item["name"] for item in (*page["items"], *rest["items"])] == ["default", "gpu"]
+    assert rest["next_cursor"] is None
+    changes = (await api.get("/pools/default/changes"))["items"]
+    assert [each["change"] for each in changes] == ["resumed", "paused", "changed", "changed"]
+    log = (await api.get("/audit-log", subject_kind="pool", subject="default"))["items"]
+    assert [each["verb"] for each in log] == ["resumed", "paused", "changed", "changed"]
+
+
+async def test_invalid_settings_and_stale_changes_are_refused(api: Served) -> None:
+    for body, field in (
+        ({"weights": {"a.b": 0}}, "weights.a.b"),
+        ({"weights": {"a b": 2}}, "weights"),
+        ({"order": "random"}, "order"),
+        ({"capacity": 4}, "capacity"),
+    ):
+        answer = await api.http.put(URL, json=body)
+        assert answer.status_code in (400, 422)
+        assert field in answer.json()["detail"]
+    for method, path in (("GET", ""), ("PATCH", ""), ("POST", "/pause"), ("GET", "/queue")):
+        answer = await api.http.request(
+            method, f"/api/v1/pools/none{path}", json={} if method == "PATCH" else None
+        )
+        assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+    assert (await api.http.get("/api/v1/pools/a%20b")).status_code == 404
+    seen = (await api.http.put(URL, json={})).headers["etag"]
+    await api.http.patch(URL, json={"order": "arrival"})
+    answer = await api.http.post(f"{URL}/pause", headers={"If-Match": seen})
+    assert (answer.status_code, answer.json()["code"]) == (412, "precondition_failed")
+
+
+@pytest.mark.parametrize("order", ["fair", "arrival"])
+async def test_positions_are_the_order_in_which_executions_start(full: Served, order: str) -> None:
+    """Over actions with weights, keys, limits, priorities, and resources."""
+    await full.http.patch(URL, json={"order": order, "weights": {"a.c": 2}})
+    await full.define("a.k", submitter_keys=True, max_concurrent=1)
+    ids = await full.submit_many("a.b", 4)
+    ids += await full.submit_many("a.c", 4)
+    for key in "xyx":
+        ids.append((await full.submit("a.k", concurrency_key=key))["id"])
+    ids.append((await full.submit("a.c", priority=2))["id"])
+    queue = await full.get("/pools/default/queue")
+    assert (queue["capacity"], queue["held"], queue["waiting"]) == (4, 5, 11)
+    line = [each["id"] for each in queue["items"]]
+    # The second execution of the key x waits for its limit.
+    assert (await waiting_on(full, ids[10]))["reason"] == "limit"
+    assert sorted(line) == sorted({*ids} - {ids[10]})
+    for position, execution_id in enumerate(line, start=1):
+        shown = await waiting_on(full, execution_id)
+        assert (shown["reason"], shown["position"], shown["waiting"]) == ("pool", position, 11)
+        assert shown["holders"] == [1, 2, 3, 4, 5]
+    first = await full.get("/pools/default/queue", limit=5)
+    rest = await full.get("/pools/default/queue", limit=100, cursor=first["next_cursor"])
+    assert [each["id"] for each in first["items"] + rest["items"]] == line
+    assert [one for one in await passed(full) if one in line] == line
+
+
+async def test_a_paused_pool_is_named_counted_and_has_no_estimate(full: Served) -> None:
+    for execution_id in range(1, 6):
+        await full.run(execution_id)
+    await full.http.post(f"{URL}/pause")
+    (waiting,) = await full.submit_many("a.c", 1)
+    shown = await full.get(f"/executions/{waiting}")
+    assert (shown["waiting_on"]["reason"], shown["waiting_on"]["closed"]) == ("pool", "paused")
+    assert (shown["waiting_on"]["position"], shown["estimated_start"]) == (1, None)
+    stats = await full.get("/actions/a.c/queue-stats")
+    assert (stats["queue_length"], stats["waiting"]["pool"], stats["waiting"]["paused"]) == (1, 1, 0)
+    pool = await full.get("/pools/default")
+    assert (pool["waiting"], pool["wanted"]) == (1, 0)
+    metrics = (await full.http.get("/metrics")).text
+    for line in ('turnstile_pool_waiting{pool="default"} 0', 'turnstile_pool_paused{pool="default"} 1'):
+        assert re.search(rf"^{re.escape(line)}(\.0)?$", metrics, re.MULTILINE), line
+    # Resumed over HTTP it starts at once.
+    await full.http.post(f"{URL}/resume")
+    assert (await full.get(f"/executions/{waiting}"))["status"] == "scheduled"
+
+
+async def test_actions_with_gates_wait_in_their_queues_for_a_paused_pool(full: Served) -> None:
+    await put_resource(full.database, "cad", 5)
+    await use(full.database, "a.c", "cad")
+    await full.http.post(f"{URL}/pause")
+    (waiting,) = await full.submit_many("a.c", 1)
+    shown = await full.get(f"/executions/{waiting}")
+    assert (shown["position"], shown["waiting_on"]["reason"], shown["waiting_on"]["closed"]) == (
+        1, "pool", "paused"
+    )  # fmt: skip
+    stats = await full.get("/actions/a.c/queue-stats")
+    assert (stats["waiting"]["pool"], stats["held_waiting"]) == (1, 0)
+
+
+async def test_what_waits_for_a_worker_has_an_estimate(full: Served) -> None:
+    """From the runs of all actions of the pool: the action itself has not run yet."""
+    for execution_id in range(1, 6):
+        await full.run(execution_id)
+    await full.submit_many("a.b", 5)
+    waiting = await full.submit_many("a.c", 3)
+    assert (await full.get(f"/executions/{waiting[0]}"))["estimated_start"] is not None
