@@ -36,6 +36,13 @@ CREATE TYPE turnstile.turn_charge AS (
     tag bigint
 );
 
+-- An action whose workers are busy (14_worker_sets.sql): how many executions may start in this set of workers.
+CREATE TYPE turnstile.scarce_action AS (
+    action_id bigint,
+    set_number integer,
+    room bigint
+);
+
 -- An execution that has passed its queue. It holds `gate_units` at `gate_ids`, the gates that it has passed
 -- since. `passed_ats`: when it passed its queue, then each of these gates.
 CREATE TYPE turnstile.passage AS (

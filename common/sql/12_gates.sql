@@ -824,6 +824,7 @@ DECLARE
     found_units integer;
     found_rates bigint[];
     passed_over bigint[];
+    held_back_ids bigint[] := turnstile.held_back(turnstile.scarce_actions(in_free.pool_id, NULL));
     rate_id bigint;
     is_free boolean;
     count_at_once bigint;
@@ -842,7 +843,7 @@ BEGIN
         WHERE a.route IS NOT NULL AND in_state.gate_id = ANY (a.route)), in_now) l;
     WHILE state.depth > 0 AND cardinality(passed) < least(1000, in_free.places) LOOP
         kept := left_by_gate;
-        passed_over := '{}';
+        passed_over := held_back_ids;
         found_turn := NULL;
         FOR candidate IN
             SELECT t.turn, (t.turn).priority, (t.turn).place,

@@ -125,12 +125,14 @@ STABLE
 AS $$
     SELECT n.queue_id
     FROM turnstile.current_pool p
+    CROSS JOIN LATERAL (SELECT turnstile.held_back(turnstile.scarce_actions(p.id, NULL)) AS action_ids) h
     CROSS JOIN LATERAL (
         SELECT r.queue_id
         FROM unnest(p.virtual_times) WITH ORDINALITY v(tag, priority)
         CROSS JOIN LATERAL (
             SELECT * FROM public.pool_turn f
             WHERE f.pool_id = p.id AND f.priority = v.priority AND f.place IS NOT NULL AND f.start_tag >= v.tag
+              AND f.action_id <> ALL (h.action_ids)
             ORDER BY f.start_tag, f.place LIMIT in_limit
         ) t
         CROSS JOIN LATERAL (
@@ -182,6 +184,8 @@ AS $$
 DECLARE
     -- Above this the decision continues in another transaction.
     read_max bigint := greatest(20000 / greatest(cardinality(in_queue_ids), 1), 8);
+    scarce turnstile.scarce_action[] := turnstile.scarce_actions(in_pool_id, in_changes);
+    held_back_ids bigint[] := turnstile.held_back(scarce);
 BEGIN
     WITH pool AS MATERIALIZED (
         SELECT * FROM turnstile.current_pool p WHERE p.id = in_pool_id
@@ -191,7 +195,8 @@ BEGIN
                turnstile.lower_heads(q.heads, c.first_places) AS heads, a.route IS NOT NULL AND NOT in_has_gates AS is_foreign,
                turnstile.step_of(p.weights, a.ref) AS step,
                greatest(least(q.depth + coalesce(c.depth, 0), q.max_concurrent - q.held - coalesce(c.held, 0), in_room,
-                              read_max + 1), 0) AS startable
+                              read_max + 1,
+                              (SELECT min(n.room) FROM unnest(scarce) n WHERE n.action_id = q.action_id)), 0) AS startable
         FROM turnstile.current_queue q
         JOIN public.action a ON a.id = ANY (ARRAY[q.action_id])
         CROSS JOIN pool p
@@ -253,6 +258,7 @@ BEGIN
         CROSS JOIN LATERAL (
             SELECT * FROM public.pool_turn f
             WHERE f.pool_id = in_pool_id AND f.priority = v.priority AND f.place IS NOT NULL AND f.start_tag >= v.tag
+              AND f.action_id <> ALL (held_back_ids)
             ORDER BY f.start_tag, f.place LIMIT in_room + 1
         ) t
         CROSS JOIN LATERAL (
@@ -275,7 +281,7 @@ BEGIN
             ORDER BY f.start_tag DESC LIMIT 1
         ) t ON true
     ),
-    ranked AS (
+    ranked AS MATERIALIZED (
         SELECT k.*, f.priority,
                CASE WHEN f.fair
                     THEN f.start_tag + (row_number() OVER (PARTITION BY k.action_id, f.priority ORDER BY k.place) - 1) * f.step
@@ -283,10 +289,19 @@ BEGIN
         FROM known k
         JOIN flow f ON f.action_id = k.action_id AND f.priority = turnstile.priority_of_place(k.place)
     ),
+    -- What the workers of its action have no room for is passed over.
+    crowded AS MATERIALIZED (
+        SELECT o.place FROM (
+            SELECT r.place, n.room,
+                   row_number() OVER (PARTITION BY n.set_number ORDER BY r.priority, r.tag, r.place) AS rank
+            FROM ranked r JOIN unnest(scarce) n ON n.action_id = r.action_id
+        ) o WHERE o.rank > o.room
+    ),
     chosen AS MATERIALIZED (
         SELECT * FROM (
             SELECT r.*, row_number() OVER turn AS position, bool_or(r.is_foreign) OVER turn AS is_behind
-            FROM ranked r WINDOW turn AS (ORDER BY r.priority, r.tag, r.place ROWS UNBOUNDED PRECEDING)
+            FROM ranked r WHERE r.place NOT IN (SELECT c.place FROM crowded c)
+            WINDOW turn AS (ORDER BY r.priority, r.tag, r.place ROWS UNBOUNDED PRECEDING)
         ) o
         WHERE o.position <= in_room AND NOT o.is_behind
     )
@@ -296,6 +311,9 @@ BEGIN
            (SELECT array_agg(ROW(n.action_id, n.priority, n.last_tag)::turnstile.turn_charge)
             FROM (SELECT c.action_id, c.priority, max(c.tag) AS last_tag FROM chosen c GROUP BY 1, 2) n)
     INTO queue_ids, quotas, charges;
+    IF scarce IS NOT NULL THEN
+        PERFORM turnstile.take_rooms(in_pool_id, scarce, queue_ids, quotas);
+    END IF;
 END
 $$;
 
@@ -534,7 +552,9 @@ DECLARE
     served_ids bigint[];
     unserved_ids bigint[];
     held_ids bigint[];
+    busy_ids bigint[];
     locked_ids bigint[];
+    excesses turnstile.gate_change[];
 BEGIN
     repaired := 0;
     -- A pool with a capacity says that an executor counts workers, so that a new pool has a limit at once.
@@ -590,12 +610,18 @@ BEGIN
         WHERE a.id = ANY (served_ids || unserved_ids) AND a.id <> ALL (coalesce(held_ids, '{}'));
     END IF;
 
+    busy_ids := turnstile.pools_with_busy_sets();
     -- The common case: the same workers, at the same pace.
-    IF is_complete OR cardinality(in_pool_ids) > 0 THEN
+    IF is_complete OR cardinality(in_pool_ids || busy_ids) > 0 THEN
         locked_ids := turnstile.lock_pools(
-            CASE WHEN is_complete THEN ARRAY(SELECT p.id FROM worker_pool p) ELSE in_pool_ids END, true);
+            CASE WHEN is_complete THEN ARRAY(SELECT p.id FROM worker_pool p) ELSE in_pool_ids || busy_ids END, true);
     END IF;
     IF cardinality(locked_ids) > 0 THEN
+        PERFORM turnstile.raise_turns(locked_ids);
+        IF is_complete THEN
+            PERFORM turnstile.find_worker_sets(locked_ids);
+        END IF;
+        excesses := turnstile.count_worker_sets(locked_ids);
         WITH slots AS MATERIALIZED (
             SELECT s.pool_id, count(*) AS held,
                    count(*) FILTER (
@@ -613,7 +639,10 @@ BEGIN
         pool AS MATERIALIZED (
             SELECT p.*, n.places AS new_places,
                    CASE WHEN n.places = 0 THEN 0 ELSE n.wanted END AS new_lead,
-                   CASE WHEN is_complete THEN coalesce(o.leaving, 0) ELSE p.leaving END AS new_leaving,
+                   -- What its workers cannot take yet takes nothing from others.
+                   CASE WHEN is_complete THEN coalesce(o.leaving, 0) ELSE p.leaving END
+                   + CASE WHEN is_complete OR p.leaving = 0 THEN coalesce(x.held, 0) ELSE 0 END AS new_leaving,
+                   p.depth + coalesce(x.depth, 0) AS new_depth,
                    CASE WHEN is_complete THEN coalesce(o.held, 0) ELSE p.held END AS new_held
             FROM turnstile.current_pool p
             CROSS JOIN LATERAL (
@@ -622,18 +651,20 @@ BEGIN
                 FROM turnstile.places_of(p.name) l
             ) n
             LEFT JOIN slots o ON o.pool_id = p.id
+            LEFT JOIN unnest(excesses) x ON x.gate_id = p.id
             WHERE p.id = ANY (locked_ids)
         ),
         changed AS MATERIALIZED (
             SELECT * FROM pool p
             WHERE p.capacity IS NULL OR p.held <> p.new_held
-               OR (p.places, p.lead, p.leaving) <> (p.new_places, p.new_lead, p.new_leaving)
+               OR (p.places, p.lead, p.leaving, p.depth) <> (p.new_places, p.new_lead, p.new_leaving, p.new_depth)
         ),
         written AS (
             INSERT INTO pool_state (pool_id, version, capacity, places, lead, leaving, held, depth, virtual_times,
                                     total_released, updated_at)
-            SELECT c.id, c.version + 1, turnstile.capacity_of(c.paused, c.new_places, c.new_lead, c.new_leaving), c.new_places, c.new_lead, c.new_leaving,
-                   c.new_held, c.depth, c.virtual_times, c.total_released, clock_timestamp()
+            SELECT c.id, c.version + 1, turnstile.capacity_of(c.paused, c.new_places, c.new_lead, c.new_leaving),
+                   c.new_places, c.new_lead, c.new_leaving,
+                   c.new_held, c.new_depth, c.virtual_times, c.total_released, clock_timestamp()
             FROM changed c
         ),
         replaced AS (
@@ -652,7 +683,7 @@ BEGIN
         SELECT jsonb_object_agg(p.id, jsonb_build_array(p.total_released, p.lead, p.depth > 0 OR (p.held * 2 > p.capacity) IS TRUE))
         FROM turnstile.current_pool p);
     IF cardinality(locked_ids) > 0 THEN
-        more_queue_ids := turnstile.queues_with_room(locked_ids);
+        more_queue_ids := turnstile.queues_with_room(locked_ids) ;
     END IF;
     IF served_ids IS NULL THEN
         RETURN;

@@ -42,7 +42,7 @@ from turnstile.common.tables.live import (
     UnpublishedCompletion,
     Waiting,
 )
-from turnstile.common.tables.pools import PoolState, PoolTurn, ReadyQueue, WorkerPool
+from turnstile.common.tables.pools import PoolState, PoolTurn, ReadyQueue, WorkerPool, WorkerSetState
 from turnstile.common.tables.security import AuditLog, StoredApiToken
 from turnstile.common.tables.submissions import Submission, SubmissionLine, SubmissionOutcome
 from turnstile.common.tables.webhooks import WebhookDelivery, WebhookReceiver
@@ -88,5 +88,6 @@ __all__ = [
     "WebhookReceiver",
     "Worker",
     "WorkerPool",
+    "WorkerSetState",
     "metadata",
 ]

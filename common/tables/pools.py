@@ -81,7 +81,7 @@ class PoolState(SQLModel, table=True):
     held: int = Field(sa_column=Column(BigInteger, nullable=False))
     """Number of rows in `slot` with this pool."""
     depth: int = Field(sa_column=Column(BigInteger, nullable=False))
-    """Number of rows in `ready_queue` of the actions of this pool."""
+    """Number of rows in `ready_queue` of its actions. One more while `WorkerSetState.is_scarce`."""
     virtual_times: list[int] = Field(sa_column=Column(ARRAY(BigInteger), nullable=False))
     """By priority, the tag of the last execution that took a worker slot when not all had one: in the fair
     order in executions divided by the weight, times 720,720; by arrival an id."""
@@ -125,3 +125,28 @@ class ReadyQueue(SQLModel, table=True):
     place: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
     """The order key of that execution. `QueueState.ready_place` repeats it."""
     queue_id: int = Field(sa_column=Column(BigInteger, nullable=False))
+
+
+class WorkerSetState(SQLModel, table=True):
+    """One version of the sets of workers of a pool: the workers of an action, if others do not serve it.
+
+    `action_ids`, `set_numbers` and `are_own` have one element for each action of a set; `places` and `rooms`
+    have one for each set.
+    """
+
+    __tablename__ = "worker_set_state"
+    __table_args__ = ({"postgresql_with": BRISK_VACUUM},)
+
+    pool_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    version: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    action_ids: list[int] = Field(sa_column=Column(ARRAY(BigInteger), nullable=False))
+    set_numbers: list[int] = Field(sa_column=Column(ARRAY(Integer), nullable=False))
+    are_own: list[bool] = Field(sa_column=Column(ARRAY(Boolean), nullable=False))
+    """Whether exactly the workers of the set serve the action; otherwise some of them."""
+    places: list[int] = Field(sa_column=Column(ARRAY(Integer), nullable=False))
+    """Concurrency of its workers."""
+    rooms: list[int | None] = Field(sa_column=Column(ARRAY(BigInteger), nullable=False))
+    """How many more executions may start in it; negative: too many have started. None: some of its workers
+    are idle, and nothing is counted."""
+    is_scarce: bool = Field(sa_column=Column(Boolean, nullable=False))
+    """Whether one of `rooms` is not null; then `PoolState.depth` is one higher."""

@@ -131,11 +131,11 @@ class Protocol:
 
     async def register(
         self, worker: str = WORKER, *, lease_seconds: float = 600.0, pools: Sequence[str] = ("default",),
-        serves: Sequence[str] | None = None,
+        serves: Sequence[str] | None = None, concurrency: int = 4,
     ) -> None:  # fmt: skip
         await self.connection.execute(
-            "SELECT turnstile.register_worker($1, 'test', 'localhost', 1, $2, 4, $3, $4)",
-            worker, list(pools), lease_seconds, None if serves is None else list(serves),
+            "SELECT turnstile.register_worker($1, 'test', 'localhost', 1, $2, $5, $3, $4)",
+            worker, list(pools), lease_seconds, None if serves is None else list(serves), concurrency,
         )  # fmt: skip
 
     async def lose_lease(self, worker: str = WORKER) -> None:

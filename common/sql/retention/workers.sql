@@ -58,6 +58,7 @@ BEGIN
     DELETE FROM ready_queue r USING action a WHERE a.pool_id = ANY (unused_ids) AND r.action_id = a.id;
     DELETE FROM pool_turn t WHERE t.pool_id = ANY (unused_ids);
     DELETE FROM pool_state v WHERE v.pool_id = ANY (unused_ids);
+    DELETE FROM worker_set_state v WHERE v.pool_id = ANY (unused_ids);
     DELETE FROM worker_pool p WHERE p.id = ANY (unused_ids);
     RETURN cardinality(unused_ids);
 END

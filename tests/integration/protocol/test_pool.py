@@ -43,7 +43,8 @@ async def agrees(protocol: Protocol) -> None:
         "SELECT p.name FROM turnstile.current_pool p"
         " WHERE p.held <> (SELECT count(*) FROM slot s WHERE s.pool_id = p.id)"
         " OR p.depth <> (SELECT count(*) FROM ready_queue r JOIN action a ON a.id = r.action_id"
-        "                WHERE a.pool_id = p.id)"
+        "                WHERE a.pool_id = p.id) + coalesce((SELECT s.is_scarce::integer"
+        "                FROM turnstile.current_worker_sets s WHERE s.pool_id = p.id), 0)"
     )
     assert not wrong
     turns = await protocol.connection.fetch(
@@ -51,7 +52,9 @@ async def agrees(protocol: Protocol) -> None:
         " (SELECT count(*) FROM pool_turn t JOIN turnstile.current_pool p ON p.id = t.pool_id"
         "  WHERE t.action_id = r.action_id AND t.priority = turnstile.priority_of_place(min(r.place))"
         "    AND t.place = min(r.place) AND t.start_tag >= p.virtual_times[t.priority]) AS turns"
-        " FROM ready_queue r GROUP BY 1, 2"
+        " FROM ready_queue r"
+        " WHERE NOT EXISTS (SELECT FROM turnstile.current_worker_sets s"
+        "                   WHERE s.is_scarce AND r.action_id = ANY (s.action_ids)) GROUP BY 1, 2"
     )
     assert all(row["turns"] == 1 for row in turns), turns
 
@@ -511,3 +514,111 @@ async def test_a_run_of_a_leaving_worker_gives_its_worker_slot_up_when_it_ends(w
     await end(working, first, running)
     await working.row("SELECT * FROM turnstile.refresh_pools($1, '{}', '{}', false)", workers[0])
     assert await working.column(capacity) == [5]
+
+
+@pytest.fixture
+async def mixed(protocol: Protocol) -> Protocol:
+    """Two workers with four worker slots each for `a`, and one with one for `b` and `c`: a lead of three."""
+    await drop_workers(protocol)
+    await protocol.register("first", serves=["a"])
+    await protocol.register("second", serves=["a"])
+    await protocol.register("small", serves=["b", "c"], concurrency=1)
+    for ref in ("a", "b", "c"):
+        await protocol.put(ref)
+    await refresh(protocol)
+    return protocol
+
+
+async def test_what_the_workers_of_an_action_cannot_take_waits_and_blocks_nothing(mixed: Protocol) -> None:
+    """The first executions may take what is free; the next count holds the others back, with those of `c`."""
+    small = await mixed.submit("b", 30, priority=1)
+    assert await granted(mixed) == small[:12]
+    assert await refresh(mixed) == []
+    many = await mixed.submit("a", 9)
+    assert await granted(mixed) == small[:12] + many[:8]
+    assert await end(mixed, *many[:2]) == [many[8]]
+    # Until there is room for them, one that runs and the lead, their own ends grant nothing.
+    assert await end(mixed, *small[:8]) == []
+    assert await refresh(mixed) == []
+    assert await end(mixed, small[8]) == [small[12]]
+    assert await end(mixed, *small[9:13]) == small[13:17]
+    # The other action of these workers has its turns between them.
+    more = await mixed.submit("c", 2, priority=1)
+    await end(mixed, *small[13:15])
+    await follow(mixed)
+    assert await granted(mixed) == small[15:18] + many[2:] + more[:1]
+
+
+async def test_a_set_of_busy_workers_holds_its_capacity_and_the_lead(mixed: Protocol) -> None:
+    first = await mixed.submit("b", 1)
+    assert await refresh(mixed) == []
+    # From now on each grant counts, in one call or in many.
+    ids = [*first, *(await mixed.submit("c", 2)), *[(await mixed.submit("b"))[0] for _ in range(3)]]
+    assert await granted(mixed) == ids[:4]
+    many = await mixed.submit("a", 9)
+    assert await granted(mixed) == ids[:4] + many[:8]
+    # Idle workers count no longer.
+    await end(mixed, *ids[:4])
+    await follow(mixed)
+    assert set(ids[4:]) <= set(await granted(mixed))
+    await end(mixed, *ids[4:])
+    await refresh(mixed)
+    rooms = await mixed.column(
+        "SELECT s.rooms[m.number] FROM turnstile.current_worker_sets s"
+        " CROSS JOIN unnest(s.action_ids, s.set_numbers) m(action_id, number)"
+        " JOIN action a ON a.id = m.action_id WHERE a.ref = 'b'"
+    )
+    assert rooms == [None]
+    await agrees(mixed)
+
+
+async def test_workers_that_serve_more_count_for_what_they_all_serve(protocol: Protocol) -> None:
+    """As while a new version is rolled out: `c` is new, and its workers run the others too."""
+    await drop_workers(protocol)
+    await protocol.register("old", serves=["a"])
+    await protocol.register("new", serves=["a", "c"], concurrency=2)
+    for ref in ("a", "c"):
+        await protocol.put(ref)
+    await refresh(protocol)
+    new = await protocol.submit("c", 2)
+    await refresh(protocol)
+    new += await protocol.submit("c", 4)
+    assert await granted(protocol) == new[:4]
+    many = await protocol.submit("a", 9)
+    assert await granted(protocol) == new[:4] + many[:4]
+    # The last old worker leaves: now there is one set, which is no limit of its own.
+    await protocol.connection.execute("SELECT turnstile.drain_worker('old')")
+    await refresh(protocol)
+    assert await protocol.column("SELECT cardinality(places) FROM turnstile.current_worker_sets") == [0]
+    await pool(protocol)
+
+
+async def test_a_set_keeps_nothing_of_a_worker_that_leaves(mixed: Protocol) -> None:
+    running = await mixed.submit("b", 1)
+    assert await mixed.claim_verdicts(*running, worker="small") == ["claimed"]
+    await mixed.register("next", serves=["b", "c"], concurrency=1)
+    await mixed.connection.execute("SELECT turnstile.drain_worker('small')")
+    await refresh(mixed)
+    (one,) = await mixed.submit("b", 1)
+    await refresh(mixed)
+    more = await mixed.submit("b", 5)
+    assert await granted(mixed) == [*running, one, *more[:3]]
+    await pool(mixed)
+
+
+async def test_gated_actions_of_busy_workers_are_passed_over(mixed: Protocol) -> None:
+    await put_resource(mixed.database, "cad", 100, rank=1)
+    await mixed.put("b", uses=[{"resource": "cad"}])
+    ids = await mixed.submit("b", 2)
+    queue_id = (await mixed.queue("b"))["id"]
+    await mixed.grant(queue_id)
+    await mixed.submit("c", 2)
+    await refresh(mixed)
+    ids += await mixed.submit("b", 3)
+    await mixed.grant(queue_id)
+    await look(mixed)
+    assert not set(ids[2:]) & set(await granted(mixed))
+    await end(mixed, *ids[:2])
+    await refresh(mixed)
+    await look(mixed)
+    assert set(ids[2:]) & set(await granted(mixed))

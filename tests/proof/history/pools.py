@@ -1,8 +1,9 @@
 """When the workers of a pool could start nothing more, by the events alone.
 
 In: the event log. Out: for each queue, the periods in which a free slot of it is no fault (P7): no live
-worker served its action, or the whole capacity of its pool was in use. The capacity is counted from the
-registrations of the workers and from the slots, not read from what the product has counted.
+worker served its action, or the whole capacity of its pool, or of the workers that serve it, was in use. The
+capacity is counted from the registrations of the workers and from the slots, not read from what the product
+has counted.
 """
 
 from collections import Counter, defaultdict
@@ -39,21 +40,34 @@ class _Pool:
     claimed: Counter[str] = field(default_factory=Counter)
     """Slots by worker."""
 
-    def serves(self, action: ActionEvent) -> bool:
-        return any(
-            not action.is_listed or worker.served_refs is None or action.ref in worker.served_refs
-            for worker in self.workers.values()
+    def able(self, action: ActionEvent) -> frozenset[str]:
+        """Return the live workers that serve this action."""
+        return frozenset(
+            worker_id
+            for worker_id, worker in self.workers.items()
+            if not action.is_listed or worker.served_refs is None or action.ref in worker.served_refs
         )
 
     def closed(self) -> frozenset[int]:
-        """Return the actions of which nothing can start."""
-        served = {number for number, action in self.actions.items() if self.serves(action)}
-        # Neither a worker that leaves nor an action that has lost its workers takes capacity of the others.
-        taken = sum(count for number, count in self.offered.items() if number in served)
-        taken += sum(count for worker, count in self.claimed.items() if worker in self.workers)
-        if taken >= sum(worker.concurrency for worker in self.workers.values()):
+        """Return the actions of which nothing can start: they have no live worker, or all are busy."""
+        able = {number: self.able(action) for number, action in self.actions.items()}
+        full = {
+            workers for workers in {*able.values(), frozenset(self.workers)} if self._are_busy(workers, able)
+        }
+        if frozenset(self.workers) in full:
             return frozenset(self.actions)
-        return frozenset(self.actions.keys() - served)
+        return frozenset(number for number, workers in able.items() if workers in full)
+
+    def _are_busy(self, workers: frozenset[str], able: Mapping[int, frozenset[str]]) -> bool:
+        """Tell whether these workers run, or are bound to run, as much as they can.
+
+        Neither a worker that leaves nor an action that has lost its workers takes capacity of the others.
+        """
+        taken = sum(
+            count for number, count in self.offered.items() if able.get(number) and able[number] <= workers
+        )
+        taken += sum(self.claimed[worker] for worker in workers)
+        return taken >= sum(self.workers[worker].concurrency for worker in workers)
 
 
 class _Pools:

@@ -313,7 +313,12 @@ def test_limit_order_and_idle_slots_of_a_queue_before_other_gates_are_left_to_th
 
 
 def idle_beside(
-    *, capacity: int = 1, serves: str | None = None, pool: str = "default", leaves: WorkerChange | None = None
+    *,
+    capacity: int = 1,
+    serves: str | None = None,
+    pool: str = "default",
+    leaves: WorkerChange | None = None,
+    beside: str | None = None,
 ) -> Recording:
     """Another action runs, and for 3 s a slot of a queue is free beside a waiting execution."""
     writer = HistoryWriter()
@@ -321,6 +326,8 @@ def idle_beside(
         writer.action(ref, pool=own_pool)
         writer.queue(queue_id, 1, of=ref)
     writer.worker("runs", capacity=capacity, serves=serves)
+    if beside is not None:
+        writer.worker("idle", capacity=9, serves=beside)
     writer.admit(1, B, granted=True)
     writer.claim(1, "runs")
     if leaves is not None:
@@ -346,6 +353,9 @@ def idle_beside(
         (idle_beside(capacity=2, serves="ab"), True),
         (idle_beside(capacity=9, pool="gpu"), False),
         (idle_beside(capacity=1, leaves=WorkerChange.DRAINED), True),
+        (idle_beside(capacity=1, serves="ab", beside="c"), False),
+        (idle_beside(capacity=2, serves="ab", beside="c"), True),
+        (idle_beside(capacity=1, serves="ab", beside="a"), True),
     ],
     ids=[
         "all worker slots are taken",
@@ -354,6 +364,9 @@ def idle_beside(
         "a worker serves it",
         "its own pool has no worker",
         "what a draining worker runs takes no worker slot",
+        "the workers that serve it are busy",
+        "one of the workers that serve it has a worker slot",
+        "another worker serves it too",
     ],
 )
 def test_a_free_slot_is_a_fault_if_a_worker_could_run_what_waits(
