@@ -206,3 +206,11 @@ def controlled_broker(rabbitmq: BrokerServer) -> Iterator[RabbitServer]:
         return
     with LocalServers.start(durable=False) as own:
         yield own.rabbitmq
+
+
+@pytest.fixture(scope="module")
+def controlled_amqp_url(controlled_broker: RabbitServer) -> Iterator[str]:
+    """A vhost on the `controlled_broker`."""
+    name = _unique("controlled")
+    yield controlled_broker.create_vhost(name)
+    controlled_broker.delete_vhost(name)

@@ -51,15 +51,15 @@ _NO_SPACE: Final = (
 
 
 @pytest.fixture(scope="module")
-def urls(own_postgresql: PostgresServer, module_urls: tuple[str, str]) -> tuple[str, str]:
+def urls(own_postgresql: PostgresServer, controlled_amqp_url: str) -> tuple[str, str]:
     """A migrated database and a vhost; the user `service` of the database server needs a password."""
-    database_url, amqp_url = own_postgresql.create_database("deployed"), module_urls[1]
+    database_url = own_postgresql.create_database("deployed")
     asyncio.run(migrate(database_url))
     rules = own_postgresql.folder / "data" / "pg_hba.conf"
     rules.write_text(f"host all postgres {LOOPBACK}/32 trust\nhost all service {LOOPBACK}/32 scram-sha-256\n")
     own_postgresql.execute(f"CREATE ROLE service LOGIN SUPERUSER PASSWORD '{_PASSWORD}'")
     own_postgresql.execute("SELECT pg_reload_conf()")
-    return _as(f"service:{_PASSWORD}", database_url), amqp_url
+    return _as(f"service:{_PASSWORD}", database_url), controlled_amqp_url
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -14,7 +14,7 @@ from tests.support.history import History
 from tests.support.sizes import sizes
 from tests.support.steady import SteadyClient, steady
 from tests.support.traffic import until
-from turnstile.localservers import LocalServers, RabbitServer
+from turnstile.localservers import LocalServers, PostgresServer, RabbitServer
 from turnstile.migrations.run import migrate
 
 LEASE_SECONDS = 3.0
@@ -66,9 +66,10 @@ async def test_a_database_that_restarts_crashes_and_ends_sessions_costs_nothing_
 
 
 async def test_a_database_frozen_or_gone_for_longer_than_a_lease_ends_no_work_and_acknowledges_nothing(
-    own: LocalServers, urls: tuple[str, str], tmp_path: Path
+    own_postgresql: PostgresServer, controlled_broker: RabbitServer, controlled_amqp_url: str, tmp_path: Path
 ) -> None:
-    database_url, amqp_url = urls
+    database_url, amqp_url = own_postgresql.create_database("frozen"), controlled_amqp_url
+    await migrate(database_url)
     async with running_environment(database_url, amqp_url, workers=2, settings=SHORT_LEASE) as env:
         held = await env.submit("hold")
         await env.until_status(held, "running")
@@ -76,17 +77,17 @@ async def test_a_database_frozen_or_gone_for_longer_than_a_lease_ends_no_work_an
             await client.continues("the start")
             async with client.paused() as before:
                 await until(lambda: _recorded(database_url, before), "all requests are admitted")
-                await asyncio.to_thread(own.postgresql.pause)
+                await asyncio.to_thread(own_postgresql.pause)
             refusing = asyncio.create_task(_too_much_is_refused(env), name="http")
             await asyncio.sleep(OUTAGE_SECONDS)
             async with client.paused() as after:
-                await _all_are_queued(own.rabbitmq, _vhost(amqp_url), after - before)
-            await asyncio.to_thread(own.postgresql.resume)
+                await _all_are_queued(controlled_broker, _vhost(amqp_url), after - before)
+            await asyncio.to_thread(own_postgresql.resume)
             await refusing
             await client.continues("a freeze")
-            await asyncio.to_thread(own.postgresql.stop)
+            await asyncio.to_thread(own_postgresql.stop)
             await asyncio.sleep(OUTAGE_SECONDS)
-            await asyncio.to_thread(own.postgresql.restart)
+            await asyncio.to_thread(own_postgresql.restart)
             await client.continues("an absence")
         await client.all_ran_once_in_order(env.history)
         await env.stop_running()

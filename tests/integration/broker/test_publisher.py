@@ -167,10 +167,10 @@ def _raise_memory_alarm(broker: RabbitServer) -> None:
 
 
 async def test_an_alarm_blocks_publishers_only_and_only_while_it_lasts(
-    amqp_url: str, controlled_broker: RabbitServer
+    controlled_broker: RabbitServer, controlled_amqp_url: str
 ) -> None:
-    publisher = Publisher(amqp_url, name="pub", declare=declares("q"), timeouts=IMPATIENT)
-    consumer = ConsumerConnection(amqp_url, name="con")
+    publisher = Publisher(controlled_amqp_url, name="pub", declare=declares("q"), timeouts=IMPATIENT)
+    consumer = ConsumerConnection(controlled_amqp_url, name="con")
     queue = consumer.subscribe("q", prefetch=10, declare=declares("q"))
     async with running(publisher, consumer):
         assert await publisher.publish([message("q", b"before")]) == [CONFIRMED]

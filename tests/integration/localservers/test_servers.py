@@ -12,14 +12,8 @@ import asyncpg
 import pytest
 
 from tests.integration.localservers.watching import processes_of, wait_until
-from turnstile.localservers import LocalServers
+from turnstile.localservers import LocalServers, RabbitServer
 from turnstile.localservers.servers import ScratchFolder
-
-
-@pytest.fixture(scope="module")
-def own() -> Iterator[LocalServers]:
-    with LocalServers.start() as servers:
-        yield servers
 
 
 @pytest.fixture
@@ -39,30 +33,33 @@ async def query(url: str, statement: str) -> object:
             await connection.close()
 
 
-async def test_vhosts_can_be_created_and_deleted_and_their_connections_closed(own: LocalServers) -> None:
-    connection = await aio_pika.connect(own.rabbitmq.create_vhost("a/b c"))
+async def test_vhosts_can_be_created_and_deleted_and_their_connections_closed(
+    controlled_broker: RabbitServer,
+) -> None:
+    broker = controlled_broker
+    connection = await aio_pika.connect(broker.create_vhost("a/b c"))
     closed = asyncio.Event()
     connection.close_callbacks.add(lambda *_: closed.set())
-    await asyncio.to_thread(wait_until, lambda: own.rabbitmq.close_connections("a/b c") == 1)
+    await asyncio.to_thread(wait_until, lambda: broker.close_connections("a/b c") == 1)
     await asyncio.wait_for(closed.wait(), 10)
-    own.rabbitmq.delete_vhost("a/b c")
-    assert "a/b c" not in own.rabbitmq.ctl("list_vhosts", "--quiet")
-    own.rabbitmq.delete_vhost("a/b c")
+    broker.delete_vhost("a/b c")
+    assert "a/b c" not in broker.ctl("list_vhosts", "--quiet")
+    broker.delete_vhost("a/b c")
 
 
 @pytest.mark.whole
-def test_two_instances_run_in_parallel_and_leave_nothing(own: LocalServers) -> None:
-    with LocalServers.start(durable=False) as other:
-        assert other.postgresql.port != own.postgresql.port
-        other.rabbitmq.create_vhost("here")
-        assert "here" not in own.rabbitmq.ctl("list_vhosts", "--quiet")
-        assert len(processes_of(other.folder)) > 5
-    assert processes_of(other.folder) == {}
-    assert not other.folder.exists()
-    assert own.rabbitmq.is_ready()
+def test_two_instances_run_in_parallel_and_leave_nothing() -> None:
+    with LocalServers.start(durable=False) as own:
+        with LocalServers.start(durable=False) as other:
+            assert other.postgresql.port != own.postgresql.port
+            other.rabbitmq.create_vhost("here")
+            assert "here" not in own.rabbitmq.ctl("list_vhosts", "--quiet")
+            assert len(processes_of(other.folder)) > 5
+        assert processes_of(other.folder) == {}
+        assert not other.folder.exists()
+        assert own.rabbitmq.is_ready()
 
 
-@pytest.mark.whole
 def test_a_given_folder_is_kept_and_used_again(folder: Path) -> None:
     with LocalServers.start(folder) as servers:
         servers.postgresql.create_database("kept")
@@ -73,6 +70,8 @@ def test_a_given_folder_is_kept_and_used_again(folder: Path) -> None:
         assert "kept" in servers.rabbitmq.ctl("list_vhosts", "--quiet")
 
 
+# `test_processes.py` and `test_scratch.py` hold the parts.
+@pytest.mark.whole
 def test_nothing_is_left_after_the_owner_was_killed_and_another_started() -> None:
     code = """
 import signal
