@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import asyncpg
 
 from turnstile.common.json_limits import readable
-from turnstile.executor.queries.reader import Reader, changes_page, order_of, parsed, row_fields
+from turnstile.executor.queries.action_rows import changes_page, order_of, parsed, row_fields
+from turnstile.executor.queries.reader import Reader
 from turnstile.executor.queries.schemas import (
     HOLDERS_MAX,
     USERS_MAX,
