@@ -502,7 +502,7 @@ def _reason(error: BaseException) -> str:
     reason = str(error) or type(error).__name__
     for kind, remedy in _REMEDIES:
         if isinstance(error, kind):
-            # Without the hint of the server, in whose stead ours stands.
+            # The text of the error without the server's own hint: the remedy replaces it.
             return f"{error.args[0] if error.args else reason}: {remedy}"
     return network_remedy(reason, server="PostgreSQL", setting=_SETTING) or with_tls_hint(
         reason, authority=f"sslrootcert in {_SETTING}"
