@@ -138,8 +138,8 @@ class Walk:
     async def check(self, operation: str) -> None:
         before = self.rows
         self.rows = {each["id"]: each for each in await self.protocol.connection.fetch(_ROWS)}
-        leads = "SELECT name, lead FROM turnstile.current_pool"
-        self.leads = dict(await self.protocol.connection.fetch(leads))
+        pools = await self.protocol.connection.fetch("SELECT name, lead FROM turnstile.current_pool")
+        self.leads = {each["name"]: each["lead"] for each in pools}
         new = [
             each
             for number, each in self.rows.items()
