@@ -6,8 +6,9 @@ HTTP API describe them.
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, Required, TypedDict
+from typing import Any, Literal, TypedDict
 
+from turnstile.common.action_definition import DeclaredFields
 from turnstile.common.domain.states import Status
 
 
@@ -46,56 +47,11 @@ class KeyFields(TypedDict, total=False):
     """Its share of the total of an action with `order: fair`."""
 
 
-class RetryFields(TypedDict, total=False):
-    """How failures of an action are retried. What is left out gets its default."""
-
-    max_attempts: int
-    delay: str | float
-    factor: float
-    max_delay: str | float
-    jitter: float
-
-
-class RateFields(TypedDict):
-    """At most `starts` starts in any time of the length `per`, like `1s`."""
-
-    starts: int
-    per: str | float
-
-
-class UseFields(TypedDict, total=False):
-    """What one execution takes of a resource."""
-
-    resource: Required[str]
-    units: int
-    weight: int
-
-
-class ActionFields(TypedDict, total=False):
-    """The fields of an action. Durations are like `5m`, or seconds; None where there may be none."""
+class ActionFields(DeclaredFields, total=False):
+    """The fields of an action. Durations are like `5m`, or seconds."""
 
     runner: Literal["python", "command", "http"]
     entrypoint: str | Sequence[str] | None
-    max_concurrent: int | None
-    concurrency_key: str | None
-    submitter_keys: bool
-    max_concurrent_total: int | None
-    order: Literal["arrival", "fair"]
-    rate: RateFields | None
-    uses: Sequence[str | UseFields]
-    priority_min: int
-    timeout: str | float | None
-    ttl: str | float | None
-    retry: RetryFields
-    on_worker_lost: Literal["requeue", "abandon"]
-    max_reclaims: int
-    pool: str
-    when_full: Literal["enqueue", "reject"]
-    max_queued: int | None
-    paused: bool
-    callback_url: str | None
-    keep_for: str | float | None
-    keep_count: int | None
     parameters_schema: Mapping[str, Any] | None
     result_schema: Mapping[str, Any] | None
 
@@ -107,5 +63,6 @@ class ResourceFields(TypedDict, total=False):
     """Units; None: no limit."""
     rank: int | None
     order: Literal["arrival", "fair"]
-    rate: RateFields | None
+    rate: Mapping[str, Any] | None
+    """`{"starts": 10, "per": "1s"}`; None: no limit."""
     paused: bool

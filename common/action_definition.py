@@ -4,8 +4,9 @@ In: fields as users write them. Out: a checked value, and its columns. P1: `max_
 each of the action's queues.
 """
 
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, TypedDict
 
 from pydantic import (
     AfterValidator,
@@ -218,6 +219,33 @@ class ActionDefinition(BaseModel):
         if self.runner == "python" and isinstance(self.entrypoint, list):
             raise ValueError("entrypoint: a python action takes 'module:function', or null")
         return self
+
+
+class DeclaredFields(TypedDict, total=False):
+    """The fields of a definition that code may set, as it writes them; `ActionDefinition` describes each."""
+
+    max_concurrent: int | None
+    concurrency_key: str | None
+    submitter_keys: bool
+    max_concurrent_total: int | None
+    order: Literal["arrival", "fair"]
+    rate: Mapping[str, Any] | None
+    """What `rate` returns: `{"starts": 10, "per": "1s"}`."""
+    uses: Sequence[str | Mapping[str, Any]]
+    """Names of resources, or what `use` returns. The resources must exist when the worker registers."""
+    priority_min: int
+    timeout: str | float | None
+    ttl: str | float | None
+    retry: RetryDefinition | Mapping[str, str | float]
+    on_worker_lost: Literal["requeue", "abandon"]
+    max_reclaims: int
+    pool: str
+    when_full: Literal["enqueue", "reject"]
+    max_queued: int | None
+    paused: bool
+    callback_url: str | None
+    keep_for: str | float | None
+    keep_count: int | None
 
 
 def has_keys(definition: ActionDefinition) -> bool:

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, Literal, NoReturn, TypedDict, Unpack, cast
+from typing import Any, Final, NoReturn, Unpack, cast
 
 from pydantic import ValidationError
 
-from turnstile.common.action_definition import ActionDefinition, RetryDefinition
+from turnstile.common.action_definition import ActionDefinition, DeclaredFields
 from turnstile.common.domain.errors import TurnstileError
 from turnstile.common.invalid_values import invalid_values
 from turnstile.worker.parameters import ActionDeclarationError, parameters_of
@@ -25,33 +25,6 @@ from turnstile.worker.submitting import Action, Declare
 
 class ActionsNotFound(TurnstileError):
     """The target of `--actions` has no actions; the message is one line that says why."""
-
-
-class ActionFields(TypedDict, total=False):
-    """The fields of a definition that code may set; `ActionDefinition` describes each."""
-
-    max_concurrent: int | None
-    concurrency_key: str | None
-    submitter_keys: bool
-    max_concurrent_total: int | None
-    order: Literal["arrival", "fair"]
-    rate: Mapping[str, Any] | None
-    """What `rate` returns."""
-    uses: Sequence[str | Mapping[str, Any]]
-    """Names of resources, or what `use` returns. The resources must exist when the worker registers."""
-    priority_min: int
-    timeout: str | float | None
-    ttl: str | float | None
-    retry: RetryDefinition | Mapping[str, str | float]
-    on_worker_lost: Literal["requeue", "abandon"]
-    max_reclaims: int
-    pool: str
-    when_full: Literal["enqueue", "reject"]
-    max_queued: int | None
-    paused: bool
-    callback_url: str | None
-    keep_for: str | float | None
-    keep_count: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -74,7 +47,7 @@ _declared: Final[list[RegisteredAction]] = []
 """Every action of this process, in the order of declaration."""
 
 
-def action(ref: str, **fields: Unpack[ActionFields]) -> Declare:
+def action(ref: str, **fields: Unpack[DeclaredFields]) -> Declare:
     """Declare the decorated function as the action `ref`; return an `Action`, which is called like it.
 
     Raises ActionDeclarationError, at import, for an unknown or invalid field.
@@ -91,7 +64,7 @@ def action(ref: str, **fields: Unpack[ActionFields]) -> Declare:
 
 
 def command_action(
-    ref: str, *, argv: Sequence[str], **fields: Unpack[ActionFields]
+    ref: str, *, argv: Sequence[str], **fields: Unpack[DeclaredFields]
 ) -> Action[..., NoReturn, Any]:
     """Declare a command as the action `ref`: parameters are JSON on stdin, the result is JSON on stdout.
 
@@ -103,7 +76,7 @@ def command_action(
     )
 
 
-def http_action(ref: str, *, url: str, **fields: Unpack[ActionFields]) -> Action[..., NoReturn, Any]:
+def http_action(ref: str, *, url: str, **fields: Unpack[DeclaredFields]) -> Action[..., NoReturn, Any]:
     """Declare a POST to `url` as the action `ref`; the body of a 2xx response is the result.
 
     Submit it with any named parameters: `await sync.submit(customer_id=7)`.
@@ -176,8 +149,8 @@ def action_from_entrypoint(ref: str, entrypoint: str) -> RegisteredAction:
     return RegisteredAction(definition=ActionDefinition(ref=ref), module=module_name, function=function)
 
 
-def _definition(location: str, fixed: dict[str, Any], fields: ActionFields) -> ActionDefinition:
-    known = ActionFields.__annotations__
+def _definition(location: str, fixed: dict[str, Any], fields: DeclaredFields) -> ActionDefinition:
+    known = DeclaredFields.__annotations__
     unknown = [name for name in fields if name not in known]
     if unknown:
         raise ActionDeclarationError(

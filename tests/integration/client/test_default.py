@@ -67,7 +67,7 @@ def test_a_plain_script_submits_and_ends(tmp_path: Path) -> None:
     assert api.submitted == [1]
 
 
-def test_every_event_loop_and_thread_shares_the_client(tmp_path: Path) -> None:
+def test_every_event_loop_thread_and_reload_shares_the_client(tmp_path: Path) -> None:
     program = """
 import asyncio, threading
 asyncio.run(submit(1))
@@ -81,11 +81,24 @@ async def main():
     await asyncio.gather(*map(submit, (5, 6)))
 asyncio.run(main())
 print(sum(thread.name == "turnstile-client" for thread in threading.enumerate()))
+
+# A reload of the application's code, without and with a client of its own.
+import importlib, os
+import actions
+from turnstile import Client, use_client
+def open_sockets():
+    return sum("socket:" in os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd"))
+before = open_sockets(), threading.active_count()
+importlib.reload(actions).add.submit_sync(7)
+for number in (8, 9):
+    with Client.from_env() as client, use_client(client):
+        importlib.reload(actions).add.submit_sync(number)
+print((open_sockets(), threading.active_count()) == before)
 """
     api = _Api()
     with answering(api.answer) as url:
-        assert _run(tmp_path, program, TURNSTILE_API_URL=url) == "1\n"
-    assert sorted(api.submitted) == [1, 2, 3, 4, 5, 6]
+        assert _run(tmp_path, program, TURNSTILE_API_URL=url) == "1\nTrue\n"
+    assert sorted(api.submitted) == list(range(1, 10))
 
 
 def test_a_forked_process_makes_its_own_client(tmp_path: Path) -> None:

@@ -14,13 +14,11 @@ import httpx
 import pytest
 
 from tests.support.http_server import answering
-from turnstile.common.broker.topology import EXECUTION_REQUESTED, EXECUTIONS
 from turnstile.common.requests import read_requested_body
 
 _DOCS = Path(__file__).parents[3] / "docs"
 _RECIPES = (_DOCS / "how-to" / "submit-from-an-application.md").read_text()
 _SUBMIT = (_DOCS / "submit.md").read_text()
-_LANGUAGES = (_DOCS / "how-to" / "submit-from-other-languages.md").read_text()
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _ENDED = {
     "action_ref": "reports.render",
@@ -166,19 +164,3 @@ def test_django_with_forked_workers(folder: Path, api: _Api) -> None:
     answers = [f'202 Accepted {{"execution_id": {number}}}' for number in (1, 2, 3)]
     assert _output("server.py").splitlines() == answers
     assert api.keys == ["1", "2", "3"]
-
-
-@pytest.mark.parametrize("language", ["js", "go", "java"])
-def test_other_languages_send_a_request(language: str) -> None:
-    over_http, over_amqp = [text for name, text in _BLOCK.findall(_LANGUAGES) if name == language]
-    for text in (over_http, over_amqp):
-        bodies = re.findall(r'\{"action_ref".*?\}\}', text)
-        assert [read_requested_body(body.encode()).action_ref for body in bodies] == ["reports.render"]
-        assert len(text.splitlines()) <= 13
-    assert "/api/v1/executions" in over_http
-    for header in ("Authorization", "Bearer ", "Content-Type", "Idempotency-Key"):
-        assert header in over_http
-    for name in (f'"{EXECUTIONS}"', f'"{EXECUTION_REQUESTED}"', "application/json"):
-        assert name in over_amqp
-    assert re.search("message_?id", over_amqp, re.IGNORECASE)
-    assert re.search(r"persistent|deliveryMode\(2\)", over_amqp, re.IGNORECASE)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 import jsonschema_rs
 import pytest
 from pydantic import SecretStr
+from schemathesis.specs.openapi.definitions import OPENAPI_31
 
 from tests.support.served import Served, serve
 from turnstile.executor.api import bodies
@@ -119,6 +120,11 @@ async def test_a_body_that_never_ends_is_not_waited_for(api: Served, monkeypatch
 async def test_the_openapi_document_is_complete(api: Served) -> None:
     described = (await api.http.get("/openapi.json")).json()
     assert (await api.http.get("/docs")).status_code == 200
+    jsonschema_rs.validate(OPENAPI_31, described)
+    names = [each["operationId"] for ways in described["paths"].values() for each in ways.values()]
+    assert len(names) == len(set(names))
+    # They name the methods of generated clients: another name breaks programs.
+    assert "post_executions_api_v1_executions_post" in names
     schemas = described["components"]["schemas"]
     for reference in references(described):
         assert reference.removeprefix("#/components/schemas/") in schemas

@@ -206,6 +206,6 @@ async def test_migration_0026_rejects_the_requests_that_no_executor_can_read(pro
     assert [each.request_id for each in await line(protocol)] == [small]
     for table in ("submission", "submission_line"):
         assert await protocol.column(f"SELECT request_id FROM {table}") == [small]
-    found = await protocol.connection.fetchrow("SELECT * FROM turnstile.submission($1)", large)
+    (found,) = await protocol.connection.fetch("SELECT * FROM turnstile.submission($1)", large)
     assert (found["status"], found["code"]) == ("rejected", "too_large")
     assert "bytes, at most 16777216 are accepted" in found["message"]
