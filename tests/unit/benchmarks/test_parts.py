@@ -21,6 +21,7 @@ TINY = Sizes(
     waiting=40,
     messages=200,
     jobs=40,
+    paced_seconds=0.1,
     keyed=40,
     keys_max=20,
     gated=40,
@@ -43,7 +44,10 @@ def check(sections: list[Section]) -> None:
     "part",
     [
         pytest.param(
-            name, marks=[pytest.mark.whole] if name in ("gates", "keys", "limit-bound", "replicas") else []
+            name,
+            marks=[pytest.mark.whole]
+            if name in ("gates", "keys", "limit-bound", "rates", "replicas")
+            else [],
         )
         for name in PARTS
         if name != "pressure"
