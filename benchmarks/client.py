@@ -24,6 +24,7 @@ from turnstile.stress.installation import Api
 
 APPLICATION_NAME = "benchmark"
 """The name of each database session of the benchmarks themselves."""
+_PACE_SECONDS = 0.01
 _POLL_SECONDS = 0.05
 _POLL_SECONDS_MAX = 0.5
 _POLL_SHARE = 0.05
@@ -87,6 +88,17 @@ async def submit(publisher: Publisher, messages: Sequence[Outgoing], *, batch: i
         if any(outcome is not Publication.CONFIRMED for outcome in outcomes):
             raise DidNotHappen("the broker did not confirm every request")
     return began_at
+
+
+async def submit_evenly(publisher: Publisher, load: Load, per_second: float) -> float:
+    """Publish in order at an even pace; returns the seconds that it took."""
+    began, sent = time.monotonic(), 0
+    while sent < load.count:
+        due = min(round((time.monotonic() - began + _PACE_SECONDS) * per_second), load.count)
+        await submit(publisher, load.messages[sent:due])
+        sent = due
+        await asyncio.sleep(_PACE_SECONDS)
+    return time.monotonic() - began
 
 
 @asynccontextmanager

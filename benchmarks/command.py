@@ -22,6 +22,7 @@ from benchmarks import (
     memory,
     parameters,
     pressure,
+    rates,
     replicas,
     submissions,
     throughput,
@@ -37,6 +38,7 @@ Part = Callable[[Servers, Sizes], Awaitable[list[Section]]]
 PARTS: Final[Mapping[str, Part]] = {
     "throughput": throughput.measure,
     "limit-bound": limit_bound.measure,
+    "rates": rates.measure,
     "keys": keys.measure,
     "gates": gates.measure,
     "replicas": replicas.measure,
@@ -65,7 +67,7 @@ def bench(
     ] = None,
     **sizes: Any,
 ) -> None:
-    """Measure this machine's Turnstile on private servers, in about eleven minutes."""
+    """Measure this machine's Turnstile on private servers, in about twelve minutes."""
     chosen = parts or list(PARTS)
     if unknown := [name for name in chosen if name not in PARTS]:
         raise typer.BadParameter(f"{', '.join(unknown)}: known are {', '.join(PARTS)}", param_hint="PARTS")

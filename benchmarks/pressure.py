@@ -25,7 +25,7 @@ from benchmarks.client import (
     load,
     require_no_failure,
     settled,
-    submit,
+    submit_evenly,
     total,
 )
 from benchmarks.report import Aim, Row, Section
@@ -61,7 +61,6 @@ _KILL_PAUSE_SECONDS: Final = 0.5
 
 _OVERLOAD: Final = 1.5
 _INSTANT_SECONDS: Final = 1e-3
-_BATCH_SECONDS: Final = 0.05
 _DURING: Final = "overload"
 _DRAINING: Final = "backlog"
 
@@ -268,7 +267,7 @@ async def overload(servers: Servers, sizes: Sizes) -> Section:
         # Whole rounds over the actions, so that every action gets equally many.
         too_much = load(LIMITED, max(round(rate * sizes.overload_seconds / len(LIMITED)), 1) * len(LIMITED))
         done = await completed(turnstile.system.api, LIMITED)
-        during = await _submit_evenly(turnstile, too_much, rate)
+        during = await _overloaded(turnstile, too_much, rate)
         backlog = too_much.count - during.executions
         expected = {ref: done[ref] + too_much.counts[ref] for ref in LIMITED}
         memory = {_DURING: _peak_memory_mb(turnstile)}
@@ -311,20 +310,14 @@ def _memory_rows(memory: Mapping[str, Mapping[str, float]]) -> list[Row]:
     ]
 
 
-async def _submit_evenly(turnstile: MeasuredSystem, too_much: Load, per_second: float) -> Run:
+async def _overloaded(turnstile: MeasuredSystem, too_much: Load, per_second: float) -> Run:
     """Submit at an even pace, and measure what runs meanwhile."""
     api = turnstile.system.api
 
     async def work() -> tuple[int, float]:
         before = await total(api, LIMITED, "total_completed")
-        began, sent = time.monotonic(), 0
-        while sent < too_much.count:
-            due = min(round((time.monotonic() - began + _BATCH_SECONDS) * per_second), too_much.count)
-            await submit(turnstile.publisher, too_much.messages[sent:due])
-            sent = due
-            await asyncio.sleep(_BATCH_SECONDS)
-        elapsed = time.monotonic() - began
-        return await total(api, LIMITED, "total_completed") - before, elapsed
+        seconds = await submit_evenly(turnstile.publisher, too_much, per_second)
+        return await total(api, LIMITED, "total_completed") - before, seconds
 
     return await turnstile.meter.measure(turnstile.system.pids(), work)
 

@@ -40,7 +40,7 @@ def _at_least(least: float, meaning: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """The amount of work of each part; the defaults take about eleven minutes on two quiet cores.
+    """The amount of work of each part; the defaults take about twelve minutes on two quiet cores.
 
     A field with an option is one of the command line.
     """
@@ -55,6 +55,7 @@ class Sizes:
     waiting: Annotated[int, _at_least(10, "Waiting executions of the memory part.")] = 100_000
     messages: Annotated[int, _at_least(100, "Messages of one transport run.")] = 10_000
     jobs: Annotated[int, _at_least(10, "Jobs of 20 ms of the limit-bound part.")] = 4000
+    paced_seconds: Annotated[float, _at_least(0.1, "Duration of each rate of the rates part.")] = 3.0
     keyed: Annotated[int, _at_least(10, "Executions of one run of the keys part.")] = 10_000
     keys_max: Annotated[int, _at_least(10, "Most concurrency keys.")] = 10_000
     gated: Annotated[int, _at_least(10, "Executions of one run of the gates part.")] = 10_000

@@ -512,3 +512,7 @@ SELECT turnstile.log_operation($1, $2, $3, $4, $5, $6);
 -- takes
 -- gives gate text, gate_id int8, new_depth int8, new_held int8, old_depth int8, old_held int8
 SELECT * FROM turnstile.repair_gates();
+
+-- takes jsonb, jsonb
+-- gives put_pool int8
+SELECT * FROM turnstile.put_pool($1, in_caller => $2);

@@ -43,7 +43,7 @@ class Call:
 def _recorded() -> list[Call]:
     return [
         Call(
-            statement=block["statement"],
+            statement=" ".join(block["statement"].split()),
             takes=tuple(_listed(block["takes"])),
             gives=frozenset(_listed(block["gives"])),
         )
@@ -77,7 +77,7 @@ def statements_of(service: str) -> Iterator[str]:
                 and isinstance(node.value, str)
                 and re.search(r"SELECT\b.*\bturnstile\.\w+\(", node.value, re.DOTALL)
             ):
-                yield node.value.strip()
+                yield " ".join(node.value.split())
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from benchmarks.system import Sizes
 from tests.support.sources import Servers
 from turnstile.localservers import LocalServers
 
-LEFT_OUT = ("gates", "handover", "keys", "limit-bound", "memory", "replicas")
+LEFT_OUT = ("gates", "handover", "keys", "limit-bound", "rates", "memory", "replicas")
 """Those that take seconds even so."""
 MET = Row(name="", unit="", cells={"": 0.0}, aims=(Aim(at_most=0),))
 TINY = Sizes(
@@ -23,6 +23,7 @@ TINY = Sizes(
     waiting=40,
     messages=200,
     jobs=40,
+    paced_seconds=0.1,
     keyed=40,
     keys_max=20,
     gated=40,
