@@ -36,7 +36,8 @@ CREATE TYPE turnstile.turn_charge AS (
     tag bigint
 );
 
--- An action whose workers are busy (14_worker_sets.sql): how many executions may start in this set of workers.
+-- An action whose workers are busy (14_worker_sets.sql): how many executions may start in this set of
+-- workers.
 CREATE TYPE turnstile.scarce_action AS (
     action_id bigint,
     set_number integer,

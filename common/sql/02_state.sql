@@ -149,8 +149,8 @@ CROSS JOIN LATERAL (
 
 -- current_pool: pools with the newest versions of their states.
 CREATE VIEW turnstile.current_pool AS
-SELECT p.id, p.name, p.paused, p.fair, p.weights, s.version, s.capacity, s.places, s.lead, s.leaving, s.held, s.depth, s.virtual_times,
-       s.total_released, s.updated_at
+SELECT p.id, p.name, p.paused, p.fair, p.weights, s.version, s.capacity, s.places, s.lead, s.leaving, s.held,
+       s.depth, s.virtual_times, s.total_released, s.updated_at
 FROM public.worker_pool p
 CROSS JOIN LATERAL (
     SELECT * FROM public.pool_state v WHERE v.pool_id = p.id ORDER BY v.version DESC LIMIT 1

@@ -1,13 +1,13 @@
--- Gates after the queue: totals, resources, and the lists of executions that wait for a rate or a worker slot of their pool
--- (docs/gates.md).
+-- Gates after the queue: totals, resources, and the lists of executions that wait for a rate or a worker slot
+-- of their pool (docs/gates.md).
 --
--- An execution that has its slot in the queue passes the gates of its route, in one global order: the gate of its
--- action, its resources by rank and name, the pool. At each it waits in a list until it is first and its units are
--- free, and it keeps the units until its settle. At the last gate it is granted.
+-- An execution that has its slot in the queue passes the gates of its route, in one global order: the gate of
+-- its action, its resources by rank and name, the pool. At each it waits in a list until it is first and its
+-- units are free, and it keeps the units until its settle. At the last gate it is granted.
 --
--- The row of a gate is its lock. Gates are locked after the queues, in ascending id, and nothing locks a queue after a
--- gate. An execution that waits at a gate is moved, granted or removed only under the locks of the gates; one that
--- waits in its queue, only under the lock of the queue.
+-- The row of a gate is its lock. Gates are locked after the queues, in ascending id, and nothing locks a
+-- queue after a gate. An execution that waits at a gate is moved, granted or removed only under the locks of
+-- the gates; one that waits in its queue, only under the lock of the queue.
 
 -- is_closed: whether no release of units can help at one of these gates.
 CREATE FUNCTION turnstile.is_closed(in_route bigint[], in_units integer[])
@@ -21,8 +21,8 @@ AS $$
         WHERE g.paused OR g.capacity < r.units)
 $$;
 
--- has_to_return: whether an execution that waits at this gate has to return to its queue: no live worker serves its
--- action, its route is closed or has changed, or its queue is paused.
+-- has_to_return: whether an execution that waits at this gate has to return to its queue: no live worker
+-- serves its action, its route is closed or has changed, or its queue is paused.
 CREATE FUNCTION turnstile.has_to_return(
     in_served boolean, in_route bigint[], in_route_units integer[], in_queue_id bigint, in_gate_ids bigint[],
     in_gate_units integer[], in_gate_id bigint
@@ -35,11 +35,12 @@ AS $$
         OR in_route[1 : cardinality(in_gate_ids) + 1] IS DISTINCT FROM in_gate_ids || in_gate_id
         OR in_route_units[1 : cardinality(in_gate_ids)] IS DISTINCT FROM in_gate_units
         OR turnstile.is_closed(in_route, in_route_units)
-        OR (SELECT q.paused OR coalesce(q.max_concurrent = 0, false) FROM public.action_queue q WHERE q.id = in_queue_id)
+        OR (SELECT q.paused OR coalesce(q.max_concurrent = 0, false) FROM public.action_queue q
+            WHERE q.id = in_queue_id)
 $$;
 
--- close_routes: after a pause or a lower limit of these queues, which the caller has locked: their executions that wait at
--- later gates return (`advance_gates`), and pass nothing until then. Locks the gates.
+-- close_routes: after a pause or a lower limit of these queues, which the caller has locked: their executions
+-- that wait at later gates return (`advance_gates`), and pass nothing until then. Locks the gates.
 CREATE FUNCTION turnstile.close_routes(in_queue_ids bigint[])
 RETURNS void
 LANGUAGE plpgsql
@@ -61,8 +62,8 @@ BEGIN
 END
 $$;
 
--- start_return: notes that executions have to return from these gates, which the caller has locked. A gate that has just
--- closed keeps its note, because executions have to return from its neighbours too.
+-- start_return: notes that executions have to return from these gates, which the caller has locked. A gate
+-- that has just closed keeps its note, because executions have to return from its neighbours too.
 CREATE FUNCTION turnstile.start_return(in_gate_ids bigint[])
 RETURNS void
 LANGUAGE sql
@@ -71,8 +72,9 @@ AS $$
     WHERE g.id = ANY (in_gate_ids) AND g.returning_from IS DISTINCT FROM -9223372036854775808
 $$;
 
--- leave_gates: these actions, which the caller has locked, lose their last worker: their executions return from their
--- gates. Returns the actions of which another session holds a gate: they have to count as served until the next look.
+-- leave_gates: these actions, which the caller has locked, lose their last worker: their executions return
+-- from their gates. Returns the actions of which another session holds a gate: they have to count as served
+-- until the next look.
 CREATE FUNCTION turnstile.leave_gates(in_action_ids bigint[])
 RETURNS bigint[]
 LANGUAGE plpgsql
@@ -81,10 +83,12 @@ AS $$
 DECLARE
     locked_ids bigint[] := ARRAY(
         SELECT g.id FROM gate g
-        WHERE g.id = ANY (ARRAY(SELECT r.id FROM action a CROSS JOIN unnest(a.route) r(id) WHERE a.id = ANY (in_action_ids)))
+        WHERE g.id = ANY (ARRAY(SELECT r.id FROM action a CROSS JOIN unnest(a.route) r(id)
+                                WHERE a.id = ANY (in_action_ids)))
         ORDER BY g.id FOR NO KEY UPDATE SKIP LOCKED);
     held_ids bigint[] := ARRAY(
-        SELECT a.id FROM action a WHERE a.id = ANY (in_action_ids) AND NOT coalesce(a.route, '{}') <@ locked_ids);
+        SELECT a.id FROM action a
+        WHERE a.id = ANY (in_action_ids) AND NOT coalesce(a.route, '{}') <@ locked_ids);
 BEGIN
     PERFORM turnstile.start_return(ARRAY(
         SELECT r.id FROM action a CROSS JOIN unnest(a.route) r(id)
@@ -93,11 +97,12 @@ BEGIN
 END
 $$;
 
--- lock_gates: locks the gates that a release by these queues or executions concerns: those of their routes, those that
--- the executions hold or wait at, and all gates of the actions that pass any of them. Returns null if there are none.
+-- lock_gates: locks the gates that a release by these queues or executions concerns: those of their routes,
+-- those that the executions hold or wait at, and all gates of the actions that pass any of them. Returns null
+-- if there are none.
 --
--- The caller has locked the queues, and skips `in_blocked_queue_ids`. If a gate of a suspect queue (see `lock_queues`) is
--- held by another session, the queues that need it are returned as blocked.
+-- The caller has locked the queues, and skips `in_blocked_queue_ids`. If a gate of a suspect queue (see
+-- `lock_queues`) is held by another session, the queues that need it are returned as blocked.
 CREATE FUNCTION turnstile.lock_gates(
     in_queue_ids bigint[],
     in_blocked_queue_ids bigint[] DEFAULT '{}',
@@ -138,7 +143,8 @@ BEGIN
     IF in_suspect_ids IS NULL OR in_suspect_ids && concerned_ids THEN
         LOOP
             locked_ids := ARRAY(
-                SELECT g.id FROM gate g WHERE g.id = ANY (wanted_ids) ORDER BY g.id FOR NO KEY UPDATE SKIP LOCKED);
+                SELECT g.id FROM gate g WHERE g.id = ANY (wanted_ids) ORDER BY g.id
+                FOR NO KEY UPDATE SKIP LOCKED);
             tries_left := tries_left - 1;
             EXIT WHEN tries_left = 0 OR cardinality(locked_ids) = cardinality(wanted_ids);
             PERFORM pg_sleep(0.01);
@@ -148,14 +154,17 @@ BEGIN
             RETURN;
         END IF;
     ELSE
-        locked_ids := ARRAY(SELECT g.id FROM gate g WHERE g.id = ANY (wanted_ids) ORDER BY g.id FOR NO KEY UPDATE);
+        locked_ids := ARRAY(SELECT g.id FROM gate g WHERE g.id = ANY (wanted_ids) ORDER BY g.id
+                            FOR NO KEY UPDATE);
     END IF;
     -- A change of definitions came first.
     IF EXISTS (
            SELECT FROM action_queue q JOIN action a ON a.id = ANY (ARRAY[q.action_id])
            -- Only what grants in these queues needs their routes.
-           WHERE q.id = ANY (in_queue_ids) AND q.id = ANY (concerned_ids) AND NOT coalesce(a.route, '{}') <@ locked_ids)
-       -- Read by execution before it is filtered: read by queue, it costs a scan of the queue for each execution.
+           WHERE q.id = ANY (in_queue_ids) AND q.id = ANY (concerned_ids)
+             AND NOT coalesce(a.route, '{}') <@ locked_ids)
+       -- Read by execution before it is filtered: read by queue, it costs a scan of the queue for each
+       -- execution.
        OR EXISTS (SELECT FROM (SELECT * FROM turnstile.gates_of(in_execution_ids) OFFSET 0) h
                   WHERE h.queue_id = ANY (concerned_ids) AND h.gate_id <> ALL (locked_ids))
     THEN
@@ -190,8 +199,8 @@ AS $$
     WHERE e.id = ANY (in_execution_ids)
 $$;
 
--- neighbouring_gates: these gates, and all gates of the actions that pass one of them. A list of a pool has no
--- neighbours but the rates of all its actions, any of which a decision there may need.
+-- neighbouring_gates: these gates, and all gates of the actions that pass one of them. A list of a pool has
+-- no neighbours but the rates of all its actions, any of which a decision there may need.
 CREATE FUNCTION turnstile.neighbouring_gates(in_gate_ids bigint[])
 RETURNS bigint[]
 LANGUAGE sql
@@ -202,7 +211,8 @@ AS $$
         UNION
         SELECT r.gate_id FROM public.action a CROSS JOIN unnest(a.route) r(gate_id)
         WHERE a.route IS NOT NULL
-          AND a.route && ARRAY(SELECT g.id FROM public.gate g WHERE g.id = ANY (in_gate_ids) AND g.kind <> 'pool')
+          AND a.route && ARRAY(SELECT g.id FROM public.gate g
+                               WHERE g.id = ANY (in_gate_ids) AND g.kind <> 'pool')
     ),
     pool AS MATERIALIZED (
         SELECT g.id FROM near n JOIN public.gate g ON g.id = ANY (ARRAY[n.id]) WHERE g.kind = 'pool'
@@ -228,7 +238,8 @@ AS $$
             JOIN public.key_override k ON k.action_id = q.action_id AND k.concurrency_key = q.concurrency_key
             WHERE q.id = in_queue_id)
         WHEN 'resource' THEN (
-            SELECT (u.use ->> 'weight')::integer FROM public.action a CROSS JOIN jsonb_array_elements(a.uses) u(use)
+            SELECT (u.use ->> 'weight')::integer FROM public.action a
+            CROSS JOIN jsonb_array_elements(a.uses) u(use)
             WHERE a.id = in_action_id AND u.use ->> 'resource' = g.name)
         END, 1)
     FROM public.gate g WHERE g.id = in_gate_id
@@ -257,8 +268,8 @@ AS $$
        AND NOT EXISTS (SELECT FROM public.gate g WHERE g.id = ANY (in_route) AND g.rate_starts IS NOT NULL)
 $$;
 
--- gates_history: what an attempt held, for the record of its execution. Null for a slot without gates. The list of the
--- pool is a step only for who took a start of a rate there.
+-- gates_history: what an attempt held, for the record of its execution. Null for a slot without gates. The
+-- list of the pool is a step only for who took a start of a rate there.
 CREATE FUNCTION turnstile.gates_history(
     in_queued_at timestamptz, in_gate_ids bigint[], in_gate_units integer[], in_passed_ats timestamptz[]
 )
@@ -269,7 +280,8 @@ AS $$
     SELECT CASE WHEN in_gate_ids IS NOT NULL THEN (
         SELECT jsonb_agg(jsonb_build_object(
                    'gate', CASE WHEN p.rank = 1 THEN 'queue' ELSE (
-                       SELECT CASE g.kind WHEN 'action' THEN 'total' WHEN 'resource' THEN 'resource ' || g.name
+                       SELECT CASE g.kind WHEN 'action' THEN 'total'
+                                   WHEN 'resource' THEN 'resource ' || g.name
                                           ELSE 'rate' END
                        FROM public.gate g WHERE g.id = in_gate_ids[p.rank - 1]) END,
                    'units', CASE WHEN p.rank = 1 THEN 1 ELSE in_gate_units[p.rank - 1] END,
@@ -294,7 +306,8 @@ BEGIN
         ) v
     ),
     written AS (
-        INSERT INTO gate_state (gate_id, version, held, depth, head_id, heads, virtual_times, starts_taken, updated_at)
+        INSERT INTO gate_state (gate_id, version, held, depth, head_id, heads, virtual_times, starts_taken,
+                                updated_at)
         SELECT s.gate_id, s.version + 1, s.held + s.more_held, s.depth + s.more_depth, s.head_id, s.heads,
                s.virtual_times, s.starts_taken, clock_timestamp()
         FROM state s
@@ -304,8 +317,9 @@ BEGIN
 END
 $$;
 
--- pass_gates: applies these changes, lets these executions go on from their queues, and lets everything pass that can:
--- from the first gate to the last, at each in its order. One round is enough: passing a gate releases nothing.
+-- pass_gates: applies these changes, lets these executions go on from their queues, and lets everything pass
+-- that can: from the first gate to the last, at each in its order. One round is enough: passing a gate
+-- releases nothing.
 --
 -- The caller has locked the gates in an earlier statement. Returns what passed its last gate.
 CREATE FUNCTION turnstile.pass_gates(
@@ -327,7 +341,8 @@ DECLARE
     next_state gate_state;
     result record;
     has_changed boolean;
-    -- Nothing passes where a pause or a lower capacity has closed a route and its executions have not returned yet.
+    -- Nothing passes where a pause or a lower capacity has closed a route and its executions have not
+    -- returned yet.
     are_returning boolean := EXISTS (
         SELECT FROM gate g WHERE g.id = ANY (in_gate_ids) AND (g.paused OR g.returning_from IS NOT NULL));
     granted turnstile.granted[];
@@ -338,7 +353,8 @@ BEGIN
         SELECT g.* FROM turnstile.current_gate g WHERE g.id = ANY (in_gate_ids)
         ORDER BY array_position(ARRAY['action', 'resource', 'pool'], g.kind), g.rank NULLS LAST, g.name
     LOOP
-        SELECT coalesce(array_agg(m) FILTER (WHERE is_here), '{}'), coalesce(array_agg(m) FILTER (WHERE NOT is_here), '{}')
+        SELECT coalesce(array_agg(m) FILTER (WHERE is_here), '{}'),
+               coalesce(array_agg(m) FILTER (WHERE NOT is_here), '{}')
         INTO arrived, moving
         FROM unnest(moving) m
         JOIN action a ON a.id = ANY (ARRAY[m.action_id])
@@ -349,24 +365,29 @@ BEGIN
                gate.virtual_times, gate.starts_taken, NULL, in_now
         INTO next_state
         FROM unnest(in_changes) c WHERE c.gate_id = gate.id;
-        has_changed := cardinality(arrived) > 0 OR next_state.held <> gate.held OR next_state.depth <> gate.depth;
+        has_changed := cardinality(arrived) > 0 OR next_state.held <> gate.held
+            OR next_state.depth <> gate.depth;
         CONTINUE WHEN NOT has_changed AND gate.depth = 0;
         passed := '{}';
-        free := CASE WHEN gate.kind = 'pool' AND next_state.depth > 0 THEN turnstile.free_places(gate.name, ended) END;
-        IF gate.kind = 'pool' AND gate.depth = 0 AND free.rival_tag IS NULL AND free.places >= cardinality(arrived)
+        free := CASE WHEN gate.kind = 'pool' AND next_state.depth > 0
+                         THEN turnstile.free_places(gate.name, ended) END;
+        IF gate.kind = 'pool' AND gate.depth = 0 AND free.rival_tag IS NULL
+            AND free.places >= cardinality(arrived)
            AND NOT EXISTS (
                SELECT FROM unnest(arrived) m JOIN action a ON a.id = ANY (ARRAY[m.action_id])
                JOIN gate g ON g.id = ANY (a.route) AND g.rate_starts IS NOT NULL)
         THEN
             -- The common case: nothing waits, and each has a worker slot.
             passed := ARRAY(
-                SELECT ROW(m.execution_id, m.action_id, m.queue_id, m.place, m.gate_ids || gate.id, m.gate_units || 1,
+                SELECT ROW(m.execution_id, m.action_id, m.queue_id, m.place, m.gate_ids || gate.id,
+                           m.gate_units || 1,
                            m.passed_ats || in_now)::turnstile.passage
                 FROM unnest(arrived) m);
             next_state.held := next_state.held + cardinality(passed);
             next_state.depth := next_state.depth - cardinality(passed);
         ELSIF cardinality(arrived) > 0 THEN
-            SELECT e.* INTO next_state FROM turnstile.enter_lines(gate.fair, gate.kind, next_state, arrived) e;
+            SELECT e.* INTO next_state
+            FROM turnstile.enter_lines(gate.fair, gate.kind, next_state, arrived) e;
         END IF;
         IF next_state.depth > 0 AND NOT gate.paused
            AND (gate.kind = 'pool' OR gate.capacity IS NULL OR gate.capacity > next_state.held)
@@ -380,14 +401,16 @@ BEGIN
                 FROM turnstile.pass_in_turns(gate.capacity, next_state, in_now, are_returning, in_gate_ids) p;
             ELSE
                 SELECT p.state, p.passed INTO result
-                FROM turnstile.pass_by_arrival(gate.capacity, next_state, in_now, are_returning, in_gate_ids) p;
+                FROM turnstile.pass_by_arrival(gate.capacity, next_state, in_now, are_returning,
+                                               in_gate_ids) p;
             END IF;
             next_state := result.state;
             passed := coalesce(result.passed, '{}');
         END IF;
         CONTINUE WHEN NOT has_changed AND coalesce(cardinality(passed), 0) = 0;
         INSERT INTO gate_state SELECT next_state.*;
-        DELETE FROM gate_state v WHERE v.gate_id = gate.id AND v.version BETWEEN gate.version AND gate.version;
+        DELETE FROM gate_state v
+        WHERE v.gate_id = gate.id AND v.version BETWEEN gate.version AND gate.version;
         SELECT ended || coalesce(array_agg(p) FILTER (WHERE is_last), '{}'),
                moving || coalesce(array_agg(p) FILTER (WHERE NOT is_last), '{}')
         INTO ended, moving
@@ -411,11 +434,14 @@ BEGIN
         ORDER BY p.place
     ),
     new_slot AS (
-        INSERT INTO slot (execution_id, queue_id, attempt, granted_at, offered_at, gate_ids, gate_units, passed_ats, pool_id)
-        SELECT s.execution_id, s.queue_id, s.attempt, in_now, in_now, s.gate_ids, s.gate_units, s.passed_ats, s.pool_id
+        INSERT INTO slot (execution_id, queue_id, attempt, granted_at, offered_at, gate_ids, gate_units,
+                          passed_ats, pool_id)
+        SELECT s.execution_id, s.queue_id, s.attempt, in_now, in_now, s.gate_ids, s.gate_units, s.passed_ats,
+               s.pool_id
         FROM started s
     )
-    SELECT array_agg(ROW(s.execution_id, s.attempt, s.ref, s.pool, s.traceparent, s.waited_seconds)::turnstile.granted
+    SELECT array_agg(ROW(s.execution_id, s.attempt, s.ref, s.pool, s.traceparent,
+                         s.waited_seconds)::turnstile.granted
                      ORDER BY s.place),
            array_agg(ROW(s.pool_id, 1, 0)::turnstile.gate_change) FILTER (WHERE s.pool_id IS NOT NULL)
     INTO granted, place_changes FROM started s;
@@ -428,7 +454,8 @@ BEGIN
 END
 $$;
 
--- enter_lines: puts these executions into the lists of a gate, and lowers the bounds where its lists are read from.
+-- enter_lines: puts these executions into the lists of a gate, and lowers the bounds where its lists are read
+-- from.
 CREATE FUNCTION turnstile.enter_lines(
     in_fair boolean, in_kind text, in_state gate_state, in_arrived turnstile.passage[]
 )
@@ -451,8 +478,8 @@ BEGIN
         in_state.heads := turnstile.lower_heads(in_state.heads, turnstile.first_places(places));
     END IF;
     INSERT INTO waiting (line_id, place, queue_id, gate_ids, gate_units, passed_ats)
-    SELECT CASE WHEN has_turns THEN f.id ELSE in_state.gate_id END, m.place, m.queue_id, m.gate_ids, m.gate_units,
-           m.passed_ats
+    SELECT CASE WHEN has_turns THEN f.id ELSE in_state.gate_id END, m.place, m.queue_id, m.gate_ids,
+           m.gate_units, m.passed_ats
     FROM unnest(in_arrived) m
     LEFT JOIN gate_flow f ON has_turns AND f.gate_id = in_state.gate_id
         AND f.flow_id = CASE in_kind WHEN 'action' THEN m.queue_id ELSE m.action_id END;
@@ -506,8 +533,9 @@ BEGIN
         FROM turnstile.first_waiting(in_state.gate_id, in_state.head_id, in_state.heads, least(free, 1000)) w
     ),
     fitting AS MATERIALIZED (
-        -- An execution that has to return holds up the list until it has returned. So does one that needs a gate that is
-        -- not locked here. The statement that gave it this gate, or the watchdog, locks the gate and lets it pass.
+        -- An execution that has to return holds up the list until it has returned. So does one that needs a
+        -- gate that is not locked here. The statement that gave it this gate, or the watchdog, locks the gate
+        -- and lets it pass.
         SELECT h.*, e.action_id, n.units,
                sum(coalesce(n.units, 1000000000)) OVER (ORDER BY h.place) AS units_up_to
         FROM head h
@@ -516,7 +544,8 @@ BEGIN
         CROSS JOIN LATERAL (
             SELECT CASE WHEN a.route <@ in_gate_ids
                              AND (NOT in_returning OR NOT turnstile.has_to_return(
-                                      a.served, a.route, a.route_units, h.queue_id, h.gate_ids, h.gate_units, in_state.gate_id))
+                                      a.served, a.route, a.route_units, h.queue_id, h.gate_ids, h.gate_units,
+                                      in_state.gate_id))
                         THEN a.route_units[array_position(a.route, in_state.gate_id)] END
         ) n(units)
     ),
@@ -527,7 +556,8 @@ BEGIN
         RETURNING w.place
     )
     SELECT array_agg(ROW(f.execution_id, f.action_id, f.queue_id, f.place, f.gate_ids || in_state.gate_id,
-                         f.gate_units || f.units, f.passed_ats || in_now)::turnstile.passage ORDER BY f.place),
+                         f.gate_units || f.units, f.passed_ats || in_now)::turnstile.passage
+                     ORDER BY f.place),
            sum(f.units), array_agg(f.place)
     INTO passed, acquired, places
     FROM gone g JOIN fitting f ON f.place = g.place;
@@ -552,15 +582,16 @@ AS $$
     FROM unnest(in_state.virtual_times) WITH ORDINALITY v(tag, priority)
     CROSS JOIN LATERAL (
         SELECT * FROM public.flow_turn f
-        WHERE f.gate_id = in_state.gate_id AND f.priority = v.priority AND f.place IS NOT NULL AND f.start_tag >= v.tag
+        WHERE f.gate_id = in_state.gate_id AND f.priority = v.priority AND f.place IS NOT NULL
+          AND f.start_tag >= v.tag
         ORDER BY f.start_tag, f.place LIMIT 1
     ) t
     ORDER BY t.priority LIMIT 1
 $$;
 
--- pass_in_turns: lets executions pass one after another, each of the flow whose turn it is, as long as their units fit
--- (start-time fair queueing). Virtual time becomes the start tag of the execution that passes; the next start tag of its
--- flow is its finish tag.
+-- pass_in_turns: lets executions pass one after another, each of the flow whose turn it is, as long as their
+-- units fit (start-time fair queueing). Virtual time becomes the start tag of the execution that passes; the
+-- next start tag of its flow is its finish tag.
 CREATE FUNCTION turnstile.pass_in_turns(
     in_capacity integer, in_state gate_state, in_now timestamptz, in_returning boolean, in_gate_ids bigint[],
     OUT state gate_state, OUT passed turnstile.passage[]
@@ -587,11 +618,12 @@ BEGIN
 END
 $$;
 
--- take_turns: lets the next executions pass, at most one of each flow. The first execution of a flow is among them if
--- no flow before it would have its second turn first. Null if the very first does not fit into `in_free` (null: no
--- limit).
+-- take_turns: lets the next executions pass, at most one of each flow. The first execution of a flow is among
+-- them if no flow before it would have its second turn first. Null if the very first does not fit into
+-- `in_free` (null: no limit).
 CREATE FUNCTION turnstile.take_turns(
-    in_state gate_state, in_free bigint, in_limit integer, in_now timestamptz, in_returning boolean, in_gate_ids bigint[],
+    in_state gate_state, in_free bigint, in_limit integer, in_now timestamptz, in_returning boolean,
+    in_gate_ids bigint[],
     OUT priority integer, OUT passed turnstile.passage[], OUT units bigint, OUT last_tag bigint
 )
 LANGUAGE plpgsql
@@ -607,7 +639,8 @@ BEGIN
     ),
     known AS MATERIALIZED (
         SELECT h.line_id, h.start_tag, w.*, e.id AS execution_id, e.action_id, n.units,
-               h.start_tag + n.units * 720720::bigint / turnstile.weight_of(in_state.gate_id, e.action_id, w.queue_id)
+               h.start_tag + n.units * 720720::bigint / turnstile.weight_of(in_state.gate_id, e.action_id,
+                                                                            w.queue_id)
                    AS finish_tag
         FROM head h
         CROSS JOIN LATERAL (
@@ -617,11 +650,12 @@ BEGIN
         JOIN execution e ON e.id = ANY (ARRAY[turnstile.id_of_place(h.place)])
         JOIN action a ON a.id = ANY (ARRAY[e.action_id])
         CROSS JOIN LATERAL (
-            -- An execution that has to return, or needs a gate that is not locked here, holds up the list, as in
-            -- pass_by_arrival.
+            -- An execution that has to return, or needs a gate that is not locked here, holds up the list, as
+            -- in pass_by_arrival.
             SELECT CASE WHEN a.route <@ in_gate_ids
                              AND (NOT in_returning OR NOT turnstile.has_to_return(
-                                      a.served, a.route, a.route_units, w.queue_id, w.gate_ids, w.gate_units, in_state.gate_id))
+                                      a.served, a.route, a.route_units, w.queue_id, w.gate_ids, w.gate_units,
+                                      in_state.gate_id))
                         THEN a.route_units[array_position(a.route, in_state.gate_id)] END AS units
         ) n
     ),
@@ -631,9 +665,11 @@ BEGIN
                                  AND coalesce(o.start_tag < o.second_turn, true))
                         OVER (ORDER BY o.start_tag, o.place) AS passes
             FROM (
-                SELECT k.*, sum(coalesce(k.units, 1000000000)) OVER (ORDER BY k.start_tag, k.place) AS units_up_to,
-                       min(k.finish_tag) OVER (ORDER BY k.start_tag, k.place
-                                               ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS second_turn
+                SELECT k.*, sum(coalesce(k.units, 1000000000))
+                           OVER (ORDER BY k.start_tag, k.place) AS units_up_to,
+                       min(k.finish_tag) OVER (
+                           ORDER BY k.start_tag, k.place
+                           ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS second_turn
                 FROM known k
             ) o
         ) f WHERE f.passes
@@ -665,8 +701,8 @@ BEGIN
 END
 $$;
 
--- units_at: how many units the first execution of this flow takes at its gate; null if it has to return to its queue, or
--- if a rate of its route is not among these gates, which are locked.
+-- units_at: how many units the first execution of this flow takes at its gate; null if it has to return to
+-- its queue, or if a rate of its route is not among these gates, which are locked.
 CREATE FUNCTION turnstile.units_at(in_turn flow_turn, in_returning boolean, in_gate_ids bigint[])
 RETURNS integer
 LANGUAGE sql
@@ -674,7 +710,8 @@ STABLE
 AS $$
     SELECT CASE WHEN NOT EXISTS (
                          SELECT FROM public.gate g
-                         WHERE g.id = ANY (a.route) AND g.rate_starts IS NOT NULL AND g.id <> ALL (in_gate_ids))
+                         WHERE g.id = ANY (a.route) AND g.rate_starts IS NOT NULL
+                           AND g.id <> ALL (in_gate_ids))
                      AND (NOT in_returning OR NOT turnstile.has_to_return(
                     a.served, a.route, a.route_units, w.queue_id, w.gate_ids, w.gate_units, in_turn.gate_id))
                 THEN a.route_units[array_position(a.route, in_turn.gate_id)] END
@@ -684,10 +721,11 @@ AS $$
     WHERE w.line_id = in_turn.line_id AND w.place BETWEEN in_turn.place AND in_turn.place
 $$;
 
--- take_from_flow: removes the first executions of a flow, at most `in_count`, from the list of a pool. The first one has
--- this start tag, each later one a tag that is larger by `in_step`.
+-- take_from_flow: removes the first executions of a flow, at most `in_count`, from the list of a pool. The
+-- first one has this start tag, each later one a tag that is larger by `in_step`.
 CREATE FUNCTION turnstile.take_from_flow(
-    in_turn flow_turn, in_start_tag bigint, in_step bigint, in_units integer, in_count bigint, in_now timestamptz
+    in_turn flow_turn, in_start_tag bigint, in_step bigint, in_units integer, in_count bigint,
+    in_now timestamptz
 )
 RETURNS turnstile.passage[]
 LANGUAGE plpgsql
@@ -707,7 +745,8 @@ BEGIN
     ),
     gone AS (
         DELETE FROM waiting w USING head h
-        WHERE w.line_id = ANY (ARRAY[h.line_id]) AND w.place BETWEEN h.place AND h.place AND h.rank <= in_count
+        WHERE w.line_id = ANY (ARRAY[h.line_id]) AND w.place BETWEEN h.place AND h.place
+          AND h.rank <= in_count
     ),
     spent AS (
         DELETE FROM flow_turn t
@@ -720,7 +759,8 @@ BEGIN
                in_start_tag + (SELECT count(*) FROM head h WHERE h.rank <= in_count) * in_step,
                (SELECT h.place FROM head h WHERE h.rank > in_count)
     )
-    SELECT array_agg(ROW(e.id, e.action_id, e.queue_id, h.place, h.gate_ids || in_turn.gate_id, h.gate_units || in_units,
+    SELECT array_agg(ROW(e.id, e.action_id, e.queue_id, h.place, h.gate_ids || in_turn.gate_id,
+                         h.gate_units || in_units,
                          h.passed_ats || in_now)::turnstile.passage ORDER BY h.place)
     INTO passed
     FROM head h JOIN execution e ON e.id = ANY (ARRAY[turnstile.id_of_place(h.place)])
@@ -729,8 +769,8 @@ BEGIN
 END
 $$;
 
--- starts_left: how many starts each of these rates allows now (P13). The window slides: a start counts until `per`
--- seconds after it.
+-- starts_left: how many starts each of these rates allows now (P13). The window slides: a start counts until
+-- `per` seconds after it.
 CREATE FUNCTION turnstile.starts_left(in_gate_ids bigint[], in_now timestamptz)
 RETURNS TABLE (gate_id bigint, starts bigint, next_at timestamptz)
 LANGUAGE sql
@@ -749,21 +789,24 @@ AS $$
     WHERE g.id = ANY (in_gate_ids) AND g.rate_starts IS NOT NULL
 $$;
 
--- free_places: how many executions may start in this pool, which this locks, after those that have passed their last
--- gates in this decision. 0 if another session holds its row. `rival`: the first turn of the plain actions that wait
--- for a worker slot; what precedes it may take one in advance, because a settle of a plain action shares what it frees without looking into the list.
+-- free_places: how many executions may start in this pool, which this locks, after those that have passed
+-- their last gates in this decision. 0 if another session holds its row. `rival`: the first turn of the plain
+-- actions that wait for a worker slot; what precedes it may take one in advance, because a settle of a plain
+-- action shares what it frees without looking into the list.
 CREATE FUNCTION turnstile.free_places(in_pool text, in_ended turnstile.passage[])
 RETURNS turnstile.free_place
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    locked_ids bigint[] := turnstile.lock_pools(ARRAY(SELECT p.id FROM public.worker_pool p WHERE p.name = in_pool), true);
+    locked_ids bigint[] := turnstile.lock_pools(ARRAY(SELECT p.id FROM public.worker_pool p
+                                                      WHERE p.name = in_pool), true);
     free turnstile.free_place;
     is_paused boolean;
 BEGIN
     SELECT p.id, CASE WHEN p.capacity IS NULL THEN 1000
                       ELSE p.capacity - p.held - (
-                        SELECT count(*) FROM unnest(in_ended) e JOIN public.action a ON a.id = ANY (ARRAY[e.action_id])
+                        SELECT count(*) FROM unnest(in_ended) e JOIN public.action a
+                            ON a.id = ANY (ARRAY[e.action_id])
                         WHERE a.pool_id = p.id) END,
            p.virtual_times, p.fair, p.weights, p.paused
     INTO free.pool_id, free.places, free.virtual_times, free.fair, free.weights, is_paused
@@ -772,11 +815,13 @@ BEGIN
         free.places := 0;
         RETURN free;
     END IF;
-    SELECT t.priority, CASE WHEN free.fair THEN t.start_tag ELSE 0 END, t.place INTO free.rival_priority, free.rival_tag, free.rival_place
+    SELECT t.priority, CASE WHEN free.fair THEN t.start_tag ELSE 0 END, t.place
+    INTO free.rival_priority, free.rival_tag, free.rival_place
     FROM unnest(free.virtual_times) WITH ORDINALITY v(tag, priority)
     CROSS JOIN LATERAL (
         SELECT n.* FROM public.pool_turn n JOIN public.action a ON a.id = ANY (ARRAY[n.action_id])
-        WHERE n.pool_id = free.pool_id AND n.priority = v.priority AND n.place IS NOT NULL AND n.start_tag >= v.tag
+        WHERE n.pool_id = free.pool_id AND n.priority = v.priority AND n.place IS NOT NULL
+          AND n.start_tag >= v.tag
           AND a.route IS NULL
         ORDER BY n.start_tag, n.place LIMIT 1
     ) t
@@ -788,8 +833,8 @@ BEGIN
 END
 $$;
 
--- pause_list: pauses or resumes the list of a pool, which the caller has locked. What waits there returns to its queue,
--- so that it keeps no units from other pools.
+-- pause_list: pauses or resumes the list of a pool, which the caller has locked. What waits there returns to
+-- its queue, so that it keeps no units from other pools.
 CREATE FUNCTION turnstile.pause_list(in_gate_id bigint, in_paused boolean)
 RETURNS void
 LANGUAGE sql
@@ -800,10 +845,11 @@ AS $$
     WHERE g.id = in_gate_id AND g.paused <> in_paused
 $$;
 
--- pass_pool: grants executions that wait for a worker slot and for their rates, at most as many as there are free ones.
--- Turns between actions, as at a fair gate, also with the plain actions of the pool: virtual time is that of the pool. But an execution for which a rate has no start is passed over, with all later ones of its action. Starts are
--- taken in the order of the route, and kept by the execution that takes them first: otherwise one that needs two rates
--- could lose a start of one of them each time that it waits for the other.
+-- pass_pool: grants executions that wait for a worker slot and for their rates, at most as many as there are
+-- free ones. Turns between actions, as at a fair gate, also with the plain actions of the pool: virtual time
+-- is that of the pool. But an execution for which a rate has no start is passed over, with all later ones of
+-- its action. Starts are taken in the order of the route, and kept by the execution that takes them first:
+-- otherwise one that needs two rates could lose a start of one of them each time that it waits for the other.
 CREATE FUNCTION turnstile.pass_pool(
     in_state gate_state, in_now timestamptz, in_gate_ids bigint[], in_free turnstile.free_place,
     OUT state gate_state, OUT passed turnstile.passage[]
@@ -816,7 +862,8 @@ DECLARE
     -- Gates before this one may have closed that are not locked here.
     are_returning boolean := EXISTS (
         SELECT FROM action a JOIN gate g ON g.id = ANY (a.route)
-        WHERE a.route IS NOT NULL AND in_state.gate_id = ANY (a.route) AND (g.paused OR g.returning_from IS NOT NULL));
+        WHERE a.route IS NOT NULL AND in_state.gate_id = ANY (a.route)
+          AND (g.paused OR g.returning_from IS NOT NULL));
     kept jsonb;
     taken jsonb := '{}';
     candidate record;
@@ -847,13 +894,16 @@ BEGIN
         found_turn := NULL;
         FOR candidate IN
             SELECT t.turn, (t.turn).priority, (t.turn).place,
-                   CASE WHEN in_free.fair THEN greatest((t.turn).start_tag, state.virtual_times[(t.turn).priority])
+                   CASE WHEN in_free.fair
+                            THEN greatest((t.turn).start_tag, state.virtual_times[(t.turn).priority])
                         ELSE 0 END AS tag,
-                   turnstile.step_of(in_free.weights, a.ref) AS step, f.flow_id AS action_id, count(*) OVER () AS flows,
+                   turnstile.step_of(in_free.weights, a.ref) AS step, f.flow_id AS action_id,
+                   count(*) OVER () AS flows,
                    ARRAY(SELECT r.id FROM unnest(a.route) WITH ORDINALITY r(id, rank)
                          WHERE left_by_gate ? r.id::text ORDER BY r.rank) AS rate_ids
             FROM (
-                SELECT c AS turn FROM unnest(coalesce(state.heads, '{0,0,0,0,0}')) WITH ORDINALITY h(tag, priority)
+                SELECT c AS turn FROM unnest(coalesce(state.heads, '{0,0,0,0,0}'))
+                     WITH ORDINALITY h(tag, priority)
                 CROSS JOIN LATERAL (
                     SELECT * FROM flow_turn n
                     WHERE n.gate_id = in_state.gate_id AND n.priority = h.priority AND n.place IS NOT NULL
@@ -880,9 +930,11 @@ BEGIN
             IF is_free THEN
                 found_rates := candidate.rate_ids;
                 -- A flow that waits alone takes all its turns at once.
-                count_at_once := CASE WHEN candidate.flows > 1 OR are_returning OR in_free.rival_tag IS NOT NULL THEN 1 ELSE least(
-                    least(1000, in_free.places) - cardinality(passed),
-                    (SELECT min((left_by_gate ->> r.id::text)::bigint) FROM unnest(found_rates) r(id))) END;
+                count_at_once := CASE WHEN candidate.flows > 1 OR are_returning
+                                           OR in_free.rival_tag IS NOT NULL THEN 1 ELSE least(
+                                               least(1000, in_free.places) - cardinality(passed),
+                                               (SELECT min((left_by_gate ->> r.id::text)::bigint)
+                                                FROM unnest(found_rates) r(id))) END;
                 EXIT;
             END IF;
             found_turn := NULL;
@@ -892,7 +944,8 @@ BEGIN
         state.virtual_times[found_turn.priority] :=
             greatest(found_turn.start_tag, state.virtual_times[found_turn.priority]);
         passed_at_once := turnstile.take_from_flow(
-            found_turn, state.virtual_times[found_turn.priority], candidate.step, found_units, count_at_once, in_now);
+            found_turn, state.virtual_times[found_turn.priority], candidate.step, found_units, count_at_once,
+            in_now);
         passed := passed || passed_at_once;
         count_at_once := cardinality(passed_at_once);
         state.virtual_times[found_turn.priority] :=
@@ -901,9 +954,11 @@ BEGIN
         state.depth := state.depth - count_at_once;
         FOREACH rate_id IN ARRAY found_rates LOOP
             left_by_gate := jsonb_set(
-                left_by_gate, ARRAY[rate_id::text], to_jsonb((left_by_gate ->> rate_id::text)::bigint - count_at_once));
+                left_by_gate, ARRAY[rate_id::text],
+                to_jsonb((left_by_gate ->> rate_id::text)::bigint - count_at_once));
             taken := jsonb_set(
-                taken, ARRAY[rate_id::text], to_jsonb(coalesce((taken ->> rate_id::text)::bigint, 0) + count_at_once));
+                taken, ARRAY[rate_id::text],
+                to_jsonb(coalesce((taken ->> rate_id::text)::bigint, 0) + count_at_once));
         END LOOP;
     END LOOP;
     IF cardinality(passed) > 0 THEN
@@ -912,18 +967,21 @@ BEGIN
         SET virtual_times = ARRAY(
             SELECT greatest(n.tag, least(t.tag, (
                 SELECT f.start_tag FROM pool_turn f
-                WHERE f.pool_id = in_free.pool_id AND f.priority = n.priority AND f.place IS NOT NULL AND f.start_tag >= n.tag
+                WHERE f.pool_id = in_free.pool_id AND f.priority = n.priority AND f.place IS NOT NULL
+                  AND f.start_tag >= n.tag
                 ORDER BY f.start_tag LIMIT 1)))
             FROM unnest(in_free.virtual_times) WITH ORDINALITY n(tag, priority)
             JOIN unnest(state.virtual_times) WITH ORDINALITY t(tag, priority) ON t.priority = n.priority
             ORDER BY n.priority)
         FROM turnstile.current_pool p
-        WHERE p.id = in_free.pool_id AND p.fair AND v.pool_id = ANY (ARRAY[p.id]) AND v.version BETWEEN p.version AND p.version;
+        WHERE p.id = in_free.pool_id AND p.fair AND v.pool_id = ANY (ARRAY[p.id])
+          AND v.version BETWEEN p.version AND p.version;
         WITH newest AS MATERIALIZED (
             SELECT v.*, n.starts
             FROM jsonb_each_text(taken) k(gate_id, starts)
             CROSS JOIN LATERAL (SELECT k.gate_id::bigint AS id, k.starts::bigint AS starts) n
-            CROSS JOIN LATERAL (SELECT * FROM gate_state s WHERE s.gate_id = n.id ORDER BY s.version DESC LIMIT 1) v
+            CROSS JOIN LATERAL (SELECT * FROM gate_state s WHERE s.gate_id = n.id ORDER BY s.version DESC
+                                LIMIT 1) v
         ),
         written AS (
             INSERT INTO gate_state
@@ -938,20 +996,21 @@ BEGIN
         INSERT INTO rate_start (gate_id, number, granted_at)
         SELECT n.gate_id, n.starts_taken + i, in_now FROM newest n CROSS JOIN generate_series(1, n.starts) i;
     END IF;
-    -- Turns are read from here on: from the virtual time, where flows may arrive, or from the tag of a flow that was passed
-    -- over and still waits before it.
+    -- Turns are read from here on: from the virtual time, where flows may arrive, or from the tag of a flow
+    -- that was passed over and still waits before it.
     state.heads := ARRAY(
         SELECT least((SELECT t.start_tag FROM flow_turn t
                       WHERE t.gate_id = in_state.gate_id AND t.priority = h.priority AND t.place IS NOT NULL
                         AND t.start_tag >= h.tag
                       ORDER BY t.start_tag LIMIT 1), state.virtual_times[h.priority])
-        FROM unnest(coalesce(state.heads, '{0,0,0,0,0}')) WITH ORDINALITY h(tag, priority) ORDER BY h.priority);
+        FROM unnest(coalesce(state.heads, '{0,0,0,0,0}')) WITH ORDINALITY h(tag, priority)
+        ORDER BY h.priority);
 END
 $$;
 
--- leave_lines: after rows were removed from the lists of gates: returns the changes of depth, and updates the turns of
--- flows that lost their first execution. The caller has locked the gates and has deleted these rows of `waiting` in an
--- earlier statement.
+-- leave_lines: after rows were removed from the lists of gates: returns the changes of depth, and updates the
+-- turns of flows that lost their first execution. The caller has locked the gates and has deleted these rows
+-- of `waiting` in an earlier statement.
 CREATE FUNCTION turnstile.leave_lines(in_line_ids bigint[], in_places bigint[])
 RETURNS turnstile.gate_change[]
 LANGUAGE plpgsql
@@ -979,9 +1038,9 @@ BEGIN
 END
 $$;
 
--- advance_gates: does what no release of units triggers. Executions at closed or changed gates return to their queues,
--- in slices; then everything passes that can. Called after a change of gates, and by the watchdog (P7). `remaining`: call
--- it again.
+-- advance_gates: does what no release of units triggers. Executions at closed or changed gates return to
+-- their queues, in slices; then everything passes that can. Called after a change of gates, and by the
+-- watchdog (P7). `remaining`: call it again.
 --
 -- Gates and queues that other sessions hold are skipped.
 CREATE FUNCTION turnstile.advance_gates(
@@ -1011,7 +1070,8 @@ BEGIN
         BEGIN
             SELECT * INTO returned FROM turnstile.return_to_queues(closed, in_limit);
             IF returned.is_held THEN
-                RAISE EXCEPTION 'other sessions hold what gate % needs', closed.id USING ERRCODE = 'lock_not_available';
+                RAISE EXCEPTION 'other sessions hold what gate % needs', closed.id
+                USING ERRCODE = 'lock_not_available';
             END IF;
         EXCEPTION WHEN lock_not_available THEN
             CONTINUE;
@@ -1024,7 +1084,8 @@ BEGIN
     FOR candidate IN
         SELECT g.id FROM turnstile.current_gate g
         -- The lists for rates are read by pass_rates.
-        WHERE g.kind <> 'pool' AND g.depth > 0 AND NOT g.paused AND (g.capacity IS NULL OR g.held < g.capacity)
+        WHERE g.kind <> 'pool' AND g.depth > 0 AND NOT g.paused
+          AND (g.capacity IS NULL OR g.held < g.capacity)
         ORDER BY g.id
     LOOP
         locked_ids := turnstile.try_gates(turnstile.neighbouring_gates(ARRAY[candidate.id]));
@@ -1044,14 +1105,15 @@ DECLARE
     locked_ids bigint[] := ARRAY(
         SELECT g.id FROM gate g WHERE g.id = ANY (in_gate_ids) ORDER BY g.id FOR NO KEY UPDATE SKIP LOCKED);
 BEGIN
-    RETURN CASE WHEN NOT EXISTS (SELECT FROM gate g WHERE g.id = ANY (in_gate_ids) AND g.id <> ALL (locked_ids))
+    RETURN CASE WHEN NOT EXISTS (SELECT FROM gate g
+                                 WHERE g.id = ANY (in_gate_ids) AND g.id <> ALL (locked_ids))
                 THEN locked_ids END;
 END
 $$;
 
--- return_to_queues: of the next executions at a gate, returns those that have to (see `has_to_return`): they release
--- their units and are in their queues with their old places. `is_held`: other sessions hold what this needs, and
--- nothing was done; `has_moved`: all of the slice was done.
+-- return_to_queues: of the next executions at a gate, returns those that have to (see `has_to_return`): they
+-- release their units and are in their queues with their old places. `is_held`: other sessions hold what this
+-- needs, and nothing was done; `has_moved`: all of the slice was done.
 CREATE FUNCTION turnstile.return_to_queues(
     in_gate gate, in_limit integer,
     OUT granted turnstile.granted[], OUT more_queue_ids bigint[], OUT has_moved boolean, OUT is_held boolean
@@ -1070,12 +1132,13 @@ DECLARE
     changes turnstile.queue_change[];
     gate_changes turnstile.gate_change[];
 BEGIN
-    -- By arrival: rows from the bound on. In the list of a flow, what has returned may have arrived again before what
-    -- has to return, so the whole list is read.
+    -- By arrival: rows from the bound on. In the list of a flow, what has returned may have arrived again
+    -- before what has to return, so the whole list is read.
     WITH line AS (
         SELECT in_gate.id AS id WHERE NOT has_turns
         UNION ALL
-        SELECT f.id FROM gate_flow f WHERE has_turns AND f.gate_id = in_gate.id AND f.id >= in_gate.returning_from
+        SELECT f.id FROM gate_flow f
+        WHERE has_turns AND f.gate_id = in_gate.id AND f.id >= in_gate.returning_from
     ),
     seen AS MATERIALIZED (
         SELECT n.* FROM line l CROSS JOIN LATERAL (
@@ -1132,7 +1195,8 @@ BEGIN
            (SELECT array_agg(ROW(n.queue_id, n.returned, -n.returned, n.first_id, 0, 0,
                                  n.first_places)::turnstile.queue_change)
             FROM (
-                SELECT g.queue_id, count(*) AS returned, turnstile.first_places(array_agg(g.place)) AS first_places,
+                SELECT g.queue_id, count(*) AS returned,
+                       turnstile.first_places(array_agg(g.place)) AS first_places,
                        min(g.place) FILTER (WHERE turnstile.priority_of_place(g.place) = 3) AS first_id
                 FROM gone g GROUP BY g.queue_id
             ) n),
@@ -1149,7 +1213,8 @@ BEGIN
 END
 $$;
 
--- queues_behind: queues with waiting executions of the actions that pass this gate, for a grant after it has opened.
+-- queues_behind: queues with waiting executions of the actions that pass this gate, for a grant after it has
+-- opened.
 CREATE FUNCTION turnstile.queues_behind(in_gate_id bigint, in_limit integer)
 RETURNS SETOF bigint
 LANGUAGE sql
@@ -1164,11 +1229,12 @@ AS $$
     ORDER BY q.id LIMIT in_limit
 $$;
 
--- pass_rates: grants what waits for a rate and is due, or for a worker slot of its pool and can have one. `next_seconds`: when a
--- rate that is used up has its next start, or when to look for worker slots again; null: not before the next tick. `has_rates`:
--- whether any action has gates.
+-- pass_rates: grants what waits for a rate and is due, or for a worker slot of its pool and can have one.
+-- `next_seconds`: when a rate that is used up has its next start, or when to look for worker slots again;
+-- null: not before the next tick. `has_rates`: whether any action has gates.
 CREATE FUNCTION turnstile.pass_rates(
-    OUT granted turnstile.granted[], OUT more_queue_ids bigint[], OUT next_seconds double precision, OUT has_rates boolean
+    OUT granted turnstile.granted[], OUT more_queue_ids bigint[], OUT next_seconds double precision,
+    OUT has_rates boolean
 )
 LANGUAGE plpgsql
 :settings_for_index_order
@@ -1198,16 +1264,17 @@ BEGIN
         now_at := clock_timestamp();
         next_seconds := least(next_seconds, (
             SELECT greatest(extract(epoch FROM min(l.next_at) - now_at), 0)::double precision
-            FROM turnstile.starts_left(turnstile.neighbouring_gates(ARRAY[pool.id]), now_at) l WHERE l.starts <= 0));
+            FROM turnstile.starts_left(turnstile.neighbouring_gates(ARRAY[pool.id]), now_at) l
+            WHERE l.starts <= 0));
     END LOOP;
 END
 $$;
 
--- tidy_gates: deletes rows that gates no longer need: turns of idle flows before the virtual time, starts that have left
--- their window, gates of actions and pools that no route passes.
+-- tidy_gates: deletes rows that gates no longer need: turns of idle flows before the virtual time, starts
+-- that have left their window, gates of actions and pools that no route passes.
 --
--- Turns are deleted under the locks of their gates: an arrival that found the turn of an idle flow would update a row that
--- is gone, and the flow would have no turn. Gates that other sessions hold are skipped.
+-- Turns are deleted under the locks of their gates: an arrival that found the turn of an idle flow would
+-- update a row that is gone, and the flow would have no turn. Gates that other sessions hold are skipped.
 CREATE FUNCTION turnstile.tidy_gates(in_limit integer)
 RETURNS void
 LANGUAGE plpgsql
@@ -1238,19 +1305,21 @@ BEGIN
     DELETE FROM rate_start s
     USING turnstile.current_gate g
     WHERE s.gate_id = ANY (ARRAY[g.id])
-      -- A decision counts starts up to an instant that it read before: it may be as old as its statement. A minute is more
-      -- than any statement may take.
+      -- A decision counts starts up to an instant that it read before: it may be as old as its statement. A
+      -- minute is more than any statement may take.
       AND s.granted_at < clock_timestamp() - make_interval(secs => 60 + coalesce(g.rate_per_seconds, 0));
     -- Locked in a statement of their own: a change of an action may have named them since.
     locked_ids := ARRAY(
         SELECT g.id FROM gate g
-        WHERE g.kind <> 'resource' AND NOT EXISTS (SELECT FROM action a WHERE a.route IS NOT NULL AND g.id = ANY (a.route))
+        WHERE g.kind <> 'resource'
+          AND NOT EXISTS (SELECT FROM action a WHERE a.route IS NOT NULL AND g.id = ANY (a.route))
         ORDER BY g.id FOR UPDATE SKIP LOCKED);
     WITH unused AS MATERIALIZED (
         SELECT g.id FROM gate g
         WHERE g.id = ANY (locked_ids)
           AND NOT EXISTS (SELECT FROM action a WHERE a.route IS NOT NULL AND g.id = ANY (a.route))
-          AND (SELECT s.held + s.depth FROM gate_state s WHERE s.gate_id = g.id ORDER BY s.version DESC LIMIT 1) = 0
+          AND (SELECT s.held + s.depth FROM gate_state s WHERE s.gate_id = g.id ORDER BY s.version DESC
+               LIMIT 1) = 0
     ),
     states AS (DELETE FROM gate_state s USING unused u WHERE s.gate_id = ANY (ARRAY[u.id])),
     flows AS (DELETE FROM gate_flow f USING unused u WHERE f.gate_id = ANY (ARRAY[u.id])),
@@ -1260,8 +1329,8 @@ BEGIN
 END
 $$;
 
--- reroute: after a change of what these actions use: their gates, and the routes through them. Executions that wait at a
--- gate of an old route return to their queues (`advance_gates`).
+-- reroute: after a change of what these actions use: their gates, and the routes through them. Executions
+-- that wait at a gate of an old route return to their queues (`advance_gates`).
 CREATE FUNCTION turnstile.reroute(in_action_ids bigint[])
 RETURNS void
 LANGUAGE plpgsql
@@ -1275,10 +1344,12 @@ BEGIN
         returning_ids := ARRAY(
             SELECT DISTINCT r.id FROM action a CROSS JOIN unnest(a.route) r(id)
             CROSS JOIN LATERAL turnstile.route_of(a) n
-            WHERE a.id = ANY (in_action_ids) AND (a.route, a.route_units) IS DISTINCT FROM (n.gate_ids, n.units));
+            WHERE a.id = ANY (in_action_ids)
+              AND (a.route, a.route_units) IS DISTINCT FROM (n.gate_ids, n.units));
         PERFORM 1 FROM gate g
         WHERE g.id = ANY (returning_ids) OR g.action_id = ANY (in_action_ids)
-           OR g.kind = 'pool' AND g.name = ANY (ARRAY(SELECT a.pool FROM action a WHERE a.id = ANY (in_action_ids)))
+           OR g.kind = 'pool'
+          AND g.name = ANY (ARRAY(SELECT a.pool FROM action a WHERE a.id = ANY (in_action_ids)))
         ORDER BY g.id FOR NO KEY UPDATE;
         -- One that nothing used may have been deleted before it was locked.
         EXIT WHEN NOT turnstile.create_gates(in_action_ids);
@@ -1286,7 +1357,8 @@ BEGIN
     IF EXISTS (SELECT FROM turnstile.current_gate g JOIN action a ON a.id = g.action_id
                WHERE a.id = ANY (in_action_ids) AND g.fair <> a.fair AND g.depth > 0)
     THEN
-        RAISE EXCEPTION 'order: executions wait for this action''s total; pause the action, change the order, resume it'
+        RAISE EXCEPTION 'order: executions wait for this action''s total; pause the action, change the'
+                        ' order, resume it'
             USING ERRCODE = 'object_in_use';
     END IF;
     UPDATE gate g
@@ -1306,8 +1378,8 @@ BEGIN
 END
 $$;
 
--- create_gates: the gates of these actions, and the lists of their pools, as far as they are missing. Returns whether
--- one was.
+-- create_gates: the gates of these actions, and the lists of their pools, as far as they are missing. Returns
+-- whether one was.
 CREATE FUNCTION turnstile.create_gates(in_action_ids bigint[])
 RETURNS boolean
 LANGUAGE plpgsql
@@ -1320,7 +1392,8 @@ BEGIN
       AND (a.max_concurrent_total IS NOT NULL OR a.rate_starts IS NOT NULL)
     ON CONFLICT DO NOTHING;
     INSERT INTO gate (kind, name, fair, paused)
-    SELECT DISTINCT 'pool', a.pool, true, EXISTS (SELECT FROM worker_pool p WHERE p.name = a.pool AND p.paused) FROM action a
+    SELECT DISTINCT 'pool', a.pool, true,
+           EXISTS (SELECT FROM worker_pool p WHERE p.name = a.pool AND p.paused) FROM action a
     WHERE a.id = ANY (in_action_ids) AND a.deleted_at IS NULL AND turnstile.has_gates(a)
     ON CONFLICT DO NOTHING;
     INSERT INTO gate_state (gate_id, version, held, depth, head_id, virtual_times, starts_taken, updated_at)
@@ -1341,13 +1414,16 @@ AS $$
         JOIN public.gate g ON g.kind = 'resource' AND g.name = u.use ->> 'resource')
 $$;
 
--- route_of: the gates that an action passes, in the global order, with the units that it takes there. Null: none.
+-- route_of: the gates that an action passes, in the global order, with the units that it takes there. Null:
+-- none.
 CREATE FUNCTION turnstile.route_of(in_action action, OUT gate_ids bigint[], OUT units integer[])
 LANGUAGE sql
 STABLE
 AS $$
-    SELECT array_agg(g.id ORDER BY array_position(ARRAY['action', 'resource', 'pool'], g.kind), g.rank NULLS LAST, g.name),
-           array_agg(n.units ORDER BY array_position(ARRAY['action', 'resource', 'pool'], g.kind), g.rank NULLS LAST, g.name)
+    SELECT array_agg(g.id ORDER BY array_position(ARRAY['action', 'resource', 'pool'], g.kind),
+                         g.rank NULLS LAST, g.name),
+           array_agg(n.units ORDER BY array_position(ARRAY['action', 'resource', 'pool'], g.kind),
+                         g.rank NULLS LAST, g.name)
     FROM (
         SELECT g.id, 1 AS units FROM public.gate g
         WHERE g.kind = 'action' AND g.name = in_action.id::text

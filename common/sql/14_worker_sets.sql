@@ -1,13 +1,14 @@
--- Sets of workers: the live workers of a pool that serve an action, where other workers of the pool do not (docs/gates.md).
+-- Sets of workers: the live workers of a pool that serve an action, where other workers of the pool do not
+-- (docs/gates.md).
 --
--- Executions that only the workers of a set can run hold at most the capacity of these workers and the lead of the pool. An
--- action belongs to the set of its workers and to each set that contains it. A pool whose workers serve the same
--- actions has no sets, and a grant there costs the same as without them.
+-- Executions that only the workers of a set can run hold at most the capacity of these workers and the lead
+-- of the pool. An action belongs to the set of its workers and to each set that contains it. A pool whose
+-- workers serve the same actions has no sets, and a grant there costs the same as without them.
 --
--- `worker_set_state` has one row per pool, the newest version: the actions of each set, and its room. `refresh_pools` counts
--- the room several times per second, and `share_places` keeps it between two counts. It is null until all workers of the
--- set are busy. While a set has a room, `pool_state.depth` is one higher, so that each grant in the pool shares its
--- worker slots.
+-- `worker_set_state` has one row per pool, the newest version: the actions of each set, and its room.
+-- `refresh_pools` counts the room several times per second, and `share_places` keeps it between two counts.
+-- It is null until all workers of the set are busy. While a set has a room, `pool_state.depth` is one higher,
+-- so that each grant in the pool shares its worker slots.
 
 -- current_worker_sets: the newest versions.
 CREATE VIEW turnstile.current_worker_sets AS
@@ -22,15 +23,16 @@ CREATE FUNCTION turnstile.replace_worker_sets(in_states worker_set_state[])
 RETURNS void
 LANGUAGE sql
 AS $$
-    INSERT INTO public.worker_set_state (pool_id, version, action_ids, set_numbers, are_own, places, rooms, is_scarce)
+    INSERT INTO public.worker_set_state (pool_id, version, action_ids, set_numbers, are_own, places, rooms,
+                                         is_scarce)
     SELECT s.pool_id, s.version + 1, s.action_ids, s.set_numbers, s.are_own, s.places, s.rooms, s.is_scarce
     FROM unnest(in_states) s;
     DELETE FROM public.worker_set_state v USING unnest(in_states) s
     WHERE v.pool_id = ANY (ARRAY[s.pool_id]) AND v.version BETWEEN s.version AND s.version;
 $$;
 
--- raise_turns: while an action is held back, virtual time passes its turns in these pools, which the caller has locked. Its next
--- turn is now.
+-- raise_turns: while an action is held back, virtual time passes its turns in these pools, which the caller
+-- has locked. Its next turn is now.
 CREATE FUNCTION turnstile.raise_turns(in_pool_ids bigint[])
 RETURNS void
 LANGUAGE sql
@@ -56,7 +58,8 @@ AS $$
     SELECT l.action_id, l.priority, l.next_tag, l.pool_id, l.place FROM late l
 $$;
 
--- find_worker_sets: brings the sets of these pools, which the caller has locked, to what the live workers serve.
+-- find_worker_sets: brings the sets of these pools, which the caller has locked, to what the live workers
+-- serve.
 CREATE FUNCTION turnstile.find_worker_sets(in_pool_ids bigint[])
 RETURNS void
 LANGUAGE plpgsql
@@ -111,8 +114,8 @@ BEGIN
                coalesce(m.action_ids, '{}') AS action_ids, coalesce(m.set_numbers, '{}') AS set_numbers,
                coalesce(m.are_own, '{}') AS are_own,
                ARRAY(SELECT n.places FROM numbered n WHERE n.pool_id = p.id ORDER BY n.number) AS places,
-               coalesce(c.is_scarce, false) AS is_scarce, c.action_ids AS old_action_ids, c.set_numbers AS old_set_numbers,
-               c.places AS old_places
+               coalesce(c.is_scarce, false) AS is_scarce, c.action_ids AS old_action_ids,
+               c.set_numbers AS old_set_numbers, c.places AS old_places
         FROM public.worker_pool p
         LEFT JOIN turnstile.current_worker_sets c ON c.pool_id = p.id
         LEFT JOIN (
@@ -124,16 +127,19 @@ BEGIN
         WHERE p.id = ANY (in_pool_ids)
     )
     SELECT array_agg(ROW(f.pool_id, f.version, f.action_ids, f.set_numbers, f.are_own, f.places,
-                         array_fill(NULL::bigint, ARRAY[cardinality(f.places)]), f.is_scarce)::worker_set_state)
+                         array_fill(NULL::bigint, ARRAY[cardinality(f.places)]),
+                         f.is_scarce)::worker_set_state)
     INTO states
     FROM found f
     WHERE (f.action_ids, f.set_numbers, f.places)
-          IS DISTINCT FROM (coalesce(f.old_action_ids, '{}'), coalesce(f.old_set_numbers, '{}'), coalesce(f.old_places, '{}'));
+          IS DISTINCT FROM (coalesce(f.old_action_ids, '{}'), coalesce(f.old_set_numbers, '{}'),
+                            coalesce(f.old_places, '{}'));
     PERFORM turnstile.replace_worker_sets(states);
 END
 $$;
 
--- pools_with_busy_sets: the pools where the workers of a set may be busy, which is the case only if as many slots are held.
+-- pools_with_busy_sets: the pools where the workers of a set may be busy, which is the case only if as many
+-- slots are held.
 CREATE FUNCTION turnstile.pools_with_busy_sets()
 RETURNS bigint[]
 LANGUAGE plpgsql
@@ -147,8 +153,9 @@ BEGIN
 END
 $$;
 
--- count_worker_sets: counts the rooms of the sets of these pools, which the caller has locked. Returns for each pool how many
--- executions are granted beyond the capacity of their workers and the lead (`held`), and the change of its depth.
+-- count_worker_sets: counts the rooms of the sets of these pools, which the caller has locked. Returns for
+-- each pool how many executions are granted beyond the capacity of their workers and the lead (`held`), and
+-- the change of its depth.
 CREATE FUNCTION turnstile.count_worker_sets(in_pool_ids bigint[])
 RETURNS turnstile.gate_change[]
 LANGUAGE plpgsql
@@ -158,7 +165,8 @@ DECLARE
     excesses turnstile.gate_change[];
 BEGIN
     WITH sets AS MATERIALIZED (
-        SELECT s.*, p.lead FROM turnstile.current_worker_sets s JOIN turnstile.current_pool p ON p.id = s.pool_id
+        SELECT s.*, p.lead FROM turnstile.current_worker_sets s JOIN turnstile.current_pool p
+            ON p.id = s.pool_id
         WHERE s.pool_id = ANY (in_pool_ids) AND (cardinality(s.places) > 0 OR s.is_scarce)
     ),
     -- Slots that leaving workers hold take nothing from those that stay.
@@ -174,15 +182,18 @@ BEGIN
     ),
     counted AS MATERIALIZED (
         SELECT s.pool_id, n.number, n.places, s.lead, s.rooms[n.number] AS room,
-               coalesce(sum(h.slots), 0) AS held, coalesce(sum(h.slots) FILTER (WHERE m.is_own), 0) AS own_held
+               coalesce(sum(h.slots), 0) AS held,
+               coalesce(sum(h.slots) FILTER (WHERE m.is_own), 0) AS own_held
         FROM sets s
         CROSS JOIN unnest(s.places) WITH ORDINALITY n(places, number)
-        LEFT JOIN unnest(s.action_ids, s.set_numbers, s.are_own) m(action_id, number, is_own) ON m.number = n.number
+        LEFT JOIN unnest(s.action_ids, s.set_numbers, s.are_own) m(action_id, number, is_own)
+            ON m.number = n.number
         LEFT JOIN held h ON h.pool_id = s.pool_id AND h.action_id = m.action_id
         GROUP BY s.pool_id, n.number, n.places, s.lead, s.rooms
     ),
     judged AS MATERIALIZED (
-        -- A set stays scarce until half of its workers are idle: what waits for them takes every room at once.
+        -- A set stays scarce until half of its workers are idle: what waits for them takes every room at
+        -- once.
         SELECT c.*, CASE WHEN c.held >= c.places OR c.room IS NOT NULL AND c.held * 2 >= c.places
                          THEN (c.places + c.lead - c.held)::bigint END AS next_room
         FROM counted c
@@ -192,7 +203,8 @@ BEGIN
                coalesce(j.excess, 0) AS excess
         FROM sets s
         LEFT JOIN (
-            SELECT j.pool_id, array_agg(j.next_room ORDER BY j.number) AS rooms, bool_or(j.next_room IS NOT NULL) AS is_scarce,
+            SELECT j.pool_id, array_agg(j.next_room ORDER BY j.number) AS rooms,
+                   bool_or(j.next_room IS NOT NULL) AS is_scarce,
                    sum(greatest(j.own_held - j.places - j.lead, 0)) AS excess
             FROM judged j GROUP BY j.pool_id
         ) j ON j.pool_id = s.pool_id
@@ -200,7 +212,8 @@ BEGIN
     SELECT array_agg(ROW(f.pool_id, f.version, f.action_ids, f.set_numbers, f.are_own, f.places, f.next_rooms,
                          f.next_scarce)::worker_set_state)
                FILTER (WHERE (f.rooms, f.is_scarce) IS DISTINCT FROM (f.next_rooms, f.next_scarce)),
-           array_agg(ROW(f.pool_id, f.excess, f.next_scarce::integer - f.is_scarce::integer)::turnstile.gate_change)
+           array_agg(ROW(f.pool_id, f.excess,
+                         f.next_scarce::integer - f.is_scarce::integer)::turnstile.gate_change)
     INTO states, excesses
     FROM found f;
     PERFORM turnstile.replace_worker_sets(states);
@@ -208,8 +221,9 @@ BEGIN
 END
 $$;
 
--- scarce_actions: the actions of this pool whose workers are busy, and how many of their executions may start, with what is
--- released by `in_changes`. An action has a row for each of its sets that is scarce. Null: none.
+-- scarce_actions: the actions of this pool whose workers are busy, and how many of their executions may
+-- start, with what is released by `in_changes`. An action has a row for each of its sets that is scarce.
+-- Null: none.
 CREATE FUNCTION turnstile.scarce_actions(in_pool_id bigint, in_changes turnstile.queue_change[])
 RETURNS turnstile.scarce_action[]
 LANGUAGE plpgsql
@@ -218,7 +232,8 @@ AS $$
 DECLARE
     sets record;
 BEGIN
-    SELECT * INTO sets FROM public.worker_set_state v WHERE v.pool_id = in_pool_id ORDER BY v.version DESC LIMIT 1;
+    SELECT * INTO sets FROM public.worker_set_state v WHERE v.pool_id = in_pool_id ORDER BY v.version DESC
+    LIMIT 1;
     IF sets.is_scarce IS NOT TRUE THEN
         RETURN NULL;
     END IF;

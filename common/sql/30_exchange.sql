@@ -1,25 +1,27 @@
 -- exchange: a worker reports how its attempts ended, and claims the attempts that it was offered.
 --
--- A busy worker has ends and offers at the same time, and a small batch is mostly fixed cost: one call locks the
--- worker's row once, for both. Ends come first: they mostly have lower ids than offers, and other sessions lock
--- executions ascending. Each row of the answer has one of the two columns; an answer is given for each end and offer.
+-- A busy worker has ends and offers at the same time, and a small batch is mostly fixed cost: one call locks
+-- the worker's row once, for both. Ends come first: they mostly have lower ids than offers, and other
+-- sessions lock executions ascending. Each row of the answer has one of the two columns; an answer is given
+-- for each end and offer.
 --
--- *Ends* are guarded by worker, attempt and a live lease (P3, P6): a late report of a reclaimed attempt changes
--- nothing. The slot stays held until `settle` (P1). An attempt with `in_retry_delay_seconds` is delayed for its retry,
--- unless its execution was cancelled or its time to live leaves no time for a retry. `in_logs` is the rest of each log
--- after `append_logs`; `in_log_starts` is the number of characters before it.
--- Verdicts: 'applied'; 'already' (this worker reported it before; publish it again); 'stale'; 'lease_over'; 'held'.
+-- *Ends* are guarded by worker, attempt and a live lease (P3, P6): a late report of a reclaimed attempt
+-- changes nothing. The slot stays held until `settle` (P1). An attempt with `in_retry_delay_seconds` is
+-- delayed for its retry, unless its execution was cancelled or its time to live leaves no time for a retry.
+-- `in_logs` is the rest of each log after `append_logs`; `in_log_starts` is the number of characters before
+-- it. Verdicts: 'applied'; 'already' (this worker reported it before; publish it again); 'stale';
+-- 'lease_over'; 'held'.
 --
--- *Claims* are guarded by the slot and its attempt (P6): one of two workers with the same offer wins, and an offer from
--- before a reclaim never wins. The execution's row is only read. Repeating a claim after a lost answer is harmless:
--- what this worker holds comes back as 'claimed'.
--- Verdicts: 'claimed'; 'stale' (do not run, acknowledge); 'unknown' (no such execution yet); 'lease_over' (nothing
--- was claimed, renew first); 'held' (another session holds the execution, try later); 'not_served' (a python action
--- without entrypoint that is not in `in_served_refs`; null: the worker has the code of every action). If no live
--- worker has the code, the offer is withheld from then on, and the verdict is 'stale'.
+-- *Claims* are guarded by the slot and its attempt (P6): one of two workers with the same offer wins, and an
+-- offer from before a reclaim never wins. The execution's row is only read. Repeating a claim after a lost
+-- answer is harmless: what this worker holds comes back as 'claimed'.
+-- Verdicts: 'claimed'; 'stale' (do not run, acknowledge); 'unknown' (no such execution yet); 'lease_over'
+-- (nothing was claimed, renew first); 'held' (another session holds the execution, try later); 'not_served'
+-- (a python action without entrypoint that is not in `in_served_refs`; null: the worker has the code of every
+-- action). If no live worker has the code, the offer is withheld from then on, and the verdict is 'stale'.
 --
--- With `in_wait_ms` no lock waits longer: the statement fails, and the caller repeats it with `in_suspect_ids` null.
--- Suspects are not waited for (null: all).
+-- With `in_wait_ms` no lock waits longer: the statement fails, and the caller repeats it with
+-- `in_suspect_ids` null. Suspects are not waited for (null: all).
 CREATE FUNCTION turnstile.exchange(
     in_worker_id text,
     in_offered_ids bigint[],
@@ -73,7 +75,8 @@ BEGIN
             -- At most ten years, whatever delay was given: later dates are beyond what clients can show.
             SELECT r.*, finished_now + make_interval(secs => CASE WHEN r.retry_delay_seconds IS NOT NULL
                        THEN least(greatest(r.retry_delay_seconds, 0), 316224000) END) AS due_at
-            FROM unnest(in_ended_ids, in_ended_attempts, in_statuses, in_results, in_error_types, in_error_messages,
+            FROM unnest(in_ended_ids, in_ended_attempts, in_statuses, in_results, in_error_types,
+                        in_error_messages,
                         in_retry_delay_seconds)
                  r(id, attempt, status, result, error_type, error_message, retry_delay_seconds)
         ),
@@ -82,23 +85,29 @@ BEGIN
             -- Decided on the row as it is when it is locked: an earlier cancel is seen.
             SET status = CASE WHEN turnstile.retried_at(r.due_at, e.cancel_requested_at, e.expires_at) IS NULL
                               THEN r.status ELSE 'delayed' END::execution_status,
-                completed_at = CASE WHEN turnstile.retried_at(r.due_at, e.cancel_requested_at, e.expires_at) IS NULL
+                completed_at = CASE WHEN turnstile.retried_at(r.due_at, e.cancel_requested_at,
+                                                              e.expires_at) IS NULL
                                     THEN finished_now END,
-                run_at = coalesce(turnstile.retried_at(r.due_at, e.cancel_requested_at, e.expires_at), e.run_at),
-                attempt = r.attempt, worker_id = in_worker_id, scheduled_at = s.granted_at, started_at = s.claimed_at,
+                run_at = coalesce(turnstile.retried_at(r.due_at, e.cancel_requested_at, e.expires_at),
+                                  e.run_at),
+                attempt = r.attempt, worker_id = in_worker_id, scheduled_at = s.granted_at,
+                started_at = s.claimed_at,
                 result = r.result, error_type = r.error_type,
                 -- The reason of the cancel wins: the worker knows only that the execution was cancelled.
-                error_message = CASE WHEN r.status = 'cancelled' THEN coalesce(e.cancel_reason, r.error_message)
+                error_message = CASE WHEN r.status = 'cancelled'
+                                         THEN coalesce(e.cancel_reason, r.error_message)
                                      ELSE r.error_message END,
                 failures = e.failures + (r.status = 'failed')::integer,
                 -- A call costs as much as an index lookup, also for null.
                 gates = CASE WHEN s.gate_ids IS NOT NULL THEN
                     turnstile.gates_history(e.queued_at, s.gate_ids, s.gate_units, s.passed_ats) END
             FROM report r
-            JOIN slot s ON s.execution_id = ANY (ARRAY[r.id]) AND s.attempt = r.attempt AND s.worker_id = in_worker_id
+            JOIN slot s ON s.execution_id = ANY (ARRAY[r.id]) AND s.attempt = r.attempt
+                AND s.worker_id = in_worker_id
                            AND s.finished_at IS NULL
             -- Whatever ends an attempt before this report writes the number of the attempt into the row.
-            WHERE lease_live AND e.id = ANY (ARRAY[r.id]) AND e.attempt = r.attempt - 1 AND e.completed_at IS NULL
+            WHERE lease_live AND e.id = ANY (ARRAY[r.id]) AND e.attempt = r.attempt - 1
+              AND e.completed_at IS NULL
               AND r.id <> ALL (unavailable_ids)
             RETURNING e.id, e.attempt, e.status, e.completed_at
         ),
@@ -107,20 +116,23 @@ BEGIN
             UPDATE slot s SET finished_at = finished_now, published_at = finished_now
             FROM moved m WHERE s.execution_id = ANY (ARRAY[m.id])
         )
-        SELECT ROW(m.id, m.attempt, 'applied', m.status::text, coalesce(m.completed_at, finished_now))::turnstile.finished,
+        SELECT ROW(m.id, m.attempt, 'applied', m.status::text,
+                   coalesce(m.completed_at, finished_now))::turnstile.finished,
                NULL::turnstile.claimed
         FROM moved m;
         GET DIAGNOSTICS moved_count = ROW_COUNT;
         -- In the common case each attempt ended its execution, without a log, and was applied.
         IF num_nonnulls(VARIADIC in_logs) > 0 OR num_nonnulls(VARIADIC in_retry_delay_seconds) > 0 THEN
-            PERFORM turnstile.keep_attempts(in_worker_id, in_ended_ids, in_ended_attempts, in_statuses, in_error_types,
+            PERFORM turnstile.keep_attempts(in_worker_id, in_ended_ids, in_ended_attempts, in_statuses,
+                                            in_error_types,
                                             in_error_messages, in_logs, in_log_starts, finished_now);
         END IF;
         IF moved_count < cardinality(in_ended_ids) THEN
             RETURN QUERY
             SELECT r, NULL::turnstile.claimed
             FROM turnstile.refused_reports(in_worker_id, in_ended_ids, in_ended_attempts, in_statuses,
-                                           in_retry_delay_seconds, finished_now, lease_live, unavailable_ids) r;
+                                           in_retry_delay_seconds, finished_now, lease_live,
+                                           unavailable_ids) r;
         END IF;
     END IF;
 
@@ -142,9 +154,10 @@ BEGIN
               AND c.id <> ALL (unavailable_ids) AND (e.expires_at IS NULL OR e.expires_at > claimed_now)
               AND (in_served_refs IS NULL OR a.runner <> 'python' OR a.entrypoint IS NOT NULL
                    OR a.ref = ANY (in_served_refs))
-            RETURNING ROW(s.execution_id, s.attempt, 'claimed', e.action_id, a.ref, a.runner, a.entrypoint, e.parameters,
-                          e.timeout_seconds, e.failures, a.retry_max_attempts, a.retry_delay_seconds, a.retry_factor,
-                          a.retry_max_delay_seconds, a.retry_jitter, e.traceparent,
+            RETURNING ROW(s.execution_id, s.attempt, 'claimed', e.action_id, a.ref, a.runner, a.entrypoint,
+                          e.parameters, e.timeout_seconds, e.failures, a.retry_max_attempts,
+                          a.retry_delay_seconds, a.retry_factor, a.retry_max_delay_seconds, a.retry_jitter,
+                          e.traceparent,
                           extract(epoch FROM claimed_now - e.queued_at)::double precision, e.metadata,
                           e.concurrency_key, e.idempotency_key)::turnstile.claimed AS claimed
         )
@@ -172,10 +185,11 @@ AS $$
                 THEN in_due_at END
 $$;
 
--- keep_attempts: stores, of the ends that this call of exchange has applied, what the executions' rows do not have:
--- logs, and attempts that are followed by another one. `in_finished_at` identifies the call.
+-- keep_attempts: stores, of the ends that this call of exchange has applied, what the executions' rows do not
+-- have: logs, and attempts that are followed by another one. `in_finished_at` identifies the call.
 CREATE FUNCTION turnstile.keep_attempts(
-    in_worker_id text, in_ended_ids bigint[], in_ended_attempts integer[], in_statuses text[], in_error_types text[],
+    in_worker_id text, in_ended_ids bigint[], in_ended_attempts integer[], in_statuses text[],
+    in_error_types text[],
     in_error_messages text[], in_logs text[], in_log_starts bigint[], in_finished_at timestamptz
 )
 RETURNS void
@@ -183,8 +197,8 @@ LANGUAGE plpgsql
 AS $$
 BEGIN
     WITH kept AS (
-        SELECT e.id, e.queue_id, e.status, e.run_at, e.scheduled_at, e.started_at, r.attempt, r.status AS reported,
-               r.error_type, r.error_message, r.log, r.log_start
+        SELECT e.id, e.queue_id, e.status, e.run_at, e.scheduled_at, e.started_at, r.attempt,
+               r.status AS reported, r.error_type, r.error_message, r.log, r.log_start
         FROM unnest(in_ended_ids, in_ended_attempts, in_statuses, in_error_types, in_error_messages, in_logs,
                     in_log_starts) r(id, attempt, status, error_type, error_message, log, log_start)
         JOIN slot s ON s.execution_id = ANY (ARRAY[r.id]) AND s.attempt = r.attempt
@@ -200,7 +214,8 @@ BEGIN
     INSERT INTO attempt (execution_id, attempt, worker_id, outcome, error_type, error_message, log,
                                 log_start, granted_at, started_at, ended_at)
     SELECT k.id, k.attempt, in_worker_id, CASE WHEN k.status = 'delayed' THEN 'retried' ELSE k.reported END,
-           k.error_type, k.error_message, k.log, coalesce(k.log_start, 0), k.scheduled_at, k.started_at, in_finished_at
+           k.error_type, k.error_message, k.log, coalesce(k.log_start, 0), k.scheduled_at, k.started_at,
+           in_finished_at
     FROM kept k;
 END
 $$;
@@ -220,11 +235,13 @@ BEGIN
            CASE WHEN r.id = ANY (in_unavailable_ids) THEN 'held'
                 -- The report equals the stored outcome: this worker reported it before.
                 WHEN e.attempt = r.attempt AND e.worker_id = in_worker_id
-                     AND (e.status::text = r.status OR e.status = 'delayed' AND r.delay IS NOT NULL) THEN 'already'
+                     AND (e.status::text = r.status OR e.status = 'delayed' AND r.delay IS NOT NULL)
+                    THEN 'already'
                 WHEN NOT in_lease_live THEN 'lease_over'
                 ELSE 'stale' END,
            e.status::text, coalesce(e.completed_at, in_finished_at)
-    FROM unnest(in_ended_ids, in_ended_attempts, in_statuses, in_retry_delay_seconds) r(id, attempt, status, delay)
+    FROM unnest(in_ended_ids, in_ended_attempts, in_statuses, in_retry_delay_seconds) r(id, attempt, status,
+                                                                                        delay)
     LEFT JOIN execution e ON e.id = ANY (ARRAY[r.id])
     LEFT JOIN slot s ON s.execution_id = ANY (ARRAY[r.id]) AND s.attempt = r.attempt
     WHERE s.finished_at IS DISTINCT FROM in_finished_at;
@@ -251,7 +268,8 @@ BEGIN
                 WHEN c.id = ANY (in_unavailable_ids) THEN 'held'
                 WHEN s.worker_id = in_worker_id AND s.finished_at IS NULL THEN 'claimed'
                 -- Neither this attempt nor a later event of the execution is visible yet.
-                WHEN e.id IS NULL OR e.completed_at IS NULL AND c.attempt > e.attempt AND s.execution_id IS NULL
+                WHEN e.id IS NULL OR e.completed_at IS NULL AND c.attempt > e.attempt
+                     AND s.execution_id IS NULL
                     THEN 'unknown'
                 WHEN c.id = ANY (withheld_ids) THEN 'stale'
                 WHEN s.claimed_at IS NULL AND s.finished_at IS NULL AND s.execution_id IS NOT NULL
@@ -259,8 +277,8 @@ BEGIN
                 ELSE 'stale' END,
            e.action_id, a.ref, a.runner, a.entrypoint, e.parameters, e.timeout_seconds, e.failures,
            a.retry_max_attempts, a.retry_delay_seconds, a.retry_factor, a.retry_max_delay_seconds,
-           a.retry_jitter, e.traceparent, extract(epoch FROM s.claimed_at - e.queued_at)::double precision, e.metadata,
-           e.concurrency_key, e.idempotency_key
+           a.retry_jitter, e.traceparent, extract(epoch FROM s.claimed_at - e.queued_at)::double precision,
+           e.metadata, e.concurrency_key, e.idempotency_key
     FROM unnest(in_offered_ids, in_offered_attempts) c(id, attempt)
     LEFT JOIN execution e ON e.id = ANY (ARRAY[c.id])
     LEFT JOIN action a ON a.id = ANY (ARRAY[e.action_id])

@@ -1,6 +1,6 @@
 -- blocked_slots: those of these executions that cannot be settled now, because their queue is in
--- `in_blocked_queue_ids` or another session holds their slot; and the queues of the latter. The caller has locked the
--- other queues.
+-- `in_blocked_queue_ids` or another session holds their slot; and the queues of the latter. The caller has
+-- locked the other queues.
 CREATE FUNCTION turnstile.blocked_slots(
     in_execution_ids bigint[], in_blocked_queue_ids bigint[], OUT blocked_ids bigint[], OUT queue_ids bigint[]
 )
@@ -15,17 +15,19 @@ BEGIN
         WHERE s.execution_id = ANY (in_execution_ids) AND s.queue_id <> ALL (in_blocked_queue_ids)
         ORDER BY s.execution_id FOR UPDATE SKIP LOCKED);
     SELECT coalesce(array_agg(e.id), '{}'),
-           coalesce(array_agg(DISTINCT e.queue_id) FILTER (WHERE e.queue_id <> ALL (in_blocked_queue_ids)), '{}')
+           coalesce(array_agg(DISTINCT e.queue_id) FILTER (WHERE e.queue_id <> ALL (in_blocked_queue_ids)),
+                    '{}')
     INTO blocked_ids, queue_ids
     FROM unnest(in_execution_ids) c(id)
     JOIN execution e ON e.id = ANY (ARRAY[c.id])
     WHERE e.queue_id = ANY (in_blocked_queue_ids)
-       OR (e.id <> ALL (free_ids) AND (SELECT s.execution_id FROM slot s WHERE s.execution_id = e.id) IS NOT NULL);
+       OR (e.id <> ALL (free_ids)
+           AND (SELECT s.execution_id FROM slot s WHERE s.execution_id = e.id) IS NOT NULL);
 END
 $$;
 
--- settle_unpublished: settles outcomes of executions without a slot, or beside one: adds them to what the settle of the slots found.
--- Runs under the settings of its caller.
+-- settle_unpublished: settles outcomes of executions without a slot, or beside one: adds them to what the
+-- settle of the slots found. Runs under the settings of its caller.
 CREATE FUNCTION turnstile.settle_unpublished(
     in_execution_ids bigint[],
     in_attempts integer[],
@@ -39,8 +41,8 @@ LANGUAGE plpgsql
 AS $$
 BEGIN
     WITH completed AS MATERIALIZED (
-        -- Only for a message of that very terminal status: messages about the slot of its last attempt may arrive
-        -- late and repeatedly.
+        -- Only for a message of that very terminal status: messages about the slot of its last attempt may
+        -- arrive late and repeatedly.
         DELETE FROM public.unpublished_completion u
         USING unnest(in_execution_ids, in_attempts, in_statuses) c(id, attempt, published_status)
         WHERE u.execution_id = ANY (ARRAY[c.id])
@@ -59,7 +61,8 @@ BEGIN
                SELECT c.execution_id FROM completed c
                JOIN public.execution e ON e.id = ANY (ARRAY[c.execution_id]) AND e.callback_url IS NOT NULL),
            (SELECT array_agg(ROW(n.queue_id, 0, n.held, NULL, 0, n.ended, NULL)::turnstile.queue_change)
-            FROM (SELECT c.queue_id, sum(c.held) AS held, sum(c.completed) AS ended FROM change c GROUP BY c.queue_id) n),
+            FROM (SELECT c.queue_id, sum(c.held) AS held, sum(c.completed) AS ended FROM change c
+                  GROUP BY c.queue_id) n),
            (SELECT gate_changes || array_agg(ROW(u.gate_id, -u.units, 0)::turnstile.gate_change)
             FROM completed c CROSS JOIN unnest(c.gate_ids, c.gate_units) u(gate_id, units))
     INTO settled_ids, called_ids, changes, gate_changes;
@@ -68,14 +71,15 @@ $$;
 
 -- settle: frees the slots of finished attempts, once each, and grants them to the next executions.
 --
--- Keeps P4: a completion deletes the slot row of exactly its attempt, or nothing, however often, late or early it
--- arrives. `early_ids` are completions whose finish is not committed yet, `unknown_ids` those of unknown executions,
--- `blocked_ids` those whose queue or slot another session holds for longer than `in_wait_ms` (see `lock_queues`):
--- none of these may be acknowledged as done.
+-- Keeps P4: a completion deletes the slot row of exactly its attempt, or nothing, however often, late or
+-- early it arrives. `early_ids` are completions whose finish is not committed yet, `unknown_ids` those of
+-- unknown executions, `blocked_ids` those whose queue or slot another session holds for longer than
+-- `in_wait_ms` (see `lock_queues`): none of these may be acknowledged as done.
 --
--- `in_statuses` are the terminal statuses that the messages report, null where a message reports none (an attempt
--- that waits for its retry, or was handed back). Services of the previous version do not pass it. Then a completion
--- counts as published only if no attempt came before it, so that no other message can have the same name.
+-- `in_statuses` are the terminal statuses that the messages report, null where a message reports none (an
+-- attempt that waits for its retry, or was handed back). Services of the previous version do not pass it.
+-- Then a completion counts as published only if no attempt came before it, so that no other message can have
+-- the same name.
 CREATE FUNCTION turnstile.settle(
     in_execution_ids bigint[],
     in_attempts integer[],
@@ -113,7 +117,8 @@ DECLARE
     is_decided boolean;
     settled_at timestamptz;
 BEGIN
-    -- Most installations have no gates, and a call costs more than the test. What holds units there was granted before.
+    -- Most installations have no gates, and a call costs more than the test. What holds units there was
+    -- granted before.
     SELECT ARRAY(SELECT DISTINCT e.queue_id FROM execution e WHERE e.id = ANY (in_execution_ids)),
            EXISTS (SELECT FROM worker_pool p WHERE p.waits), EXISTS (SELECT FROM gate)
     INTO queue_ids, has_waiting, has_gates;
@@ -124,9 +129,11 @@ BEGIN
     END IF;
     IF room > 0 THEN
         -- Two statements: with a subquery as its argument the function would be planned again by each call.
-        pool_ids := ARRAY(SELECT DISTINCT s.pool_id FROM slot s WHERE s.execution_id = ANY (in_execution_ids));
+        pool_ids := ARRAY(SELECT DISTINCT s.pool_id FROM slot s
+                          WHERE s.execution_id = ANY (in_execution_ids));
         queue_ids := queue_ids || ARRAY(
-            SELECT r.id FROM turnstile.next_ready(pool_ids, least(room, 50)) r(id) WHERE r.id <> ALL (queue_ids));
+            SELECT r.id FROM turnstile.next_ready(pool_ids, least(room, 50)) r(id)
+            WHERE r.id <> ALL (queue_ids));
         has_turns := true;
     END IF;
     blocked_queue_ids := turnstile.lock_queues(queue_ids, in_wait_ms, in_suspect_ids);
@@ -157,8 +164,8 @@ BEGIN
         RETURNING s.execution_id, s.queue_id, s.gate_ids, s.gate_units, s.pool_id
     ),
     settled AS MATERIALIZED (
-        -- An attempt that waits for its retry frees its slot, but its execution is not terminal. One that became terminal while
-        -- it waited is settled when its own completion arrives.
+        -- An attempt that waits for its retry frees its slot, but its execution is not terminal. One that
+        -- became terminal while it waited is settled when its own completion arrives.
         SELECT f.*, e.callback_url, u.execution_id IS NOT NULL AS is_unpublished,
                e.completed_at IS NOT NULL AND u.execution_id IS NULL AS is_ended
         FROM freed f
@@ -170,14 +177,16 @@ BEGIN
            coalesce(bool_or(s.is_unpublished), false),
            (SELECT array_agg(ROW(n.queue_id, 0, -n.freed, NULL, 0, n.ended, NULL)::turnstile.queue_change)
             FROM (
-                SELECT f.queue_id, count(*) AS freed, count(*) FILTER (WHERE f.is_ended) AS ended FROM settled f GROUP BY f.queue_id
+                SELECT f.queue_id, count(*) AS freed, count(*) FILTER (WHERE f.is_ended) AS ended
+                FROM settled f GROUP BY f.queue_id
             ) n),
            CASE WHEN has_gates THEN (
                SELECT array_agg(ROW(u.gate_id, -u.units, 0)::turnstile.gate_change)
                FROM settled f CROSS JOIN unnest(f.gate_ids, f.gate_units) u(gate_id, units)) END,
            (SELECT array_agg(ROW(n.pool_id, -n.places, 0)::turnstile.gate_change)
             FROM (
-                SELECT f.pool_id, count(*) AS places FROM settled f WHERE f.pool_id IS NOT NULL GROUP BY f.pool_id
+                SELECT f.pool_id, count(*) AS places FROM settled f WHERE f.pool_id IS NOT NULL
+                GROUP BY f.pool_id
             ) n)
     INTO settled_ids, called_ids, has_unpublished, changes, gate_changes, place_changes
     FROM settled s;
@@ -193,9 +202,10 @@ BEGIN
     IF callback_count > 0 THEN
         PERFORM turnstile.enqueue_webhooks(called_ids, settled_at);
     ELSE
-        -- The hand-over does not wait for the disk. Whatever builds on this settle, the claim of what is granted below,
-        -- waits for it, and for everything before it in the same log. A settle that a crash of the server undoes leaves
-        -- a slot whose completion the watchdog publishes again. A webhook would be sent twice, under two ids.
+        -- The hand-over does not wait for the disk. Whatever builds on this settle, the claim of what is
+        -- granted below, waits for it, and for everything before it in the same log. A settle that a crash of
+        -- the server undoes leaves a slot whose completion the watchdog publishes again. A webhook would be
+        -- sent twice, under two ids.
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
 
@@ -207,12 +217,15 @@ BEGIN
         LEFT JOIN execution e ON e.id = ANY (ARRAY[c.id])
         LEFT JOIN slot s ON s.execution_id = ANY (ARRAY[c.id]) AND s.attempt = c.attempt
         -- A terminal execution has no later attempt.
-        WHERE e.id IS NULL OR (c.attempt > e.attempt AND e.completed_at IS NULL) OR s.execution_id IS NOT NULL;
+        WHERE e.id IS NULL OR (c.attempt > e.attempt AND e.completed_at IS NULL)
+          OR s.execution_id IS NOT NULL;
     END IF;
 
     -- The common case: no worker slots are shared, and no queue is blocked.
-    IF place_changes IS NOT NULL AND room IS NULL AND NOT has_gates AND blocked_queue_ids = '{}' AND in_suspect_ids IS NOT NULL THEN
-        SELECT g.is_decided, g.granted INTO is_decided, granted FROM turnstile.grant_plain(changes, place_changes) g;
+    IF place_changes IS NOT NULL AND room IS NULL AND NOT has_gates AND blocked_queue_ids = '{}'
+        AND in_suspect_ids IS NOT NULL THEN
+        SELECT g.is_decided, g.granted INTO is_decided, granted
+        FROM turnstile.grant_plain(changes, place_changes) g;
     END IF;
     IF is_decided IS NOT TRUE THEN
         SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids

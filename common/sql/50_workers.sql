@@ -1,14 +1,16 @@
 -- Workers and their leases (P6). All arithmetic is on the database's clock.
 
--- register_worker: inserts a worker process; ids are never reused. `in_served_refs` are the actions whose code it
--- has. Null, from a worker of the previous version: it counts for all actions of its pools. `in_offers_per_message` is
--- the largest number of offers that it takes in one message; a worker of the previous version takes one. `in_schemas` are
--- the JSON Schemas of its actions (see store_schemas); of an action without one, everything fits. The other parameters
--- are shown to people. A worker's account writes them, so their sizes are bounded here.
+-- register_worker: inserts a worker process; ids are never reused. `in_served_refs` are the actions whose
+-- code it has. Null, from a worker of the previous version: it counts for all actions of its pools.
+-- `in_offers_per_message` is the largest number of offers that it takes in one message; a worker of the
+-- previous version takes one. `in_schemas` are the JSON Schemas of its actions (see store_schemas); of an
+-- action without one, everything fits. The other parameters are shown to people. A worker's account writes
+-- them, so their sizes are bounded here.
 CREATE FUNCTION turnstile.register_worker(
     in_worker_id text, in_name text, in_host text, in_pid integer, in_pools text[], in_concurrency integer,
-    in_lease_seconds double precision, in_served_refs text[] DEFAULT NULL, in_offers_per_message integer DEFAULT 1,
-    in_version text DEFAULT NULL, in_drain_seconds double precision DEFAULT NULL,
+    in_lease_seconds double precision, in_served_refs text[] DEFAULT NULL,
+    in_offers_per_message integer DEFAULT 1, in_version text DEFAULT NULL,
+    in_drain_seconds double precision DEFAULT NULL,
     in_stop_grace_seconds double precision DEFAULT NULL, in_start_notes text[] DEFAULT NULL,
     in_schemas jsonb DEFAULT NULL
 )
@@ -34,8 +36,8 @@ AS $$
     SELECT r.id, 1, r.renewed_at, r.lease_expires_at FROM registered r;
 $$;
 
--- renew: extends the lease by `in_lease_seconds`. `alive` is false once the worker was marked as lost: it must stop
--- its attempts and register again. An expired lease that was not acted on may be renewed.
+-- renew: extends the lease by `in_lease_seconds`. `alive` is false once the worker was marked as lost: it
+-- must stop its attempts and register again. An expired lease that was not acted on may be renewed.
 CREATE FUNCTION turnstile.renew(
     in_worker_id text, in_lease_seconds double precision, OUT alive boolean, OUT draining boolean
 )
@@ -97,8 +99,8 @@ BEGIN
 END
 $$;
 
--- drain_worker: requests that a worker claims nothing new, finishes or hands back its attempts, and stops. The worker
--- learns it with its next renewal. A worker that stopped or was lost stays unchanged.
+-- drain_worker: requests that a worker claims nothing new, finishes or hands back its attempts, and stops.
+-- The worker learns it with its next renewal. A worker that stopped or was lost stays unchanged.
 CREATE FUNCTION turnstile.drain_worker(in_worker_id text, in_caller jsonb DEFAULT NULL)
 RETURNS boolean
 LANGUAGE plpgsql
@@ -118,13 +120,15 @@ BEGIN
     IF in_caller IS NOT NULL THEN
         PERFORM turnstile.note_caller(in_caller);
         PERFORM turnstile.log_operations('drained', 'worker', ARRAY[in_worker_id], NULL,
-                                         ARRAY['{"state": "live"}'::jsonb], ARRAY['{"state": "draining"}'::jsonb]);
+                                         ARRAY['{"state": "live"}'::jsonb],
+                                         ARRAY['{"state": "draining"}'::jsonb]);
     END IF;
     RETURN true;
 END
 $$;
 
--- start_drain: the worker itself says that it drains, because its process was told to stop: it adds no capacity any more.
+-- start_drain: the worker itself says that it drains, because its process was told to stop: it adds no
+-- capacity any more.
 CREATE FUNCTION turnstile.start_drain(in_worker_id text)
 RETURNS void
 LANGUAGE sql

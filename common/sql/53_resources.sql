@@ -1,8 +1,8 @@
--- Resources, which are gates of the kind 'resource', and the settings of single concurrency keys. Each change is
--- recorded with its author in the transaction of the change.
+-- Resources, which are gates of the kind 'resource', and the settings of single concurrency keys. Each change
+-- is recorded with its author in the transaction of the change.
 --
--- Locks: actions, then queues, then gates, each by id. A grant locks the gate too, so a change waits for a grant and a
--- grant for a change, each for milliseconds.
+-- Locks: actions, then queues, then gates, each by id. A grant locks the gate too, so a change waits for a
+-- grant and a grant for a change, each for milliseconds.
 
 -- definition_of_resource: a resource as a flat definition, for comparing and for the log of changes.
 CREATE FUNCTION turnstile.definition_of_resource(in_resource gate)
@@ -34,7 +34,8 @@ LANGUAGE sql
 STABLE
 AS $$
     SELECT count(*),
-           jsonb_agg(jsonb_build_object('action_ref', n.ref, 'units', n.use -> 'units', 'weight', n.use -> 'weight')
+           jsonb_agg(jsonb_build_object('action_ref', n.ref, 'units', n.use -> 'units', 'weight',
+                                        n.use -> 'weight')
                      ORDER BY n.rank) FILTER (WHERE n.rank <= in_limit)
     FROM (
         SELECT a.ref, i.use, row_number() OVER (ORDER BY a.ref COLLATE "C") AS rank
@@ -43,8 +44,9 @@ AS $$
     ) n
 $$;
 
--- put_resource: stores the definition of a resource, whose columns are the keys of `in_definition`. The caller then
--- calls `advance_gates`, and grants in the queues that are returned: what waits there may go on if the resource opens.
+-- put_resource: stores the definition of a resource, whose columns are the keys of `in_definition`. The
+-- caller then calls `advance_gates`, and grants in the queues that are returned: what waits there may go on
+-- if the resource opens.
 CREATE FUNCTION turnstile.put_resource(
     in_definition jsonb, in_changed_by text DEFAULT NULL, in_caller jsonb DEFAULT NULL
 )
@@ -81,7 +83,8 @@ BEGIN
     INSERT INTO gate (kind, name) VALUES ('resource', wanted.name)
     ON CONFLICT (kind, name) DO NOTHING RETURNING * INTO stored;
     IF FOUND THEN
-        INSERT INTO gate_state (gate_id, version, held, depth, head_id, virtual_times, starts_taken, updated_at)
+        INSERT INTO gate_state (gate_id, version, held, depth, head_id, virtual_times, starts_taken,
+                                updated_at)
         VALUES (stored.id, 1, 0, 0, 0, '{0,0,0,0,0}', 0, clock_timestamp());
     ELSE
         SELECT * INTO stored FROM gate g WHERE g.kind = 'resource' AND g.name = wanted.name FOR NO KEY UPDATE;
@@ -101,14 +104,18 @@ BEGIN
             USING ERRCODE = 'object_in_use';
     END IF;
     -- What waits there returns to its queue if the resource is closed for it now.
-    UPDATE gate g SET capacity = wanted.capacity, rank = wanted.rank, fair = wanted.fair, paused = wanted.paused,
+    UPDATE gate g SET capacity = wanted.capacity, rank = wanted.rank, fair = wanted.fair,
+        paused = wanted.paused,
                       rate_starts = wanted.rate_starts, rate_per_seconds = wanted.rate_per_seconds,
-                      returning_from = CASE WHEN wanted.paused OR wanted.capacity < coalesce(g.capacity, wanted.capacity + 1)
+                      returning_from = CASE WHEN wanted.paused
+                                                 OR wanted.capacity < coalesce(g.capacity,
+                                                                               wanted.capacity + 1)
                                             THEN -9223372036854775808 ELSE g.returning_from END,
                       updated_at = clock_timestamp()
     WHERE g.id = stored.id;
     IF old -> 'rank' IS DISTINCT FROM new -> 'rank' THEN
-        SELECT format('resource %L: rank: the action %L uses both: %s', wanted.name, u.ref, turnstile.same_rank(u.uses))
+        SELECT format('resource %L: rank: the action %L uses both: %s', wanted.name, u.ref,
+                      turnstile.same_rank(u.uses))
         INTO problem
         FROM turnstile.users_of(wanted.name) u WHERE turnstile.same_rank(u.uses) IS NOT NULL LIMIT 1;
         IF FOUND THEN
@@ -123,8 +130,8 @@ BEGIN
 END
 $$;
 
--- delete_resource: deletes a resource that no action uses and at which nothing holds units or waits. `used_by` are the
--- first actions of `users`; all are null if there is no such resource.
+-- delete_resource: deletes a resource that no action uses and at which nothing holds units or waits.
+-- `used_by` are the first actions of `users`; all are null if there is no such resource.
 CREATE FUNCTION turnstile.delete_resource(
     in_name text,
     in_changed_by text DEFAULT NULL,
@@ -176,8 +183,9 @@ AS $$
                     || jsonb_build_object('weight', coalesce(in_override.weight, 1))) END
 $$;
 
--- set_key: stores the settings of one concurrency key of an action, or deletes them if `in_override` is null. A changed
--- limit takes effect at once. `action_found`, `key_found`: whether the action exists, and had settings of the key.
+-- set_key: stores the settings of one concurrency key of an action, or deletes them if `in_override` is null.
+-- A changed limit takes effect at once. `action_found`, `key_found`: whether the action exists, and had
+-- settings of the key.
 CREATE FUNCTION turnstile.set_key(
     in_action_ref text,
     in_key text,
@@ -199,7 +207,8 @@ DECLARE
     old jsonb;
     new jsonb := '{}';
 BEGIN
-    SELECT * INTO changed FROM action a WHERE a.ref = in_action_ref AND a.deleted_at IS NULL FOR NO KEY UPDATE;
+    SELECT * INTO changed FROM action a WHERE a.ref = in_action_ref AND a.deleted_at IS NULL
+    FOR NO KEY UPDATE;
     action_found := FOUND;
     IF NOT action_found THEN
         RETURN;
@@ -212,29 +221,32 @@ BEGIN
     ELSE
         IF changed.concurrency_key IS NULL AND NOT changed.submitter_keys THEN
             PERFORM turnstile.refuse_definition(format(
-                'key: the action %L has no concurrency keys; set its concurrency_key or submitter_keys first, or change'
-                ' the limit of the action', in_action_ref));
+                'key: the action %L has no concurrency keys; set its concurrency_key or submitter_keys'
+                ' first, or change the limit of the action', in_action_ref));
         END IF;
         wanted.action_id := changed.id;
         wanted.concurrency_key := in_key;
         INSERT INTO key_override AS k (action_id, concurrency_key, has_limit, max_concurrent, weight)
         VALUES (changed.id, in_key, wanted.has_limit, wanted.max_concurrent, wanted.weight)
         ON CONFLICT (action_id, concurrency_key) DO UPDATE
-        SET has_limit = excluded.has_limit, max_concurrent = excluded.max_concurrent, weight = excluded.weight;
+        SET has_limit = excluded.has_limit, max_concurrent = excluded.max_concurrent,
+            weight = excluded.weight;
         new := turnstile.written_key(wanted);
     END IF;
     IF old = new THEN
         RETURN;
     END IF;
     PERFORM turnstile.note_caller(in_caller, in_changed_by);
-    PERFORM turnstile.log_operations('changed', 'action', ARRAY[in_action_ref], ARRAY[in_action_ref], ARRAY[old], ARRAY[new]);
-    -- The queue, if there is one, like a queue that was skipped by a rollout: if another session holds it for too long,
-    -- the watchdog changes it later.
+    PERFORM turnstile.log_operations('changed', 'action', ARRAY[in_action_ref], ARRAY[in_action_ref],
+                                     ARRAY[old], ARRAY[new]);
+    -- The queue, if there is one, like a queue that was skipped by a rollout: if another session holds it for
+    -- too long, the watchdog changes it later.
     UPDATE action a
     SET updated_at = clock_timestamp(),
         rollout_held_ids = nullif(coalesce(a.rollout_held_ids, '{}') || ARRAY(
             SELECT q.id FROM action_queue q WHERE q.action_id = a.id AND q.concurrency_key = in_key), '{}')
     WHERE a.id = changed.id;
-    SELECT r.granted, r.more_queue_ids INTO granted, more_queue_ids FROM turnstile.roll_out(changed.id, 1000, 2000) r;
+    SELECT r.granted, r.more_queue_ids INTO granted, more_queue_ids
+    FROM turnstile.roll_out(changed.id, 1000, 2000) r;
 END
 $$;

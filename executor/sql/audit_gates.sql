@@ -147,7 +147,8 @@ FULL JOIN (
 -- check pool_turn of action: one that waits for capacity has one turn for each priority, at its first `place`
 -- While the workers of an action are busy, virtual time may pass its turn, until the next count.
 SELECT a.id, n.action_id IS NOT NULL AND (t.turns = 1) IS NOT TRUE AND NOT EXISTS (
-           SELECT FROM turnstile.current_worker_sets s WHERE s.is_scarce AND a.id = ANY (s.action_ids)) AS wrong,
+           SELECT FROM turnstile.current_worker_sets s
+           WHERE s.is_scarce AND a.id = ANY (s.action_ids)) AS wrong,
        format('a turn of priority %s at place %s', n.priority, n.place) AS expected,
        format('%s', coalesce(t.turns, 0)) AS found
 FROM action a

@@ -1,10 +1,12 @@
--- stored_pools: settings, states and actions of pools in the order of their names: of one, or of those after a name.
+-- stored_pools: settings, states and actions of pools in the order of their names: of one, or of those after
+-- a name.
 --
 -- $1 name or null, $2 after this name, $3 rows, $4 most actions of each
 SELECT p.id, p.name, w.paused, w.fair, w.weights, p.places AS capacity, p.held, s.waiting,
        p.held + coalesce(d.executions, 0) AS wanted, n.actions, n.listed,
        ARRAY(SELECT k.ref FROM jsonb_object_keys(w.weights) k(ref)
-             WHERE NOT EXISTS (SELECT FROM action a WHERE a.ref = k.ref AND a.pool_id = p.id AND a.deleted_at IS NULL)
+             WHERE NOT EXISTS (SELECT FROM action a
+                               WHERE a.ref = k.ref AND a.pool_id = p.id AND a.deleted_at IS NULL)
              ORDER BY k.ref COLLATE "C") AS strangers,
        w.created_at, w.updated_at
 FROM (
@@ -22,7 +24,8 @@ ORDER BY p.name COLLATE "C"
 -- pool_changes: the changes of a pool, newest first.
 --
 -- $1 name, $2 before this id, $3 rows
-SELECT l.id, l.recorded_at AS changed_at, l.actor AS changed_by, l.verb AS change, l.before AS old, l.after AS new
+SELECT l.id, l.recorded_at AS changed_at, l.actor AS changed_by, l.verb AS change, l.before AS old,
+       l.after AS new
 FROM audit_log l
 WHERE l.subject_kind = 'pool' AND l.subject = $1 AND l.id < $2 ORDER BY l.id DESC LIMIT $3
 
@@ -32,8 +35,9 @@ WHERE l.subject_kind = 'pool' AND l.subject = $1 AND l.id < $2 ORDER BY l.id DES
 SELECT p.name, p.paused, p.fair, p.places AS capacity, p.held,
        (SELECT coalesce(sum(c.startable), 0)::bigint FROM turnstile.pool_sources(p.id) c) AS waiting,
        (SELECT json_agg(json_build_object(
-                   'id', h.execution_id, 'action_ref', a.ref, 'concurrency_key', nullif(q.concurrency_key, ''),
-                   'status', CASE WHEN h.finished_at IS NOT NULL THEN 'ended' WHEN h.claimed_at IS NULL THEN 'scheduled'
+                   'id', h.execution_id, 'action_ref', a.ref, 'concurrency_key',
+                   nullif(q.concurrency_key, ''), 'status',
+                   CASE WHEN h.finished_at IS NOT NULL THEN 'ended' WHEN h.claimed_at IS NULL THEN 'scheduled'
                                   ELSE 'running' END,
                    'worker_id', h.worker_id, 'granted_at', h.granted_at
                ) ORDER BY h.execution_id)
@@ -42,7 +46,8 @@ SELECT p.name, p.paused, p.fair, p.places AS capacity, p.held,
         JOIN action a ON a.id = q.action_id) AS holders
 FROM turnstile.current_pool p WHERE p.name = $1
 
--- pool_line: the executions that wait only for a worker slot of a pool, in the order in which they will start.
+-- pool_line: the executions that wait only for a worker slot of a pool, in the order in which they will
+-- start.
 --
 -- $1 name, $2 positions before the page, $3 rows
 SELECT e.id, l.rank AS position, a.ref AS action_ref, e.concurrency_key, l.priority, e.queued_at
@@ -53,7 +58,8 @@ JOIN action a ON a.id = e.action_id
 WHERE p.name = $1 AND l.rank > $2::bigint
 ORDER BY l.rank
 
--- pool_place: where an execution is among those that wait only for a worker slot of its pool, and who holds these.
+-- pool_place: where an execution is among those that wait only for a worker slot of its pool, and who holds
+-- these.
 --
 -- $1 execution id, $2 most positions, $3 most holders
 SELECT (SELECT l.rank FROM turnstile.pool_line(a.pool_id, $2) l WHERE l.execution_id = e.id) AS position,
@@ -62,7 +68,8 @@ SELECT (SELECT l.rank FROM turnstile.pool_line(a.pool_id, $2) l WHERE l.executio
              ORDER BY s.execution_id LIMIT $3) AS holders
 FROM execution e JOIN action a ON a.id = e.action_id WHERE e.id = $1
 
--- pool_pace: how long the executions of a pool hold its worker slots, and who holds them now, as `queue_pace` for a queue.
+-- pool_pace: how long the executions of a pool hold its worker slots, and who holds them now, as `queue_pace`
+-- for a queue.
 --
 -- The cost is bounded: of each of the first actions the latest executions are read.
 --
@@ -73,7 +80,8 @@ WITH one AS MATERIALIZED (
 granted AS MATERIALIZED (
     SELECT x.own, extract(epoch FROM now() - x.queued_at)::float8 AS queued_ago,
            extract(epoch FROM now() - x.scheduled_at)::float8 AS granted_ago,
-           CASE WHEN x.started_at >= x.scheduled_at THEN extract(epoch FROM x.started_at - x.scheduled_at)::float8 END
+           CASE WHEN x.started_at >= x.scheduled_at
+                    THEN extract(epoch FROM x.started_at - x.scheduled_at)::float8 END
                AS claimed_after,
            extract(epoch FROM x.completed_at - x.scheduled_at)::float8 AS lasted
     FROM one o
@@ -81,16 +89,20 @@ granted AS MATERIALIZED (
         SELECT a.id FROM action a WHERE a.pool_id = o.pool_id ORDER BY a.id = o.action_id DESC, a.id LIMIT 10
     ) u
     CROSS JOIN LATERAL (
-        SELECT e.action_id = o.action_id AS own, e.status, e.queued_at, e.scheduled_at, e.started_at, e.completed_at
+        SELECT e.action_id = o.action_id AS own, e.status, e.queued_at, e.scheduled_at, e.started_at,
+               e.completed_at
         FROM turnstile.current_execution e
         WHERE e.action_id = u.id AND e.id <= coalesce((
-            SELECT max(s.execution_id) FROM turnstile.live_slot s WHERE s.pool_id = o.pool_id), 9223372036854775807)
+            SELECT max(s.execution_id) FROM turnstile.live_slot s WHERE s.pool_id = o.pool_id),
+                                                      9223372036854775807)
         ORDER BY e.id DESC LIMIT $2::integer
     ) x
-    WHERE x.scheduled_at IS NOT NULL AND x.status IN ('scheduled', 'running', 'completed', 'failed', 'timeout')
+    WHERE x.scheduled_at IS NOT NULL
+      AND x.status IN ('scheduled', 'running', 'completed', 'failed', 'timeout')
 )
 SELECT now() AS looked_at,
-       (SELECT json_agg(json_build_array(g.own, g.queued_ago, g.granted_ago, g.claimed_after, g.lasted)) FROM granted g) AS grants,
+       (SELECT json_agg(json_build_array(g.own, g.queued_ago, g.granted_ago, g.claimed_after, g.lasted))
+        FROM granted g) AS grants,
        (SELECT array_agg(h.age) FROM (
             SELECT CASE WHEN s.finished_at IS NULL THEN
                        greatest(extract(epoch FROM now() - s.granted_at), 0)::float8 END AS age

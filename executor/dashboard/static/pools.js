@@ -41,7 +41,8 @@ const WAITING = [
 export function showAll(main, { parameters }, { live, signal }) {
   const wrong = errorLine();
   const pages = listPages({ parameters, path: "pools", reload: () => loading.now() });
-  const shown = table("Pools by name", POOLS, { empty: "No pools. An action creates its pool.", keyOf: (each) => each.name });
+  const empty = "No pools. An action creates its pool.";
+  const shown = table("Pools by name", POOLS, { empty, keyOf: (each) => each.name });
   const loading = loader(async (mine) => {
     const page = await ask("GET", "/pools", { query: { limit: PAGE, cursor: pages.cursor() }, signal: mine });
     shown.update(page.items);
@@ -60,7 +61,8 @@ export function show(main, { ref: name, parameters }, { live, signal }) {
   const facts = el("dl", { class: "metrics" });
   const holders = table("Holders of worker slots", HOLDERS, { empty: "No worker slot is in use." });
   const waiting = table("Waiting executions, in order", WAITING, { empty: "Nothing waits here." });
-  const pages = listPages({ parameters, path: `pools/${encodeURIComponent(name)}`, reload: () => loading.now() });
+  const path = `pools/${encodeURIComponent(name)}`;
+  const pages = listPages({ parameters, path, reload: () => loading.now() });
   let known = null;
   const act = async () => {
     if (await changePoolPause({ ...known, name })) {
@@ -68,7 +70,8 @@ export function show(main, { ref: name, parameters }, { live, signal }) {
       loading.now();
     }
   };
-  const pause = el("button", { type: "button", needs: "POST /pools/{name}/pause", on: { click: act } }, "Pause");
+  const needs = "POST /pools/{name}/pause";
+  const pause = el("button", { type: "button", needs, on: { click: act } }, "Pause");
   block(pause, "The state of the pool is loading.");
   const loading = loader(async (mine) => {
     const path = `/pools/${encodeURIComponent(name)}/queue`;

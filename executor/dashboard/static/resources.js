@@ -88,7 +88,8 @@ export function show(main, { ref: name, parameters }, { live, signal }) {
     setChildren(states, ...(page.paused ? [badge("paused")] : []));
     bar.update(page.held, page.capacity);
     setChildren(facts, ...factsOf([
-      ["Waiting", count(page.waiting)], ["Held while waiting", count(page.held_waiting)], ["Order", page.order],
+      ["Waiting", count(page.waiting)], ["Held while waiting", count(page.held_waiting)],
+      ["Order", page.order],
     ]));
     holders.update(page.holders);
     waiting.update(page.items);
