@@ -96,14 +96,14 @@ def test_a_pool_gets_order_and_weights_and_is_paused(system: CommandLines, ref: 
     system.apply(ref=ref, pool=name)
     settings = ("pools", "set", name, "--order", "arrival", "--weight", f"{ref}=3", "--weight", "gone=2")
     changed = system.executor(*settings)
-    assert changed.out == f"{name}: order arrival, weights gone 2, {ref} 3, not paused\n"
+    assert changed.out == f"{name}: order arrival, weights {ref} 3, gone 2, not paused\n"
     assert changed.err == "gone has a weight, and is not in this pool\n"
     assert system.executor("pools", "set", name, "--weight", "gone=1", "--json").json["weights"] == {ref: 3}
     for wrong in (f"{ref}=17", f"{ref}", "a b=2"):
         assert system.executor("pools", "set", name, "--weight", wrong).exit_code == EXIT_USAGE
     assert system.executor("pools", "pause", name).out.endswith(", paused\n")
     assert "paused" in system.executor("pools", "list").out
-    execution_id = system.executor("submit", ref).out.split()[0]
+    execution_id = str(system.executor("submit", ref, "--json").json["id"])
     assert f"no live worker in pool {name}" in system.executor("get", execution_id).out
     assert "Nothing waits here" in system.executor("pools", "queue", name).out
     assert f"{ref}  3 " in system.executor("pools", "show", name).out

@@ -60,6 +60,8 @@ async def test_a_paused_pool_grants_nothing_and_a_resumed_one_at_once(working: P
     assert await set_pool(working, paused=True) == []
     waiting = await working.submit("a", 3) + await working.submit("b", 2)
     assert await end(working, *running) == []
+    # Nor after another worker has joined and is counted.
+    await working.register("second")
     assert await refresh(working) == []
     assert await working.grantable_queues() == []
     assert await pool(working) == (0, 2)
