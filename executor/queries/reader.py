@@ -488,7 +488,8 @@ class Reader(LimitedReader):
                 )
                 if action_id is None:
                     return None
-            text, *arguments = build(action_id)
+            # The first one imports SQLAlchemy, and other requests are answered meanwhile.
+            text, *arguments = await asyncio.to_thread(build, action_id)
             return await connection.fetch(text, *arguments)
 
     @asynccontextmanager
