@@ -9,14 +9,8 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from turnstile.common.action_definition import (
-    UNITS_MAX,
-    WEIGHT_MAX,
-    ActionDefinition,
-    RateDefinition,
-    rate_columns,
-)
-from turnstile.common.fields import ResourceName
+from turnstile.common.action_definition import ActionDefinition, RateDefinition, rate_columns
+from turnstile.common.fields import UNITS_MAX, WEIGHT_MAX, ResourceName
 
 RANK_MAX: Final = 1_000_000
 
