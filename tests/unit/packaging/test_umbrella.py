@@ -71,6 +71,13 @@ def test_actions_and_clients_load_no_server_code() -> None:
     [
         # Loaded at the first list, where it takes a third of the time of a start.
         ("turnstile.executor.service", {"sqlalchemy", "sqlmodel", "alembic"}),
+        ("turnstile.worker.service", {"sqlalchemy", "fastapi", "httpx", "rich"}),
+        ("turnstile.worker.cli", {"uvicorn", "starlette", "aio_pika", "asyncpg", "httpx", "rich"}),
+        # No model of a message or an action.
+        (
+            "turnstile.executor.cli.executions",
+            {"turnstile.common.messages", "turnstile.common.action_definition"},
+        ),
     ],
 )
 def test_a_process_starts_without_the_modules_that_few_runs_need(module: str, not_loaded: set[str]) -> None:
