@@ -20,6 +20,9 @@ from pydantic import (
 )
 
 from turnstile.common.fields import (
+    STARTS_MAX,
+    UNITS_MAX,
+    WEIGHT_MAX,
     ActionRef,
     CallbackUrl,
     Duration,
@@ -31,10 +34,6 @@ from turnstile.common.fields import (
 )
 from turnstile.common.json_schema import check_parameters_schema, check_schema
 
-UNITS_MAX: Final = 1_000_000
-"""Largest limit, in executions or units."""
-WEIGHT_MAX: Final = 16
-STARTS_MAX: Final = 100_000
 _USES_MAX: Final = 20
 
 

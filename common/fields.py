@@ -17,6 +17,10 @@ _REF: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
 _RESOURCE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}")
 _POOL: Final = re.compile(r"[A-Za-z0-9_\-]{1,64}")
 _POINTER: Final = re.compile(r"(?:/(?:[^~/]|~0|~1)*)+")
+UNITS_MAX: Final = 1_000_000
+"""Largest limit, in executions or units."""
+WEIGHT_MAX: Final = 16
+STARTS_MAX: Final = 100_000
 PRIORITY_DEFAULT: Final = 3
 PRIORITIES: Final = range(1, 6)
 """1 is first, 5 is last."""

@@ -2,7 +2,7 @@
 
 from typing import Final, Literal, NamedTuple
 
-from turnstile.common.requests import json_text
+from pydantic_core import to_json
 
 Channel = Literal["api", "cli", "dashboard", "worker", "database"]
 CHANNEL_HEADER: Final = "Turnstile-Client"
@@ -20,7 +20,7 @@ class Caller(NamedTuple):
 
     def json(self) -> str:
         """Return the argument `in_caller` of the SQL functions."""
-        return json_text(self._asdict())
+        return to_json(self._asdict()).decode()
 
 
 DIRECTLY: Final = Caller("database", channel="database")

@@ -9,14 +9,8 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from turnstile.common.action_definition import (
-    UNITS_MAX,
-    WEIGHT_MAX,
-    ActionDefinition,
-    RateDefinition,
-    rate_columns,
-)
-from turnstile.common.fields import ActionRef, Pool, ResourceName
+from turnstile.common.action_definition import ActionDefinition, RateDefinition, rate_columns
+from turnstile.common.fields import UNITS_MAX, WEIGHT_MAX, ActionRef, Pool, ResourceName
 
 RANK_MAX: Final = 1_000_000
 WEIGHTS_MAX: Final = 1000

@@ -17,9 +17,6 @@ from collections.abc import Sequence
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from turnstile.common.cli import (
     EXIT_FAILED,
@@ -30,17 +27,12 @@ from turnstile.common.cli import (
     with_options,
 )
 from turnstile.common.domain.durations import format_duration
-from turnstile.common.http import listen
 from turnstile.common.known_settings import warn_of_unknown_settings
-from turnstile.common.lifecycle import run_service
 from turnstile.common.settings import read_settings
 from turnstile.common.telemetry.logs import WarningRecorder, configure_logging
-from turnstile.common.telemetry.tracing import configure_tracing
 from turnstile.worker import actions as actions_module
 from turnstile.worker.actions import ActionsNotFound, RegisteredAction, load_actions
-from turnstile.worker.health import serve_with_health
 from turnstile.worker.parameters import ActionDeclarationError
-from turnstile.worker.service import WorkerService
 from turnstile.worker.settings import WorkerSettings
 
 app = command_line("Run workers: claim scheduled executions, run their actions, publish the outcomes.")
@@ -65,6 +57,13 @@ def serve(settings: WorkerSettings, actions: Targets) -> None:
 
     On SIGTERM it waits for running executions, then stops.
     """
+    # Imported here: no other command needs them.
+    from turnstile.common.http import listen  # noqa: PLC0415
+    from turnstile.common.lifecycle import run_service  # noqa: PLC0415
+    from turnstile.common.telemetry.tracing import configure_tracing  # noqa: PLC0415
+    from turnstile.worker.health import serve_with_health  # noqa: PLC0415
+    from turnstile.worker.service import WorkerService  # noqa: PLC0415
+
     configure_logging(level=settings.log_level, form=settings.log_format)
     start_notes = WarningRecorder()
     logging.getLogger().addHandler(start_notes)
@@ -154,6 +153,10 @@ def _is_ours(file: str) -> bool:
 
 
 def _print_table(loaded: Sequence[RegisteredAction]) -> None:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
     # In a pipe, rich assumes 80 columns and would wrap the lines.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
     table = Table(box=None, pad_edge=False, header_style="bold")

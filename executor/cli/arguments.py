@@ -17,11 +17,10 @@ from typing import IO, Annotated, Any, Final
 import typer
 from pydantic_core import from_json
 
-from turnstile.common.action_definition import UNITS_MAX
 from turnstile.common.cli import EXIT_USAGE, CommandFailed, environment_name
 from turnstile.common.domain.durations import parse_duration
 from turnstile.common.domain.states import Status
-from turnstile.common.fields import check_pool, check_ref, check_resource, parse_priority
+from turnstile.common.fields import UNITS_MAX, check_pool, check_ref, check_resource, parse_priority
 
 NO_LIMIT: Final = -1
 _COMPLETION_SECONDS: Final = 1.0

@@ -5,9 +5,9 @@ from urllib.parse import quote
 
 import typer
 
-from turnstile.common.action_definition import WEIGHT_MAX
 from turnstile.common.cli import command_line
 from turnstile.common.domain.errors import Code
+from turnstile.common.fields import WEIGHT_MAX
 from turnstile.executor.cli.arguments import RefArgument, bad_input, encode, limit_option, limit_or_none
 from turnstile.executor.cli.client import Api, ApiRefused, Json, with_api
 from turnstile.executor.cli.confirmation import YesOption, confirm_named

@@ -5,10 +5,9 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from turnstile.common.action_definition import WEIGHT_MAX
 from turnstile.common.cli import command_line
 from turnstile.common.domain.errors import Code
-from turnstile.common.fields import check_ref
+from turnstile.common.fields import WEIGHT_MAX, check_ref
 from turnstile.executor.cli.arguments import PoolArgument, PoolsArgument, encode
 from turnstile.executor.cli.client import Api, ApiRefused, Json, with_api
 from turnstile.executor.cli.output import (

@@ -5,10 +5,9 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from turnstile.common.action_definition import STARTS_MAX
 from turnstile.common.cli import command_line
 from turnstile.common.domain.errors import Code
-from turnstile.common.fields import parse_period
+from turnstile.common.fields import STARTS_MAX, parse_period
 from turnstile.executor.cli.arguments import (
     NO_LIMIT,
     ResourceArgument,

@@ -4,6 +4,7 @@ In: ids, filters, where a page starts. Out: schemas, and where the next page sta
 snapshot of the rows, so that its numbers agree with each other. `read_limiter` bounds the concurrent reads.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -451,7 +452,8 @@ class Reader(LimitedReader):
                 )
                 if action_id is None:
                     return None
-            text, *arguments = build(action_id)
+            # The first one imports SQLAlchemy, and other requests are answered meanwhile.
+            text, *arguments = await asyncio.to_thread(build, action_id)
             return await connection.fetch(text, *arguments)
 
 

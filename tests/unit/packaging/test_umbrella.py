@@ -66,6 +66,25 @@ def test_actions_and_clients_load_no_server_code() -> None:
     assert {name for name in modules if name.startswith(_SERVER_CODE)} == set()
 
 
+@pytest.mark.parametrize(
+    ("module", "not_loaded"),
+    [
+        # Loaded at the first list, where it takes a third of the time of a start.
+        ("turnstile.executor.service", {"sqlalchemy", "sqlmodel", "alembic"}),
+        ("turnstile.worker.service", {"sqlalchemy", "fastapi", "httpx", "rich"}),
+        ("turnstile.worker.cli", {"uvicorn", "starlette", "aio_pika", "asyncpg", "httpx", "rich"}),
+        # No model of a message or an action.
+        (
+            "turnstile.executor.cli.executions",
+            {"turnstile.common.messages", "turnstile.common.action_definition"},
+        ),
+    ],
+)
+def test_a_process_starts_without_the_modules_that_few_runs_need(module: str, not_loaded: set[str]) -> None:
+    _, modules = imported(f"import {module}")
+    assert modules & not_loaded == set()
+
+
 def test_no_text_installs_the_package_of_that_name_on_the_public_index() -> None:
     """Its owner is another project."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
