@@ -20,7 +20,7 @@ const POOLS = [
   ["Waiting", "number", ({ waiting }) => count(waiting)],
   ["Order", "", ({ order }) => order],
   ["Weights", "number", ({ weights }) => count(Object.keys(weights).length)],
-  ["Actions", "number", ({ actions }) => count(actions)],
+  ["Used by actions", "number", ({ actions }) => count(actions)],
   ["State", "", ({ paused }) => (paused ? badge("paused") : none("open"))],
 ];
 const HOLDERS = [
