@@ -114,7 +114,7 @@ async def test_no_reply_in_time_is_an_unknown_outcome(amqp_url: str) -> None:
 
 
 async def test_without_an_executor_the_error_names_the_missing_exchange(amqp_url: str) -> None:
-    async with AsyncClient(amqp_url=amqp_url, answer_timeout="1s") as client:
+    async with AsyncClient(amqp_url=amqp_url, answer_timeout="3s") as client:
         with pytest.raises(Unavailable, match="no exchange 'executions'"):
             await client.submit("noop")
 
