@@ -17,7 +17,7 @@ from turnstile.common.domain.errors import TurnstileError
 from turnstile.common.redaction import redact_passwords
 from turnstile.common.telemetry.logs import configure_logging
 from turnstile.localservers import LocalServersError, until_signal
-from turnstile.stress.config import RunConfig
+from turnstile.stress.config import Preset, RunConfig
 from turnstile.stress.drive.driver import drive_scenario
 from turnstile.stress.drive.setup import check_ready
 from turnstile.stress.installation import Installation
@@ -33,6 +33,8 @@ from turnstile.stress.scenario import Scenario
 _LINE_WIDTH_WITHOUT_TERMINAL: Final = 110
 _WORKER_CONCURRENCY: Final = 50
 """Of each private worker: more than all slots of the default load."""
+_GATES_WORKER_CONCURRENCY: Final = 2
+"""For the preset of gates: worker slots are scarce too, at times, so that executions wait in their pool."""
 
 
 def run(config: RunConfig, installation: Installation | None, folder: Path, *, command: Sequence[str]) -> int:
@@ -84,7 +86,9 @@ async def _run(
             async with running_locally(
                 executors=config.executors,
                 workers=config.workers,
-                concurrency=_WORKER_CONCURRENCY,
+                concurrency=(
+                    _GATES_WORKER_CONCURRENCY if config.preset is Preset.GATES else _WORKER_CONCURRENCY
+                ),
                 actions=actions,
                 lease_seconds=config.lease_seconds,
                 say=console.print,

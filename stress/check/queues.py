@@ -123,10 +123,10 @@ def excused(recording: Recording) -> list[tuple[int, int]]:
         for fault in recording.faults
         if (settling_ns := _settling_ns(fault.kind)) is not None
     ]
-    return _merged(opened_at + faults + _occupied(recording))
+    return _merged(opened_at + faults + occupied(recording))
 
 
-def _occupied(recording: Recording) -> list[tuple[int, int]]:
+def occupied(recording: Recording) -> list[tuple[int, int]]:
     """Return when executions held the whole capacity of the workers: until their ends are settled."""
     if not recording.worker_capacity:
         return []

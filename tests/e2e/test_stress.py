@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from turnstile.stress.check.queues import occupied
+from turnstile.stress.recording import Recording
+
 GATED = frozenset({"units_held", "passed_in_order", "rate_kept"})
 
 
@@ -47,6 +50,19 @@ async def test_a_smoke_run_passes_and_leaves_a_report(tmp_path: Path) -> None:
     assert code == 0, output
     again = json.loads((folder / "report.json").read_text())
     assert again["metrics"] == metrics
+
+
+@pytest.mark.whole
+@pytest.mark.timeout(200)
+async def test_the_load_with_gates_takes_every_worker_slot_and_passes(tmp_path: Path) -> None:
+    code, output = await _stress(
+        "run", "--local", "--preset", "gates", "--duration", "5s", "--report", str(tmp_path)
+    )
+    assert code == 0, output
+    (folder,) = (tmp_path / "recordings").iterdir()
+    recording = Recording.load(folder)
+    assert recording.worker_capacity < 10
+    assert occupied(recording), "no execution waited for a worker slot"
 
 
 async def test_a_missing_installation_is_reported_and_keeps_the_earlier_report(

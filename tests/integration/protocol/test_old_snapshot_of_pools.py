@@ -1,18 +1,21 @@
 """A snapshot that stays open elsewhere makes no decision about worker slots dearer (P15)."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import count
 from statistics import median
 
 import pytest
 
 from tests.integration.executor.page_counts import Cost, cost_of
-from tests.support.protocol import OTHER_WORKER, Protocol
+from tests.support.gates import put_resource
+from tests.support.protocol import OTHER_WORKER, Protocol, request
 from turnstile.common.domain.states import Status
 
 _TURNS, _SAMPLE = 300, 20
 _WAITING = 6
 _TICKS = 300
 _DEAD_VERSIONS = 2000
+_NEW_KEYS, _NEW_KEYS_OF_EACH, _FEW = 2500, 250, 7
 _TABLES = ("pool_state", "pool_turn", "ready_queue", "worker_pool")
 _COUNT = "SELECT turnstile.refresh_pools(NULL, '{}', '{}', true)"
 _LOOK = """
@@ -141,6 +144,51 @@ async def test_pools_that_fill_and_empty_at_every_tick_cost_what_they_did(
     last = [await tick() for _ in range(_SAMPLE)]
     for name in first[0]:
         _stays_flat(name, *([costs[name] for costs in ticks] for ticks in (first, last)))
+
+
+async def test_arrivals_of_new_keys_in_a_full_pool_cost_what_they_did(
+    old_snapshot: None, full: Protocol
+) -> None:
+    """Beside actions with gates: by arrival, fair, with a rate. One set of workers is busy all the time."""
+    protocol = full
+    await put_resource(protocol.database, "line", 1, rank=1)
+    await put_resource(protocol.database, "shares", 1, rank=2, order="fair")
+    await put_resource(protocol.database, "mail", None, rank=3, rate={"starts": 1, "per": 3600})
+    for name in ("line", "shares", "mail"):
+        await protocol.put(f"of_{name}", uses=[{"resource": name}])
+    await protocol.register("other", serves=["elsewhere"])
+    await protocol.register("small", serves=["of_line", "of_shares", "of_mail", "k"], concurrency=1)
+    await protocol.column(_COUNT)
+    gated = [f"of_{name}" for name in ("line", "shares", "mail")]
+    numbers = count()
+
+    async def arrive(keys: int) -> Cost:
+        batch = [request("k", concurrency_key=f"new {next(numbers)}") for _ in range(keys)]
+        return await _cost(protocol, protocol.admit(*batch))
+
+    async def step() -> dict[str, Cost]:
+        cost = {"admit": await arrive(1)}
+        for ref in gated:
+            cost[ref] = await _cost(protocol, protocol.submit(ref))
+        more = await protocol.column(
+            "SELECT unnest(more_queue_ids) FROM turnstile.refresh_pools(NULL, '{}', '{}', false)"
+        )
+        await protocol.grant(*more)
+        turn = await _turn(protocol)
+        return cost | {"look": await _cost(protocol, protocol.column(_LOOK)), "settle": turn["settle"]}
+
+    # From now on more keys wait than one decision reads, so that only what waits behind them can cost more.
+    await arrive(_NEW_KEYS_OF_EACH)
+    for _ in range(_SAMPLE):
+        await step()
+    first = [await step() for _ in range(_FEW)]
+    for _ in range(_NEW_KEYS // _NEW_KEYS_OF_EACH):
+        await arrive(_NEW_KEYS_OF_EACH)
+        await step()
+    await _move_window(protocol)
+    last = [await step() for _ in range(_FEW)]
+    for name in first[0]:
+        _stays_flat(name, *([costs[name] for costs in steps] for steps in (first, last)))
 
 
 _READERS: dict[str, Callable[[Protocol], Awaitable[object]]] = {

@@ -48,6 +48,12 @@ async def free(context: Context, seconds: float) -> int:
     return await logged_run(context, seconds)
 
 
+@action("chaos.crowd", max_reclaims=1000)
+async def crowd(context: Context, seconds: float) -> int:
+    """Run without a limit, with many others."""
+    return await logged_run(context, seconds)
+
+
 @action("chaos.keyed", max_concurrent=1, concurrency_key="/customer", max_reclaims=1000)
 async def keyed(context: Context, customer: int, seconds: float) -> int:
     """Run alone among those of the same customer."""

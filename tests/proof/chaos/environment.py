@@ -52,7 +52,7 @@ class Layout:
 
 
 FAULTS_LAYOUT: Final = Layout(
-    workers={name: {"TURNSTILE_WORKER_CONCURRENCY": "6"} for name in WORKERS},
+    workers={name: {"TURNSTILE_WORKER_CONCURRENCY": "4"} for name in WORKERS},
     actions_module="tests.proof.chaos.actions",
     settings={
         "TURNSTILE_LEASE_DURATION": f"{LEASE_SECONDS}s",

@@ -98,11 +98,16 @@ LIMITS: Final[Mapping[str, int | None]] = {
     "chaos.keyed": 1,
     "chaos.command": 2,
     "chaos.long": None,
+    "chaos.crowd": None,
 }
 NUMBERS: Final = {**LIMITS, **numbers_of_gates(GATES)}
 """What must be in force again at the end."""
 _CUSTOMERS: Final = 5
 _BURST: Final = 25
+_CROWD: Final = 30
+"""More than twice the worker slots: the others wait for a worker slot of the pool, each in its turn."""
+_CROWD_SECONDS: Final = 20.0
+"""From one crowd to the next, on average."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +159,8 @@ def _submits(rng: random.Random, seconds: float) -> Iterator[Submit]:
         count = round(seconds * per_second)
         times += [(rng.uniform(0.0, seconds), ref) for _ in range(count)]
         times += [(rng.uniform(0.0, seconds), ref)] * min(_BURST, count // 8)
+    for _ in range(max(round(seconds / _CROWD_SECONDS), 1)):
+        times += [(rng.uniform(0.0, seconds), "chaos.crowd")] * _CROWD
     for number, (at_seconds, ref) in enumerate(sorted(times), 1):
         yield _submit(rng, number, round(at_seconds, 3), ref)
 
@@ -198,6 +205,8 @@ def _run_seconds(rng: random.Random, ref: str) -> float:
             return round(rng.uniform(4.0, 8.0), 3)
         case "chaos.free" if rng.random() < 0.05:
             return round(rng.uniform(4.0, 8.0), 3)
+        case "chaos.crowd":
+            return round(rng.uniform(0.5, 1.0), 3)
         case "chaos.seven" | "chaos.free":
             return round(rng.choice([0.0, 0.05, 0.1, rng.uniform(0.1, 0.5), rng.uniform(0.5, 3.0)]), 3)
         case _:

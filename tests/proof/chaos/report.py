@@ -31,6 +31,7 @@ def _lines(outcome: Outcome) -> Iterator[str]:
         f"from {statistics.workers_lost} lost workers; "
         f"{statistics.completions_published} completions published"
     )
+    yield f"  waited for workers {statistics.waited_for_workers}"
     yield f"  worst slot leak    {statistics.worst_slot_leak_seconds:.1f} s"
     yield f"  worst reclaim      {statistics.worst_reclaim_seconds:.1f} s"
     yield f"  worst idle slot    {statistics.worst_idle_seconds:.1f} s"

@@ -33,3 +33,4 @@ async def test_no_promise_is_broken_by_any_fault() -> None:
     print(shown(outcome))
     assert outcome.violations == []
     assert outcome.statistics.workers_lost > 0
+    assert outcome.statistics.waited_for_workers > 0

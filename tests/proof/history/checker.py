@@ -15,7 +15,14 @@ from typing import Final, TypeAlias
 
 from tests.proof.history import attempt_rules, execution_rules
 from tests.proof.history.recording import Bounds, Recording, Violation, WorkerChange, WorkerEvent, moment
-from tests.proof.history.replay import attempts_of, longest_idle, reclaims, replayed_queues, transitions_of
+from tests.proof.history.replay import (
+    attempts_of,
+    longest_idle,
+    reclaims,
+    replayed_queues,
+    transitions_of,
+    waited_for_workers,
+)
 from tests.proof.history.tables import history_of
 from turnstile.common.broker.topology import EXECUTION_COMPLETED
 from turnstile.common.domain.states import is_terminal
@@ -93,6 +100,8 @@ class Statistics:
     runs: int
     reclaims: int
     workers_lost: int
+    waited_for_workers: int
+    """Executions that their queue could have started, but no worker slot was free."""
     completions_published: int
     """Copies included."""
     worst_slot_leak_seconds: float
@@ -116,6 +125,7 @@ def statistics(recording: Recording) -> Statistics:
         runs=len(recording.runs),
         reclaims=len(reclaimed),
         workers_lost=sum(isinstance(e, WorkerEvent) and e.change is WorkerChange.LOST for e in events),
+        waited_for_workers=len(waited_for_workers(events)),
         completions_published=sum(message.type == EXECUTION_COMPLETED for message in recording.published),
         worst_slot_leak_seconds=_worst(
             a.frees[0].stamp.at - a.end.stamp.at for a in attempts if a.end and a.frees

@@ -48,6 +48,10 @@ class _Pool:
             if not action.is_listed or worker.served_refs is None or action.ref in worker.served_refs
         )
 
+    def busy(self) -> frozenset[int]:
+        """Return the actions whose live workers are all busy."""
+        return frozenset(number for number in self.closed() if self.able(self.actions[number]))
+
     def closed(self) -> frozenset[int]:
         """Return the actions of which nothing can start: they have no live worker, or all are busy."""
         able = {number: self.able(action) for number, action in self.actions.items()}
@@ -132,15 +136,19 @@ class _Pools:
             pool.claimed[worker_id] += count
 
 
-def closed_periods(events: Sequence[Event]) -> Mapping[int, Sequence[Period]]:
-    """Return by queue when its pool could start nothing of it, the first period first."""
+def closed_periods(events: Sequence[Event], *, served: bool = False) -> Mapping[int, Sequence[Period]]:
+    """Return by queue when its pool could start nothing of it, the first period first.
+
+    `served`: only while it has live workers, so that all of them are busy.
+    """
     pools = _Pools()
     since: dict[int, int] = {}
     closed: dict[int, list[Period]] = defaultdict(list)
     for at, together in _transactions(events):
         for name in {name for event in together for name in pools.apply(event)}:
-            now = pools.pools[name].closed()
-            for action_id in pools.pools[name].actions:
+            pool = pools.pools[name]
+            now = pool.busy() if served else pool.closed()
+            for action_id in pool.actions:
                 if action_id in now:
                     since.setdefault(action_id, at)
                 elif action_id in since:

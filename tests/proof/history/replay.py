@@ -120,12 +120,11 @@ def queue_events_of(events: Sequence[Event]) -> Mapping[int, list[Event]]:
     return queues
 
 
-def queue_moves(events: Sequence[Event]) -> Iterator[Move]:
+def queue_moves(events: Sequence[Event], closed: Mapping[int, Sequence[Period]]) -> Iterator[Move]:
     """Yield the changes of each queue; a transaction has an instant of its own, a pause is a limit of 0.
 
     While the pool of a queue can start nothing, the queue may grant, but it need not: at least 0.
     """
-    closed = closed_periods(events)
     for queue_id, own in queue_events_of(events).items():
         moves = list(_moves(queue_id, own))
         limit, is_closed = UNLIMITED, False
@@ -182,7 +181,18 @@ def replayed_queues(
     """Yield each queue after each of its transactions; the one that frees a slot also grants it again."""
     allowance = IdleAllowance(seconds=idle_seconds, excused=excused, exact=True)
     until = nanoseconds(events[-1].stamp.at) if events else 0
-    return replayed(queue_moves(events), until=until, allowance=allowance)
+    return replayed(queue_moves(events, closed_periods(events)), until=until, allowance=allowance)
+
+
+def waited_for_workers(events: Sequence[Event]) -> frozenset[int]:
+    """Return the executions that waited, though their queue could start them, while the workers were busy."""
+    moves = queue_moves(events, closed_periods(events, served=True))
+    return frozenset(
+        execution_id
+        for queue in replayed(moves, until=0)
+        if queue.at_least == 0
+        for execution_id in sorted(queue.waiting)[: max(queue.at_most - len(queue.held), 0)]
+    )
 
 
 def longest_idle(events: Sequence[Event]) -> timedelta:

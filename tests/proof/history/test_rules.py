@@ -25,6 +25,7 @@ from tests.proof.history.recording import (
     WorkerChange,
     WorkerEvent,
 )
+from tests.proof.history.replay import waited_for_workers
 from turnstile.common.domain.states import Status
 
 BOUNDS: Final = Bounds(idle_seconds=1.0, leak_seconds=2.0, reclaim_seconds=5.0, overlap_seconds=0.5)
@@ -374,6 +375,7 @@ def test_a_free_slot_is_a_fault_if_a_worker_could_run_what_waits(
 ) -> None:
     found = broken(recording)
     assert len(found) == is_fault, found
+    assert waited_for_workers(recording.events) <= ({2} if not is_fault else set())
     assert all("was free while an execution waited" in line for line in found)
 
 
