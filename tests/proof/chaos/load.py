@@ -58,9 +58,9 @@ GATES: Final = Gates(
         "chaos.shared/keys/2": {"max_concurrent": 1},
     },
     changes={
+        # A request of an action that takes more units than the capacity would be refused.
         "resources/cad": (
             {"capacity": 3},
-            {"capacity": 2},
             {"capacity": 6},
             {"capacity": 4},
             {"paused": True},
@@ -82,7 +82,6 @@ GATES: Final = Gates(
         ),
         "actions/chaos.shared/keys/2": ({"max_concurrent": 2, "weight": 2}, {"max_concurrent": 1}),
         "actions/chaos.mail": ({"rate": {"starts": 3, "per": 1}}, {"rate": {"starts": 6, "per": 1}}),
-        # More units than the least capacity would be refused.
         "actions/chaos.heavy": (
             {"uses": [{"resource": "cad", "units": 1}]},
             {"uses": [{"resource": "cad", "units": 2}]},

@@ -77,6 +77,20 @@ def test_the_load_uses_every_action_field_and_way(seed: int) -> None:
     assert {step.path for step in steps if isinstance(step, Change)} >= set(load.GATES.changes)
 
 
+def test_no_change_leaves_a_resource_too_small_for_an_action() -> None:
+    gates = load.GATES
+    capacities: dict[str, list[int]] = {}
+    for name, fields in gates.resources.items():
+        versions = [fields, *gates.changes.get(f"resources/{name}", ())]
+        capacities[name] = [each["capacity"] for each in versions if "capacity" in each]
+    actions = [
+        *gates.actions.values(),
+        *(fields for ref in gates.actions for fields in gates.changes.get(f"actions/{ref}", ())),
+    ]
+    uses = [use for fields in actions for use in fields.get("uses", ()) if isinstance(use, dict)]
+    assert [use for use in uses if use["units"] > min(capacities[use["resource"]])] == []
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_each_queue_is_busy_for_less_than_a_third_of_the_time(seed: int) -> None:
     assert busiest_seconds(submits(seed), load.NUMBERS) < SECONDS / 3
