@@ -289,8 +289,7 @@ BEGIN
         ),
         written AS (
             INSERT INTO queue_state (queue_id, version, depth, held, head_id, heads, total_enqueued,
-                                     total_completed,
-                                     granted_limit, updated_at, ready_place)
+                                     total_completed, granted_limit, updated_at, ready_place)
             SELECT c.queue_id, c.version + 1, c.depth - c.taken, c.held + c.started,
                    coalesce(c.last_id + 1, c.head_id), c.next_heads, c.total_enqueued, c.total_completed,
                    CASE WHEN c.started > 0 THEN c.max_concurrent END, decided_at, c.ready_place
@@ -303,8 +302,7 @@ BEGIN
         -- Stage 5: the next versions of the states of the pools.
         pool_written AS (
             INSERT INTO pool_state (pool_id, version, capacity, places, lead, leaving, held, depth,
-                                    virtual_times,
-                                    total_released, granted_capacity, updated_at)
+                                    virtual_times, total_released, granted_capacity, updated_at)
             SELECT p.pool_id, p.version + 1, p.capacity, p.places, p.lead, p.leaving,
                    greatest(p.held + p.more_held, 0) + n.started,
                    p.depth, p.virtual_times, p.total_released + greatest(-p.more_held, 0),
@@ -457,8 +455,7 @@ BEGIN
     ),
     written AS (
         INSERT INTO public.queue_state (queue_id, version, depth, held, head_id, total_enqueued,
-                                        total_completed,
-                                        granted_limit, updated_at, ready_place)
+                                        total_completed, granted_limit, updated_at, ready_place)
         SELECT c.queue_id, c.version + 1, c.depth - c.taken, c.held + c.started,
                coalesce(c.last_place + 1, c.head_id),
                c.total_enqueued, c.total_completed, CASE WHEN c.started > 0 THEN c.max_concurrent END,
@@ -471,8 +468,7 @@ BEGIN
     ),
     pool_written AS (
         INSERT INTO public.pool_state (pool_id, version, capacity, places, lead, leaving, held, depth,
-                                       virtual_times,
-                                       total_released, granted_capacity, updated_at)
+                                       virtual_times, total_released, granted_capacity, updated_at)
         SELECT p.pool_id, p.version + 1, p.capacity, p.places, p.lead, p.leaving,
                greatest(p.held + p.more_held, 0) + n.started,
                p.depth, p.virtual_times, p.total_released - p.more_held,

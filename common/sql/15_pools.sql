@@ -74,8 +74,7 @@ BEGIN
     ),
     written AS (
         INSERT INTO public.pool_state (pool_id, version, capacity, places, lead, leaving, held, depth,
-                                       virtual_times,
-                                total_released, updated_at)
+                                       virtual_times, total_released, updated_at)
         SELECT s.pool_id, s.version + 1, s.capacity, s.places, s.lead, s.leaving,
                greatest(s.held + s.more_held, 0),
                s.depth, s.virtual_times, s.total_released + greatest(-s.more_held, 0), clock_timestamp()
@@ -515,8 +514,7 @@ BEGIN
     ORDER BY 1
     ON CONFLICT DO NOTHING;
     INSERT INTO pool_state (pool_id, version, capacity, places, lead, leaving, held, depth, virtual_times,
-                            total_released,
-                            updated_at)
+                            total_released, updated_at)
     SELECT p.id, 1,
            CASE WHEN EXISTS (SELECT FROM turnstile.current_pool c WHERE c.capacity IS NOT NULL)
                 THEN n.places + n.processes END,
@@ -710,8 +708,7 @@ BEGIN
         ),
         written AS (
             INSERT INTO pool_state (pool_id, version, capacity, places, lead, leaving, held, depth,
-                                    virtual_times,
-                                    total_released, updated_at)
+                                    virtual_times, total_released, updated_at)
             SELECT c.id, c.version + 1,
                    turnstile.capacity_of(c.paused, c.new_places, c.new_lead, c.new_leaving), c.new_places,
                    c.new_lead, c.new_leaving,

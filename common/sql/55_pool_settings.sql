@@ -73,8 +73,7 @@ BEGIN
     ),
     written AS (
         INSERT INTO pool_state (pool_id, version, capacity, places, lead, leaving, held, depth, virtual_times,
-                                total_released,
-                                updated_at)
+                                total_released, updated_at)
         SELECT s.pool_id, s.version + 1,
                CASE WHEN wanted.paused OR stored.paused
                     THEN turnstile.capacity_of(wanted.paused, s.places, s.lead, s.leaving)

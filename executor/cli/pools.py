@@ -80,7 +80,7 @@ def list_pools(api: Api, as_json: JsonOption = False) -> None:
     if as_json:
         print_json({"items": items})
     else:
-        print_table(_COLUMNS, items, empty="No pools: no action is defined, and no worker is registered")
+        print_table(_COLUMNS, items, empty="No pools. The first action or worker of a pool creates it")
 
 
 @app.command("show")

@@ -4,10 +4,11 @@ import { el, say, setChildren, text } from "./dom.js";
 import { count } from "./format.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
-import { badge, elapsed, errorLine, listPages, loader, occupancyBar, table } from "./parts.js";
+import { badge, elapsed, errorLine, listPages, loader, occupancyBar, shortId, table } from "./parts.js";
 import { changePoolPause } from "./changes.js";
 import { block } from "./permissions.js";
 import { executionLink } from "./queue.js";
+import { queueLink } from "./queues.js";
 import { actionOf, factsOf } from "./resources.js";
 
 const PAGE = 50;
@@ -27,6 +28,7 @@ const HOLDERS = [
   ["Execution", "row", (each) => executionLink(each.id)],
   ["Action", "", actionOf],
   ["Status", "", (each) => badge(each.status)],
+  ["Worker", "", (each) => (each.worker_id ? shortId(each.worker_id) : none("not claimed yet"))],
   ["Granted for", "number", (each) => elapsed(each.granted_at)],
 ];
 const WAITING = [
@@ -37,11 +39,17 @@ const WAITING = [
   ["Queued for", "number", (each) => elapsed(each.queued_at)],
 ];
 
+const ACTIONS = [
+  ["Action", "row", (each) => el("a", { href: queueLink(each) }, each.action_ref)],
+  ["Weight", "number", ({ weight }) => count(weight)],
+  ["State", "", ({ served }) => (served ? none("served") : badge("no_worker"))],
+];
+
 /** The list of all pools. */
 export function showAll(main, { parameters }, { live, signal }) {
   const wrong = errorLine();
   const pages = listPages({ parameters, path: "pools", reload: () => loading.now() });
-  const empty = "No pools. An action creates its pool.";
+  const empty = "No pools. The first action or worker of a pool creates it.";
   const shown = table("Pools by name", POOLS, { empty, keyOf: (each) => each.name });
   const loading = loader(async (mine) => {
     const page = await ask("GET", "/pools", { query: { limit: PAGE, cursor: pages.cursor() }, signal: mine });
@@ -61,6 +69,8 @@ export function show(main, { ref: name, parameters }, { live, signal }) {
   const facts = el("dl", { class: "metrics" });
   const holders = table("Holders of worker slots", HOLDERS, { empty: "No worker slot is in use." });
   const waiting = table("Waiting executions, in order", WAITING, { empty: "Nothing waits here." });
+  const actions = table("Actions by name", ACTIONS,
+    { empty: "No action is in this pool.", keyOf: (each) => each.action_ref });
   const path = `pools/${encodeURIComponent(name)}`;
   const pages = listPages({ parameters, path, reload: () => loading.now() });
   let known = null;
@@ -74,14 +84,20 @@ export function show(main, { ref: name, parameters }, { live, signal }) {
   const pause = el("button", { type: "button", needs, on: { click: act } }, "Pause");
   block(pause, "The state of the pool is loading.");
   const loading = loader(async (mine) => {
-    const path = `/pools/${encodeURIComponent(name)}/queue`;
-    const page = await ask("GET", path, { query: { limit: PAGE, cursor: pages.cursor() }, signal: mine });
+    const query = { limit: PAGE, cursor: pages.cursor() };
+    const [page, pool] = await Promise.all([
+      ask("GET", `/${path}/queue`, { query, signal: mine }), ask("GET", `/${path}`, { signal: mine }),
+    ]);
     known = page;
     block(pause, null);
     text(pause, page.paused ? "Resume" : "Pause");
     setChildren(states, ...(page.paused ? [badge("paused")] : []));
     bar.update(page.held, page.capacity);
-    setChildren(facts, ...factsOf([["Waiting", count(page.waiting)], ["Order", page.order]]));
+    setChildren(facts, ...factsOf([
+      ["Worker slots", count(page.capacity)], ["Granted", count(page.held)], ["Waiting", count(page.waiting)],
+      ["Order", page.order], ["Actions", count(pool.actions)],
+    ]));
+    actions.update(pool.action_weights);
     holders.update(page.holders);
     waiting.update(page.items);
     pages.update(page.next_cursor);
@@ -94,6 +110,7 @@ export function show(main, { ref: name, parameters }, { live, signal }) {
     wrong, el("div", { class: "panel" }, bar.node, facts),
     el("section", {}, el("h2", {}, "Holders"), holders.node),
     el("section", {}, el("h2", {}, "Waiting"), waiting.node, pages.node),
+    el("section", {}, el("h2", {}, "Actions"), actions.node),
     auditLogOf({ subject_kind: "pool", subject: name }, signal));
   loading.now();
 }

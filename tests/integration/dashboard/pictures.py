@@ -183,6 +183,8 @@ async def seed(env: Environment, receiver: Receiver) -> dict[str, str]:
         "execution-cancelled": f"/#/executions/{cancelled}",
         "resources": "/#/resources",
         "resource": "/#/resources/licence-autocad",
+        "pools": "/#/pools",
+        "pool": "/#/pools/gpu",
         "workers": "/#/workers",
         "worker": f"/#/workers/{leaver_id}",
         "worker-draining": "/#/workers/leaver",

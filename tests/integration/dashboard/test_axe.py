@@ -133,6 +133,7 @@ def dialogs(screens: Screens) -> list[tuple[str, str, str]]:
         (f"/#/executions/{screens.ended}", "Retry", f"Retry execution {screens.ended}?"),
         ("/#/resources/usable-licence", "Capacity", "Capacity of usable-licence"),
         ("/#/resources/usable-licence", "Pause", "Pause usable-licence?"),
+        ("/#/pools/default", "Pause", "Pause default?"),
         (f"/#/workers/{screens.worker}", "Drain", "Drain"),
         ("/#/webhooks", f"Replay the webhook of execution {screens.ended}", "Replay the webhook"),
         ("/#/dead-letters", screens.letter, f"Dead letter {screens.letter}"),
