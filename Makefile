@@ -8,8 +8,8 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PEERS_VENV := .venv-peers
 PEERS_READY := $(PEERS_VENV)/.ready
-# Most tests wait for real processes: each of four has servers of its own, and two processors are busy.
-TEST_WORKERS ?= 4
+# Most tests wait for real processes: each of three has servers of its own, and two processors are busy.
+TEST_WORKERS ?= 3
 # ruff measures the lines of Python; these files it does not read.
 TOO_WIDE := git grep --untracked -nE '^.{111}' -- '*.sql' '*.js' '*.css' '*.html'
 LOCK   := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
