@@ -1,7 +1,7 @@
 """The statements about pools keep their rules in random walks, while workers join, drain and die.
 
 After each operation the rows are compared with rules that share nothing with the statements: what is granted
-fits the workers of its pool and of its action (P11), nobody waits who precedes a newly granted execution
+fits the workers of its pool and of its action (P11), no waiting execution precedes a newly granted one
 (P12), actions that wait take turns (P14), and nothing waits that a worker slot is free for (P7).
 """
 
