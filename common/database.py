@@ -104,6 +104,7 @@ _REMEDIES: Final[tuple[tuple[type[Exception], str], ...]] = (
 )
 """What helps against an error of the server; the first match counts."""
 
+_CLOSED: Final = "the connections are closed"
 OLDER_SCHEMA: Final = "the schema of the database is older than this version needs: run 'executor migrate'"
 MISSING_SCHEMA: Final = "the database has no schema of Turnstile: run 'executor migrate'"
 
@@ -194,16 +195,17 @@ class Database:
 
     async def close(self) -> None:
         """Close the connections; abort those that are still busy after a few seconds."""
-        if self._pool is None:
+        # From here on no call is lent a connection, and none is kept: one that is being released must not
+        # serve a call.
+        pool, self._pool = self._pool, None
+        if pool is None:
             return
-        for connection in self._kept:
-            await self._release(self._pool, connection)
-        self._kept.clear()
+        while self._kept:
+            await self._release(pool, self._kept.pop())
         try:
-            await asyncio.wait_for(self._pool.close(), self._timeouts.close_seconds)
+            await asyncio.wait_for(pool.close(), self._timeouts.close_seconds)
         except TimeoutError:
-            self._pool.terminate()
-        self._pool = None
+            pool.terminate()
 
     async def fetch(self, query: str, *arguments: object) -> Sequence[asyncpg.Record]:
         """Run one statement in a transaction of its own and return its rows."""
@@ -256,8 +258,12 @@ class Database:
         """Return the pool and a connection of it, to be given to `take_back`."""
         pool = self._pool
         if pool is None:
-            raise Unavailable(f"database: {self.last_error}")
+            raise Unavailable(f"database: {self._error or _CLOSED}")
         connection = await self._acquire(pool)
+        if self._pool is not pool:
+            # A caller that waited for the pool when it was closed.
+            await self._release(pool, connection)
+            raise Unavailable(f"database: {_CLOSED}")
         if self._schema_trouble is not None:
             try:
                 await self._check_schema(connection)

@@ -130,3 +130,20 @@ async def test_a_silent_host_and_a_closed_one_are_skipped(database_url: str) -> 
             assert time.monotonic() - began < _TIMEOUTS.connect_seconds
         finally:
             await database.close()
+
+
+async def test_while_it_closes_no_connection_serves_two_calls(database_url: str) -> None:
+    async def transactions(database: Database) -> None:
+        while True:
+            async with database.transaction() as connection:
+                await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+
+    for _ in range(5):
+        database = Database(database_url, application_name="test", connections_max=4)
+        await database.open()
+        callers = [asyncio.create_task(transactions(database)) for _ in range(6)]
+        await asyncio.sleep(0.05)
+        await database.close()
+        refused = await asyncio.wait_for(asyncio.gather(*callers, return_exceptions=True), _BOUND_SECONDS)
+        assert {type(each) for each in refused} == {Unavailable}, refused
+        assert {str(each) for each in refused} == {"database: the connections are closed"}
