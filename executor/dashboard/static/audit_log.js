@@ -3,8 +3,7 @@
 import { el } from "./dom.js";
 import { counted, localTime } from "./format.js";
 import { ask } from "./api.js";
-import { errorLine, instant, listPages, loader, pager, table, workerLink } from "./parts.js";
-import { executionLink } from "./queue.js";
+import { errorLine, executionLink, instant, listPages, loader, pager, table, workerLink } from "./parts.js";
 import { queueLink } from "./queues.js";
 
 const PAGE = 50;

@@ -4,9 +4,9 @@ import { el, say, setChildren } from "./dom.js";
 import { between, count, counted, duration } from "./format.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
-import { badge, elapsed, errorLine, instant, loader, shortId, table, workerLink } from "./parts.js";
+import { badge, elapsed, errorLine, executionLink, instant, loader, shortId, table, workerLink }
+  from "./parts.js";
 import { cancel, retry } from "./changes.js";
-import { executionLink } from "./queue.js";
 import { queueLink } from "./queues.js";
 import { poolLink } from "./pools.js";
 import { gateLink } from "./resources.js";

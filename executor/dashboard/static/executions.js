@@ -3,10 +3,10 @@
 import { el, setChildren } from "./dom.js";
 import { between, duration } from "./format.js";
 import { ask } from "./api.js";
-import { badge, elapsed, errorLine, instant, listPages, loader, shortId, table } from "./parts.js";
+import { badge, elapsed, errorLine, executionLink, instant, listPages, loader, shortId, table }
+  from "./parts.js";
 import { bulkBar } from "./bulk.js";
 import { bulkFilterOf, searchForm } from "./executions_search.js";
-import { executionLink } from "./queue.js";
 import { queueLink } from "./queues.js";
 
 const PAGE = 50;

@@ -113,6 +113,10 @@ export function failedLink(ref) {
   return `#/executions?action_ref=${encodeURIComponent(ref)}&status=failed,timeout,abandoned`;
 }
 
+export function executionLink(id) {
+  return el("a", { href: `#/executions/${id}` }, `#${id}`);
+}
+
 /** The page of a worker; `name` is its id or its name. */
 export function workerLink(name) {
   return `#/workers/${encodeURIComponent(name)}`;

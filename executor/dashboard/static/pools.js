@@ -4,10 +4,10 @@ import { el, say, setChildren, text } from "./dom.js";
 import { count } from "./format.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
-import { badge, elapsed, errorLine, listPages, loader, occupancyBar, shortId, table } from "./parts.js";
+import { badge, elapsed, errorLine, executionLink, listPages, loader, occupancyBar, shortId, table }
+  from "./parts.js";
 import { changePoolPause } from "./changes.js";
 import { block } from "./permissions.js";
-import { executionLink } from "./queue.js";
 import { queueLink } from "./queues.js";
 import { actionOf, factsOf } from "./resources.js";
 

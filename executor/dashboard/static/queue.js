@@ -4,8 +4,8 @@ import { el, say, setChildren, text } from "./dom.js";
 import { count, percent, perSecond, rate } from "./format.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
-import { badge, elapsed, errorLine, failedLink, instant, listPages, loader, occupancyBar, shortId,
-  table } from "./parts.js";
+import { badge, elapsed, errorLine, executionLink, failedLink, instant, listPages, loader, occupancyBar,
+  shortId, table } from "./parts.js";
 import { actionPath, changeLimit, changePause } from "./changes.js";
 import { depthChart } from "./chart.js";
 import { keySettings } from "./keys.js";
@@ -182,8 +182,4 @@ function whyOf({ queue_length: length, waiting }) {
   const parts = WHY.filter(([reason]) => waiting[reason] > 0)
     .map(([reason, words]) => `${count(waiting[reason])} ${words}`);
   return `${count(length)} waiting: ${parts.join(", ")}.`;
-}
-
-export function executionLink(id) {
-  return el("a", { href: `#/executions/${id}` }, `#${id}`);
 }

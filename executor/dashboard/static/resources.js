@@ -4,10 +4,10 @@ import { el, say, setChildren, text } from "./dom.js";
 import { count, duration } from "./format.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
-import { badge, elapsed, errorLine, listPages, loader, occupancyBar, table } from "./parts.js";
+import { badge, elapsed, errorLine, executionLink, listPages, loader, occupancyBar, table }
+  from "./parts.js";
 import { changeCapacity, changeResourcePause } from "./changes.js";
 import { block } from "./permissions.js";
-import { executionLink } from "./queue.js";
 import { queueLink } from "./queues.js";
 
 const PAGE = 50;

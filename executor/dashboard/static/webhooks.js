@@ -2,9 +2,8 @@
 
 import { el } from "./dom.js";
 import { ask } from "./api.js";
-import { badge, errorLine, instant, listPages, loader, resultLine, table } from "./parts.js";
+import { badge, errorLine, executionLink, instant, listPages, loader, resultLine, table } from "./parts.js";
 import { auditLogOf } from "./audit_log.js";
-import { executionLink } from "./queue.js";
 import { replayWebhooks } from "./changes.js";
 
 const PAGE = 50;

@@ -4,10 +4,9 @@ import { el, say, setChildren, text } from "./dom.js";
 import { between, count, counted, duration } from "./format.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
-import { badge, elapsed, errorLine, instant, loader, occupancyBar, table } from "./parts.js";
+import { badge, elapsed, errorLine, executionLink, instant, loader, occupancyBar, table } from "./parts.js";
 import { drain } from "./changes.js";
 import { block } from "./permissions.js";
-import { executionLink } from "./queue.js";
 import { queueLink } from "./queues.js";
 import { stoppingWords } from "./stopping.js";
 
