@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import httpx
@@ -85,6 +86,12 @@ def test_every_import_of_a_script_is_exported() -> None:
             )
             wanted = {each.split(" as ")[0].strip() for each in names.split(",")}
             assert wanted <= given, f"{name} imports {wanted - given} from {source}"
+
+
+def test_the_imports_of_the_scripts_form_no_circle() -> None:
+    imports = {name: re.findall(r'from\s+"\./([\w.]+)"', text) for name, text in SCRIPTS.items()}
+    assert sum(map(len, imports.values())) > len(SCRIPTS)
+    assert set(TopologicalSorter(imports).static_order()) == set(SCRIPTS)
 
 
 def test_a_contact_sheet_shows_each_picture_of_before_and_after(tmp_path: Path) -> None:
