@@ -140,6 +140,15 @@ class Api:
         condition = {} if if_match is None else {b"If-Match": if_match.encode()}
         return self._request("PATCH", path, content=body, headers={**_JSON, **condition})
 
+    def patch_or_put(self, path: str, body: bytes) -> Json:
+        """Send PATCH, or PUT where nothing is at this path yet; `body` is JSON."""
+        try:
+            return self.patch(path, body)
+        except ApiRefused as refusal:
+            if refusal.code != Code.NOT_FOUND:
+                raise
+            return self.put(path, body)
+
     def delete(self, path: str, query: Mapping[str, str]) -> Json:
         """Send DELETE."""
         return self._request("DELETE", path, params=query)

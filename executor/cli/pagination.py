@@ -19,6 +19,7 @@ CUT_PAGES_MAX: Final = 20
 """Pages that the API cut because each had read its maximum number of executions (50,000)."""
 _PAGE_MAX: Final = 1000
 
+QueueLimitOption = Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of waiting executions.")]
 CursorOption = Annotated[str | None, typer.Option(help="Start after the previous page: its `next_cursor`.")]
 
 
@@ -64,6 +65,17 @@ def print_page(
         ways = [f"--limit {limit * 2}"] if len(items) >= limit or not shows_cursor else []
         ways += [f"--cursor {next_cursor}"] if shows_cursor else []
         warn(f"more available: {', or '.join(ways)}")
+
+
+def print_queue(
+    found: Json, holders: Columns, waiting: Columns, *, no_holders: str, nothing_waits: str
+) -> None:
+    """Print holders and waiting executions of a page of a queue."""
+    print_table(holders, found["holders"], empty=no_holders)
+    print_line("")
+    print_table(waiting, found["items"], empty=nothing_waits)
+    if found["next_cursor"] is not None:
+        warn(f"more available: --cursor {found['next_cursor']}")
 
 
 def change_matching(

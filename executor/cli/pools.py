@@ -6,10 +6,9 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from turnstile.common.cli import command_line
-from turnstile.common.domain.errors import Code
 from turnstile.common.fields import WEIGHT_MAX, check_ref
 from turnstile.executor.cli.arguments import PoolArgument, PoolsArgument, encode
-from turnstile.executor.cli.client import Api, ApiRefused, Json, with_api
+from turnstile.executor.cli.client import Api, Json, with_api
 from turnstile.executor.cli.output import (
     Columns,
     JsonOption,
@@ -22,7 +21,7 @@ from turnstile.executor.cli.output import (
     show,
     warn,
 )
-from turnstile.executor.cli.pagination import ALL, CursorOption, read_pages
+from turnstile.executor.cli.pagination import ALL, CursorOption, QueueLimitOption, print_queue, read_pages
 from turnstile.executor.cli.values import ChangesOption, print_changes, shown
 
 _COLUMNS: Final[Columns] = {
@@ -120,15 +119,7 @@ def set_pool(
         given["weights"] = dict(weights)
     body = encode(given)
 
-    def put(pool: str) -> Json:
-        try:
-            return api.patch(f"/pools/{pool}", body)
-        except ApiRefused as refusal:
-            if refusal.code != Code.NOT_FOUND:
-                raise
-            return api.put(f"/pools/{pool}", body)
-
-    for_each([name], put, _state, as_json=as_json)
+    for_each([name], lambda name: api.patch_or_put(f"/pools/{name}", body), _state, as_json=as_json)
 
 
 @app.command("pause")
@@ -151,7 +142,7 @@ def list_queue(
     api: Api,
     name: PoolArgument,
     *,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of waiting executions.")] = 50,
+    limit: QueueLimitOption = 50,
     cursor: CursorOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -203,11 +194,13 @@ def _state(name: str, pool: Json) -> str:
 def _print_queue(found: Json) -> None:
     print_fields(_queue_fields(found))
     print_line("")
-    print_table(_HOLDER_COLUMNS, found["holders"], empty="No worker slot is in use")
-    print_line("")
-    print_table(_WAITING_COLUMNS, found["items"], empty="Nothing waits here")
-    if found["next_cursor"] is not None:
-        warn(f"more available: --cursor {found['next_cursor']}")
+    print_queue(
+        found,
+        _HOLDER_COLUMNS,
+        _WAITING_COLUMNS,
+        no_holders="No worker slot is in use",
+        nothing_waits="Nothing waits here",
+    )
 
 
 def _queue_fields(found: Json) -> Iterator[tuple[str, object]]:

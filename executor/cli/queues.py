@@ -16,9 +16,8 @@ from turnstile.executor.cli.output import (
     print_line,
     print_table,
     show,
-    warn,
 )
-from turnstile.executor.cli.pagination import CursorOption
+from turnstile.executor.cli.pagination import CursorOption, QueueLimitOption, print_queue
 
 _REASONS: Final = {
     "limit": "for a slot",
@@ -63,7 +62,7 @@ def list_queue(
     ref: RefArgument,
     *,
     concurrency_key: Annotated[str | None, typer.Option(help="Only the queue of this key.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of waiting executions.")] = 50,
+    limit: QueueLimitOption = 50,
     cursor: CursorOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -81,11 +80,13 @@ def _print_stats(found: Json) -> None:
 
 
 def _print_queue(found: Json) -> None:
-    print_table(_HOLDER_COLUMNS, found["holders"], empty="No slot is in use")
-    print_line("")
-    print_table(_WAITING_COLUMNS, found["items"], empty="Queue is empty")
-    if found["next_cursor"] is not None:
-        warn(f"more available: --cursor {found['next_cursor']}")
+    print_queue(
+        found,
+        _HOLDER_COLUMNS,
+        _WAITING_COLUMNS,
+        no_holders="No slot is in use",
+        nothing_waits="Queue is empty",
+    )
 
 
 def _fields(found: Json) -> Iterator[tuple[str, object]]:

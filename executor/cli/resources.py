@@ -6,7 +6,6 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from turnstile.common.cli import command_line
-from turnstile.common.domain.errors import Code
 from turnstile.common.fields import STARTS_MAX, parse_period
 from turnstile.executor.cli.arguments import (
     NO_LIMIT,
@@ -16,7 +15,7 @@ from turnstile.executor.cli.arguments import (
     limit_option,
     limit_or_none,
 )
-from turnstile.executor.cli.client import Api, ApiRefused, Json, with_api
+from turnstile.executor.cli.client import Api, Json, with_api
 from turnstile.executor.cli.confirmation import YesOption, confirm_named
 from turnstile.executor.cli.output import (
     Columns,
@@ -30,7 +29,7 @@ from turnstile.executor.cli.output import (
     show,
     warn,
 )
-from turnstile.executor.cli.pagination import ALL, CursorOption, read_pages
+from turnstile.executor.cli.pagination import ALL, CursorOption, QueueLimitOption, print_queue, read_pages
 from turnstile.executor.cli.values import ChangesOption, print_changes, shown
 from turnstile.executor.definitions import RANK_MAX
 
@@ -159,15 +158,7 @@ def put_resource(
         given["rate"] = rate or None
     body = encode(given)
 
-    def put(resource: str) -> Json:
-        try:
-            return api.patch(f"/resources/{resource}", body)
-        except ApiRefused as refusal:
-            if refusal.code != Code.NOT_FOUND:
-                raise
-            return api.put(f"/resources/{resource}", body)
-
-    for_each([name], put, _state, as_json=as_json)
+    for_each([name], lambda name: api.patch_or_put(f"/resources/{name}", body), _state, as_json=as_json)
 
 
 @app.command("delete")
@@ -208,7 +199,7 @@ def list_queue(
     api: Api,
     name: ResourceArgument,
     *,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of waiting executions.")] = 50,
+    limit: QueueLimitOption = 50,
     cursor: CursorOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -255,11 +246,13 @@ def _state(name: str, resource: Json) -> str:
 def _print_queue(found: Json) -> None:
     print_fields(_queue_fields(found))
     print_line("")
-    print_table(_HOLDER_COLUMNS, found["holders"], empty="No unit is in use")
-    print_line("")
-    print_table(_WAITING_COLUMNS, found["items"], empty="Nothing waits here")
-    if found["next_cursor"] is not None:
-        warn(f"more available: --cursor {found['next_cursor']}")
+    print_queue(
+        found,
+        _HOLDER_COLUMNS,
+        _WAITING_COLUMNS,
+        no_holders="No unit is in use",
+        nothing_waits="Nothing waits here",
+    )
 
 
 def _queue_fields(found: Json) -> Iterator[tuple[str, object]]:
