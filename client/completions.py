@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NoReturn
 
-from aio_pika.abc import AbstractChannel, AbstractQueue
+from aio_pika.abc import AbstractChannel
 from pydantic import JsonValue, ValidationError
 
 from turnstile.client.api import Api
@@ -22,7 +22,7 @@ from turnstile.client.errors import Unavailable
 from turnstile.client.schemas import Execution
 from turnstile.common.broker.consumer import ConsumerConnection
 from turnstile.common.broker.delivery import Delivery
-from turnstile.common.broker.errors import BrokerUnavailable, answered
+from turnstile.common.broker.errors import BrokerUnavailable
 from turnstile.common.broker.topology import EXECUTION_COMPLETED, EXECUTIONS
 from turnstile.common.domain.states import Status, is_terminal
 from turnstile.common.messages import Error, ExecutionCompleted
@@ -40,7 +40,6 @@ _READ_PAUSE_PER_WAIT_SECONDS: Final = 0.01
 _RESULT_TIMEOUT_SECONDS: Final = 30.0
 _IDLE_SECONDS: Final = 60.0
 """After the last wait the queue is unbound: the events of the whole installation arrive in it."""
-_BIND_SECONDS: Final = 10.0
 _QUEUE_BYTES_MAX: Final = 64 * 1024 * 1024
 _RECENT_BYTES_MAX: Final = 8 * 1024 * 1024
 _RECENT_EVENTS_MAX: Final = 5000
@@ -74,7 +73,9 @@ class Completions:
         self._queue = queue
         self._wanted = asyncio.Event()
         self._bound = False
-        self._bindable: AbstractQueue | None = None
+        self._declared = False
+        # A renewal of the subscription declares the queue beside the task that binds it.
+        self._binding = asyncio.Lock()
         self._used_at = 0.0
         """In the time of the event loop."""
         self._waits: defaultdict[int, set[_Waiter]] = defaultdict(set)
@@ -127,30 +128,37 @@ class Completions:
 
     async def _declare(self, channel: AbstractChannel) -> None:
         # Transient and bounded, so that no publisher waits for the disk; lost events are looked up.
-        queue = await channel.declare_queue(
+        await channel.declare_queue(
             self._queue, exclusive=True, arguments={"x-max-length-bytes": _QUEUE_BYTES_MAX}
         )
-        self._bindable, self._bound = queue, False
+        self._declared, self._bound = True, False
         if self._wanted.is_set():
-            await self._bind(queue)
+            await self._match_binding(channel)
 
     async def _bind_while_used(self) -> NoReturn:
+        assert self._consumer is not None
         while True:
             await self._wanted.wait()
             # Unless the declaration did, or a reconnection does.
-            if self._bindable is not None and not self._bound:
+            if self._declared and not self._bound:
                 with suppress(BrokerUnavailable):
-                    await answered(self._bind(self._bindable), _BIND_SECONDS)
+                    await self._consumer.declare(self._match_binding)
             await self._until_idle()
             self._wanted.clear()
             self._bound = False
-            if self._bindable is not None:
+            if self._declared:
                 with suppress(BrokerUnavailable):
-                    await answered(self._bindable.unbind(EXECUTIONS, EXECUTION_COMPLETED), _BIND_SECONDS)
+                    await self._consumer.declare(self._match_binding)
 
-    async def _bind(self, queue: AbstractQueue) -> None:
-        await queue.bind(EXECUTIONS, EXECUTION_COMPLETED)
-        self._bound = True
+    async def _match_binding(self, channel: AbstractChannel) -> None:
+        """Bind the queue if events are wanted, else unbind it."""
+        async with self._binding:
+            queue = await channel.get_queue(self._queue, ensure=False)
+            if self._wanted.is_set():
+                await queue.bind(EXECUTIONS, EXECUTION_COMPLETED)
+                self._bound = True
+            else:
+                await queue.unbind(EXECUTIONS, EXECUTION_COMPLETED)
 
     async def _until_idle(self) -> None:
         while True:

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import IO, Self
 
@@ -22,7 +23,7 @@ from turnstile.localservers.rabbitmq import CONSUMER_TIMEOUT_SECONDS, RabbitServ
 
 
 class ScratchFolder:
-    """A folder in the machine's temporary folder, deleted at the end or, after kill -9, by the next process.
+    """A folder for temporary data, deleted at the end or, after kill -9, by the next process.
 
     Its owner holds a lock on a file in it. The kernel drops the lock with the process, so a folder whose file
     can be locked has no owner any more.
@@ -33,10 +34,14 @@ class ScratchFolder:
         self._lock = lock
 
     @classmethod
-    def create(cls) -> Self:
-        """Create an empty folder; delete those of this account that have no owner any more."""
+    def create(cls, *, in_memory: bool = False) -> Self:
+        """Create an empty folder; delete those of this account that have no owner any more.
+
+        `in_memory`: in the machine's shared memory if that has room, else in its temporary folder.
+        """
         _delete_abandoned()
-        unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED))
+        parent = _MEMORY if in_memory and _has_room(_MEMORY) else None
+        unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=parent))
         # Servers under other accounts must reach their own folders below it.
         unfinished.chmod(0o711)
         lock = (unfinished / _LOCK).open("wb")
@@ -77,13 +82,14 @@ class LocalServers:
     ) -> Self:
         """Start both servers; return when both accept connections.
 
-        `durable=False` is faster; data may be lost in a crash of the machine, not of a server.
+        `durable=False` is faster: a scratch folder is in memory, if there is room, and nothing waits for the
+        disk. Data may be lost in a crash of the machine, not of a server.
         Raises `MissingBinaries` where a server is not installed and cannot be, else `ServerFailed`.
         """
         install_missing()
         scratch: ScratchFolder | None = None
         if folder is None:
-            scratch = ScratchFolder.create()
+            scratch = ScratchFolder.create(in_memory=not durable)
             folder = scratch.path
         root = folder.resolve()
         try:
@@ -159,10 +165,19 @@ def _start_both(
 _PREFIX = "turnstile-"
 _UNFINISHED = "new-turnstile-"
 _LOCK = "owner.lock"
+_MEMORY = Path("/dev/shm")
+_MEMORY_FREE_BYTES_MIN = 2 * 1024**3
+"""Three pairs of servers, as in `make test`, use less than half of it."""
+
+
+def _has_room(folder: Path) -> bool:
+    # In a container it often has 64 MiB.
+    return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free >= _MEMORY_FREE_BYTES_MIN
 
 
 def _delete_abandoned() -> None:
-    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+    temporary = Path(tempfile.gettempdir())
+    for path in chain(temporary.glob(f"{_PREFIX}*"), _MEMORY.glob(f"{_PREFIX}*")):
         try:
             # Never a folder or a link of another account.
             if path.is_symlink() or path.stat().st_uid != os.geteuid():

@@ -187,7 +187,7 @@ def own_servers() -> Iterator[Callable[..., LocalServers]]:
 @pytest.fixture(scope="module")
 def own_postgresql(local_binaries: None) -> Iterator[PostgresServer]:
     """A PostgreSQL of the module's own, which it may configure, stop and kill."""
-    scratch = ScratchFolder.create()
+    scratch = ScratchFolder.create(in_memory=True)
     try:
         server = PostgresServer.start(scratch.path / "postgresql", durable=False)
         try:

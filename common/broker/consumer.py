@@ -24,7 +24,7 @@ from aio_pika.abc import AbstractChannel
 from turnstile.common.broker.channel import BulkChannel
 from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Declare, Link
 from turnstile.common.broker.delivery import Delivery, UnsettledTags
-from turnstile.common.broker.errors import BrokerUnavailable, answered
+from turnstile.common.broker.errors import BrokerUnavailable, NotSent, answered
 from turnstile.common.broker.prefetch import ByteBounds, ByteBudget, Credits
 from turnstile.common.telemetry.logs import Episodes
 
@@ -85,6 +85,15 @@ class ConsumerConnection:
         self._subscriptions.append(subscription)
         self._added.set()
         return subscription
+
+    async def declare(self, declare: Declare) -> None:
+        """Run declarations now, on a separate channel of the connection that consumes.
+
+        Raises NotSent without a connection, DeclarationRefused, BrokerUnavailable.
+        """
+        if self._link is None:
+            raise NotSent("there is no usable connection")
+        await self._link.declare(declare)
 
     async def reaches(self, subscription: Subscription) -> bool:
         """Check with the broker that a message put into the queue now would be delivered here only.

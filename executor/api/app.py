@@ -9,7 +9,7 @@ from turnstile.common.version import installed_version
 from turnstile.executor.api import problems
 from turnstile.executor.api.actions import action_routes
 from turnstile.executor.api.audit_log import audit_log_routes
-from turnstile.executor.api.auth import PREFIX, TokenMiddleware
+from turnstile.executor.api.auth import TokenMiddleware
 from turnstile.executor.api.bulk import bulk_routes
 from turnstile.executor.api.dead_letters import dead_letter_routes
 from turnstile.executor.api.events import event_routes
@@ -17,7 +17,7 @@ from turnstile.executor.api.executions import execution_routes, submission_route
 from turnstile.executor.api.keys import key_routes
 from turnstile.executor.api.ops import audit_routes, health_routes, metrics_routes
 from turnstile.executor.api.pools import pool_routes
-from turnstile.executor.api.problems import refuse_unknown_parameters
+from turnstile.executor.api.problems import PREFIX, CheckedRouter, refuse_unknown_parameters
 from turnstile.executor.api.queues import queue_routes
 from turnstile.executor.api.resources import resource_routes
 from turnstile.executor.api.tokens import identity_routes, token_routes
@@ -80,7 +80,11 @@ def create_app(
         queue_routes(live),
         events,
     ):
-        app.include_router(routes, prefix=PREFIX, dependencies=checked)
+        # The others are also there without the prefix.
+        if isinstance(routes, CheckedRouter):
+            app.router.routes.extend(routes.routes)
+        else:
+            app.include_router(routes, prefix=PREFIX, dependencies=checked)
     # Not checked: a service must not be restarted because of the address of its probe, and a proxy that signs
     # users in may add parameters to the address of a page.
     for routes in (page_routes(), probes):

@@ -10,7 +10,7 @@ from turnstile.common.fields import Instant
 from turnstile.executor.api.auth import CallerScope
 from turnstile.executor.api.executions import FilterText
 from turnstile.executor.api.paging import ID_MAX, Page, Paging, cursor_id, next_cursor
-from turnstile.executor.api.problems import documented
+from turnstile.executor.api.problems import CheckedRouter, documented
 from turnstile.executor.queries.reader import AuditLogFilter, Reader
 from turnstile.executor.queries.schemas import AuditLogEntry, SubjectKind, Verb
 
@@ -35,7 +35,7 @@ class AuditLogListing(Paging):
 
 def audit_log_routes(reader: Reader) -> APIRouter:
     """Return the route of the audit log."""
-    routes = APIRouter(tags=["operation"])
+    routes = CheckedRouter(tags=["operation"])
 
     @routes.get(
         "/audit-log",

@@ -20,13 +20,12 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from turnstile.common.domain.errors import Code, Unavailable
-from turnstile.executor.api.problems import Problem, answer, problem
+from turnstile.executor.api.problems import PREFIX, Problem, answer, problem
 from turnstile.executor.api_tokens import ApiToken, Role
 from turnstile.executor.callers import CHANNEL_HEADER, Caller, Channel
 from turnstile.executor.metrics import REFUSED
 from turnstile.executor.stored_tokens import AcceptedTokens
 
-PREFIX: Final = "/api/v1"
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 ActionOf: TypeAlias = Callable[[int], Awaitable[str | None]]
 _CHANNELS: Final[Mapping[str, Channel]] = {"cli": "cli", "dashboard": "dashboard"}

@@ -21,7 +21,7 @@ from turnstile.executor.api.auth import CallerScope, CurrentCaller
 from turnstile.executor.api.bodies import InUtf8, JsonBody, JsonRoute
 from turnstile.executor.api.executions import FilterFields, Reason
 from turnstile.executor.api.paging import ID_MAX, cursor_id, cursor_ids, cursor_of, next_cursor
-from turnstile.executor.api.problems import Problem, documented, problem
+from turnstile.executor.api.problems import CheckedRouter, Problem, documented, problem
 from turnstile.executor.bulk_selection import (
     CANCEL,
     RETRY,
@@ -164,7 +164,7 @@ _RETRY_EXAMPLES: Final[dict[str, Example]] = {
 
 def bulk_routes(operations: Operations, reader: Reader) -> APIRouter:
     """Return the routes for many executions."""
-    routes = APIRouter(prefix="/executions", tags=["executions"], route_class=JsonRoute)
+    routes = CheckedRouter(prefix="/executions", tags=["executions"], route_class=JsonRoute)
     _add_cancel_route(routes, operations, reader)
     _add_retry_route(routes, operations, reader)
     return routes

@@ -19,7 +19,7 @@ from turnstile.common.domain.errors import Code, Refusal
 from turnstile.executor.api.auth import CurrentCaller
 from turnstile.executor.api.bodies import LIST_BYTES_MAX, JsonBody, JsonRoute
 from turnstile.executor.api.paging import Page, Paging, cursor_of, cursor_parts, invalid_cursor
-from turnstile.executor.api.problems import documented
+from turnstile.executor.api.problems import CheckedRouter, documented
 from turnstile.executor.dead_letters.message import StoredDeadLetter
 from turnstile.executor.dead_letters.store import (
     DeadLetterResult,
@@ -173,7 +173,7 @@ class DeadLetterReport(BaseModel):
 
 def dead_letter_routes(dead_letters: DeadLetters) -> APIRouter:
     """Return the routes of dead letters."""
-    routes = APIRouter(prefix="/dead-letters", tags=["operation"], route_class=JsonRoute)
+    routes = CheckedRouter(prefix="/dead-letters", tags=["operation"], route_class=JsonRoute)
     _add_reading_routes(routes, dead_letters)
     _add_changing_routes(routes, dead_letters)
     return routes

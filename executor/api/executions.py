@@ -48,7 +48,7 @@ from turnstile.executor.api.paging import (
     invalid_cursor,
     next_cursor,
 )
-from turnstile.executor.api.problems import Problem, answer, documented, problem
+from turnstile.executor.api.problems import CheckedRouter, Problem, answer, documented, problem
 from turnstile.executor.api_tokens import ApiToken, Role
 from turnstile.executor.metrics import REFUSED
 from turnstile.executor.operations import Operations, Submissions, answer_deadline
@@ -231,7 +231,7 @@ def execution_routes(
     operations: Operations, submissions: Submissions, reader: Reader, *, parameters_bytes_max: int
 ) -> APIRouter:
     """Return the routes of executions."""
-    routes = APIRouter(prefix="/executions", tags=["executions"], route_class=JsonRoute)
+    routes = CheckedRouter(prefix="/executions", tags=["executions"], route_class=JsonRoute)
     _add_submit_route(routes, submissions, parameters_bytes_max)
     _add_reading_routes(routes, reader)
     _add_cancel_route(routes, operations)
@@ -598,7 +598,7 @@ def _acceptance(accepted: Accepted) -> Acceptance:
 
 def submission_routes(reader: Reader) -> APIRouter:
     """Return the route of submissions."""
-    routes = APIRouter(prefix="/submissions", tags=["executions"])
+    routes = CheckedRouter(prefix="/submissions", tags=["executions"])
 
     @routes.get(
         "/{request_id}",

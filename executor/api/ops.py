@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from turnstile.common.domain.errors import Code
 from turnstile.common.telemetry.metrics import exposed
 from turnstile.executor.api.bodies import StrictModel
-from turnstile.executor.api.problems import PROBLEM_JSON, answer, documented, problem
+from turnstile.executor.api.problems import PROBLEM_JSON, CheckedRouter, answer, documented, problem
 from turnstile.executor.metrics import METER, SERVER_UP, QueueGauges
 from turnstile.executor.queries.audit import EXAMPLES_MAX, Auditor, AuditReport
 from turnstile.executor.queries.waiting_reason import Health
@@ -40,7 +40,7 @@ class Ready(BaseModel):
 
 def audit_routes(auditor: Auditor) -> APIRouter:
     """Return the route of the audit."""
-    routes = APIRouter(tags=["operation"])
+    routes = CheckedRouter(tags=["operation"])
 
     @routes.get(
         "/audit",

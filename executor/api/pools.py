@@ -20,7 +20,7 @@ from turnstile.executor.api.paging import (
     invalid_cursor,
     next_cursor,
 )
-from turnstile.executor.api.problems import documented
+from turnstile.executor.api.problems import CheckedRouter, documented
 from turnstile.executor.definition_store import PoolStore, unknown_pool
 from turnstile.executor.definitions import PoolDefinition
 from turnstile.executor.operations import Operations
@@ -63,7 +63,7 @@ GivenFields = Annotated[PoolFields, Body(openapi_examples=_EXAMPLES)]
 
 def pool_routes(database: Database, operations: Operations, reader: PoolReader) -> APIRouter:
     """Return the routes of pools."""
-    routes = APIRouter(prefix="/pools", tags=["pools"], route_class=JsonRoute)
+    routes = CheckedRouter(prefix="/pools", tags=["pools"], route_class=JsonRoute)
     pools = PoolStore(database, operations, reader)
     _add_reading_routes(routes, pools, reader)
     _add_changing_routes(routes, pools)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Literal, assert_never, get_args, get_origin
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -22,6 +22,7 @@ from turnstile.common.invalid_values import invalid_values
 from turnstile.common.nearest import did_you_mean
 from turnstile.executor.metrics import REFUSED
 
+PREFIX: Final = "/api/v1"
 PROBLEM_JSON: Final = "application/problem+json"
 _RETRY_AFTER_SECONDS: Final = 1
 _OF_EVERY_ROUTE: Final = (
@@ -165,6 +166,16 @@ def _of_framework(error: HTTPException) -> Problem:
             return problem(Code.INVALID_MESSAGE, f"method: not allowed here; use {allowed}", status=405)
         case _:
             return problem(Code.INVALID_MESSAGE, detail, status=error.status_code)
+
+
+class CheckedRouter(APIRouter):
+    """Routes under the prefix of the API which refuse unknown parameters.
+
+    `include_router` with a prefix builds each route a second time, at the first request.
+    """
+
+    def __init__(self, *, prefix: str = "", **options: Any) -> None:
+        super().__init__(prefix=PREFIX + prefix, dependencies=[Depends(refuse_unknown_parameters)], **options)
 
 
 async def refuse_unknown_parameters(request: Request) -> None:

@@ -9,7 +9,7 @@ from turnstile.common.domain.errors import Code
 from turnstile.executor.api.auth import CallerScope
 from turnstile.executor.api.executions import FilterText
 from turnstile.executor.api.paging import Page, Paging, cursor_id, next_cursor
-from turnstile.executor.api.problems import documented
+from turnstile.executor.api.problems import CheckedRouter, documented
 from turnstile.executor.api_tokens import is_in_scope
 from turnstile.executor.dashboard.events import QueueSummary, queue_summary
 from turnstile.executor.dashboard.live import Live
@@ -49,7 +49,7 @@ class QueueListing(Paging):
 
 def queue_routes(live: Live) -> APIRouter:
     """Return the route of queues."""
-    routes = APIRouter(prefix="/queues", tags=["queues"])
+    routes = CheckedRouter(prefix="/queues", tags=["queues"])
 
     @routes.get(
         "",

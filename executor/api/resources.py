@@ -22,7 +22,7 @@ from turnstile.executor.api.paging import (
     invalid_cursor,
     next_cursor,
 )
-from turnstile.executor.api.problems import answer, documented, problem
+from turnstile.executor.api.problems import CheckedRouter, answer, documented, problem
 from turnstile.executor.definition_store import ResourceStore, unknown_resource
 from turnstile.executor.definitions import ResourceDefinition
 from turnstile.executor.operations import Operations
@@ -76,7 +76,7 @@ def resource_routes(
     database: Database, operations: Operations, reader: ResourceReader, queues: Reader
 ) -> APIRouter:
     """Return the routes of resources."""
-    routes = APIRouter(prefix="/resources", tags=["resources"], route_class=JsonRoute)
+    routes = CheckedRouter(prefix="/resources", tags=["resources"], route_class=JsonRoute)
     resources = ResourceStore(database, operations, reader)
     _add_reading_routes(routes, resources, reader)
     _add_queue_route(routes, queues)

@@ -12,7 +12,7 @@ from turnstile.common.schemas import Schema
 from turnstile.executor.api.auth import CurrentCaller, refused_routes
 from turnstile.executor.api.bodies import JsonBody, JsonRoute
 from turnstile.executor.api.paging import ID_MAX, Page, Paging, cursor_id, next_cursor
-from turnstile.executor.api.problems import documented
+from turnstile.executor.api.problems import CheckedRouter, documented
 from turnstile.executor.api_tokens import ApiToken, Role
 from turnstile.executor.operations import answer_deadline
 from turnstile.executor.queries.schemas import CreatedToken, TokenDetail, TokenRole
@@ -55,7 +55,7 @@ class TokenRequest(JsonBody):
 
 def token_routes(store: TokenStore) -> APIRouter:
     """Return the routes of tokens."""
-    routes = APIRouter(prefix="/tokens", tags=["operation"], route_class=JsonRoute)
+    routes = CheckedRouter(prefix="/tokens", tags=["operation"], route_class=JsonRoute)
 
     @routes.get("", summary="List tokens, newest first", responses=documented(Code.UNKNOWN_FIELD))
     async def get_tokens(query: Annotated[Paging, Query()]) -> Page[TokenDetail]:
@@ -124,7 +124,7 @@ class Identity(Schema):
 
 def identity_routes(tokens: AcceptedTokens, store: TokenStore) -> APIRouter:
     """Return the route."""
-    routes = APIRouter(tags=["operation"])
+    routes = CheckedRouter(tags=["operation"])
 
     @routes.get(
         "/whoami", summary="Show the name, role, scope and expiry of your token", responses=documented()

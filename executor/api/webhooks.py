@@ -12,7 +12,7 @@ from turnstile.common.domain.errors import Code
 from turnstile.executor.api.auth import CurrentCaller
 from turnstile.executor.api.bodies import JsonBody, JsonRoute
 from turnstile.executor.api.paging import ID_MAX, Page, Paging, cursor_id, next_cursor
-from turnstile.executor.api.problems import documented
+from turnstile.executor.api.problems import CheckedRouter, documented
 from turnstile.executor.operations import answer_deadline
 from turnstile.executor.queries.read_limiter import ReadLimiter
 from turnstile.executor.webhooks.sender import State
@@ -86,7 +86,7 @@ class WebhookReplay(BaseModel):
 
 def webhook_routes(database: Database, limiter: ReadLimiter) -> APIRouter:
     """Return the routes of webhooks."""
-    routes = APIRouter(prefix="/webhooks", tags=["operation"], route_class=JsonRoute)
+    routes = CheckedRouter(prefix="/webhooks", tags=["operation"], route_class=JsonRoute)
     store = WebhookStore(database)
 
     @routes.get("", summary="List webhooks, the newest first", responses=documented(Code.UNKNOWN_FIELD))

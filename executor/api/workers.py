@@ -10,7 +10,7 @@ from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.fields import check_instant
 from turnstile.executor.api.auth import CurrentCaller
 from turnstile.executor.api.paging import Page, Paging, cursor_of, cursor_parts, invalid_cursor
-from turnstile.executor.api.problems import answer, documented, problem
+from turnstile.executor.api.problems import CheckedRouter, answer, documented, problem
 from turnstile.executor.operations import Operations, answer_deadline
 from turnstile.executor.queries.reader import Reader, WorkerStart
 from turnstile.executor.queries.schemas import WorkerDetail, WorkerPage, WorkerState
@@ -39,7 +39,7 @@ class WorkerListing(Paging):
 
 def worker_routes(operations: Operations, reader: Reader) -> APIRouter:
     """Return the routes of workers."""
-    routes = APIRouter(prefix="/workers", tags=["workers"])
+    routes = CheckedRouter(prefix="/workers", tags=["workers"])
 
     @routes.get("", summary="List workers, the newest first", responses=documented(Code.UNKNOWN_FIELD))
     async def get_workers(query: Annotated[WorkerListing, Query()]) -> Page[WorkerDetail]:

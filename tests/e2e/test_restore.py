@@ -43,7 +43,7 @@ _QUICK = {
 @pytest.fixture
 def new_server(local_binaries: None) -> Iterator[PostgresServer]:
     """Another PostgreSQL server, with an identity and transaction ids of its own."""
-    scratch = ScratchFolder.create()
+    scratch = ScratchFolder.create(in_memory=True)
     server = PostgresServer.start(scratch.path / "new", durable=False)
     try:
         yield server

@@ -7,6 +7,7 @@ import threading
 from dataclasses import replace
 
 import pytest
+from aiormq.exceptions import PublishError
 
 from tests.integration.client.fake_executor import (
     Background,
@@ -14,6 +15,7 @@ from tests.integration.client.fake_executor import (
     accept,
     run_fake_executor,
 )
+from tests.support.brokers import bare_channel
 from tests.support.proxy import proxy_to
 from tests.support.traffic import until
 from turnstile.client import (
@@ -29,6 +31,7 @@ from turnstile.client import (
     completions,
 )
 from turnstile.common.broker.delivery import Delivery
+from turnstile.common.broker.topology import EXECUTION_COMPLETED, EXECUTIONS
 from turnstile.common.domain.errors import Code
 from turnstile.common.messages import ExecutionRejected
 
@@ -134,12 +137,20 @@ async def test_a_client_that_waits_no_longer_receives_no_completions(
     monkeypatch.setattr(completions, "_IDLE_SECONDS", 0.05)
 
     async def is_bound() -> bool:
-        return client._transport.completions._bound
+        try:
+            await channel.basic_publish(
+                b"{}", exchange=EXECUTIONS, routing_key=EXECUTION_COMPLETED, mandatory=True
+            )
+        except PublishError:
+            return False
+        return True
 
     async def is_unbound() -> bool:
-        return not client._transport.completions._bound
+        return not await is_bound()
 
-    async with run_fake_executor(amqp_url), AsyncClient(amqp_url=amqp_url) as client:
+    async with bare_channel(amqp_url) as channel, AsyncClient(amqp_url=amqp_url) as client:
+        # Without other queues: an event that the client does not receive comes back.
+        await channel.exchange_declare(EXECUTIONS, exchange_type="topic", durable=True)
         for _ in range(2):
             waiting = asyncio.create_task(client.wait(1))
             await until(is_bound, "the queue of completions is bound")

@@ -24,7 +24,7 @@ from turnstile.localservers import DatabaseServer
 from turnstile.worker.protocol import Claim
 
 # Long bounds: the scene grows older from the first test to the last.
-PATIENT = ExecutorSettings(dispatch_timeout=3600, settle_timeout=3600, stop_timeout=3600)
+PATIENT = ExecutorSettings(dispatch_timeout=3600, settle_timeout=3600, stop_timeout=3600, webhook_timeout=300)
 
 
 # In the statements `<queue>` is the queue of action a, `<late>` a time long ago, `<running>` and the like the

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from turnstile.localservers import servers
 from turnstile.localservers.servers import ScratchFolder
 
 
@@ -36,3 +37,23 @@ def test_an_owned_folder_is_deleted_by_its_owner_only(scratch_folder: Path) -> N
     first.delete()
     assert list(scratch_folder.iterdir()) == [second.path]
     second.delete()
+
+
+@pytest.mark.parametrize(("free_bytes_min", "is_in_memory"), [(0, True), (2**63, False)])
+def test_a_folder_is_in_memory_only_where_that_has_room(
+    scratch_folder: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    free_bytes_min: int,
+    is_in_memory: bool,
+) -> None:
+    memory = tmp_path_factory.mktemp("memory")
+    monkeypatch.setattr(servers, "_MEMORY", memory)
+    monkeypatch.setattr(servers, "_MEMORY_FREE_BYTES_MIN", free_bytes_min)
+    abandoned = memory / "turnstile-abandoned"
+    abandoned.mkdir()
+    (abandoned / "owner.lock").touch()
+    scratch = ScratchFolder.create(in_memory=True)
+    assert not abandoned.exists()
+    assert scratch.path.parent == (memory if is_in_memory else scratch_folder)
+    scratch.delete()

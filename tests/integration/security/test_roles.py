@@ -14,9 +14,10 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from tests.support.served import Served, serve
-from turnstile.executor.api.auth import PREFIX, READING, ROLES, TokenMiddleware, route_of
+from turnstile.executor.api.auth import READING, ROLES, TokenMiddleware, route_of
 from turnstile.executor.api.bodies import LIST_BYTES_MAX
 from turnstile.executor.api.paging import PAGE_MAX
+from turnstile.executor.api.problems import PREFIX
 from turnstile.executor.api_tokens import ApiTokens, Role, read_entries
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.executor.stored_tokens import AcceptedTokens, TokenStore

@@ -14,7 +14,8 @@ from tests.support.served import Served, serve
 from tests.support.traffic import until
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
-from turnstile.executor.api.auth import LIMITS, PREFIX, READING, ROLES, Limit
+from turnstile.executor.api.auth import LIMITS, READING, ROLES, Limit
+from turnstile.executor.api.problems import PREFIX
 from turnstile.executor.api_tokens import ApiTokens, Role, digest_of
 from turnstile.executor.callers import Caller
 from turnstile.executor.settings import ExecutorSettings

@@ -27,7 +27,7 @@ class ServerTls:
 
 def start_servers(tls: ServerTls) -> tuple[LocalServers, int]:
     """Start both servers in a scratch folder; return them and the port for AMQP over TLS."""
-    scratch = ScratchFolder.create()
+    scratch = ScratchFolder.create(in_memory=True)
     amqps_port = free_port()
     databases, broker = scratch.path / "postgresql", scratch.path / "rabbitmq"
     postgresql = PostgresServer.start(databases, durable=False, settings=_postgresql_tls(databases, tls))

@@ -17,6 +17,7 @@ from tests.support.protocol import Protocol
 
 ORIGINS = 200
 HEALTHY_SECONDS = 5.0
+"""As docs/guarantees.md promises for two processors that nothing else uses."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,6 +103,7 @@ def names_that_hang(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     over.set()
 
 
+@pytest.mark.alone
 async def test_receivers_that_never_respond_delay_no_healthy_receiver(
     protocol: Protocol, database_url: str, receiver: Receiver
 ) -> None:
@@ -121,6 +123,7 @@ async def test_receivers_that_never_respond_delay_no_healthy_receiver(
     assert dead.posts > 0
 
 
+@pytest.mark.alone
 async def test_names_that_never_resolve_delay_no_healthy_receiver(
     protocol: Protocol, database_url: str, receiver: Receiver, names_that_hang: None
 ) -> None:

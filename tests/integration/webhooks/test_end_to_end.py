@@ -15,7 +15,7 @@ from turnstile.common.crash_points import VARIABLE, CrashPoint
 SETTINGS = {
     "TURNSTILE_WEBHOOK_ALLOW_PRIVATE": "true",
     "TURNSTILE_WEBHOOK_SECRET": "sixteen or more bytes",
-    "TURNSTILE_WEBHOOK_TIMEOUT": "500ms",
+    "TURNSTILE_WEBHOOK_TIMEOUT": "1500ms",
     "TURNSTILE_WEBHOOK_RETRY_DELAY": "100ms",
     "TURNSTILE_WATCHDOG_INTERVAL": "100ms",
 }

@@ -14,7 +14,7 @@ collect_ignore = [] if os.environ.get("CLUSTER") else ["test_broker_node_lost.py
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A folder that the servers' own accounts can reach."""
-    scratch = ScratchFolder.create()
+    scratch = ScratchFolder.create(in_memory=True)
     try:
         yield scratch.path
     finally:

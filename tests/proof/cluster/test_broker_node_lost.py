@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(400)
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RabbitCluster]:
-    scratch = ScratchFolder.create()
+    scratch = ScratchFolder.create(in_memory=True)
     try:
         with RabbitCluster.start(scratch.path) as cluster:
             yield cluster
