@@ -23,6 +23,7 @@ from turnstile.stress.check.passages import (
     capacity_of,
     judge,
 )
+from turnstile.stress.check.pools import judge_pool
 from turnstile.stress.check.timelines import counted_runs
 from turnstile.stress.check.verdict import EXAMPLES_MAX, Finding, Rule
 from turnstile.stress.recording import NONE, GateRecords, RecordedDefinition, Recording
@@ -37,10 +38,10 @@ GATE_RULES: Final[Mapping[Guarantee, Rule]] = {
 
 
 def gates_kept(recording: Recording, time_text: Callable[[int], str]) -> list[Finding]:
-    """Replay the gates of a scenario; without gates nothing is checked."""
-    if recording.gates is None:
-        return [Finding(rule=rule, checked=0, broken=0) for rule in GATE_RULES.values()]
-    verdict = judge(gate_history(recording, recording.gates))
+    """Replay the gates of a scenario, and the turns of plain actions at their pool."""
+    verdict = judge_pool(recording)
+    if recording.gates is not None:
+        verdict = judge(gate_history(recording, recording.gates))
     examples: dict[Guarantee, list[str]] = {guarantee: [] for guarantee in GATE_RULES}
     counts: Counter[Guarantee] = Counter()
     for broken in verdict.broken:
@@ -52,7 +53,7 @@ def gates_kept(recording: Recording, time_text: Callable[[int], str]) -> list[Fi
     return [
         Finding(
             rule=rule,
-            checked=verdict.checked[guarantee],
+            checked=verdict.checked.get(guarantee, 0),
             broken=counts[guarantee],
             examples=tuple(examples[guarantee]),
         )

@@ -117,13 +117,18 @@ def _read(moves: Table, order: Instants) -> Iterator[Move]:
 
 def excused(recording: Recording) -> list[tuple[int, int]]:
     """Return the periods in which idle slots are excused, in the order of beginnings."""
+    return _merged(disturbed(recording) + occupied(recording))
+
+
+def disturbed(recording: Recording) -> list[tuple[int, int]]:
+    """Return the periods before paused actions were resumed and of faults, until the system has settled."""
     opened_at = [] if recording.opened_at == NEVER else [(-NEVER, recording.opened_at)]
     faults = [
         (fault.began_at, min(fault.healed_at, NEVER - _SETTLING_NS) + settling_ns)
         for fault in recording.faults
         if (settling_ns := _settling_ns(fault.kind)) is not None
     ]
-    return _merged(opened_at + faults + occupied(recording))
+    return _merged(opened_at + faults)
 
 
 def occupied(recording: Recording) -> list[tuple[int, int]]:

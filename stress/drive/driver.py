@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from turnstile.common.redaction import redact_passwords
 from turnstile.stress.drive.faults import Faults, Limits
-from turnstile.stress.drive.gates import GateChanges, remove_gates
+from turnstile.stress.drive.gates import GateChanges, pool_record, remove_gates
 from turnstile.stress.drive.history import ScenarioHistory, read_scenario_history
 from turnstile.stress.drive.pacing import Clock, Pacing
 from turnstile.stress.drive.setup import plain_fields, store_actions
@@ -32,6 +32,8 @@ _LAST_TRACES_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.1
 _TICK_MARGIN_SECONDS: Final = 4.0
 """A busy machine commits late: many queues are locked while many requests are admitted."""
+_LATE_SECONDS: Final = 1.0
+"""How late a tick may be."""
 _CLOCK_ERROR_NS: Final = 50_000_000
 """The possible difference between clocks of several hosts with NTP."""
 _DURATION_US_MAX: Final = np.iinfo(np.int32).max
@@ -134,6 +136,7 @@ class _Drive:
             runs=runs,
             stays=history.stays,
             gates=gates,
+            pool=await pool_record(self._api, watcher.began_at - _CLOCK_ERROR_NS),
             workers=history.workers,
             faults=tuple(self._faults.injected),
             limit_changes=tuple(self._limits.changes),
@@ -142,6 +145,7 @@ class _Drive:
             clock_error_ns=0 if all_on_this_host(history.remote_runs) else _CLOCK_ERROR_NS,
             worker_capacity=await self._worker_capacity(),
             idle_allowed_seconds=self._installation.watchdog_seconds + _TICK_MARGIN_SECONDS,
+            tick_seconds=self._installation.watchdog_seconds + _LATE_SECONDS,
         )
         await remove_gates(self._api, self._scenario, plain_fields(self._scenario))
         return recording

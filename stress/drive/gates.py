@@ -9,7 +9,7 @@ from turnstile.stress.drive.pacing import Clock, Pacing, instant
 from turnstile.stress.installation import Api, Json
 from turnstile.stress.recording import GateRecords, RecordedChange, RecordedDefinition
 from turnstile.stress.scenario import DefinitionChange, Gates, Scenario
-from turnstile.stress.trace import action_ref
+from turnstile.stress.trace import POOL, action_ref
 
 _SETTLING_MIN_NS = 20_000_000
 """The possible difference of two readings of the database's clock around a commit."""
@@ -72,19 +72,35 @@ class GateChanges:
         async for key in self._api.listed(f"{path}/keys"):
             limit = {"max_concurrent": key["max_concurrent"]} if key["has_limit"] else {}
             now[f"keys.{key['concurrency_key']}"] = {"weight": key["weight"]} | limit
-        return RecordedDefinition(now=now, changes=tuple([each async for each in self._since(path, since)]))
+        return RecordedDefinition(
+            now=now, changes=tuple([each async for each in changes_since(self._api, path, since)])
+        )
 
     async def _resource(self, name: str, since: int) -> RecordedDefinition:
         path = _of_resource(name)
         now = _flat(await self._api.read(path))
-        return RecordedDefinition(now=now, changes=tuple([each async for each in self._since(path, since)]))
+        return RecordedDefinition(
+            now=now, changes=tuple([each async for each in changes_since(self._api, path, since)])
+        )
 
-    async def _since(self, path: str, since: int) -> AsyncIterator[RecordedChange]:
-        async for entry in self._api.listed(f"{path}/changes"):
-            at = instant(entry["changed_at"])
-            if at < since:
-                return
-            yield RecordedChange(at=at, old=entry["old"], new=entry["new"])
+
+async def pool_record(api: Api, since: int) -> RecordedDefinition:
+    """Read the settings of the pool of the stress actions, with their changes since an instant."""
+    path = f"pools/{POOL}"
+    stored = await api.read(path)
+    now = {name: stored[name] for name in ("order", "weights", "paused")}
+    return RecordedDefinition(
+        now=now, changes=tuple([each async for each in changes_since(api, path, since)])
+    )
+
+
+async def changes_since(api: Api, path: str, since: int) -> AsyncIterator[RecordedChange]:
+    """Yield the recorded changes of a definition, the newest first."""
+    async for entry in api.listed(f"{path}/changes"):
+        at = instant(entry["changed_at"])
+        if at < since:
+            return
+        yield RecordedChange(at=at, old=entry["old"], new=entry["new"])
 
 
 async def remove_gates(api: Api, scenario: Scenario, plain: Mapping[str, object]) -> None:

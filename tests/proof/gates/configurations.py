@@ -123,6 +123,45 @@ def pool(alive_max: int) -> Configuration:
     )
 
 
+def weighted_pool(alive_max: int) -> Configuration:
+    """A fair pool in which the actions have weights; it is paused and resumed."""
+    return Configuration(
+        name="weighted pool",
+        system=System(
+            actions=(Action(name="a"), Action(name="b", limit=2)),
+            pools=(Pool(lead=1, weights={"a": 3}),),
+            workers=(Worker(name="u", concurrency=1),),
+        ),
+        alive_max=alive_max,
+        requests=(("a", "", 3), ("b", "", 3)),
+        pausable=(("pool default",),),
+    )
+
+
+def paused_pools(alive_max: int) -> Configuration:
+    """A pool by arrival and a fair one share a resource; each is paused and resumed, a worker leaves one."""
+    return Configuration(
+        name="paused pools",
+        system=System(
+            actions=(
+                Action(name="a", uses={"cad": 1}),
+                Action(name="b"),
+                Action(name="g", uses={"cad": 1}, pool="gpu"),
+            ),
+            resources=(Resource(name="cad", capacity=1),),
+            pools=(Pool(order="arrival"), Pool(name="gpu")),
+            workers=(
+                Worker(name="u", concurrency=1),
+                Worker(name="v", concurrency=1, pools=("default", "gpu")),
+            ),
+        ),
+        alive_max=alive_max,
+        requests=(("a", "", 3), ("b", "", 3), ("b", "", 2), ("g", "", 3)),
+        pausable=(("pool default",), ("pool gpu",)),
+        restless=("u",),
+    )
+
+
 def priorities(alive_max: int) -> Configuration:
     """Three priorities at two queues, a total and a fair pool."""
     return Configuration(
@@ -213,6 +252,8 @@ CONFIGURATIONS: tuple[tuple[Callable[[int], Configuration], int, int], ...] = (
     (urgent_share, 3, 4),
     (rates, 3, 4),
     (pool, 2, 4),
+    (weighted_pool, 4, 6),
+    (paused_pools, 2, 3),
     (priorities, 3, 5),
     (everything, 2, 3),
 )

@@ -431,3 +431,66 @@ class SharedTags(Gates):
 class SettleReleasesNothing(Gates):
     def _without(self, state: State, tickets: Collection[int]) -> State:
         return state
+
+
+# Pools that are managed: weights, order, pause.
+
+
+@planted("the weights of a pool are ignored", configurations.weighted_pool, 5)
+class IgnoresWeightsOfPools(Gates):
+    def cost(self, gate: int, flow: Flow, units: int) -> int:
+        is_pool = self.system.gates[gate].kind == "pool"
+        return units * self.system.tag_scale if is_pool else super().cost(gate, flow, units)
+
+
+@planted("an action with a larger weight gets less of the pool", configurations.weighted_pool, 5)
+class WeightsInverted(Gates):
+    def cost(self, gate: int, flow: Flow, units: int) -> int:
+        return units * self.system.tag_scale * self.system.gates[gate].weights.get(flow[2], 1)
+
+
+@planted("actions take turns in a pool by arrival", configurations.paused_pools)
+class TurnsByArrival(Gates):
+    def position(self, table: Table, gate: int, execution: Execution) -> tuple[int, int, int]:
+        priority, tag, ticket = super().position(table, gate, execution)
+        is_pool = self.system.gates[gate].kind == "pool"
+        started = sum(e.action == execution.action for e in table.granted) if is_pool else 0
+        return priority, tag + started, ticket
+
+
+@planted("a paused pool starts what waits", configurations.weighted_pool)
+class PausedPoolStarts(Gates):
+    def is_closed(self, table: Table, execution: Execution, stop: Stop) -> bool:
+        if self.system.gates[stop.gate].kind == "pool":
+            return not table.workers_for(execution.action)
+        return super().is_closed(table, execution, stop)
+
+
+@planted("a worker that joins resumes a paused pool", configurations.paused_pools)
+class JoinResumes(Gates):
+    def join(self, state: State, worker: str) -> Step:
+        pools = {self.system.number[f"pool {name}"] for name in self.system.workers[worker].pools}
+        return super().join(state._replace(paused=state.paused - pools), worker)
+
+
+@planted("a resumed pool starts nothing until something ends", configurations.weighted_pool)
+class ResumedPoolSleeps(Gates):
+    def resume(self, state: State, *gates: int) -> Step:
+        if self.system.gates[gates[0]].kind == "pool":
+            return Step(state._replace(paused=state.paused - set(gates)), (), ())
+        return super().resume(state, *gates)
+
+
+@planted("what waits for a paused pool keeps its units from another pool", configurations.paused_pools)
+class PausedPoolKeepsUnits(Gates):
+    def obstacle(self, table: Table, execution: Execution) -> int | None:
+        obstacle = super().obstacle(table, execution)
+        is_pool = obstacle is not None and self.system.gates[obstacle].kind == "pool"
+        return None if is_pool and execution.held else obstacle
+
+
+@planted("a pool forgets what runs when it is resumed", configurations.weighted_pool)
+class ResumedPoolForgets(Gates):
+    def resume(self, state: State, *gates: int) -> Step:
+        running = [e.ticket for e in state.executions if e.gate == GRANTED]
+        return super().resume(self._changed(state, running, self._without_worker_slot), *gates)

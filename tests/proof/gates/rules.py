@@ -251,8 +251,12 @@ class Replay:
         return capacity > 0 and taken < capacity + pool.lead
 
     def _is_excused(self, gate: int, execution: Execution, waiting: list[Execution]) -> bool:
-        """Tell whether this execution may be passed: its workers are full, or a rate has no start for it."""
-        if not self.has_worker_slot(gate, self.able(execution)):
+        """Tell whether this execution may be passed: its workers are full, or a rate has no start for it.
+
+        While all workers of the pool are full, it waits for its turn.
+        """
+        is_free = self.has_worker_slot(gate, self.after.workers)
+        if is_free and not self.has_worker_slot(gate, self.able(execution)):
             return True
         return any(
             self.left(rate) <= len(self._rivals(gate, rate, execution, waiting))

@@ -16,6 +16,9 @@ _POOL_SETTINGS: Final = "common/sql/55_pool_settings.sql"
 _SETTINGS_TEST: Final = "tests/integration/protocol/test_pool_settings.py"
 _TEST: Final = "tests/integration/protocol/test_gates.py"
 _WALKS: Final = "tests/proof/gates/test_statements.py"
+_POOL_WALKS: Final = (
+    "tests/proof/gates/test_managed_pools.py::test_a_managed_pool_keeps_its_rules_in_random_walks[short]"
+)
 
 GATE_DEFECTS: Final = (
     Defect(
@@ -121,7 +124,35 @@ GATE_DEFECTS: Final = (
         file=_POOLS,
         before="SELECT 720720 / coalesce((in_weights ->> in_action_ref)::bigint, 1)",
         after="SELECT 720720::bigint",
-        caught_by=(_SETTINGS_TEST,),
+        caught_by=(_SETTINGS_TEST, _POOL_WALKS),
+    ),
+    Defect(
+        name="the weight of an action in a pool counts within one decision only",
+        file=_POOLS,
+        before="n.charged_tag + turnstile.step_of(p.weights, a.ref)",
+        after="n.charged_tag + 720720",
+        caught_by=(_POOL_WALKS,),
+    ),
+    Defect(
+        name="in a pool by arrival all executions of an action precede those of a later one",
+        file=_POOLS,
+        before="ELSE greatest(turnstile.id_of_place(k.place), f.virtual_time) END AS tag",
+        after="ELSE f.start_tag END AS tag",
+        caught_by=(_POOL_WALKS,),
+    ),
+    Defect(
+        name="what returns to a pool by arrival has its turn before the virtual time",
+        file=_POOLS,
+        before="ELSE greatest(turnstile.id_of_place(r.place), next_times[n.priority]) END AS new_tag",
+        after="ELSE turnstile.id_of_place(r.place) END AS new_tag",
+        caught_by=(_POOL_WALKS,),
+    ),
+    Defect(
+        name="a resumed pool starts nothing until something ends",
+        file=_POOL_SETTINGS,
+        before="    IF NOT wanted.paused THEN\n",
+        after="    IF false THEN\n",
+        caught_by=(_SETTINGS_TEST, _POOL_WALKS),
     ),
     Defect(
         name="a change of the order of a pool loses the turns",

@@ -19,7 +19,7 @@ def test_every_defect_fits_the_tree_and_names_tests_that_exist(defect: Defect) -
     assert defect.before != defect.after
     assert defect.caught_by
     for test in defect.caught_by:
-        path, _, name = test.partition("::")
+        path, _, name = test.partition("[")[0].partition("::")
         assert (ROOT / path).exists(), test
         assert not name or f"def {name}(" in (ROOT / path).read_text(encoding="utf-8"), test
 
