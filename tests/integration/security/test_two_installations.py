@@ -146,7 +146,7 @@ async def test_a_second_run_changes_nothing(second: Second) -> None:
 async def test_a_dry_run_names_a_missing_right_to_create_roles(fortress: Fortress, second: Second) -> None:
     fortress.servers.postgresql.execute("ALTER ROLE keeper NOCREATEROLE")
     try:
-        refused = second.set_up("--dry-run")
+        refused = await asyncio.to_thread(second.set_up, "--dry-run")
         assert refused.exit_code == 1
         assert (
             "'keeper' may not create roles; as a superuser run: ALTER ROLE keeper CREATEROLE" in refused.err
