@@ -339,7 +339,10 @@ def _read_verdict(item: asyncpg.Record, action_ref: str, idempotency_key: str | 
         )
     match code := Code(item["code"]):
         case Code.UNKNOWN_ACTION:
-            message = f"action_ref: no action {action_ref!r}; start a worker that serves it, or apply it"
+            message = (
+                f"action_ref: no action {action_ref!r}; start a worker that has it, or define it: "
+                "executor actions apply FILE"
+            )
         case Code.IDEMPOTENCY_CONFLICT:
             message = (
                 f"idempotency_key: {idempotency_key!r} already names execution {item['execution_id']}, "

@@ -6,10 +6,11 @@ command that applies the code's. The database takes precedence until that comman
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.domain.durations import format_duration
 from turnstile.worker.schemas import ActionSchemas, is_same_schema
 
@@ -73,6 +74,12 @@ class Difference:
                     f"worker actions --actions {shlex.quote(module)} --ref {self.ref} --json "
                     "| executor actions apply -"
                 )
+
+
+def pools_of_actions(definitions: Sequence[ActionDefinition], differences: Sequence[Difference]) -> list[str]:
+    """Return the pools of these actions as the database has them, by name."""
+    stored = {each.ref: each.values["pool"].stored for each in differences if "pool" in each.values}
+    return sorted({stored.get(each.ref, each.pool) for each in definitions})
 
 
 def difference(

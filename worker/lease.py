@@ -177,6 +177,11 @@ class LeaseThread:
         self._protocol = WorkerProtocol(self._database, worker_id)
         self._stopping = asyncio.Event()
 
+    @property
+    def database_error(self) -> str | None:
+        """Why the last renewal could not reach the database; None: it did."""
+        return self._database.last_error
+
     def start(self) -> None:
         """Start renewing; the worker must be registered."""
         self._loop = asyncio.get_running_loop()

@@ -23,7 +23,7 @@ from turnstile.worker.protocol import schema_trouble
 from turnstile.worker.runners.base import RunLimits
 from turnstile.worker.runners.child import ChildRunner
 from turnstile.worker.runners.registry import Runners
-from turnstile.worker.session import Session
+from turnstile.worker.session import NOT_REGISTERED, Session
 from turnstile.worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -80,8 +80,8 @@ class WorkerService:
         if self._start_error is not None:
             actions["actions"] = self._start_error
         if self._session is None:
-            return actions or {"database": self._database.last_error, "broker": "not connected"}
-        database = self._database.last_error or self._session.registration_error
+            return actions or {"database": self._database.last_error, "broker": NOT_REGISTERED}
+        database = self._database.last_error or self._session.database_error
         return {**actions, "database": database, "broker": self._session.broker_error}
 
     def degraded(self) -> dict[str, str]:

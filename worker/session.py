@@ -35,6 +35,7 @@ from turnstile.worker.actions import RegisteredAction
 from turnstile.worker.attempt import Attempts
 from turnstile.worker.consumer import Concurrency, PoolConsumer
 from turnstile.worker.control import CancelConsumer, ControlQueue
+from turnstile.worker.differences import Difference, pools_of_actions
 from turnstile.worker.fence import Terms
 from turnstile.worker.gateway import Gateway, LogFlusher
 from turnstile.worker.lease import Lease, LeaseThread, clock
@@ -47,7 +48,13 @@ from turnstile.worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 _DIFFERS: Final = Episodes(logger, "action_differs")
+_POOL_UNUSED: Final = Episodes(logger, "pool_without_actions")
+_NONE_IN_POOL: Final = (
+    "no action of this worker is in this pool: correct TURNSTILE_WORKER_POOLS, or the pool of an action"
+)
 _NOT_SIGNED_OFF: Final = Episodes(logger, "not_signed_off")
+
+NOT_REGISTERED: Final = "not connected yet: the worker registers in the database first"
 
 _HAND_BACK_SECONDS: Final = 10.0
 """For stopping, handing back and publishing, after the drain timeout."""
@@ -97,8 +104,9 @@ class Session:
         )
         self._pools = settings.worker_pools or sorted({d.pool for d in definitions}) or ["default"]
         self._protocol = WorkerProtocol(database, self.worker_id, served_refs=[d.ref for d in definitions])
-        self.registration_error: str | None = None
+        self._registration_error: str | None = None
         """Why this worker is not registered yet. It tries again every second."""
+        self._is_registered = False
         self._ending = asyncio.Event()
         self._drain_requested = asyncio.Event()
         terms = Terms(lease_seconds=settings.lease_duration, heartbeat_seconds=settings.heartbeat_interval)
@@ -128,8 +136,15 @@ class Session:
         return None if renewed_at is None else clock() - renewed_at
 
     @property
+    def database_error(self) -> str | None:
+        """Why this worker is not registered, or its lease cannot be renewed; None if it can."""
+        return self._lease_thread.database_error if self._is_registered else self._registration_error
+
+    @property
     def broker_error(self) -> str | None:
         """Why the broker cannot be used, or None."""
+        if not self._is_registered:
+            return NOT_REGISTERED
         connected = self._publisher.connected and self._consumers.connected
         return (
             self._publisher.last_error
@@ -165,27 +180,18 @@ class Session:
         while not stop.is_set():
             try:
                 await self._register()
-                self.registration_error = None
+                self._registration_error, self._is_registered = None, True
                 refused.works("registration")
                 return True
             except (Unavailable, asyncpg.PostgresError) as error:
-                self.registration_error = f"does not accept the registration: {error}"
+                self._registration_error = f"does not accept the registration: {error}"
                 refused.failed("registration", reason=str(error))
                 await _pause(stop)
         return False
 
     async def _register(self) -> None:
+        self._report(await self._protocol.register_actions(self._definitions, self._schemas))
         settings = self._settings
-        for difference in await self._protocol.register_actions(self._definitions, self._schemas):
-            module = self._modules[difference.ref]
-            fields = {"action_ref": difference.ref, "fields": ",".join(difference.fields)}
-            if difference.values:
-                fields["differences"] = str(difference)
-            fields["to_apply_the_code"] = f"'{difference.remedy(module)}'"
-            if difference.schemas is not None:
-                given, derived = (json_text(schema)[:_SCHEMA_CHARS_MAX] for schema in difference.schemas)
-                fields |= {"parameters_schema": given, "schema_of_code": derived}
-            _DIFFERS.failed(difference.ref, **fields)
         await self._protocol.register_worker(
             name=settings.worker_name,
             host=socket.gethostname(),
@@ -201,6 +207,24 @@ class Session:
             start_notes=self._start_notes.lines(),
             schemas=self._schemas,
         )
+
+    def _report(self, differences: Sequence[Difference]) -> None:
+        """Log which stored definitions differ from the code, and pools without an action of this worker."""
+        for difference in differences:
+            module = self._modules[difference.ref]
+            fields = {"action_ref": difference.ref, "fields": ",".join(difference.fields)}
+            if difference.values:
+                fields["differences"] = str(difference)
+            fields["to_apply_the_code"] = f"'{difference.remedy(module)}'"
+            if difference.schemas is not None:
+                given, derived = (json_text(schema)[:_SCHEMA_CHARS_MAX] for schema in difference.schemas)
+                fields |= {"parameters_schema": given, "schema_of_code": derived}
+            _DIFFERS.failed(difference.ref, **fields)
+        of_actions = pools_of_actions(self._definitions, differences)
+        for pool in self._pools:
+            if of_actions and pool not in of_actions:
+                fields = {"pool": pool, "pools_of_its_actions": ",".join(of_actions), "reason": _NONE_IN_POOL}
+                _POOL_UNUSED.failed(pool, **fields)
 
     async def _sign_off(self, stop: asyncio.Event) -> None:
         """End the lease, so that whatever is left is reclaimed at once.

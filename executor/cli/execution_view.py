@@ -46,6 +46,8 @@ _INSTANTS: Final = (
     "expires_at",
 )
 _HOLDERS_MAX: Final = 10
+_UNCLAIMED_SECONDS: Final = 30.0
+"""So long after the grant of its slot, an execution that no worker has claimed is named as such."""
 _UNITS: Final = ((86400.0, "days", 2.0), (3600.0, "h", 2.0), (60.0, "min", 3.0))
 """Seconds of a unit, its name, and the smallest number of units for which it is used; below: seconds."""
 
@@ -122,9 +124,23 @@ def _waiting_parts(execution: Json, now: datetime) -> Iterator[str]:
         of_key = "" if key is None else f", key {key}"
         queue = "" if length is None else f" of {length} in {execution['action_ref']}{of_key}"
         yield f"position {position}{queue}"
-    yield _reason(execution["waiting_on"])
+    yield _unclaimed(execution["waiting_on"], now) or _reason(execution["waiting_on"])
     if (estimate := execution.get("estimated_start")) is not None:
         yield _start(estimate, now)
+
+
+def _unclaimed(on: Json, now: datetime) -> str | None:
+    """Return since when no worker claims the execution, if that is long; else None."""
+    granted_at = on.get("granted_at")
+    if on["reason"] != "handing_over" or granted_at is None:
+        return None
+    waited_seconds = (now - datetime.fromisoformat(granted_at)).total_seconds()
+    if waited_seconds < _UNCLAIMED_SECONDS:
+        return None
+    return (
+        f"its slot was granted {format_duration(round(waited_seconds))} ago, and no worker of pool "
+        f"{on['pool']} has claimed it: they are busy, or cannot reach the broker; see their logs and /readyz"
+    )
 
 
 def _reason(waiting_on: Json) -> str:
@@ -151,7 +167,10 @@ def _reason(waiting_on: Json) -> str:
                 "(executor actions apply)"
             )
         case {"reason": "no_worker", "pool": pool}:
-            return f"no live worker in pool {pool} serves the action; start one that does"
+            return (
+                f"no live worker in pool {pool} serves the action; start one: "
+                f"TURNSTILE_WORKER_POOLS={pool} worker serve --actions MODULE"
+            )
         case {"reason": "pool"}:
             return _in_pool(waiting_on)
         case {"reason": "not_due", "run_at": run_at}:

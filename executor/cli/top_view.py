@@ -195,11 +195,15 @@ def _head(view: View) -> Text:
     capacity = sum(worker["concurrency"] for worker in view.workers)
     at = "" if view.read_at is None else datetime.fromisoformat(view.read_at).strftime("%H:%M:%SZ")
     return Text(
-        f"{at}  {view.queues_total} queues by {view.sort}: {waiting} waiting, {active} slots in use;  "
-        f"{len(view.workers)} workers: {running} of {capacity} running",
+        f"{at}  {_counted(view.queues_total, 'queue')} by {view.sort}: {waiting} waiting, {active} slots in "
+        f"use;  {_counted(len(view.workers), 'worker')}: {running} of {capacity} running",
         style="bold",
         no_wrap=True,
     )
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def _queues(view: View, shown: Sequence[Json], *, interactive: bool) -> RenderableType:

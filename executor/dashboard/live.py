@@ -134,7 +134,8 @@ class Live:
             async with asyncio.timeout(self._times.first):
                 await self._fresh.wait()
         except TimeoutError:
-            raise Unavailable("the queues cannot be read at the moment; see /readyz") from None
+            reasons = "; ".join(f"{part}: {why}" for part, why in self.degraded().items()) or "see /readyz"
+            raise Unavailable(f"the queues cannot be read at the moment; {reasons}") from None
         return self._state
 
     @contextmanager

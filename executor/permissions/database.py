@@ -32,6 +32,7 @@ _SET: Final = "SELECT set_config('turnstile.' || $1, $2, true)"
 _PURPOSE: Final = "Turnstile: {service} of the database {database}"
 _PURPOSE_READ: Final = re.compile(r"Turnstile: \w+ of the database (?P<database>.+)", re.DOTALL)
 _ADMIN_OPTION_SINCE: Final = 16
+_MAY_CREATE: Final = "SELECT rolsuper OR rolcreaterole FROM pg_roles WHERE rolname = session_user"
 _HAS_LOG: Final = "SELECT to_regproc('turnstile.log_operation') IS NOT NULL"
 _LOGGED: Final = {AccountChange.CREATE: "created", AccountChange.ROTATE: "rotated"}
 
@@ -58,6 +59,11 @@ async def read_roles(database_url: str, names: Collection[str]) -> Roles:
         if user in {*names, *GROUPS.values()}:
             raise SetupRefused(f"{user!r} is the account of a service; connect as the owner of the tables")
         rows = await connection.fetch(_text("present_roles.sql"), list(names), list(GROUPS.values()))
+        if {*names} - {row["name"] for row in rows} and not await connection.fetchval(_MAY_CREATE):
+            quoted = await connection.fetchval("SELECT quote_ident(session_user)")
+            raise SetupRefused(
+                f"{user!r} may not create roles; as a superuser run: ALTER ROLE {quoted} CREATEROLE"
+            )
         return Roles(
             database=await connection.fetchval("SELECT current_database()::text"),
             users={row["name"]: _users(row["comment"], row["databases"]) for row in rows},

@@ -211,6 +211,11 @@ class HandingOver(Schema):
 
     reason: Literal["handing_over"] = "handing_over"
     pool: str
+    granted_at: AwareDatetime | None = Field(
+        default=None,
+        description="When its slot was granted; null: not yet. If that was long ago, the workers of the pool "
+        "are busy, or cannot reach the broker.",
+    )
 
 
 WaitingOn = Annotated[

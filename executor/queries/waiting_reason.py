@@ -242,7 +242,9 @@ def _startable(facts: Facts) -> WaitingOn:
             waiting=facts.pool_waiting,
             holders=list(facts.pool_holders),
         )
-    return HandingOver(pool=facts.pool)
+    return HandingOver(
+        pool=facts.pool, granted_at=facts.scheduled_at if facts.status is Status.SCHEDULED else None
+    )
 
 
 def stopping_of(row: "Row", enforced_seconds: float) -> Stopping | None:

@@ -1,7 +1,7 @@
 // The screen of one execution: status, history, why it waits, attempts and logs.
 
 import { el, say, setChildren } from "./dom.js";
-import { between, count, counted, duration } from "./format.js";
+import { between, count, counted, duration, now } from "./format.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
 import { badge, elapsed, errorLine, executionLink, instant, loader, shortId, table, workerLink }
@@ -13,6 +13,8 @@ import { gateLink } from "./resources.js";
 import { logPart } from "./logs.js";
 import { stoppingWords } from "./stopping.js";
 
+/** So long after the grant of its slot, an execution that no worker has claimed is named as such. */
+const UNCLAIMED_MILLISECONDS = 30000;
 const ENDS = ["completed", "failed", "timeout", "cancelled", "expired", "abandoned"];
 const PRIORITIES = { 1: "1 (first)", 5: "5 (last)" };
 const STEPS = [
@@ -180,6 +182,9 @@ function reasonOf(on) {
     case "pool": return poolOf(on);
     case "not_due": return on.run_at ? ["Due ", instant(on.run_at), "."] : ["Not due yet."];
     case "handing_over":
+      if (on.granted_at && now() - Date.parse(on.granted_at) > UNCLAIMED_MILLISECONDS)
+        return ["Its slot was granted ", instant(on.granted_at), `, and no worker of the pool ${on.pool} has `
+          + "claimed it: they are busy, or cannot reach the broker. See their logs and /readyz."];
       return [`A slot is free; about to be dispatched to a worker in the pool ${on.pool}.`];
     case "unavailable": return [`Cannot reach the ${on.part}: ${on.message}`];
     default: return [`Waiting: ${on.reason}.`];
@@ -189,7 +194,7 @@ function reasonOf(on) {
 /** A worker of another pool may have the action: its pool was changed in one place only. */
 function workerRemedy(on) {
   const others = on.other_pools ?? [];
-  if (!others.length) return "Start one.";
+  if (!others.length) return `Start one: TURNSTILE_WORKER_POOLS=${on.pool} worker serve --actions MODULE`;
   const having = others.length === 1 ? `A worker in the pool ${others[0]} has it`
     : `Workers in the pools ${others.join(", ")} have it`;
   const both = `TURNSTILE_WORKER_POOLS=${others[0]},${on.pool}`;

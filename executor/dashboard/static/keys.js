@@ -30,7 +30,7 @@ export function keySettings(ref, key, signal) {
     on: { click: () => act(() => changeKey(ref, name, own), `Key ${name} changed`) },
   }, words);
   const remove = (name) => el("button", {
-    type: "button", needs: `DELETE ${ROUTE}`, "aria-label": `Delete settings of key ${name}`,
+    type: "button", class: "danger", needs: `DELETE ${ROUTE}`, "aria-label": `Delete settings of key ${name}`,
     on: { click: () => act(() => deleteKey(ref, name), `Settings of key ${name} deleted`) },
   }, "Delete");
   const shown = table("Keys with settings of their own", [

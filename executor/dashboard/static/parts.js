@@ -36,7 +36,7 @@ export function badge(status) {
 }
 
 /** A bar of the slots in use, with the numbers as text. */
-export function occupancyBar() {
+export function occupancyBar(unit = "") {
   const fill = svg("rect", { class: "fill", height: 8 });
   const bar = svg("svg", { class: "bar", viewBox: "0 0 100 8", preserveAspectRatio: "none",
     "aria-hidden": "true" },
@@ -49,8 +49,9 @@ export function occupancyBar() {
       const share = limit === null ? (held ? 100 : 0) : limit ? Math.min(100, (100 * held) / limit) : 0;
       attribute(fill, "width", share);
       attribute(bar, "class", `bar${limit === null ? " open" : share >= 100 ? " full" : ""}`);
-      text(words, suffix ? `${count(held)} ${suffix}` : limit === null ? `${count(held)}, no limit`
-        : `${count(held)} of ${count(limit)}`);
+      const of = unit && ` ${unit}`;
+      text(words, suffix ? `${count(held)} ${suffix}` : limit === null ? `${count(held)}${of}, no limit`
+        : `${count(held)} of ${count(limit)}${of}`);
     },
   };
 }

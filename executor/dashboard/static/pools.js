@@ -12,6 +12,7 @@ import { queueLink } from "./queues.js";
 import { actionOf, factsOf } from "./resources.js";
 
 const PAGE = 50;
+const NO_WORKER = "No live worker serves this pool: executions of its actions wait in their queues.";
 
 const none = (text) => el("span", { class: "none" }, text);
 const POOLS = [
@@ -22,7 +23,7 @@ const POOLS = [
   ["Order", "", ({ order }) => order],
   ["Weights", "number", ({ weights }) => count(Object.keys(weights).length)],
   ["Used by actions", "number", ({ actions }) => count(actions)],
-  ["State", "", ({ paused }) => (paused ? badge("paused") : none("open"))],
+  ["State", "", (pool) => (statesOf(pool).length ? statesOf(pool) : none("open"))],
 ];
 const HOLDERS = [
   ["Execution", "row", (each) => executionLink(each.id)],
@@ -65,7 +66,8 @@ export function showAll(main, { parameters }, { live, signal }) {
 export function show(main, { ref: name, parameters }, { live, signal }) {
   const wrong = errorLine();
   const states = el("span", { class: "states" });
-  const bar = occupancyBar();
+  const alone = el("p", { class: "said" });
+  const bar = occupancyBar("worker slots granted");
   const facts = el("dl", { class: "metrics" });
   const holders = table("Holders of worker slots", HOLDERS, { empty: "No worker slot is in use." });
   const waiting = table("Waiting executions, in order", WAITING, { empty: "Nothing waits here." });
@@ -91,7 +93,8 @@ export function show(main, { ref: name, parameters }, { live, signal }) {
     known = page;
     block(pause, null);
     text(pause, page.paused ? "Resume" : "Pause");
-    setChildren(states, ...(page.paused ? [badge("paused")] : []));
+    setChildren(states, ...statesOf({ ...page, actions: pool.actions }));
+    setChildren(alone, ...(lacksWorkers({ ...page, actions: pool.actions }) ? [NO_WORKER] : []));
     bar.update(page.held, page.capacity);
     setChildren(facts, ...factsOf([
       ["Worker slots", count(page.capacity)], ["Granted", count(page.held)], ["Waiting", count(page.waiting)],
@@ -109,10 +112,19 @@ export function show(main, { ref: name, parameters }, { live, signal }) {
     el("div", { class: "head" }, el("h1", {}, name, states), el("div", { class: "buttons" }, pause)),
     wrong, el("div", { class: "panel" }, bar.node, facts),
     el("section", {}, el("h2", {}, "Holders"), holders.node),
-    el("section", {}, el("h2", {}, "Waiting"), waiting.node, pages.node),
+    el("section", {}, el("h2", {}, "Waiting"), alone, waiting.node, pages.node),
     el("section", {}, el("h2", {}, "Actions"), actions.node),
     auditLogOf({ subject_kind: "pool", subject: name }, signal));
   loading.now();
+}
+
+/** Nothing waits for a slot of a pool without workers: what could, stays in the queues of its actions. */
+function lacksWorkers({ capacity, actions }) {
+  return capacity === 0 && actions > 0;
+}
+
+function statesOf(pool) {
+  return [...(pool.paused ? [badge("paused")] : []), ...(lacksWorkers(pool) ? [badge("no_worker")] : [])];
 }
 
 export function poolLink(name) {

@@ -117,7 +117,7 @@ function failuresPart(ref) {
 }
 
 function headOf(ref, key, screen, changed) {
-  const bar = occupancyBar();
+  const bar = occupancyBar("slots in use");
   const chart = depthChart();
   const states = el("span", { class: "states" });
   const metrics = ["Waiting", "Oldest waiting", "Admitted", "Completed", "Total admitted", "Total completed"]
@@ -155,7 +155,7 @@ function headOf(ref, key, screen, changed) {
       const waiting = one?.queue_length ?? stats.queue_length;
       const held = one?.active_count ?? stats.active_count;
       const single = ofKey !== null || stats.by_key.length === 0;
-      bar.update(held, single ? stats.max_concurrent : null, single ? null : "in use over all keys");
+      bar.update(held, single ? stats.max_concurrent : null, single ? null : "slots in use over all keys");
       const shown = [
         count(waiting), elapsed((one ?? stats).oldest_enqueued_at),
         perSecond(single ? seen?.enqueued_per_second : null),

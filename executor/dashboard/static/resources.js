@@ -60,7 +60,7 @@ export function showAll(main, { parameters }, { live, signal }) {
 export function show(main, { ref: name, parameters }, { live, signal }) {
   const wrong = errorLine();
   const states = el("span", { class: "states" });
-  const bar = occupancyBar();
+  const bar = occupancyBar("units held");
   const facts = el("dl", { class: "metrics" });
   const holders = table("Holders of units", HOLDERS, { empty: "No unit is in use." });
   const waiting = table("Waiting executions, in order", WAITING, { empty: "Nothing waits here." });

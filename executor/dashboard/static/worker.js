@@ -7,6 +7,7 @@ import { auditLogOf } from "./audit_log.js";
 import { badge, elapsed, errorLine, executionLink, instant, loader, occupancyBar, table } from "./parts.js";
 import { drain } from "./changes.js";
 import { block } from "./permissions.js";
+import { poolLink } from "./pools.js";
 import { queueLink } from "./queues.js";
 import { stoppingWords } from "./stopping.js";
 
@@ -28,7 +29,7 @@ const RUNS = [
     : badge("running"))],
 ];
 const POOLS = [
-  ["Pool", "row", (each) => each.pool],
+  ["Pool", "row", (each) => poolLink(each.pool)],
   ["Granted, over all workers", "", (each) => barOf(each.held, each.capacity)],
   ["Waiting for capacity", "", (each) => (each.waiting_queues ? counted(each.waiting_queues, "queue")
     : none("nothing"))],
@@ -45,7 +46,7 @@ const FAILURES = [
 const ACTIONS = [
   ["Action", "row", (each) => (each.pool === null ? [each.action_ref, " ", none("deleted")]
     : actionOf(each))],
-  ["Pool", "", (each) => each.pool ?? none("–")],
+  ["Pool", "", (each) => (each.pool === null ? none("–") : poolLink(each.pool))],
   ["Limit", "number", (each) => (each.pool === null ? none("–")
     : each.max_concurrent === null ? none("no limit") : count(each.max_concurrent))],
   ["State", "", (each) => (each.paused ? badge("paused") : none("–"))],
@@ -60,7 +61,7 @@ export function show(main, { worker: wanted }, { live, signal }) {
   const capacity = occupancyBar();
   const facts = el("dl", { class: "metrics" });
   const buttons = el("div", { class: "buttons" });
-  const runs = table("What the worker runs, the longest first", RUNS, { empty: "It runs nothing." });
+  const runs = table("What the worker runs, the longest first", RUNS, { empty: "The worker runs nothing." });
   const pools = table("Pools", POOLS, { keyOf: (each) => each.pool });
   const failures = table("Last failed attempts, newest first", FAILURES, {
     empty: "No failed attempts among the newest 10,000 executions.",

@@ -40,7 +40,7 @@ export function show(main, { parameters }, { live, signal }) {
     ["Started", "", (worker) => instant(worker.started_at)],
     ["Last heartbeat", "", (worker) => instant(worker.renewed_at)],
     ["Actions", "does", (worker) => (worker.state !== "live" ? null
-      : el("button", { type: "button", needs: "POST /workers/{worker_id}/drain",
+      : el("button", { type: "button", class: "danger", needs: "POST /workers/{worker_id}/drain",
         "aria-label": `Drain ${worker.name}`, on: { click: () => act(worker) } }, "Drain"))],
   ], { empty: "No workers in this state. Start one with: worker serve --actions MODULE" });
   const loading = loader(async (mine) => {

@@ -77,6 +77,7 @@ async def test_a_drained_worker_stops_and_an_unknown_one_is_named(
     shown = system.executor("workers", "show", "drained").out
     assert worker_id in shown
     assert "unknown_setting variable=TURNSTILE_MISSPELT" in shown
+    assert "pool_without_actions pool=apart pools_of_its_actions=default" in shown
     assert (
         system.executor("workers", "show", worker_id, "--json").json["pool_capacities"][0]["pool"] == "apart"
     )

@@ -185,7 +185,7 @@ async def test_the_times_of_all_tables_are_relative(page: Page, env: Environment
 
 async def test_long_names_push_nothing_out_of_the_screen(browser: Browser, env: Environment) -> None:
     name = "billing.invoices.monthly-statement-with-attachments-and-reminders"
-    await env.put(name, max_concurrent=1, concurrency_key="/customer", pool="empty")
+    await env.put(name, max_concurrent=1, concurrency_key="/customer", pool="deserted")
     await env.submit(name, parameters={"customer": "customer-0000000000004711-of-the-subsidiary-in-Graz"})
     # Its button is then the longer one, Resume.
     assert (await env.http.post(f"/actions/{name}/pause")).is_success
@@ -196,4 +196,13 @@ async def test_long_names_push_nothing_out_of_the_screen(browser: Browser, env: 
             await expect(page.locator("main tbody")).to_contain_text(name)
             table = page.locator(".table").first
             assert await table.evaluate("node => node.scrollWidth - node.clientWidth") <= 0, address
+        brand, identity = [await page.locator(each).bounding_box() for each in (".brand", "#identity")]
+        assert brand is not None
+        assert identity is not None
+        assert identity["y"] < brand["y"] + brand["height"], "who is signed in stands beside the links"
+        assert identity["x"] + identity["width"] > 1200
+        await page.goto("/#/pools/deserted")
+        await expect(page.locator("h1")).to_contain_text("no worker")
+        await expect(page.locator("main")).to_contain_text("0 of 0 worker slots granted")
+        await expect(page.locator("main")).to_contain_text("executions of its actions wait in their queues")
     await env.stop_running()

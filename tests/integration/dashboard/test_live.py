@@ -236,7 +236,7 @@ async def test_an_unreachable_database_is_reported_and_ends_no_stream(cut_off: L
     with cut_off.stream([], last_event_id=None) as stream:
         received = await heard(stream, "overview")
         assert received["trouble"] == {"database": "refused"}
-        with pytest.raises(Unavailable, match="readyz"):
+        with pytest.raises(Unavailable, match="cannot be read at the moment; database: refused"):
             await cut_off.state()
         assert not stream.dropped.is_set()
 

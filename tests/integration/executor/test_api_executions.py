@@ -280,7 +280,12 @@ async def test_a_granted_execution_waits_for_a_worker_of_its_pool(api: Served) -
         "other_pools": [],
     }
     await api.register_worker()
-    assert (await api.get(path))["waiting_on"] == {"reason": "handing_over", "pool": "default"}
+    shown = await api.get(path)
+    assert shown["waiting_on"] == {
+        "reason": "handing_over",
+        "pool": "default",
+        "granted_at": shown["scheduled_at"],
+    }
     await api.database.fetch("UPDATE worker SET draining_at = now()")
     assert (await api.get(path))["waiting_on"] == {
         "reason": "no_worker",

@@ -151,7 +151,9 @@ async def test_an_execution_that_waits_for_its_dispatch_names_the_unreachable_se
     shown = await api.get(f"/executions/{waiting}")
     assert (shown["waiting_on"]["reason"], shown["estimated_start"]) == ("limit", None)
     api.parts["broker"] = None
-    assert (await api.get(f"/executions/{granted}"))["waiting_on"]["reason"] == "handing_over"
+    shown = await api.get(f"/executions/{granted}")
+    assert shown["waiting_on"]["reason"] == "handing_over"
+    assert shown["waiting_on"]["granted_at"] == shown["scheduled_at"]
     assert await expected(api, waiting) is not None
 
 

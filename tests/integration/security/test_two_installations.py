@@ -143,6 +143,18 @@ async def test_a_second_run_changes_nothing(second: Second) -> None:
     assert after == before
 
 
+async def test_a_dry_run_names_a_missing_right_to_create_roles(fortress: Fortress, second: Second) -> None:
+    fortress.servers.postgresql.execute("ALTER ROLE keeper NOCREATEROLE")
+    try:
+        refused = await asyncio.to_thread(second.set_up, "--dry-run")
+        assert refused.exit_code == 1
+        assert (
+            "'keeper' may not create roles; as a superuser run: ALTER ROLE keeper CREATEROLE" in refused.err
+        )
+    finally:
+        fortress.servers.postgresql.execute("ALTER ROLE keeper CREATEROLE")
+
+
 async def test_accounts_of_the_first_are_changed_only_with_rotate(fortress: Fortress, second: Second) -> None:
     for options in ((), ("--dry-run",)):
         ended = await asyncio.to_thread(second.set_up, "--prefix", "turnstile", *options)

@@ -9,6 +9,7 @@ from turnstile.executor.cli.client import Json
 from turnstile.executor.cli.execution_view import run_duration, waiting_sentence
 
 NOW = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)
+START_ONE = "start one: TURNSTILE_WORKER_POOLS=gpu worker serve --actions MODULE"
 
 GATE: Any = {
     "reason": "resource", "gate": "resource autocad", "closed": None, "units": 2, "free": 1, "capacity": 10,
@@ -54,7 +55,7 @@ def starting(earliest_seconds: float, latest_seconds: float) -> dict[str, str]:
                 "root_cause": {"ids": [60, 61], "on": {"reason": "no_worker", "pool": "gpu"}},
             },
             "2 of 2 slots in use, held by #60, #61; #60, #61 hold slots but do not run yet: no live"
-            " worker in pool gpu serves the action; start one that does",
+            f" worker in pool gpu serves the action; {START_ONE}",
         ),
         (
             {
@@ -65,7 +66,7 @@ def starting(earliest_seconds: float, latest_seconds: float) -> dict[str, str]:
                 "root_cause": {"ids": [], "on": {"reason": "no_worker", "pool": "gpu"}},
             },
             "0 of 1 slots in use; the executions ahead are waiting, too: no live worker in pool gpu serves"
-            " the action; start one that does",
+            f" the action; {START_ONE}",
         ),
         ({"reason": "paused"}, "the action is paused"),
         (
@@ -91,11 +92,11 @@ def starting(earliest_seconds: float, latest_seconds: float) -> dict[str, str]:
         ),
         (
             {"reason": "no_worker", "pool": "gpu"},
-            "no live worker in pool gpu serves the action; start one that does",
+            f"no live worker in pool gpu serves the action; {START_ONE}",
         ),
         (
             {"reason": "no_worker", "pool": "gpu", "other_pools": []},
-            "no live worker in pool gpu serves the action; start one that does",
+            f"no live worker in pool gpu serves the action; {START_ONE}",
         ),
         (
             {"reason": "no_worker", "pool": "gpu", "other_pools": ["default"]},
@@ -116,6 +117,15 @@ def starting(earliest_seconds: float, latest_seconds: float) -> dict[str, str]:
             "all 4 worker slots of pool gpu are in use",
         ),
         ({"reason": "handing_over", "pool": "gpu"}, "about to be dispatched to a worker"),
+        (
+            {"reason": "handing_over", "pool": "gpu", "granted_at": "2026-11-21T07:29:31Z"},
+            "about to be dispatched to a worker",
+        ),
+        (
+            {"reason": "handing_over", "pool": "gpu", "granted_at": "2026-11-21T07:27:30Z"},
+            "its slot was granted 2m30s ago, and no worker of pool gpu has claimed it: they are busy, or"
+            " cannot reach the broker; see their logs and /readyz",
+        ),
         (
             {"reason": "unavailable", "part": "broker", "message": "not connected"},
             "the executor cannot reach the broker: not connected",

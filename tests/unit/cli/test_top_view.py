@@ -99,6 +99,8 @@ def test_a_queue_shows_slots_length_rates_and_problems() -> None:
     shown = drawn(view(queue("a"), queue("b", paused=True, max_concurrent=None), queue("c", served=False)))
     for text in ("██████████ 2 of 2", "1m30s", "1.5", "2, no limit", "paused", "no worker serves default"):
         assert text in shown
+    assert "3 queues by waiting" in shown
+    assert "1 queue by waiting" in drawn(view(queue("a")))
 
 
 def test_what_does_not_work_is_shown_above_the_queues() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from turnstile.common.action_definition import ActionDefinition, action_columns
-from turnstile.worker.differences import Difference, difference
+from turnstile.worker.differences import Difference, Values, difference, pools_of_actions
 
 
 def compared(stored: dict[str, Any], code: dict[str, Any]) -> Difference | None:
@@ -83,3 +83,11 @@ def test_every_column_of_a_definition_has_a_field_of_a_file() -> None:
     found = difference({name: "1" if name == "ref" else 1 for name in columns}, {}, None)
     assert found is not None
     assert set(found.fields) - {"ref"} == known - {"ref", "parameters_schema", "result_schema"}
+
+
+def test_the_pools_of_actions_are_those_of_the_database() -> None:
+    code = [ActionDefinition(ref="a", pool="gpu"), ActionDefinition(ref="b"), ActionDefinition(ref="c")]
+    moved = Difference(ref="b", values={"pool": Values(stored="big", code="default")})
+    other = Difference(ref="c", values={"ttl": Values(stored="none", code="1m")})
+    assert pools_of_actions(code, [moved, other]) == ["big", "default", "gpu"]
+    assert pools_of_actions([], []) == []
