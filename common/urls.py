@@ -194,7 +194,10 @@ def network_remedy(reason: str, *, server: str, setting: str) -> str | None:
     `server` is the kind of server, `setting` the name of the setting with its URL.
     """
     if _PORT_CLOSED.search(reason) is not None:
-        return f"{reason}: no server accepts connections there; start {server}, or correct {setting}"
+        return (
+            f"{reason}: no server accepts connections there; start {server}, whose log says why it ended, "
+            f"or correct {setting}"
+        )
     if _HOST_UNKNOWN.search(reason) is not None:
         return f"the name of the host cannot be resolved ({reason}): correct {setting}"
     return None

@@ -226,7 +226,9 @@ class PoolStore(DefinitionStore[PoolDefinition, StoredPool]):
 def unknown_action(ref: str) -> Refusal:
     """Refuse a request about an action that does not exist."""
     return Refusal(
-        Code.NOT_FOUND, f"ref: there is no action {ref[:200]!r}; PUT it, or start a worker that serves it"
+        Code.NOT_FOUND,
+        f"ref: there is no action {ref[:200]!r}; start a worker that has it, or define it: "
+        "executor actions apply FILE",
     )
 
 

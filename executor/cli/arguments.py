@@ -198,6 +198,20 @@ PoolArgument = Annotated[str, _POOL]
 PoolsArgument = Annotated[list[str], _POOL]
 
 
+def _status(text: str) -> Status:
+    try:
+        return Status(text)
+    except ValueError:
+        known = ", ".join(Status)
+        raise typer.BadParameter(
+            f"unknown status {text[:40]!r}; expected one of {known}; for several, repeat the option"
+        ) from None
+
+
+def _complete_status(incomplete: str) -> list[str]:
+    return [status for status in Status if status.startswith(incomplete)]
+
+
 def _filter_options(
     *,
     action: Annotated[
@@ -209,7 +223,10 @@ def _filter_options(
     status: Annotated[
         list[Status] | None,
         typer.Option(
-            metavar="STATUS", help=f"Executions with this status; repeatable. One of {', '.join(Status)}."
+            metavar="STATUS",
+            parser=_status,
+            autocompletion=_complete_status,
+            help=f"Executions with this status; repeatable. One of {', '.join(Status)}.",
         ),
     ] = None,
     concurrency_key: Annotated[str | None, typer.Option(help="Executions with this concurrency key.")] = None,

@@ -7,6 +7,7 @@ response.
 
 import contextlib
 import functools
+import re
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,7 @@ from turnstile.common.cli import (
     with_options,
 )
 from turnstile.common.domain.errors import Code
+from turnstile.common.nearest import did_you_mean
 from turnstile.common.urls import check_authority, is_api_url, is_loopback, with_tls_hint
 from turnstile.executor.callers import CHANNEL_HEADER
 
@@ -36,6 +38,9 @@ T = TypeVar("T")
 _PREFIX: Final = "/api/v1"
 # The API responds within 30 s, at the latest with 503.
 _TIMEOUT: Final = httpx.Timeout(35.0, connect=5.0)
+_NO_ACTION: Final = re.compile(r"\bno action '([^']+)'")
+"""In the refusals `unknown_action` and `not_found`."""
+_ACTIONS_MAX: Final = 1000
 _UNAVAILABLE: Final = (502, 503, 504)
 _JSON: Final = {b"Content-Type": b"application/json"}
 _OUTAGE_MAX_SECONDS: Final = 30.0
@@ -177,6 +182,17 @@ class Api:
                 "or set its URL: TURNSTILE_API_URL=http://host:port"
             ) from None
 
+    def _nearest_action(self, detail: str) -> str:
+        """Return which action was meant where this refusal says that there is none, else nothing."""
+        unknown = _NO_ACTION.search(detail)
+        if unknown is None:
+            return ""
+        try:
+            known = [each["ref"] for each in self.get("/actions", {"limit": _ACTIONS_MAX})["items"]]
+        except CommandFailed:
+            return ""
+        return did_you_mean(unknown[1], known)
+
     def _read(self, response: httpx.Response) -> Json:
         try:
             content = response.json(object_hook=Json)
@@ -188,6 +204,8 @@ class Api:
             case {"code": Code.UNAUTHORIZED} if response.is_error:
                 has_token = "Authorization" in self._http.headers
                 raise ApiRefused({**content, "detail": _unauthorized(has_token=has_token)})
+            case {"code": str(), "detail": str(detail)} if response.is_error:
+                raise ApiRefused({**content, "detail": detail + self._nearest_action(detail)})
             case {"code": str()} if response.is_error:
                 raise ApiRefused(content)
             case Json() if response.is_success:

@@ -77,7 +77,10 @@ def submit(
     ] = None,
     assignments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME=VALUE", help="Parameters; a value that is valid JSON is parsed."),
+        typer.Argument(
+            metavar="NAME=VALUE",
+            help="Parameters; a value that is valid JSON is parsed. Text that looks like JSON: 'name=\"7\"'.",
+        ),
     ] = None,
     parameters: Annotated[
         str | None, typer.Option(metavar="JSON|-", help="All parameters as one JSON object; '-': from stdin.")

@@ -24,6 +24,7 @@ from turnstile.executor.cli import app as executor_app
 from turnstile.localservers import PostgresServer, RabbitServer
 from turnstile.localservers.ports import LOOPBACK
 from turnstile.migrations.run import migrate
+from turnstile.worker.session import NOT_REGISTERED
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 _FULL: Final = str(10**18)
@@ -135,7 +136,7 @@ async def test_a_wrong_password_is_named_with_its_setting_by_readyz_and_in_one_l
         without_database = await system.launch_worker(ACTIONS, **wrong)
         without_broker = await system.launch_worker(ACTIONS, **wrong_broker)
         await _until_unready(executor, database=DATABASE_LOGIN, broker=BROKER_LOGIN)
-        await _until_unready(without_database, database=DATABASE_LOGIN)
+        await _until_unready(without_database, database=DATABASE_LOGIN, broker=NOT_REGISTERED)
         await _until_unready(without_broker, database=None, broker=BROKER_LOGIN)
         for service in (executor, without_database):
             (line,) = _lines(service.log, "database_unreachable")
@@ -152,6 +153,8 @@ async def test_a_worker_of_a_misspelt_pool_is_named_by_what_waits_and_by_its_own
     misspelt = await env.start_worker(TURNSTILE_WORKER_POOLS="defualt")
     (line,) = _lines(misspelt.log, "serving")
     assert "pools=defualt" in line
+    (line,) = _lines(misspelt.log, "pool_without_actions")
+    assert "pool=defualt pools_of_its_actions=default" in line
     waiting = await env.submit("noop")
     assert (await env.get(waiting))["waiting_on"] == {
         "reason": "no_worker",

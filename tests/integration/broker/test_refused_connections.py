@@ -81,12 +81,12 @@ async def test_a_port_that_is_not_the_brokers(database_url: str) -> None:
 async def test_a_port_where_no_server_listens() -> None:
     port = free_port()
     assert (await broker_error(f"amqp://user:password@127.0.0.1:{port}/")).endswith(
-        f"('127.0.0.1', {port}): no server accepts connections there; start RabbitMQ, or correct "
-        "TURNSTILE_AMQP_URL"
+        f"('127.0.0.1', {port}): no server accepts connections there; start RabbitMQ, whose log "
+        "says why it ended, or correct TURNSTILE_AMQP_URL"
     )
     assert (await database_error(f"postgresql://user@127.0.0.1:{port}/turnstile")).endswith(
-        f"('127.0.0.1', {port}): no server accepts connections there; start PostgreSQL, or correct "
-        "TURNSTILE_DATABASE_URL"
+        f"('127.0.0.1', {port}): no server accepts connections there; start PostgreSQL, whose log "
+        "says why it ended, or correct TURNSTILE_DATABASE_URL"
     )
 
 

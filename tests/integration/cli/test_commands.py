@@ -239,6 +239,16 @@ def test_an_unknown_id_or_action_is_exit_code_1(system: CommandLines) -> None:
     for arguments in (["get", "999999999"], ["actions", "show", "no.such"], ["queue", "stats", "no.such"]):
         ended = system.executor(*arguments)
         assert (ended.exit_code, ended.err.split(":")[0]) == (EXIT_FAILED, "not_found")
+        assert "did you mean" not in ended.err
+
+
+def test_the_nearest_action_is_suggested(system: CommandLines) -> None:
+    for arguments in (
+        ["submit", "cli.addd"],
+        ["actions", "show", "cli.addd"],
+        ["actions", "pause", "cli.addd"],
+    ):
+        assert system.executor(*arguments).err.rstrip().endswith("; did you mean cli.add?")
 
 
 def test_an_invalid_token_is_exit_code_1(system: CommandLines) -> None:

@@ -88,7 +88,7 @@ def test_a_mistyped_command_is_answered_with_a_suggestion(alone: CommandLines) -
         (["actions", "limit", "a", "many"], "expected a number from 0 to 1000000, like 4, or 'none'"),
         (["actions", "delete", "a", "--waiting", "maybe"], "'cancel'"),
         (["top", "--sort", "beauty"], "'waiting'"),
-        (["list", "--status", "gone"], "'queued'"),
+        (["list", "--status", "failed,timeout"], "for several, repeat the option"),
     ],
 )
 def test_an_invalid_argument_is_answered_with_an_example(

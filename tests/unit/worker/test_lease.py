@@ -11,9 +11,10 @@ import time
 import pytest
 
 from tests.support.traffic import until
+from turnstile.common.domain.identifiers import WorkerId
 from turnstile.common.lifecycle import EXIT_NOT_STOPPED
 from turnstile.worker.fence import Standing, Terms
-from turnstile.worker.lease import Lease, clock
+from turnstile.worker.lease import Lease, LeaseThread, clock
 
 SHORT = Terms(lease_seconds=0.6, heartbeat_seconds=0.1)
 
@@ -84,6 +85,17 @@ async def test_each_renewal_and_each_probe_moves_the_deadline_of_the_supervisor(
     lease.reached_broker(now + 20.0)
     # A lease of 15 s has a margin of 3 s, of which the supervisor waits four fifths; a probe counts 3 s.
     assert [round(deadline - now, 3) for deadline in calls.deadlines if deadline] == [14.4, 25.4]
+
+
+async def test_a_database_that_no_renewal_reaches_is_named_though_the_worker_is_idle() -> None:
+    lease = _Calls().lease(Terms(lease_seconds=15, heartbeat_seconds=5))
+    nowhere = "postgresql://nobody@127.0.0.1:1/none"
+    thread = LeaseThread(lease, nowhere, WorkerId("w"), on_drain=lambda: None)
+    thread.start()
+    try:
+        await until(lambda: "no server accepts connections" in (thread.database_error or ""), "the reason")
+    finally:
+        await thread.stop()
 
 
 _PROCESS = """
