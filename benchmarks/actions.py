@@ -1,6 +1,7 @@
-"""Actions of the parts: no-ops under the limits that the parts need, and one that takes 20 ms."""
+"""Actions of the parts: no-ops under the limits that the parts need, and some that take 1 or 20 ms."""
 
 import asyncio
+import time
 from typing import Final
 
 from turnstile.worker import action
@@ -15,6 +16,9 @@ KEYED: Final = "bench.keyed"
 """At limit 1 per concurrency key."""
 TIMED: Final = tuple(f"bench.timed.{number}" for number in range(10))
 """At limit 4; an execution takes JOB_SECONDS."""
+
+MEASURED: Final = {"bench.measured.1": 0.001, "bench.measured.20": 0.02}
+"""Without a limit; an execution takes so many seconds, and returns how many it took."""
 
 SHARED: Final = tuple(f"bench.shared.{number}" for number in range(10))
 """Without limits; the part `gates` lets them share a resource of SHARED_UNITS units."""
@@ -54,6 +58,15 @@ def _declare_timed(ref: str) -> None:
     action(ref, max_concurrent=LIMIT)(wait)
 
 
+def _declare_measured(ref: str, seconds: float) -> None:
+    async def wait(number: int = 0) -> float:
+        began = time.perf_counter()
+        await asyncio.sleep(seconds)
+        return time.perf_counter() - began
+
+    action(ref)(wait)
+
+
 for _ref in LIMITED:
     _declare(_ref, LIMIT)
 for _ref in LOOSE:
@@ -66,3 +79,5 @@ for _ref in (SPREAD, TOTALED):
     _declare_keyed(_ref, 2)
 for _ref in TIMED:
     _declare_timed(_ref)
+for _ref, _seconds in MEASURED.items():
+    _declare_measured(_ref, _seconds)

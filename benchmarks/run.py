@@ -142,13 +142,19 @@ class MeasuredSystem:
 
 @asynccontextmanager
 async def measured_system(
-    servers: Servers, purpose: str, *, deadline_seconds: float, executors: int = 1
+    servers: Servers,
+    purpose: str,
+    *,
+    deadline_seconds: float,
+    executors: int = 1,
+    workers: int = 2,
+    concurrency: int = 50,
 ) -> AsyncIterator[MeasuredSystem]:
-    """Yield Turnstile with two workers on a fresh database and vhost."""
+    """Yield Turnstile on a fresh database and vhost."""
     async with (
         metering(servers) as meter,
         servers.deployment(purpose) as deployment,
-        running_system(deployment, executors=executors) as system,
+        running_system(deployment, executors=executors, workers=workers, concurrency=concurrency) as system,
         publishing(deployment.amqp_url) as publisher,
     ):
         yield MeasuredSystem(
