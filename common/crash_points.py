@@ -65,6 +65,8 @@ class CrashPoint(StrEnum):
     """A webhook is posted and answered; its outcome is not stored."""
     SWEPT = "executor.watchdog.swept"
     """A sweep that changed rows is committed; nothing is published. The step is the name of the sweep."""
+    ROUND_COMPLETED = "executor.watchdog.round_completed"
+    """All sweeps of a round are committed; the other executors have not heard of it."""
     OFFER_RECEIVED = "worker.offer.received"
     ATTEMPT_CLAIMED = "worker.attempt.claimed"
     """The claim is committed; the attempt has not started."""

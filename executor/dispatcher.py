@@ -110,6 +110,11 @@ class Dispatcher:
                     reached(CrashPoint.MORE_GRANTED)
                 await self.dispatch(grants)
 
+    @property
+    def connected(self) -> bool:
+        """Whether the connection of the publisher is open, as far as is known."""
+        return self._publisher.connected
+
     async def declare_pools(self, pools: Iterable[str]) -> None:
         """Declare the queues of these pools that were not declared yet."""
         await self.pools.usable(pools)

@@ -189,7 +189,9 @@ LAST_FAILURE: Final = METER.gauge(
     "action_ref",
 )
 LAST_SWEEP: Final = METER.gauge(
-    "turnstile_sweep_last_success_timestamp_seconds", "When a sweep of the watchdog last succeeded.", "sweep"
+    "turnstile_sweep_last_success_timestamp_seconds",
+    "When a sweep of the watchdog last succeeded, in this executor or in the one that it hears from.",
+    "sweep",
 )
 SERVER_UP: Final = _SHARED.server_up
 PUBLISHER_BLOCKED: Final = _SHARED.publisher_blocked

@@ -1,8 +1,8 @@
 """Keeps the capacities of the pools at what their workers are, and grants what that allows (P7, P9).
 
 In: time: a few times per second it looks whether workers have come or gone, and more often while the pools
-complete something and capacity is scarce, because the lead of a pool follows that pace. Out: grants. Every
-replica runs it; a change is written once. The watchdog recounts everything at each of its ticks.
+complete something and capacity is scarce, because the lead of a pool follows that pace. Out: grants. The
+replica that sweeps runs it. The watchdog recounts everything at each of its ticks.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from turnstile.common.domain.errors import Unavailable
 from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.protocol import ExecutorProtocol
 from turnstile.executor.queue_manager import QueueManager
+from turnstile.executor.sweep_turns import SweepTurns
 
 logger = logging.getLogger(__name__)
 
@@ -78,10 +79,11 @@ def pause_seconds(before: Mapping[int, Pace], now: Mapping[int, Pace]) -> float:
 class PoolRefresher:
     """Reads the live workers a few times per second, and sets capacities and leads."""
 
-    def __init__(self, queue_manager: QueueManager, dispatcher: Dispatcher) -> None:
+    def __init__(self, queue_manager: QueueManager, dispatcher: Dispatcher, turns: SweepTurns) -> None:
         self._protocol: ExecutorProtocol = queue_manager.protocol
         self._queue_manager = queue_manager
         self._dispatcher = dispatcher
+        self._turns = turns
         self._workers: str | None = None
         self._leads = Leads()
         self._changes: Mapping[int, int] = {}
@@ -91,7 +93,8 @@ class PoolRefresher:
         """Keep the capacities until cancelled."""
         while True:
             before = self._paces
-            await self.look()
+            if not self._turns.stands_by:
+                await self.look()
             await asyncio.sleep(pause_seconds(before, self._paces))
 
     async def look(self) -> None:

@@ -50,6 +50,7 @@ from turnstile.executor.results import (
     read_verdicts,
 )
 
+SWEEPS_CHANNEL: Final = "turnstile_sweeps"
 PRUNING_REASONS: Final = ("age", "count", "bytes")
 
 
@@ -421,6 +422,10 @@ class ExecutorProtocol:
     async def delete_early_cancels(self, ids: Sequence[int]) -> None:
         """Delete stored cancels."""
         await self._database.fetch("SELECT turnstile.delete_early_cancels($1)", list(ids))
+
+    async def announce_round(self, name: str) -> None:
+        """Report to all executors that the one with this name has completed a round of sweeps."""
+        await self._value("SELECT pg_notify($1, $2)", SWEEPS_CHANNEL, name)
 
     # Sweeps over queues.
 

@@ -42,6 +42,7 @@ from turnstile.executor.request_listener import RequestListener
 from turnstile.executor.retention import Pruner
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.executor.submission_listener import SubmissionListener
+from turnstile.executor.sweep_turns import SweepTurns
 from turnstile.executor.watchdog import Watchdog
 from turnstile.executor.webhooks.deliverer import Deliverer
 from turnstile.migrations.schema_check import schema_version
@@ -101,7 +102,8 @@ class ExecutorService:
             self._dispatcher,
             interval_seconds=settings.watchdog_interval,
         )
-        self._pool_refresher = PoolRefresher(self._queue_manager, self._dispatcher)
+        self._turns = SweepTurns(settings.watchdog_interval)
+        self._pool_refresher = PoolRefresher(self._queue_manager, self._dispatcher, self._turns)
         self._operations = Operations(self._queue_manager, self._dispatcher)
         self._submissions = Submissions(
             self._operations.admit, items_max=settings.batch_max, waiting_bytes_max=_SUBMISSIONS_BYTES_MAX
@@ -130,6 +132,7 @@ class ExecutorService:
             self._dispatcher,
             batch_max=settings.batch_max,
             parameters_bytes_max=settings.parameters_bytes_max,
+            on_round=self._turns.heard,
         )
         self._webhooks = Deliverer(settings, self._database)
         self._completions = CompletionListener(
@@ -252,7 +255,7 @@ class ExecutorService:
         )
 
     def _watchdog(self) -> Watchdog:
-        return Watchdog(self.settings, self._database, self._queue_manager, self._dispatcher)
+        return Watchdog(self.settings, self._database, self._queue_manager, self._dispatcher, self._turns)
 
     def application(self, stop: asyncio.Event) -> FastAPI:
         """Return the HTTP API over this service's parts; its streams end at `stop`."""

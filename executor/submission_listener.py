@@ -10,7 +10,7 @@ another.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from time import monotonic
 from typing import Any, Final, Self
@@ -33,7 +33,7 @@ from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor import instrumentation
 from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.metrics import DEAD_LETTERED, SUBMISSION_LEFT_SECONDS
-from turnstile.executor.protocol import StoredSubmission, SubmissionPage
+from turnstile.executor.protocol import SWEEPS_CHANNEL, StoredSubmission, SubmissionPage
 from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.results import Accepted, Admission, Rejected, is_blocked
 
@@ -120,7 +120,10 @@ class SubmissionListener:
         *,
         batch_max: int,
         parameters_bytes_max: int,
+        on_round: Callable[[str], None],
     ) -> None:
+        """`on_round` gets the name of each executor that completes a round of sweeps."""
+        self._on_round = on_round
         self._hosts = DatabaseHosts(database_url, connect_seconds=_CONNECT_SECONDS)
         self._queue_manager = queue_manager
         self._protocol = queue_manager.protocol
@@ -134,7 +137,7 @@ class SubmissionListener:
         """Admit submissions until `stop` is set; polls that have begun end first."""
         while not stop.is_set():
             try:
-                async with _Session.open(self._hosts) as session:
+                async with _Session.open(self._hosts, self._on_round) as session:
                     self._not_listening.works("session")
                     await self._serve(session, stop)
             except (*CONNECTION_ERRORS, asyncpg.PostgresError) as error:
@@ -263,7 +266,7 @@ class _Session:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, hosts: DatabaseHosts) -> AsyncIterator[Self]:
+    async def open(cls, hosts: DatabaseHosts, on_round: Callable[[str], None]) -> AsyncIterator[Self]:
         """Connect, listen, and disconnect at the end."""
         connection = await hosts.connect(
             command_timeout=_COMMAND_SECONDS,
@@ -276,6 +279,7 @@ class _Session:
         try:
             connection.add_termination_listener(lambda _: session.woken.set())
             await connection.add_listener(CHANNEL, lambda *_: session.woken.set())
+            await connection.add_listener(SWEEPS_CHANNEL, lambda *of: on_round(of[-1]))
             yield session
         finally:
             connection.terminate()

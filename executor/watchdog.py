@@ -1,7 +1,8 @@
 """Repairs what a lost message or a dead process left behind; never the normal path (P7, P8).
 
-In: the rows, once per tick. Out: what should have happened and did not. Every replica runs all sweeps, each
-in a task of its own, so a failing sweep delays no other. `QueueSweeps` grants, wakes, expires and recounts;
+In: the rows, once per tick. Out: what should have happened and did not. One replica sweeps while the others
+hear from it (`sweep_turns`). Each sweep is a task of its own, so a failing sweep delays no other.
+`QueueSweeps` grants, wakes, expires and recounts;
 `RedeliverySweeps` publishes lost offers and completions again; `ReclaimSweeps` reclaims the work of lost
 workers and stops overdue attempts. Sweeps that change rows do not wait for the broker.
 """
@@ -40,18 +41,19 @@ from turnstile.executor.results import Grants, Move
 from turnstile.executor.retention import Pruner
 from turnstile.executor.settings import CANCELS_MAX, ExecutorSettings
 from turnstile.executor.sql import query
+from turnstile.executor.sweep_turns import SweepTurns
 
 logger = logging.getLogger(__name__)
 
 SWEEP_ROWS_MAX: Final = 1000
 """Rows per sweep and tick, so that repairs do not become a load of their own."""
-_PRUNING_TICKS: Final = 10
+_PRUNING_ROUNDS: Final = 10
 _QUEUES_MAX: Final = 20_000
 """Queues searched for idle slots per tick; the next tick continues behind them."""
 _RECOUNTED_MAX: Final = 1000
 """Queues recounted per tick: with a tick of a second, 60,000 within a minute."""
-_RECOUNT_TICKS: Final = 10
-"""Ticks from the last queue to the first one again. A recount reads all that waits."""
+_RECOUNT_ROUNDS: Final = 10
+"""Rounds from the last queue to the first one again. A recount reads all that waits."""
 _SLICES_MAX: Final = 20
 """Slices of one action's queues in one sweep: then the other actions follow."""
 
@@ -59,7 +61,7 @@ Sweep: TypeAlias = Callable[[], Awaitable[int]]
 
 
 class Watchdog:
-    """Runs every sweep each `watchdog_interval`."""
+    """Runs every sweep each `watchdog_interval`, unless another executor does."""
 
     def __init__(
         self,
@@ -67,8 +69,12 @@ class Watchdog:
         database: Database,
         queue_manager: QueueManager,
         dispatcher: Dispatcher,
+        turns: SweepTurns,
     ) -> None:
         self._interval_seconds = settings.watchdog_interval
+        self._protocol = queue_manager.protocol
+        self._dispatcher = dispatcher
+        self._turns = turns
         self._failures = Episodes(logger, "sweep_failed", level=logging.ERROR)
         self._faults = Episodes(logger, "sweep_broken", level=logging.ERROR)
         self._healed = Episodes(logger, "sweep_healed", level=logging.INFO)
@@ -102,7 +108,6 @@ class Watchdog:
             self.queues.tidy_gates,
             self.queues.move_slot_window,
             self.queues.move_due_window,
-            self.queues.prepare_pools,
         )
         pruning: tuple[Sweep, ...] = (
             self.queues.repair_gates,
@@ -115,34 +120,61 @@ class Watchdog:
             self.pruner.clean_webhooks,
             self.pruner.prune_dead_letters,
         )
-        check_seconds = min(self._interval_seconds, self.reclaims.check_seconds)
+        # What these note is known to their own process only.
+        own: tuple[tuple[Sweep, float], ...] = (
+            (self.queues.prepare_pools, self._interval_seconds),
+            (self.reclaims.look, min(self._interval_seconds, self.reclaims.check_seconds)),
+        )
+        self._turns.expect(
+            [sweep.__name__ for sweep in (*eager, *paced)],
+            [sweep.__name__ for sweep in (*pruning, self.queues.repair_counters)],
+        )
         async with asyncio.TaskGroup() as tasks:
             for sweep in eager:
-                tasks.create_task(self._repeat(sweep, full_at=SWEEP_ROWS_MAX), name=sweep.__name__)
+                tasks.create_task(self._in_rounds(sweep, full_at=SWEEP_ROWS_MAX), name=sweep.__name__)
             for sweep in paced:
-                tasks.create_task(self._repeat(sweep), name=sweep.__name__)
+                tasks.create_task(self._in_rounds(sweep), name=sweep.__name__)
             for sweep in pruning:
-                pause_seconds = self._interval_seconds * _PRUNING_TICKS
-                tasks.create_task(self._repeat(sweep, every_seconds=pause_seconds), name=sweep.__name__)
-            tasks.create_task(self._repeat(self.reclaims.look, every_seconds=check_seconds), name="look")
+                tasks.create_task(self._in_rounds(sweep, every=_PRUNING_ROUNDS), name=sweep.__name__)
+            for sweep, pause_seconds in own:
+                tasks.create_task(self._repeat(sweep, pause_seconds), name=sweep.__name__)
             tasks.create_task(self._recount(), name="repair_counters")
+            tasks.create_task(self._turns.run(), name="sweep-turns")
         raise AssertionError("sweeps end by cancellation only")
 
-    async def _repeat(
-        self, sweep: Sweep, *, full_at: float = math.inf, every_seconds: float | None = None
-    ) -> NoReturn:
-        pause_seconds = self._interval_seconds if every_seconds is None else every_seconds
+    async def _in_rounds(self, sweep: Sweep, *, full_at: float = math.inf, every: int = 1) -> NoReturn:
+        number = 1 - every
         while True:
-            if await self._attempt(sweep) < full_at:
-                await asyncio.sleep(pause_seconds)
+            number = await self._turns.reach(number + every)
+            while (healed := await self._attempt(sweep)) is not None and healed >= full_at:
+                pass
+            if healed is None:
+                self._turns.failed(sweep.__name__)
+            elif self._turns.succeeded(sweep.__name__, number):
+                await self._attempt(self.announce_round)
+
+    async def announce_round(self) -> int:
+        """Let the other executors stand by, unless the broker may be out of reach. Counts as no repair."""
+        reached(CrashPoint.ROUND_COMPLETED)
+        if self._dispatcher.connected and self.redelivery.saw_all_pools:
+            await self._protocol.announce_round(self._turns.name)
+        return 0
 
     async def _recount(self) -> NoReturn:
+        next_number = 1
         while True:
-            await self._attempt(self.queues.repair_counters)
-            ticks = 1 if self.queues.recounted_up_to else _RECOUNT_TICKS
-            await asyncio.sleep(self._interval_seconds * ticks)
+            number = await self._turns.reach(next_number)
+            if await self._attempt(self.queues.repair_counters) is None:
+                self._turns.failed("repair_counters")
+            next_number = number + (1 if self.queues.recounted_up_to else _RECOUNT_ROUNDS)
 
-    async def _attempt(self, sweep: Sweep) -> int:
+    async def _repeat(self, sweep: Sweep, pause_seconds: float) -> NoReturn:
+        while True:
+            await self._attempt(sweep)
+            await asyncio.sleep(pause_seconds)
+
+    async def _attempt(self, sweep: Sweep) -> int | None:
+        """Return how many rows were healed, or None after a failure."""
         name = sweep.__name__
         try:
             healed = await sweep()
@@ -166,7 +198,7 @@ class Watchdog:
             else:
                 self._healed.works(name, sweep=name)
             return healed
-        return 0
+        return None
 
 
 class _Sweeps:
@@ -354,12 +386,16 @@ class RedeliverySweeps(_Sweeps):
     are not copied.
     """
 
+    saw_all_pools = True
+    """Whether the broker answered for each pool with due offers at the last sweep."""
+
     async def repeat_offers(self) -> int:
         """Offer again what was granted and not claimed, unless the broker still holds the offer."""
         timeout_seconds = self._settings.dispatch_timeout
         due = await self._protocol.due_pools(timeout_seconds)
         ready = await self._dispatcher.ready_offers(row["pool"] for row in due)
         seen = [row for row in due if row["pool"] in ready]
+        self.saw_all_pools = len(seen) == len(due)
         if not seen:
             return 0
         counts = [ready[row["pool"]] for row in seen]

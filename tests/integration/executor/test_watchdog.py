@@ -19,6 +19,7 @@ from turnstile.common.domain.states import Status
 from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.settings import ExecutorSettings
+from turnstile.executor.sweep_turns import SweepTurns
 from turnstile.executor.watchdog import ReclaimSweeps, Watchdog
 
 POOL_QUEUE = pool_queue("default")
@@ -33,7 +34,9 @@ async def watching(
     async with publishing(amqp_url) as publisher:
         queue_manager = QueueManager(database)
         dispatcher = Dispatcher(publisher, queue_manager, "quorum", publisher)
-        yield Watchdog(settings or ExecutorSettings(), database, queue_manager, dispatcher)
+        settings = settings or ExecutorSettings()
+        turns = SweepTurns(settings.watchdog_interval)
+        yield Watchdog(settings, database, queue_manager, dispatcher, turns)
         await dispatcher.finish(20)
     await database.close()
 

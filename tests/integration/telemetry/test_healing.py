@@ -27,6 +27,7 @@ from turnstile.executor.metrics import (
 from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.results import Grants
 from turnstile.executor.settings import ExecutorSettings
+from turnstile.executor.sweep_turns import SweepTurns
 from turnstile.executor.watchdog import Watchdog
 
 
@@ -51,7 +52,7 @@ def watchdog_over(protocol: Protocol) -> Watchdog:
     publisher = Publisher("amqp://127.0.0.1:1/", name="test")
     dispatcher = Silent(publisher, queue_manager, "quorum", publisher)
     settings = ExecutorSettings(lease_duration=0.3, heartbeat_interval=0.1)
-    return Watchdog(settings, protocol.database, queue_manager, dispatcher)
+    return Watchdog(settings, protocol.database, queue_manager, dispatcher, SweepTurns(1.0))
 
 
 async def test_each_repair_is_counted_by_its_kind(protocol: Protocol) -> None:
@@ -143,7 +144,7 @@ async def test_an_unexpected_error_in_a_sweep_is_counted_and_ends_nothing(
         raise RuntimeError("unexpected")
 
     watchdog = watchdog_over(protocol)
-    assert await watchdog._attempt(break_down) == 0
+    assert await watchdog._attempt(break_down) is None
     assert SWEEP_FAILURES.values[("break_down",)] == 1
     (line,) = [record for record in caplog.records if record.getMessage() == "sweep_broken"]
     assert line.exc_info is not None

@@ -9,10 +9,45 @@ _GATES: Final = "tests/integration/executor/test_reading_gates.py"
 _PACKS: Final = "tests/integration/worker/test_shared_messages.py"
 _SCHEMAS: Final = "tests/integration/executor/test_parameter_schemas.py"
 _SUBMISSIONS: Final = "tests/e2e/test_submissions.py"
+_SWEEP_TURNS: Final = "tests/unit/executor/test_sweep_turns.py"
 _TOKENS: Final = "tests/integration/security/test_tokens.py"
 _WATCHDOG: Final = "executor/watchdog.py"
 
 SERVICE_DEFECTS: Final = (
+    Defect(
+        name="an executor that has heard another one never sweeps again",
+        file="executor/sweep_turns.py",
+        before="self._clock() + self._interval_seconds * _SILENCE_INTERVALS",
+        after='float("inf")',
+        caught_by=(
+            f"{_SWEEP_TURNS}::test_an_executor_stands_by_for_a_tenth_more_than_an_interval_after_each_notice_of_another",
+        ),
+    ),
+    Defect(
+        name="of several executors that swept at once none sweeps next",
+        file="executor/sweep_turns.py",
+        before="            self._stands_by_until = 0.0\n            return\n",
+        after="            return\n",
+        caught_by=(f"{_SWEEP_TURNS}::test_of_several_that_swept_at_once_the_last_one_heard_sweeps_next",),
+    ),
+    Defect(
+        name="an executor announces a round in which a sweep failed",
+        file="executor/sweep_turns.py",
+        before='        self._awaited.add(f"{sweep} failed")\n',
+        after="        pass\n",
+        caught_by=(
+            f"{_SWEEP_TURNS}::test_a_round_with_a_failed_sweep_is_not_complete_and_the_next_one_may_be",
+        ),
+    ),
+    Defect(
+        name="an executor without a broker lets the others stand by",
+        file=_WATCHDOG,
+        before="        if self._dispatcher.connected and self.redelivery.saw_all_pools:\n",
+        after="        if self.redelivery.saw_all_pools:\n",
+        caught_by=(
+            "tests/integration/executor/test_sweep_turns.py::test_another_executor_sweeps_when_the_sweeping_one_falls_silent",
+        ),
+    ),
     Defect(
         name="a poll of submissions begins behind those that take long to commit",
         file="executor/submission_listener.py",

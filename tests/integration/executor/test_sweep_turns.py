@@ -1,0 +1,131 @@
+"""One executor sweeps while the others hear from it, and another one does when they do not (P7)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from tests.integration.telemetry.test_healing import Silent
+from tests.support.protocol import Protocol
+from tests.support.traffic import until
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.database import Database
+from turnstile.executor.queue_manager import QueueManager
+from turnstile.executor.settings import ExecutorSettings
+from turnstile.executor.submission_listener import SubmissionListener
+from turnstile.executor.sweep_turns import SweepTurns
+from turnstile.executor.watchdog import Watchdog
+
+_INTERVAL_SECONDS = 0.5
+_ROUNDS = 4
+
+
+class Reaching(Silent):
+    """Publishes nothing, over a connection that a test opens and closes."""
+
+    connected = True  # type: ignore[assignment]
+    sees_pools = True
+
+    async def ready_offers(self, pools: Iterable[str]) -> dict[str, int]:
+        return dict.fromkeys(pools, 100) if self.sees_pools else {}
+
+
+@dataclass
+class Executor:
+    """What of an executor takes part in the turns."""
+
+    turns: SweepTurns
+    watchdog: Watchdog
+    dispatcher: Reaching
+    tasks: list[asyncio.Task[None]]
+
+    def kill(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+
+
+@asynccontextmanager
+async def executor(database_url: str) -> AsyncIterator[Executor]:
+    database = Database(database_url, application_name="test", connections_max=6)
+    await database.open()
+    queue_manager = QueueManager(database)
+    publisher = Publisher("amqp://127.0.0.1:1/", name="test")
+    dispatcher = Reaching(publisher, queue_manager, "quorum", publisher)
+    turns = SweepTurns(_INTERVAL_SECONDS)
+    settings = ExecutorSettings(watchdog_interval=_INTERVAL_SECONDS)
+    watchdog = Watchdog(settings, database, queue_manager, dispatcher, turns)
+    listener = SubmissionListener(
+        database_url, queue_manager, dispatcher, batch_max=1, parameters_bytes_max=1, on_round=turns.heard
+    )
+    tasks = [
+        asyncio.create_task(listener.run(asyncio.Event())),
+        asyncio.create_task(watchdog.run()),
+    ]
+    one = Executor(turns, watchdog, dispatcher, tasks)
+    try:
+        yield one
+    finally:
+        one.kill()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await database.close()
+
+
+@pytest.fixture
+async def executors(protocol: Protocol, database_url: str) -> AsyncIterator[list[Executor]]:
+    async with AsyncExitStack() as stack:
+        several = [await stack.enter_async_context(executor(database_url)) for _ in range(3)]
+        await until(lambda: _stand_by(several) == 2)
+        yield several
+
+
+def _stand_by(executors: list[Executor]) -> int:
+    return sum(each.turns.stands_by for each in executors)
+
+
+def _rounds(executors: list[Executor]) -> int:
+    return sum(each.turns.number for each in executors)
+
+
+def _sweeping(executors: list[Executor]) -> Executor:
+    return next(each for each in executors if not each.turns.stands_by)
+
+
+async def test_several_executors_sweep_once_per_interval_together(executors: list[Executor]) -> None:
+    began_at = asyncio.get_running_loop().time()
+    before = _rounds(executors)
+    await until(lambda: _rounds(executors) >= before + _ROUNDS)
+    intervals = (asyncio.get_running_loop().time() - began_at) / _INTERVAL_SECONDS
+    # Without turns it would be three rounds per interval.
+    assert _rounds(executors) - before < 2 * intervals
+
+
+async def test_another_executor_sweeps_when_the_sweeping_one_falls_silent(
+    protocol: Protocol, executors: list[Executor]
+) -> None:
+    without_broker = _sweeping(executors)
+    without_broker.dispatcher.connected = False
+    others = [each for each in executors if each is not without_broker]
+    await _sweep(others)
+
+    # Offers are due in a pool for which the broker does not answer.
+    without_answer = _sweeping(others)
+    without_answer.dispatcher.sees_pools = False
+    await protocol.put("a")
+    await protocol.submit("a")
+    await protocol.connection.execute("UPDATE slot SET offered_at = offered_at - interval '1 h'")
+    without_broker.dispatcher.connected = True
+    others = [each for each in executors if each is not without_answer]
+    await _sweep(others)
+
+    killed = _sweeping(others)
+    killed.kill()
+    without_answer.dispatcher.sees_pools = True
+    await _sweep([each for each in executors if each is not killed])
+
+
+async def _sweep(executors: list[Executor]) -> None:
+    """Wait until one of these has swept several times, and the others hear from it."""
+    enough = _rounds(executors) + _ROUNDS
+    await until(lambda: _rounds(executors) >= enough and _stand_by(executors) == len(executors) - 1)
