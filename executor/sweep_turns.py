@@ -1,8 +1,8 @@
 """Lets one executor sweep while the others stand by, and replaces it when it falls silent (P7).
 
 In: a notice after each complete round of sweeps, by NOTIFY of the database. Out: rounds. All executors hear
-the notices in one order, their own too: the sender of the last one sweeps again after an interval, and any
-other that hears nothing for a tenth longer. A notice reports work that is done. So there is no claim, and no
+the notices in one order, their own too: the sender of the last one sweeps again before the interval is over,
+and any other once it is over. A notice reports work that is done. So there is no claim, and no
 stored state that outlives its process; an executor that hears nothing sweeps, since sweeps can overlap.
 """
 
@@ -14,8 +14,9 @@ from uuid import uuid4
 
 from turnstile.executor.metrics import LAST_SWEEP
 
-_SILENCE_INTERVALS: Final = 1.1
-"""How long an executor stands by after the last notice of another one."""
+_PAUSE_INTERVALS: Final = 0.9
+"""From the begin of a round to the next one of the same executor. Its notice is then there in time, and an
+executor that takes over after an interval of silence repairs as early as if it had swept all the time."""
 
 
 class SweepTurns:
@@ -50,7 +51,7 @@ class SweepTurns:
         if name == self.name:
             self._stands_by_until = 0.0
             return
-        self._stands_by_until = self._clock() + self._interval_seconds * _SILENCE_INTERVALS
+        self._stands_by_until = self._clock() + self._interval_seconds
         for sweep in self._reported:
             LAST_SWEEP.set(time.time(), sweep)
 
@@ -60,7 +61,7 @@ class SweepTurns:
             pause_seconds = self._stands_by_until - self._clock()
             if pause_seconds <= 0:
                 await self.begin()
-                pause_seconds = self._interval_seconds
+                pause_seconds = self._interval_seconds * _PAUSE_INTERVALS
             await asyncio.sleep(pause_seconds)
 
     async def begin(self) -> None:

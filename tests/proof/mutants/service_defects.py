@@ -17,10 +17,10 @@ SERVICE_DEFECTS: Final = (
     Defect(
         name="an executor that has heard another one never sweeps again",
         file="executor/sweep_turns.py",
-        before="self._clock() + self._interval_seconds * _SILENCE_INTERVALS",
+        before="self._clock() + self._interval_seconds",
         after='float("inf")',
         caught_by=(
-            f"{_SWEEP_TURNS}::test_an_executor_stands_by_for_a_tenth_more_than_an_interval_after_each_notice_of_another",
+            f"{_SWEEP_TURNS}::test_an_executor_stands_by_for_an_interval_after_each_notice_of_another",
         ),
     ),
     Defect(

@@ -31,16 +31,16 @@ def test_an_executor_that_hears_nothing_sweeps(turns: SweepTurns) -> None:
     assert not turns.stands_by
 
 
-def test_an_executor_stands_by_for_a_tenth_more_than_an_interval_after_each_notice_of_another(
+def test_an_executor_stands_by_for_an_interval_after_each_notice_of_another(
     turns: SweepTurns, clock: Clock
 ) -> None:
     turns.heard("another")
-    clock.now += 10.9
+    clock.now += 9.9
     assert turns.stands_by
     turns.heard("a third")
-    clock.now += 10.9
+    clock.now += 9.9
     assert turns.stands_by
-    clock.now += 0.2
+    clock.now += 0.1
     assert not turns.stands_by
 
 
