@@ -5,6 +5,7 @@ or the cheaper `own_postgresql`, and one that causes an alarm of the broker `con
 Without servers, tests that need one are skipped, and fail with CI=true.
 """
 
+import gc
 import logging
 import secrets
 from collections.abc import Callable, Iterator
@@ -49,6 +50,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((n for n, folder in enumerate(folders) if item.path.is_relative_to(folder)), len(folders))
 
     items.sort(key=position)
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector skip the modules and tests, which live to the end."""
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

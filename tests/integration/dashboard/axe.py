@@ -1,4 +1,4 @@
-"""Checks a page with axe-core, in light and dark, as wide as a desktop and as a phone.
+"""Checks a page with axe-core: as wide as a desktop in light and dark, and as a phone.
 
 In: a page that shows its content. Out: what a screen reader, a keyboard or a reader with weak sight could not
 use, one line for each fault. What axe leaves out is in accessibility.js.
@@ -15,12 +15,12 @@ _MORE: Final = (Path(__file__).parent / "accessibility.js").read_text()
 _DESKTOP: Final = {"width": 1280, "height": 800}
 _PHONE: Final = {"width": 360, "height": 740}
 _ALL: Final = {"rules": {"target-size": {"enabled": True}}}
-# A scheme changes only colours; a width changes only where things are, how large, and what is folded.
+# A scheme changes only colours, whose contrast `test_contrast.py` also proves; a width changes only where
+# things are, how large, and what is folded.
 _LOOK: Final = {"runOnly": {"type": "rule", "values": ["color-contrast", "target-size"]}}
 _LOOKS: Final[tuple[tuple[str, Any, Any, dict[str, Any]], ...]] = (
     ("light", "light", _DESKTOP, _ALL),
     ("light phone", "light", _PHONE, _LOOK),
-    ("dark phone", "dark", _PHONE, _LOOK),
     ("dark", "dark", _DESKTOP, _LOOK),
 )
 _RUN: Final = """async (options) => {
