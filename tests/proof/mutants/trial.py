@@ -79,7 +79,7 @@ def attempt(defect: Defect, environment: Mapping[str, str]) -> Trial:
 
 def _run(defect: Defect, tree: Path, environment: Mapping[str, str], *, seconds_max: float) -> Trial:
     started = time.monotonic()
-    options = ("-x", "-q", "-m", "", "-p", "no:cacheprovider")
+    options = ("-x", "-q", "-p", "no:cacheprovider")
     command = [sys.executable, "-m", "pytest", *options, *defect.caught_by]
     with subprocess.Popen(
         command,
