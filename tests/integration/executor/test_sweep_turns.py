@@ -12,6 +12,7 @@ from tests.support.protocol import Protocol
 from tests.support.traffic import until
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.database import Database
+from turnstile.executor.protocol import SWEEPS_CHANNEL
 from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.executor.submission_listener import SubmissionListener
@@ -25,7 +26,7 @@ _ROUNDS = 4
 class Reaching(Silent):
     """Publishes nothing, over a connection that a test opens and closes."""
 
-    connected = True  # type: ignore[assignment]
+    connected = True
     sees_pools = True
 
     async def ready_offers(self, pools: Iterable[str]) -> dict[str, int]:
@@ -40,6 +41,7 @@ class Executor:
     watchdog: Watchdog
     dispatcher: Reaching
     tasks: list[asyncio.Task[None]]
+    heard: list[str]
 
     def kill(self) -> None:
         for task in self.tasks:
@@ -56,14 +58,20 @@ async def executor(database_url: str) -> AsyncIterator[Executor]:
     turns = SweepTurns(_INTERVAL_SECONDS)
     settings = ExecutorSettings(watchdog_interval=_INTERVAL_SECONDS)
     watchdog = Watchdog(settings, database, queue_manager, dispatcher, turns)
+    heard: list[str] = []
+
+    def hear(name: str) -> None:
+        heard.append(name)
+        turns.heard(name)
+
     listener = SubmissionListener(
-        database_url, queue_manager, dispatcher, batch_max=1, parameters_bytes_max=1, on_round=turns.heard
+        database_url, queue_manager, dispatcher, batch_max=1, parameters_bytes_max=1, on_round=hear
     )
     tasks = [
         asyncio.create_task(listener.run(asyncio.Event())),
         asyncio.create_task(watchdog.run()),
     ]
-    one = Executor(turns, watchdog, dispatcher, tasks)
+    one = Executor(turns, watchdog, dispatcher, tasks, heard)
     try:
         yield one
     finally:
@@ -101,28 +109,50 @@ async def test_several_executors_sweep_once_per_interval_together(executors: lis
     assert _rounds(executors) - before < 2 * intervals
 
 
-async def test_another_executor_sweeps_when_the_sweeping_one_falls_silent(
+async def test_another_executor_sweeps_when_the_sweeping_one_falls_silent(executors: list[Executor]) -> None:
+    silent = _sweeping(executors)
+    silent.dispatcher.connected = False
+    others = [each for each in executors if each is not silent]
+    await _sweep(others)
+    silent.dispatcher.connected = True
+    killed = _sweeping(others)
+    killed.kill()
+    await _sweep([each for each in executors if each is not killed])
+
+
+async def test_an_executor_that_may_not_reach_the_workers_sends_no_notice(
     protocol: Protocol, executors: list[Executor]
 ) -> None:
-    without_broker = _sweeping(executors)
-    without_broker.dispatcher.connected = False
-    others = [each for each in executors if each is not without_broker]
-    await _sweep(others)
+    sweeping = _sweeping(executors)
+    silent = next(each for each in executors if each is not sweeping)
+    silent.kill()
+    await asyncio.gather(*silent.tasks, return_exceptions=True)
+    before = await _notices(protocol, of=silent, heard_by=sweeping)
+    silent.dispatcher.connected = False
+    await silent.watchdog.announce_round()
+    silent.dispatcher.connected = True
 
     # Offers are due in a pool for which the broker does not answer.
-    without_answer = _sweeping(others)
-    without_answer.dispatcher.sees_pools = False
+    silent.dispatcher.sees_pools = False
     await protocol.put("a")
     await protocol.submit("a")
     await protocol.connection.execute("UPDATE slot SET offered_at = offered_at - interval '1 h'")
-    without_broker.dispatcher.connected = True
-    others = [each for each in executors if each is not without_answer]
-    await _sweep(others)
+    await silent.watchdog.redelivery.repeat_offers()
+    await silent.watchdog.announce_round()
 
-    killed = _sweeping(others)
-    killed.kill()
-    without_answer.dispatcher.sees_pools = True
-    await _sweep([each for each in executors if each is not killed])
+    silent.dispatcher.sees_pools = True
+    await silent.watchdog.redelivery.repeat_offers()
+    await silent.watchdog.announce_round()
+    assert await _notices(protocol, of=silent, heard_by=sweeping) == before + 1
+
+
+async def _notices(protocol: Protocol, *, of: Executor, heard_by: Executor) -> int:
+    """Return how many notices of an executor another one has heard of those that were sent until now."""
+    # Notices arrive in their order.
+    last = f"notice {len(heard_by.heard)}"
+    await protocol.connection.execute("SELECT pg_notify($1, $2)", SWEEPS_CHANNEL, last)
+    await until(lambda: last in heard_by.heard)
+    return heard_by.heard.count(of.turns.name)
 
 
 async def _sweep(executors: list[Executor]) -> None:

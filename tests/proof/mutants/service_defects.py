@@ -45,7 +45,7 @@ SERVICE_DEFECTS: Final = (
         before="        if self._dispatcher.connected and self.redelivery.saw_all_pools:\n",
         after="        if self.redelivery.saw_all_pools:\n",
         caught_by=(
-            "tests/integration/executor/test_sweep_turns.py::test_another_executor_sweeps_when_the_sweeping_one_falls_silent",
+            "tests/integration/executor/test_sweep_turns.py::test_an_executor_that_may_not_reach_the_workers_sends_no_notice",
         ),
     ),
     Defect(

@@ -53,8 +53,10 @@ def test_of_several_that_swept_at_once_the_last_one_heard_sweeps_next(clock: Clo
     assert [each.stands_by for each in several] == [True, True, False]
 
 
-def test_a_notice_of_another_executor_reports_each_of_its_sweeps(turns: SweepTurns) -> None:
-    LAST_SWEEP.values.pop(("prune_pools",), None)
+def test_a_notice_of_another_executor_reports_each_of_its_sweeps(
+    turns: SweepTurns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LAST_SWEEP, "values", {})
     turns.heard("another")
     assert LAST_SWEEP.values[("prune_pools",)] > 0
 
