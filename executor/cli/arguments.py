@@ -186,16 +186,15 @@ _REF = typer.Argument(
 )
 RefArgument = Annotated[str, _REF]
 RefsArgument = Annotated[list[str], _REF]
-_RESOURCE = typer.Argument(
+RESOURCE_ARGUMENT = typer.Argument(
     metavar="NAME", parser=checked_resource, autocompletion=complete_resource, help="Resource, like autocad."
 )
-ResourceArgument = Annotated[str, _RESOURCE]
-ResourcesArgument = Annotated[list[str], _RESOURCE]
-_POOL = typer.Argument(
+ResourceArgument = Annotated[str, RESOURCE_ARGUMENT]
+ResourcesArgument = Annotated[list[str], RESOURCE_ARGUMENT]
+POOL_ARGUMENT = typer.Argument(
     metavar="NAME", parser=checked_pool, autocompletion=complete_pool, help="Pool, like default."
 )
-PoolArgument = Annotated[str, _POOL]
-PoolsArgument = Annotated[list[str], _POOL]
+PoolArgument = Annotated[str, POOL_ARGUMENT]
 
 
 def _status(text: str) -> Status:

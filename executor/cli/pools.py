@@ -7,12 +7,12 @@ import typer
 
 from turnstile.common.cli import command_line
 from turnstile.common.fields import WEIGHT_MAX, check_ref
-from turnstile.executor.cli.arguments import PoolArgument, PoolsArgument, encode
+from turnstile.executor.cli.arguments import POOL_ARGUMENT, PoolArgument
 from turnstile.executor.cli.client import Api, Json, with_api
+from turnstile.executor.cli.gate_commands import WAITING_COLUMNS, GateKind, add_gate_commands, dates
 from turnstile.executor.cli.output import (
     Columns,
     JsonOption,
-    for_each,
     instant,
     print_fields,
     print_json,
@@ -21,8 +21,8 @@ from turnstile.executor.cli.output import (
     show,
     warn,
 )
-from turnstile.executor.cli.pagination import ALL, CursorOption, QueueLimitOption, print_queue, read_pages
-from turnstile.executor.cli.values import ChangesOption, print_changes, shown
+from turnstile.executor.cli.pagination import ALL, read_pages
+from turnstile.executor.cli.values import shown
 
 _COLUMNS: Final[Columns] = {
     "POOL": "name",
@@ -46,15 +46,6 @@ _HOLDER_COLUMNS: Final[Columns] = {
     "WORKER": "worker_id",
     "SINCE": lambda holder: instant(holder["granted_at"]),
 }
-_WAITING_COLUMNS: Final[Columns] = {
-    "POSITION": "position",
-    "ID": "id",
-    "ACTION": "action_ref",
-    "KEY": "concurrency_key",
-    "PRIORITY": "priority",
-    "QUEUED": lambda waiting: instant(waiting["queued_at"]),
-}
-
 app = command_line("Manage pools of workers: order, weights, pause and resume.")
 
 
@@ -117,50 +108,7 @@ def set_pool(
     given: dict[str, Any] = {} if order is None else {"order": order}
     if weights:
         given["weights"] = dict(weights)
-    body = encode(given)
-
-    for_each([name], lambda name: api.patch_or_put(f"/pools/{name}", body), _state, as_json=as_json)
-
-
-@app.command("pause")
-@with_api
-def pause_pools(api: Api, names: PoolsArgument, as_json: JsonOption = False) -> None:
-    """Pause pools: nothing in them starts, running executions continue."""
-    for_each(names, lambda name: api.post(f"/pools/{name}/pause"), _state, as_json=as_json)
-
-
-@app.command("resume")
-@with_api
-def resume_pools(api: Api, names: PoolsArgument, as_json: JsonOption = False) -> None:
-    """Resume paused pools."""
-    for_each(names, lambda name: api.post(f"/pools/{name}/resume"), _state, as_json=as_json)
-
-
-@app.command("queue")
-@with_api
-def list_queue(
-    api: Api,
-    name: PoolArgument,
-    *,
-    limit: QueueLimitOption = 50,
-    cursor: CursorOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """List the executions that hold worker slots of a pool, and those that wait for one, in order."""
-    query = {"limit": limit, "cursor": cursor}
-    show(api.get(f"/pools/{name}/queue", query), _print_queue, as_json=as_json)
-
-
-@app.command("history")
-@with_api
-def list_changes(
-    api: Api,
-    name: PoolArgument,
-    limit: ChangesOption = 50,
-    as_json: JsonOption = False,
-) -> None:
-    """List the changes of a pool: what, when and by whom, newest first."""
-    print_changes(api, f"/pools/{name}/changes", limit, as_json=as_json)
+    _KIND.change(api, name, given, as_json=as_json)
 
 
 def _print_pool(pool: Json) -> None:
@@ -180,27 +128,12 @@ def _fields(pool: Json) -> Iterator[tuple[str, object]]:
     yield "granted", f"{pool['held']} of {pool['capacity']}"
     yield "waiting", pool["waiting"]
     yield "wanted", pool["wanted"]
-    yield "created_at", instant(pool["created_at"])
-    yield "updated_at", instant(pool["updated_at"])
+    yield from dates(pool)
 
 
-def _state(name: str, pool: Json) -> str:
-    for warning in pool["warnings"]:
-        warn(warning)
+def _state(pool: Json) -> str:
     weights = f", weights {shown('weights', pool['weights'])}" if pool["weights"] else ""
-    return f"{name}: order {pool['order']}{weights}, {'paused' if pool['paused'] else 'not paused'}"
-
-
-def _print_queue(found: Json) -> None:
-    print_fields(_queue_fields(found))
-    print_line("")
-    print_queue(
-        found,
-        _HOLDER_COLUMNS,
-        _WAITING_COLUMNS,
-        no_holders="No worker slot is in use",
-        nothing_waits="Nothing waits here",
-    )
+    return f"order {pool['order']}{weights}"
 
 
 def _queue_fields(found: Json) -> Iterator[tuple[str, object]]:
@@ -209,3 +142,22 @@ def _queue_fields(found: Json) -> Iterator[tuple[str, object]]:
     yield "order", found["order"]
     yield "granted", f"{found['held']} of {found['capacity']}"
     yield "waiting", found["waiting"]
+
+
+_KIND: Final = GateKind(
+    path="/pools",
+    name=POOL_ARGUMENT,
+    state=_state,
+    holders=_HOLDER_COLUMNS,
+    no_holder="No worker slot is in use",
+    waiting={**WAITING_COLUMNS, "QUEUED": lambda waiting: instant(waiting["queued_at"])},
+    queue_fields=_queue_fields,
+)
+add_gate_commands(
+    app,
+    _KIND,
+    pause="Pause pools: nothing in them starts, running executions continue.",
+    resume="Resume paused pools.",
+    queue="List the executions that hold worker slots of a pool, and those that wait for one, in order.",
+    history="List the changes of a pool: what, when and by whom, newest first.",
+)

@@ -9,14 +9,15 @@ from turnstile.common.cli import command_line
 from turnstile.common.fields import STARTS_MAX, parse_period
 from turnstile.executor.cli.arguments import (
     NO_LIMIT,
+    RESOURCE_ARGUMENT,
     ResourceArgument,
     ResourcesArgument,
-    encode,
     limit_option,
     limit_or_none,
 )
 from turnstile.executor.cli.client import Api, Json, with_api
 from turnstile.executor.cli.confirmation import YesOption, confirm_named
+from turnstile.executor.cli.gate_commands import WAITING_COLUMNS, GateKind, add_gate_commands, dates
 from turnstile.executor.cli.output import (
     Columns,
     JsonOption,
@@ -24,13 +25,12 @@ from turnstile.executor.cli.output import (
     instant,
     print_fields,
     print_json,
-    print_line,
     print_table,
     show,
     warn,
 )
-from turnstile.executor.cli.pagination import ALL, CursorOption, QueueLimitOption, print_queue, read_pages
-from turnstile.executor.cli.values import ChangesOption, print_changes, shown
+from turnstile.executor.cli.pagination import ALL, read_pages
+from turnstile.executor.cli.values import shown
 from turnstile.executor.definitions import RANK_MAX
 
 _COLUMNS: Final[Columns] = {
@@ -49,15 +49,6 @@ _HOLDER_COLUMNS: Final[Columns] = {
     "UNITS": "units",
     "STATUS": "status",
     "SINCE": lambda holder: instant(holder["passed_at"]),
-}
-_WAITING_COLUMNS: Final[Columns] = {
-    "POSITION": "position",
-    "ID": "id",
-    "ACTION": "action_ref",
-    "KEY": "concurrency_key",
-    "PRIORITY": "priority",
-    "UNITS": "units",
-    "WAITING SINCE": lambda waiting: instant(waiting["arrived_at"]),
 }
 _NO_RATE: Final[dict[str, Any]] = {}
 _DIGITS_MAX: Final = 9
@@ -156,9 +147,7 @@ def put_resource(
         given["rank"] = limit_or_none(rank)
     if rate is not None:
         given["rate"] = rate or None
-    body = encode(given)
-
-    for_each([name], lambda name: api.patch_or_put(f"/resources/{name}", body), _state, as_json=as_json)
+    _KIND.change(api, name, given, as_json=as_json)
 
 
 @app.command("delete")
@@ -179,47 +168,6 @@ def delete_resources(
     )
 
 
-@app.command("pause")
-@with_api
-def pause_resources(api: Api, names: ResourcesArgument, as_json: JsonOption = False) -> None:
-    """Pause resources: executions that use them do not start, running ones continue."""
-    for_each(names, lambda name: api.post(f"/resources/{name}/pause"), _state, as_json=as_json)
-
-
-@app.command("resume")
-@with_api
-def resume_resources(api: Api, names: ResourcesArgument, as_json: JsonOption = False) -> None:
-    """Resume paused resources."""
-    for_each(names, lambda name: api.post(f"/resources/{name}/resume"), _state, as_json=as_json)
-
-
-@app.command("queue")
-@with_api
-def list_queue(
-    api: Api,
-    name: ResourceArgument,
-    *,
-    limit: QueueLimitOption = 50,
-    cursor: CursorOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """List the holders of a resource and the executions that wait for it, in order."""
-    query = {"limit": limit, "cursor": cursor}
-    show(api.get(f"/resources/{name}/queue", query), _print_queue, as_json=as_json)
-
-
-@app.command("history")
-@with_api
-def list_changes(
-    api: Api,
-    name: ResourceArgument,
-    limit: ChangesOption = 50,
-    as_json: JsonOption = False,
-) -> None:
-    """List the changes of a resource: what, when and by whom, newest first."""
-    print_changes(api, f"/resources/{name}/changes", limit, as_json=as_json)
-
-
 def _print_resource(resource: Json) -> None:
     print_fields(_fields(resource))
     for warning in resource["warnings"]:
@@ -232,27 +180,11 @@ def _fields(resource: Json) -> Iterator[tuple[str, object]]:
     users = [shown("uses", [{**user, "resource": user["action_ref"]}]) for user in resource["used_by"]]
     more = resource["users"] - len(users)
     yield "used by", ", ".join(users) + (f" and {more} more" if more else "")
-    yield "created_at", instant(resource["created_at"])
-    yield "updated_at", instant(resource["updated_at"])
+    yield from dates(resource)
 
 
-def _state(name: str, resource: Json) -> str:
-    for warning in resource["warnings"]:
-        warn(warning)
-    paused = "paused" if resource["paused"] else "not paused"
-    return f"{name}: capacity {shown('capacity', resource['capacity'])}, {paused}"
-
-
-def _print_queue(found: Json) -> None:
-    print_fields(_queue_fields(found))
-    print_line("")
-    print_queue(
-        found,
-        _HOLDER_COLUMNS,
-        _WAITING_COLUMNS,
-        no_holders="No unit is in use",
-        nothing_waits="Nothing waits here",
-    )
+def _state(resource: Json) -> str:
+    return f"capacity {shown('capacity', resource['capacity'])}"
 
 
 def _queue_fields(found: Json) -> Iterator[tuple[str, object]]:
@@ -263,3 +195,26 @@ def _queue_fields(found: Json) -> Iterator[tuple[str, object]]:
     yield "held", f"{found['held']}, {'no limit' if capacity is None else f'capacity {capacity}'}"
     yield "held while waiting", found["held_waiting"] or None
     yield "waiting", found["waiting"]
+
+
+_KIND: Final = GateKind(
+    path="/resources",
+    name=RESOURCE_ARGUMENT,
+    state=_state,
+    holders=_HOLDER_COLUMNS,
+    no_holder="No unit is in use",
+    waiting={
+        **WAITING_COLUMNS,
+        "UNITS": "units",
+        "WAITING SINCE": lambda waiting: instant(waiting["arrived_at"]),
+    },
+    queue_fields=_queue_fields,
+)
+add_gate_commands(
+    app,
+    _KIND,
+    pause="Pause resources: executions that use them do not start, running ones continue.",
+    resume="Resume paused resources.",
+    queue="List the holders of a resource and the executions that wait for it, in order.",
+    history="List the changes of a resource: what, when and by whom, newest first.",
+)
