@@ -21,6 +21,7 @@ from turnstile.executor.watchdog import Watchdog
 
 _INTERVAL_SECONDS = 0.5
 _ROUNDS = 4
+_BOUND_SECONDS = 60.0
 
 
 class Reaching(Silent):
@@ -100,13 +101,18 @@ def _sweeping(executors: list[Executor]) -> Executor:
     return next(each for each in executors if not each.turns.stands_by)
 
 
-async def test_several_executors_sweep_once_per_interval_together(executors: list[Executor]) -> None:
-    began_at = asyncio.get_running_loop().time()
-    before = _rounds(executors)
-    await until(lambda: _rounds(executors) >= before + _ROUNDS)
-    intervals = (asyncio.get_running_loop().time() - began_at) / _INTERVAL_SECONDS
-    # Without turns it would be three rounds per interval.
-    assert _rounds(executors) - before < 2 * intervals
+async def test_one_of_several_executors_sweeps_and_the_others_do_not(executors: list[Executor]) -> None:
+    async with asyncio.timeout(_BOUND_SECONDS):
+        # A notice that is late on a busy machine lets the others sweep too, once.
+        while sorted(await _next_rounds(executors))[:2] != [0, 0]:
+            pass
+
+
+async def _next_rounds(executors: list[Executor]) -> list[int]:
+    """Wait for a few rounds; return how many of them were each executor's."""
+    before = [each.turns.number for each in executors]
+    await until(lambda: _rounds(executors) >= sum(before) + _ROUNDS)
+    return [each.turns.number - number for each, number in zip(executors, before, strict=True)]
 
 
 async def test_another_executor_sweeps_when_the_sweeping_one_falls_silent(executors: list[Executor]) -> None:
