@@ -151,7 +151,7 @@ def _add_reading_routes(routes: APIRouter, actions: ActionStore, reader: Reader)
     )
     async def get_changes(ref: PossibleRef, query: Annotated[Paging, Query()]) -> Page[ChangeEntry]:
         before_id = cursor_id(_CHANGES_CURSOR, query.cursor, first=ID_MAX)
-        items, last = await reader.changes(ref, before_id=before_id, limit=query.limit)
+        items, last = await reader.changes("action", ref, before_id=before_id, limit=query.limit)
         if not items and query.cursor is None:
             await actions.read(ref)
         return Page(items=items, next_cursor=next_cursor(_CHANGES_CURSOR, last))

@@ -69,7 +69,7 @@ def create_app(
         actions,
         keys,
         resource_routes(database, operations, resources, reader),
-        pool_routes(database, operations, PoolReader(reader)),
+        pool_routes(database, operations, PoolReader(reader), reader),
         worker_routes(operations, reader),
         audit_routes(Auditor(database, settings)),
         audit_log_routes(reader),

@@ -25,6 +25,7 @@ from turnstile.executor.definition_store import PoolStore, unknown_pool
 from turnstile.executor.definitions import PoolDefinition
 from turnstile.executor.operations import Operations
 from turnstile.executor.queries.pools import PoolReader
+from turnstile.executor.queries.reader import Reader
 from turnstile.executor.queries.schemas import ChangeEntry, PoolQueuePage, StoredPool
 
 _CURSOR: Final = "pools"
@@ -61,16 +62,16 @@ _EXAMPLES: Final[dict[str, Example]] = {
 GivenFields = Annotated[PoolFields, Body(openapi_examples=_EXAMPLES)]
 
 
-def pool_routes(database: Database, operations: Operations, reader: PoolReader) -> APIRouter:
+def pool_routes(database: Database, operations: Operations, reader: PoolReader, queues: Reader) -> APIRouter:
     """Return the routes of pools."""
     routes = CheckedRouter(prefix="/pools", tags=["pools"], route_class=JsonRoute)
     pools = PoolStore(database, operations, reader)
-    _add_reading_routes(routes, pools, reader)
+    _add_reading_routes(routes, pools, reader, queues)
     _add_changing_routes(routes, pools)
     return routes
 
 
-def _add_reading_routes(routes: APIRouter, pools: PoolStore, reader: PoolReader) -> None:
+def _add_reading_routes(routes: APIRouter, pools: PoolStore, reader: PoolReader, queues: Reader) -> None:
     @routes.get(
         "",
         summary="List pools by name, with their capacity and what waits",
@@ -97,7 +98,7 @@ def _add_reading_routes(routes: APIRouter, pools: PoolStore, reader: PoolReader)
     )
     async def get_changes(name: PossibleName, query: Annotated[Paging, Query()]) -> Page[ChangeEntry]:
         before_id = cursor_id(_CHANGES_CURSOR, query.cursor, first=ID_MAX)
-        items, last = await reader.changes(name, before_id=before_id, limit=query.limit)
+        items, last = await queues.changes("pool", name, before_id=before_id, limit=query.limit)
         if not items and query.cursor is None:
             await pools.read(name)
         return Page(items=items, next_cursor=next_cursor(_CHANGES_CURSOR, last))

@@ -78,14 +78,16 @@ def resource_routes(
     """Return the routes of resources."""
     routes = CheckedRouter(prefix="/resources", tags=["resources"], route_class=JsonRoute)
     resources = ResourceStore(database, operations, reader)
-    _add_reading_routes(routes, resources, reader)
+    _add_reading_routes(routes, resources, reader, queues)
     _add_queue_route(routes, queues)
     _add_changing_routes(routes, resources)
     _add_deleting_route(routes, resources)
     return routes
 
 
-def _add_reading_routes(routes: APIRouter, resources: ResourceStore, reader: ResourceReader) -> None:
+def _add_reading_routes(
+    routes: APIRouter, resources: ResourceStore, reader: ResourceReader, queues: Reader
+) -> None:
     @routes.get("", summary="List resources by name", responses=documented(Code.UNKNOWN_FIELD))
     async def get_resources(query: Annotated[Paging, Query()]) -> Page[StoredResource]:
         after = None if query.cursor is None else cursor_parts(_CURSOR, query.cursor, count=1)[0]
@@ -109,7 +111,7 @@ def _add_reading_routes(routes: APIRouter, resources: ResourceStore, reader: Res
     )
     async def get_changes(name: PossibleName, query: Annotated[Paging, Query()]) -> Page[ChangeEntry]:
         before_id = cursor_id(_CHANGES_CURSOR, query.cursor, first=ID_MAX)
-        items, last = await reader.resource_changes(name, before_id=before_id, limit=query.limit)
+        items, last = await queues.changes("resource", name, before_id=before_id, limit=query.limit)
         if not items and query.cursor is None:
             await resources.read(name)
         return Page(items=items, next_cursor=next_cursor(_CHANGES_CURSOR, last))

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, TypeAlias
 import asyncpg
 
 from turnstile.common.json_limits import readable
-from turnstile.executor.queries.action_rows import changes_page, order_of, parsed, row_fields
+from turnstile.executor.queries.action_rows import order_of, parsed, row_fields
 from turnstile.executor.queries.reader import Reader
 from turnstile.executor.queries.schemas import (
     HOLDERS_MAX,
     USERS_MAX,
-    ChangeEntry,
     PoolAction,
     PoolHolder,
     PoolQueuePage,
@@ -42,12 +41,6 @@ class PoolReader:
         """Return pools in the order of their names, and the name after which the next page starts."""
         found = await self._stored(None, after_name or "", limit + 1)
         return found[:limit], found[limit - 1].name if len(found) > limit else None
-
-    async def changes(self, name: str, *, before_id: int, limit: int) -> tuple[list[ChangeEntry], int | None]:
-        """Return the changes of a pool, newest first, and the id before which the next page starts."""
-        async with self._reader.snapshot() as connection:
-            found = await connection.fetch(query("pool_changes"), name, before_id, limit + 1)
-        return changes_page(found, limit)
 
     async def queue(self, name: str, *, offset: int, limit: int) -> PoolQueuePage | None:
         """Return a pool with its holders and what waits for it, behind `offset` positions.

@@ -55,6 +55,7 @@ from turnstile.executor.queries.schemas import (
     ResourceQueuePage,
     SlotHolder,
     StoredAction,
+    SubjectKind,
     SubmissionDetail,
     WaitingOnPool,
     WorkerDetail,
@@ -317,9 +318,11 @@ class Reader(LimitedReader):
         shown = [read_action(row) for row in found[:limit]]
         return shown, shown[-1].ref if len(found) > limit else None
 
-    async def changes(self, ref: str, *, before_id: int, limit: int) -> tuple[list[ChangeEntry], int | None]:
-        """Return the changes of an action, newest first, and the id before which the next page starts."""
-        found = await self._rows(query("action_changes"), ref, before_id, limit + 1)
+    async def changes(
+        self, kind: SubjectKind, name: str, *, before_id: int, limit: int
+    ) -> tuple[list[ChangeEntry], int | None]:
+        """Return the changes of a definition, newest first, and the id before which the next page starts."""
+        found = await self._rows(query("definition_changes"), kind, name, before_id, limit + 1)
         return changes_page(found, limit)
 
     async def audit_log(

@@ -1,4 +1,4 @@
-"""Reads resources, the settings of single keys, and the changes of resources; never writes.
+"""Reads resources and the settings of single keys; never writes.
 
 In: names, and where a page starts. Out: schemas, and where the next page starts.
 """
@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import asyncpg
 
-from turnstile.executor.queries.action_rows import changes_page, order_of, parsed, rate_of, row_fields
+from turnstile.executor.queries.action_rows import order_of, parsed, rate_of, row_fields
 from turnstile.executor.queries.read_limiter import LimitedReader
 from turnstile.executor.queries.schemas import (
     USERS_MAX,
-    ChangeEntry,
     ResourceUser,
     StoredKey,
     StoredResource,
@@ -50,12 +49,6 @@ class ResourceReader(LimitedReader):
         found = await self._rows(query("resources"), after_name or "", limit + 1, USERS_MAX)
         shown = [_resource(row) for row in found[:limit]]
         return shown, shown[-1].name if len(found) > limit else None
-
-    async def resource_changes(
-        self, name: str, *, before_id: int, limit: int
-    ) -> tuple[list[ChangeEntry], int | None]:
-        """Return the changes of a resource, newest first, and the id before which the next page starts."""
-        return changes_page(await self._rows(query("resource_changes"), name, before_id, limit + 1), limit)
 
 
 def _resource(row: "Row") -> StoredResource:

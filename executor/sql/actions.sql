@@ -23,10 +23,10 @@ ORDER BY a.ref COLLATE "C" LIMIT $2
 -- $1 execution
 SELECT a.ref FROM execution e JOIN action a ON a.id = e.action_id WHERE e.id = $1
 
--- action_changes: the changes of an action, deleted or not, newest first.
+-- definition_changes: the changes of an action, resource or pool, deleted or not, newest first.
 --
--- $1 ref, $2 before this id, $3 rows
+-- $1 kind, $2 name, $3 before this id, $4 rows
 SELECT l.id, l.recorded_at AS changed_at, l.actor AS changed_by, l.verb AS change, l.before AS old,
        l.after AS new
 FROM audit_log l
-WHERE l.subject_kind = 'action' AND l.subject = $1 AND l.id < $2 ORDER BY l.id DESC LIMIT $3
+WHERE l.subject_kind = $1 AND l.subject = $2 AND l.id < $3 ORDER BY l.id DESC LIMIT $4

@@ -21,14 +21,6 @@ CROSS JOIN LATERAL (
 ) s
 ORDER BY p.name COLLATE "C"
 
--- pool_changes: the changes of a pool, newest first.
---
--- $1 name, $2 before this id, $3 rows
-SELECT l.id, l.recorded_at AS changed_at, l.actor AS changed_by, l.verb AS change, l.before AS old,
-       l.after AS new
-FROM audit_log l
-WHERE l.subject_kind = 'pool' AND l.subject = $1 AND l.id < $2 ORDER BY l.id DESC LIMIT $3
-
 -- pool_queue: the state of one pool, and who holds its worker slots.
 --
 -- $1 name, $2 most holders

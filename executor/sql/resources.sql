@@ -17,14 +17,6 @@ FROM (
 CROSS JOIN LATERAL turnstile.used_by(g.name, $3) u
 ORDER BY g.name COLLATE "C"
 
--- resource_changes: the changes of a resource, deleted or not, newest first.
---
--- $1 name, $2 before this id, $3 rows
-SELECT l.id, l.recorded_at AS changed_at, l.actor AS changed_by, l.verb AS change, l.before AS old,
-       l.after AS new
-FROM audit_log l
-WHERE l.subject_kind = 'resource' AND l.subject = $1 AND l.id < $2 ORDER BY l.id DESC LIMIT $3
-
 -- action_keys: the concurrency keys of an action that have settings, in order.
 --
 -- $1 ref, $2 after this key, $3 rows
