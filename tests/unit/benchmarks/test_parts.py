@@ -11,7 +11,7 @@ from benchmarks.system import Sizes
 from tests.support.sources import Servers
 from turnstile.localservers import LocalServers
 
-LEFT_OUT = ("gates", "handover", "keys", "limit-bound", "rates", "memory", "replicas", "throughput")
+LEFT_OUT = ("gates", "handover", "keys", "limit-bound", "rates", "memory", "replicas")
 """Those that take seconds even so."""
 MET = Row(name="", unit="", cells={"": 0.0}, aims=(Aim(at_most=0),))
 TINY = Sizes(
