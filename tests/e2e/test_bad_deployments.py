@@ -167,14 +167,15 @@ async def test_a_worker_of_a_misspelt_pool_is_named_by_what_waits_and_by_its_own
     ) in await _printed(env, "get", str(waiting))
     assert "defualt" in await _printed(env, "workers", "list")
     assert await misspelt.stop() == 0
-    await env.start_worker(TURNSTILE_WORKER_POOLS="default")
+    serving = await env.start_worker(TURNSTILE_WORKER_POOLS="default")
     assert await env.ended(waiting) == ["completed"]
+    assert await serving.stop() == 0
 
 
 async def test_a_full_disk_of_the_broker_is_named_by_readyz_top_and_what_waits(
     env: Environment, controlled_broker: RabbitServer
 ) -> None:
-    await env.start_worker()
+    worker = await env.start_worker()
     assert await env.ended(await env.submit("noop")) == ["completed"]
     await asyncio.to_thread(controlled_broker.ctl, "set_disk_free_limit", _FULL)
     try:
@@ -196,6 +197,7 @@ async def test_a_full_disk_of_the_broker_is_named_by_readyz_top_and_what_waits(
     finally:
         await asyncio.to_thread(controlled_broker.ctl, "set_disk_free_limit", "50MB")
     assert await env.ended(waiting) == ["completed"]
+    assert await worker.stop() == 0
 
 
 @pytest.mark.whole

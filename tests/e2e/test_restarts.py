@@ -128,7 +128,9 @@ async def test_a_second_signal_ends_a_worker_at_once_whatever_it_runs(
 async def test_of_four_executors_each_admitter_killed_or_paused_is_replaced_within_seconds_down_to_the_last(
     start_env: StartEnvironment, tmp_path: Path
 ) -> None:
-    async with start_env(executors=4, workers=2) as env:
+    # At this level every refusal is logged: a probe that a killed executor had not acknowledged comes twice.
+    each_refusal = {"TURNSTILE_LOG_LEVEL": "DEBUG"}
+    async with start_env(executors=4, workers=2, executor_settings=each_refusal) as env:
         async with steady(env.amqp_url, tmp_path) as client:
             await client.continues("the start")
             first = await _admitting(env)
