@@ -12,9 +12,9 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from importlib import resources
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -35,14 +35,13 @@ T = TypeVar("T")
 
 _SETTINGS: Final = {
     "TURNSTILE_WATCHDOG_INTERVAL": "200ms",
-    "TURNSTILE_LEASE_DURATION": "6s",
-    "TURNSTILE_HEARTBEAT_INTERVAL": "1s",
     "TURNSTILE_DRAIN_TIMEOUT": "2s",
 }
 """Delays and retries are noticed within the interval."""
 _NO_FIELDS: Final = frozenset({"id", "ref", "created_at", "updated_at"})
 """What the API shows of an action besides its definition."""
 _RESET_SECONDS: Final = 15.0
+_DATABASE_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.02
 _CREDENTIALS: Final = ("TURNSTILE_API_TOKEN", "TURNSTILE_API_TOKEN_FILE", "TURNSTILE_API_CA_FILE")
 """Those of another installation, which must not reach this one."""
@@ -109,7 +108,7 @@ class Installation:
 
         `duration` is like '1h', or seconds. Rates, leases, and the times that an execution shows stay.
         """
-        self._driver.run(self._execute(_text("advance.sql"), parse_duration(duration)))
+        self._driver.run(self._advance(parse_duration(duration)))
 
     def log(self) -> str:
         """Return what the executor and the worker have logged."""
@@ -137,18 +136,15 @@ class Installation:
         answer = self._http.get("/actions", params={"limit": 1000}).raise_for_status()
         return list(answer.json()["items"])
 
-    async def _execute(self, statement: str, *arguments: object) -> None:
-        connection = await asyncpg.connect(self.database_url)
-        try:
-            await connection.execute(statement, *arguments)
-        finally:
-            await connection.close()
+    async def _advance(self, seconds: float) -> None:
+        async with self._database() as connection, connection.transaction():
+            await connection.execute(_text("lock_delayed.sql"))
+            await connection.execute(_text("advance.sql"), seconds)
 
     async def _empty(self) -> None:
-        connection = await asyncpg.connect(self.database_url)
         deadline = asyncio.get_running_loop().time() + _RESET_SECONDS
         cancelled: set[int] = set()
-        try:
+        async with self._database() as connection:
             while unfinished := await connection.fetch(_text("unfinished.sql")):
                 for row in unfinished:
                     if row["id"] is not None and row["id"] not in cancelled:
@@ -161,8 +157,16 @@ class Installation:
                     )
                 await asyncio.sleep(_POLL_SECONDS)
             await connection.execute(_text("delete.sql"))
+
+    @asynccontextmanager
+    async def _database(self) -> AsyncIterator[asyncpg.Connection]:
+        connection = await asyncpg.connect(
+            self.database_url, timeout=_DATABASE_SECONDS, command_timeout=_DATABASE_SECONDS
+        )
+        try:
+            yield connection
         finally:
-            await connection.close()
+            await connection.close(timeout=_DATABASE_SECONDS)
 
     def _close(self) -> None:
         if self._client is not None:

@@ -20,7 +20,10 @@ _CONFIGURATION = """
 turnstile_actions = shop.actions
 asyncio_default_fixture_loop_scope = function
 filterwarnings = error
+faulthandler_timeout = 60
+faulthandler_exit_on_timeout = true
 """
+"""A test that hangs ends with the stack of each thread."""
 _ACTIONS = """
 import time
 from turnstile import Context, TemporaryError, action
@@ -60,7 +63,9 @@ def configured_for_another_installation():
 
 
 def until_delayed(turnstile, execution_id):
-    while turnstile.client.get(execution_id).status != "delayed":
+    deadline = time.monotonic() + 30
+    while (execution := turnstile.client.get(execution_id)).status != "delayed":
+        assert time.monotonic() < deadline, f"{execution}\\n{turnstile.log()}"
         time.sleep(0.02)
 
 
@@ -203,6 +208,6 @@ def run_pytest(folder: Path, server_urls: dict[str, str]) -> subprocess.Complete
         env={**os.environ, **server_urls},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=240,
         check=False,
     )
