@@ -49,11 +49,14 @@ import os
 import time
 from datetime import UTC, datetime, timedelta
 
+import asyncpg
 import pytest
 
 from shop.actions import flaky, greet
 
 ELSEWHERE = "amqp://127.0.0.1:9/elsewhere"
+WAITING = '''SELECT count(*) > 0 FROM pg_stat_activity
+             WHERE datname = current_database() AND wait_event_type = 'Lock' '''
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -131,6 +134,27 @@ def test_a_delay_of_two_days_passes(turnstile):
     turnstile.advance("61m")
     assert turnstile.client.wait(execution_id, timeout=30).result == "hello x"
     assert set(turnstile.environment) >= {"TURNSTILE_AMQP_URL", "TURNSTILE_API_URL"}
+
+
+def test_a_delay_passes_although_the_bound_of_the_sweeps_passes_it_meanwhile(turnstile):
+    execution_id = turnstile.client.submit("shop.flaky").execution_id
+    until_delayed(turnstile, execution_id)
+
+    async def play():
+        holder, watchdog = [await asyncpg.connect(turnstile.database_url) for _ in range(2)]
+        async with holder.transaction():
+            await holder.execute("SELECT FROM delayed d JOIN execution e ON e.id = d.execution_id FOR UPDATE")
+            advance = asyncio.create_task(asyncio.to_thread(turnstile.advance, "1h"))
+            while not await watchdog.fetchval(WAITING):
+                await asyncio.sleep(0.01)
+            for _ in range(3):
+                await watchdog.execute("SELECT turnstile.move_due_window(0, 0)")
+        await advance
+        await holder.close()
+        await watchdog.close()
+
+    asyncio.run(play())
+    assert turnstile.client.wait(execution_id, timeout=20).result == 2
 """
 
 
@@ -160,7 +184,7 @@ def test_a_project_tests_its_actions_on_a_private_installation(
     (tmp_path / "test_shop.py").write_text(_TESTS)
     done = run_pytest(tmp_path, server_urls)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "8 passed" in done.stdout
+    assert "9 passed" in done.stdout
 
 
 def test_the_worker_imports_from_the_folders_that_the_tests_import_from(
