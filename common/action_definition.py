@@ -47,8 +47,16 @@ class RetryDefinition(BaseModel):
     factor: float = Field(
         default=2.0, ge=1, le=100, description="Each further wait is this many times longer."
     )
-    max_delay: Duration = Field(default=300.0, description="No wait is longer.")
+    max_delay: Duration = Field(
+        default=300.0, description="No wait is longer. Without it: 5 minutes, or `delay` if that is longer."
+    )
     jitter: float = Field(default=0.1, ge=0, le=1, description="Share by which a wait is spread at random.")
+
+    @model_validator(mode="after")
+    def _default_of_max_delay(self) -> Self:
+        if "max_delay" not in self.model_fields_set:
+            object.__setattr__(self, "max_delay", max(self.max_delay, self.delay))
+        return self
 
 
 class RateDefinition(BaseModel):

@@ -33,7 +33,7 @@ async def greet(context: Context, name: str) -> str:
     print("greeting", name)
     return f"hello {name}"
 
-@action("shop.flaky", retry={"max_attempts": 2, "delay": "1h"})
+@action("shop.flaky", retry={"max_attempts": 2, "delay": "1h", "jitter": 0})
 async def flaky(context: Context) -> int:
     if context.attempt == 1:
         raise TemporaryError("not yet")

@@ -124,6 +124,17 @@ def test_an_entrypoint_fits_its_runner(runner: str, good: list[object], bad: lis
         assert "entrypoint: " in error_of(runner=runner, entrypoint=entrypoint)
 
 
+@pytest.mark.parametrize(
+    ("retry", "max_delay_seconds"),
+    [({}, 300.0), ({"delay": "1h"}, 3600.0), ({"delay": "1h", "max_delay": "5m"}, 300.0)],
+)
+def test_the_first_wait_is_cut_only_by_a_given_max_delay(
+    retry: dict[str, object], max_delay_seconds: float
+) -> None:
+    definition = ActionDefinition.model_validate({"ref": "a", "retry": retry})
+    assert definition.retry.max_delay == max_delay_seconds
+
+
 def test_uses_are_names_or_objects_and_are_kept_in_the_order_of_names() -> None:
     definition = ActionDefinition.model_validate(
         {"ref": "a", "uses": ["b", {"resource": "a", "units": 2, "weight": 3}]}
