@@ -42,6 +42,9 @@ logger = logging.getLogger(__name__)
 
 _REFUSED_DECLARATIONS = (ChannelPreconditionFailed, ChannelAccessRefused, ChannelLockedResource)
 
+_HANDSHAKE_SECONDS = 1.0
+"""How long a cancelled attempt to connect is continued, so that it can be closed in good order."""
+
 _CONNECTION_CLOSE = struct.pack(">HH", 10, 50)
 
 Declare = Callable[[AbstractChannel], Awaitable[None]]
@@ -211,13 +214,16 @@ class BrokerConnection:
         keeper = _TransportKeeper(url.scheme)
         connection = aio_pika.Connection(url, client_properties={"connection_name": self._name})
         connection.kwargs["transport_factory"] = keeper
+        connecting = asyncio.ensure_future(connection.connect())
         try:
-            await answered(connection.connect(), self._timeouts.connect_seconds)
+            await answered(asyncio.shield(connecting), self._timeouts.connect_seconds)
         except BrokerUnavailable as error:
-            await connection.close()
+            await _end(connection, connecting, keeper)
             raise BrokerUnavailable(with_remedy(keeper.close_reason or str(error), url)) from error
         except BaseException:
-            await connection.close()
+            if keeper.transport is not None:
+                await asyncio.wait({connecting}, timeout=_HANDSHAKE_SECONDS)
+            await _end(connection, connecting, keeper)
             raise
         assert connection.transport is not None
         assert keeper.transport is not None
@@ -234,6 +240,17 @@ class BrokerConnection:
         # Not by its text, which may name another host or port each time.
         self._unavailable.failed(cause, connection=self._name, error=error)
         self.last_error = error
+
+
+async def _end(
+    connection: aio_pika.Connection, connecting: asyncio.Future[None], keeper: _TransportKeeper
+) -> None:
+    """End an attempt to connect. The library keeps a socket open whose `connect` is cancelled at its end."""
+    connecting.cancel()
+    await asyncio.wait({connecting})
+    await connection.close()
+    if keeper.transport is not None:
+        keeper.transport.abort()
 
 
 def _cause_of(error: BaseException) -> str:

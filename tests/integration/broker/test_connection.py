@@ -1,0 +1,44 @@
+"""What is closed while it connects to the broker leaves no connection and no task."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import aiormq
+import pytest
+
+from turnstile.common.broker import connection as connection_module
+from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Link
+
+
+@pytest.mark.parametrize(
+    ("owner", "step"),
+    [(connection_module._TransportKeeper, "create"), (aiormq.Connection, "ready")],
+    ids=["at-the-handshake", "at-the-last-step"],
+)
+async def test_what_is_cancelled_while_it_connects_leaves_nothing(
+    amqp_url: str, monkeypatch: pytest.MonkeyPatch, owner: type, step: str
+) -> None:
+    reached = asyncio.Event()
+    original: Callable[..., Any] = getattr(owner, step)
+
+    async def observed(self: object, *arguments: object, **options: object) -> object:
+        answer = await original(self, *arguments, **options)
+        reached.set()
+        await asyncio.sleep(0)
+        return answer
+
+    monkeypatch.setattr(owner, step, observed)
+    connection = BrokerConnection(amqp_url, name="test", timeouts=BrokerTimeouts())
+    before = asyncio.all_tasks()
+    running = asyncio.create_task(connection.run(_never_serve))
+    await reached.wait()
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    assert asyncio.all_tasks() == before
+
+
+async def _never_serve(_: Link) -> None:
+    raise AssertionError("it was cancelled before it was connected")
