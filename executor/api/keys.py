@@ -16,7 +16,7 @@ from turnstile.common.requests import read_model
 from turnstile.executor.api.actions import PossibleRef
 from turnstile.executor.api.auth import CurrentCaller
 from turnstile.executor.api.bodies import JsonBody, JsonRoute
-from turnstile.executor.api.paging import Page, Paging, cursor_parts, next_cursor
+from turnstile.executor.api.paging import Page, Paging, cursor_name, next_cursor
 from turnstile.executor.api.problems import documented
 from turnstile.executor.definition_store import unknown_action
 from turnstile.executor.definitions import KeySettings
@@ -81,8 +81,9 @@ def _add_reading_routes(routes: APIRouter, reader: Reader, resources: ResourceRe
         responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD),
     )
     async def get_keys(ref: PossibleRef, query: Annotated[Paging, Query()]) -> Page[StoredKey]:
-        after = None if query.cursor is None else unquote(cursor_parts(_CURSOR, query.cursor, count=1)[0])
-        items, last = await resources.keys(ref, after_key=after, limit=query.limit)
+        after = cursor_name(_CURSOR, query.cursor)
+        after_key = None if after is None else unquote(after)
+        items, last = await resources.keys(ref, after_key=after_key, limit=query.limit)
         if not items and await reader.action(ref) is None:
             raise unknown_action(ref)
         return Page(items=items, next_cursor=next_cursor(_CURSOR, None if last is None else quote(last)))
