@@ -32,7 +32,7 @@ from turnstile.executor.api.paging import (
     next_cursor,
 )
 from turnstile.executor.api.problems import answer, documented, problem
-from turnstile.executor.definition_store import DELETED_WITH_MAX, ActionStore, unknown_action
+from turnstile.executor.definition_store import DELETED_WITH_MAX, ActionStore
 from turnstile.executor.operations import Operations
 from turnstile.executor.queries.reader import QUEUED_ID_MAX, QueueStart, Reader
 from turnstile.executor.queries.schemas import ActionDetail, ActionQueuePage, ChangeEntry, StoredAction
@@ -47,7 +47,7 @@ async def _possible_ref(ref: RefPath) -> str:
     try:
         return check_ref(ref)
     except ValueError:
-        raise unknown_action(ref) from None
+        raise ActionStore.unknown(ref) from None
 
 
 PossibleRef = Annotated[str, Depends(_possible_ref)]
@@ -106,7 +106,7 @@ class ActionDeleted(BaseModel):
 def action_routes(database: Database, operations: Operations, reader: Reader) -> APIRouter:
     """Return the routes of actions."""
     routes = APIRouter(prefix="/actions", tags=["actions"], route_class=JsonRoute)
-    store = ActionStore(database, operations, reader)
+    store = ActionStore(database, operations, reader.action_detail)
     actions = TaggedDefinitions(subject="action", store=store, model=StoredAction, changes_cursor="changes")
     _add_reading_routes(routes, actions, reader)
     _add_changing_routes(routes, actions)
@@ -219,7 +219,7 @@ def _add_queue_routes(routes: APIRouter, actions: ActionStore, reader: Reader) -
     async def get_queue_stats(ref: PossibleRef) -> QueueStats:
         found = await reader.queue_stats(ref)
         if found is None:
-            raise unknown_action(ref)
+            raise ActionStore.unknown(ref)
         return found
 
     @routes.get(

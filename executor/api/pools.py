@@ -20,7 +20,7 @@ from turnstile.executor.api.paging import (
     next_offset,
 )
 from turnstile.executor.api.problems import CheckedRouter, documented
-from turnstile.executor.definition_store import PoolStore, unknown_pool
+from turnstile.executor.definition_store import PoolStore
 from turnstile.executor.definitions import PoolDefinition
 from turnstile.executor.operations import Operations
 from turnstile.executor.queries.pools import PoolReader
@@ -36,7 +36,7 @@ async def _possible_name(
     name: Annotated[str, Path(description="The pool's name.", examples=["default"])],
 ) -> str:
     if not is_pool(name):
-        raise unknown_pool(name)
+        raise PoolStore.unknown(name)
     return name
 
 
@@ -65,7 +65,7 @@ def pool_routes(database: Database, operations: Operations, reader: PoolReader, 
     routes = CheckedRouter(prefix="/pools", tags=["pools"], route_class=JsonRoute)
     pools = TaggedDefinitions(
         subject="pool",
-        store=PoolStore(database, operations, reader),
+        store=PoolStore(database, operations, reader.pool),
         model=PoolDefinition,
         changes_cursor="pool-changes",
     )
@@ -114,7 +114,7 @@ def _add_reading_routes(
         offset = cursor_offset(_QUEUE_CURSOR, query.cursor, offset_max=_OFFSET_MAX)
         page = await reader.queue(name, offset=offset, limit=query.limit)
         if page is None:
-            raise unknown_pool(name)
+            raise PoolStore.unknown(name)
         cursor = next_offset(_QUEUE_CURSOR, offset, items=len(page.items), total=page.waiting)
         return page.model_copy(update={"next_cursor": cursor})
 

@@ -22,7 +22,7 @@ from turnstile.executor.api.paging import (
     next_offset,
 )
 from turnstile.executor.api.problems import CheckedRouter, answer, documented, problem
-from turnstile.executor.definition_store import ResourceStore, unknown_resource
+from turnstile.executor.definition_store import ResourceStore
 from turnstile.executor.definitions import ResourceDefinition
 from turnstile.executor.operations import Operations
 from turnstile.executor.queries.reader import Reader
@@ -41,7 +41,7 @@ async def _possible_name(
     try:
         return check_resource(name)
     except ValueError:
-        raise unknown_resource(name) from None
+        raise ResourceStore.unknown(name) from None
 
 
 PossibleName = Annotated[str, Depends(_possible_name)]
@@ -75,7 +75,7 @@ def resource_routes(
 ) -> APIRouter:
     """Return the routes of resources."""
     routes = CheckedRouter(prefix="/resources", tags=["resources"], route_class=JsonRoute)
-    store = ResourceStore(database, operations, reader)
+    store = ResourceStore(database, operations, reader.resource)
     resources = TaggedDefinitions(
         subject="resource", store=store, model=ResourceDefinition, changes_cursor="resource-changes"
     )
@@ -126,7 +126,7 @@ def _add_queue_route(routes: APIRouter, reader: Reader) -> None:
         offset = cursor_offset(_QUEUE_CURSOR, query.cursor, offset_max=_OFFSET_MAX)
         page = await reader.resource_queue(name, offset=offset, limit=query.limit)
         if page is None:
-            raise unknown_resource(name)
+            raise ResourceStore.unknown(name)
         cursor = next_offset(_QUEUE_CURSOR, offset, items=len(page.items), total=page.waiting)
         return page.model_copy(update={"next_cursor": cursor})
 
