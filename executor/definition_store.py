@@ -7,7 +7,7 @@ the change.
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
@@ -20,9 +20,6 @@ from turnstile.common.requests import read_model
 from turnstile.executor.callers import Caller
 from turnstile.executor.definitions import PoolDefinition, ResourceDefinition
 from turnstile.executor.operations import Operations, answer_deadline
-from turnstile.executor.queries.pools import PoolReader
-from turnstile.executor.queries.reader import Reader
-from turnstile.executor.queries.resources import ResourceReader
 from turnstile.executor.queries.schemas import ActionDetail, StoredPool, StoredResource
 from turnstile.executor.results import Deletion, ResourceDeletion
 
@@ -36,8 +33,8 @@ Stored = TypeVar("Stored", bound=BaseModel)
 class DefinitionStore(ABC, Generic[Definition, Stored]):
     """Definitions of one kind. Safe to share between tasks.
 
-    A `check` of a change receives what is stored, or None; it raises Refusal if the caller expects something
-    else.
+    `find` returns what is stored under a name, or None. The `check` of a change receives the same; it raises
+    Refusal if the caller expects something else.
     """
 
     kind: ClassVar[str]
@@ -45,16 +42,19 @@ class DefinitionStore(ABC, Generic[Definition, Stored]):
     lock: ClassVar[str]
     model: type[Definition]
 
-    def __init__(self, database: Database, operations: Operations) -> None:
+    def __init__(
+        self, database: Database, operations: Operations, find: Callable[[str], Awaitable[Stored | None]]
+    ) -> None:
         self._database = database
         self._operations = operations
+        self._find = find
         self._writing = asyncio.Lock()
 
     async def read(self, name: str) -> Stored:
         """Return what is stored under a name; raises Refusal if nothing is."""
-        found = await self._found(name)
+        found = await self._find(name)
         if found is None:
-            raise self._unknown(name)
+            raise self.unknown(name)
         return found
 
     async def put(
@@ -70,7 +70,7 @@ class DefinitionStore(ABC, Generic[Definition, Stored]):
         definition = read_model(self.model, {**given, self.name_field: name})
         async with self._one_at_a_time(name):
             if check is not None:
-                check(await self._found(name))
+                check(await self._find(name))
             return await self._store(name, definition, caller)
 
     async def change(
@@ -94,12 +94,9 @@ class DefinitionStore(ABC, Generic[Definition, Stored]):
                     merged[field] = {**stored[field], **part}
             return await self._store(name, read_model(self.model, merged), caller)
 
+    @staticmethod
     @abstractmethod
-    async def _found(self, name: str) -> Stored | None:
-        """Return what is stored under a name."""
-
-    @abstractmethod
-    def _unknown(self, name: str) -> Refusal:
+    def unknown(name: str) -> Refusal:
         """Refuse a request about a name without a definition."""
 
     @abstractmethod
@@ -135,10 +132,6 @@ class ActionStore(DefinitionStore[ActionDefinition, ActionDetail]):
     lock = "turnstile.action"
     model = ActionDefinition
 
-    def __init__(self, database: Database, operations: Operations, reader: Reader) -> None:
-        super().__init__(database, operations)
-        self._reader = reader
-
     async def delete(
         self,
         ref: str,
@@ -158,14 +151,17 @@ class ActionStore(DefinitionStore[ActionDefinition, ActionDetail]):
             cancel_max = DELETED_WITH_MAX if with_waiting else 0
             deletion = await self._operations.delete_action(ref, cancel_max, caller)
         if deletion is None:
-            raise unknown_action(ref)
+            raise self.unknown(ref)
         return deletion
 
-    async def _found(self, name: str) -> ActionDetail | None:
-        return await self._reader.action_detail(name)
-
-    def _unknown(self, name: str) -> Refusal:
-        return unknown_action(name)
+    @staticmethod
+    def unknown(name: str) -> Refusal:
+        """Refuse a request about an action that does not exist."""
+        return Refusal(
+            Code.NOT_FOUND,
+            f"ref: there is no action {name[:200]!r}; start a worker that has it, or define it: "
+            "executor actions apply FILE",
+        )
 
     async def _write(self, definition: ActionDefinition, caller: Caller) -> None:
         await self._operations.put_actions([definition], caller)
@@ -179,23 +175,21 @@ class ResourceStore(DefinitionStore[ResourceDefinition, StoredResource]):
     lock = "turnstile.resource"
     model = ResourceDefinition
 
-    def __init__(self, database: Database, operations: Operations, reader: ResourceReader) -> None:
-        super().__init__(database, operations)
-        self._reader = reader
-
     async def delete(self, name: str, caller: Caller) -> ResourceDeletion:
         """Delete a resource if nothing uses it; the result shows whether it was deleted."""
         async with self._one_at_a_time(name):
             deletion = await self._operations.delete_resource(name, caller)
         if deletion is None:
-            raise unknown_resource(name)
+            raise self.unknown(name)
         return deletion
 
-    async def _found(self, name: str) -> StoredResource | None:
-        return await self._reader.resource(name)
-
-    def _unknown(self, name: str) -> Refusal:
-        return unknown_resource(name)
+    @staticmethod
+    def unknown(name: str) -> Refusal:
+        """Refuse a request about a resource that does not exist."""
+        return Refusal(
+            Code.NOT_FOUND,
+            f"name: there is no resource {name[:200]!r}; GET /resources lists them, and PUT creates one",
+        )
 
     async def _write(self, definition: ResourceDefinition, caller: Caller) -> None:
         await self._operations.put_resource(definition, caller)
@@ -209,40 +203,13 @@ class PoolStore(DefinitionStore[PoolDefinition, StoredPool]):
     lock = "turnstile.pool"
     model = PoolDefinition
 
-    def __init__(self, database: Database, operations: Operations, reader: PoolReader) -> None:
-        super().__init__(database, operations)
-        self._reader = reader
-
-    async def _found(self, name: str) -> StoredPool | None:
-        return await self._reader.pool(name)
-
-    def _unknown(self, name: str) -> Refusal:
-        return unknown_pool(name)
+    @staticmethod
+    def unknown(name: str) -> Refusal:
+        """Refuse a request about a pool that does not exist."""
+        return Refusal(
+            Code.NOT_FOUND,
+            f"name: there is no pool {name[:200]!r}; GET /pools lists them, and PUT creates one",
+        )
 
     async def _write(self, definition: PoolDefinition, caller: Caller) -> None:
         await self._operations.put_pool(definition, caller)
-
-
-def unknown_action(ref: str) -> Refusal:
-    """Refuse a request about an action that does not exist."""
-    return Refusal(
-        Code.NOT_FOUND,
-        f"ref: there is no action {ref[:200]!r}; start a worker that has it, or define it: "
-        "executor actions apply FILE",
-    )
-
-
-def unknown_resource(name: str) -> Refusal:
-    """Refuse a request about a resource that does not exist."""
-    return Refusal(
-        Code.NOT_FOUND,
-        f"name: there is no resource {name[:200]!r}; GET /resources lists them, and PUT creates one",
-    )
-
-
-def unknown_pool(name: str) -> Refusal:
-    """Refuse a request about a pool that does not exist."""
-    return Refusal(
-        Code.NOT_FOUND,
-        f"name: there is no pool {name[:200]!r}; GET /pools lists them, and PUT creates one",
-    )

@@ -34,7 +34,7 @@ _PACE_SECONDS: Final = 1.0
 """The pace is the mean over this time: runs that end together do not look like short ones."""
 
 
-class Pace(NamedTuple):
+class PoolCount(NamedTuple):
     """What is known about a pool after a count."""
 
     total: int
@@ -51,28 +51,28 @@ class Leads:
         self._lead_seconds = lead_seconds
         self._seen: dict[int, deque[tuple[float, int]]] = {}
 
-    def note(self, paces: Mapping[int, Pace], at: float) -> dict[int, int]:
+    def note(self, counts: Mapping[int, PoolCount], at: float) -> dict[int, int]:
         """Return the pools whose lead has to change, with the new one."""
         changes = {}
-        for pool_id, pace in paces.items():
+        for pool_id, count in counts.items():
             seen = self._seen.setdefault(pool_id, deque())
-            seen.append((at, pace.total))
+            seen.append((at, count.total))
             while len(seen) > 2 and at - seen[1][0] >= _PACE_SECONDS:
                 seen.popleft()
             seconds = max(at - seen[0][0], _BUSY_SECONDS)
-            lead = math.ceil((pace.total - seen[0][1]) / seconds * self._lead_seconds)
+            lead = math.ceil((count.total - seen[0][1]) / seconds * self._lead_seconds)
             # A change is a write: small ones are left out. A short look does not prove a slow pace.
-            is_slow = lead * 2 < pace.lead and seconds >= _PACE_SECONDS
-            if lead > pace.lead * 1.2 or is_slow:
+            is_slow = lead * 2 < count.lead and seconds >= _PACE_SECONDS
+            if lead > count.lead * 1.2 or is_slow:
                 changes[pool_id] = lead
-        for pool_id in self._seen.keys() - paces.keys():
+        for pool_id in self._seen.keys() - counts.keys():
             del self._seen[pool_id]
         return changes
 
 
-def pause_seconds(before: Mapping[int, Pace], now: Mapping[int, Pace]) -> float:
+def pause_seconds(before: Mapping[int, PoolCount], now: Mapping[int, PoolCount]) -> float:
     """Return the pause after a look, by what it and the one before it found."""
-    is_busy = any(pace.is_scarce and pace != before.get(pool_id) for pool_id, pace in now.items())
+    is_busy = any(count.is_scarce and count != before.get(pool_id) for pool_id, count in now.items())
     return _BUSY_SECONDS if is_busy else _LOOK_SECONDS
 
 
@@ -87,23 +87,23 @@ class PoolRefresher:
         self._workers: str | None = None
         self._leads = Leads()
         self._changes: Mapping[int, int] = {}
-        self._paces: Mapping[int, Pace] = {}
+        self._counts: Mapping[int, PoolCount] = {}
 
     async def run(self) -> NoReturn:
         """Keep the capacities until cancelled."""
         while True:
-            before = self._paces
+            before = self._counts
             if not self._turns.stands_by:
                 await self.look()
-            await asyncio.sleep(pause_seconds(before, self._paces))
+            await asyncio.sleep(pause_seconds(before, self._counts))
 
     async def look(self) -> None:
         """Count the workers if others are there than at the last look, and set the leads."""
         try:
             refreshed = await self._protocol.refresh_pools(self._workers, self._changes)
             self._workers = refreshed.workers
-            self._paces = {pool_id: Pace(*pace) for pool_id, pace in refreshed.totals.items()}
-            self._changes = self._leads.note(self._paces, time.monotonic())
+            self._counts = {pool_id: PoolCount(*count) for pool_id, count in refreshed.totals.items()}
+            self._changes = self._leads.note(self._counts, time.monotonic())
             if refreshed.more_queue_ids:
                 reached(CrashPoint.POOLS_REFRESHED)
                 await self._dispatcher.dispatch(await self._queue_manager.grant(refreshed.more_queue_ids))

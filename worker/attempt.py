@@ -67,7 +67,7 @@ class Disposition(Enum):
     REQUEUE = "requeue"
 
 
-class Step(Enum):
+class Phase(Enum):
     """How far an attempt has come."""
 
     WAIT = "wait"
@@ -83,20 +83,20 @@ class Step(Enum):
 class RunningAttempt:
     """One attempt in progress; create it in the task that makes the attempt."""
 
-    __slots__ = ("abandoned", "step", "stop", "task")
+    __slots__ = ("abandoned", "phase", "stop", "task")
 
     def __init__(self) -> None:
         task = asyncio.current_task()
         assert task is not None
         self.task: asyncio.Task[object] = task
         self.stop = StopRequest()
-        self.step = Step.WAIT
+        self.phase = Phase.WAIT
         self.abandoned = False
 
     def abandon(self) -> None:
         """Cancel its wait for a server; a run is ended by `stop`, so that its end is seen."""
         self.abandoned = True
-        if self.step is not Step.RUN:
+        if self.phase is not Phase.RUN:
             self.task.cancel()
 
 
@@ -124,7 +124,7 @@ class Attempts:
     @property
     def running(self) -> int:
         """Attempts whose action runs."""
-        return sum(each.step is Step.RUN for each in self._running.values())
+        return sum(each.phase is Phase.RUN for each in self._running.values())
 
     def cancel(self, offer: Offer, reason: str) -> None:
         """Cancel one attempt; one that is not claimed yet is stopped once it is claimed.
@@ -142,13 +142,13 @@ class Attempts:
         """Stop what runs, to be handed back, and claim nothing more: the drain timeout has passed."""
         for attempt in list(self._running.values()):
             attempt.stop.request("drain", "the worker stops")
-            if attempt.step in (Step.WAIT, Step.CLAIM):
+            if attempt.phase in (Phase.WAIT, Phase.CLAIM):
                 attempt.abandon()
 
     def return_unclaimed(self) -> None:
         """Return offers to the queue unless their claim was sent: such a claim may have been made."""
         for attempt in list(self._running.values()):
-            if attempt.step is Step.WAIT:
+            if attempt.phase is Phase.WAIT:
                 attempt.abandon()
 
     def lose_all(self) -> None:
@@ -176,7 +176,7 @@ class Attempts:
             if not (attempt.abandoned or self._lease.lost):
                 raise
             attempt.task.uncancel()
-            return Disposition.REQUEUE if attempt.step is Step.WAIT else self._drop(offer)
+            return Disposition.REQUEUE if attempt.phase is Phase.WAIT else self._drop(offer)
         finally:
             del self._running[offer]
             self._early_cancels.pop(offer, None)
@@ -184,7 +184,7 @@ class Attempts:
     async def _run_offer(self, offer: Offer, delivery: Delivery, attempt: RunningAttempt) -> Disposition:
         if not await self._lease.certain():
             return Disposition.REQUEUE
-        attempt.step, offered_at = Step.CLAIM, time.monotonic()
+        attempt.phase, offered_at = Phase.CLAIM, time.monotonic()
         claim = await self._gateway.claim(offer, give_up=lambda: self.draining)
         match claim:
             case Claim():
@@ -210,9 +210,9 @@ class Attempts:
             return self._drop(claim)
         self._announce(claim, Status.RUNNING, Status.SCHEDULED, None)
         instrumentation.started(claim)
-        attempt.step = Step.RUN
+        attempt.phase = Phase.RUN
         report = await self._run_action(claim, attempt.stop)
-        attempt.step = Step.PUBLISH
+        attempt.phase = Phase.PUBLISH
         # After the lease the outcome is void: the loss of the lease may have killed the run.
         if self._lease.standing() is Standing.OVER:
             return self._drop(claim)

@@ -5,7 +5,6 @@ over all executors, so that no change undoes another. Conditions of requests are
 Who changed what is stored in the transaction of the change.
 """
 
-from collections.abc import Callable
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
 
@@ -20,21 +19,20 @@ from turnstile.common.fields import PRIORITIES, check_ref
 from turnstile.common.schemas import QueueStats
 from turnstile.executor.api.auth import CallerScope
 from turnstile.executor.api.bodies import DefinitionFields, JsonRoute, StrictModel
-from turnstile.executor.api.conditions import TAGGED, ConditionalCaller, IfNoneMatch, is_unchanged, tag_of
+from turnstile.executor.api.conditions import TAGGED, ConditionalCaller, IfNoneMatch, is_unchanged
+from turnstile.executor.api.definition_routes import CHANGED, SWITCHED, TaggedDefinitions
 from turnstile.executor.api.executions import FilterText
 from turnstile.executor.api.paging import (
-    ID_MAX,
     Page,
     Paging,
-    cursor_id,
     cursor_ids,
+    cursor_name,
     cursor_of,
-    cursor_parts,
     invalid_cursor,
     next_cursor,
 )
 from turnstile.executor.api.problems import answer, documented, problem
-from turnstile.executor.definition_store import DELETED_WITH_MAX, ActionStore, unknown_action
+from turnstile.executor.definition_store import DELETED_WITH_MAX, ActionStore
 from turnstile.executor.operations import Operations
 from turnstile.executor.queries.reader import QUEUED_ID_MAX, QueueStart, Reader
 from turnstile.executor.queries.schemas import ActionDetail, ActionQueuePage, ChangeEntry, StoredAction
@@ -42,7 +40,6 @@ from turnstile.executor.results import Deletion
 
 _CURSOR: Final = "actions"
 _QUEUE_CURSOR: Final = "line"
-_CHANGES_CURSOR: Final = "changes"
 RefPath = Annotated[str, Path(description="The action's name.", examples=["reports.render"])]
 
 
@@ -50,7 +47,7 @@ async def _possible_ref(ref: RefPath) -> str:
     try:
         return check_ref(ref)
     except ValueError:
-        raise unknown_action(ref) from None
+        raise ActionStore.unknown(ref) from None
 
 
 PossibleRef = Annotated[str, Depends(_possible_ref)]
@@ -109,18 +106,19 @@ class ActionDeleted(BaseModel):
 def action_routes(database: Database, operations: Operations, reader: Reader) -> APIRouter:
     """Return the routes of actions."""
     routes = APIRouter(prefix="/actions", tags=["actions"], route_class=JsonRoute)
-    actions = ActionStore(database, operations, reader)
+    store = ActionStore(database, operations, reader.action_detail)
+    actions = TaggedDefinitions(subject="action", store=store, model=StoredAction, changes_cursor="changes")
     _add_reading_routes(routes, actions, reader)
     _add_changing_routes(routes, actions)
-    _add_deleting_route(routes, actions)
-    _add_queue_routes(routes, actions, reader)
+    _add_deleting_route(routes, store)
+    _add_queue_routes(routes, store, reader)
     return routes
 
 
-def _add_reading_routes(routes: APIRouter, actions: ActionStore, reader: Reader) -> None:
+def _add_reading_routes(routes: APIRouter, actions: TaggedDefinitions[ActionDetail], reader: Reader) -> None:
     @routes.get("", summary="List actions by name", responses=documented(Code.UNKNOWN_FIELD))
     async def get_actions(query: Annotated[Paging, Query()], scope: CallerScope) -> Page[StoredAction]:
-        after = None if query.cursor is None else cursor_parts(_CURSOR, query.cursor, count=1)[0]
+        after = cursor_name(_CURSOR, query.cursor)
         items, last = await reader.actions(after_ref=after, limit=query.limit, scope=scope)
         return Page(items=items, next_cursor=next_cursor(_CURSOR, last))
 
@@ -137,10 +135,11 @@ def _add_reading_routes(routes: APIRouter, actions: ActionStore, reader: Reader)
         response_model=ActionDetail,
     )
     async def get_action(ref: PossibleRef, response: Response, if_none_match: IfNoneMatch = None) -> Any:
-        action = await actions.read(ref)
-        if is_unchanged(if_none_match, _tag(action)):
-            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"ETag": _tag(action)})
-        return _tagged(action, response)
+        action = await actions.read(ref, response)
+        tag = response.headers["ETag"]
+        if is_unchanged(if_none_match, tag):
+            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"ETag": tag})
+        return action
 
     @routes.get(
         "/{ref}/changes",
@@ -150,21 +149,14 @@ def _add_reading_routes(routes: APIRouter, actions: ActionStore, reader: Reader)
         responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD),
     )
     async def get_changes(ref: PossibleRef, query: Annotated[Paging, Query()]) -> Page[ChangeEntry]:
-        before_id = cursor_id(_CHANGES_CURSOR, query.cursor, first=ID_MAX)
-        items, last = await reader.changes("action", ref, before_id=before_id, limit=query.limit)
-        if not items and query.cursor is None:
-            await actions.read(ref)
-        return Page(items=items, next_cursor=next_cursor(_CHANGES_CURSOR, last))
+        return await actions.changes(ref, reader, query)
 
 
-def _add_changing_routes(routes: APIRouter, actions: ActionStore) -> None:
-    changes = documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE, Code.PRECONDITION_FAILED)
-    switches = documented(Code.NOT_FOUND, Code.PRECONDITION_FAILED)
-
+def _add_changing_routes(routes: APIRouter, actions: TaggedDefinitions[ActionDetail]) -> None:
     @routes.put(
         "/{ref}",
         summary="Replace the definition of an action; a changed limit takes effect at once",
-        responses={**TAGGED, **changes},
+        responses=CHANGED,
     )
     async def put_action(
         ref: RefPath,
@@ -173,44 +165,29 @@ def _add_changing_routes(routes: APIRouter, actions: ActionStore) -> None:
         response: Response,
         if_none_match: IfNoneMatch = None,
     ) -> ActionDetail:
-        stored = await actions.put(
-            ref,
-            fields.given,
-            caller.who,
-            check=_check(caller, if_none_match),
-        )
-        return _tagged(stored, response)
+        return await actions.put(ref, fields.given, caller, response, if_none_match=if_none_match)
 
     @routes.patch(
         "/{ref}",
         summary="Change fields of an action; a changed limit takes effect at once",
-        responses={**TAGGED, **documented(Code.NOT_FOUND), **changes},
+        responses={**documented(Code.NOT_FOUND), **CHANGED},
     )
     async def patch_action(
         ref: PossibleRef, fields: GivenFields, caller: ConditionalCaller, response: Response
     ) -> ActionDetail:
-        return _tagged(
-            await actions.change(ref, fields.given, caller.who, check=_check(caller)),
-            response,
-        )
+        return await actions.change(ref, fields.given, caller, response)
 
     @routes.post(
         "/{ref}/pause",
         summary="Pause an action: its requests are accepted, and nothing starts",
-        responses={**TAGGED, **switches},
+        responses=SWITCHED,
     )
     async def post_pause(ref: PossibleRef, caller: ConditionalCaller, response: Response) -> ActionDetail:
-        return _tagged(
-            await actions.change(ref, {"paused": True}, caller.who, check=_check(caller)),
-            response,
-        )
+        return await actions.change(ref, {"paused": True}, caller, response)
 
-    @routes.post("/{ref}/resume", summary="Resume an action", responses={**TAGGED, **switches})
+    @routes.post("/{ref}/resume", summary="Resume an action", responses=SWITCHED)
     async def post_resume(ref: PossibleRef, caller: ConditionalCaller, response: Response) -> ActionDetail:
-        return _tagged(
-            await actions.change(ref, {"paused": False}, caller.who, check=_check(caller)),
-            response,
-        )
+        return await actions.change(ref, {"paused": False}, caller, response)
 
 
 def _add_deleting_route(routes: APIRouter, actions: ActionStore) -> None:
@@ -225,7 +202,8 @@ def _add_deleting_route(routes: APIRouter, actions: ActionStore) -> None:
         ref: PossibleRef, query: Annotated[DeletionParameters, Query()], caller: ConditionalCaller
     ) -> Any:
         with_waiting = query.waiting == "cancel"
-        deletion = await actions.delete(ref, caller.who, with_waiting=with_waiting, check=_check(caller))
+        check = caller.check(StoredAction, "action")
+        deletion = await actions.delete(ref, caller.who, with_waiting=with_waiting, check=check)
         if deletion.deleted:
             return ActionDeleted(action_ref=ref, cancelled=len(deletion.ended))
         detail = _in_use(ref, deletion, with_waiting=with_waiting)
@@ -241,7 +219,7 @@ def _add_queue_routes(routes: APIRouter, actions: ActionStore, reader: Reader) -
     async def get_queue_stats(ref: PossibleRef) -> QueueStats:
         found = await reader.queue_stats(ref)
         if found is None:
-            raise unknown_action(ref)
+            raise ActionStore.unknown(ref)
         return found
 
     @routes.get(
@@ -284,18 +262,3 @@ def _in_use(ref: str, deletion: Deletion, *, with_waiting: bool) -> str:
         f"waiting: {deletion.waiting} executions of {ref!r} wait; send ?waiting=cancel to cancel them, or "
         "wait until they have run"
     )
-
-
-def _check(
-    caller: ConditionalCaller, if_none_match: str | None = None
-) -> Callable[[BaseModel | None], None] | None:
-    return caller.check(StoredAction, "action", if_none_match=if_none_match)
-
-
-def _tag(action: StoredAction) -> str:
-    return tag_of(action, StoredAction)
-
-
-def _tagged(action: ActionDetail, response: Response) -> ActionDetail:
-    response.headers["ETag"] = _tag(action)
-    return action

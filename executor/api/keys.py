@@ -16,9 +16,9 @@ from turnstile.common.requests import read_model
 from turnstile.executor.api.actions import PossibleRef
 from turnstile.executor.api.auth import CurrentCaller
 from turnstile.executor.api.bodies import JsonBody, JsonRoute
-from turnstile.executor.api.paging import Page, Paging, cursor_parts, next_cursor
+from turnstile.executor.api.paging import Page, Paging, cursor_name, next_cursor
 from turnstile.executor.api.problems import documented
-from turnstile.executor.definition_store import unknown_action
+from turnstile.executor.definition_store import ActionStore
 from turnstile.executor.definitions import KeySettings
 from turnstile.executor.operations import Operations, answer_deadline
 from turnstile.executor.queries.reader import Reader
@@ -81,10 +81,11 @@ def _add_reading_routes(routes: APIRouter, reader: Reader, resources: ResourceRe
         responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD),
     )
     async def get_keys(ref: PossibleRef, query: Annotated[Paging, Query()]) -> Page[StoredKey]:
-        after = None if query.cursor is None else unquote(cursor_parts(_CURSOR, query.cursor, count=1)[0])
-        items, last = await resources.keys(ref, after_key=after, limit=query.limit)
+        after = cursor_name(_CURSOR, query.cursor)
+        after_key = None if after is None else unquote(after)
+        items, last = await resources.keys(ref, after_key=after_key, limit=query.limit)
         if not items and await reader.action(ref) is None:
-            raise unknown_action(ref)
+            raise ActionStore.unknown(ref)
         return Page(items=items, next_cursor=next_cursor(_CURSOR, None if last is None else quote(last)))
 
     @routes.get(
@@ -95,7 +96,7 @@ def _add_reading_routes(routes: APIRouter, reader: Reader, resources: ResourceRe
     async def get_key(ref: PossibleRef, key: PossibleKey) -> StoredKey:
         found = await resources.key(ref, key)
         if found is None:
-            raise unknown_action(ref) if await reader.action(ref) is None else _no_settings(ref, key)
+            raise ActionStore.unknown(ref) if await reader.action(ref) is None else _no_settings(ref, key)
         return found
 
 
@@ -113,7 +114,7 @@ def _add_changing_routes(routes: APIRouter, operations: Operations, resources: R
             change = await operations.set_key(ref, key, settings, caller)
             found = await resources.key(ref, key) if change.action_found else None
         if not change.action_found:
-            raise unknown_action(ref)
+            raise ActionStore.unknown(ref)
         if found is None:
             raise _no_settings(ref, key)
         return found
@@ -127,7 +128,7 @@ def _add_changing_routes(routes: APIRouter, operations: Operations, resources: R
         async with answer_deadline():
             change = await operations.set_key(ref, key, None, caller)
         if not change.action_found:
-            raise unknown_action(ref)
+            raise ActionStore.unknown(ref)
         if not change.key_found:
             raise _no_settings(ref, key)
         return KeyDeleted(action_ref=ref, concurrency_key=key)

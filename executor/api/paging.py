@@ -49,9 +49,22 @@ def cursor_parts(kind: str, cursor: str, *, count: int) -> list[str]:
     return parts
 
 
+def cursor_name(kind: str, cursor: str | None) -> str | None:
+    """Return the name in a cursor, and None for the first page; raises Refusal."""
+    return None if cursor is None else cursor_parts(kind, cursor, count=1)[0]
+
+
 def cursor_id(kind: str, cursor: str | None, *, first: int) -> int:
     """Return the id in a cursor, and `first` for the first page; raises Refusal."""
     return first if cursor is None else cursor_ids(kind, cursor, count=1)[0]
+
+
+def cursor_offset(kind: str, cursor: str | None, *, offset_max: int) -> int:
+    """Return the number of items before a page that is read by position; raises Refusal."""
+    offset = cursor_id(kind, cursor, first=0)
+    if offset > offset_max:
+        raise invalid_cursor()
+    return offset
 
 
 def cursor_ids(kind: str, cursor: str, *, count: int) -> list[int]:
@@ -65,6 +78,12 @@ def cursor_ids(kind: str, cursor: str, *, count: int) -> list[int]:
 def next_cursor(kind: str, last: str | int | None) -> str | None:
     """Return the cursor behind the last item of a page; None: it was the last page."""
     return None if last is None else cursor_of(kind, last)
+
+
+def next_offset(kind: str, offset: int, *, items: int, total: int) -> str | None:
+    """Return the cursor behind a page that is read by position and has so many items."""
+    end = offset + items
+    return next_cursor(kind, end if items and end < total else None)
 
 
 def invalid_cursor() -> Refusal:

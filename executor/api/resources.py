@@ -1,6 +1,5 @@
 """The routes of resources: define, change, pause, delete, and show who uses, holds and waits for them."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Body, Depends, Path, Query, Response
@@ -12,18 +11,18 @@ from turnstile.common.domain.errors import Code
 from turnstile.common.fields import check_resource
 from turnstile.executor.api.auth import CurrentCaller
 from turnstile.executor.api.bodies import DefinitionFields, JsonRoute
-from turnstile.executor.api.conditions import TAGGED, ConditionalCaller, tag_of
+from turnstile.executor.api.conditions import TAGGED, ConditionalCaller
+from turnstile.executor.api.definition_routes import CHANGED, SWITCHED, TaggedDefinitions
 from turnstile.executor.api.paging import (
-    ID_MAX,
     Page,
     Paging,
-    cursor_id,
-    cursor_parts,
-    invalid_cursor,
+    cursor_name,
+    cursor_offset,
     next_cursor,
+    next_offset,
 )
 from turnstile.executor.api.problems import CheckedRouter, answer, documented, problem
-from turnstile.executor.definition_store import ResourceStore, unknown_resource
+from turnstile.executor.definition_store import ResourceStore
 from turnstile.executor.definitions import ResourceDefinition
 from turnstile.executor.operations import Operations
 from turnstile.executor.queries.reader import Reader
@@ -32,7 +31,6 @@ from turnstile.executor.queries.schemas import ChangeEntry, ResourceQueuePage, S
 from turnstile.executor.results import ResourceDeletion
 
 _CURSOR: Final = "resources"
-_CHANGES_CURSOR: Final = "resource-changes"
 _QUEUE_CURSOR: Final = "resource-queue"
 _OFFSET_MAX: Final = 10_000_000
 
@@ -43,7 +41,7 @@ async def _possible_name(
     try:
         return check_resource(name)
     except ValueError:
-        raise unknown_resource(name) from None
+        raise ResourceStore.unknown(name) from None
 
 
 PossibleName = Annotated[str, Depends(_possible_name)]
@@ -77,20 +75,23 @@ def resource_routes(
 ) -> APIRouter:
     """Return the routes of resources."""
     routes = CheckedRouter(prefix="/resources", tags=["resources"], route_class=JsonRoute)
-    resources = ResourceStore(database, operations, reader)
+    store = ResourceStore(database, operations, reader.resource)
+    resources = TaggedDefinitions(
+        subject="resource", store=store, model=ResourceDefinition, changes_cursor="resource-changes"
+    )
     _add_reading_routes(routes, resources, reader, queues)
     _add_queue_route(routes, queues)
     _add_changing_routes(routes, resources)
-    _add_deleting_route(routes, resources)
+    _add_deleting_route(routes, store)
     return routes
 
 
 def _add_reading_routes(
-    routes: APIRouter, resources: ResourceStore, reader: ResourceReader, queues: Reader
+    routes: APIRouter, resources: TaggedDefinitions[StoredResource], reader: ResourceReader, queues: Reader
 ) -> None:
     @routes.get("", summary="List resources by name", responses=documented(Code.UNKNOWN_FIELD))
     async def get_resources(query: Annotated[Paging, Query()]) -> Page[StoredResource]:
-        after = None if query.cursor is None else cursor_parts(_CURSOR, query.cursor, count=1)[0]
+        after = cursor_name(_CURSOR, query.cursor)
         items, last = await reader.resources(after_name=after, limit=query.limit)
         return Page(items=items, next_cursor=next_cursor(_CURSOR, last))
 
@@ -100,7 +101,7 @@ def _add_reading_routes(
         responses={**TAGGED, **documented(Code.NOT_FOUND)},
     )
     async def get_resource(name: PossibleName, response: Response) -> StoredResource:
-        return _tagged(await resources.read(name), response)
+        return await resources.read(name, response)
 
     @routes.get(
         "/{name}/changes",
@@ -110,11 +111,7 @@ def _add_reading_routes(
         responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD),
     )
     async def get_changes(name: PossibleName, query: Annotated[Paging, Query()]) -> Page[ChangeEntry]:
-        before_id = cursor_id(_CHANGES_CURSOR, query.cursor, first=ID_MAX)
-        items, last = await queues.changes("resource", name, before_id=before_id, limit=query.limit)
-        if not items and query.cursor is None:
-            await resources.read(name)
-        return Page(items=items, next_cursor=next_cursor(_CHANGES_CURSOR, last))
+        return await resources.changes(name, queues, query)
 
 
 def _add_queue_route(routes: APIRouter, reader: Reader) -> None:
@@ -126,35 +123,22 @@ def _add_queue_route(routes: APIRouter, reader: Reader) -> None:
         responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD),
     )
     async def get_resource_queue(name: PossibleName, query: Annotated[Paging, Query()]) -> ResourceQueuePage:
-        offset = cursor_id(_QUEUE_CURSOR, query.cursor, first=0)
-        if offset > _OFFSET_MAX:
-            raise invalid_cursor()
+        offset = cursor_offset(_QUEUE_CURSOR, query.cursor, offset_max=_OFFSET_MAX)
         page = await reader.resource_queue(name, offset=offset, limit=query.limit)
         if page is None:
-            raise unknown_resource(name)
-        end = offset + len(page.items)
-        cursor = next_cursor(_QUEUE_CURSOR, end if page.items and end < page.waiting else None)
+            raise ResourceStore.unknown(name)
+        cursor = next_offset(_QUEUE_CURSOR, offset, items=len(page.items), total=page.waiting)
         return page.model_copy(update={"next_cursor": cursor})
 
 
-def _add_changing_routes(routes: APIRouter, resources: ResourceStore) -> None:
-    changes = {**TAGGED, **documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE, Code.PRECONDITION_FAILED)}
-    switches = {**TAGGED, **documented(Code.NOT_FOUND, Code.PRECONDITION_FAILED)}
-
-    async def changed(
-        name: str, given: Mapping[str, Any], caller: ConditionalCaller, response: Response
-    ) -> StoredResource:
-        check = caller.check(ResourceDefinition, "resource")
-        return _tagged(await resources.change(name, given, caller.who, check=check), response)
-
+def _add_changing_routes(routes: APIRouter, resources: TaggedDefinitions[StoredResource]) -> None:
     @routes.put(
-        "/{name}", summary="Replace the definition of a resource; it takes effect at once", responses=changes
+        "/{name}", summary="Replace the definition of a resource; it takes effect at once", responses=CHANGED
     )
     async def put_resource(
         name: str, fields: GivenFields, caller: ConditionalCaller, response: Response
     ) -> StoredResource:
-        check = caller.check(ResourceDefinition, "resource")
-        return _tagged(await resources.put(name, fields.given, caller.who, check=check), response)
+        return await resources.put(name, fields.given, caller, response)
 
     @routes.patch(
         "/{name}",
@@ -162,26 +146,26 @@ def _add_changing_routes(routes: APIRouter, resources: ResourceStore) -> None:
         description="A capacity may be lowered below what is in use: nothing is taken away, and nothing "
         "starts until the units fit again. Executions of actions that take more units than the capacity "
         "wait; `warnings` names these actions.",
-        responses={**documented(Code.NOT_FOUND), **changes},
+        responses={**documented(Code.NOT_FOUND), **CHANGED},
     )
     async def patch_resource(
         name: PossibleName, fields: GivenFields, caller: ConditionalCaller, response: Response
     ) -> StoredResource:
-        return await changed(name, fields.given, caller, response)
+        return await resources.change(name, fields.given, caller, response)
 
     @routes.post(
         "/{name}/pause",
         summary="Pause a resource: nothing that uses it starts; what runs continues",
-        responses=switches,
+        responses=SWITCHED,
     )
     async def post_pause(name: PossibleName, caller: ConditionalCaller, response: Response) -> StoredResource:
-        return await changed(name, {"paused": True}, caller, response)
+        return await resources.change(name, {"paused": True}, caller, response)
 
-    @routes.post("/{name}/resume", summary="Resume a resource", responses=switches)
+    @routes.post("/{name}/resume", summary="Resume a resource", responses=SWITCHED)
     async def post_resume(
         name: PossibleName, caller: ConditionalCaller, response: Response
     ) -> StoredResource:
-        return await changed(name, {"paused": False}, caller, response)
+        return await resources.change(name, {"paused": False}, caller, response)
 
 
 def _add_deleting_route(routes: APIRouter, resources: ResourceStore) -> None:
@@ -204,11 +188,6 @@ def _add_deleting_route(routes: APIRouter, resources: ResourceStore) -> None:
                 waiting=deletion.waiting,
             )
         )
-
-
-def _tagged(resource: StoredResource, response: Response) -> StoredResource:
-    response.headers["ETag"] = tag_of(resource, ResourceDefinition)
-    return resource
 
 
 def _in_use(name: str, deletion: ResourceDeletion) -> str:

@@ -276,10 +276,7 @@ def plan_resources(
     for definition in wanted:
         found = stored.get(definition.name)
         changes = _differences(found or ResourceDefinition(name=definition.name), definition)
-        kind: Literal["create", "change", "keep"] = (
-            "create" if found is None else "change" if changes else "keep"
-        )
-        steps.append(Step(definition=definition, kind=kind, changes=changes))
+        steps.append(Step(definition=definition, kind=_kind(found, changes), changes=changes))
     if prune:
         named = {definition.name for definition in wanted}
         steps += [
@@ -306,11 +303,8 @@ def plan_pools(
     for definition in (*wanted, *others):
         found = stored.get(definition.name)
         changes = _differences(found or PoolDefinition(name=definition.name), definition)
-        kind: Literal["create", "change", "keep"] = (
-            "create" if found is None else "change" if changes else "keep"
-        )
         if changes or definition.name in named:
-            steps.append(Step(definition=definition, kind=kind, changes=changes))
+            steps.append(Step(definition=definition, kind=_kind(found, changes), changes=changes))
     return steps
 
 
@@ -327,11 +321,14 @@ def _step(
     keys, key_changes = _changed_keys(settings or {}, stored_keys, names)
     before = ActionDefinition.model_construct(ref=wanted.ref) if stored is None else stored
     changes = {**_differences(before, wanted), **key_changes}
-    kind: Literal["create", "change", "keep"] = (
-        "create" if stored is None else "change" if changes else "keep"
-    )
     kept = () if prune else omitted
-    return Step(definition=wanted, kind=kind, changes=changes, keys=keys, kept_keys=kept)
+    return Step(definition=wanted, kind=_kind(stored, changes), changes=changes, keys=keys, kept_keys=kept)
+
+
+def _kind(stored: Definition | None, changes: Mapping[str, object]) -> Literal["create", "change", "keep"]:
+    if stored is None:
+        return "create"
+    return "change" if changes else "keep"
 
 
 def _changed_keys(

@@ -11,11 +11,11 @@ queue: a fixed set of samples in place of random ones, so that the result is rep
 position. Each simulation scales all lengths by one factor, which stands for the error of the sampled rate:
 few or irregular runs make the interval wide. 3. The wait from the grant to the claim.
 
-An execution that waits only for a worker is estimated among all of its pool (`pool_pace`), from the worker
+An execution that waits only for a worker is estimated among all of its pool (`pool_grants`), from the worker
 slots and the runs of the pool's actions.
 
 An execution of an action with gates after its queue is estimated where it waits now, from what passed there
-(`gate_pace`): its units are held from the passage to the end, and its claim comes after the waits at later
+(`gate_grants`): its units are held from the passage to the end, and its claim comes after the waits at later
 gates. Units become slots of their mean size. The starts of a rate follow from the recorded ones.
 """
 
@@ -71,7 +71,7 @@ _DRIFT: Final = 0.12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
+class PastGrant:
     """One recent grant; `_ago` counts seconds back from the snapshot."""
 
     queued_ago: float
@@ -83,24 +83,24 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class RecentGrants:
     """The recent grants and the present slot holders of a queue."""
 
     read_at: datetime
-    own: Sequence[Grant]
+    own: Sequence[PastGrant]
     """Latest grants of the queue itself."""
-    others: Sequence[Grant]
+    others: Sequence[PastGrant]
     """Latest grants of the action's other keys."""
     ages: Sequence[float | None]
     """Seconds since the grants of some slot holders; None: it has ended and is not settled."""
     ahead: int | None
     """Of a delayed execution: how many queued ones have smaller ids; else None."""
-    gate: "GatePace | None" = None
+    gate: "AheadAtGate | None" = None
     """Of an execution that waits at a gate after its queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GatePace:
+class AheadAtGate:
     """What is before an execution at a gate after its queue."""
 
     holders: int
@@ -151,10 +151,10 @@ class RunLengths:
 
 
 def may_be_estimated(facts: Facts) -> bool:
-    """Tell whether a start can be expected, so that the pace is worth a query."""
+    """Tell whether a start can be expected, so that recent grants are worth a query."""
     waits = facts.status in (Status.DELAYED, Status.QUEUED, Status.SCHEDULED)
     if facts.status is not Status.SCHEDULED and facts.pool_capacity is not None:
-        # The turns of other actions are not in the pace of the queue.
+        # The turns of other actions are not in the grants of the queue.
         waits = waits and is_measured_in_pool(facts)
     may_start = facts.served and facts.trouble is None and not facts.paused and facts.max_concurrent != 0
     return waits and may_start and (facts.gate is None or facts.gate.closed is None)
@@ -166,108 +166,110 @@ def is_measured_in_pool(facts: Facts) -> bool:
 
 
 def is_measured_at_gates(facts: Facts) -> bool:
-    """Tell whether the pace is that of a gate, or of a queue whose executions have gates after it."""
+    """Tell whether recent grants are those of a gate, or of a queue whose executions have gates after it."""
     return facts.has_gates and facts.status in (Status.DELAYED, Status.QUEUED)
 
 
-def estimated_start(facts: Facts, pace: Pace) -> EstimatedStart | None:
+def estimated_start(facts: Facts, recent: RecentGrants) -> EstimatedStart | None:
     """Return the interval of the start; None where there is no basis."""
-    waits = _waits(pace)
+    waits = _waits(recent)
     if waits is None or not may_be_estimated(facts):
         return None
     match facts.status:
         case Status.SCHEDULED:
             age = 0.0
             if facts.scheduled_at is not None:
-                age = max((pace.read_at - facts.scheduled_at).total_seconds(), 0.0)
-            return _interval(pace, waits.rest(age, _LOW), waits.rest(age, _HIGH) + _SLACK_SECONDS)
+                age = max((recent.read_at - facts.scheduled_at).total_seconds(), 0.0)
+            return _interval(recent, waits.rest(age, _LOW), waits.rest(age, _HIGH) + _SLACK_SECONDS)
         case Status.DELAYED:
-            granted = _grant_when_due(facts, pace)
+            granted = _grant_when_due(facts, recent)
         case _ if facts.pool_position is not None:
-            granted = _grant_in_pool(facts, pace, facts.pool_position)
+            granted = _grant_in_pool(facts, recent, facts.pool_position)
         case _ if facts.gate is not None:
-            granted = _grant_at_gate(facts.gate, pace)
+            granted = _grant_at_gate(facts.gate, recent)
         case _:
-            granted = _grant_in_queue(facts, pace, facts.position or 1)
+            granted = _grant_in_queue(facts, recent, facts.position or 1)
     if granted is None:
         return None
-    return _interval(pace, granted[0] + waits.length(_LOW), granted[1] + waits.length(_HIGH) + _SLACK_SECONDS)
+    return _interval(
+        recent, granted[0] + waits.length(_LOW), granted[1] + waits.length(_HIGH) + _SLACK_SECONDS
+    )
 
 
-def _waits(pace: Pace) -> RunLengths | None:
-    if pace.gate is None:
-        return claim_waits([*pace.own, *pace.others])
+def _waits(recent: RecentGrants) -> RunLengths | None:
+    if recent.gate is None:
+        return claim_waits([*recent.own, *recent.others])
     # Other actions may have other gates after this one.
-    waits = claim_waits(pace.own) or claim_waits(pace.others)
-    if waits is None and pace.gate.due is not None:
+    waits = claim_waits(recent.own) or claim_waits(recent.others)
+    if waits is None and recent.gate.due is not None:
         return _distribution([0.0, _TICK_SECONDS], [0.5, 0.5], ended=0)
     return waits
 
 
-def _grant_in_queue(facts: Facts, pace: Pace, position: int) -> tuple[float, float] | None:
+def _grant_in_queue(facts: Facts, recent: RecentGrants, position: int) -> tuple[float, float] | None:
     limit = facts.max_concurrent
     if limit is None or position <= limit - facts.active_count:
         return 0.0, _TICK_SECONDS
-    if sum(grant.lasted is not None for grant in pace.own) >= _OWN_GRANTS_MIN:
-        lengths = run_lengths(pace.own, limit=limit)
+    if sum(grant.lasted is not None for grant in recent.own) >= _OWN_GRANTS_MIN:
+        lengths = run_lengths(recent.own, limit=limit)
     else:
-        lengths = run_lengths([*pace.own, *pace.others], limit=None)
+        lengths = run_lengths([*recent.own, *recent.others], limit=None)
     if lengths is None:
         return None
     return seconds_to_start(
-        Slots(limit=limit, active_count=facts.active_count, ages=pace.ages), lengths, position
+        Slots(limit=limit, active_count=facts.active_count, ages=recent.ages), lengths, position
     )
 
 
-def _grant_in_pool(facts: Facts, pace: Pace, position: int) -> tuple[float, float] | None:
-    lengths = run_lengths([*pace.own, *pace.others], limit=None)
+def _grant_in_pool(facts: Facts, recent: RecentGrants, position: int) -> tuple[float, float] | None:
+    lengths = run_lengths([*recent.own, *recent.others], limit=None)
     if lengths is None or not facts.pool_slots:
         return None
-    slots = Slots(limit=facts.pool_slots, active_count=facts.pool_held, ages=pace.ages)
+    slots = Slots(limit=facts.pool_slots, active_count=facts.pool_held, ages=recent.ages)
     return seconds_to_start(slots, lengths, position)
 
 
-def _grant_at_gate(gate: GateFacts, pace: Pace) -> tuple[float, float] | None:
-    at = pace.gate
+def _grant_at_gate(gate: GateFacts, recent: RecentGrants) -> tuple[float, float] | None:
+    at = recent.gate
     if at is None or gate.position is None:
         return None
     if gate.kind == "pool":
         return at.due
     if gate.capacity is None or at.units_ahead is None or at.units_ahead <= gate.capacity - gate.held:
         return 0.0, _TICK_SECONDS
-    lengths = run_lengths([*pace.own, *pace.others], limit=None)
+    lengths = run_lengths([*recent.own, *recent.others], limit=None)
     if lengths is None:
         return None
     units = (gate.held + at.units_ahead) / (at.holders + gate.position)
     slots = Slots(
         limit=max(1, floor(gate.capacity / units)),
         active_count=min(ceil(gate.held / units), at.holders),
-        ages=pace.ages,
+        ages=recent.ages,
     )
     return seconds_to_start(slots, lengths, max(1, ceil(at.units_ahead / units)))
 
 
-def _grant_when_due(facts: Facts, pace: Pace) -> tuple[float, float] | None:
+def _grant_when_due(facts: Facts, recent: RecentGrants) -> tuple[float, float] | None:
     # By its id it will be behind those of the present queue that have not started by then, and before the
     # rest.
     if facts.run_at is None:
         return None
-    from_now = _grant_in_queue(facts, pace, (pace.ahead or 0) + 1)
-    at_the_head = _grant_in_queue(facts, pace, 1)
+    from_now = _grant_in_queue(facts, recent, (recent.ahead or 0) + 1)
+    at_the_head = _grant_in_queue(facts, recent, 1)
     if from_now is None or at_the_head is None:
         return None
-    due = max((facts.run_at - pace.read_at).total_seconds(), 0.0)
+    due = max((facts.run_at - recent.read_at).total_seconds(), 0.0)
     return max(from_now[0], due), max(from_now[1], due + at_the_head[1] + _TICK_SECONDS)
 
 
-def _interval(pace: Pace, earliest: float, latest: float) -> EstimatedStart:
+def _interval(recent: RecentGrants, earliest: float, latest: float) -> EstimatedStart:
     return EstimatedStart(
-        earliest=pace.read_at + timedelta(seconds=min(earliest, _AHEAD_MAX_SECONDS)),
-        latest=pace.read_at + timedelta(seconds=min(max(earliest, latest), _AHEAD_MAX_SECONDS)),
+        earliest=recent.read_at + timedelta(seconds=min(earliest, _AHEAD_MAX_SECONDS)),
+        latest=recent.read_at + timedelta(seconds=min(max(earliest, latest), _AHEAD_MAX_SECONDS)),
     )
 
 
-def run_lengths(grants: Sequence[Grant], *, limit: int | None) -> RunLengths | None:
+def run_lengths(grants: Sequence[PastGrant], *, limit: int | None) -> RunLengths | None:
     """Return how long one run takes a slot, dispatch included; None where none has ended.
 
     `limit` is that of the queue of `grants`; None: they are of several queues, or it has none.
@@ -301,7 +303,7 @@ def run_lengths(grants: Sequence[Grant], *, limit: int | None) -> RunLengths | N
     return replace(lengths, wander=_wander(stretches, size, lengths))
 
 
-def claim_waits(grants: Iterable[Grant]) -> RunLengths | None:
+def claim_waits(grants: Iterable[PastGrant]) -> RunLengths | None:
     """Return how long granted attempts wait for a worker to claim them; None where none was claimed."""
     waits = sorted(grant.claimed_after for grant in grants if grant.claimed_after is not None)
     return _distribution(waits, [1 / len(waits)] * len(waits), ended=len(waits)) if waits else None
@@ -329,7 +331,7 @@ def _wander(stretches: Sequence[float], size: int, lengths: RunLengths) -> float
     return sqrt(max(wandered**2 - explained, 0.0))
 
 
-def _stretches(grants: Sequence[Grant], size: int) -> list[float]:
+def _stretches(grants: Sequence[PastGrant], size: int) -> list[float]:
     """Return the seconds of each `size` successive grants that had to wait for a slot to be freed."""
     ordered = sorted(grants, key=lambda grant: -grant.granted_ago)
     ends = sorted(grant.lasted - grant.granted_ago for grant in grants if grant.lasted is not None)

@@ -29,9 +29,9 @@ from turnstile.executor.queries.action_rows import (
 )
 from turnstile.executor.queries.estimate import (
     SLOTS_MAX,
-    GatePace,
-    Grant,
-    Pace,
+    AheadAtGate,
+    PastGrant,
+    RecentGrants,
     estimated_start,
     is_measured_at_gates,
     is_measured_in_pool,
@@ -208,14 +208,14 @@ class Reader(LimitedReader):
                 facts = with_gates(facts, gated)
             if isinstance(waiting_on(facts), WaitingOnPool):
                 facts = _with_pool(facts, await connection.fetchrow(*_pool_place(execution_id)))
-        pace = await self._pace(execution_id, facts) if may_be_estimated(facts) else None
+        recent = await self._recent_grants(execution_id, facts) if may_be_estimated(facts) else None
         attempts = parsed(AttemptDetail, row["attempts"])
         detail = ExecutionDetail(
             **_recorded(row),
             position=facts.position,
             queue_length=None if facts.position is None else row["depth"],
             waiting_on=waiting_on(facts),
-            estimated_start=None if pace is None else estimated_start(facts, pace),
+            estimated_start=None if recent is None else estimated_start(facts, recent),
             stopping=stopping_of(row, self.stop_enforced_seconds),
             progress=attempts[-1].progress if attempts else None,
             attempts=attempts,
@@ -417,31 +417,31 @@ class Reader(LimitedReader):
         position = LogPosition(attempt=last["attempt"], chars=last["start"] + len(last["text"]))
         return LogPage(items=items, position=position, is_ended=is_ended)
 
-    async def _pace(self, execution_id: ExecutionId, facts: Facts) -> Pace | None:
+    async def _recent_grants(self, execution_id: ExecutionId, facts: Facts) -> RecentGrants | None:
         if is_measured_in_pool(facts):
-            row = await self._live_row(query("pool_pace"), execution_id, _GRANTS_MIN, SLOTS_MAX)
-            return None if row is None else _pace(row)
+            row = await self._live_row(query("pool_grants"), execution_id, _GRANTS_MIN, SLOTS_MAX)
+            return None if row is None else _recent_grants(row)
         if is_measured_at_gates(facts):
             gate = facts.gate
             row = await self._live_row(
-                query("gate_pace"),
+                query("gate_grants"),
                 execution_id,
                 None if gate is None else gate.id,
                 _GRANTS_MIN,
                 SLOTS_MAX,
                 1 if gate is None else gate.position,
             )
-            return None if row is None else _gate_pace(row)
+            return None if row is None else _grants_at_gate(row)
         # Of a wide queue most of the latest runs have not ended.
         wanted = max(_GRANTS_MIN, _GRANTS_PER_SLOT * (facts.max_concurrent or 0))
         row = await self._live_row(
-            query("queue_pace"),
+            query("queue_grants"),
             execution_id,
             _GRANTS_SCANNED_MAX,
             min(wanted, _GRANTS_SCANNED_MAX),
             SLOTS_MAX,
         )
-        return None if row is None else _pace(row)
+        return None if row is None else _recent_grants(row)
 
     async def _selected(
         self, wanted: ExecutionFilter, build: Callable[[int | None], Statement]
@@ -494,18 +494,18 @@ def _with_pool(facts: Facts, row: "Row | None") -> Facts:
     )
 
 
-def _pace(row: "Row") -> Pace:
-    grants: dict[bool, list[Grant]] = {True: [], False: []}
+def _recent_grants(row: "Row") -> RecentGrants:
+    grants: dict[bool, list[PastGrant]] = {True: [], False: []}
     for own, queued_ago, granted_ago, claimed_after, lasted in readable(row["grants"]) or ():
         grants[own].append(
-            Grant(
+            PastGrant(
                 queued_ago=queued_ago,
                 granted_ago=max(granted_ago, 0.0),
                 claimed_after=claimed_after,
                 lasted=lasted,
             )
         )
-    return Pace(
+    return RecentGrants(
         read_at=row["looked_at"],
         own=grants[True],
         others=grants[False],
@@ -514,14 +514,14 @@ def _pace(row: "Row") -> Pace:
     )
 
 
-def _gate_pace(row: "Row") -> Pace:
+def _grants_at_gate(row: "Row") -> RecentGrants:
     due = row["due"]
-    at_gate = GatePace(
+    at_gate = AheadAtGate(
         holders=row["holders"],
         units_ahead=row["units_ahead"],
         due=None if due is None else (due[0], due[1]),
     )
-    return replace(_pace(row), gate=at_gate)
+    return replace(_recent_grants(row), gate=at_gate)
 
 
 def _matches(found: "Sequence[Row] | None") -> Matches:

@@ -533,7 +533,7 @@ class PoolQueuePage(Schema):
     next_cursor: str | None
 
 
-Change = Literal["created", "changed", "limit_changed", "paused", "resumed", "deleted"]
+DefinitionChange = Literal["created", "changed", "limit_changed", "paused", "resumed", "deleted"]
 
 
 class ChangeEntry(Schema):
@@ -545,7 +545,7 @@ class ChangeEntry(Schema):
         description="The name of the token; local: no token was required; worker: a worker registered it.",
         examples=["alice"],
     )
-    change: Change
+    change: DefinitionChange
     old: dict[str, JsonValue] = Field(
         description="The changed fields before; durations in seconds. Empty if it was created.",
         examples=[{"max_concurrent": 2}],
@@ -557,7 +557,7 @@ class ChangeEntry(Schema):
 
 
 Verb = Literal[
-    Change,
+    DefinitionChange,
     "cancelled",
     "retried",
     "drained",

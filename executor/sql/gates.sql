@@ -207,9 +207,9 @@ JOIN execution e ON e.id = ANY (ARRAY[turnstile.id_of_place(p.place)])
 JOIN action a ON a.id = e.action_id
 ORDER BY p.position
 
--- gate_pace: how long executions hold what they acquire at a gate, or in the queue of an action with gates,
--- who holds it now, and what is before one execution there. As `queue_pace`, for executions with gates after
--- their queue.
+-- gate_grants: how long executions hold what they acquire at a gate, or in the queue of an action with gates,
+-- who holds it now, and what is before one execution there. As `queue_grants`, for executions with gates
+-- after their queue.
 --
 -- A grant is here the passage of that gate, up to the end; a claim is counted from it, so it contains the
 -- waits at later gates. Bounded: of each action the latest executions that are not behind its holders are

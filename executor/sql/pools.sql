@@ -60,8 +60,8 @@ SELECT (SELECT l.rank FROM turnstile.pool_line(a.pool_id, $2) l WHERE l.executio
              ORDER BY s.execution_id LIMIT $3) AS holders
 FROM execution e JOIN action a ON a.id = e.action_id WHERE e.id = $1
 
--- pool_pace: how long the executions of a pool hold its worker slots, and who holds them now, as `queue_pace`
--- for a queue.
+-- pool_grants: how long the executions of a pool hold its worker slots, and who holds them now, as
+-- `queue_grants` for a queue.
 --
 -- The cost is bounded: of each of the first actions the latest executions are read.
 --

@@ -200,7 +200,7 @@ WHERE q.action_id = (SELECT a.id FROM action a WHERE a.ref = $1)
   AND ($2::text IS NULL OR q.concurrency_key = $2)
 ORDER BY s.execution_id LIMIT $3
 
--- queue_pace: the recent grants of the queue of one execution, and the ages of its slots.
+-- queue_grants: the recent grants of the queue of one execution, and the ages of its slots.
 --
 -- Reads the latest executions of the action that were granted before the head of that queue: those of the key
 -- itself first, then those of other keys. Bounded: the cost depends neither on the queue nor on the history.

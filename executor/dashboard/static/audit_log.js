@@ -3,7 +3,8 @@
 import { el } from "./dom.js";
 import { counted, localTime } from "./format.js";
 import { ask } from "./api.js";
-import { errorLine, executionLink, instant, listPages, loader, pager, table, workerLink } from "./parts.js";
+import { errorLine, executionLink, instant, listPages, loader, none, pager, table, workerLink }
+  from "./parts.js";
 import { queueLink } from "./queues.js";
 
 const PAGE = 50;
@@ -24,7 +25,6 @@ const FIELDS = [
   ["recorded_after", "After", "datetime-local"], ["recorded_before", "Before", "datetime-local"],
 ];
 
-const none = (words) => el("span", { class: "none" }, words);
 const COLUMNS = [
   ["Changed", "row", (each) => instant(each.recorded_at)],
   ["By", "", (each) => each.user ?? none("unknown")],

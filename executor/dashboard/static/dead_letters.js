@@ -4,7 +4,7 @@ import { el, text } from "./dom.js";
 import { count, counted } from "./format.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
-import { badge, errorLine, instant, listPages, loader, resultLine, table } from "./parts.js";
+import { badge, errorLine, instant, listPages, loader, resultLine, table, termsOf } from "./parts.js";
 import { show as showDialog } from "./dialog.js";
 import { changeDeadLetters, replayEdited } from "./changes.js";
 import { block } from "./permissions.js";
@@ -123,8 +123,7 @@ async function read({ id }, wrong, changed) {
     await changed(await replayEdited(letter));
   } } }, "Edit and replay");
   showDialog(`Dead letter ${id}`, el("p", {}, badge(letter.code), " ", letter.error),
-    el("dl", { class: "metrics" },
-      facts.map(([term, value]) => el("div", {}, el("dt", {}, term), el("dd", {}, value)))),
+    el("dl", { class: "metrics" }, termsOf(facts)),
     el("h3", {}, bodyTitle(letter)), canBeEdited(letter) ? edit : null,
     el("pre", { tabindex: 0, "aria-label": "Body" }, letter.body),
     el("h3", {}, "Headers"), el("pre", { tabindex: 0, "aria-label": "Headers" },

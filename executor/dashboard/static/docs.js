@@ -4,7 +4,7 @@ import { el, say, text } from "./dom.js";
 import { counted } from "./format.js";
 import { ask, authorized, Problem } from "./api.js";
 import { showIdentity } from "./identity.js";
-import { errorLine, table } from "./parts.js";
+import { errorLine, none, table } from "./parts.js";
 import { boundsOf, exampleOf, parametersSchemaOf, propertiesOf, resolved, typeText } from "./schema_text.js";
 
 const ACTIONS_MAX = 200;
@@ -197,7 +197,7 @@ function responsesOf(responses) {
 
 function bodyTypeOf({ content = {} }) {
   const [media, first] = Object.entries(content)[0] ?? [];
-  if (!media) return el("span", { class: "none" }, "–");
+  if (!media) return none("–");
   return first.schema && Object.keys(first.schema).length ? typeOf(first.schema) : media;
 }
 

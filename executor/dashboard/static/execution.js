@@ -4,8 +4,8 @@ import { el, say, setChildren } from "./dom.js";
 import { between, count, counted, duration, now } from "./format.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
-import { badge, elapsed, errorLine, executionLink, instant, loader, shortId, table, workerLink }
-  from "./parts.js";
+import { badge, elapsed, errorLine, executionLink, instant, loader, none, shortId, table, termsOf,
+  workerLink } from "./parts.js";
 import { cancel, retry } from "./changes.js";
 import { queueLink } from "./queues.js";
 import { poolLink } from "./pools.js";
@@ -51,8 +51,7 @@ const GATES = [
   ["Gate", "row", (each) => gateLink(each.gate)],
   ["Units", "number", (each) => count(each.units)],
   ["Arrived", "", (each) => instant(each.arrived_at)],
-  ["Passed", "", (each) => (each.passed_at ? instant(each.passed_at)
-    : el("span", { class: "none" }, "waits here"))],
+  ["Passed", "", (each) => (each.passed_at ? instant(each.passed_at) : none("waits here"))],
   ["Waited", "number", (each) => (each.passed_at ? duration(between(each.arrived_at, each.passed_at))
     : elapsed(each.arrived_at))],
 ];
@@ -134,7 +133,7 @@ function factsOf(it) {
     it.expires_at && !it.completed_at && ["Expires", instant(it.expires_at)],
     it.retry_of && ["Retry of", executionLink(it.retry_of)],
   ];
-  return facts.filter(Boolean).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)));
+  return termsOf(facts);
 }
 
 /** The steps, each with the time since the previous one. */
@@ -146,8 +145,8 @@ function stepsOf(it) {
     if (at) before = at;
     const label = field === "completed_at" && at ? it.status : name;
     return el("li", { class: at ? `done ${field === "completed_at" ? it.status : ""}` : "" },
-      el("span", { class: "step" }, label), at ? instant(at)
-        : el("span", { class: "none" }, it.completed_at ? "never" : "not yet"),
+      el("span", { class: "step" }, label),
+      at ? instant(at) : none(it.completed_at ? "never" : "not yet"),
       gap !== null && gap >= 0 ? el("span", { class: "gap" }, `after ${duration(gap)}`) : null);
   });
 }

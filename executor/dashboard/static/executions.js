@@ -3,7 +3,7 @@
 import { el, setChildren } from "./dom.js";
 import { between, duration } from "./format.js";
 import { ask } from "./api.js";
-import { badge, elapsed, errorLine, executionLink, instant, listPages, loader, shortId, table }
+import { badge, elapsed, errorLine, executionLink, instant, listPages, loader, none, shortId, table }
   from "./parts.js";
 import { bulkBar } from "./bulk.js";
 import { bulkFilterOf, searchForm } from "./executions_search.js";
@@ -103,7 +103,7 @@ function goTo() {
 }
 
 function errorOf({ error, status }) {
-  if (!error) return el("span", { class: "none" }, "–");
+  if (!error) return none("–");
   const whole = [error.type, error.message].filter(Boolean).join(": ");
   return el("span", { class: `error-text ${status}`, title: whole }, whole);
 }

@@ -2,7 +2,7 @@
 
 import { el, setChildren } from "./dom.js";
 import { ask, Problem, signOut } from "./api.js";
-import { instant } from "./parts.js";
+import { instant, termsOf } from "./parts.js";
 import { setRefused } from "./permissions.js";
 
 const NO_TOKEN = "This installation requires no token: everyone who can reach it may do everything.";
@@ -55,7 +55,7 @@ function contentOf(identity) {
       el("summary", {}, el("span", { class: "spoken" }, "Signed in as "), identity.name,
         el("span", { class: "role" }, identity.role)),
       el("div", { class: "card" },
-        el("dl", {}, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
+        el("dl", {}, termsOf(facts)),
         el("button", { type: "button", on: { click: signOut } }, "Sign out"))),
   ];
 }

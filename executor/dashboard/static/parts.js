@@ -27,8 +27,18 @@ export function elapsed(at) {
 }
 
 function timeOf(at, shown) {
-  if (!at) return el("span", { class: "none" }, "–");
+  if (!at) return none("–");
   return el("time", { datetime: at, title: clock(at), "data-shown": shown }, SHOWN[shown](at));
+}
+
+/** What stands where there is no value. */
+export function none(words) {
+  return el("span", { class: "none" }, words);
+}
+
+/** The entries of a list of terms: [name, value] pairs; what is false is left out. */
+export function termsOf(pairs) {
+  return pairs.filter(Boolean).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)));
 }
 
 export function badge(status) {
@@ -100,7 +110,7 @@ export function sparkline() {
  * read.
  */
 export function failuresOf({ action_ref: ref, failures }) {
-  if (!failures) return el("span", { class: "none" }, "–");
+  if (!failures) return none("–");
   if (!failures.failed) return el("span", {}, "0");
   const { last } = failures;
   const error = last && [last.type, last.message].filter(Boolean).join(": ");
@@ -125,8 +135,7 @@ export function workerLink(name) {
 
 /** The first characters of a worker id, with a link; the tooltip shows all of it. */
 export function shortId(id) {
-  return id ? el("a", { class: "id", href: workerLink(id), title: id }, id.slice(0, 8))
-    : el("span", { class: "none" }, "–");
+  return id ? el("a", { class: "id", href: workerLink(id), title: id }, id.slice(0, 8)) : none("–");
 }
 
 /**

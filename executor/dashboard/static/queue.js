@@ -4,8 +4,8 @@ import { el, say, setChildren, text } from "./dom.js";
 import { count, percent, perSecond, rate } from "./format.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
-import { badge, elapsed, errorLine, executionLink, failedLink, instant, listPages, loader, occupancyBar,
-  shortId, table } from "./parts.js";
+import { badge, elapsed, errorLine, executionLink, failedLink, instant, listPages, loader, none,
+  occupancyBar, shortId, table } from "./parts.js";
 import { actionPath, changeLimit, changePause } from "./changes.js";
 import { depthChart } from "./chart.js";
 import { keySettings } from "./keys.js";
@@ -21,7 +21,6 @@ const WHY = [
   ["no_worker", "for a worker"],
 ];
 
-const none = (text) => el("span", { class: "none" }, text);
 const HOLDERS = [
   ["Execution", "row", (each) => [executionLink(each.id),
     each.concurrency_key === null ? null : el("span", { class: "key" }, each.concurrency_key)]],

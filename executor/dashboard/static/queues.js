@@ -18,6 +18,12 @@ export function queueLink({ action_ref: ref, concurrency_key: key }) {
   return `#/queues/${encodeURIComponent(ref)}${queryOf({ key })}`;
 }
 
+/** The action of an execution, with its key, as a link to their queue. */
+export function actionOf({ action_ref: ref, concurrency_key: key = null }) {
+  return [el("a", { href: queueLink({ action_ref: ref, concurrency_key: key }) }, ref),
+    key && el("span", { class: "key" }, key)];
+}
+
 export function show(main, { parameters }, { live, signal }) {
   const query = { search: parameters.get("search") ?? "", sort: parameters.get("sort") ?? "waiting" };
   const rows = new Map();

@@ -3,11 +3,10 @@
 import { el } from "./dom.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
-import { badge, errorLine, instant, listPages, loader, resultLine, table } from "./parts.js";
+import { badge, errorLine, instant, listPages, loader, none, resultLine, table } from "./parts.js";
 import { revokeToken } from "./changes.js";
 
 const PAGE = 50;
-const none = (words) => el("span", { class: "none" }, words);
 
 export function show(main, { parameters }, { live, signal }) {
   const wrong = errorLine();

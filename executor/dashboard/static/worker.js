@@ -4,22 +4,17 @@ import { el, say, setChildren, text } from "./dom.js";
 import { between, count, counted, duration } from "./format.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
-import { badge, elapsed, errorLine, executionLink, instant, loader, occupancyBar, table } from "./parts.js";
+import { badge, elapsed, errorLine, executionLink, instant, loader, none, occupancyBar, table, termsOf }
+  from "./parts.js";
 import { drain } from "./changes.js";
 import { block } from "./permissions.js";
 import { poolLink } from "./pools.js";
-import { queueLink } from "./queues.js";
+import { actionOf, queueLink } from "./queues.js";
 import { stoppingWords } from "./stopping.js";
 
 const EVERY_MILLISECONDS = 2000;
 const PRESENT = ["live", "draining", "overdue"];
 
-const none = (words) => el("span", { class: "none" }, words);
-const actionOf = (each) => [
-  el("a", { href: queueLink({ action_ref: each.action_ref, concurrency_key: each.concurrency_key ?? null }) },
-    each.action_ref),
-  each.concurrency_key ? el("span", { class: "key" }, each.concurrency_key) : null,
-];
 const RUNS = [
   ["Execution", "row", (each) => executionLink(each.id)],
   ["Action", "", actionOf],
@@ -143,7 +138,7 @@ function factsOf(it) {
     it.lost_at && ["Lost", instant(it.lost_at)],
     ["ID", el("span", { class: "id" }, it.id)],
   ];
-  return facts.filter(Boolean).map(([term, value]) => el("div", {}, el("dt", {}, term), el("dd", {}, value)));
+  return termsOf(facts);
 }
 
 function buttonsFor(it, act) {

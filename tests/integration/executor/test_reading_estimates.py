@@ -157,15 +157,15 @@ async def test_an_execution_that_waits_for_its_dispatch_names_the_unreachable_se
     assert await expected(api, waiting) is not None
 
 
-async def cost_of_the_pace(protocol: Protocol, execution_id: int) -> Cost:
+async def cost_of_recent_grants(protocol: Protocol, execution_id: int) -> Cost:
     async with protocol.transaction():
         await protocol.connection.execute("SET LOCAL plan_cache_mode = force_custom_plan")
         return await cost_of(
-            protocol, protocol.connection.fetchrow(query("queue_pace"), execution_id, 500, 200, 64)
+            protocol, protocol.connection.fetchrow(query("queue_grants"), execution_id, 500, 200, 64)
         )
 
 
-async def test_the_cost_of_the_pace_depends_neither_on_queue_nor_on_history(protocol: Protocol) -> None:
+async def test_the_cost_of_recent_grants_depends_neither_on_queue_nor_on_history(protocol: Protocol) -> None:
     connection = protocol.connection
     await protocol.put("other", max_concurrent=0)
     await protocol.put("a", max_concurrent=1)
@@ -174,13 +174,13 @@ async def test_the_cost_of_the_pace_depends_neither_on_queue_nor_on_history(prot
     await connection.execute(HISTORY, "a", 1000, "")
     (last,) = (await protocol.submit("a"))[-1:]
     await connection.execute("ANALYZE")
-    small = await cost_of_the_pace(protocol, last)
+    small = await cost_of_recent_grants(protocol, last)
     # The plan may read as far back as the bound; 500 rows of this size fill 10 to 20 pages.
     assert small.pages < 150, small
     await connection.execute(HISTORY, "a", 60_000, "")
     await connection.execute(LINE, 40_000)
     await connection.execute("ANALYZE")
     for execution_id in (last, await connection.fetchval("SELECT max(id) FROM execution")):
-        large = await cost_of_the_pace(protocol, execution_id)
+        large = await cost_of_recent_grants(protocol, execution_id)
         assert large.pages < small.pages + 50, large
         assert not large.full_scans.keys() & {"execution", "waiting"}, large

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from turnstile.executor.queries.estimate import (
     SLOTS_MAX,
-    Grant,
+    PastGrant,
     RunLengths,
     Slots,
     claim_waits,
@@ -62,7 +62,7 @@ def observe(draw: Draw, *, limit: int, position: int, seed: int) -> Observation:
     now = dice.uniform(runs[past][0], runs[past + 100][0])
     granted = [run for run in runs if run[0] <= now]
     seen = [
-        Grant(
+        PastGrant(
             queued_ago=now,
             granted_ago=now - start,
             claimed_after=0.0,
@@ -97,11 +97,13 @@ SECONDS = st.floats(min_value=0, max_value=1e7)
 def grant(
     *, granted_ago: float = 100.0, lasted: float | None = None, queued_ago: float = 1000.0,
     claimed_after: float | None = None,
-) -> Grant:  # fmt: skip
-    return Grant(queued_ago=queued_ago, granted_ago=granted_ago, lasted=lasted, claimed_after=claimed_after)
+) -> PastGrant:  # fmt: skip
+    return PastGrant(
+        queued_ago=queued_ago, granted_ago=granted_ago, lasted=lasted, claimed_after=claimed_after
+    )
 
 
-def learned(*seen: Grant, limit: int | None = None) -> RunLengths:
+def learned(*seen: PastGrant, limit: int | None = None) -> RunLengths:
     found = run_lengths(seen, limit=limit)
     assert found is not None
     return found

@@ -2,14 +2,16 @@
 
 import pytest
 
-from turnstile.executor.pool_capacity import Leads, Pace, pause_seconds
+from turnstile.executor.pool_capacity import Leads, PoolCount, pause_seconds
 
 
 def lead_after(*totals: int, every_seconds: float = 0.1, lead: int = 1) -> int:
     """Return the lead after looks at these totals."""
     leads = Leads(0.2)
     for number, total in enumerate(totals):
-        lead = leads.note({1: Pace(total, lead, is_scarce=True)}, 100 + number * every_seconds).get(1, lead)
+        lead = leads.note({1: PoolCount(total, lead, is_scarce=True)}, 100 + number * every_seconds).get(
+            1, lead
+        )
     return lead
 
 
@@ -32,12 +34,12 @@ def test_a_lead_ends_with_the_work() -> None:
 @pytest.mark.parametrize(
     ("before", "now", "is_soon"),
     [
-        (Pace(5, 1, is_scarce=True), Pace(9, 1, is_scarce=True), True),
-        (Pace(5, 1, is_scarce=False), Pace(9, 1, is_scarce=False), False),
-        (Pace(9, 1, is_scarce=True), Pace(9, 1, is_scarce=True), False),
+        (PoolCount(5, 1, is_scarce=True), PoolCount(9, 1, is_scarce=True), True),
+        (PoolCount(5, 1, is_scarce=False), PoolCount(9, 1, is_scarce=False), False),
+        (PoolCount(9, 1, is_scarce=True), PoolCount(9, 1, is_scarce=True), False),
     ],
 )
 def test_the_next_look_is_soon_only_while_something_completes_and_capacity_is_scarce(
-    before: Pace, now: Pace, is_soon: bool
+    before: PoolCount, now: PoolCount, is_soon: bool
 ) -> None:
     assert (pause_seconds({1: before}, {1: now}) < pause_seconds({}, {})) is is_soon
