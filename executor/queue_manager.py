@@ -267,7 +267,7 @@ class QueueManager:
         """
         grants = Grants(granted=[])
         try:
-            # First: an older execution may stand in its queue behind a younger one at the gate.
+            # First: an older execution may wait in its queue behind a younger one at the gate.
             if behind_ids:
                 grants += await self.grant(behind_ids)
             for _ in range(_ADVANCE_STEPS_MAX):

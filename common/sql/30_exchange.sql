@@ -185,7 +185,7 @@ AS $$
                 THEN in_due_at END
 $$;
 
--- keep_attempts: stores, of the ends that this call of exchange has applied, what the executions' rows do not
+-- keep_attempts: stores, of the outcomes that this call of exchange has applied, what the executions' rows do not
 -- have: logs, and attempts that are followed by another one. `in_finished_at` identifies the call.
 CREATE FUNCTION turnstile.keep_attempts(
     in_worker_id text, in_ended_ids bigint[], in_ended_attempts integer[], in_statuses text[],
@@ -220,7 +220,7 @@ BEGIN
 END
 $$;
 
--- refused_reports: the answers to those ends that this call of exchange has not applied.
+-- refused_reports: the answers to those outcomes that this call of exchange has not applied.
 CREATE FUNCTION turnstile.refused_reports(
     in_worker_id text, in_ended_ids bigint[], in_ended_attempts integer[], in_statuses text[],
     in_retry_delay_seconds double precision[], in_finished_at timestamptz, in_lease_live boolean,

@@ -45,7 +45,7 @@ def piped_in() -> IO[bytes]:
 
 
 def is_interactive() -> bool:
-    """Tell whether stdin is a terminal, so that a question can be answered."""
+    """Return whether stdin is a terminal, so that a question can be answered."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 

@@ -139,7 +139,7 @@ async def test_every_end_that_a_killed_worker_did_not_publish_is_published_by_th
         rows = await env.history.rows("SELECT id, completed_at FROM execution WHERE id = ANY ($1)", ids)
         freed_at = await log.freed_at()
         late = max((freed_at[row["id"]] - row["completed_at"]).total_seconds() for row in rows)
-    # The settle timeout and two ticks, twice: only the watchdog published these ends.
+    # The settle timeout and two ticks, twice: only the watchdog published these outcomes.
     assert 1 <= late < 3
 
 
