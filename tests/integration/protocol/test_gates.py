@@ -394,7 +394,7 @@ async def test_an_action_whose_gate_is_held_counts_as_served_until_the_next_chec
     assert (await protocol.queue("a"))["held"] == 1
 
 
-async def test_everything_in_the_line_of_a_flow_returns_although_some_of_it_comes_back(
+async def test_everything_in_the_list_of_a_flow_returns_although_some_of_it_comes_back(
     protocol: Protocol,
 ) -> None:
     await resource(protocol, "cad", 9)
