@@ -91,7 +91,7 @@ stress: $(READY) ## Load a private installation, check its whole history, write 
 	@$(BIN)/turnstile stress run --local $(ARGS)
 
 .PHONY: soak
-soak: $(READY) ## An hour of steady load with faults on a private installation, judged as a whole (ARGS=)
+soak: $(READY) ## An hour of steady load with faults on a private installation, checked as a whole (ARGS=)
 	@$(BIN)/turnstile stress run --local --preset soak $(ARGS)
 
 .PHONY: bench

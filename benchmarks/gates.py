@@ -64,7 +64,7 @@ FROM execution e JOIN action a ON a.id = e.action_id WHERE a.ref = $1 AND e.id >
 
 
 async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
-    """Measure shared limits, then a rate, then grants behind lines of several lengths."""
+    """Measure shared limits, then a rate, then grants behind queues of several lengths."""
     async with measured_system(servers, "gates", deadline_seconds=sizes.deadline_seconds) as turnstile:
         sections = [await _shared(turnstile, sizes), await _rate(turnstile, sizes)]
     return [*sections, await _depth(servers, sizes)]

@@ -65,7 +65,9 @@ class Sizes:
     pressed: Annotated[
         int, _at_least(6, "Executions while a snapshot is held open; a sixth beside others.")
     ] = 30_000
-    overload_seconds: Annotated[float, _at_least(0.5, "Duration of the overload; 300 for a verdict.")] = 20.0
+    overload_seconds: Annotated[
+        float, _at_least(0.5, "Duration of the overload; 300 for a reliable result.")
+    ] = 20.0
     executors: tuple[int, ...] = (1, 2, 4)
     """Numbers of executors."""
     deadline_seconds: float = 120.0

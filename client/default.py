@@ -44,7 +44,7 @@ class _Default:
     def close(self) -> None:
         own, self._own = self._own, None
         if own is not None:
-            # A client that failed before has told its callers.
+            # The callers of a client that failed have its error.
             with suppress(Exception):
                 own.close()
 

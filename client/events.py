@@ -81,7 +81,7 @@ class StatusEvents:
     async def _stream(self) -> None:
         """Follow streams until the execution has ended."""
         while True:
-            # Reading tells whether the execution is there, and the token valid.
+            # The read fails if the execution does not exist or the token is invalid.
             with suppress(Rejected, Unavailable):
                 async with self._api.events(self._execution_id) as lines:
                     if await self._follow_stream(lines):

@@ -188,7 +188,7 @@ def _json(given: Mapping[str, object]) -> bytes:
         body = to_json(given, inf_nan_mode="constants")
     except (PydanticSerializationError, ValueError) as error:
         raise Rejected(Code.INVALID_PARAMETERS, f"parameters: cannot be written as JSON: {error}") from None
-    # Only what looks like a mask is looked at again.
+    # Only what may be a mask is checked again.
     if b'"****' in body and (problem := masked_secret(given, from_json(body))):
         raise Rejected(Code.INVALID_PARAMETERS, problem)
     return body

@@ -256,7 +256,7 @@ class DeclaredFields(TypedDict, total=False):
 
 
 def has_keys(definition: ActionDefinition) -> bool:
-    """Tell whether executions of the action may have concurrency keys."""
+    """Return whether executions of the action may have concurrency keys."""
     return definition.concurrency_key is not None or definition.submitter_keys
 
 

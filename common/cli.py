@@ -215,7 +215,7 @@ def _explain_unknown_option(error: Any, words: Sequence[str]) -> None:
 
 def _line(name: str, field: FieldInfo) -> str:
     variable = environment_name(name)
-    return f"Secret: set it with the environment variable {variable}. {field.description}"
+    return f"{field.description} Secret: set it with the environment variable {variable}."
 
 
 def _option(name: str, field: FieldInfo) -> inspect.Parameter:

@@ -87,7 +87,7 @@ def check_ref(ref: str) -> str:
 
 
 def is_pool(name: str) -> bool:
-    """Tell whether `name` can name a pool."""
+    """Return whether `name` can name a pool."""
     # `worker.retry` is the workers' delay queue.
     return bool(_POOL.fullmatch(name)) and name != "retry"
 

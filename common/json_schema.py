@@ -16,7 +16,7 @@ SCHEMA_BYTES_MAX: Final = 64 * 1024
 """Size of one schema, as JSON."""
 _LEVELS_MAX: Final = 64
 _VISITS_MAX: Final = 200
-"""How often a schema may look at one value of a body: once for each keyword that leads to it."""
+"""How often a schema may visit one value of a body: once for each keyword that leads to it."""
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _REF: Final = re.compile(r"#(/(\$defs|definitions)/[^/~%]+)?")
 _REGEX_BYTES_MAX: Final = 1024 * 1024
@@ -33,11 +33,11 @@ SINGLES: Final = frozenset(
 )
 """Keywords whose value is a schema."""
 _IN_PLACE: Final = frozenset({"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas"})
-"""Keywords whose schemas look at the same value."""
+"""Keywords whose schemas visit the same value."""
 _BY_NAME: Final = frozenset({"properties", "prefixItems"})
-"""Keywords of which one schema at most looks at each part of the value."""
+"""Keywords of which at most one schema visits each part of the value."""
 _OF_LISTS: Final = frozenset({"items", "prefixItems", "contains"})
-"""Keywords that look into lists; the others that look into a value look into objects."""
+"""Keywords that descend into lists; the others that descend into a value descend into objects."""
 
 Schema = Mapping[str, Any]
 
@@ -46,7 +46,7 @@ class Validator(Protocol):
     """A compiled schema: `jsonschema_rs.Draft202012Validator`."""
 
     def is_valid(self, instance: Any) -> bool:
-        """Tell whether a value fits."""
+        """Return whether a value fits."""
 
     def iter_errors(self, instance: Any) -> Iterator[Any]:
         """Return the errors of a value."""
@@ -74,7 +74,7 @@ def check_parameters_schema(schema: object) -> None:
 
 
 def visits(schema: Schema) -> int:
-    """Return how often the schema looks at one value of a body at most; `check_schema` has accepted it."""
+    """Return how often the schema visits one value of a body at most; `check_schema` has accepted it."""
     return _Cost(schema, {}).visits(schema)
 
 
@@ -145,7 +145,7 @@ def _nodes(
 
 
 class _Cost:
-    """How often a schema looks at one value of a body, at most.
+    """How often a schema visits one value of a body, at most.
 
     Schemas may refer to themselves, so the steps could grow with the power of the depth of a body. They do
     not if each schema on such a circle has one way only that leads to a circle from any one value.
@@ -210,7 +210,7 @@ class _Cost:
                         left.append(inner)
 
     def _kinds_inside(self, node: Schema, seen: set[int]) -> set[str]:
-        """Return whether a schema looks into lists or objects with a schema on a circle."""
+        """Return whether a schema descends into lists or objects with a schema on a circle."""
         if id(node) in seen:
             return set()
         seen.add(id(node))
@@ -240,11 +240,11 @@ class _Cost:
         return found
 
     def visits(self, node: Schema) -> int:
-        """Return how often the schema looks at one value at most, at whatever depth."""
+        """Return how often the schema visits one value at most, at any depth."""
         return max(self._counts(node))
 
     def _counts(self, node: Schema) -> tuple[int, int]:
-        """Return the looks at the value itself, and at any one value inside it."""
+        """Return the visits of the value itself, and of any one value inside it."""
         number = id(node)
         if number in self._known:
             return self._known[number]

@@ -204,7 +204,7 @@ def network_remedy(reason: str, *, server: str, setting: str) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether a host is this machine, by its address or as `localhost`."""
+    """Return whether a host is this machine, by its address or as `localhost`."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -212,7 +212,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_api_url(url: str) -> bool:
-    """Tell whether a URL can be that of the HTTP API: of a host, without user, query and fragment."""
+    """Return whether a URL can be that of the HTTP API: of a host, without user, query and fragment."""
     try:
         parts = urlsplit(url)
         has_host = bool((parts.hostname or "").encode("idna"))

@@ -185,7 +185,7 @@ class EarlyCancels:
         messages = [message for row in rows for message in _unpacked(row["messages"])]
         _, late = await asyncio.wait(self._dispatcher.best_effort.post(messages), timeout=_PUBLISH_SECONDS)
         if late:
-            logger.debug("early_cancels_not_told", extra={"messages": len(late)})
+            logger.debug("early_cancels_not_published", extra={"messages": len(late)})
             return 0
         await self._protocol.delete_early_cancels([row["id"] for row in rows])
         logger.info("early_cancels_given_up", extra={"code": Code.UNKNOWN_EXECUTION, "cancels": len(rows)})

@@ -74,7 +74,7 @@ class Dispatcher:
         )
         self._more_queue_ids: set[QueueId] = set()
         self._has_more = asyncio.Event()
-        self._broken = Episodes(logger, "telling_broken", level=logging.ERROR)
+        self._broken = Episodes(logger, "publishing_broken", level=logging.ERROR)
         self._postponed = Episodes(logger, "grant_postponed")
         self._status_events = StatusEvents(publisher, app_id="executor")
         self.granted = asyncio.Event()
@@ -169,11 +169,11 @@ class Dispatcher:
     def in_background(self, publishing: Coroutine[Any, Any, None], *, count: int) -> bool:
         """Run `publishing`, about `count` messages, in a task of its own, so that its caller does not wait.
 
-        False where too much is under way: it is dropped, and the watchdog publishes it from the rows.
+        False if too many messages wait already: then it is dropped, and the watchdog publishes from the rows.
         """
         if self._background_count > 0 and self._background_count + count > _BACKGROUND_MESSAGES_MAX:
             publishing.close()
-            logger.debug("telling_left_to_the_rows", extra={"messages": count})
+            logger.debug("publishing_left_to_watchdog", extra={"messages": count})
             return False
         self._background_count += count
         task = asyncio.create_task(self._run_in_background(publishing, count), name="publish")
@@ -198,7 +198,7 @@ class Dispatcher:
         try:
             await publishing
         except (Unavailable, asyncpg.PostgresError) as error:
-            logger.debug("telling_left_to_the_rows", extra={"messages": count, "reason": str(error)})
+            logger.debug("publishing_left_to_watchdog", extra={"messages": count, "reason": str(error)})
         except Exception as error:  # noqa: BLE001  (logged with its traceback)
             # A fault in one message stops neither the others nor the service; the rows remain.
             self._broken.broke(type(error).__name__, error)

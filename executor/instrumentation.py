@@ -129,7 +129,7 @@ def granted(grants: Sequence[Grant]) -> None:
 
 
 def settled(completions: Sequence[Completion]) -> None:
-    """Record settled attempts, and ends of executions that held no slot."""
+    """Record settled attempts, and outcomes of executions that held no slot."""
     for status, count in Counter([each.status for each in completions]).items():
         SETTLED.add(status, count=count)
     names = METER.action_refs

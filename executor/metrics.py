@@ -28,9 +28,9 @@ _QUEUES_MAX: Final = 20_000
 _RESOURCES_MAX: Final = 1000
 _FRESH_SECONDS: Final = 1.0
 _TIMEOUT_SECONDS: Final = 5.0
-_ENDS: Final = tuple(status for status in Status if is_terminal(status))
+_OUTCOMES: Final = tuple(status for status in Status if is_terminal(status))
 FAILURES: Final = frozenset({Status.FAILED, Status.TIMEOUT, Status.ABANDONED})
-"""The ends that count as failures."""
+"""The outcomes that count as failures."""
 _STATES: Final = ("live", "draining", "overdue")
 
 METER: Final = Meter()
@@ -220,8 +220,8 @@ _POOL_GAUGES: Final[Mapping[Gauge, str]] = {
 def expect_outcomes(action_ref: str) -> None:
     """Expose the outcomes of an action as zero before its first one, as an increase would miss that one."""
     name = METER.action_refs[action_ref]
-    if (name, _ENDS[0]) not in EXECUTIONS_ENDED.values:
-        for status in _ENDS:
+    if (name, _OUTCOMES[0]) not in EXECUTIONS_ENDED.values:
+        for status in _OUTCOMES:
             EXECUTIONS_ENDED.add(name, status, count=0)
 
 

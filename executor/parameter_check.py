@@ -27,7 +27,7 @@ _LISTED_MAX: Final = 20
 _COMPARED_MAX: Final = 500
 _REFERENCES_MAX: Final = 10
 _LISTED_COST_MAX: Final = 20_000
-"""Bytes of a value, times the looks of the schema at each part: beyond, not all errors are listed."""
+"""Bytes of a value, times the visits of the schema to each part: beyond, not all errors are listed."""
 
 _TEXT_FORMATS: Final = {
     "date-time": datetime,
@@ -64,7 +64,7 @@ _BOUNDS: Final = {
     "pattern": ("string_pattern_mismatch", "pattern"),
 }
 _OF_KIND: Final = frozenset({"type", "const", "enum", "pattern", "format"})
-"""Keywords that tell what a value is, as opposed to what is inside it."""
+"""Keywords about the value itself, as opposed to what is inside it."""
 
 _INTEGER_TEXT: Final = r"^\s*[+-]?[0-9][0-9_]*(\.0*)?\s*$"
 _NUMBER_TEXT: Final = (
@@ -98,7 +98,7 @@ class SchemaChecker:
         self._validator: Validator = compile_schema(known, _format_checks())
 
     def fits(self, parameters: object) -> bool:
-        """Tell whether parameters fit; what cannot be checked fits."""
+        """Return whether parameters fit; what cannot be checked fits."""
         try:
             return self._validator.is_valid(parameters)
         except ValueError:
@@ -223,7 +223,7 @@ def _unknown(names: Sequence[str], known: Sequence[str], path: Sequence[int | st
 
 
 def _mark_of(node: Mapping[str, Any]) -> str | None:
-    """Return the field that tells the branches of a union apart, if it has one."""
+    """Return the field that distinguishes the branches of a union, if it has one."""
     found = node.get("discriminator")
     if isinstance(found, dict) and isinstance(found.get("mapping"), dict):
         return found.get("propertyName")

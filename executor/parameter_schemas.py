@@ -26,7 +26,7 @@ from turnstile.executor.results import Admission, Rejected
 
 logger = logging.getLogger(__name__)
 
-_LOOK_SECONDS: Final = 1.0
+_REFRESH_SECONDS: Final = 1.0
 _DERIVED_MAX: Final = 8
 """With more versions of the code of one action at once, the workers alone check its parameters."""
 
@@ -51,7 +51,7 @@ class ParameterSchemas:
                 self._not_read.works("schemas")
             except (Unavailable, asyncpg.PostgresError) as error:
                 self._not_read.failed("schemas", reason=str(error))
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_REFRESH_SECONDS)
 
     async def refresh(self) -> None:
         """Read what has changed. Raises Unavailable."""

@@ -1,8 +1,8 @@
 """Keeps the capacities of the pools at what their workers are, and grants what that allows (P7, P9).
 
-In: time: a few times per second it looks whether workers have come or gone, and more often while the pools
-complete something and capacity is scarce, because the lead of a pool follows that pace. Out: grants. The
-replica that sweeps runs it. The watchdog recounts everything at each of its ticks.
+In: time. It reads the live workers a few times per second, and more often while the pools complete something
+and capacity is scarce, because the lead of a pool follows that pace. Out: grants. The replica that sweeps
+runs it. The watchdog recounts everything at each of its ticks.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 
 LEAD_SECONDS: Final = 0.2
 """The lead of a pool is what its workers complete in this time; docs/benchmarks.md compares other values."""
-_LOOK_SECONDS: Final = 0.25
-"""Pause between two looks."""
+_REFRESH_SECONDS: Final = 0.25
+"""Pause between two refreshes."""
 _BUSY_SECONDS: Final = 0.1
 """The same while the pace decides: something completes, and more than half of the capacity is in use."""
 _PACE_SECONDS: Final = 1.0
@@ -61,7 +61,7 @@ class Leads:
                 seen.popleft()
             seconds = max(at - seen[0][0], _BUSY_SECONDS)
             lead = math.ceil((count.total - seen[0][1]) / seconds * self._lead_seconds)
-            # A change is a write: small ones are left out. A short look does not prove a slow pace.
+            # A change is a write: small ones are left out. A short measurement does not prove a slow pace.
             is_slow = lead * 2 < count.lead and seconds >= _PACE_SECONDS
             if lead > count.lead * 1.2 or is_slow:
                 changes[pool_id] = lead
@@ -71,9 +71,9 @@ class Leads:
 
 
 def pause_seconds(before: Mapping[int, PoolCount], now: Mapping[int, PoolCount]) -> float:
-    """Return the pause after a look, by what it and the one before it found."""
+    """Return the pause after a refresh, from what it and the one before it found."""
     is_busy = any(count.is_scarce and count != before.get(pool_id) for pool_id, count in now.items())
-    return _BUSY_SECONDS if is_busy else _LOOK_SECONDS
+    return _BUSY_SECONDS if is_busy else _REFRESH_SECONDS
 
 
 class PoolRefresher:
@@ -94,11 +94,11 @@ class PoolRefresher:
         while True:
             before = self._counts
             if not self._turns.stands_by:
-                await self.look()
+                await self.refresh()
             await asyncio.sleep(pause_seconds(before, self._counts))
 
-    async def look(self) -> None:
-        """Count the workers if others are there than at the last look, and set the leads."""
+    async def refresh(self) -> None:
+        """Set the leads, and count the workers if others are live than at the last refresh."""
         try:
             refreshed = await self._protocol.refresh_pools(self._workers, self._changes)
             self._workers = refreshed.workers

@@ -74,7 +74,7 @@ class RefreshedPools(NamedTuple):
     """What a count of the pools found."""
 
     workers: str
-    """Names the live workers, for the next look."""
+    """Names the live workers, for the next refresh."""
     totals: Mapping[int, tuple[int, int, bool]]
     """By pool, the worker slots that it took back so far, the lead, and whether they are scarce."""
     more_queue_ids: list[QueueId]

@@ -267,7 +267,7 @@ class QueueManager:
         """
         grants = Grants(granted=[])
         try:
-            # First: an older execution may stand in its queue behind a younger one at the gate.
+            # First: an older execution may wait in its queue behind a younger one at the gate.
             if behind_ids:
                 grants += await self.grant(behind_ids)
             for _ in range(_ADVANCE_STEPS_MAX):
@@ -372,7 +372,7 @@ class BlockedQueues:
     def __init__(self) -> None:
         self._suspicions: dict[QueueId, _Suspicion] = {}
         self._caution = _Suspicion(until=0.0, seconds=0.0)
-        self._held = Episodes(logger, "queues_held")
+        self._blocked = Episodes(logger, "queues_blocked")
 
     def suspects(self) -> list[QueueId] | None:
         """Return the queues not to wait for; None: wait for no row, because a wait just timed out."""
@@ -407,14 +407,14 @@ class BlockedQueues:
             del self._suspicions[next(iter(self._suspicions))]
         if found:
             QUEUES_BLOCKED.add(count=len(found))
-            self._held.failed(
+            self._blocked.failed(
                 "queues",
                 queue_ids=found[:20],
                 queues=len(found),
                 reason="another database session holds rows of them; see docs/runbook.md",
             )
         elif not self._suspicions:
-            self._held.works("queues")
+            self._blocked.works("queues")
 
     def _is_waited_for(self, queue_id: QueueId, now: float) -> bool:
         suspicion = self._suspicions.get(queue_id)

@@ -1,7 +1,7 @@
 """Grants what waits for a rate limit, at the instant at which its next start is due (P13).
 
 In: the dispatcher's grants, because each may use up a rate, and time: a used-up rate has its next start at a
-known instant, and without one it looks once per tick (P7). Out: grants. Every replica runs it; the locks of
+known instant, and without one it checks once per tick (P7). Out: grants. Every replica runs it; the locks of
 the gates make one of them decide, by the clock of the database.
 """
 

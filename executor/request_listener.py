@@ -114,7 +114,7 @@ class RequestListener:
         self._parameters_bytes_max = parameters_bytes_max
 
     async def process(self, deliveries: Sequence[Delivery]) -> RequestBatch:
-        """Admit the requests of a batch in order, and leave its cancels where a request was admitted.
+        """Admit the requests of a batch in order; if any is decided, leave its cancels for the next call.
 
         Admitting and cancelling are two commits: the grants of the first must not wait for the second.
         """

@@ -240,7 +240,7 @@ def blocked_verdict(action_ref: str) -> Rejected:
 
 
 def is_blocked(verdict: Verdict) -> bool:
-    """Tell whether nothing was decided yet because another database session holds the queue."""
+    """Return whether nothing was decided yet because another database session holds the queue."""
     return isinstance(verdict, Rejected) and verdict.code is Code.UNAVAILABLE
 
 

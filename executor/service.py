@@ -194,7 +194,7 @@ class ExecutorService:
                 background.append(tasks.create_task(self._dispatcher.run(), name="dispatcher"))
                 background.append(tasks.create_task(self._rate_timer.run(), name="rate-timer"))
                 # Before the first request: until they are counted the pools have no limit.
-                await self._pool_refresher.look()
+                await self._pool_refresher.refresh()
                 background.append(tasks.create_task(self._pool_refresher.run(), name="pool-refresher"))
                 background.append(tasks.create_task(self._schemas.run(), name="schemas"))
                 background.append(tasks.create_task(self._watchdog().run(), name="watchdog"))

@@ -171,7 +171,7 @@ class ExecutorSettings(RetentionSettings, WebhookSettings, CommonSettings):
         default=0.25,
         gt=0,
         le=60,
-        description="Maximum wait for a row lock of another session; after it, only that queue is delayed.",
+        description="Maximum wait for a row that another session has locked; then only that queue waits.",
     )
     batch_max: int = Field(
         default=500, ge=1, le=10_000, description="Maximum number of messages in one transaction."

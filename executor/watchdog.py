@@ -123,7 +123,7 @@ class Watchdog:
         # What these note is known to their own process only.
         own: tuple[tuple[Sweep, float], ...] = (
             (self.queues.prepare_pools, self._interval_seconds),
-            (self.reclaims.look, min(self._interval_seconds, self.reclaims.check_seconds)),
+            (self.reclaims.check_database, min(self._interval_seconds, self.reclaims.check_seconds)),
         )
         self._turns.expect(
             [sweep.__name__ for sweep in (*eager, *paced)],
@@ -440,9 +440,9 @@ class ReclaimSweeps(_Sweeps):
         self._was_set_back = False
         self._check_lock = asyncio.Lock()
         self.check_seconds = self._health.check_seconds
-        """Longest interval between two calls of `look`."""
+        """Longest interval between two calls of `check_database`."""
 
-    async def look(self) -> int:
+    async def check_database(self) -> int:
         """Check the database's health and clock. Counts as no repair."""
         # One at a time: responses out of order would look like a clock that was set back.
         async with self._check_lock:
@@ -479,7 +479,7 @@ class ReclaimSweeps(_Sweeps):
     async def reclaim_lost(self) -> int:
         """Reclaim the work of lost workers."""
         # An older check is valid too, but would delay the reclaim by its age.
-        await self.look()
+        await self.check_database()
         as_of = self._health.healthy_for_a_lease()
         if as_of is None:
             return 0

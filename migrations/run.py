@@ -164,7 +164,7 @@ async def _watch(engine: AsyncEngine, pid: int, blockers: list[Blocker]) -> None
 
 
 async def is_current(database_url: str) -> bool:
-    """Tell whether the database has the newest revision and exactly this version's protocol."""
+    """Return whether the database has the newest revision and exactly this version's protocol."""
     engine = engine_of(database_url)
     try:
         async with engine.connect() as connection:

@@ -47,7 +47,7 @@ def run_command(
             metavar="NAME",
         ),
     ] = None,
-    actions: Annotated[int, typer.Option(help="Number of actions.")] = 10,
+    actions: Annotated[int, typer.Option(metavar="NUMBER", help="Number of actions.")] = 10,
     limit: Annotated[
         str, typer.Option(help="Concurrency limit of each queue, or 'none'.", metavar="NUMBER")
     ] = "4",
@@ -58,11 +58,13 @@ def run_command(
         str | None,
         typer.Option(help="Durations of executions, like '70% 0ms, 25% 20ms, 5% 500ms'.", metavar="MIX"),
     ] = None,
-    keys: Annotated[int, typer.Option(help="Concurrency keys per action; 0: none.")] = 0,
-    submitters: Annotated[int, typer.Option(help="Number of parallel submitters.")] = 4,
+    keys: Annotated[int, typer.Option(metavar="NUMBER", help="Concurrency keys per action; 0: none.")] = 0,
+    submitters: Annotated[int, typer.Option(metavar="NUMBER", help="Number of parallel submitters.")] = 4,
     rate: Annotated[
         float | None,
-        typer.Option(help="Requests per second. Default: as fast as the broker confirms them."),
+        typer.Option(
+            metavar="NUMBER", help="Requests per second. Default: as fast as the broker confirms them."
+        ),
     ] = None,
     faults: Annotated[
         str | None,
@@ -76,12 +78,15 @@ def run_command(
         str | None,
         typer.Option(help="Duration of a soak, default 1h, or of gates, default 1m.", metavar="DURATION"),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the random load; the same seed repeats the load.")] = 7,
+    seed: Annotated[
+        int, typer.Option(metavar="NUMBER", help="Seed of the random load; the same seed repeats the load.")
+    ] = 7,
     report: Annotated[
-        Path, typer.Option(help="Folder for report.html, report.json, pictures and recordings.")
+        Path,
+        typer.Option(metavar="FOLDER", help="Folder for report.html, report.json, pictures and recordings."),
     ] = Path("stress-report"),
-    executors: Annotated[int, typer.Option(help="With --local: number of executors.")] = 2,
-    workers: Annotated[int, typer.Option(help="With --local: number of workers.")] = 2,
+    executors: Annotated[int, typer.Option(metavar="NUMBER", help="With --local: number of executors.")] = 2,
+    workers: Annotated[int, typer.Option(metavar="NUMBER", help="With --local: number of workers.")] = 2,
     lease: Annotated[
         str | None,
         typer.Option(
@@ -89,7 +94,8 @@ def run_command(
         ),
     ] = None,
     amqp_url: Annotated[
-        str | None, typer.Option(envvar="TURNSTILE_AMQP_URL", help="URL of the broker, without --local.")
+        str | None,
+        typer.Option(envvar="TURNSTILE_AMQP_URL", metavar="URL", help="URL of the broker, without --local."),
     ] = None,
     api_url: Annotated[
         str | None,

@@ -54,8 +54,9 @@ def demo(
     folder: Annotated[
         Path,
         typer.Option(
+            metavar="FOLDER",
             help="With --stay: folder of the file 'env', which sets the URLs in a shell, and of 'ports', "
-            "which keeps them the same at each start."
+            "which keeps them the same at each start.",
         ),
     ] = Path(".turnstile"),
 ) -> None:

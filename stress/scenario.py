@@ -1,7 +1,7 @@
 """What a run does: scenarios, one after the other, each a load and the faults during it.
 
 Plain values: `presets` composes them, `drive` carries them out, `check` and `metrics` evaluate the result.
-Each scenario drains before the next one begins, so each is judged separately.
+Each scenario drains before the next one begins, so each is checked separately.
 """
 
 import math

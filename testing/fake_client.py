@@ -193,7 +193,7 @@ class FakeClient(Client):
 
 
 def _matches(one: Recorded, query: httpx.QueryParams) -> bool:
-    """Tell whether all given filters hold."""
+    """Return whether all given filters hold."""
     shown = {name: str(value) for name, value in _shown(one).items() if value is not None}
     pairs = (pair.partition(":") for pair in query.get_list("metadata"))
     return (

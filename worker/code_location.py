@@ -22,5 +22,5 @@ def shown_location(code: CodeType, line: int) -> str:
 
 
 def is_of_user(code: CodeType) -> bool:
-    """Tell whether code is neither of Python's library, nor of an installed package, nor ours."""
+    """Return whether code is neither of Python's library, nor of an installed package, nor ours."""
     return not code.co_filename.startswith(_NOT_OF_USER)

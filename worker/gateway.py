@@ -1,9 +1,9 @@
 """Batches the calls of all attempts to the database and to the broker, and repeats them until they succeed.
 
-In: one attempt's claim, report or message. Out: its answer. Every one of these calls may be repeated, so an
-attempt waits here during an outage instead of failing; only completions it leaves here, up to one batch of
-them. While the lease is in doubt nothing is claimed, and a
-report that the database refuses for the lease waits for the next renewal. When the lease is lost,
+In: one attempt's claim, report or message. Out: its answer. Each of these calls may be repeated, so an
+attempt waits here during an outage instead of failing. It does not wait for its completion message: up to one
+batch of them is published in the background. While the lease is in doubt nothing is claimed, and a report
+that the database refuses because of the lease waits for the next renewal. When the lease is lost,
 `worker.attempt` ends the waits. The logs and the progress of running attempts are written here too.
 """
 
@@ -36,7 +36,7 @@ from turnstile.worker.protocol import Answer, Claim, Finished, Offer, Report, Re
 logger = logging.getLogger(__name__)
 _LOGS_DROPPED: Final = Episodes(logger, "logs_dropped")
 _CLAIMS_POSTPONED: Final = Episodes(logger, "claim_postponed")
-_RECORD_UNAVAILABLE: Final = Episodes(logger, "record_unavailable")
+_CALL_POSTPONED: Final = Episodes(logger, "call_postponed")
 
 T = TypeVar("T")
 
@@ -172,7 +172,7 @@ class Gateway:
         return None
 
     async def finish(self, report: Report) -> Finished:
-        """Report one end; return when the database has answered, or the lease is lost."""
+        """Report one outcome; return when the database has answered, or the lease is lost."""
         while True:
             finished = await _until_available(lambda: self._requests.submit(report), "finish")
             assert isinstance(finished, Finished), "a report is answered by `Finished`"
@@ -239,9 +239,9 @@ async def _until_available(call: Callable[[], Awaitable[T]], name: str) -> T:
         try:
             answer = await call()
         except (Unavailable, asyncpg.PostgresError) as error:
-            _RECORD_UNAVAILABLE.failed(name, call=name, reason=str(error))
+            _CALL_POSTPONED.failed(name, call=name, reason=str(error))
         else:
-            _RECORD_UNAVAILABLE.works(name, call=name)
+            _CALL_POSTPONED.works(name, call=name)
             return answer
         await asyncio.sleep(pause_seconds)
         pause_seconds = min(pause_seconds * 2, _PAUSE_MAX_SECONDS)

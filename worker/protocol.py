@@ -181,7 +181,7 @@ class WorkerProtocol:
         self._held: set[ExecutionId] = set()
 
     async def exchange(self, requests: Sequence[Request]) -> list[Answer]:
-        """Claim offers and report ends in one commit; return one answer for each, in order.
+        """Claim offers and report outcomes in one commit; return one answer for each, in order.
 
         A batch that the database refuses is split until the bad report is alone: that attempt ends as
         failed, with the refusal as its error, and the other reports are applied.
@@ -226,14 +226,15 @@ class WorkerProtocol:
             None if suspects is None else list(suspects),
         )
         claims: dict[Offer, Claim | Verdict] = {}
-        ends: dict[Offer, Finished] = {}
+        outcomes: dict[Offer, Finished] = {}
         for finished, claimed in rows:
             if claimed is not None:
                 claims[Offer(claimed["execution_id"], claimed["attempt"])] = _claim(claimed)
             else:
-                ends[Offer(finished["execution_id"], finished["attempt"])] = _finished(finished)
+                outcomes[Offer(finished["execution_id"], finished["attempt"])] = _finished(finished)
         return [
-            claims[r] if isinstance(r, Offer) else ends[Offer(r.execution_id, r.attempt)] for r in requests
+            claims[r] if isinstance(r, Offer) else outcomes[Offer(r.execution_id, r.attempt)]
+            for r in requests
         ]
 
     async def hand_back(self, offers: Sequence[Offer]) -> set[ExecutionId]:
@@ -344,7 +345,7 @@ class WorkerProtocol:
         return row["alive"], row["draining"]
 
     async def start_drain(self) -> None:
-        """Say that this worker claims nothing new and ends: its capacity counts no longer."""
+        """Report that this worker claims nothing new and exits: its capacity counts no longer."""
         await self._database.fetch("SELECT turnstile.start_drain($1)", self._worker_id)
 
     async def sign_off(self) -> None:

@@ -1,8 +1,8 @@
 """Derives the JSON Schemas of an action's parameters and result from the annotations of its function.
 
 In: a model of the parameters, a return annotation. Out: schemas for people, submitters and the executor,
-which judges requests by them. A schema may allow more than the function takes, never less: what JSON Schema
-cannot say, such as a validator written in Python, becomes a schema that everything fits.
+which checks requests against them. A schema may allow more than the function takes, never less: what JSON
+Schema cannot say, such as a validator written in Python, becomes a schema that everything fits.
 """
 
 import json
@@ -73,7 +73,7 @@ def schemas_of(function: Callable[..., Any], parameters: Callable[[], JsonSchema
 
 
 def is_same_schema(one: object, other: object) -> bool:
-    """Tell whether two schemas say the same about values; titles, descriptions and defaults do not count."""
+    """Return whether two schemas accept the same values; titles, descriptions and defaults do not count."""
     return _bare(one) == _bare(other)
 
 

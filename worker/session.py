@@ -299,7 +299,7 @@ class Session:
 
     async def _drain(self, pools: list[PoolConsumer]) -> None:
         """Wait for the attempts in progress, then stop and hand back; return at once if the lease is lost."""
-        logger.info("draining", extra={"under_way": self._attempts.count})
+        logger.info("draining", extra={"running": self._attempts.count})
         self._attempts.draining = True
         self._attempts.return_unclaimed()
         async with asyncio.TaskGroup() as tasks:

@@ -37,8 +37,8 @@ class WorkerSettings(CommonSettings):
     acknowledge_after: Duration = Field(
         default=900.0,
         gt=0,
-        description="Messages of longer runs are acknowledged before the run ends. Must be less than the"
-        " broker's consumer_timeout, after which the broker closes the channel.",
+        description="Run time after which a message is acknowledged before its run ends. Must be less than"
+        " the broker's consumer_timeout, after which the broker closes the channel.",
     )
     child_environment: CommaSeparated[SettingName] = Field(
         default=[],
@@ -53,12 +53,11 @@ class WorkerSettings(CommonSettings):
         " Default: TURNSTILE_WORKER_CONCURRENCY.",
     )
     child_runs_max: int | None = Field(
-        default=None, ge=1, description="A child process is replaced after so many runs. Default: never."
+        default=None, ge=1, description="Runs after which a child process is replaced. Default: never."
     )
     child_memory_max: int | None = Field(
         default=None,
         ge=1,
-        description="A child process is replaced after a run that leaves it with more bytes of memory."
-        " Default: never.",
+        description="Memory in bytes: a child process that has more after a run is replaced. Default: never.",
     )
     database_connections: int = Field(default=3, ge=1, le=100, description="Size of the connection pool.")

@@ -268,7 +268,7 @@ class _TransportKeeper(TransportFactory):
         self.transport: asyncio.WriteTransport | None = None
         self.reader: FrameReader | None = None
         self.close_reason: str | None = None
-        """The broker's, if it closed the connection: of the handshake the library tells no reason."""
+        """The broker's, if it closed the connection: the library gives no reason for a failed handshake."""
 
     async def create(self, url: URL, **options: object) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await self._factory.create(url, **options)

@@ -27,7 +27,7 @@ class DeliveryChannel(Protocol):
 class Delivery:
     """One received message. It is void once its channel closed: the broker then delivers it again.
 
-    Properties and address are read when first asked for: most messages are told apart by one or two of them.
+    Properties and address are read when first asked for: one or two of them identify most messages.
     """
 
     __slots__ = (

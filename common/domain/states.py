@@ -79,7 +79,7 @@ TRANSITIONS: Final = (
 
 
 def is_terminal(status: Status) -> bool:
-    """Tell whether `status` can never change again."""
+    """Return whether `status` can never change again."""
     return status in TERMINAL
 
 

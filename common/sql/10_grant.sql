@@ -351,7 +351,7 @@ BEGIN
         SELECT FROM turnstile.current_pool p
         WHERE p.id = ANY (full_ids) AND p.depth > 0 AND turnstile.room_of(p.capacity, p.held, p.lead) > 0)
     THEN
-        -- They stand in their queues now: the first share.
+        -- They are in their queues now: the first share.
         SELECT g.granted, g.more_queue_ids INTO rest
         FROM turnstile.grant_locked(in_queue_ids, in_lost_ids => in_lost_ids, in_tries => in_tries) g;
         granted := granted || rest.granted;

@@ -74,7 +74,7 @@ $$;
 
 -- leave_gates: these actions, which the caller has locked, lose their last worker: their executions return
 -- from their gates. Returns the actions of which another session holds a gate: they have to count as served
--- until the next look.
+-- until the next check.
 CREATE FUNCTION turnstile.leave_gates(in_action_ids bigint[])
 RETURNS bigint[]
 LANGUAGE plpgsql
@@ -268,7 +268,7 @@ AS $$
        AND NOT EXISTS (SELECT FROM public.gate g WHERE g.id = ANY (in_route) AND g.rate_starts IS NOT NULL)
 $$;
 
--- gates_history: what an attempt held, for the record of its execution. Null for a slot without gates. The
+-- gates_history: what an attempt held, for the history of its execution. Null for a slot without gates. The
 -- list of the pool is a step only for who took a start of a rate there.
 CREATE FUNCTION turnstile.gates_history(
     in_queued_at timestamptz, in_gate_ids bigint[], in_gate_units integer[], in_passed_ats timestamptz[]

@@ -191,7 +191,7 @@ BEGIN
         LEFT JOIN held h ON h.pool_id = s.pool_id AND h.action_id = m.action_id
         GROUP BY s.pool_id, n.number, n.places, s.lead, s.rooms
     ),
-    judged AS MATERIALIZED (
+    scarcity AS MATERIALIZED (
         -- A set stays scarce until half of its workers are idle: what waits for them takes every room at
         -- once.
         SELECT c.*, CASE WHEN c.held >= c.places OR c.room IS NOT NULL AND c.held * 2 >= c.places
@@ -206,7 +206,7 @@ BEGIN
             SELECT j.pool_id, array_agg(j.next_room ORDER BY j.number) AS rooms,
                    bool_or(j.next_room IS NOT NULL) AS is_scarce,
                    sum(greatest(j.own_held - j.places - j.lead, 0)) AS excess
-            FROM judged j GROUP BY j.pool_id
+            FROM scarcity j GROUP BY j.pool_id
         ) j ON j.pool_id = s.pool_id
     )
     SELECT array_agg(ROW(f.pool_id, f.version, f.action_ids, f.set_numbers, f.are_own, f.places, f.next_rooms,

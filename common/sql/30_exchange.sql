@@ -1,11 +1,11 @@
 -- exchange: a worker reports how its attempts ended, and claims the attempts that it was offered.
 --
--- A busy worker has ends and offers at the same time, and a small batch is mostly fixed cost: one call locks
--- the worker's row once, for both. Ends come first: they mostly have lower ids than offers, and other
--- sessions lock executions ascending. Each row of the answer has one of the two columns; an answer is given
--- for each end and offer.
+-- A busy worker has reports and offers at the same time, and a small batch is mostly fixed cost: one call
+-- locks the worker's row once, for both. Reports come first: they mostly have lower ids than offers, and other
+-- sessions lock executions ascending. Each row of the answer has one of the two columns; there is one answer
+-- for each report and offer.
 --
--- *Ends* are guarded by worker, attempt and a live lease (P3, P6): a late report of a reclaimed attempt
+-- *Reports* are guarded by worker, attempt and a live lease (P3, P6): a late report of a reclaimed attempt
 -- changes nothing. The slot stays held until `settle` (P1). An attempt with `in_retry_delay_seconds` is
 -- delayed for its retry, unless its execution was cancelled or its time to live leaves no time for a retry.
 -- `in_logs` is the rest of each log after `append_logs`; `in_log_starts` is the number of characters before
@@ -185,7 +185,7 @@ AS $$
                 THEN in_due_at END
 $$;
 
--- keep_attempts: stores, of the ends that this call of exchange has applied, what the executions' rows do not
+-- keep_attempts: stores, of the outcomes that this call of exchange has applied, what the executions' rows do not
 -- have: logs, and attempts that are followed by another one. `in_finished_at` identifies the call.
 CREATE FUNCTION turnstile.keep_attempts(
     in_worker_id text, in_ended_ids bigint[], in_ended_attempts integer[], in_statuses text[],
@@ -220,7 +220,7 @@ BEGIN
 END
 $$;
 
--- refused_reports: the answers to those ends that this call of exchange has not applied.
+-- refused_reports: the answers to those outcomes that this call of exchange has not applied.
 CREATE FUNCTION turnstile.refused_reports(
     in_worker_id text, in_ended_ids bigint[], in_ended_attempts integer[], in_statuses text[],
     in_retry_delay_seconds double precision[], in_finished_at timestamptz, in_lease_live boolean,

@@ -90,7 +90,7 @@ AS $$
     GROUP BY a.id, n.id
 $$;
 
--- read_schemas: the schemas that judge requests, if they are others than those of `in_version`.
+-- read_schemas: the schemas that requests must fit, if they are others than those of `in_version`.
 --
 -- `judges` has an object for each action with one: `ref`; `given`, the key of the schema in its definition;
 -- or `derived`, the keys of those that workers derived. `contents` are the schemas by key, without those of

@@ -127,8 +127,8 @@ BEGIN
 END
 $$;
 
--- start_drain: the worker itself says that it drains, because its process was told to stop: it adds no
--- capacity any more.
+-- start_drain: the worker reports that it drains, because its process is being stopped. It adds no capacity
+-- from now on.
 CREATE FUNCTION turnstile.start_drain(in_worker_id text)
 RETURNS void
 LANGUAGE sql

@@ -73,7 +73,7 @@ $$;
 -- offered slots were unclaimed. A repeated offer is harmless, because the claim is fenced. `in_held` is the
 -- largest number of offers that these messages may carry; null: one each.
 --
--- Counts do not tell which offer is missing. An overtaken offer is: a later grant of its pool was claimed,
+-- Counts do not show which offer is missing. An overtaken offer is: a later grant of its pool was claimed,
 -- and queues are first in, first out. In addition, as many are repeated as the queue lacks at least, the
 -- oldest first. No offer is repeated twice within the timeout, and the messages never exceed twice the slots,
 -- however many executors sweep at the same time: an offer made after `in_looked_at` minus the timeout is not

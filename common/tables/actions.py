@@ -120,7 +120,7 @@ class Action(SQLModel, table=True):
     served: bool = Field(default=True, sa_column_kwargs={"server_default": text("true")})
     """Whether a live worker can run it, as far as the executors know. If not, nothing is granted."""
     parameters_schema: Any = json_column(nullable=True)
-    """JSON Schema of the parameters, given in the definition. None: the code's schemas judge requests."""
+    """JSON Schema of the parameters, given in the definition. None: requests must fit the code's schemas."""
     result_schema: Any = json_column(nullable=True)
 
 

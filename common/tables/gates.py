@@ -27,7 +27,7 @@ from turnstile.common.tables.columns import BRISK_VACUUM, instant, turn_indexes
 
 
 def _line_id() -> Any:
-    """Return a primary key of the numbers of queues: lines of `waiting` are found by it."""
+    """Return a primary key from the sequence of the queue ids: `waiting.line_id` refers to it."""
     return Field(
         default=None,
         sa_column=Column(

@@ -171,7 +171,7 @@ class SlotWindow(SQLModel, table=True):
 class DueWindow(SQLModel, table=True):
     """One version of the bound below which no delay and no deadline lies. The newest version counts.
 
-    `common/sql/03_windows.sql` tells how an instant becomes the bound.
+    `common/sql/03_windows.sql` explains how an instant becomes the bound.
     """
 
     __tablename__ = "due_window"

@@ -43,7 +43,7 @@ class WorkerPool(SQLModel, table=True):
     waits: bool = Field(
         default=False, sa_column=Column(Boolean, nullable=False, server_default=text("false"))
     )
-    """Something has waited for its turn in the last minute: settles look whether it can start."""
+    """Something has waited for its turn in the last minute: settles check whether it can start."""
     paused: bool = Field(
         default=False, sa_column=Column(Boolean, nullable=False, server_default=text("false"))
     )

@@ -174,7 +174,7 @@ pools:
 With `--prune`, pools that a file with `pools:` does not name get the default settings.
 """
 _POOL_CHANGES = (
-    ("paused", "At once. Nothing in the pool starts; what runs continues. Executions keep their places."),
+    ("paused", "At once. Nothing in the pool starts; what runs continues. Executions keep their positions."),
     ("order", "At once, also while executions wait. With `fair` all actions start anew, without debts."),
     (
         "weights",
@@ -320,7 +320,7 @@ def states_page() -> str:
     return "\n".join(
         [
             "# States and codes\n\n## States\n",
-            table(("status", "an end", "left by"), states),
+            table(("status", "terminal", "left by"), states),
             "\n## Transitions\n",
             table(("move", "from", "to"), moves),
             "\n## Codes of refusals\n",

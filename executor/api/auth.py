@@ -339,7 +339,7 @@ def _role_words(token: ApiToken, role: Role) -> str:
 
 
 def _is_own_host(host: str, own_hosts: Collection[str]) -> bool:
-    """Tell whether `Host` is an own name or an address: a foreign name may resolve to us (DNS rebinding)."""
+    """Return whether `Host` is ours, by name or address: a foreign name may resolve to us (DNS rebinding)."""
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     if not name or name.lower() in own_hosts:
         return True

@@ -82,7 +82,7 @@ def tag_of(stored: BaseModel, model: type[BaseModel]) -> str:
 
 
 def is_unchanged(if_none_match: str | None, tag: str) -> bool:
-    """Tell whether `If-None-Match` names the state `tag`; `*` names any."""
+    """Return whether `If-None-Match` names the state `tag`; `*` names any."""
     if if_none_match is None:
         return False
     tags = {each.removeprefix("W/") for each in _tags(if_none_match)}

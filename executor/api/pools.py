@@ -131,8 +131,8 @@ def _add_changing_routes(routes: APIRouter, pools: TaggedDefinitions[StoredPool]
     @routes.patch(
         "/{name}",
         summary="Change settings of a pool; they take effect at once",
-        description="Weights that are not given stay; a weight of 1 is the default. The executions that wait "
-        "keep their places in their queues. `warnings` names actions with a weight that are not in the pool.",
+        description="Weights that are not given stay; a weight of 1 is the default. Waiting executions keep "
+        "their positions in their queues. `warnings` names actions with a weight that are not in the pool.",
         responses={**documented(Code.NOT_FOUND), **CHANGED},
     )
     async def patch_pool(

@@ -40,7 +40,7 @@ class _Commands(LazyCommandGroup):
         "get": _lazy("executions:get", "Show an execution: status, attempts, and why it waits."),
         "submission": _lazy(
             "executions:submission",
-            "Show what became of a request that was submitted in a database transaction.",
+            "Show whether a request of a database transaction was admitted or rejected.",
         ),
         "list": _lazy("executions:list_executions", "List executions, newest first."),
         "watch": _lazy("executions:watch", "Watch an execution until it ends."),

@@ -129,10 +129,10 @@ def apply_actions(
         bool,
         typer.Option(
             "--prune",
-            help="Delete actions that are not in the file; also resources, if the file has 'resources:', and "
-            "the settings of concurrency keys, where an action has 'keys:'; and give pools that are not in "
-            "the file the default settings, if it has 'pools:'. A terminal prompts for confirmation; "
-            "elsewhere, deletions need --yes.",
+            help="Delete actions that are not in the file. With 'resources:' in the file, also delete "
+            "resources that are not in it; with 'keys:' of an action, also the settings of its other keys; "
+            "with 'pools:', give all other pools the default settings. A terminal prompts for "
+            "confirmation; without a terminal, deletions need --yes.",
         ),
     ] = False,
     waiting: WaitingOption = Waiting.ASK,

@@ -45,7 +45,7 @@ def piped_in() -> IO[bytes]:
 
 
 def is_interactive() -> bool:
-    """Tell whether stdin is a terminal, so that a question can be answered."""
+    """Return whether stdin is a terminal, so that a question can be answered."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
@@ -228,7 +228,9 @@ def _filter_options(
             help=f"Executions with this status; repeatable. One of {', '.join(Status)}.",
         ),
     ] = None,
-    concurrency_key: Annotated[str | None, typer.Option(help="Executions with this concurrency key.")] = None,
+    concurrency_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Executions with this concurrency key.")
+    ] = None,
     priority: Annotated[
         int | None,
         typer.Option(parser=priority_number, metavar="1-5", help="Executions with this priority."),

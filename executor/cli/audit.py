@@ -24,7 +24,8 @@ def audit(
         bool, typer.Option("--live", help="Skip the history: the cost depends only on live executions.")
     ] = False,
     examples: Annotated[
-        int, typer.Option(min=0, max=100, help="Maximum number of examples per violated check.")
+        int,
+        typer.Option(min=0, max=100, metavar="NUMBER", help="Maximum number of examples per violated check."),
     ] = 10,
     as_json: JsonOption = False,
 ) -> None:

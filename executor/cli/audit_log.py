@@ -62,14 +62,16 @@ def audit_log(
     before: Annotated[
         str | None, typer.Option(parser=instant_text, metavar="INSTANT", help="Changes before this instant.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Maximum number of rows.")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=1, max=100_000, metavar="NUMBER", help="Maximum number of rows.")
+    ] = 50,
     cursor: CursorOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show what operators did: who, when and what.
 
     Newest first. Each row is stored with its change: cancels, retries, drains, replays, purges, and every
-    change of an action, a resource or a token.
+    change of an action, a resource, a pool or a token.
     """
     kind, _, name = (subject or "").partition(":")
     query = {

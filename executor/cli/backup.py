@@ -98,7 +98,8 @@ def restore_check(
         bool,
         typer.Option(
             "--restored",
-            help="The database is a restored copy, although nothing shows it: a disk or machine snapshot.",
+            help="Treat the database as a restored copy even if it does not look like one: a copy from "
+            "a disk or machine snapshot.",
         ),
     ] = False,
     first_id: Annotated[

@@ -36,7 +36,8 @@ DryRunOption = Annotated[
     typer.Option("--dry-run", help="Show what would be changed and what is left out; change nothing."),
 ]
 LimitOption = Annotated[
-    int | None, typer.Option(min=1, help="Maximum number of executions for a filter. Default: all.")
+    int | None,
+    typer.Option(min=1, metavar="NUMBER", help="Maximum number of executions for a filter. Default: all."),
 ]
 
 
@@ -46,7 +47,9 @@ def cancel(
     api: Api,
     *,
     execution_ids: IdsArgument = None,
-    reason: Annotated[str | None, typer.Option(help="Reason, stored with the execution.")] = None,
+    reason: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Reason, stored with the execution.")
+    ] = None,
     matching: dict[str, Any],
     dry_run: DryRunOption = False,
     limit: LimitOption = None,
@@ -60,7 +63,7 @@ def cancel(
     Examples: executor cancel 4711 4712 --reason "no longer needed";
     executor cancel --action reports.render --status queued --dry-run
 
-    A filter is confirmed on a terminal, and needs --yes elsewhere.
+    With a filter, a terminal prompts for confirmation; without a terminal, --yes is needed.
     """
     options = {} if reason is None else {"reason": reason}
     by_id = _is_by_id("cancel", execution_ids, matching)
@@ -88,7 +91,8 @@ def retry(
     *,
     execution_ids: IdsArgument = None,
     idempotency_key: Annotated[
-        str | None, typer.Option(help="Repeating the command with the same key does not retry again.")
+        str | None,
+        typer.Option(metavar="KEY", help="A second retry with the same key returns the first one."),
     ] = None,
     matching: dict[str, Any],
     dry_run: DryRunOption = False,

@@ -21,7 +21,7 @@ YesOption = Annotated[
 
 
 def can_prompt() -> bool:
-    """Tell whether a user sees a question, which goes to stderr, and can answer it."""
+    """Return whether a user sees a question, which goes to stderr, and can answer it."""
     return is_interactive() and sys.stderr is not None and sys.stderr.isatty()
 
 

@@ -45,7 +45,7 @@ _MISSING: Final = "no dead letter with this id"
 app = command_line("Manage dead-lettered messages.")
 
 NamesArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[ID...]", help="Ids, fingerprints or message ids.")
+    list[str] | None, typer.Argument(metavar="ID", help="Ids, fingerprints or message ids.")
 ]
 CodeOption = Annotated[
     str | None, typer.Option(metavar="CODE", help="All dead letters with this error code.")
@@ -60,9 +60,12 @@ def list_letters(
     *,
     code: CodeOption = None,
     order: Annotated[
-        Literal["oldest", "newest"], typer.Option(help="Which dead letters come first.")
+        Literal["oldest", "newest"],
+        typer.Option(metavar="oldest|newest", help="Which dead letters come first."),
     ] = "oldest",
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of dead letters.")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=1, max=10_000, metavar="NUMBER", help="Maximum number of dead letters.")
+    ] = 50,
     cursor: CursorOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -103,8 +106,8 @@ def replay(
     """Publish dead letters again, after their cause is fixed.
 
     A dead letter is deleted once the broker has confirmed its message. A message that fails again becomes a
-    new dead letter. --all and --code are confirmed on a terminal, and need --yes elsewhere. Example: executor
-    dead-letters replay 42 --body corrected.json
+    new dead letter. With --all or --code, a terminal prompts for confirmation; without a terminal, --yes is
+    needed. Example: executor dead-letters replay 42 --body corrected.json
     """
     selection = _selection(names, code, every=every)
     if body is not None:
@@ -137,7 +140,7 @@ def purge(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete dead letters for good: their messages cannot be restored.
+    """Delete dead letters permanently: their messages cannot be restored.
 
     A terminal prompts for confirmation; without one, --yes is needed. Examples: executor dead-letters purge
     42; executor dead-letters purge --code unknown_action --dry-run

@@ -61,10 +61,13 @@ def get(api: Api, execution_id: ExecutionIdArgument, as_json: JsonOption = False
 @with_api
 def submission(
     api: Api,
-    request_id: Annotated[UUID, typer.Argument(help="What turnstile.submit or submit_in returned.")],
+    request_id: Annotated[
+        UUID,
+        typer.Argument(metavar="REQUEST_ID", help="Request id that turnstile.submit or submit_in returned."),
+    ],
     as_json: JsonOption = False,
 ) -> None:
-    """Show what became of a request that was submitted in a database transaction."""
+    """Show whether a request of a database transaction was admitted or rejected."""
     show(api.get(f"/submissions/{request_id}"), lambda found: print_fields(found.items()), as_json=as_json)
 
 
@@ -77,7 +80,9 @@ def list_executions(
     idempotency_key: Annotated[
         str | None, typer.Option(help="Only the executions with this idempotency key.", metavar="KEY")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Maximum number of executions.")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=1, max=100_000, metavar="NUMBER", help="Maximum number of executions.")
+    ] = 50,
     cursor: CursorOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -51,7 +51,9 @@ def set_key(
     ] = None,
     weight: Annotated[
         int | None,
-        typer.Option(min=1, max=WEIGHT_MAX, help="Share of max_concurrent_total with 'order: fair'."),
+        typer.Option(
+            min=1, max=WEIGHT_MAX, metavar="NUMBER", help="Share of max_concurrent_total with 'order: fair'."
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -19,8 +19,12 @@ CUT_PAGES_MAX: Final = 20
 """Pages that the API cut because each had read its maximum number of executions (50,000)."""
 _PAGE_MAX: Final = 1000
 
-QueueLimitOption = Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of waiting executions.")]
-CursorOption = Annotated[str | None, typer.Option(help="Start after the previous page: its `next_cursor`.")]
+QueueLimitOption = Annotated[
+    int, typer.Option(min=1, max=1000, metavar="NUMBER", help="Maximum number of waiting executions.")
+]
+CursorOption = Annotated[
+    str | None, typer.Option(metavar="CURSOR", help="Start after the previous page: its `next_cursor`.")
+]
 
 
 def read_pages(

@@ -88,7 +88,10 @@ def set_pool(
     *,
     order: Annotated[
         Literal["fair", "arrival"] | None,
-        typer.Option(help="fair: actions take turns by weight; arrival: the oldest execution is first."),
+        typer.Option(
+            metavar="fair|arrival",
+            help="fair: actions take turns by weight; arrival: the oldest execution is first.",
+        ),
     ] = None,
     weights: Annotated[
         list[Any] | None,

@@ -61,7 +61,9 @@ def list_queue(
     api: Api,
     ref: RefArgument,
     *,
-    concurrency_key: Annotated[str | None, typer.Option(help="Only the queue of this key.")] = None,
+    concurrency_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Only the queue of this key.")
+    ] = None,
     limit: QueueLimitOption = 50,
     cursor: CursorOption = None,
     as_json: JsonOption = False,

@@ -122,7 +122,10 @@ def put_resource(
     ] = None,
     order: Annotated[
         Literal["arrival", "fair"] | None,
-        typer.Option(help="fair: the actions that use it take turns by weight."),
+        typer.Option(
+            metavar="arrival|fair",
+            help="arrival: the oldest execution is first; fair: actions take turns by weight.",
+        ),
     ] = None,
     rate: Annotated[
         dict[str, Any] | None,

@@ -94,10 +94,11 @@ def submit(
         ),
     ] = None,
     idempotency_key: Annotated[
-        str | None, typer.Option(help="A request with the same key returns the existing execution.")
+        str | None,
+        typer.Option(metavar="KEY", help="A request with the same key returns the existing execution."),
     ] = None,
     concurrency_key: Annotated[
-        str | None, typer.Option(help="Concurrency key, if the action has submitter_keys.")
+        str | None, typer.Option(metavar="KEY", help="Concurrency key, if the action has submitter_keys.")
     ] = None,
     priority: Annotated[
         int | None,
@@ -123,7 +124,9 @@ def submit(
             parser=duration, metavar="DURATION", help="Maximum time in the queue; then the execution expires."
         ),
     ] = None,
-    callback_url: Annotated[str | None, typer.Option(help="Webhook URL for the outcome.")] = None,
+    callback_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="URL that receives the outcome as a webhook.")
+    ] = None,
     metadata: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Stored with the execution; repeatable.")
     ] = None,

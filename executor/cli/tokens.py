@@ -71,13 +71,15 @@ def _target(*, database_url: str | None = None, **given: Any) -> _Target:
 
 def _create(
     target: _Target,
-    name: Annotated[str, typer.Argument(help="Whose token it is, for the audit log.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the owner, as the audit log shows it.")
+    ],
     *,
     role: Annotated[
         _RoleName,
         typer.Option(
             metavar="ROLE",
-            help="What it permits: read, submit (also cancel and retry single executions), operate "
+            help="Permissions: read, submit (also cancel and retry single executions), operate "
             "(everything but tokens), or admin.",
         ),
     ],
@@ -85,7 +87,7 @@ def _create(
         list[str] | None,
         typer.Option(
             metavar="PREFIX",
-            help="Only for actions whose names begin with this, like reports. with the dot; repeatable.",
+            help='Only actions whose names begin with this prefix, like "reports."; repeatable.',
         ),
     ] = None,
     expires: Annotated[
@@ -93,22 +95,22 @@ def _create(
         typer.Option(
             parser=duration,
             metavar="DURATION",
-            help="How long it is valid, like 90d. Default: until revoked.",
+            help="Time until the token expires, like 90d. Default: it never expires.",
         ),
     ] = None,
     direct: Annotated[
         bool,
         typer.Option(
             "--direct",
-            help="Create it in the database, without the API: the first token of an installation, or after "
-            "the last one was lost.",
+            help="Create the token in the database, without the API: for the first token of an installation, "
+            "or after the last one was lost.",
         ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Create an API token and print it, once.
 
-    Every executor accepts it at once. Only a digest is stored. From the first token on, every request needs
+    Every executor accepts it at once. Only a digest is stored. Once a token exists, every request needs
     one.
     """
     if role is _RoleName.ADMIN and scope:
@@ -164,7 +166,9 @@ app.command("create")(with_options(_Settings, _target)(_create))
 @with_api
 def list_tokens(
     api: Api,
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Maximum number of tokens.")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=1, max=100_000, metavar="NUMBER", help="Maximum number of tokens.")
+    ] = 50,
     as_json: JsonOption = False,
 ) -> None:
     """List the tokens in the database, newest first, with those that expired or were revoked."""
@@ -185,7 +189,7 @@ def revoke(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Revoke tokens for good: every executor refuses them within two seconds.
+    """Revoke tokens permanently: every executor refuses them within two seconds.
 
     A terminal prompts for confirmation; without one, --yes is needed. Example: executor tokens revoke 7 --yes
     """

@@ -47,9 +47,9 @@ _BYTES_MAX: Final = 256
 def top(
     api: Api,
     *,
-    sort: Annotated[Sort, typer.Option(help="Order of the queues.")] = Sort.WAITING,
+    sort: Annotated[Sort, typer.Option(metavar="|".join(Sort), help="Order of the queues.")] = Sort.WAITING,
     search: Annotated[
-        str | None, typer.Option(help="Only queues whose action or key contains this text.")
+        str | None, typer.Option(metavar="TEXT", help="Only queues whose action or key contains this text.")
     ] = None,
     interval: Annotated[
         float,

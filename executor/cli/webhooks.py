@@ -51,7 +51,9 @@ def list_webhooks(
             metavar="STATE", help=f"Deliveries in this state; repeatable. One of {', '.join(State)}."
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of deliveries.")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=1, max=10_000, metavar="NUMBER", help="Maximum number of deliveries.")
+    ] = 50,
     cursor: CursorOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -67,7 +69,7 @@ def replay(
     api: Api,
     ids: Annotated[
         list[int] | None,
-        typer.Argument(metavar="[ID...]", parser=execution_id, help="Execution ids, like 4711."),
+        typer.Argument(metavar="ID", parser=execution_id, help="Execution ids, like 4711."),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="All failed deliveries.")] = False,
     yes: YesOption = False,
@@ -75,8 +77,8 @@ def replay(
 ) -> None:
     """Deliver webhooks again: all failed ones, or the given ones in any final state.
 
-    --all is confirmed on a terminal, and needs --yes elsewhere; 'executor webhooks list --state failed' shows
-    what it replays.
+    With --all, a terminal prompts for confirmation; without a terminal, --yes is needed. What --all replays:
+    executor webhooks list --state failed
     """
     if bool(ids) == every:
         raise bad_input("give execution ids or --all, like: executor webhooks replay 2041")

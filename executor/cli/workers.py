@@ -81,7 +81,9 @@ def list_workers(
             metavar="STATE", help=f"Workers in this state; repeatable. One of {', '.join(WorkerState)}."
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Maximum number of workers.")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=1, max=100_000, metavar="NUMBER", help="Maximum number of workers.")
+    ] = 50,
     as_json: JsonOption = False,
 ) -> None:
     """List workers, newest first."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from turnstile.executor.dashboard.state import Queue
 
 WINDOW: Final = timedelta(minutes=10)
-"""The ends that are counted."""
+"""Outcomes of this period are counted."""
 STARTS_MAX: Final = 200
 """Starts of one reading."""
 ROWS_MAX: Final = 20_000

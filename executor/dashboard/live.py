@@ -232,7 +232,7 @@ class Live:
     async def _read_attention(self, at: datetime) -> None:
         if self._attention_at is not None and at < self._attention_at + _ATTENTION_EVERY:
             return
-        # Else the counts stay as they were: the next poll tells whether the database is there.
+        # Else the counts stay as they were: the next poll finds out whether the database answers.
         with suppress(Unavailable):
             self._state.attention = await read_attention(self._database)
             self._attention_at = at
@@ -244,7 +244,7 @@ class Live:
         try:
             found = await read_failures(self._database, starts, rows)
         except Unavailable:
-            # They stay as they were: the next poll tells whether the database is there.
+            # They stay as they were: the next poll finds out whether the database answers.
             self._state.failures.put_back(starts)
         else:
             self._state.apply_failures(starts, found)

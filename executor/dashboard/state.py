@@ -348,7 +348,7 @@ class DashboardState:
 
 
 def _is_succeeded(before: Queue, queue: Queue) -> bool:
-    """Tell whether the queue was deleted while its key was idle: the new one counts from zero."""
+    """Return whether the queue was deleted while its key was idle: the new one counts from zero."""
     return before.queue_id not in (None, queue.queue_id)
 
 

@@ -36,7 +36,7 @@ _THOUSAND_ROWS_SECONDS: Final = 1.0
 """Time that a watchdog may take for a thousand rows."""
 _HEAD: Final = re.compile(r"^-- check (?P<name>\w+) of (?P<subject>\w+): (?P<says>.+)$", re.MULTILINE)
 _LIVE: Final = ("audit_queues", "audit_gates", "audit_live", "audit_links")
-_RECORD: Final = ("audit_record",)
+_HISTORY: Final = ("audit_history",)
 _PREPARE: Final = """
 SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;
 SET LOCAL statement_timeout = '25s';
@@ -98,7 +98,7 @@ def check_groups(*, record: bool) -> tuple[tuple[Check, ...], ...]:
 
     The checks of one group are one statement.
     """
-    files = (*_LIVE, *_RECORD) if record else _LIVE
+    files = (*_LIVE, *_HISTORY) if record else _LIVE
     return tuple(tuple(_checks_in(query(file))) for file in files)
 
 

@@ -151,7 +151,7 @@ class RunLengths:
 
 
 def may_be_estimated(facts: Facts) -> bool:
-    """Tell whether a start can be expected, so that recent grants are worth a query."""
+    """Return whether a start can be expected, so that recent grants are worth a query."""
     waits = facts.status in (Status.DELAYED, Status.QUEUED, Status.SCHEDULED)
     if facts.status is not Status.SCHEDULED and facts.pool_capacity is not None:
         # The turns of other actions are not in the grants of the queue.
@@ -161,12 +161,12 @@ def may_be_estimated(facts: Facts) -> bool:
 
 
 def is_measured_in_pool(facts: Facts) -> bool:
-    """Tell whether it waits only for a worker, at a known position among those of its pool."""
+    """Return whether it waits only for a worker, at a known position among those of its pool."""
     return facts.pool_position is not None and not facts.pool_paused
 
 
 def is_measured_at_gates(facts: Facts) -> bool:
-    """Tell whether recent grants are those of a gate, or of a queue whose executions have gates after it."""
+    """Return whether recent grants are a gate's, or those of a queue whose executions have gates after it."""
     return facts.has_gates and facts.status in (Status.DELAYED, Status.QUEUED)
 
 

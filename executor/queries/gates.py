@@ -61,8 +61,8 @@ def record_with_steps(row: "Row", fields: Mapping[str, Any]) -> ExecutionRecord:
     return GatedExecutionRecord(**fields, gates=_STEPS.validate_json(row["gates"]))
 
 
-def resource_queue_page(state: "Row", line: "Sequence[Row]") -> ResourceQueuePage:
-    """Return a page from rows of `resource_queue` and `resource_line`, without its cursor."""
+def resource_queue_page(state: "Row", waiting: "Sequence[Row]") -> ResourceQueuePage:
+    """Return a page from rows of `resource_queue` and `resource_waiting`, without its cursor."""
     capacity = state["capacity"]
     return ResourceQueuePage(
         resource=state["name"],
@@ -73,7 +73,7 @@ def resource_queue_page(state: "Row", line: "Sequence[Row]") -> ResourceQueuePag
         held_waiting=state["held_waiting"],
         free=None if capacity is None else max(capacity - state["held"], 0),
         waiting=state["depth"],
-        items=[WaitingForUnits(**row) for row in line],
+        items=[WaitingForUnits(**row) for row in waiting],
         holders=_RESOURCE_HOLDERS.validate_json(state["holders"] or "[]"),
         next_cursor=None,
     )

@@ -51,8 +51,8 @@ class PoolReader:
             state = await connection.fetchrow(query("pool_queue"), name, HOLDERS_MAX)
             if state is None:
                 return None
-            line = await connection.fetch(query("pool_line"), name, offset, limit)
-        return _queue_page(state, line)
+            waiting = await connection.fetch(query("pool_waiting"), name, offset, limit)
+        return _queue_page(state, waiting)
 
     async def _stored(self, name: str | None, after_name: str, rows: int) -> list[StoredPool]:
         async with self._reader.snapshot() as connection:
@@ -70,7 +70,7 @@ def _pool(row: "Row") -> StoredPool:
     )
 
 
-def _queue_page(state: "Row", line: "Sequence[Row]") -> PoolQueuePage:
+def _queue_page(state: "Row", waiting: "Sequence[Row]") -> PoolQueuePage:
     return PoolQueuePage(
         pool=state["name"],
         capacity=state["capacity"],
@@ -78,7 +78,7 @@ def _queue_page(state: "Row", line: "Sequence[Row]") -> PoolQueuePage:
         order=order_of(state),
         held=state["held"],
         waiting=state["waiting"],
-        items=[WaitingForWorker(**row) for row in line],
+        items=[WaitingForWorker(**row) for row in waiting],
         holders=parsed(PoolHolder, state["holders"]),
         next_cursor=None,
     )

@@ -359,7 +359,7 @@ class Reader(LimitedReader):
     ) -> tuple[ActionQueuePage, QueueStart | None]:
         """Return queued executions in order, slot holders, and where the next page starts."""
         async with self.snapshot() as connection:
-            queued = await connection.fetch(query("queue_line"), ref, concurrency_key, *start, limit + 1)
+            queued = await connection.fetch(query("queue_waiting"), ref, concurrency_key, *start, limit + 1)
             holders = await connection.fetch(query("queue_holders"), ref, concurrency_key, HOLDERS_MAX)
         shown = ActionQueuePage(
             action_ref=ref,
@@ -379,8 +379,8 @@ class Reader(LimitedReader):
             state = await connection.fetchrow(query("resource_queue"), name, HOLDERS_MAX)
             if state is None:
                 return None
-            line = await connection.fetch(query("resource_line"), name, offset, limit)
-        return resource_queue_page(state, line)
+            waiting = await connection.fetch(query("resource_waiting"), name, offset, limit)
+        return resource_queue_page(state, waiting)
 
     async def workers(
         self, *, states: Sequence[WorkerState] | None, start: WorkerStart | None, limit: int

@@ -184,7 +184,7 @@ def _root_cause(facts: Facts) -> RootCause | None:
 
 
 def _has_starts(gate: GateFacts) -> bool:
-    """Tell whether it waits for rates that all have a start: then it waits only for capacity of the pool."""
+    """Return whether all rates of this gate have a start: then the execution waits only for the pool."""
     return gate.kind == "pool" and all(rate.next_start_at is None for rate in gate.rates)
 
 

@@ -1,6 +1,6 @@
 -- audit_frame: the beginning of every statement of the audit.
 --
--- `bound` has the timeouts and the instant of the snapshot. `record` has what the checks need of
+-- `bound` has the timeouts and the instant of the snapshot. `history` has what the checks need of
 -- each execution: if several checks use it, it is read once.
 --
 -- $1 dispatch timeout, $2 settle timeout, $3 stop timeout, $4 lease, $5 grace, $6 pace, $7 lease of
@@ -11,7 +11,7 @@ WITH bound AS (
            make_interval(secs => $5) AS grace,
            make_interval(secs => $6 / 1000) AS pace, make_interval(secs => $7) AS webhook
 ),
-record AS (
+history AS (
     SELECT e.id, e.action_id, e.queue_id, e.concurrency_key, e.status, e.attempt, e.run_at, e.expires_at,
            e.priority, e.completed_at IS NOT NULL AS has_ended,
            ((e.completed_at IS NOT NULL) = (e.status NOT IN ('queued', 'delayed', 'scheduled', 'running'))

@@ -55,9 +55,9 @@ SELECT turnstile.id_of_place(w.place) AS id,
              OR EXISTS (SELECT FROM gate r
                         WHERE r.id = g.id AND r.returning_from IS NOT NULL))) IS NOT TRUE AS wrong,
        format('a gate after %s on the route %s', w.gate_ids, coalesce(a.route::text, 'none')) AS expected,
-       CASE WHEN g.id IS NULL THEN format('line %s', w.line_id)
-            WHEN f.id IS NULL THEN format('the line of gate %s', g.id)
-            ELSE format('the line of flow %s at gate %s', f.flow_id, g.id) END AS found
+       CASE WHEN g.id IS NULL THEN format('list %s', w.line_id)
+            WHEN f.id IS NULL THEN format('the list of gate %s', g.id)
+            ELSE format('the list of flow %s at gate %s', f.flow_id, g.id) END AS found
 FROM waiting w
 LEFT JOIN gate_flow f ON f.id = w.line_id
 LEFT JOIN gate g ON g.id = coalesce(f.gate_id, w.line_id)
@@ -82,8 +82,8 @@ JOIN (
 -- Turns before the bound are those of the past.
 SELECT coalesce(n.gate_id, t.gate_id) AS id,
        (n.first_place = t.place AND t.turns = 1) IS NOT TRUE AS wrong,
-       CASE WHEN n.first_place IS NULL THEN format('no turn of line %s', t.line_id)
-            ELSE format('a turn of line %s at place %s', n.line_id, n.first_place) END AS expected,
+       CASE WHEN n.first_place IS NULL THEN format('no turn of list %s', t.line_id)
+            ELSE format('a turn of list %s at place %s', n.line_id, n.first_place) END AS expected,
        CASE WHEN t.place IS NULL THEN 'none' ELSE format('%s at place %s', t.turns, t.place) END AS found
 FROM (
     SELECT f.gate_id, w.line_id, turnstile.priority_of_place(w.place) AS priority, min(w.place) AS first_place

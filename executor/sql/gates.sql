@@ -162,7 +162,7 @@ SELECT g.name, g.capacity, g.paused, g.fair, g.held, g.depth,
         JOIN action a ON a.id = q.action_id) AS holders
 FROM here g
 
--- resource_line: the executions that wait at a resource, in the order in which they will pass it
+-- resource_waiting: the executions that wait at a resource, in the order in which they will pass it
 -- (`execution_gates`).
 --
 -- $1 name, $2 positions before the page, $3 rows

@@ -15,7 +15,7 @@ later_of_queue AS MATERIALIZED (
     SELECT l.queue_id, count(*) AS executions, min(turnstile.id_of_place(l.place)) AS first_id
     FROM later l GROUP BY l.queue_id
 ),
-standing AS (
+per_action AS (
     SELECT q.action_id, sum(q.depth + coalesce(l.executions, 0))::bigint AS depth,
            sum(q.held - coalesce(l.executions, 0))::bigint AS slots,
            least(min(turnstile.id_of_place(first.place)), min(l.first_id)) AS head_id
@@ -34,7 +34,7 @@ SELECT (
                    FROM execution e WHERE e.id = ANY (ARRAY[s.head_id])
                )
            ) ORDER BY a.id)
-           FROM standing s JOIN action a ON a.id = ANY (ARRAY[s.action_id])
+           FROM per_action s JOIN action a ON a.id = ANY (ARRAY[s.action_id])
        ) AS actions,
        (
            SELECT json_agg(json_build_object(

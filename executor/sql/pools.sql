@@ -38,7 +38,7 @@ SELECT p.name, p.paused, p.fair, p.places AS capacity, p.held,
         JOIN action a ON a.id = q.action_id) AS holders
 FROM turnstile.current_pool p WHERE p.name = $1
 
--- pool_line: the executions that wait only for a worker slot of a pool, in the order in which they will
+-- pool_waiting: the executions that wait only for a worker slot of a pool, in the order in which they will
 -- start.
 --
 -- $1 name, $2 positions before the page, $3 rows

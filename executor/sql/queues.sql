@@ -138,7 +138,7 @@ SELECT a.id AS action_id, a.ref AS action_ref, a.max_concurrent, a.paused,
 FROM action a CROSS JOIN total t CROSS JOIN worked w LEFT JOIN deleted d ON true
 WHERE a.ref = $1 AND a.deleted_at IS NULL
 
--- queue_line: queued executions of an action, by priority and id, with exact positions. Each key has its own
+-- queue_waiting: queued executions of an action, by priority and id, with exact positions. Each key has its own
 -- queue, so positions count within one key; the page covers all queues, or the one that $2 names.
 --
 -- $1 action ref, $2 concurrency key, $3 and $4 after this priority and id, $5 rows

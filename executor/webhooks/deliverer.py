@@ -63,7 +63,7 @@ class Deliverer:
         self._permits = DeliveryPermits(settings.webhook_concurrency)
         self._after_origin = ""
         self._failures = Episodes(logger, "webhooks_failed", level=logging.ERROR)
-        self._not_noted = Episodes(logger, "webhook_not_noted")
+        self._not_recorded = Episodes(logger, "webhook_not_recorded")
         self._broken = Episodes(logger, "webhook_broken", level=logging.ERROR)
         self._faults = Episodes(logger, "webhooks_broken", level=logging.ERROR)
 
@@ -160,11 +160,11 @@ class Deliverer:
             _report(result, applied=await self._results.submit(result))
         except (Unavailable, asyncpg.PostgresError) as error:
             # It is delivered again after its lease: the event's id identifies the copy.
-            self._not_noted.failed("webhooks", execution_id=claim.execution_id, reason=str(error))
+            self._not_recorded.failed("webhooks", execution_id=claim.execution_id, reason=str(error))
         except Exception as error:  # noqa: BLE001  (logged with its traceback)
             self._broken.broke(type(error).__name__, error, execution_id=claim.execution_id)
         else:
-            self._not_noted.works("webhooks")
+            self._not_recorded.works("webhooks")
         finally:
             delivery.end()
             self._due.set()
@@ -266,7 +266,7 @@ def _report(result: DeliveryResult, *, applied: bool) -> None:
     }
     if not applied:
         NOT_APPLIED.add("webhook", "late")
-        logger.info("webhook_noted_too_late", extra=fields)
+        logger.info("webhook_recorded_too_late", extra=fields)
         return
     WEBHOOK_ATTEMPTS.add(result.state)
     match result.state:

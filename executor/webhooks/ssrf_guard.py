@@ -45,7 +45,7 @@ class AddressRefused(TurnstileError):
 
 
 def is_public(address: Address) -> bool:
-    """Tell whether an address is public on the internet, whatever its form."""
+    """Return whether an address is public on the internet, whatever its form."""
     match address:
         case IPv6Address() if (embedded := _embedded(address)) is not None:
             return is_public(embedded)

@@ -1,4 +1,4 @@
-"""The record, the lines, the slots, the leases: the first revision."""
+"""The first revision: history, queues, slots and leases."""
 
 import sqlalchemy as sa
 from alembic import op

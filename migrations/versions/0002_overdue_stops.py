@@ -1,4 +1,4 @@
-"""When an attempt should have stopped; lost workers not told to stop; the live among all workers."""
+"""When an attempt is overdue; cancel messages to publish to lost workers; the live among all workers."""
 
 import sqlalchemy as sa
 from alembic import op

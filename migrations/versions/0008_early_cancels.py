@@ -1,4 +1,4 @@
-"""Cancels of executions that are not in the record yet."""
+"""Cancels of executions that are not stored yet."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -84,7 +84,7 @@ def dev(
 
     Starts PostgreSQL, RabbitMQ, one executor with the dashboard, and one worker for these modules, and shows
     their logs. A changed .py file of the current folder restarts the worker; if the modules do not load, the
-    error is shown, and the worker runs on with the code from before. The ports are the same at each start.
+    error is shown, and the worker continues with the previous code. The ports are the same at each start.
     Ctrl-C ends everything.
     """
     terminal = Terminal.of_this_process()
@@ -260,7 +260,7 @@ class _Reloader:
         more = f" and {len(names) - _FILES_NAMED} more" if len(names) > _FILES_NAMED else ""
         files = ", ".join(names[:_FILES_NAMED]) + more
         if (problem := await self._problem()) is not None:
-            runs_on = "the worker runs on with the code from before" if self._is_serving else "no worker runs"
+            runs_on = "the worker continues with the previous code" if self._is_serving else "no worker runs"
             self._terminal.say(f"Changed: {files}. It does not load; {runs_on}:\n{problem}", failed=True)
             return
         self._terminal.say(f"Changed: {files}. The worker {'re' if self._is_serving else ''}starts")

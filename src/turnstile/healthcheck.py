@@ -16,8 +16,8 @@ _TIMEOUT_SECONDS = 4
 def healthcheck() -> None:
     """Check that the service in this container is alive.
 
-    Asks 127.0.0.1 for /livez at TURNSTILE_WORKER_HTTP_PORT, TURNSTILE_HTTP_PORT or 8000. Exit code 0: alive;
-    1: not alive.
+    Requests /livez from 127.0.0.1, at the port in TURNSTILE_WORKER_HTTP_PORT, else TURNSTILE_HTTP_PORT, else
+    8000. Exit code 0: alive; 1: not alive.
     """
     port = next((os.environ[name] for name in _PORTS if os.environ.get(name)), "8000")
     try:

@@ -60,11 +60,11 @@ class DefinitionHistory:
         return [each for _, each in self.versions[begins : bisect_right(self.changed_at, last) + 1]]
 
     def changes_in(self, after: int, until: int) -> bool:
-        """Tell whether anything changed."""
+        """Return whether anything changed."""
         return bisect_right(self.changed_at, after) < bisect_right(self.changed_at, until)
 
     def moves_in(self, after: int, until: int) -> bool:
-        """Tell whether a change may have altered a route: anything but a limit, a pause or a key."""
+        """Return whether a change may have altered a route: anything but a limit, a pause or a key."""
         found = self.versions[bisect_right(self.changed_at, after) : bisect_right(self.changed_at, until) + 1]
         graphs = [_graph(each) for _, each in found]
         return any(one != other for one, other in pairwise(graphs))
@@ -107,7 +107,7 @@ class Definitions:
         return history.possible(at - self.settling_ns, at)
 
     def changed(self, history: DefinitionHistory, after: int, until: int) -> bool:
-        """Tell whether a change may have taken effect in this period."""
+        """Return whether a change may have taken effect in this period."""
         return history.changes_in(after - self.settling_ns, until)
 
 
@@ -148,7 +148,7 @@ def rate_of(definition: Definition) -> Rate | None:
 
 
 def is_fair(definition: Definition) -> bool:
-    """Tell whether flows take turns."""
+    """Return whether flows take turns."""
     return definition.get("order") == "fair"
 
 
@@ -164,5 +164,5 @@ def rate_periods(history: DefinitionHistory, settling_ns: int, until: int) -> It
 
 
 def any_in(instants: Sequence[int], after: int, until: int) -> bool:
-    """Tell whether one of these ascending instants is in the period."""
+    """Return whether one of these ascending instants is in the period."""
     return bisect_right(instants, after) < bisect_right(instants, until)

@@ -21,9 +21,9 @@ from turnstile.stress.check.passages import (
     Passer,
     Stay,
     capacity_of,
-    judge,
+    check_passages,
 )
-from turnstile.stress.check.pools import judge_pool
+from turnstile.stress.check.pools import check_pool
 from turnstile.stress.check.timelines import counted_runs
 from turnstile.stress.check.verdict import EXAMPLES_MAX, Finding, Rule
 from turnstile.stress.recording import NONE, GateRecords, RecordedDefinition, Recording
@@ -39,12 +39,12 @@ GATE_RULES: Final[Mapping[Guarantee, Rule]] = {
 
 def gates_kept(recording: Recording, time_text: Callable[[int], str]) -> list[Finding]:
     """Replay the gates of a scenario, and the turns of plain actions at their pool."""
-    verdict = judge_pool(recording)
+    result = check_pool(recording)
     if recording.gates is not None:
-        verdict = judge(gate_history(recording, recording.gates))
+        result = check_passages(gate_history(recording, recording.gates))
     examples: dict[Guarantee, list[str]] = {guarantee: [] for guarantee in GATE_RULES}
     counts: Counter[Guarantee] = Counter()
-    for broken in verdict.broken:
+    for broken in result.broken:
         counts[broken.rule] += 1
         if counts[broken.rule] <= EXAMPLES_MAX:
             who = "" if broken.execution_id is None else f", execution {broken.execution_id}"
@@ -53,7 +53,7 @@ def gates_kept(recording: Recording, time_text: Callable[[int], str]) -> list[Fi
     return [
         Finding(
             rule=rule,
-            checked=verdict.checked.get(guarantee, 0),
+            checked=result.checked.get(guarantee, 0),
             broken=counts[guarantee],
             examples=tuple(examples[guarantee]),
         )

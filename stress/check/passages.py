@@ -85,7 +85,7 @@ class Passer(NamedTuple):
         return self.priority, self.execution_id
 
     @property
-    def line(self) -> "Line":
+    def queue_key(self) -> "QueueKey":
         """What its route follows from."""
         return self.action, self.key
 
@@ -95,7 +95,7 @@ class Passer(NamedTuple):
         return ((s.gate.removeprefix(_RESOURCE), s.units) for s in self.stays if s.gate.startswith(_RESOURCE))
 
 
-Line: TypeAlias = tuple[str, str | None]
+QueueKey: TypeAlias = tuple[str, str | None]
 """An action and a key."""
 
 
@@ -161,7 +161,7 @@ def _gate_id(passer: Passer, stay: Stay) -> GateId:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class PassageCheck:
     """The result of a replay."""
 
     broken: Sequence[Broken]
@@ -169,7 +169,7 @@ class Judgement:
     """Passages (P11), those while others wait (P12), starts (P13), comparisons of two flows (P14)."""
 
 
-def judge(history: GateHistory) -> Judgement:
+def check_passages(history: GateHistory) -> PassageCheck:
     """Return everything that breaks a guarantee of gates, and how much was checked."""
     gates = history.gates()
     checked: Counter[Guarantee] = Counter(dict.fromkeys(Guarantee, 0))
@@ -179,12 +179,12 @@ def judge(history: GateHistory) -> Judgement:
         *_rates(history, checked),
         *(found for gate, passages in gates.items() for found in _fairness(history, gate, passages, checked)),
     ]
-    return Judgement(broken=broken, checked=checked)
+    return PassageCheck(broken=broken, checked=checked)
 
 
 def violations(history: GateHistory) -> Sequence[Broken]:
     """Return everything that breaks a guarantee of gates."""
-    return judge(history).broken
+    return check_passages(history).broken
 
 
 _Checked: TypeAlias = "Counter[Guarantee]"
@@ -253,21 +253,21 @@ def _order(
         for passer, stay in passages
         if _waits_throughout(history, gate, passer, stay)
     )
-    waiting: dict[Line, list[tuple[tuple[int, int], int, Passer]]] = defaultdict(list)
+    waiting: dict[QueueKey, list[tuple[tuple[int, int], int, Passer]]] = defaultdict(list)
     arrived, own = 0, history.own(gate)
     for at, together in _decisions(passages):
         while arrived < len(arrivals) and arrivals[arrived][0] < at:
             _, rank, passed_at, passer = arrivals[arrived]
-            heapq.heappush(waiting[passer.line], (rank, passed_at, passer))
+            heapq.heappush(waiting[passer.queue_key], (rank, passed_at, passer))
             arrived += 1
         heads = []
-        for line, heap in list(waiting.items()):
+        for queue_key, heap in list(waiting.items()):
             while heap and heap[0][1] <= at:
                 heapq.heappop(heap)
             if heap:
                 heads.append(heap[0][2])
             else:
-                del waiting[line]
+                del waiting[queue_key]
         may_be_fair = any(map(is_fair, history.definitions.around(own, at))) and gate.gate != RATE
         if heads:
             checked[Guarantee.ORDER] += len(together)
@@ -301,7 +301,7 @@ def _flow(gate: GateId, passer: Passer) -> str:
 
 
 def _may_be_closed(history: GateHistory, passer: Passer, at: int) -> bool:
-    """Tell whether a gate of its route may have been closed for this execution."""
+    """Return whether a gate of its route may have been closed for this execution."""
     definitions = history.definitions
     for action in definitions.around(definitions.action(passer.action), at):
         limits = limit_of(action, passer.key), action.get("max_concurrent_total")
@@ -525,9 +525,9 @@ class _Shares:
     def _largest_costs(self) -> dict[str, int]:
         """Return the most that one execution of each flow ever cost: earlier weights count in its tag."""
         found: dict[str, int] = defaultdict(int)
-        seen: dict[tuple[Line, int], int] = {}
+        seen: dict[tuple[QueueKey, int], int] = {}
         for passer, stay in self.passages:
-            of = passer.line, stay.units
+            of = passer.queue_key, stay.units
             if of not in seen:
                 versions = self.history.definitions.action(passer.action).versions
                 seen[of] = max(stay.units * _TAG_SCALE // self._weight(d, passer) for _, d in versions)

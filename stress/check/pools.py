@@ -1,6 +1,6 @@
 """The turns of plain actions at the worker slots of their pool: order (P12) and fair shares (P14).
 
-In: a recording. Out: a `Judgement`. No record says since when a plain execution waits for nothing but a
+In: a recording. Out: a `PassageCheck`. No record says since when a plain execution waits for nothing but a
 worker slot. For an action without a limit this follows from its admission, because nothing else delays it:
 these actions are replayed, and no others.
 
@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from turnstile.stress.check.columns import column
 from turnstile.stress.check.definitions import DefinitionChange, history_of, is_fair
-from turnstile.stress.check.passages import Broken, Guarantee, Judgement
+from turnstile.stress.check.passages import Broken, Guarantee, PassageCheck
 from turnstile.stress.check.queues import disturbed
 from turnstile.stress.recording import NEVER, NONE, SECOND, Recording
 from turnstile.stress.trace import POOL, action_ref
@@ -52,7 +52,7 @@ class Period(NamedTuple):
     weights: Mapping[str, int]
 
 
-def judge_pool(recording: Recording) -> Judgement:
+def check_pool(recording: Recording) -> PassageCheck:
     """Replay the turns at the pool, if the actions have no limit; otherwise nothing is checked."""
     checked: Counter[Guarantee] = Counter()
     broken: list[Broken] = []
@@ -65,7 +65,7 @@ def judge_pool(recording: Recording) -> Judgement:
             broken += turns.order()
             if period.fair:
                 broken += turns.shares()
-    return Judgement(broken=broken, checked=checked)
+    return PassageCheck(broken=broken, checked=checked)
 
 
 def _is_plain(recording: Recording) -> bool:

@@ -132,7 +132,7 @@ def disturbed(recording: Recording) -> list[tuple[int, int]]:
 
 
 def occupied(recording: Recording) -> list[tuple[int, int]]:
-    """Return when executions held the whole capacity of the workers: until their ends are settled."""
+    """Return when executions held the whole capacity of the workers: until their outcomes are settled."""
     if not recording.worker_capacity:
         return []
     attempts = recording.attempts

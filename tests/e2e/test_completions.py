@@ -118,13 +118,15 @@ async def assert_each_ends_once(env: Environment, endings: Mapping[str, Ending])
             await assert_ended_once(env, log, execution_id, end)
 
 
-async def test_every_end_beside_a_live_worker_frees_its_slot_once_and_is_published(env: Environment) -> None:
+async def test_every_outcome_beside_a_live_worker_frees_its_slot_once_and_is_published(
+    env: Environment,
+) -> None:
     worker = await env.start_worker()
     await assert_each_ends_once(env, SEEN | UNSEEN)
     await worker.stop()
 
 
-async def test_every_end_that_a_killed_worker_did_not_publish_is_published_by_the_executor(
+async def test_every_outcome_that_a_killed_worker_did_not_publish_is_published_by_the_executor(
     env: Environment,
 ) -> None:
     """Each worker is killed right after the commit of the first end that it saw."""
@@ -139,7 +141,7 @@ async def test_every_end_that_a_killed_worker_did_not_publish_is_published_by_th
         rows = await env.history.rows("SELECT id, completed_at FROM execution WHERE id = ANY ($1)", ids)
         freed_at = await log.freed_at()
         late = max((freed_at[row["id"]] - row["completed_at"]).total_seconds() for row in rows)
-    # The settle timeout and two ticks, twice: only the watchdog published these ends.
+    # The settle timeout and two ticks, twice: only the watchdog published these outcomes.
     assert 1 <= late < 3
 
 
@@ -194,7 +196,7 @@ UNPUBLISHED = {
 """The executor dies between its decision and the publication: only the row remembers."""
 
 
-async def test_a_late_message_of_an_attempt_does_not_hide_that_the_end_after_it_was_never_published(
+async def test_a_late_message_of_an_attempt_does_not_hide_that_the_outcome_after_it_was_never_published(
     start_env: StartEnvironment,
 ) -> None:
     async with start_env(settings=UNPUBLISHED) as env:

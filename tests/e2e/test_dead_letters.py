@@ -133,7 +133,7 @@ async def test_a_message_for_an_unknown_execution_acts_when_it_is_replayed_later
     await letters(env, 0)
 
 
-async def test_a_letter_is_replayed_with_its_body_corrected_and_runs_once(env: Environment) -> None:
+async def test_a_dead_letter_is_replayed_with_its_body_corrected_and_runs_once(env: Environment) -> None:
     async with publishing(env.amqp_url) as publisher:
         await publisher.publish(
             [request(b'{"action_ref": "noop", "parameters": {"number": 7}', message_id="m")]
@@ -209,7 +209,7 @@ async def stored(history: History) -> list[str]:
     return [row["message_id"] for row in rows]
 
 
-async def test_an_executor_killed_between_commit_and_acknowledgement_leaves_one_row_for_each_letter(
+async def test_an_executor_killed_between_commit_and_acknowledgement_leaves_one_row_for_each_dead_letter(
     start_env: StartEnvironment,
 ) -> None:
     armed: Any = {VARIABLE: f"{CrashPoint.DEAD_LETTERS_STORED}:1"}

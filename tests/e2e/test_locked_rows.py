@@ -206,7 +206,7 @@ async def test_sweeps_grant_wake_and_expire_beside_a_locked_queue(env: Environme
     await env.ended(*granted, *woken, *expired)
 
 
-async def test_a_locked_execution_delays_its_own_end_alone(env: Environment, tmp_path: Path) -> None:
+async def test_a_locked_execution_delays_its_own_outcome_alone(env: Environment, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     refs = await defined(env, "head", "gate")
     body = {"parameters": {"file": str(gate)}}

@@ -147,28 +147,28 @@ async def test_parameters_that_do_not_fit_the_code_are_rejected_and_stored(env: 
     assert (dead["code"], dead["error"]) == (rejected[0]["code"], rejected[0]["message"])
 
 
-async def test_what_waits_while_the_code_changes_is_judged_by_the_worker_and_not_retried(
+async def test_what_waits_while_the_code_changes_is_checked_by_the_worker_and_not_retried(
     env: Environment, tmp_path: Path
 ) -> None:
     source = """
 from turnstile import action
 
-@action("judged", pool="judged", paused=True, retry={"max_attempts": 3, "delay": "1ms"})
-async def judged(number: KIND) -> str:
+@action("checked", pool="checked", paused=True, retry={"max_attempts": 3, "delay": "1ms"})
+async def checked(number: KIND) -> str:
     return str(number)
 """
 
     async def start_version(kind: str) -> Service:
         folder = tmp_path / kind
         folder.mkdir()
-        (folder / "judged_actions.py").write_text(source.replace("KIND", kind))
-        return await env.system.start_worker("judged_actions", PYTHONPATH=str(folder))
+        (folder / "checked_actions.py").write_text(source.replace("KIND", kind))
+        return await env.system.start_worker("checked_actions", PYTHONPATH=str(folder))
 
     wide = await start_version("str")
-    fits, fits_no_more = [await env.submit("judged", parameters={"number": text}) for text in ("7", "many")]
+    fits, fits_no_more = [await env.submit("checked", parameters={"number": text}) for text in ("7", "many")]
     assert await wide.stop() == 0
     await start_version("int")
-    await env.patch("judged", paused=False)
+    await env.patch("checked", paused=False)
     assert await env.ended(fits, fits_no_more) == ["completed", "failed"]
     failure = await env.get(fits_no_more)
     assert (failure["error"]["type"], failure["attempt"]) == ("InvalidParameters", 1)

@@ -68,10 +68,10 @@ async def test_without_a_schema_the_services_name_the_command_and_continue_after
                 assert answer.status_code == 503
                 assert MISSING in answer.json()["detail"]
 
-        async def told() -> bool:
+        async def logged() -> bool:
             return all(_lines(service, "schema_unsuited") == 1 for service in (executor, worker))
 
-        await until(told, "one line in each log")
+        await until(logged, "one line in each log")
         assert _lines(executor, "executor migrate") == _lines(worker, "executor migrate") == 1
         assert _lines(executor, "serving") == 0
         await migrate(empty_database_url)

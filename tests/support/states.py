@@ -12,5 +12,5 @@ INITIAL: Final = frozenset({Status.QUEUED, Status.DELAYED})
 
 
 def may_move(source: Status, target: Status) -> bool:
-    """Tell whether any transition leads from `source` to `target`."""
+    """Return whether any transition leads from `source` to `target`."""
     return any(source in t.sources and target is t.target for t in TRANSITIONS)

@@ -203,10 +203,10 @@ function bodyTypeOf({ content = {} }) {
 
 function fieldsOf({ properties, required = [] }, caption) {
   // Answers have all their fields.
-  const tells = required.length < Object.keys(properties).length;
+  const isMixed = required.length < Object.keys(properties).length;
   const shown = table(caption, [
     ["Field", "row", ([name]) => [el("code", {}, name),
-      tells && required.includes(name) ? [" ", el("span", { class: "needed" }, "required")] : null]],
+      isMixed && required.includes(name) ? [" ", el("span", { class: "needed" }, "required")] : null]],
     ["Type", "", ([, each]) => typeOf(each)],
     ["Meaning", "", ([, each]) => [...inline(each.description ?? ""), ...defaultOf(each)]],
   ], { keyOf: ([name]) => name });
@@ -259,7 +259,7 @@ function curl(method, path, media, body) {
   return lines.join(" \\\n");
 }
 
-/** Paragraphs of a text; what stands between backticks is code. */
+/** Paragraphs of a text; text between backticks is code. */
 function prose(words) {
   return (words ?? "").split(/\n\s*\n/).filter((each) => each.trim())
     .map((each) => el("p", {}, inline(each)));

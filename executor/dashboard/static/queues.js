@@ -42,12 +42,12 @@ export function show(main, { parameters }, { live, signal }) {
   const shown = table("Queues", [
     ...headings.slice(0, 5).map(([, head]) => head.node),
     ["Admitted /s", "number"], headings[5][1].node, ["Last 5 minutes", ""], ["Actions", "does"],
-  ], { empty: "No matching queues.", keyOf, make: (line) => rowOf(line, rows, change) });
+  ], { empty: "No matching queues.", keyOf, make: (queue) => rowOf(queue, rows, change) });
   const loading = loader(async (mine) => {
     const page = await ask("GET", "/queues",
       { query: { ...query, limit: PAGE, cursor: pages.cursor() }, signal: mine });
     shown.update(page.items);
-    for (const key of [...rows.keys()]) if (!page.items.some((line) => keyOf(line) === key)) rows.delete(key);
+    for (const key of [...rows.keys()]) if (!page.items.some((queue) => keyOf(queue) === key)) rows.delete(key);
     pages.update(page.next_cursor, Math.ceil(page.total / PAGE));
     text(words, counted(page.total, "queue") + (page.truncated ? " shown, the busiest ones" : ""));
   }, { every: 2000, signal, wrong });
@@ -67,7 +67,7 @@ export function show(main, { parameters }, { live, signal }) {
   });
   signal.addEventListener("abort", () => clearTimeout(typed));
   live.on("queues", ({ items }) => {
-    for (const line of items) rows.get(keyOf(line))?.update(line);
+    for (const queue of items) rows.get(keyOf(queue))?.update(queue);
     loading.soon();
   }, signal);
   live.on("overview", loading.soon, signal);
@@ -99,7 +99,7 @@ function heading(name, kind, sort) {
 }
 
 function rowOf(first, rows, change) {
-  let line = first;
+  let queue = first;
   const bar = occupancyBar();
   const spark = sparkline();
   const states = el("span", { class: "states" });
@@ -108,12 +108,12 @@ function rowOf(first, rows, change) {
   const name = `${first.action_ref}${first.concurrency_key === null ? "" : ` ${first.concurrency_key}`}`;
   const pause = el("button", {
     type: "button", needs: "POST /actions/{ref}/pause",
-    on: { click: () => change(changePause, line,
-      line.paused ? `${line.action_ref} resumed` : `${line.action_ref} paused`) },
+    on: { click: () => change(changePause, queue,
+      queue.paused ? `${queue.action_ref} resumed` : `${queue.action_ref} paused`) },
   });
   const limit = el("button", {
     type: "button", needs: "PATCH /actions/{ref}", "aria-label": `Limit of ${first.action_ref}`,
-    on: { click: () => change(changeLimit, line, `Limit of ${line.action_ref} changed`) },
+    on: { click: () => change(changeLimit, queue, `Limit of ${queue.action_ref} changed`) },
   }, "Limit");
   const node = el("tr", {},
     el("th", { scope: "row", class: "name" }, el("a", { href: queueLink(first) }, first.action_ref),
@@ -130,7 +130,7 @@ function rowOf(first, rows, change) {
   const row = {
     node,
     update(now) {
-      line = now;
+      queue = now;
       bar.update(now.active_count, now.max_concurrent);
       text(waiting, count(now.queue_length));
       if (oldest.dataset.at !== String(now.oldest_enqueued_at)) {

@@ -22,7 +22,7 @@ export function propertiesOf({ properties = {}, required = [] }) {
 }
 
 /**
- * Return the schema that a reference names, merged with what stands beside it; `isNullable` if it also allows
+ * Return the schema that a reference names, merged with the keywords beside it; `isNullable` if it also allows
  * null.
  */
 export function resolved(schema, whole, level = 0) {
@@ -72,7 +72,7 @@ export function typeText(given, whole, level = 0) {
     .filter(Boolean).join(" ") + or;
 }
 
-/** A value that fits the schema as far as its keywords tell. */
+/** A value that fits the schema as far as its keywords say. */
 export function exampleOf(given, whole, level = 0) {
   const schema = resolved(given, whole);
   for (const value of [schema.const, schema.examples?.[0], schema.default, schema.enum?.[0]])

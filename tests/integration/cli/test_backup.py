@@ -211,7 +211,7 @@ def test_nothing_is_changed_while_a_service_consumes_the_queues(
     assert _value(empty_database_url, "SELECT to_regclass('public.execution')") is None
 
 
-def test_an_account_without_rights_is_told_which_one_to_use(
+def test_an_account_without_rights_gets_an_error_that_names_the_right_one(
     alone: CommandLines, urls: dict[str, str], postgresql: DatabaseServer
 ) -> None:
     role, url = f"stranger_{secrets.token_hex(4)}", urlsplit(urls["TURNSTILE_DATABASE_URL"])

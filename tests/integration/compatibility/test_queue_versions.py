@@ -1,4 +1,4 @@
-"""Migration 0013 on executions in every place: the new functions carry all of them to their ends."""
+"""Migration 0013 on executions in every place: the new functions bring each to its outcome."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Migration 0020 on executions in every place: they take capacity of their pools and come to their ends."""
+"""Migration 0020 on executions in every place: they take capacity of their pools and reach their outcomes."""
 
 from pathlib import Path
 

@@ -104,11 +104,11 @@ async def test_the_state_follows_every_kind_of_change(live: Live, protocol: Prot
 
     async def shows(**expected: object) -> None:
         def as_expected() -> bool:
-            line = state.queues.get(QueueName("a", None))
-            return line is not None and {name: getattr(line, name) for name in expected} == expected
+            queue = state.queues.get(QueueName("a", None))
+            return queue is not None and {name: getattr(queue, name) for name in expected} == expected
 
         with live.stream([], last_event_id=None):
-            await until(as_expected, f"the board shows {expected}")
+            await until(as_expected, f"the page shows {expected}")
 
     head = (await protocol.execution(ids[2]))["queued_at"]
     await shows(depth=2, active_count=2, total_enqueued=5, oldest_enqueued_at=head, paused=False)

@@ -195,7 +195,7 @@ def steady(seconds: int, *, per_second: int) -> TotalsHistory:
 def test_a_steady_rate_is_exact_over_any_known_time(seconds: int, per_second: int) -> None:
     rates = steady(seconds, per_second=per_second).rates(BEGAN + seconds)
     assert rates is not None
-    # A bucket's point stands up to a second before its end.
+    # A bucket's point is up to a second before its end.
     assert abs(rates.enqueued - per_second) <= per_second / RATE_SECONDS * 1.1
 
 

@@ -47,7 +47,7 @@ async def test_a_client_that_follows_gets_everything_once_and_the_end(api: Serve
     await append(api, one, 0, "one\n")
     second = await api.get(path, cursor=first["next_cursor"])
     assert [(item["attempt"], item["text"]) for item in second["items"]] == [(1, "one\n")]
-    # A flush whose answer was lost: it is in the record, and comes again with the end.
+    # A flush whose answer was lost: it is stored, and is sent again with the outcome.
     await append(api, one, 4, "two\n")
     third = await api.get(path, cursor=second["next_cursor"])
     await end(api, one, start=4, text="two\nthree\n")

@@ -1,4 +1,4 @@
-"""Pools over HTTP: order, weights, pause, the queue; what an execution that waits there is told (P10)."""
+"""Pools over HTTP: order, weights, pause, the queue; why an execution waits there (P10)."""
 
 import re
 from typing import Any
@@ -97,18 +97,18 @@ async def test_positions_are_the_order_in_which_executions_start(full: Served, o
     ids.append((await full.submit("a.c", priority=2))["id"])
     queue = await full.get("/pools/default/queue")
     assert (queue["capacity"], queue["held"], queue["waiting"]) == (4, 5, 11)
-    line = [each["id"] for each in queue["items"]]
+    listed = [each["id"] for each in queue["items"]]
     # The second execution of the key x waits for its limit.
     assert (await waiting_on(full, ids[10]))["reason"] == "limit"
-    assert sorted(line) == sorted({*ids} - {ids[10]})
-    for position, execution_id in enumerate(line, start=1):
+    assert sorted(listed) == sorted({*ids} - {ids[10]})
+    for position, execution_id in enumerate(listed, start=1):
         shown = await waiting_on(full, execution_id)
         assert (shown["reason"], shown["position"], shown["waiting"]) == ("pool", position, 11)
         assert shown["holders"] == [1, 2, 3, 4, 5]
     first = await full.get("/pools/default/queue", limit=5)
     rest = await full.get("/pools/default/queue", limit=100, cursor=first["next_cursor"])
-    assert [each["id"] for each in first["items"] + rest["items"]] == line
-    assert [one for one in await passed(full) if one in line] == line
+    assert [each["id"] for each in first["items"] + rest["items"]] == listed
+    assert [one for one in await passed(full) if one in listed] == listed
 
 
 async def test_a_paused_pool_is_named_counted_and_has_no_estimate(full: Served) -> None:

@@ -254,7 +254,7 @@ def scene_url(postgresql: DatabaseServer, scene: str) -> Iterator[str]:
     postgresql.drop_database(name)
 
 
-async def test_in_a_correct_database_every_check_looks_at_rows_and_finds_nothing(scene_url: str) -> None:
+async def test_in_a_correct_database_every_check_reads_rows_and_finds_nothing(scene_url: str) -> None:
     async with auditing(scene_url) as auditor:
         found = await auditor.audit()
     assert (found.clean, wrong(found)) == (True, {})

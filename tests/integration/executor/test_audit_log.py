@@ -145,7 +145,9 @@ async def test_a_change_by_filter_is_a_row_with_the_filter_and_one_for_each_exec
     assert {row[2] for row in await log(api, verb="retried")} == {"", *map(str, ids)}
 
 
-async def test_replays_and_purges_of_letters_are_recorded_with_what_they_were(protocol: Protocol) -> None:
+async def test_replays_and_purges_of_dead_letters_are_recorded_with_what_they_were(
+    protocol: Protocol,
+) -> None:
     letters = [
         {"fingerprint": str(n), "code": "unknown_action", "error": "", "type": "execution.requested",
          "message_id": f"m{n}", "exchange": "", "routing_key": "", "original_routing_key": "", "tries": 0,

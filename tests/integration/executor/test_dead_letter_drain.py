@@ -115,7 +115,7 @@ async def take_ready(dlq: DeadLetterQueue) -> list[Any]:
     return await take(dlq.consumer.subscribe(EXECUTOR_REQUESTS, prefetch=100), count)
 
 
-async def test_a_letter_that_the_database_refuses_is_stored_by_its_body_alone(
+async def test_a_dead_letter_that_the_database_refuses_is_stored_by_its_body_alone(
     dlq: DeadLetterQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnstile.executor.dead_letters.message._text", lambda value: value)
@@ -127,7 +127,7 @@ async def test_a_letter_that_the_database_refuses_is_stored_by_its_body_alone(
     assert (good.body, good.code) == (b"good", "unknown_action")
 
 
-async def test_a_letter_that_cannot_be_read_is_stored_by_its_body_alone(
+async def test_a_dead_letter_that_cannot_be_read_is_stored_by_its_body_alone(
     dlq: DeadLetterQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(_: object, **__: object) -> None:
@@ -194,7 +194,9 @@ def pruner(dlq: DeadLetterQueue, **settings: Any) -> Pruner:
     return Pruner(dlq.database, ExecutorSettings(**settings))
 
 
-async def test_letters_are_pruned_by_age_by_number_and_by_size_the_oldest_first(dlq: DeadLetterQueue) -> None:
+async def test_dead_letters_are_pruned_by_age_by_number_and_by_size_the_oldest_first(
+    dlq: DeadLetterQueue,
+) -> None:
     await dlq.publisher.publish(numbered_letters(40, 1000))
     await drained(dlq, 40)
     assert await pruner(dlq).prune_dead_letters() == 0
@@ -222,7 +224,7 @@ async def test_letters_are_pruned_by_age_by_number_and_by_size_the_oldest_first(
     assert await pruner(dlq).prune_dead_letters() == 0
 
 
-async def test_a_flood_of_letters_is_pruned_while_it_is_drained(dlq: DeadLetterQueue) -> None:
+async def test_a_flood_of_dead_letters_is_pruned_while_it_is_drained(dlq: DeadLetterQueue) -> None:
     await dlq.publisher.publish(numbered_letters(1000, 5000))
     most = 0
 

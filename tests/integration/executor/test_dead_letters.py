@@ -72,7 +72,7 @@ async def test_a_message_that_the_broker_dead_lettered_has_its_reason(dlq: DeadL
     assert (by_hand.code, by_hand.died_at <= by_hand.stored_at) == ("unexplained", True)
 
 
-async def test_a_message_id_means_the_oldest_letter_that_has_it(dlq: DeadLetterQueue) -> None:
+async def test_a_message_id_means_the_oldest_dead_letter_that_has_it(dlq: DeadLetterQueue) -> None:
     await dlq.dead_letter(*(request(body, message_id="same") for body in (b"first", b"second")))
     await dlq.dead_letter(request(b"a number", message_id="1"))
     first, second, number = await dlq.all()
@@ -91,7 +91,7 @@ async def test_a_message_id_means_the_oldest_letter_that_has_it(dlq: DeadLetterQ
     assert await dlq.all() == []
 
 
-async def test_a_replayed_letter_equals_the_original_message(dlq: DeadLetterQueue) -> None:
+async def test_a_replayed_dead_letter_equals_the_original_message(dlq: DeadLetterQueue) -> None:
     whole = request(
         b"\x00\xff", message_id="m", correlation_id="c", reply_to="r", headers={"team": "green", "n": 1}
     )
@@ -140,7 +140,7 @@ async def test_an_unroutable_replay_keeps_the_dead_letter_with_the_reason(dlq: D
     assert letter_bodies(await dlq.all()) == [b"lost"]
 
 
-async def test_a_replay_that_is_cut_off_before_its_letters_are_deleted_loses_nothing(
+async def test_a_replay_that_is_cut_off_before_its_dead_letters_are_deleted_loses_nothing(
     dlq: DeadLetterQueue,
 ) -> None:
     await dlq.dead_letter(request(b"once", message_id="m"))

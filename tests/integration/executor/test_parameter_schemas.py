@@ -45,7 +45,7 @@ async def register(
 
 
 async def verdict(api: Served, **parameters: object) -> str:
-    """Submit after a look at the schemas; return "" or the reason of the refusal."""
+    """Submit after a refresh of the schemas; return "" or the reason of the refusal."""
     await api.schemas.refresh()
     return await verdict_at_once(api, **parameters)
 
@@ -102,7 +102,7 @@ async def test_a_message_that_does_not_fit_is_answered_with_the_reason(api: Serv
 async def test_what_one_of_two_live_versions_can_run_is_never_refused(api: Served) -> None:
     old = await register(api, narrow)
     assert "note: unknown parameter" in await verdict(api, customer_id=1, note="x")
-    # At once, without a wait for the next look at the schemas.
+    # At once, without a wait for the next refresh of the schemas.
     new = await register(api, wide)
     assert await verdict_at_once(api, customer_id=1, note="x") == ""
     newest = await register(api, other)

@@ -367,7 +367,7 @@ def report(execution_id: int, result_json: str) -> Report:
     )
 
 
-async def test_claims_and_ends_of_one_batch_are_answered_in_its_order(protocol: Protocol) -> None:
+async def test_claims_and_reports_of_one_batch_are_answered_in_its_order(protocol: Protocol) -> None:
     await protocol.put("a", max_concurrent=None)
     first, second, third = await protocol.submit("a", 3)
     await protocol.claim(first, second)

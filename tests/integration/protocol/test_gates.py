@@ -374,10 +374,10 @@ async def test_what_loses_its_workers_gives_its_units_back_and_passes_nothing(pr
     assert await settle(protocol, neighbour, worker="first") == [waiting]
 
 
-async def test_an_action_whose_gate_is_held_counts_as_served_until_the_next_look(
+async def test_an_action_whose_gate_is_held_counts_as_served_until_the_next_check(
     protocol: Protocol, other: Protocol
 ) -> None:
-    """Otherwise its executions would stay at the gate, and no look would find them again."""
+    """Otherwise its executions would stay at the gate, and no check would find them again."""
     cad = await resource(protocol, "cad", 1)
     await define(protocol, "a", uses={"cad": 1})
     await leave(protocol, OTHER_WORKER)
@@ -394,7 +394,7 @@ async def test_an_action_whose_gate_is_held_counts_as_served_until_the_next_look
     assert (await protocol.queue("a"))["held"] == 1
 
 
-async def test_everything_in_the_line_of_a_flow_returns_although_some_of_it_comes_back(
+async def test_everything_in_the_list_of_a_flow_returns_although_some_of_it_comes_back(
     protocol: Protocol,
 ) -> None:
     await resource(protocol, "cad", 9)

@@ -18,7 +18,7 @@ _DEAD_VERSIONS = 2000
 _NEW_KEYS, _NEW_KEYS_OF_EACH, _FEW = 2500, 250, 7
 _TABLES = ("pool_state", "pool_turn", "ready_queue", "worker_pool")
 _COUNT = "SELECT turnstile.refresh_pools(NULL, '{}', '{}', true)"
-_LOOK = """
+_REFRESH = """
 SELECT turnstile.refresh_pools(
     (SELECT md5(string_agg(w.id, ',' ORDER BY w.id)) FROM turnstile.current_worker w
      WHERE w.stopped_at IS NULL),
@@ -94,7 +94,7 @@ async def _sweeps(protocol: Protocol) -> dict[str, Cost]:
     await _move_window(protocol)
     return {
         "count": await _cost(protocol, protocol.column(_COUNT)),
-        "look": await _cost(protocol, protocol.column(_LOOK)),
+        "refresh": await _cost(protocol, protocol.column(_REFRESH)),
         "grantable_queues": await _cost(protocol, protocol.grantable_queues()),
         "reclaim": await _cost(protocol, protocol.reclaim()),
     }
@@ -175,7 +175,7 @@ async def test_arrivals_of_new_keys_in_a_full_pool_cost_what_they_did(
         )
         await protocol.grant(*more)
         turn = await _turn(protocol)
-        return cost | {"look": await _cost(protocol, protocol.column(_LOOK)), "settle": turn["settle"]}
+        return cost | {"refresh": await _cost(protocol, protocol.column(_REFRESH)), "settle": turn["settle"]}
 
     # From now on more keys wait than one decision reads, so that only what waits behind them can cost more.
     await arrive(_NEW_KEYS_OF_EACH)
@@ -199,7 +199,7 @@ _READERS: dict[str, Callable[[Protocol], Awaitable[object]]] = {
     "grant": lambda p: p.grant(1),
     "reclaim": Protocol.reclaim,
     "count": lambda p: p.column(_COUNT),
-    "look": lambda p: p.column(_LOOK),
+    "refresh": lambda p: p.column(_REFRESH),
     "grantable_queues": Protocol.grantable_queues,
     "put": lambda p: p.put("a", max_concurrent=9),
     "prune_pools": lambda p: p.column("SELECT turnstile.prune_pools(100)"),

@@ -439,7 +439,7 @@ async def test_a_start_of_a_rate_is_taken_together_with_a_worker_slot(working: P
     assert (await pool(working))[0] <= 5
 
 
-async def look(protocol: Protocol) -> list[int]:
+async def pass_rates(protocol: Protocol) -> list[int]:
     """Look for worker slots and starts as the timer of an executor does; return what was granted."""
     row = await protocol.row("SELECT * FROM turnstile.pass_rates()")
     await agrees(protocol)
@@ -467,12 +467,12 @@ async def test_what_waited_at_a_resource_starts_in_worker_slots_of_the_pool_only
         if plain[1] in running:
             break
         await end(working, running[0])
-        await look(working)
+        await pass_rates(working)
     assert set(plain) <= {*await granted(working), *running}, "the plain action waits for all of them"
     assert (await pool(working))[0] <= 6
     while await granted(working):
         await end(working, *(await granted(working))[:2])
-        await look(working)
+        await pass_rates(working)
         await follow(working)
     assert await working.waiting() == []
 
@@ -491,7 +491,7 @@ async def test_a_start_that_is_due_has_its_turn_in_a_full_pool(working: Protocol
         if rated[1] in await granted(working):
             break
         await end(working, plain[number])
-        await look(working)
+        await pass_rates(working)
     assert rated[1] in await granted(working)
     assert (await pool(working))[0] <= 6, "it took one worker slot in advance"
     # The next worker slot that becomes free pays for it.
@@ -616,9 +616,9 @@ async def test_gated_actions_of_busy_workers_are_passed_over(mixed: Protocol) ->
     await refresh(mixed)
     ids += await mixed.submit("b", 3)
     await mixed.grant(queue_id)
-    await look(mixed)
+    await pass_rates(mixed)
     assert not set(ids[2:]) & set(await granted(mixed))
     await end(mixed, *ids[:2])
     await refresh(mixed)
-    await look(mixed)
+    await pass_rates(mixed)
     assert set(ids[2:]) & set(await granted(mixed))

@@ -5,7 +5,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tests.integration.protocol.test_pool import drop_workers, end, granted, look, pool, refresh
+from tests.integration.protocol.test_pool import drop_workers, end, granted, pass_rates, pool, refresh
 from tests.support.gates import put_resource
 from tests.support.protocol import Protocol, ids_in
 from turnstile.executor.callers import Caller
@@ -83,7 +83,7 @@ async def test_a_paused_pool_delays_no_other_pool(working: Protocol) -> None:
     await working.grant((await working.queue("other"))["id"])
     assert await granted(working) == ids[:5] + other
     await end(working, *ids[:5])
-    assert await look(working) == []
+    assert await pass_rates(working) == []
     assert sorted(await set_pool(working)) == ids[5:]
 
 
@@ -97,7 +97,7 @@ async def test_what_a_list_allows_in_advance_stops_with_the_pool(working: Protoc
     await working.connection.execute("UPDATE gate SET paused = false, returning_from = NULL")
     await working.grant((await working.queue("rated"))["id"])
     await end(working, *(await granted(working)))
-    assert await look(working) == []
+    assert await pass_rates(working) == []
     # The list was created while the pool was paused: the watchdog corrects it.
     await working.column("SELECT turnstile.tidy_gates(100)")
     assert await working.column("SELECT paused FROM gate WHERE kind = 'pool'") == [True]
@@ -155,16 +155,16 @@ async def test_the_list_of_a_pool_has_its_order_and_weights_too(working: Protoco
     first, second = await at_the_list(working, g=12, h=12)
     passed: list[int] = []
     for _ in range(6):
-        passed += await end(working, (await granted(working))[0]) + await look(working)
+        passed += await end(working, (await granted(working))[0]) + await pass_rates(working)
     assert [one in second for one in passed].count(True) == 4
     await set_pool(working, order="arrival")
     left = [one for one in await working.waiting() if one in first]
     for _ in range(3):
-        assert await end(working, (await granted(working))[-1]) + await look(working) == [left.pop(0)]
+        assert await end(working, (await granted(working))[-1]) + await pass_rates(working) == [left.pop(0)]
     assert await set_pool(working, weights={"h": 2}) == []
     passed = []
     for _ in range(3):
-        passed += await end(working, (await granted(working))[0]) + await look(working)
+        passed += await end(working, (await granted(working))[0]) + await pass_rates(working)
     assert [one in second for one in passed].count(True) == 2
 
 

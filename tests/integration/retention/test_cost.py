@@ -67,7 +67,7 @@ async def test_the_cost_of_a_search_for_idle_keys_does_not_grow_with_the_queues(
     await protocol.run(one)
     await protocol.settle((one, 1))
 
-    async def look(after_id: int, idle_seconds: float) -> Cost:
+    async def sweep_cost(after_id: int, idle_seconds: float) -> Cost:
         return await cost_of(
             protocol,
             protocol.connection.execute(
@@ -78,7 +78,7 @@ async def test_the_cost_of_a_search_for_idle_keys_does_not_grow_with_the_queues(
     for _ in range(6):
         undone = protocol.transaction()
         await undone.start()
-        await look(0, 0.0)
+        await sweep_cost(0, 0.0)
         await undone.rollback()
     await protocol.connection.execute(
         "INSERT INTO action_queue (action_id, concurrency_key, max_concurrent)"
@@ -90,7 +90,7 @@ async def test_the_cost_of_a_search_for_idle_keys_does_not_grow_with_the_queues(
         " INSERT INTO waiting (line_id, place) SELECT 2, n FROM generate_series(1, 30000) n; ANALYZE"
     )
     async with protocol.transaction():
-        nothing_to_do, all_to_do = await look(_ROWS // 2, 1e6), await look(_ROWS // 2, 3600.0)
+        nothing_to_do, all_to_do = await sweep_cost(_ROWS // 2, 1e6), await sweep_cost(_ROWS // 2, 3600.0)
     assert await protocol.column("SELECT count(*) FROM action_queue") == [_ROWS + 1 - 90]
     for cost, pages in ((nothing_to_do, 50 + 6 * 100), (all_to_do, 200 + 30 * 100)):
         assert cost.pages < pages, cost

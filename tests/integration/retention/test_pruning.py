@@ -129,7 +129,7 @@ async def test_an_execution_is_kept_while_a_late_copy_of_its_message_may_arrive(
 
 
 async def test_a_round_in_small_batches_covers_every_action(protocol: Protocol) -> None:
-    """In batches smaller than the record, over actions that keep and actions that do not."""
+    """In batches smaller than the history, over actions that keep and actions that do not."""
     for ref in ("a", "b", "c"):
         await protocol.put(ref, keep_for=HOUR if ref != "b" else None)
     for ref in ("a", "b", "c"):

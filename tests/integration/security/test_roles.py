@@ -149,7 +149,7 @@ async def test_a_forbidden_caller_learns_the_required_role(api: Served) -> None:
         ("", None, None),
     ],
 )
-async def test_name_and_role_of_the_bearer_are_in_the_state_of_the_request(
+async def test_name_and_role_of_the_token_are_in_the_state_of_the_request(
     api: Served, tokens: str, name: str | None, role: Role | None
 ) -> None:
     async def application(scope: Scope, receive: Receive, send: Send) -> None:

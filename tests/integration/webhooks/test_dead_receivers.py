@@ -58,7 +58,7 @@ async def swallowing() -> AsyncIterator[Swallower]:
 
 
 async def dead_ends(protocol: Protocol, origin: str, count: int = ORIGINS, *, each: int = 2) -> None:
-    """Have ends that are due at so many origins; `origin` is SQL with the number `n`."""
+    """Have deliveries that are due at `count` origins; `origin` is SQL with the number `n`."""
     ids = await completed(protocol, "http://dead.example/hook", count * each)
     await protocol.connection.execute(
         f"UPDATE webhook_delivery d SET origin = o.origin, url = o.origin || '/hook' FROM ("

@@ -93,47 +93,47 @@ async def test_proxies_of_the_environment_are_not_used(
 POLICY = RetryPolicy(max_attempts=4, delay_seconds=5.0, max_delay_seconds=12.0, jitter=0.2)
 
 
-def judged(answer: Response, attempts: int = 1, spread: float = 0.0) -> Outcome:
+def outcome(answer: Response, attempts: int = 1, spread: float = 0.0) -> Outcome:
     return outcome_of(answer, attempts=attempts, policy=POLICY, spread=spread)
 
 
 @pytest.mark.parametrize("status", [200, 201, 204, 299])
 def test_any_2xx_is_delivered(status: int) -> None:
-    assert judged(Response(status=status)).state == "delivered"
+    assert outcome(Response(status=status)).state == "delivered"
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 410, 422, 425, 499])
 def test_a_4xx_is_final(status: int) -> None:
-    assert judged(Response(status=status)).state == "failed"
+    assert outcome(Response(status=status)).state == "failed"
 
 
 @pytest.mark.parametrize("status", [None, 100, 301, 302, 408, 429, 500, 502, 503, 504, 599])
 def test_anything_else_is_tried_again(status: int | None) -> None:
-    assert judged(Response(status=status)) == Outcome(state="pending", delay_seconds=5.0)
+    assert outcome(Response(status=status)) == Outcome(state="pending", delay_seconds=5.0)
 
 
 def test_the_waits_double_up_to_the_longest_and_are_spread() -> None:
     down = Response(status=503)
-    assert [judged(down, attempts).delay_seconds for attempts in (1, 2)] == [5.0, 10.0]
-    assert judged(down, attempts=3, spread=1).delay_seconds == 12.0
-    assert (judged(down, spread=-1).delay_seconds, judged(down, spread=1).delay_seconds) == (4.0, 6.0)
+    assert [outcome(down, attempts).delay_seconds for attempts in (1, 2)] == [5.0, 10.0]
+    assert outcome(down, attempts=3, spread=1).delay_seconds == 12.0
+    assert (outcome(down, spread=-1).delay_seconds, outcome(down, spread=1).delay_seconds) == (4.0, 6.0)
 
 
 def test_the_last_attempt_fails() -> None:
-    assert judged(Response(status=503), attempts=4).state == "failed"
+    assert outcome(Response(status=503), attempts=4).state == "failed"
     # Replicas that died after a POST have counted too: the one that notes it decides.
-    assert judged(Response(status=503), attempts=9).state == "failed"
-    assert judged(Response(status=200), attempts=9).state == "delivered"
+    assert outcome(Response(status=503), attempts=9).state == "failed"
+    assert outcome(Response(status=200), attempts=9).state == "delivered"
 
 
 def test_retry_after_lengthens_the_wait_up_to_a_day() -> None:
-    assert judged(Response(status=429, retry_after_seconds=60.0)).delay_seconds == 60.0
-    assert judged(Response(status=429, retry_after_seconds=1.0)).delay_seconds == 5.0
-    assert judged(Response(status=503, retry_after_seconds=1e9)).delay_seconds == 86_400.0
+    assert outcome(Response(status=429, retry_after_seconds=60.0)).delay_seconds == 60.0
+    assert outcome(Response(status=429, retry_after_seconds=1.0)).delay_seconds == 5.0
+    assert outcome(Response(status=503, retry_after_seconds=1e9)).delay_seconds == 86_400.0
 
 
 def test_a_permanent_failure_is_final_at_once() -> None:
-    assert judged(Response(error="refused", is_final=True)).state == "failed"
+    assert outcome(Response(error="refused", is_final=True)).state == "failed"
 
 
 # The example of https://www.standardwebhooks.com.

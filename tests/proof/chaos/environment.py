@@ -185,7 +185,7 @@ async def drain(
 
 @dataclass(slots=True, kw_only=True)
 class RunFolder:
-    """The logs of all processes, and the violations of the run; None until it was judged."""
+    """The logs of all processes, and the violations of the run; None until it was checked."""
 
     path: Path
     violations: list[str] | None = None

@@ -41,7 +41,7 @@ _PAUSES: Final = frozenset({Kind.WORKER_PAUSED, Kind.WORKER_PAUSED_LONG})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """What happened in a run, before it is judged."""
+    """What happened in a run, before it is checked."""
 
     began_at: datetime
     injected: Sequence[Injected]

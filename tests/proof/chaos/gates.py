@@ -16,7 +16,7 @@ import asyncpg
 
 from tests.proof.history.recording import moment
 from tests.proof.history.stored_gates import read_gates
-from turnstile.stress.check.passages import Broken, judge
+from turnstile.stress.check.passages import Broken, check_passages
 
 Fields = Mapping[str, Any]
 _READING_SECONDS: Final = 60.0
@@ -116,7 +116,7 @@ async def check_gates(database_url: str) -> GatesChecked:
             history = await read_gates(connection, settling_ns=settling_ns)
     finally:
         await connection.close()
-    verdict = await asyncio.to_thread(judge, history)
+    verdict = await asyncio.to_thread(check_passages, history)
     return GatesChecked(
         executions=sum(bool(passer.stays) for passer in history.passers),
         settling_seconds=settling_ns / 1e9,

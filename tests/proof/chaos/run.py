@@ -1,4 +1,4 @@
-"""One seed of faults: start, load, break, heal, drain, judge, clean up.
+"""One seed of faults: start, load, break, heal, drain, check, clean up.
 
 In: a seed and the shape of a run. Out: an `Outcome`. Its folder, with the logs of all processes and the
 recording, stays only if something is wrong.
@@ -58,7 +58,7 @@ async def run_seed(seed: int, shape: Shape, *, patience: float, keep: bool = Fal
     with run_folder(f"chaos-seed-{seed}", keep=keep) as folder:
         async with running_environment(folder.path) as environment:
             course = await _run_course(environment, seed, shape)
-            outcome = await _judged(environment, course, seed, shape, patience)
+            outcome = await _checked(environment, course, seed, shape, patience)
         outcome.violations.extend(left_behind(folder.path))
         folder.violations = outcome.violations
         return outcome
@@ -105,7 +105,7 @@ async def sending(load: Coroutine[Any, Any, None]) -> AsyncIterator[Callable[[fl
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _judged(
+async def _checked(
     environment: Environment, course: Course, seed: int, shape: Shape, patience: float
 ) -> Outcome:
     folder = environment.folder

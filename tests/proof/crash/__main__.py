@@ -1,7 +1,7 @@
 """`make crash`: try every crash point alone, the first, the second and the seventh time, and server crashes.
 
 Each round has a database and a vhost of its own. Prints one line per case: the point, the time until
-everything had drained and was judged, and what is wrong. Exit code 1 on any fault.
+everything had drained and was checked, and what is wrong. Exit code 1 on any fault.
 """
 
 import argparse

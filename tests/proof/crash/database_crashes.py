@@ -126,7 +126,7 @@ async def _hand_over(env: Environment, worker: FakeWorker, ended: str, next_tag:
 
 
 async def _worker_asks_for_what_is_lost(env: Environment) -> None:
-    """Start a worker that gets the offer of the grant that is lost, and is told to try later."""
+    """Start a worker that gets the offer of the lost grant; its claim is answered `unknown`."""
     worker = await env.system.start_worker(ACTIONS, TURNSTILE_WORKER_POOLS=UNSERVED)
 
     async def is_postponed() -> bool:

@@ -1,4 +1,4 @@
-"""One trial: arm processes, submit until each has died at its crash point, replace them, drain, judge.
+"""One trial: arm processes, submit until each has died at its crash point, replace them, drain, check.
 
 In: an environment and `Case`s. Out: what is wrong with the whole history so far. A process that does not die
 never came to its point: that fails the trial. Executors die one after the other, each while it heals what

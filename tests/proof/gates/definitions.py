@@ -1,7 +1,7 @@
 """What users define: actions, resources, pools, workers, rates. From these follow the gates, their global
 order, and the route of each execution.
 
-Nothing here decides. `model.py` (the decision) and `rules.py` (its judge) share these definitions and
+Nothing here decides. `model.py` (the decision) and `rules.py` (its checker) share these definitions and
 nothing else.
 """
 
@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 
 Order: TypeAlias = Literal["arrival", "fair"]
 Kind: TypeAlias = Literal["queue", "total", "resource", "pool"]
-Line: TypeAlias = tuple[str, str]
+QueueKey: TypeAlias = tuple[str, str]
 """An action and a concurrency key: its executions have the same first gate and the same route."""
 
 GRANTED: Final = -1
@@ -123,8 +123,8 @@ class System:
         self.workers = {worker.name: worker for worker in workers}
         self.gates: tuple[Gate, ...] = tuple(self._gates_in_order())
         self.number = {gate.name: number for number, gate in enumerate(self.gates)}
-        self.lines: tuple[Line, ...] = tuple((a.name, key) for a in actions for key in a.keys)
-        self.routes = {line: self._route(*line) for line in self.lines}
+        self.queue_keys: tuple[QueueKey, ...] = tuple((a.name, key) for a in actions for key in a.keys)
+        self.routes = {queue_key: self._route(*queue_key) for queue_key in self.queue_keys}
         self.rates = self._rates()
         self.rate_number = {name: number for number, name in enumerate(self.rates)}
         self.rate_names = {action.name: self._rate_names(action) for action in actions}

@@ -1,4 +1,4 @@
-"""Explores every interleaving of a small configuration, breadth first, and judges each step and each state.
+"""Explores every interleaving of a small configuration, breadth first, and checks each step and each state.
 
 Executions come and go without end, and yet the number of states is finite: only so many are alive at once,
 and states that differ only in the numbers of tickets, in the time of day or in the origin of virtual time
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tests.proof.gates.definitions import GRANTED, System
 from tests.proof.gates.model import Execution, Gates, State, Step
-from tests.proof.gates.rules import Event, Judge, Memory, Violation
+from tests.proof.gates.rules import Checker, Event, Memory, Violation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class Report:
 
     configuration: str
     states: int
-    """Different states of the model, each with everything that the judge remembers about its past."""
+    """Different states of the model, each with everything that the checker remembers about its past."""
     transitions: int
     depth: int
     """The number of events on the longest shortest path."""
@@ -125,10 +125,10 @@ class _Node:
 def explore(configuration: Configuration, model: Gates | None = None, *, states_max: int = 10**9) -> Report:
     """Explore until nothing new appears, a rule is violated, or there are more than `states_max` states."""
     model = model or Gates(configuration.system)
-    judge = Judge(configuration.system)
+    checker = Checker(configuration.system)
     began = time.monotonic()
     workers = set(configuration.system.workers) - set(configuration.restless)
-    first = _Node(*canonical(configuration, model.initial(workers), judge.empty_memory()), 0)
+    first = _Node(*canonical(configuration, model.initial(workers), checker.empty_memory()), 0)
     seen = {(first.state, first.memory)}
     frontier = deque([first])
     transitions, node = 0, first
@@ -146,11 +146,11 @@ def explore(configuration: Configuration, model: Gates | None = None, *, states_
             transitions += 1
             try:
                 step = apply(model, node.state, event)
-                memory = judge.after(node.state, node.memory, event, step)
+                memory = checker.after(node.state, node.memory, event, step)
                 found = canonical(configuration, step.state, memory)
                 if found not in seen:
                     seen.add(found)
-                    judge.at_rest(model, *found)
+                    checker.at_rest(model, *found)
                     frontier.append(_Node(*found, node.depth + 1, node, event))
                 if event.name == "settle" and len(event.arguments) == 2:
                     _check_batch(model, node.state, event, step)

@@ -14,7 +14,7 @@ and answers the questions that the code below decides.
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
-from tests.proof.gates.definitions import GRANTED, Line, Stop, System
+from tests.proof.gates.definitions import GRANTED, QueueKey, Stop, System
 
 
 class Execution(NamedTuple):
@@ -32,7 +32,7 @@ class Execution(NamedTuple):
     """The gates that it has passed, with the units that it acquired there."""
 
     @property
-    def line(self) -> Line:
+    def queue_key(self) -> QueueKey:
         return self.action, self.key
 
 
@@ -198,11 +198,13 @@ class Gates:
         Closed is a gate that is paused, whose capacity is less than the units that the execution needs there
         (0 included), or that is a pool without a live worker for the action.
         """
-        line = execution.line
-        if line not in table.obstacles:
-            route = self.system.routes[line]
-            table.obstacles[line] = next((s.gate for s in route if self.is_closed(table, execution, s)), None)
-        return table.obstacles[line]
+        queue_key = execution.queue_key
+        if queue_key not in table.obstacles:
+            route = self.system.routes[queue_key]
+            table.obstacles[queue_key] = next(
+                (s.gate for s in route if self.is_closed(table, execution, s)), None
+            )
+        return table.obstacles[queue_key]
 
     def is_closed(self, table: "Table", execution: Execution, stop: Stop) -> bool:
         if stop.gate in table.state.paused:
@@ -238,7 +240,7 @@ class Gates:
         return capacity is None or table.held[gate] + self.units(execution, gate) <= capacity
 
     def units(self, execution: Execution, gate: int) -> int:
-        return next(stop.units for stop in self.system.routes[execution.line] if stop.gate == gate)
+        return next(stop.units for stop in self.system.routes[execution.queue_key] if stop.gate == gate)
 
     def capacity(self, table: "Table", gate: int) -> int | None:
         return table.state.capacities[gate]
@@ -261,7 +263,7 @@ class Gates:
             table.waiting[following].append(passed)
 
     def gate_after(self, execution: Execution, gate: int) -> int:
-        gates = [stop.gate for stop in self.system.routes[execution.line]]
+        gates = [stop.gate for stop in self.system.routes[execution.queue_key]]
         following = gates.index(gate) + 1
         return gates[following] if following < len(gates) else GRANTED
 
@@ -315,7 +317,7 @@ class Gates:
         return None
 
     def has_worker_slot(self, table: "Table", gate: int, workers: frozenset[str]) -> bool:
-        """Tell whether these workers have a worker slot, or the lead has.
+        """Return whether these workers have a worker slot, or the lead has.
 
         Of the granted executions those count that only these workers can run.
         """
@@ -359,7 +361,7 @@ class Gates:
     # Parts of operations.
 
     def _restarted(self, execution: Execution) -> Execution:
-        return execution._replace(gate=self.system.routes[execution.line][0].gate, held=())
+        return execution._replace(gate=self.system.routes[execution.queue_key][0].gate, held=())
 
     def _without_worker_slot(self, execution: Execution) -> Execution:
         kinds = self.system.gates
@@ -389,7 +391,7 @@ class Table:
         self.virtual_times = dict(state.virtual_times)
         self.starts = [list(instants) for instants in state.starts]
         self.workers = state.workers
-        self.obstacles: dict[Line, int | None] = {}
+        self.obstacles: dict[QueueKey, int | None] = {}
         self.passages: list[Passage] = []
         self.grants: list[int] = []
         for execution in state.executions:

@@ -1,16 +1,16 @@
-"""What must hold after every operation, judged without the code that decides.
+"""What must hold after every operation, checked without the code that decides.
 
-`Judge.after` replays one step. It derives from the operation alone who waits where before the decision, then
-follows the reported passages one by one and checks each (P11 units, P12 order, P13 rate, P14 fairness), and
-compares the end with the state that the model returned. `Judge.at_rest` checks a state: nothing that could
-pass still waits (P7), and waiting work leads to a grant.
+`Checker.after` replays one step. It derives from the operation alone who waits where before the decision,
+then follows the reported passages one by one and checks each (P11 units, P12 order, P13 rate, P14 fairness),
+and compares the end with the state that the model returned. `Checker.at_rest` checks a state: nothing that
+could pass still waits (P7), and waiting work leads to a grant.
 
-What the judge must remember of the past is its `Memory`: the explorer keeps it beside the state.
+What the checker must remember of the past is its `Memory`: the explorer keeps it beside the state.
 """
 
 from typing import NamedTuple, TypeAlias
 
-from tests.proof.gates.definitions import GRANTED, Line, Stop, System
+from tests.proof.gates.definitions import GRANTED, QueueKey, Stop, System
 from tests.proof.gates.model import Execution, Gates, State, Step
 
 Pair: TypeAlias = tuple[int, int, str, str]
@@ -51,12 +51,12 @@ class Memory(NamedTuple):
     shares: tuple[tuple[Pair, tuple[int, int]], ...]
 
 
-class Judge:
+class Checker:
     """The rules for one system."""
 
     def __init__(self, system: System) -> None:
         self.system = system
-        self.last_gate = {line: route[-1].gate for line, route in system.routes.items()}
+        self.last_gate = {queue_key: route[-1].gate for queue_key, route in system.routes.items()}
 
     def empty_memory(self) -> Memory:
         return Memory(starts=((),) * len(self.system.rates), shares=())
@@ -119,17 +119,21 @@ class Judge:
             case _:
                 pass
         for execution in list(executions.values()):
-            if execution.gate != GRANTED and execution.held and is_closed(self.system, after, execution.line):
+            if (
+                execution.gate != GRANTED
+                and execution.held
+                and is_closed(self.system, after, execution.queue_key)
+            ):
                 executions[execution.ticket] = self._at_first_gate(execution)
         return executions
 
     def _at_first_gate(self, execution: Execution) -> Execution:
-        return execution._replace(gate=self.system.routes[execution.line][0].gate, held=())
+        return execution._replace(gate=self.system.routes[execution.queue_key][0].gate, held=())
 
     def at_rest(self, model: Gates, state: State, memory: Memory) -> None:
         """Check a state between two operations. Raises Violation."""
         waiting = [e for e in state.executions if e.gate != GRANTED]
-        can_start = [e for e in waiting if not is_closed(self.system, state, e.line)]
+        can_start = [e for e in waiting if not is_closed(self.system, state, e.queue_key)]
         if not can_start:
             return
         replay = Replay(self.system, {e.ticket: e for e in state.executions}, state, memory)
@@ -140,7 +144,7 @@ class Judge:
             raise Violation("progress", f"no execution is granted, and {can_start} starve")
 
     def _starts_later(self, model: Gates, state: State) -> bool:
-        """Tell whether time alone leads to a grant."""
+        """Return whether time alone leads to a grant."""
         for _ in range(max((rate.per for rate in self.system.rates.values()), default=0)):
             step = model.tick(state)
             if step.grants:
@@ -169,11 +173,11 @@ class Replay:
     def follow(self, gate: int, ticket: int, units: int) -> None:
         """Check one passage and make it."""
         execution = self.executions[ticket]
-        route = self.system.routes[execution.line]
+        route = self.system.routes[execution.queue_key]
         passed = len(execution.held)
         if execution.gate != gate or passed >= len(route) or route[passed] != Stop(gate=gate, units=units):
             raise Violation("P11", f"{execution} acquired {units} units of gate {gate}, its route is {route}")
-        if is_closed(self.system, self.after, execution.line):
+        if is_closed(self.system, self.after, execution.queue_key):
             raise Violation("P12", f"{execution} passed a gate although its route is closed")
         following = route[passed + 1].gate if passed + 1 < len(route) else GRANTED
         if following == GRANTED:
@@ -219,7 +223,7 @@ class Replay:
             self._check_kept_starts(gate, execution, waiting)
 
     def _precedes(self, gate: int, one: Execution, other: Execution) -> bool:
-        """Tell whether one certainly precedes the other: between flows of one priority only P14 decides."""
+        """Return whether one certainly precedes the other: between flows of one priority only P14 decides."""
         if one.priority != other.priority:
             return one.priority < other.priority
         if self.system.gates[gate].fair and self.flow(gate, one) != self.flow(gate, other):
@@ -251,7 +255,7 @@ class Replay:
         return capacity > 0 and taken < capacity + pool.lead
 
     def _is_excused(self, gate: int, execution: Execution, waiting: list[Execution]) -> bool:
-        """Tell whether this execution may be passed: its workers are full, or a rate has no start for it.
+        """Return whether this execution may be passed: its workers are full, or a rate has no start for it.
 
         While all workers of the pool are full, it waits for its turn.
         """
@@ -379,14 +383,14 @@ class Replay:
         return firsts if is_idle else []
 
     def _units(self, gate: int, execution: Execution) -> int:
-        return next(stop.units for stop in self.system.routes[execution.line] if stop.gate == gate)
+        return next(stop.units for stop in self.system.routes[execution.queue_key] if stop.gate == gate)
 
 
-def is_closed(system: System, state: State, line: Line) -> bool:
-    """Tell whether a gate of this route lets no execution pass, whatever is released."""
-    for stop in system.routes[line]:
+def is_closed(system: System, state: State, queue_key: QueueKey) -> bool:
+    """Return whether a gate of this route lets no execution pass, whatever is released."""
+    for stop in system.routes[queue_key]:
         capacity = state.capacities[stop.gate]
         if stop.gate in state.paused or (capacity is not None and stop.units > capacity):
             return True
-    action = system.actions[line[0]]
+    action = system.actions[queue_key[0]]
     return not any(system.workers[name].serves(action) for name in state.workers)

@@ -1,7 +1,7 @@
-"""Weights, order and pause of a pool: the statements on random walks, judged by the rules of the model.
+"""Weights, order and pause of a pool: the statements on random walks, checked by the rules of the model.
 
 Each operation runs on a database and on the model, which lets pass at the pool what the database has granted.
-The judge of the explorer then checks the step (P11, P12, P14) and the state after it (P7): without the
+The checker of the explorer then checks the step (P11, P12, P14) and the state after it (P7): without the
 watchdog, so that no start depends on a repair. The walks end executions, hand them back, cancel them, pause
 the pool, and change its order.
 """
@@ -16,7 +16,7 @@ from tests.integration.protocol.test_pool import agrees, drop_workers, finish, r
 from tests.proof.gates.definitions import GRANTED, Action, Pool, System, Worker
 from tests.proof.gates.explorer import Configuration, apply
 from tests.proof.gates.model import Execution, Gates, Table
-from tests.proof.gates.rules import Event, Judge
+from tests.proof.gates.rules import Checker, Event
 from tests.support.protocol import WORKER, Protocol, accepted, connected, request
 from tests.support.sizes import sizes
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
@@ -87,11 +87,11 @@ class Walk:
         self.state = self.model.initial()
 
     def _follow(self) -> None:
-        """Judge by the present order, from now on."""
+        """Checker by the present order, from now on."""
         self.configuration = _configuration(_POOLS[self.order])
         self.model = Followed(self.configuration.system)
-        self.judge = Judge(self.configuration.system)
-        self.memory = self.judge.empty_memory()
+        self.checker = Checker(self.configuration.system)
+        self.memory = self.checker.empty_memory()
 
     async def run(self) -> None:
         await drop_workers(self.protocol)
@@ -132,8 +132,8 @@ class Walk:
             before = self.state
             step = apply(self.model, before, event)
         assert not self.model.granted, f"granted, but not first at the pool: {self.model.granted}"
-        self.memory = self.judge.after(before, self.memory, event, step)
-        self.judge.at_rest(self.model, step.state, self.memory)
+        self.memory = self.checker.after(before, self.memory, event, step)
+        self.checker.at_rest(self.model, step.state, self.memory)
         self.state = step.state
 
     async def _on_the_database(self, event: Event) -> Grants:

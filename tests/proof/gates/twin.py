@@ -365,8 +365,8 @@ class Twin:
             if name in self.system.resources
             else [
                 stop.gate
-                for line, route in self.system.routes.items()
-                if line[0] == name.split("/")[0]
+                for queue_key, route in self.system.routes.items()
+                if queue_key[0] == name.split("/")[0]
                 for stop in route[:1]
             ]
         )
@@ -647,14 +647,14 @@ class Twin:
         seen.check()
         executions, granted = [], []
         for execution in state.executions:
-            gate, held = seen.stands[execution.ticket]
-            line = execution.line
-            stops = [stop for stop in self.system.routes[line] if stop.gate in seen.hidden(line)]
+            gate, held = seen.positions[execution.ticket]
+            queue_key = execution.queue_key
+            stops = [stop for stop in self.system.routes[queue_key] if stop.gate in seen.hidden(queue_key)]
             kept = dict(held) | ({stop.gate: stop.units for stop in stops} if gate == GRANTED else {})
-            if gate == GRANTED or gate != self.system.routes[line][0].gate:
-                kept[self.system.routes[line][0].gate] = 1
+            if gate == GRANTED or gate != self.system.routes[queue_key][0].gate:
+                kept[self.system.routes[queue_key][0].gate] = 1
             if gate != GRANTED:
-                passed = [stop.gate for stop in self.system.routes[line]]
+                passed = [stop.gate for stop in self.system.routes[queue_key]]
                 assert passed[: len(kept) + 1] == [*sorted(kept), gate], "it waits on an old route"
             if self.live[execution.ticket].ended is not None:
                 kept = dict(before[execution.ticket].held)
@@ -746,8 +746,8 @@ class Tables:
             queue_held[queue_id] += queue_id is not None
             held.update(dict(zip(gate_ids or (), units or (), strict=True)))
             if flow_gate_id is None:
-                line = self.gates.get(line_id) or self.queues[line_id]
-                bound = line["head_id"] if priority == 3 else (line["heads"] or [None] * 5)[priority - 1]
+                listed = self.gates.get(line_id) or self.queues[line_id]
+                bound = listed["head_id"] if priority == 3 else (listed["heads"] or [None] * 5)[priority - 1]
                 is_found = bound is not None and bound <= place
                 assert is_found, "it waits before the bound from which its list is read"
             else:
@@ -783,16 +783,16 @@ class Seen(Tables):
     def __init__(self, twin: Twin, contents: dict[str, Any]) -> None:
         super().__init__(contents)
         self.twin = twin
-        self.stands: dict[int, tuple[int, tuple[tuple[int, int], ...]]] = {}
+        self.positions: dict[int, tuple[int, tuple[tuple[int, int], ...]]] = {}
         for execution_id, _, _, line_id, flow_gate_id, _, gate_ids, units in self.found["waiting"]:
             gate = twin.model_gates[flow_gate_id or line_id]
-            self.stands[twin.tickets[execution_id]] = gate, self._held(gate_ids, units)
+            self.positions[twin.tickets[execution_id]] = gate, self._held(gate_ids, units)
         for execution_id, _, gate_ids, units, _ in self.found["held"]:
-            assert twin.tickets[execution_id] not in self.stands, "it waits and holds a slot"
-            self.stands[twin.tickets[execution_id]] = GRANTED, self._held(gate_ids, units)
+            assert twin.tickets[execution_id] not in self.positions, "it waits and holds a slot"
+            self.positions[twin.tickets[execution_id]] = GRANTED, self._held(gate_ids, units)
         for ticket, live in twin.live.items():
-            if live.ended is not None and ticket not in self.stands:
-                self.stands[ticket] = GRANTED, ()
+            if live.ended is not None and ticket not in self.positions:
+                self.positions[ticket] = GRANTED, ()
         self.tags: dict[Any, int] = {}
         flows = {action_id: name for name, action_id in twin.action_ids.items()}
         queues = {
@@ -817,9 +817,9 @@ class Seen(Tables):
         pairs = zip(gate_ids or (), units or (), strict=True)
         return tuple((numbers[gate_id], n) for gate_id, n in pairs if gate_id in numbers)
 
-    def hidden(self, line: tuple[str, str]) -> set[int]:
+    def hidden(self, queue_key: tuple[str, str]) -> set[int]:
         """The gates of a route that the tables do not have."""
-        return {stop.gate for stop in self.twin.system.routes[line]} - set(self.twin.gate_ids)
+        return {stop.gate for stop in self.twin.system.routes[queue_key]} - set(self.twin.gate_ids)
 
     def compare(self, state: State) -> None:
         """Compare with a state of the model."""
@@ -828,11 +828,11 @@ class Seen(Tables):
         for execution in state.executions:
             held = tuple((gate, units) for gate, units in execution.held if gate in self.twin.gate_ids)
             expected[execution.ticket] = execution.gate, held
-        stands = self.stands
+        positions = self.positions
         differing = {
-            ticket: f"{self._named(stands.get(ticket))}, in the model {self._named(expected.get(ticket))}"
-            for ticket in stands.keys() | expected.keys()
-            if stands.get(ticket) != expected.get(ticket)
+            ticket: f"{self._named(positions.get(ticket))}, in the model {self._named(expected.get(ticket))}"
+            for ticket in positions.keys() | expected.keys()
+            if positions.get(ticket) != expected.get(ticket)
         }
         assert not differing, f"executions differ: {differing}"
         times = dict(state.virtual_times)
@@ -846,10 +846,10 @@ class Seen(Tables):
             if system.gates[key[0]].fair:
                 assert self.times.get(key, 0) == times.get(key, 0), f"virtual time of {key}"
 
-    def _named(self, stand: tuple[int, tuple[tuple[int, int], ...]] | None) -> str:
-        if stand is None:
+    def _named(self, position: tuple[int, tuple[tuple[int, int], ...]] | None) -> str:
+        if position is None:
             return "gone"
         gates = self.twin.system.gates
-        holds = ", ".join(f"{units} of {gates[gate].name}" for gate, units in stand[1])
-        where = "granted" if stand[0] == GRANTED else f"waits at {gates[stand[0]].name}"
+        holds = ", ".join(f"{units} of {gates[gate].name}" for gate, units in position[1])
+        where = "granted" if position[0] == GRANTED else f"waits at {gates[position[0]].name}"
         return f"{where} with {holds or 'nothing'}"

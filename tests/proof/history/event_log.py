@@ -1,6 +1,6 @@
 """The database's own log of every change, written by triggers in the same transaction; append-only.
 
-In: a migrated database, without executions where the whole history is to be judged. Out: `Event`s in the
+In: a migrated database, without executions where the whole history is to be checked. Out: `Event`s in the
 order of their numbers. A number is drawn while the changed row is locked, and its transaction holds that
 lock until it commits. So for each *row* the order of the numbers is the order of the commits. The same holds
 for each *queue* (rows of `waiting`, rows of `slot`, a changed limit): all of these change under the lock of

@@ -20,7 +20,7 @@ from turnstile.common.domain.states import Status, is_terminal
 
 
 def transitions_are_legal(recording: Recording, _: Bounds) -> Iterator[Violation]:
-    """Each transition is one of the table, starts where the last one ended, and none follows an end."""
+    """Each transition is in the table and starts where the last one ended; none follows a terminal one."""
     for execution_id, transitions in transitions_of(recording.events).items():
         for what, event in _illegal(transitions):
             yield Violation(promise="P3", what=what, execution_id=execution_id, at=event.stamp.at)
@@ -82,7 +82,7 @@ def ends_are_published(recording: Recording, _: Bounds) -> Iterator[Violation]:
     ends = {
         execution_id: event
         for execution_id, transitions in transitions_of(recording.events).items()
-        # The first one: what follows an end is P3's.
+        # The first one: what follows a terminal status is P3's.
         for event in reversed(transitions)
         if event.status is not None and is_terminal(event.status)
     }

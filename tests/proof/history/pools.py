@@ -63,7 +63,7 @@ class _Pool:
         return frozenset(number for number, workers in able.items() if workers in full)
 
     def _are_busy(self, workers: frozenset[str], able: Mapping[int, frozenset[str]]) -> bool:
-        """Tell whether these workers run, or are bound to run, as much as they can.
+        """Return whether these workers run, or are bound to run, as much as they can.
 
         Neither a worker that leaves nor an action that has lost its workers takes capacity of the others.
         """

@@ -35,7 +35,7 @@ class Defect:
         file.write_text(text[:start] + self._indented_after(text[:start]) + text[end:], encoding="utf-8")
 
     def fits(self, text: str) -> bool:
-        """Tell whether `before` occurs exactly once."""
+        """Return whether `before` occurs exactly once."""
         return len(self._matches(text)) == 1
 
     def _matches(self, text: str) -> list[re.Match[str]]:

@@ -316,7 +316,7 @@ GATE_DEFECTS: Final = (
         caught_by=(_POOL_TEST,),
     ),
     Defect(
-        name="settles are not told that something waits for a worker slot",
+        name="settles do not know that something waits for a worker slot",
         file=_POOLS,
         before="UPDATE public.worker_pool p SET waits = true WHERE",
         after="UPDATE public.worker_pool p SET waits = false WHERE",

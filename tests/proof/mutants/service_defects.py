@@ -149,7 +149,7 @@ SERVICE_DEFECTS: Final = (
         before="            self.redelivery.repeat_completions,\n",
         after="",
         caught_by=(
-            f"{_E2E}/test_completions.py::test_every_end_that_a_killed_worker_did_not_publish_is_published_by_the_executor",
+            f"{_E2E}/test_completions.py::test_every_outcome_that_a_killed_worker_did_not_publish_is_published_by_the_executor",
         ),
     ),
     Defect(

@@ -16,7 +16,7 @@ BEGAN_AT = datetime(2026, 1, 1, tzinfo=UTC)
     ("window_seconds", "share", "windows"),
     [(RATE_SECONDS, 1.0, 0), (RATE_SECONDS * 1.25, 0.8, 0), (RATE_SECONDS * 0.5, 2.0, 2 * RATE_STARTS)],
 )
-def test_a_rate_is_judged_by_each_window(window_seconds: float, share: float, windows: int) -> None:
+def test_a_rate_is_checked_in_each_window(window_seconds: float, share: float, windows: int) -> None:
     granted_ats = [
         BEGAN_AT + timedelta(seconds=window_seconds) * number
         for number in range(3)

@@ -88,7 +88,7 @@ async def test_an_error_of_a_posted_item_is_logged(caplog: pytest.LogCaptureFixt
 
 
 class FixedWindow(GatherWindow):
-    """A window of a fixed length for more than one item; records what it was told."""
+    """A window of a fixed length for more than one item; records the counts that it was given."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(ProcessorWait())

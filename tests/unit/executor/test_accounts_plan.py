@@ -109,7 +109,7 @@ def test_a_remedy_suggests_names_that_are_not_the_refused_ones() -> None:
     assert "--prefix NAME," in refused.remedy
 
 
-def test_an_account_is_judged_by_the_unit_of_its_server() -> None:
+def test_an_account_is_compared_with_its_database_or_vhost() -> None:
     here = Installation(database="orders", vhost="mail")
     for server, own, other in (("database", "orders", "mail"), ("broker", "mail", "orders")):
         for users, change in ((own, AccountChange.KEEP), (other, AccountChange.REFUSE)):

@@ -23,12 +23,12 @@ def checks(*seconds: float) -> DatabaseHealth:
     return health
 
 
-def test_a_whole_lease_of_looks_is_healthy() -> None:
+def test_a_whole_lease_of_readings_is_healthy() -> None:
     assert checks(*range(15)).healthy_for_a_lease() is None
     assert checks(*range(16)).healthy_for_a_lease() == at(15)
 
 
-def test_a_late_look_is_no_gap() -> None:
+def test_a_late_reading_is_no_gap() -> None:
     every = DatabaseHealth(LEASE_SECONDS).check_seconds
     assert checks(*(n * 2 * every for n in range(100))).healthy_for_a_lease() is not None
 

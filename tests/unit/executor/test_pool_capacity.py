@@ -39,7 +39,7 @@ def test_a_lead_ends_with_the_work() -> None:
         (PoolCount(9, 1, is_scarce=True), PoolCount(9, 1, is_scarce=True), False),
     ],
 )
-def test_the_next_look_is_soon_only_while_something_completes_and_capacity_is_scarce(
+def test_the_next_refresh_is_soon_only_while_something_completes_and_capacity_is_scarce(
     before: PoolCount, now: PoolCount, is_soon: bool
 ) -> None:
     assert (pause_seconds({1: before}, {1: now}) < pause_seconds({}, {})) is is_soon

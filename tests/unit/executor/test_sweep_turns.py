@@ -27,7 +27,7 @@ def turns(clock: Clock) -> SweepTurns:
     return turns
 
 
-def test_an_executor_that_hears_nothing_sweeps(turns: SweepTurns) -> None:
+def test_an_executor_that_receives_no_notice_sweeps(turns: SweepTurns) -> None:
     assert not turns.stands_by
 
 

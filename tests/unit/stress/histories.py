@@ -95,7 +95,7 @@ class SimulatedQueue:
         self.runs: list[tuple[int, ...]] = []
 
     def pass_through(self, executions: Table, durations: Sequence[int], on_lost: Sequence[bool]) -> None:
-        """Simulate all executions to their ends."""
+        """Simulate all executions up to their outcomes."""
         self._ids, self._numbers = executions["execution_id"].tolist(), executions["number"].tolist()
         self._queue = int(executions["queue"][0])
         self._durations, self._on_lost = durations, on_lost

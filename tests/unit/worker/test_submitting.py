@@ -163,7 +163,7 @@ async def test_parameters_are_written_by_their_types_and_read_by_the_worker(reco
     assert (read["order"], read["colour"], read["due"]) == (order, Colour.RED, due)
 
 
-async def test_a_context_in_any_place_is_no_parameter_of_the_request(recording: Recording) -> None:
+async def test_a_context_at_any_position_is_no_parameter_of_the_request(recording: Recording) -> None:
     @action("unit.context_last")
     async def by_keyword(a: int, *, context: Context) -> None: ...
 

@@ -1,4 +1,4 @@
-"""One seed of neighbours: start, load, disturb, drain, judge.
+"""One seed of neighbours: start, load, disturb, drain, check.
 
 In: a seed and the shape of the run. Out: an `Outcome`. Its folder stays only if something is wrong.
 """
@@ -105,7 +105,7 @@ async def run_neighbours(seed: int, shape: Shape, *, patience: float, keep: bool
             )
             async with monitoring(environment) as observed:
                 course, disturbed = await _run_course(run)
-            outcome = await _judged(run, course, disturbed, observed, patience)
+            outcome = await _checked(run, course, disturbed, observed, patience)
         outcome.violations.extend(left_behind(folder.path))
         folder.violations = outcome.violations
         return outcome
@@ -203,7 +203,7 @@ async def _until_or_deadline(condition: Callable[[], Awaitable[bool]], seconds: 
         await asyncio.sleep(_POLL_SECONDS)
 
 
-async def _judged(
+async def _checked(
     run: _Run, course: Course, disturbed: list[Disturbed], observed: Observations, patience: float
 ) -> Outcome:
     environment = run.environment

@@ -25,7 +25,7 @@ START_SECONDS: Final = 1.0
 LIVE_SECONDS: Final = 1.0
 """Longest time until an answer of `/livez`."""
 DELIVERED_SECONDS: Final = 5.0
-"""Longest time from an end to its webhook, at a receiver that answers."""
+"""Longest time from an outcome to its webhook, at a receiver that answers."""
 _CHANCE: Final = 3
 """Tolerated number of late starts: of a hundred, p99 is a single value."""
 _EXAMPLES: Final = 10
@@ -185,7 +185,7 @@ def _late_deliveries(effects: Effects, bound_seconds: float) -> Iterator[str]:
         )
         yield (
             f"P9: {len(late)} of {len(effects.callbacks)} webhooks came later than {bound_seconds:g} s "
-            f"after their ends, the worst {max(late)[0]:.1f} s: {_counted(active)}"
+            f"after their outcomes, the worst {max(late)[0]:.1f} s: {_counted(active)}"
         )
 
 

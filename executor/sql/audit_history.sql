@@ -1,4 +1,4 @@
--- audit_record: all executions against the live tables and their attempts. Reads the whole history.
+-- audit_history: all executions against the live tables and their attempts. Reads the whole history.
 
 -- check queue_totals of queue: its totals are its executions, and those that have ended and were settled
 SELECT q.id,
@@ -13,7 +13,7 @@ SELECT q.id,
 FROM turnstile.current_queue q
 LEFT JOIN (
     SELECT r.queue_id, count(*) AS enqueued, count(*) FILTER (WHERE r.has_ended) AS ended
-    FROM record r GROUP BY r.queue_id
+    FROM history r GROUP BY r.queue_id
 ) r ON r.queue_id = q.id
 -- Pruned executions had ended and were settled.
 LEFT JOIN pruned_count p ON p.queue_id = q.id
@@ -36,7 +36,7 @@ FULL JOIN (
     SELECT r.action_id, count(*) AS recorded,
            count(*) FILTER (WHERE r.has_ended AND s.execution_id IS NULL
                               AND u.execution_id IS NULL) AS settled
-    FROM record r
+    FROM history r
     LEFT JOIN slot s ON s.execution_id = r.id
     LEFT JOIN unpublished_completion u ON u.execution_id = r.id
     WHERE NOT EXISTS (SELECT FROM action_queue q WHERE q.id = r.queue_id)
@@ -56,18 +56,18 @@ SELECT r.id, (q.action_id = r.action_id
             ELSE format('queue %s of action %s, key %s', q.id, q.action_id,
                         coalesce(nullif(q.concurrency_key, ''), 'none'))
        END AS found
-FROM record r LEFT JOIN action_queue q ON q.id = r.queue_id WHERE NOT r.has_ended;
+FROM history r LEFT JOIN action_queue q ON q.id = r.queue_id WHERE NOT r.has_ended;
 
 -- check queued_entry of execution: a queued one is in its queue, or has a slot for its next attempt
 SELECT r.id,
        CASE WHEN s.execution_id IS NULL THEN w.place IS NULL
             ELSE w.place IS NOT NULL OR s.attempt <> r.attempt + 1 OR s.finished_at IS NOT NULL END AS wrong,
-       format('in the line of queue %s, or a slot for attempt %s', r.queue_id, r.attempt + 1) AS expected,
-       CASE WHEN w.place IS NULL THEN 'not in the line, ' ELSE 'in the line, ' END
+       format('in queue %s, or a slot for attempt %s', r.queue_id, r.attempt + 1) AS expected,
+       CASE WHEN w.place IS NULL THEN 'not in the queue, ' ELSE 'in the queue, ' END
        || CASE WHEN s.execution_id IS NULL THEN 'no slot'
                ELSE format('a slot for attempt %s, %s', s.attempt,
                            CASE WHEN s.finished_at IS NULL THEN 'held' ELSE 'ended' END) END AS found
-FROM record r
+FROM history r
 LEFT JOIN waiting w ON (w.line_id = r.queue_id OR w.queue_id = r.queue_id)
     AND w.place = turnstile.place_of(r.priority, r.id)
 LEFT JOIN slot s ON s.execution_id = r.id
@@ -75,12 +75,12 @@ WHERE r.status = 'queued';
 
 -- check delayed_until of execution: a delayed one has a due time
 SELECT r.id, d.execution_id IS NULL AS wrong, format('due at %s', r.run_at) AS expected, 'never due' AS found
-FROM record r LEFT JOIN delayed d ON d.execution_id = r.id WHERE r.status = 'delayed';
+FROM history r LEFT JOIN delayed d ON d.execution_id = r.id WHERE r.status = 'delayed';
 
 -- check deadline_kept of execution: one that has not started and has a ttl has a deadline
 SELECT r.id, x.execution_id IS NULL AS wrong, format('expires at %s', r.expires_at) AS expected,
        'never expires' AS found
-FROM record r
+FROM history r
 LEFT JOIN expiring x ON x.execution_id = r.id
 LEFT JOIN slot s ON s.execution_id = r.id AND s.finished_at IS NULL
 WHERE r.expires_at IS NOT NULL AND r.status IN ('queued', 'delayed') AND s.claimed_at IS NULL;
@@ -93,7 +93,7 @@ SELECT r.id, NOT r.is_coherent AS wrong, format('what %s implies', r.status) AS 
                       coalesce(e.completed_at::text, 'never'),
                       CASE WHEN e.result IS NOT NULL THEN ', with a result' END)
         FROM execution e WHERE e.id = r.id) AS found
-FROM record r;
+FROM history r;
 
 -- check attempt_history of execution: a stored attempt is one of its ended attempts, with the same end
 -- The last one may have been followed by the end of the execution in the queue.
@@ -105,13 +105,13 @@ SELECT t.execution_id AS id,
        CASE WHEN r.id IS NULL THEN 'an execution'
             ELSE format('%s at attempt %s', r.status, r.attempt) END AS expected,
        format('attempt %s ended %s', t.attempt, t.outcome) AS found
-FROM attempt t LEFT JOIN record r ON r.id = t.execution_id;
+FROM attempt t LEFT JOIN history r ON r.id = t.execution_id;
 
 -- check attempt_recorded of execution: each attempt is stored that was followed by another one, or may be
 SELECT r.id, count(t.attempt) < r.followed AS wrong,
        format('%s attempts stored, %s', r.followed, r.status) AS expected,
        format('%s stored', count(t.attempt)) AS found
-FROM (SELECT r.id, r.status, r.attempt - r.has_ended::integer AS followed FROM record r) r
+FROM (SELECT r.id, r.status, r.attempt - r.has_ended::integer AS followed FROM history r) r
 LEFT JOIN attempt t ON t.execution_id = r.id AND t.attempt <= r.followed
 WHERE r.followed > 0
 GROUP BY r.id, r.status, r.followed;
