@@ -70,7 +70,7 @@ export function show(main, { ref: name, parameters }, { live, signal }) {
   const bar = occupancyBar("worker slots granted");
   const facts = el("dl", { class: "metrics" });
   const holders = table("Holders of worker slots", HOLDERS, { empty: "No worker slot is in use." });
-  const waiting = table("Waiting executions, in order", WAITING, { empty: "Nothing waits here." });
+  const waiting = table("Waiting executions, in order", WAITING, { empty: "No waiting executions." });
   const actions = table("Actions by name", ACTIONS,
     { empty: "No action is in this pool.", keyOf: (each) => each.action_ref });
   const path = `pools/${encodeURIComponent(name)}`;

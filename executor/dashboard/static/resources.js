@@ -43,7 +43,8 @@ export function showAll(main, { parameters }, { live, signal }) {
   const wrong = errorLine();
   const pages = listPages({ parameters, path: "resources", reload: () => loading.now() });
   const shown = table("Resources by name", RESOURCES, {
-    empty: "No resources. Define one with: executor resources --help", keyOf: (each) => each.name,
+    empty: "No resources. Create one: executor resources put NAME --capacity NUMBER",
+    keyOf: (each) => each.name,
   });
   const loading = loader(async (mine) => {
     const page = await ask("GET", "/resources",
@@ -63,7 +64,7 @@ export function show(main, { ref: name, parameters }, { live, signal }) {
   const bar = occupancyBar("units held");
   const facts = el("dl", { class: "metrics" });
   const holders = table("Holders of units", HOLDERS, { empty: "No unit is in use." });
-  const waiting = table("Waiting executions, in order", WAITING, { empty: "Nothing waits here." });
+  const waiting = table("Waiting executions, in order", WAITING, { empty: "No waiting executions." });
   const pages = listPages({ parameters, path: `resources/${encodeURIComponent(name)}`,
     reload: () => loading.now() });
   let known = null;
