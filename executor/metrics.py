@@ -190,7 +190,7 @@ LAST_FAILURE: Final = METER.gauge(
 )
 LAST_SWEEP: Final = METER.gauge(
     "turnstile_sweep_last_success_timestamp_seconds",
-    "When a sweep of the watchdog last succeeded, in this executor or in the one that it hears from.",
+    "When a sweep of the watchdog last succeeded, in this executor or in the one whose notices it receives.",
     "sweep",
 )
 SERVER_UP: Final = _SHARED.server_up

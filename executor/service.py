@@ -132,7 +132,7 @@ class ExecutorService:
             self._dispatcher,
             batch_max=settings.batch_max,
             parameters_bytes_max=settings.parameters_bytes_max,
-            on_round=self._turns.heard,
+            on_round=self._turns.received,
         )
         self._webhooks = Deliverer(settings, self._database)
         self._completions = CompletionListener(

@@ -1,9 +1,9 @@
-"""Lets one executor sweep while the others stand by, and replaces it when it falls silent (P7).
+"""Lets one executor sweep while the others stand by, and replaces it when its notices end (P7).
 
-In: a notice after each complete round of sweeps, by NOTIFY of the database. Out: rounds. All executors hear
-the notices in one order, their own too: the sender of the last one sweeps again before the interval is over,
-and any other once it is over. A notice reports work that is done. So there is no claim, and no
-stored state that outlives its process; an executor that hears nothing sweeps, since sweeps can overlap.
+In: a notice after each complete round of sweeps, by NOTIFY of the database. Out: rounds. All executors
+receive the notices in one order, their own too. The sender of the last one sweeps again before the interval
+is over, any other once it is over. A notice reports work that is done, so there is no claim, and no stored
+state that outlives its process. An executor that receives no notice sweeps, since sweeps can overlap.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from turnstile.executor.metrics import LAST_SWEEP
 
 _PAUSE_INTERVALS: Final = 0.9
 """From the begin of a round to the next one of the same executor. Its notice is then there in time, and an
-executor that takes over after an interval of silence repairs as early as if it had swept all the time."""
+executor that takes over after an interval without notices repairs as early as if it had always swept."""
 
 
 class SweepTurns:
@@ -46,7 +46,7 @@ class SweepTurns:
         """Whether another executor sweeps."""
         return self._clock() < self._stands_by_until
 
-    def heard(self, name: str) -> None:
+    def received(self, name: str) -> None:
         """Take a notice."""
         if name == self.name:
             self._stands_by_until = 0.0

@@ -1,7 +1,7 @@
 """Repairs what a lost message or a dead process left behind; never the normal path (P7, P8).
 
 In: the rows, once per tick. Out: what should have happened and did not. One replica sweeps while the others
-hear from it (`sweep_turns`). Each sweep is a task of its own, so a failing sweep delays no other.
+receive its notices (`sweep_turns`). Each sweep is a task of its own, so a failing sweep delays no other.
 `QueueSweeps` grants, wakes, expires and recounts;
 `RedeliverySweeps` publishes lost offers and completions again; `ReclaimSweeps` reclaims the work of lost
 workers and stops overdue attempts. Sweeps that change rows do not wait for the broker.

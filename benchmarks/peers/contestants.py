@@ -283,7 +283,7 @@ DBOS: Final = Contestant(
     ),
     submits="one transaction each",
     results="in PostgreSQL, with each step",
-    crash="goes on where it was when its process starts again",
+    crash="continues at its last step when its process starts again",
     limits="any number, per queue",
     on_postgresql=True,
 )

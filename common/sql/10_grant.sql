@@ -21,7 +21,7 @@
 -- locked gates, the queues of such actions come back in `more_queue_ids`.
 --
 -- What starts takes a worker slot of its pool (15_pools.sql), whose rows are locked here, after everything
--- else. `in_place_changes` are worker slots that were released. Where a pool has fewer of them than its
+-- else. `in_worker_slot_changes` are worker slots that were released. Where a pool has fewer of them than its
 -- executions could use, they go in turns, also to queues that are not given: these come back in
 -- `more_queue_ids`. `in_lost_ids` are queues that other sessions hold or that were deleted: they lose their
 -- turns, and the watchdog grants them. `in_tries`: a pool that another session holds is not waited for, and
@@ -33,7 +33,7 @@ CREATE FUNCTION turnstile.grant_locked(
     in_arrival_places bigint[] DEFAULT '{}',
     in_gate_ids bigint[] DEFAULT NULL,
     in_gate_changes turnstile.gate_change[] DEFAULT NULL,
-    in_place_changes turnstile.gate_change[] DEFAULT NULL,
+    in_worker_slot_changes turnstile.gate_change[] DEFAULT NULL,
     in_lost_ids bigint[] DEFAULT '{}',
     in_tries boolean DEFAULT true,
     OUT granted turnstile.granted[],
@@ -59,13 +59,13 @@ DECLARE
     quota_ids bigint[] := '{}';
     quotas bigint[] := '{}';
     rest record;
-    is_settle boolean := in_place_changes IS NOT NULL AND NOT in_tries;
+    is_settle boolean := in_worker_slot_changes IS NOT NULL AND NOT in_tries;
 BEGIN
     -- A settle changes its pools in any case: it locks them first, and reads them together with the queues.
     IF is_settle THEN
         open_ids := ARRAY(
             SELECT p.id FROM worker_pool p
-            WHERE p.id = ANY (ARRAY(SELECT c.gate_id FROM unnest(in_place_changes) c))
+            WHERE p.id = ANY (ARRAY(SELECT c.gate_id FROM unnest(in_worker_slot_changes) c))
             ORDER BY p.id FOR NO KEY UPDATE);
     END IF;
     -- Which worker slots could be used. The states are stable under the locks. `full_ids`: where not
@@ -100,7 +100,7 @@ BEGIN
             WHERE q.id = ANY (in_queue_ids)
               AND (NOT q.paused AND q.depth + coalesce(c.depth, 0) > 0 OR q.ready_place IS NOT NULL)
             UNION ALL
-            SELECT c.gate_id, 0, NULL, NULL, NULL, c.held FROM unnest(in_place_changes) c
+            SELECT c.gate_id, 0, NULL, NULL, NULL, c.held FROM unnest(in_worker_slot_changes) c
         ) m GROUP BY m.pool_id
     ) n
     LEFT JOIN LATERAL (
@@ -110,10 +110,10 @@ BEGIN
         IF cardinality(in_changes) > 0 THEN
             PERFORM turnstile.change_queues(in_changes);
         END IF;
-        IF in_place_changes IS NOT NULL AND in_tries THEN
-            more_queue_ids := turnstile.release_places(in_place_changes, true);
-        ELSIF in_place_changes IS NOT NULL THEN
-            PERFORM turnstile.change_places(in_place_changes, open_ids);
+        IF in_worker_slot_changes IS NOT NULL AND in_tries THEN
+            more_queue_ids := turnstile.release_worker_slots(in_worker_slot_changes, true);
+        ELSIF in_worker_slot_changes IS NOT NULL THEN
+            PERFORM turnstile.change_worker_slots(in_worker_slot_changes, open_ids);
             IF EXISTS (
                 SELECT FROM unnest(open_ids) o(id)
                 CROSS JOIN LATERAL (
@@ -139,10 +139,10 @@ BEGIN
                                        ARRAY[cardinality(pool_ids) - coalesce(cardinality(wanted), 0)]);
     END IF;
     -- The pools that are not locked yet were read too early.
-    IF in_place_changes IS NOT NULL AND in_tries OR NOT pool_ids <@ open_ids THEN
+    IF in_worker_slot_changes IS NOT NULL AND in_tries OR NOT pool_ids <@ open_ids THEN
         IF in_tries OR open_ids <> '{}' THEN
             open_ids := turnstile.lock_pools(
-                open_ids || pool_ids || ARRAY(SELECT c.gate_id FROM unnest(in_place_changes) c), true);
+                open_ids || pool_ids || ARRAY(SELECT c.gate_id FROM unnest(in_worker_slot_changes) c), true);
         ELSE
             -- A call costs as much as the statement.
             open_ids := ARRAY(
@@ -151,7 +151,7 @@ BEGIN
         SELECT array_agg(p.id) INTO full_ids
         FROM turnstile.current_pool p
         LEFT JOIN unnest(pool_ids, wanted) w(id, executions) ON w.id = p.id
-        LEFT JOIN unnest(in_place_changes) c ON c.gate_id = p.id
+        LEFT JOIN unnest(in_worker_slot_changes) c ON c.gate_id = p.id
         WHERE p.id = ANY (open_ids)
           AND (p.depth > 0 OR p.capacity < p.held + coalesce(c.held, 0) + coalesce(w.executions, 0));
     END IF;
@@ -159,11 +159,11 @@ BEGIN
         FOR full_pool IN
             SELECT p.id, turnstile.room_of(p.capacity, p.held + coalesce(c.held, 0), p.lead) AS room
             FROM turnstile.current_pool p
-            LEFT JOIN unnest(in_place_changes) c ON c.gate_id = p.id
+            LEFT JOIN unnest(in_worker_slot_changes) c ON c.gate_id = p.id
             WHERE p.id = ANY (full_ids) ORDER BY p.id
         LOOP
             CONTINUE WHEN full_pool.room = 0;
-            SELECT * INTO share FROM turnstile.share_places(
+            SELECT * INTO share FROM turnstile.share_worker_slots(
                 full_pool.id, full_pool.room, in_queue_ids, in_changes, in_lost_ids, in_gate_ids IS NOT NULL);
             quota_ids := quota_ids || share.queue_ids;
             quotas := quotas || share.quotas;
@@ -176,7 +176,7 @@ BEGIN
         IF cardinality(in_changes) > 0 THEN
             PERFORM turnstile.change_queues(in_changes);
         END IF;
-        PERFORM turnstile.change_places(in_place_changes, open_ids);
+        PERFORM turnstile.change_worker_slots(in_worker_slot_changes, open_ids);
     ELSE
         WITH
         -- Stage 1: the states with the changes, and how many executions each queue may start.
@@ -208,7 +208,7 @@ BEGIN
             ) n
         ),
         pool AS MATERIALIZED (
-            SELECT v.*, coalesce((SELECT c.held FROM unnest(in_place_changes) c WHERE c.gate_id = o.id),
+            SELECT v.*, coalesce((SELECT c.held FROM unnest(in_worker_slot_changes) c WHERE c.gate_id = o.id),
                                  0) AS more_held
             FROM unnest(open_ids) o(id)
             CROSS JOIN LATERAL (
@@ -367,11 +367,11 @@ $$;
 -- admissions. Otherwise `is_decided` is false, and nothing is changed.
 --
 -- The caller has locked the queues, as for grant_locked. `in_changes` has each of them once;
--- `in_place_changes` has each pool in which something may start, with the worker slots that were released;
--- these pools are locked here. Runs under the settings of its caller.
+-- `in_worker_slot_changes` has each pool in which something may start, with the worker slots that were
+-- released; these pools are locked here. Runs under the settings of its caller.
 CREATE FUNCTION turnstile.grant_plain(
     in_changes turnstile.queue_change[],
-    in_place_changes turnstile.gate_change[],
+    in_worker_slot_changes turnstile.gate_change[],
     OUT is_decided boolean,
     OUT granted turnstile.granted[]
 )
@@ -381,7 +381,7 @@ DECLARE
     decided_at timestamptz := clock_timestamp();
     pool_ids bigint[] := ARRAY(
         SELECT p.id FROM public.worker_pool p
-        WHERE p.id = ANY (ARRAY(SELECT c.gate_id FROM unnest(in_place_changes) c))
+        WHERE p.id = ANY (ARRAY(SELECT c.gate_id FROM unnest(in_worker_slot_changes) c))
         ORDER BY p.id FOR NO KEY UPDATE);
 BEGIN
     WITH
@@ -404,7 +404,7 @@ BEGIN
     pool AS MATERIALIZED (
         SELECT v.*, c.held AS more_held,
                coalesce((SELECT sum(s.take) FROM state s WHERE s.pool_id = v.pool_id), 0) AS wanted
-        FROM unnest(in_place_changes) c
+        FROM unnest(in_worker_slot_changes) c
         CROSS JOIN LATERAL (
             SELECT * FROM public.pool_state n WHERE n.pool_id = c.gate_id ORDER BY n.version DESC LIMIT 1
         ) v

@@ -346,7 +346,7 @@ DECLARE
     are_returning boolean := EXISTS (
         SELECT FROM gate g WHERE g.id = ANY (in_gate_ids) AND (g.paused OR g.returning_from IS NOT NULL));
     granted turnstile.granted[];
-    place_changes turnstile.gate_change[];
+    worker_slot_changes turnstile.gate_change[];
     free turnstile.free_place;
 BEGIN
     FOR gate IN
@@ -370,7 +370,7 @@ BEGIN
         CONTINUE WHEN NOT has_changed AND gate.depth = 0;
         passed := '{}';
         free := CASE WHEN gate.kind = 'pool' AND next_state.depth > 0
-                         THEN turnstile.free_places(gate.name, ended) END;
+                         THEN turnstile.free_worker_slots(gate.name, ended) END;
         IF gate.kind = 'pool' AND gate.depth = 0 AND free.rival_tag IS NULL
             AND free.places >= cardinality(arrived)
            AND NOT EXISTS (
@@ -444,11 +444,11 @@ BEGIN
                          s.waited_seconds)::turnstile.granted
                      ORDER BY s.place),
            array_agg(ROW(s.pool_id, 1, 0)::turnstile.gate_change) FILTER (WHERE s.pool_id IS NOT NULL)
-    INTO granted, place_changes FROM started s;
+    INTO granted, worker_slot_changes FROM started s;
     -- They have taken worker slots of their pool in its list.
-    IF place_changes IS NOT NULL THEN
-        PERFORM turnstile.change_places(place_changes, turnstile.lock_pools(
-            ARRAY(SELECT c.gate_id FROM unnest(place_changes) c), true));
+    IF worker_slot_changes IS NOT NULL THEN
+        PERFORM turnstile.change_worker_slots(worker_slot_changes, turnstile.lock_pools(
+            ARRAY(SELECT c.gate_id FROM unnest(worker_slot_changes) c), true));
     END IF;
     RETURN granted;
 END
@@ -789,11 +789,11 @@ AS $$
     WHERE g.id = ANY (in_gate_ids) AND g.rate_starts IS NOT NULL
 $$;
 
--- free_places: how many executions may start in this pool, which this locks, after those that have passed
--- their last gates in this decision. 0 if another session holds its row. `rival`: the first turn of the plain
--- actions that wait for a worker slot; what precedes it may take one in advance, because a settle of a plain
--- action shares what it frees without looking into the list.
-CREATE FUNCTION turnstile.free_places(in_pool text, in_ended turnstile.passage[])
+-- free_worker_slots: how many executions may start in this pool, which this locks, after those that have
+-- passed their last gates in this decision. 0 if another session holds its row. `rival`: the first turn of
+-- the plain actions that wait for a worker slot; what precedes it may take one in advance, because a settle
+-- of a plain action shares what it frees without looking into the list.
+CREATE FUNCTION turnstile.free_worker_slots(in_pool text, in_ended turnstile.passage[])
 RETURNS turnstile.free_place
 LANGUAGE plpgsql
 AS $$
@@ -1112,8 +1112,8 @@ END
 $$;
 
 -- return_to_queues: of the next executions at a gate, returns those that have to (see `has_to_return`): they
--- release their units and are in their queues with their old places. `is_held`: other sessions hold what this
--- needs, and nothing was done; `has_moved`: all of the slice was done.
+-- release their units and are in their queues at their old positions. `is_held`: other sessions hold what
+-- this needs, and nothing was done; `has_moved`: all of the slice was done.
 CREATE FUNCTION turnstile.return_to_queues(
     in_gate gate, in_limit integer,
     OUT granted turnstile.granted[], OUT more_queue_ids bigint[], OUT has_moved boolean, OUT is_held boolean
@@ -1134,14 +1134,14 @@ DECLARE
 BEGIN
     -- By arrival: rows from the bound on. In the list of a flow, what has returned may have arrived again
     -- before what has to return, so the whole list is read.
-    WITH line AS (
+    WITH listed AS (
         SELECT in_gate.id AS id WHERE NOT has_turns
         UNION ALL
         SELECT f.id FROM gate_flow f
         WHERE has_turns AND f.gate_id = in_gate.id AND f.id >= in_gate.returning_from
     ),
     seen AS MATERIALIZED (
-        SELECT n.* FROM line l CROSS JOIN LATERAL (
+        SELECT n.* FROM listed l CROSS JOIN LATERAL (
             SELECT w.line_id, w.place, w.queue_id, e.id AS execution_id, leaves
             FROM waiting w
             JOIN execution e ON e.id = ANY (ARRAY[turnstile.id_of_place(w.place)])

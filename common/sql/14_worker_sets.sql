@@ -6,9 +6,9 @@
 -- workers serve the same actions has no sets, and a grant there costs the same as without them.
 --
 -- `worker_set_state` has one row per pool, the newest version: the actions of each set, and its room.
--- `refresh_pools` counts the room several times per second, and `share_places` keeps it between two counts.
--- It is null until all workers of the set are busy. While a set has a room, `pool_state.depth` is one higher,
--- so that each grant in the pool shares its worker slots.
+-- `refresh_pools` counts the room several times per second, and `share_worker_slots` keeps it between two
+-- counts. It is null until all workers of the set are busy. While a set has a room, `pool_state.depth` is
+-- one higher, so that each grant in the pool shares its worker slots.
 
 -- current_worker_sets: the newest versions.
 CREATE VIEW turnstile.current_worker_sets AS

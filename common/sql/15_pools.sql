@@ -23,7 +23,8 @@ LANGUAGE sql
 IMMUTABLE
 AS $$ SELECT 720720 / coalesce((in_weights ->> in_action_ref)::bigint, 1) $$;
 
--- capacity_of: the executions that a pool may hold with these places, lead and slots of leaving workers.
+-- capacity_of: the executions that a pool may hold: its worker slots (the column `places`), its lead, and the
+-- slots of leaving workers.
 CREATE FUNCTION turnstile.capacity_of(
     in_paused boolean, in_places integer, in_lead integer, in_leaving bigint
 )
@@ -58,8 +59,8 @@ BEGIN
 END
 $$;
 
--- change_places: adds to the held worker slots of these pools, which the caller has locked.
-CREATE FUNCTION turnstile.change_places(in_changes turnstile.gate_change[], in_locked_ids bigint[])
+-- change_worker_slots: adds to the held worker slots of these pools, which the caller has locked.
+CREATE FUNCTION turnstile.change_worker_slots(in_changes turnstile.gate_change[], in_locked_ids bigint[])
 RETURNS void
 LANGUAGE plpgsql
 AS $$
@@ -99,15 +100,15 @@ BEGIN
 END
 $$;
 
--- release_places: locks the pools, takes back these worker slots, and returns queues that can use them.
-CREATE FUNCTION turnstile.release_places(in_changes turnstile.gate_change[], in_tries boolean)
+-- release_worker_slots: locks the pools, takes back these worker slots, and returns queues that can use them.
+CREATE FUNCTION turnstile.release_worker_slots(in_changes turnstile.gate_change[], in_tries boolean)
 RETURNS bigint[]
 LANGUAGE plpgsql
 AS $$
 DECLARE
     locked_ids bigint[] := turnstile.lock_pools(ARRAY(SELECT c.gate_id FROM unnest(in_changes) c), in_tries);
 BEGIN
-    PERFORM turnstile.change_places(in_changes, locked_ids);
+    PERFORM turnstile.change_worker_slots(in_changes, locked_ids);
     RETURN turnstile.queues_with_room(locked_ids);
 END
 $$;
@@ -180,13 +181,13 @@ BEGIN
 END
 $$;
 
--- share_places: how many executions each of these queues, which the caller has locked, may start with so many
--- worker slots of their pool, in the turns of its actions. The decision stops at the turn of a queue that is
--- not locked.
+-- share_worker_slots: how many executions each of these queues, which the caller has locked, may start with
+-- this number of worker slots of their pool, in the turns of its actions. The decision stops at the turn of
+-- a queue that is not locked.
 --
 -- `in_lost_ids` are queues that other sessions hold or that were deleted: they are passed over.
 -- `in_has_gates`: also queues whose actions have gates, which the caller has locked.
-CREATE FUNCTION turnstile.share_places(
+CREATE FUNCTION turnstile.share_worker_slots(
     in_pool_id bigint, in_room bigint, in_queue_ids bigint[], in_changes turnstile.queue_change[],
     in_lost_ids bigint[], in_has_gates boolean,
     OUT queue_ids bigint[], OUT quotas bigint[], OUT charges turnstile.turn_charge[]
@@ -356,7 +357,7 @@ DECLARE
     lost_depth bigint;
     next_times bigint[];
 BEGIN
-    WITH line AS MATERIALIZED (
+    WITH queues AS MATERIALIZED (
         SELECT q.id AS queue_id, q.action_id, q.version, q.ready_place AS old_place, w.place AS new_place
         FROM turnstile.current_queue q
         JOIN public.action a ON a.id = ANY (ARRAY[q.action_id]) AND a.pool_id = in_pool_id
@@ -368,19 +369,19 @@ BEGIN
         WHERE q.id = ANY (in_queue_ids)
     ),
     gone AS (
-        DELETE FROM public.ready_queue r USING line l
+        DELETE FROM public.ready_queue r USING queues l
         WHERE r.action_id = ANY (ARRAY[l.action_id]) AND r.place BETWEEN l.old_place AND l.old_place
           AND l.old_place IS DISTINCT FROM l.new_place
         RETURNING r.place
     ),
     come AS (
         INSERT INTO public.ready_queue (action_id, place, queue_id)
-        SELECT l.action_id, l.new_place, l.queue_id FROM line l WHERE l.new_place IS NOT NULL
+        SELECT l.action_id, l.new_place, l.queue_id FROM queues l WHERE l.new_place IS NOT NULL
         ON CONFLICT DO NOTHING
         RETURNING place
     ),
     noted AS (
-        UPDATE public.queue_state v SET ready_place = l.new_place FROM line l
+        UPDATE public.queue_state v SET ready_place = l.new_place FROM queues l
         WHERE v.queue_id = ANY (ARRAY[l.queue_id]) AND v.version BETWEEN l.version AND l.version
           AND l.old_place IS DISTINCT FROM l.new_place
     )
@@ -388,9 +389,9 @@ BEGIN
            (SELECT array_agg(ROW(n.action_id, turnstile.priority_of_place(n.place),
                                  n.place)::turnstile.turn_charge)
             FROM (
-                SELECT l.action_id, l.new_place AS place FROM line l WHERE l.new_place IS NOT NULL
+                SELECT l.action_id, l.new_place AS place FROM queues l WHERE l.new_place IS NOT NULL
                 UNION
-                SELECT l.action_id, l.old_place FROM line l WHERE l.old_place IS NOT NULL
+                SELECT l.action_id, l.old_place FROM queues l WHERE l.old_place IS NOT NULL
             ) n)
     INTO more_depth, touched;
     lost_depth := 0;
@@ -487,8 +488,8 @@ AS $$
                OR in_action.ref = ANY (w.served_refs)))
 $$;
 
--- places_of: the concurrency of the live workers of a pool that are not draining, and their number.
-CREATE FUNCTION turnstile.places_of(in_pool text)
+-- worker_slots_of: the concurrency of the live workers of a pool that are not draining, and their number.
+CREATE FUNCTION turnstile.worker_slots_of(in_pool text)
 RETURNS TABLE (places integer, processes integer)
 LANGUAGE sql
 STABLE
@@ -520,7 +521,7 @@ BEGIN
                 THEN n.places + n.processes END,
            n.places, n.processes, 0, 0, 0, '{0,0,0,0,0}', 0, clock_timestamp()
     FROM worker_pool p
-    CROSS JOIN LATERAL turnstile.places_of(p.name) n
+    CROSS JOIN LATERAL turnstile.worker_slots_of(p.name) n
     WHERE p.name = ANY (in_names)
       AND (SELECT v.pool_id FROM pool_state v WHERE v.pool_id = p.id LIMIT 1) IS NULL
     ON CONFLICT DO NOTHING;
@@ -694,7 +695,7 @@ BEGIN
                 SELECT l.places, greatest(l.processes, coalesce((
                            SELECT i.lead FROM unnest(in_pool_ids, in_leads) i(id, lead) WHERE i.id = p.id),
                                                                 p.lead))::integer AS wanted
-                FROM turnstile.places_of(p.name) l
+                FROM turnstile.worker_slots_of(p.name) l
             ) n
             LEFT JOIN slots o ON o.pool_id = p.id
             LEFT JOIN unnest(excesses) x ON x.gate_id = p.id

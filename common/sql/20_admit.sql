@@ -155,7 +155,7 @@ DECLARE
     arrival_places bigint[];
     tickets bigint[];
     admitted_at timestamptz;
-    place_changes turnstile.gate_change[];
+    worker_slot_changes turnstile.gate_change[];
     is_plain boolean;
     is_decided boolean;
     lacks_queue boolean;
@@ -274,7 +274,7 @@ BEGIN
            (SELECT array_agg(DISTINCT ROW(n.pool_id, 0, 0)::turnstile.gate_change)
             FROM turnstile.current_queue q JOIN action n ON n.id = ANY (ARRAY[q.action_id]) AND n.served
             WHERE q.id = ANY (queue_ids) AND NOT q.paused AND (q.held < q.max_concurrent) IS NOT FALSE)
-    INTO lacks_queue, has_deleted, has_bounds, is_plain, place_changes
+    INTO lacks_queue, has_deleted, has_bounds, is_plain, worker_slot_changes
     FROM action a WHERE a.id = ANY (action_ids);
     IF lacks_queue THEN
         RAISE EXCEPTION 'a queue was deleted as idle before it was locked'
@@ -362,7 +362,7 @@ BEGIN
         INSERT INTO waiting (line_id, place) SELECT * FROM unnest(arrival_queue_ids, arrival_places);
         arrival_queue_ids := '{}';
         SELECT g.is_decided, g.granted INTO is_decided, granted
-        FROM turnstile.grant_plain(changes, place_changes) g;
+        FROM turnstile.grant_plain(changes, worker_slot_changes) g;
     END IF;
     IF is_decided IS NOT TRUE THEN
         SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids

@@ -158,7 +158,7 @@ BEGIN
           AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
           AND (l.classid::bigint << 32 | l.objid::bigint) = turnstile.submissions_lock('entering');
     END IF;
-    WITH line AS MATERIALIZED (
+    WITH listed AS MATERIALIZED (
         SELECT n.ticket, n.request_id, coalesce(n.request_bytes > in_body_bytes_max, false) AS is_too_large,
                sum(n.request_bytes) OVER (ORDER BY n.ticket) - n.request_bytes AS bytes_before
         FROM (
@@ -173,7 +173,7 @@ BEGIN
                FILTER (WHERE n.is_due),
            array_agg(s.traceparent ORDER BY l.ticket) FILTER (WHERE n.is_due)
     INTO oldest_ticket, tickets, request_ids, requests, traceparents
-    FROM line l
+    FROM listed l
     JOIN submission s ON s.request_id = ANY (ARRAY[l.request_id])
     CROSS JOIN LATERAL (SELECT
         in_min_age_seconds <= 0
@@ -234,7 +234,7 @@ BEGIN
              AS r (ticket, request_id, code, detail, execution_id, status, queue_position, duplicate)
         WHERE r.code IS NULL
     ),
-    line AS (
+    listed AS (
         DELETE FROM submission_line l USING accepted a WHERE l.ticket = ANY (ARRAY[a.ticket])
     ),
     gone AS (
@@ -255,17 +255,17 @@ LANGUAGE plpgsql
 :settings_for_index_lookups
 AS $$
 BEGIN
-    WITH line AS MATERIALIZED (
+    WITH listed AS MATERIALIZED (
         SELECT l.ticket, l.request_id, r.code, r.message
         FROM unnest(in_tickets, in_codes, in_messages) r(ticket, code, message)
         JOIN submission_line l ON l.ticket = ANY (ARRAY[r.ticket])
         ORDER BY l.ticket FOR UPDATE OF l
     ),
     out_of_line AS (
-        DELETE FROM submission_line l USING line n WHERE l.ticket = ANY (ARRAY[n.ticket])
+        DELETE FROM submission_line l USING listed n WHERE l.ticket = ANY (ARRAY[n.ticket])
     ),
     gone AS (
-        DELETE FROM submission s USING line n WHERE s.request_id = ANY (ARRAY[n.request_id])
+        DELETE FROM submission s USING listed n WHERE s.request_id = ANY (ARRAY[n.request_id])
         RETURNING s.*, n.code, n.message, n.ticket
     ),
     outcome AS (

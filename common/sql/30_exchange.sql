@@ -1,9 +1,9 @@
 -- exchange: a worker reports how its attempts ended, and claims the attempts that it was offered.
 --
 -- A busy worker has reports and offers at the same time, and a small batch is mostly fixed cost: one call
--- locks the worker's row once, for both. Reports come first: they mostly have lower ids than offers, and other
--- sessions lock executions ascending. Each row of the answer has one of the two columns; there is one answer
--- for each report and offer.
+-- locks the worker's row once, for both. Reports come first: they mostly have lower ids than offers, and
+-- other sessions lock executions ascending. Each row of the answer has one of the two columns; there is one
+-- answer for each report and offer.
 --
 -- *Reports* are guarded by worker, attempt and a live lease (P3, P6): a late report of a reclaimed attempt
 -- changes nothing. The slot stays held until `settle` (P1). An attempt with `in_retry_delay_seconds` is
@@ -185,8 +185,8 @@ AS $$
                 THEN in_due_at END
 $$;
 
--- keep_attempts: stores, of the outcomes that this call of exchange has applied, what the executions' rows do not
--- have: logs, and attempts that are followed by another one. `in_finished_at` identifies the call.
+-- keep_attempts: stores, of the outcomes that this call of exchange has applied, what the executions' rows
+-- do not have: logs, and attempts that are followed by another one. `in_finished_at` identifies the call.
 CREATE FUNCTION turnstile.keep_attempts(
     in_worker_id text, in_ended_ids bigint[], in_ended_attempts integer[], in_statuses text[],
     in_error_types text[],

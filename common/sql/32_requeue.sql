@@ -13,7 +13,7 @@ DECLARE
     moves turnstile.moved[];
     changes turnstile.queue_change[];
     gate_changes turnstile.gate_change[];
-    place_changes turnstile.gate_change[];
+    worker_slot_changes turnstile.gate_change[];
 BEGIN
     -- The slots of attempts that have not finished.
     WITH held AS MATERIALIZED (
@@ -92,13 +92,13 @@ BEGIN
             CROSS JOIN unnest(h.gate_ids, h.gate_units) u(gate_id, units)),
            (SELECT array_agg(ROW(h.pool_id, -1, 0)::turnstile.gate_change)
             FROM moved m JOIN held h ON h.execution_id = m.id WHERE h.pool_id IS NOT NULL)
-    INTO moves, changes, gate_changes, place_changes;
+    INTO moves, changes, gate_changes, worker_slot_changes;
     PERFORM turnstile.change_queues(changes);
     IF gate_changes IS NOT NULL THEN
         PERFORM turnstile.change_gates(gate_changes);
     END IF;
-    IF place_changes IS NOT NULL THEN
-        PERFORM turnstile.release_places(place_changes, true);
+    IF worker_slot_changes IS NOT NULL THEN
+        PERFORM turnstile.release_worker_slots(worker_slot_changes, true);
     END IF;
     RETURN QUERY SELECT * FROM unnest(moves);
 END

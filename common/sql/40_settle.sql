@@ -104,7 +104,7 @@ DECLARE
     queue_ids bigint[];
     gate_ids bigint[];
     gate_changes turnstile.gate_change[];
-    place_changes turnstile.gate_change[];
+    worker_slot_changes turnstile.gate_change[];
     called_ids bigint[];
     has_turns boolean := false;
     has_waiting boolean;
@@ -188,7 +188,7 @@ BEGIN
                 SELECT f.pool_id, count(*) AS places FROM settled f WHERE f.pool_id IS NOT NULL
                 GROUP BY f.pool_id
             ) n)
-    INTO settled_ids, called_ids, has_unpublished, changes, gate_changes, place_changes
+    INTO settled_ids, called_ids, has_unpublished, changes, gate_changes, worker_slot_changes
     FROM settled s;
     IF has_unpublished OR cardinality(in_execution_ids) > coalesce(cardinality(settled_ids), 0) THEN
         SELECT * INTO settled_ids, called_ids, changes, gate_changes
@@ -222,16 +222,16 @@ BEGIN
     END IF;
 
     -- The common case: no worker slots are shared, and no queue is blocked.
-    IF place_changes IS NOT NULL AND room IS NULL AND NOT has_gates AND blocked_queue_ids = '{}'
+    IF worker_slot_changes IS NOT NULL AND room IS NULL AND NOT has_gates AND blocked_queue_ids = '{}'
         AND in_suspect_ids IS NOT NULL THEN
         SELECT g.is_decided, g.granted INTO is_decided, granted
-        FROM turnstile.grant_plain(changes, place_changes) g;
+        FROM turnstile.grant_plain(changes, worker_slot_changes) g;
     END IF;
     IF is_decided IS NOT TRUE THEN
         SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids
         FROM turnstile.grant_locked(
             queue_ids, coalesce(changes, '{}'), in_gate_ids => gate_ids, in_gate_changes => gate_changes,
-            in_place_changes => place_changes, in_lost_ids => blocked_queue_ids || lost_ids,
+            in_worker_slot_changes => worker_slot_changes, in_lost_ids => blocked_queue_ids || lost_ids,
             in_tries => in_suspect_ids IS NULL) g;
     END IF;
 END

@@ -125,7 +125,7 @@ LANGUAGE sql
 STABLE
 :settings_for_index_order
 AS $$
-    WITH line AS MATERIALIZED (
+    WITH listed AS MATERIALIZED (
         SELECT coalesce(f.gate_id, w.line_id) AS gate_id, w.gate_ids, w.gate_units
         FROM waiting w LEFT JOIN gate_flow f ON f.id = ANY (ARRAY[w.line_id])
         WHERE w.queue_id IS NOT NULL
@@ -133,7 +133,7 @@ AS $$
     holder AS (
         SELECT s.gate_ids, s.gate_units FROM turnstile.live_slot s WHERE s.gate_ids IS NOT NULL
         UNION ALL
-        SELECT l.gate_ids, l.gate_units FROM line l
+        SELECT l.gate_ids, l.gate_units FROM listed l
         UNION ALL
         SELECT u.gate_ids, u.gate_units FROM turnstile.live_unpublished_completion u
         WHERE u.gate_ids IS NOT NULL
@@ -142,7 +142,7 @@ AS $$
         SELECT u.gate_id, sum(u.units)::bigint AS units
         FROM holder h CROSS JOIN unnest(h.gate_ids, h.gate_units) u(gate_id, units) GROUP BY u.gate_id
     )
-    SELECT g.id, g.depth, g.held, (SELECT count(*) FROM line l WHERE l.gate_id = g.id), coalesce(a.units, 0)
+    SELECT g.id, g.depth, g.held, (SELECT count(*) FROM listed l WHERE l.gate_id = g.id), coalesce(a.units, 0)
     FROM turnstile.current_gate g LEFT JOIN acquired a ON a.gate_id = g.id
 $$;
 

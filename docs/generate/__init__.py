@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from generate.tables import default_of, fields_table, table
+from turnstile.cli import app as turnstile_app
 from turnstile.common.action_definition import (
     ActionDefinition,
     RateDefinition,
@@ -119,8 +120,8 @@ resources:
 _CHANGES = (
     (
         "capacity",
-        "At once. Nothing is taken from what runs. It may be lower than the units that an action takes: the "
-        "executions of that action wait, and `warnings` in the answer names the action.",
+        "At once. Running executions keep their units. It may be lower than the units that an action takes: "
+        "its executions wait, and `warnings` in the answer names the action.",
     ),
     ("paused", "Nothing that uses it starts. What waits for it returns to its queue and holds nothing."),
     ("rate", "At once. Starts of the past count."),
@@ -174,8 +175,15 @@ pools:
 With `--prune`, pools that a file with `pools:` does not name get the default settings.
 """
 _POOL_CHANGES = (
-    ("paused", "At once. Nothing in the pool starts; what runs continues. Executions keep their positions."),
-    ("order", "At once, also while executions wait. With `fair` all actions start anew, without debts."),
+    (
+        "paused",
+        "At once. Nothing in the pool starts. Running executions continue, waiting ones keep their position.",
+    ),
+    (
+        "order",
+        "At once, also while executions wait. With `fair` all actions begin with equal shares, whatever they "
+        "started before.",
+    ),
     (
         "weights",
         "From the next start of the action on. `PATCH` keeps the weights that it does not name; 1 is the "
@@ -199,8 +207,9 @@ def pools_page() -> str:
 
 _COMMANDS = """# Commands
 
-`executor`, `worker` and `turnstile stress`, each with `--help`. Exit codes: 0 success, 1 rejected or failed,
-2 wrong usage or setting, 3 a server cannot be reached, 4 timeout.
+`executor`, `worker` and `turnstile`, each with `--help`. `turnstile executor` and `turnstile worker` are the
+same as `executor` and `worker`. Exit codes: 0 success, 1 rejected or failed, 2 wrong usage or setting, 3 a
+server cannot be reached, 4 timeout.
 """
 _APPS = {"executor": executor_app, "worker": worker_app, "turnstile stress": stress_app}
 
@@ -210,6 +219,12 @@ def commands_page() -> str:
     parts = [_COMMANDS]
     for name, app in _APPS.items():
         parts += [f"\n## {name}\n", *_described(get_command(app), name)]
+    umbrella: Any = get_command(turnstile_app)
+    for name in ("dev", "healthcheck"):
+        parts += [
+            f"\n## turnstile {name}\n",
+            *_described(umbrella.commands[name].load(), f"turnstile {name}"),
+        ]
     return "\n".join(parts)
 
 
@@ -218,6 +233,8 @@ def _described(command: Any, path: str) -> Iterator[str]:
     yield f"### {path}\n\n```\n{command.get_help(context).strip()}\n```\n"
     if isinstance(command, TyperGroup):
         for name, inner in command.commands.items():
+            if inner.hidden:
+                continue
             # Some commands are loaded only when they are called.
             yield from _described(getattr(inner, "load", lambda inner=inner: inner)(), f"{path} {name}")
 
@@ -229,7 +246,7 @@ problem documents ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)) whose `co
 [these](states.md#codes-of-refusals) and whose `detail` names the field and the remedy. Lists are
 `{items, next_cursor}`, with `?limit=&cursor=`. A running executor shows all of it at `/docs`,
 and the document itself at `/openapi.json`. Any route may also answer 401 and 403 (a token lacks the role),
-422 (something is wrong with the request) and 503 (a server is out of reach).
+422 (something is wrong with the request) and 503 (a server is unreachable).
 """
 _EVERYWHERE = {"401", "403", "422", "503"}
 _METHODS = ("get", "post", "put", "patch", "delete")
@@ -320,9 +337,9 @@ def states_page() -> str:
     return "\n".join(
         [
             "# States and codes\n\n## States\n",
-            table(("status", "terminal", "left by"), states),
+            table(("status", "terminal", "transitions from it"), states),
             "\n## Transitions\n",
-            table(("move", "from", "to"), moves),
+            table(("transition", "from", "to"), moves),
             "\n## Codes of refusals\n",
             "The same in `execution.rejected`, in problems and in the dead letters' `x-error-code`.\n",
             table(("code",), [(f"`{code}`",) for code in Code]),

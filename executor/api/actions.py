@@ -229,7 +229,7 @@ def _add_queue_routes(routes: APIRouter, actions: ActionStore, reader: Reader) -
     )
     async def get_queue(ref: PossibleRef, query: Annotated[QueueListing, Query()]) -> ActionQueuePage:
         await actions.read(ref)
-        start = _line_start(query.cursor)
+        start = _queue_start(query.cursor)
         shown, last = await reader.queue(
             ref, concurrency_key=query.concurrency_key, start=start, limit=query.limit
         )
@@ -237,7 +237,7 @@ def _add_queue_routes(routes: APIRouter, actions: ActionStore, reader: Reader) -
         return shown.model_copy(update={"next_cursor": cursor})
 
 
-def _line_start(cursor: str | None) -> QueueStart:
+def _queue_start(cursor: str | None) -> QueueStart:
     if cursor is None:
         return QueueStart()
     start = QueueStart(*cursor_ids(_QUEUE_CURSOR, cursor, count=2))

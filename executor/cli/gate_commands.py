@@ -69,7 +69,7 @@ class GateKind:
             self.holders,
             self.waiting,
             no_holders=self.no_holder,
-            nothing_waits="Nothing waits here",
+            nothing_waits="No waiting executions",
         )
 
     def _changed(self, name: str, gate: Json) -> str:

@@ -139,7 +139,9 @@ def apply_change(api: Api, view: View, change: QueueChange) -> View:
         action = _requested(api, change)
     except (ApiRefused, ApiUnreachable) as error:
         if isinstance(error, ApiRefused) and error.code == Code.PRECONDITION_FAILED:
-            return replace(view, message=f"{change.ref}: changed by someone else meanwhile; press it again")
+            return replace(
+                view, message=f"{change.ref}: another operator has changed it; press the key again"
+            )
         return replace(view, message=error.message)
     limit = action["max_concurrent"]
     state = f"{'no limit' if limit is None else f'limit {limit}'}, {'' if action['paused'] else 'not '}paused"

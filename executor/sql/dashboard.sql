@@ -67,10 +67,10 @@ FROM turnstile.current_execution e WHERE e.id = ANY ($1::bigint[])
 -- dashboard_failures: how the newest executions of some actions ended: counts, and the latest failure of
 -- each.
 --
--- There is no index on the time of an outcome, so the executions of an action are read by id, backwards: from the
--- newest one, and from the heads of its queues, because what waits there may be more than is read. Bounded by
--- the starts and their rows, whatever the history, the queues and the window are. A failure is the outcome
--- failed, timeout or abandoned.
+-- There is no index on the time of an outcome, so the executions of an action are read by id, backwards:
+-- from the newest one, and from the heads of its queues, because what waits there may be more than is read.
+-- Bounded by the starts and their rows, whatever the history, the queues and the window are. A failure is
+-- the outcome failed, timeout or abandoned.
 --
 -- `since`: from when on every outcome is counted; later than the window if more ended than was read.
 --

@@ -290,9 +290,9 @@ before AS MATERIALIZED (
             SELECT o.gate_id AS id WHERE NOT o.fair
             UNION ALL
             SELECT f.id FROM gate_flow f WHERE o.fair AND f.gate_id = o.gate_id
-        ) line
+        ) listed
         CROSS JOIN LATERAL (
-            SELECT w.place FROM waiting w WHERE w.line_id = line.id AND (o.fair OR w.place <= o.place)
+            SELECT w.place FROM waiting w WHERE w.line_id = listed.id AND (o.fair OR w.place <= o.place)
             ORDER BY w.place LIMIT $3::integer
         ) w
         JOIN execution e ON e.id = ANY (ARRAY[turnstile.id_of_place(w.place)])

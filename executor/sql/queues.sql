@@ -11,7 +11,7 @@
 -- worker has claimed it.
 --
 -- $1 action ref, $2 keys listed
-WITH line AS MATERIALIZED (
+WITH queues AS MATERIALIZED (
     SELECT q.id, q.concurrency_key, q.head_id, q.heads, q.depth, q.paused, q.total_enqueued,
            q.total_completed, q.updated_at,
            q.held AS slots, coalesce(q.max_concurrent = 0, false) AS starts_nothing,
@@ -57,7 +57,7 @@ later AS MATERIALIZED (
         SELECT w.queue_id, turnstile.id_of_place(w.place) AS id,
                CASE WHEN (SELECT k.served FROM worked k) THEN g.kind END AS kind,
                (SELECT r.has_starts FROM rates r) AS has_starts
-        FROM line l
+        FROM queues l
         JOIN waiting w ON w.queue_id = ANY (ARRAY[l.id])
         LEFT JOIN gate_flow f ON f.id = ANY (ARRAY[w.line_id])
         JOIN gate g ON g.id = coalesce(f.gate_id, w.line_id)
@@ -90,7 +90,7 @@ total AS (
            coalesce(sum(l.total_enqueued), 0)::bigint AS enqueued,
            coalesce(sum(l.total_completed), 0)::bigint AS completed,
            max(l.updated_at) AS updated_at
-    FROM line l
+    FROM queues l
     LEFT JOIN later n ON n.queue_id = l.id
     CROSS JOIN (SELECT EXISTS (SELECT FROM closed) AS is_closed, NOT EXISTS (SELECT FROM closed) AS is_open) c
 ),
@@ -102,7 +102,7 @@ head AS (
     SELECT e.queued_at FROM execution e
     WHERE e.id = (
         SELECT least(min(first.execution_id), (SELECT min(n.first_id) FROM later n))
-        FROM line l
+        FROM queues l
         CROSS JOIN LATERAL (
             SELECT turnstile.id_of_place(w.place) AS execution_id
             FROM turnstile.first_waiting(l.id, l.head_id, l.heads, 1) w
@@ -131,18 +131,18 @@ SELECT a.id AS action_id, a.ref AS action_ref, a.max_concurrent, a.paused,
            FROM (
                SELECT l.concurrency_key, l.depth + coalesce(n.executions, 0) AS depth,
                       l.slots - coalesce(n.executions, 0) AS slots, coalesce(n.executions, 0) AS held_waiting
-               FROM line l LEFT JOIN later n ON n.queue_id = l.id WHERE l.concurrency_key <> ''
+               FROM queues l LEFT JOIN later n ON n.queue_id = l.id WHERE l.concurrency_key <> ''
                ORDER BY 2 DESC, 3 DESC, 1 LIMIT $2
            ) k
        ) AS by_key
 FROM action a CROSS JOIN total t CROSS JOIN worked w LEFT JOIN deleted d ON true
 WHERE a.ref = $1 AND a.deleted_at IS NULL
 
--- queue_waiting: queued executions of an action, by priority and id, with exact positions. Each key has its own
--- queue, so positions count within one key; the page covers all queues, or the one that $2 names.
+-- queue_waiting: queued executions of an action, by priority and id, with exact positions. Each key has its
+-- own queue, so positions count within one key; the page covers all queues, or the one that $2 names.
 --
 -- $1 action ref, $2 concurrency key, $3 and $4 after this priority and id, $5 rows
-WITH line AS MATERIALIZED (
+WITH queues AS MATERIALIZED (
     SELECT q.id, q.concurrency_key, q.head_id, q.heads
     FROM turnstile.current_queue q
     WHERE q.action_id = (SELECT a.id FROM action a WHERE a.ref = $1)
@@ -151,7 +151,7 @@ WITH line AS MATERIALIZED (
 page AS MATERIALIZED (
     SELECT l.id AS queue_id, l.concurrency_key, l.head_id, l.heads, w.place,
            turnstile.id_of_place(w.place) AS execution_id
-    FROM line l
+    FROM queues l
     CROSS JOIN turnstile.line_ranges(l.head_id, l.heads) r
     CROSS JOIN LATERAL (
         SELECT w.place FROM waiting w
@@ -210,7 +210,7 @@ ORDER BY s.execution_id LIMIT $3
 -- To be planned for its values (`plan_cache_mode`): by the index on the action and the ticket.
 --
 -- $1 execution id, $2 executions looked at, $3 grants taken, $4 holders
-WITH line AS MATERIALIZED (
+WITH queues AS MATERIALIZED (
     SELECT e.id, e.action_id, e.queue_id, e.concurrency_key, e.status, e.priority, q.head_id, q.heads,
            coalesce((
                SELECT turnstile.id_of_place(w.place)
@@ -220,7 +220,7 @@ WITH line AS MATERIALIZED (
     WHERE e.id = $1
 ),
 latest AS MATERIALIZED (
-    SELECT x.* FROM line l
+    SELECT x.* FROM queues l
     CROSS JOIN LATERAL (
         -- By its key: its idle queue may have been deleted, and be a new one now.
         SELECT e.id, e.concurrency_key IS NOT DISTINCT FROM l.concurrency_key AS own, e.status,
@@ -258,4 +258,4 @@ SELECT now() AS looked_at,
            SELECT turnstile.waiting_up_to(
                l.queue_id, l.head_id, l.heads, turnstile.place_of(l.priority, l.id) - 1)
        ) END AS ahead
-FROM line l
+FROM queues l

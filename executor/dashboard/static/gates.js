@@ -50,7 +50,7 @@ export function showOne(main, { ref: name, parameters }, { live, signal }, kind)
   const facts = el("dl", { class: "metrics" });
   const [caption, columns, empty] = kind.holders;
   const holders = table(caption, columns, { empty });
-  const waiting = table("Waiting executions, in order", kind.waiting, { empty: "Nothing waits here." });
+  const waiting = table("Waiting executions, in order", kind.waiting, { empty: "No waiting executions." });
   const own = `${path}/${encodeURIComponent(name)}`;
   const pages = listPages({ parameters, path: own, reload: () => loading.now() });
   let known = null;

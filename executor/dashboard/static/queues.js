@@ -47,7 +47,8 @@ export function show(main, { parameters }, { live, signal }) {
     const page = await ask("GET", "/queues",
       { query: { ...query, limit: PAGE, cursor: pages.cursor() }, signal: mine });
     shown.update(page.items);
-    for (const key of [...rows.keys()]) if (!page.items.some((queue) => keyOf(queue) === key)) rows.delete(key);
+    const listed = new Set(page.items.map(keyOf));
+    for (const key of [...rows.keys()]) if (!listed.has(key)) rows.delete(key);
     pages.update(page.next_cursor, Math.ceil(page.total / PAGE));
     text(words, counted(page.total, "queue") + (page.truncated ? " shown, the busiest ones" : ""));
   }, { every: 2000, signal, wrong });

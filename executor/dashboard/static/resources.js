@@ -38,7 +38,7 @@ const KIND = {
 
 /** The list of all resources. */
 export function showAll(main, address, context) {
-  const empty = "No resources. Define one with: executor resources --help";
+  const empty = "No resources. Create one: executor resources put NAME --capacity NUMBER";
   showList(main, address, context, { ...KIND, columns: RESOURCES, empty });
 }
 

@@ -22,8 +22,8 @@ export function propertiesOf({ properties = {}, required = [] }) {
 }
 
 /**
- * Return the schema that a reference names, merged with the keywords beside it; `isNullable` if it also allows
- * null.
+ * Return the schema that a reference names, merged with the keywords beside it; `isNullable` if it also
+ * allows null.
  */
 export function resolved(schema, whole, level = 0) {
   if (schema === null || typeof schema !== "object" || level > LEVELS_MAX) return {};

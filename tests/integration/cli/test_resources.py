@@ -105,7 +105,7 @@ def test_a_pool_gets_order_and_weights_and_is_paused(system: CommandLines, ref: 
     assert "paused" in system.executor("pools", "list").out
     execution_id = str(system.executor("submit", ref, "--json").json["id"])
     assert f"no live worker in pool {name}" in system.executor("get", execution_id).out
-    assert "Nothing waits here" in system.executor("pools", "queue", name).out
+    assert "No waiting executions" in system.executor("pools", "queue", name).out
     assert f"{ref}  3 " in system.executor("pools", "show", name).out
     assert system.executor("pools", "resume", name).out.endswith(", not paused\n")
     assert "order: fair -> arrival" in system.executor("pools", "history", name).out

@@ -1,4 +1,4 @@
-"""One executor sweeps while the others hear from it, and another one does when they do not (P7)."""
+"""One executor sweeps while the others receive its notices, and another one does when these end (P7)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -63,7 +63,7 @@ async def executor(database_url: str) -> AsyncIterator[Executor]:
 
     def hear(name: str) -> None:
         heard.append(name)
-        turns.heard(name)
+        turns.received(name)
 
     listener = SubmissionListener(
         database_url, queue_manager, dispatcher, batch_max=1, parameters_bytes_max=1, on_round=hear
@@ -162,6 +162,6 @@ async def _notices(protocol: Protocol, *, of: Executor, heard_by: Executor) -> i
 
 
 async def _sweep(executors: list[Executor]) -> None:
-    """Wait until one of these has swept several times, and the others hear from it."""
+    """Wait until one of these has swept several times, and the others receive its notices."""
     enough = _rounds(executors) + _ROUNDS
     await until(lambda: _rounds(executors) >= enough and _stand_by(executors) == len(executors) - 1)

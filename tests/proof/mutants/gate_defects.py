@@ -283,14 +283,14 @@ GATE_DEFECTS: Final = (
     Defect(
         name="a settle keeps the worker slot of its pool",
         file="common/sql/40_settle.sql",
-        before="in_place_changes => place_changes, ",
+        before="in_worker_slot_changes => worker_slot_changes, ",
         after="",
         caught_by=(_POOL_TEST,),
     ),
     Defect(
         name="a reclaim keeps the worker slot of its pool",
         file="common/sql/32_requeue.sql",
-        before="PERFORM turnstile.release_places(place_changes, true);",
+        before="PERFORM turnstile.release_worker_slots(worker_slot_changes, true);",
         after="NULL;",
         caught_by=(_POOL_TEST,),
     ),

@@ -133,7 +133,7 @@ class Changed:
 def test_a_limit_that_was_changed_meanwhile_is_not_overwritten() -> None:
     change = QueueChange(ref="a", verb="limit", step=1)
     seen = apply_change(cast("Api", Changed()), view(queue("a")), change)
-    assert "a: changed by someone else meanwhile" in seen.message
+    assert "a: another operator has changed it" in seen.message
 
 
 def test_a_screen_is_never_longer_than_the_terminal() -> None:

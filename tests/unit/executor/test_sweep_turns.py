@@ -34,10 +34,10 @@ def test_an_executor_that_receives_no_notice_sweeps(turns: SweepTurns) -> None:
 def test_an_executor_stands_by_for_an_interval_after_each_notice_of_another(
     turns: SweepTurns, clock: Clock
 ) -> None:
-    turns.heard("another")
+    turns.received("another")
     clock.now += 9.9
     assert turns.stands_by
-    turns.heard("a third")
+    turns.received("a third")
     clock.now += 9.9
     assert turns.stands_by
     clock.now += 0.1
@@ -49,7 +49,7 @@ def test_of_several_that_swept_at_once_the_last_one_heard_sweeps_next(clock: Clo
     # The database delivers all notices in one order, to the senders too.
     for sender in several:
         for each in several:
-            each.heard(sender.name)
+            each.received(sender.name)
     assert [each.stands_by for each in several] == [True, True, False]
 
 
@@ -57,7 +57,7 @@ def test_a_notice_of_another_executor_reports_each_of_its_sweeps(
     turns: SweepTurns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LAST_SWEEP, "values", {})
-    turns.heard("another")
+    turns.received("another")
     assert LAST_SWEEP.values[("prune_pools",)] > 0
 
 
@@ -100,7 +100,7 @@ async def test_sweeps_wait_for_the_round_that_they_name(turns: SweepTurns) -> No
 
 async def test_no_round_begins_while_another_executor_sweeps() -> None:
     turns = SweepTurns(0.01)
-    turns.heard("another")
+    turns.received("another")
     running = asyncio.create_task(turns.run())
     await asyncio.sleep(0)
     assert turns.number == 0
