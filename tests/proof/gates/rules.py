@@ -56,7 +56,6 @@ class Judge:
 
     def __init__(self, system: System) -> None:
         self.system = system
-        self.last_gate = {line: route[-1].gate for line, route in system.routes.items()}
 
     def empty_memory(self) -> Memory:
         return Memory(starts=((),) * len(self.system.rates), shares=())
