@@ -571,6 +571,58 @@ BEGIN
 END
 $$;
 
+-- mark_served: marks which actions a live worker serves now. Returns the actions that have one again.
+CREATE FUNCTION turnstile.mark_served()
+RETURNS bigint[]
+LANGUAGE plpgsql
+:settings_for_index_order
+AS $$
+DECLARE
+    served_ids bigint[];
+    unserved_ids bigint[];
+    held_ids bigint[];
+BEGIN
+    -- Rows that another session holds are corrected by the next call. A worker's account writes its own row,
+    -- so its pools and actions are read up to a bound.
+    WITH live AS MATERIALIZED (
+        SELECT w.pools[1:100] AS pools, w.served_refs[1:10000] AS refs, w.served_refs IS NULL AS serves_all
+        FROM turnstile.current_worker w
+        WHERE w.lost_at IS NULL AND w.stopped_at IS NULL AND w.draining_at IS NULL
+          AND w.lease_expires_at > clock_timestamp()
+    ),
+    manned AS MATERIALIZED (
+        SELECT p.pool, bool_or(l.serves_all) AS serves_all
+        FROM live l CROSS JOIN LATERAL unnest(l.pools) p(pool) GROUP BY p.pool
+    ),
+    listed AS MATERIALIZED (
+        SELECT DISTINCT p.pool, r.ref
+        FROM live l CROSS JOIN LATERAL unnest(l.pools) p(pool) CROSS JOIN LATERAL unnest(l.refs) r(ref)
+    ),
+    wrong AS MATERIALIZED (
+        SELECT a.id, NOT a.served AS is_served
+        FROM action a
+        LEFT JOIN manned m ON m.pool = a.pool
+        LEFT JOIN listed s ON s.pool = a.pool AND s.ref = a.ref
+        WHERE a.deleted_at IS NULL
+          AND a.served IS DISTINCT FROM (
+              m.pool IS NOT NULL
+              AND (m.serves_all OR a.runner <> 'python' OR a.entrypoint IS NOT NULL OR s.ref IS NOT NULL))
+    ),
+    locked AS (
+        SELECT a.id, w.is_served FROM wrong w JOIN action a ON a.id = w.id ORDER BY a.id
+        FOR NO KEY UPDATE OF a SKIP LOCKED
+    )
+    SELECT array_agg(l.id) FILTER (WHERE l.is_served), array_agg(l.id) FILTER (WHERE NOT l.is_served)
+    INTO served_ids, unserved_ids FROM locked l;
+    IF unserved_ids IS NOT NULL THEN
+        held_ids := turnstile.leave_gates(unserved_ids);
+    END IF;
+    UPDATE action a SET served = NOT a.served
+    WHERE a.id = ANY (served_ids || unserved_ids) AND a.id <> ALL (coalesce(held_ids, '{}'));
+    RETURN served_ids;
+END
+$$;
+
 -- refresh_pools: brings the capacities of the pools, and which actions are served, to what the workers are
 -- now. Returns queues that may go on. `workers` names the workers that were counted, and `in_workers` those
 -- of the last call: for the same workers, and without `in_recounts`, only the leads are set. `totals` are the
@@ -589,8 +641,6 @@ AS $$
 DECLARE
     is_complete boolean;
     served_ids bigint[];
-    unserved_ids bigint[];
-    held_ids bigint[];
     busy_ids bigint[];
     locked_ids bigint[];
     excesses turnstile.gate_change[];
@@ -613,44 +663,7 @@ BEGIN
     is_complete := in_recounts OR workers IS DISTINCT FROM in_workers
         OR EXISTS (SELECT FROM turnstile.current_pool p WHERE p.capacity IS NULL OR p.leaving > 0);
     IF is_complete THEN
-        -- Rows that another session holds are corrected by the next call. A worker's account writes its own
-        -- row, so its pools and actions are read up to a bound.
-        WITH live AS MATERIALIZED (
-            SELECT w.pools[1:100] AS pools, w.served_refs[1:10000] AS refs,
-                   w.served_refs IS NULL AS serves_all
-            FROM turnstile.current_worker w
-            WHERE w.lost_at IS NULL AND w.stopped_at IS NULL AND w.draining_at IS NULL
-              AND w.lease_expires_at > clock_timestamp()
-        ),
-        manned AS MATERIALIZED (
-            SELECT p.pool, bool_or(l.serves_all) AS serves_all
-            FROM live l CROSS JOIN LATERAL unnest(l.pools) p(pool) GROUP BY p.pool
-        ),
-        listed AS MATERIALIZED (
-            SELECT DISTINCT p.pool, r.ref
-            FROM live l CROSS JOIN LATERAL unnest(l.pools) p(pool) CROSS JOIN LATERAL unnest(l.refs) r(ref)
-        ),
-        wrong AS MATERIALIZED (
-            SELECT a.id, NOT a.served AS is_served
-            FROM action a
-            LEFT JOIN manned m ON m.pool = a.pool
-            LEFT JOIN listed s ON s.pool = a.pool AND s.ref = a.ref
-            WHERE a.deleted_at IS NULL
-              AND a.served IS DISTINCT FROM (
-                  m.pool IS NOT NULL
-                  AND (m.serves_all OR a.runner <> 'python' OR a.entrypoint IS NOT NULL OR s.ref IS NOT NULL))
-        ),
-        locked AS (
-            SELECT a.id, w.is_served FROM wrong w JOIN action a ON a.id = w.id ORDER BY a.id
-            FOR NO KEY UPDATE OF a SKIP LOCKED
-        )
-        SELECT array_agg(l.id) FILTER (WHERE l.is_served), array_agg(l.id) FILTER (WHERE NOT l.is_served)
-        INTO served_ids, unserved_ids FROM locked l;
-        IF unserved_ids IS NOT NULL THEN
-            held_ids := turnstile.leave_gates(unserved_ids);
-        END IF;
-        UPDATE action a SET served = NOT a.served
-        WHERE a.id = ANY (served_ids || unserved_ids) AND a.id <> ALL (coalesce(held_ids, '{}'));
+        served_ids := turnstile.mark_served();
     END IF;
 
     busy_ids := turnstile.pools_with_busy_sets();

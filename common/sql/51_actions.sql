@@ -166,6 +166,25 @@ AS $$
         ORDER BY a.rank, n.key LIMIT in_limit)
 $$;
 
+-- with_unsent_fields: these definitions, with the stored values of the fields that a service of an earlier
+-- version does not know.
+CREATE FUNCTION turnstile.with_unsent_fields(in_definitions jsonb)
+RETURNS jsonb
+LANGUAGE sql
+STABLE
+:settings
+AS $$
+    SELECT jsonb_agg(jsonb_build_object(
+               'submitter_keys', coalesce(a.submitter_keys, false), 'max_concurrent_total',
+               a.max_concurrent_total,
+               'fair', coalesce(a.fair, false), 'rate_starts', a.rate_starts, 'rate_per_seconds',
+               a.rate_per_seconds,
+               'uses', coalesce(a.uses, '[]'), 'priority_min', coalesce(a.priority_min, 1),
+               'parameters_schema', a.parameters_schema, 'result_schema', a.result_schema) || d.definition)
+    FROM jsonb_array_elements(in_definitions) d(definition)
+    LEFT JOIN action a ON a.ref = d.definition ->> 'ref' AND a.deleted_at IS NULL
+$$;
+
 -- store_actions: stores these definitions, all of them or only the missing ones. Returns the ids of the
 -- stored actions.
 --
@@ -195,18 +214,7 @@ BEGIN
       AND (a.deleted_at IS NOT NULL OR NOT in_missing_only)
     ORDER BY a.id FOR NO KEY UPDATE;
 
-    -- A service of an earlier version does not know these fields: they stay unchanged.
-    SELECT jsonb_agg(jsonb_build_object(
-               'submitter_keys', coalesce(a.submitter_keys, false), 'max_concurrent_total',
-               a.max_concurrent_total,
-               'fair', coalesce(a.fair, false), 'rate_starts', a.rate_starts, 'rate_per_seconds',
-               a.rate_per_seconds,
-               'uses', coalesce(a.uses, '[]'), 'priority_min', coalesce(a.priority_min, 1),
-               'parameters_schema', a.parameters_schema, 'result_schema', a.result_schema) || d.definition)
-    INTO definitions
-    FROM jsonb_array_elements(in_definitions) d(definition)
-    LEFT JOIN action a ON a.ref = d.definition ->> 'ref' AND a.deleted_at IS NULL;
-
+    definitions := turnstile.with_unsent_fields(in_definitions);
     -- One instant for both columns: an action with equal instants was never changed, and the audit checks it
     -- from its first grant.
     stored_at := clock_timestamp();

@@ -80,7 +80,7 @@ def resource_routes(
         subject="resource", store=store, model=ResourceDefinition, changes_cursor="resource-changes"
     )
     _add_reading_routes(routes, resources, reader, queues)
-    _add_queue_route(routes, queues)
+    _add_queue_route(routes, reader)
     _add_changing_routes(routes, resources)
     _add_deleting_route(routes, store)
     return routes
@@ -114,7 +114,7 @@ def _add_reading_routes(
         return await resources.changes(name, queues, query)
 
 
-def _add_queue_route(routes: APIRouter, reader: Reader) -> None:
+def _add_queue_route(routes: APIRouter, reader: ResourceReader) -> None:
     @routes.get(
         "/{name}/queue",
         summary="List the executions that wait for a resource, in order, and those that hold its units",
@@ -124,7 +124,7 @@ def _add_queue_route(routes: APIRouter, reader: Reader) -> None:
     )
     async def get_resource_queue(name: PossibleName, query: Annotated[Paging, Query()]) -> ResourceQueuePage:
         offset = cursor_offset(_QUEUE_CURSOR, query.cursor, offset_max=_OFFSET_MAX)
-        page = await reader.resource_queue(name, offset=offset, limit=query.limit)
+        page = await reader.queue(name, offset=offset, limit=query.limit)
         if page is None:
             raise ResourceStore.unknown(name)
         cursor = next_offset(_QUEUE_CURSOR, offset, items=len(page.items), total=page.waiting)

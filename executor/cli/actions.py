@@ -40,11 +40,10 @@ from turnstile.executor.cli.output import (
     print_fields,
     print_json,
     print_line,
-    print_table,
     show,
     warn,
 )
-from turnstile.executor.cli.pagination import ALL, read_pages
+from turnstile.executor.cli.pagination import print_all, read_all
 from turnstile.executor.cli.values import ChangesOption, print_changes, shown
 from turnstile.executor.definitions import KeySettings, PoolDefinition, ResourceDefinition
 
@@ -95,16 +94,13 @@ WaitingOption = Annotated[
 @with_api
 def list_actions(api: Api, as_json: JsonOption = False) -> None:
     """List actions by ref."""
-    items, _ = read_pages(api, "/actions", {}, limit=ALL)
-    if as_json:
-        print_json({"items": items})
-    else:
-        print_table(
-            _COLUMNS,
-            items,
-            empty="No actions; create some with 'executor actions apply FILE' or 'worker serve --actions "
-            "MODULE'",
-        )
+    print_all(
+        api,
+        "/actions",
+        _COLUMNS,
+        empty="No actions; create some with 'executor actions apply FILE' or 'worker serve --actions MODULE'",
+        as_json=as_json,
+    )
 
 
 @app.command("show")
@@ -269,18 +265,18 @@ def print_schema() -> None:
 
 def _steps(api: Api, wanted: DefinitionFile, *, prune: bool) -> list[Step]:
     """Return all steps in the order of their application: an action needs the resources that it uses."""
-    items, _ = read_pages(api, "/actions", {}, limit=ALL)
+    items = read_all(api, "/actions")
     actions = {item["ref"]: _read(ActionDefinition, item, f"action {item['ref']}") for item in items}
     resources: dict[str, ResourceDefinition] = {}
     if wanted.resources is not None or any(entry.uses for entry in wanted.actions):
-        items, _ = read_pages(api, "/resources", {}, limit=ALL)
+        items = read_all(api, "/resources")
         resources = {
             item["name"]: _read(ResourceDefinition, item, f"resource {item['name']}") for item in items
         }
     check_uses(wanted, actions, resources)
     pools: dict[str, PoolDefinition] = {}
     if wanted.pools is not None:
-        items, _ = read_pages(api, "/pools", {}, limit=ALL)
+        items = read_all(api, "/pools")
         pools = {item["name"]: _read(PoolDefinition, item, f"pool {item['name']}") for item in items}
     keys = {
         entry.ref: _stored_keys(api, entry.ref)
@@ -308,7 +304,7 @@ def _read(model: type[Definition], item: Json, what: str) -> Definition:
 
 
 def _stored_keys(api: Api, ref: str) -> dict[str, KeySettings]:
-    items, _ = read_pages(api, f"/actions/{ref}/keys", {}, limit=ALL)
+    items = read_all(api, f"/actions/{ref}/keys")
     return {item["concurrency_key"]: stored_settings(item) for item in items}
 
 

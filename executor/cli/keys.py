@@ -11,8 +11,8 @@ from turnstile.common.fields import WEIGHT_MAX
 from turnstile.executor.cli.arguments import RefArgument, bad_input, encode, limit_option, limit_or_none
 from turnstile.executor.cli.client import Api, ApiRefused, Json, with_api
 from turnstile.executor.cli.confirmation import YesOption, confirm_named
-from turnstile.executor.cli.output import Columns, JsonOption, for_each, print_json, print_table
-from turnstile.executor.cli.pagination import ALL, read_pages
+from turnstile.executor.cli.output import Columns, JsonOption, for_each
+from turnstile.executor.cli.pagination import print_all
 from turnstile.executor.cli.values import shown
 from turnstile.executor.definitions import KeySettings, key_fields
 
@@ -31,11 +31,9 @@ app = command_line("Give single concurrency keys their own limit and weight.")
 @with_api
 def list_keys(api: Api, ref: RefArgument, as_json: JsonOption = False) -> None:
     """List the concurrency keys of an action that have settings of their own."""
-    items, _ = read_pages(api, f"/actions/{ref}/keys", {}, limit=ALL)
-    if as_json:
-        print_json({"items": items})
-    else:
-        print_table(_COLUMNS, items, empty="All keys have the limit of the action")
+    print_all(
+        api, f"/actions/{ref}/keys", _COLUMNS, empty="All keys have the limit of the action", as_json=as_json
+    )
 
 
 @app.command("set")

@@ -13,8 +13,7 @@ from turnstile.executor.cli.arguments import encode
 from turnstile.executor.cli.client import Api, ApiUnreachable, Json
 from turnstile.executor.cli.output import Columns, print_json, print_line, print_table, warn
 
-ALL: Final = 1_000_000
-"""The `limit` of a list that is not paginated for the user."""
+_ALL: Final = 1_000_000
 CUT_PAGES_MAX: Final = 20
 """Pages that the API cut because each had read its maximum number of executions (50,000)."""
 _PAGE_MAX: Final = 1000
@@ -48,6 +47,20 @@ def read_pages(
         if cut_pages >= CUT_PAGES_MAX:
             warn(f"the search was cut: what was created since {searched_until} was searched")
             return items, cursor
+
+
+def read_all(api: Api, path: str) -> list[Json]:
+    """Return all items of a list that is short enough not to be paginated for the user."""
+    return read_pages(api, path, {}, limit=_ALL)[0]
+
+
+def print_all(api: Api, path: str, columns: Columns, *, empty: str, as_json: bool) -> None:
+    """Print all items of such a list."""
+    items = read_all(api, path)
+    if as_json:
+        print_json({"items": items})
+    else:
+        print_table(columns, items, empty=empty)
 
 
 def print_page(

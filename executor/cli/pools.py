@@ -15,13 +15,12 @@ from turnstile.executor.cli.output import (
     JsonOption,
     instant,
     print_fields,
-    print_json,
     print_line,
     print_table,
     show,
     warn,
 )
-from turnstile.executor.cli.pagination import ALL, read_pages
+from turnstile.executor.cli.pagination import print_all
 from turnstile.executor.cli.values import shown
 
 _COLUMNS: Final[Columns] = {
@@ -66,11 +65,13 @@ def parse_weight(text: str) -> tuple[str, int]:
 @with_api
 def list_pools(api: Api, as_json: JsonOption = False) -> None:
     """List pools by name, with their capacity and what waits for it."""
-    items, _ = read_pages(api, "/pools", {}, limit=ALL)
-    if as_json:
-        print_json({"items": items})
-    else:
-        print_table(_COLUMNS, items, empty="No pools. The first action or worker of a pool creates it")
+    print_all(
+        api,
+        "/pools",
+        _COLUMNS,
+        empty="No pools. The first action or worker of a pool creates it",
+        as_json=as_json,
+    )
 
 
 @app.command("show")

@@ -24,12 +24,10 @@ from turnstile.executor.cli.output import (
     for_each,
     instant,
     print_fields,
-    print_json,
-    print_table,
     show,
     warn,
 )
-from turnstile.executor.cli.pagination import ALL, read_pages
+from turnstile.executor.cli.pagination import print_all
 from turnstile.executor.cli.values import shown
 from turnstile.executor.definitions import RANK_MAX
 
@@ -84,15 +82,13 @@ def parse_rate(text: str) -> dict[str, Any]:
 @with_api
 def list_resources(api: Api, as_json: JsonOption = False) -> None:
     """List resources by name."""
-    items, _ = read_pages(api, "/resources", {}, limit=ALL)
-    if as_json:
-        print_json({"items": items})
-    else:
-        print_table(
-            _COLUMNS,
-            items,
-            empty="No resources; create one with 'executor resources put NAME --capacity NUMBER'",
-        )
+    print_all(
+        api,
+        "/resources",
+        _COLUMNS,
+        empty="No resources; create one with 'executor resources put NAME --capacity NUMBER'",
+        as_json=as_json,
+    )
 
 
 @app.command("get")

@@ -1,9 +1,9 @@
-"""Reads gates after the queue: where an execution waits, what it passed, who waits for and holds a resource.
+"""Reads gates after the queue: where an execution waits, and what it passed.
 
 In: rows of the statements in `executor/sql/gates.sql`. Out: facts for `waiting_reason`, and schemas.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -17,10 +17,7 @@ from turnstile.executor.queries.schemas import (
     GatedExecutionDetail,
     GatedExecutionRecord,
     GateStep,
-    ResourceHolder,
-    ResourceQueuePage,
     UnitHolder,
-    WaitingForUnits,
 )
 from turnstile.executor.queries.waiting_reason import Facts, GateFacts, RateFacts
 
@@ -30,7 +27,6 @@ if TYPE_CHECKING:
 _HOLDERS = TypeAdapter(list[UnitHolder])
 _RATES = TypeAdapter(list[RateFacts])
 _STEPS = TypeAdapter(list[GateStep])
-_RESOURCE_HOLDERS = TypeAdapter(list[ResourceHolder])
 
 
 def with_gates(facts: Facts, row: "Row") -> Facts:
@@ -59,24 +55,6 @@ def record_with_steps(row: "Row", fields: Mapping[str, Any]) -> ExecutionRecord:
     if row["gates"] is None:
         return ExecutionRecord(**fields)
     return GatedExecutionRecord(**fields, gates=_STEPS.validate_json(row["gates"]))
-
-
-def resource_queue_page(state: "Row", waiting: "Sequence[Row]") -> ResourceQueuePage:
-    """Return a page from rows of `resource_queue` and `resource_waiting`, without its cursor."""
-    capacity = state["capacity"]
-    return ResourceQueuePage(
-        resource=state["name"],
-        capacity=capacity,
-        paused=state["paused"],
-        order="fair" if state["fair"] else "arrival",
-        held=state["held"],
-        held_waiting=state["held_waiting"],
-        free=None if capacity is None else max(capacity - state["held"], 0),
-        waiting=state["depth"],
-        items=[WaitingForUnits(**row) for row in waiting],
-        holders=_RESOURCE_HOLDERS.validate_json(state["holders"] or "[]"),
-        next_cursor=None,
-    )
 
 
 def _gate(row: "Row") -> GateFacts:

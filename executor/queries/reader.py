@@ -37,7 +37,7 @@ from turnstile.executor.queries.estimate import (
     is_measured_in_pool,
     may_be_estimated,
 )
-from turnstile.executor.queries.gates import record_with_steps, resource_queue_page, with_gates, with_steps
+from turnstile.executor.queries.gates import record_with_steps, with_gates, with_steps
 from turnstile.executor.queries.read_limiter import LimitedReader, ReadLimiter
 from turnstile.executor.queries.schemas import (
     HOLDERS_MAX,
@@ -52,7 +52,6 @@ from turnstile.executor.queries.schemas import (
     ExecutionRecord,
     LogEntry,
     QueuedExecution,
-    ResourceQueuePage,
     SlotHolder,
     StoredAction,
     SubjectKind,
@@ -369,18 +368,6 @@ class Reader(LimitedReader):
         )
         last = shown.items[-1] if len(queued) > limit else None
         return shown, None if last is None else QueueStart(last.priority, last.id)
-
-    async def resource_queue(self, name: str, *, offset: int, limit: int) -> ResourceQueuePage | None:
-        """Return a resource with its holders and what waits for it, behind `offset` positions.
-
-        None: there is no such resource. `next_cursor` is left to the caller.
-        """
-        async with self.snapshot() as connection:
-            state = await connection.fetchrow(query("resource_queue"), name, HOLDERS_MAX)
-            if state is None:
-                return None
-            waiting = await connection.fetch(query("resource_waiting"), name, offset, limit)
-        return resource_queue_page(state, waiting)
 
     async def workers(
         self, *, states: Sequence[WorkerState] | None, start: WorkerStart | None, limit: int

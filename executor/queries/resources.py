@@ -1,8 +1,9 @@
-"""Reads resources and the settings of single keys; never writes.
+"""Reads resources, who waits for and holds them, and the settings of single keys; never writes.
 
 In: names, and where a page starts. Out: schemas, and where the next page starts.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import asyncpg
@@ -10,10 +11,14 @@ import asyncpg
 from turnstile.executor.queries.action_rows import order_of, parsed, rate_of, row_fields
 from turnstile.executor.queries.read_limiter import LimitedReader
 from turnstile.executor.queries.schemas import (
+    HOLDERS_MAX,
     USERS_MAX,
+    ResourceHolder,
+    ResourceQueuePage,
     ResourceUser,
     StoredKey,
     StoredResource,
+    WaitingForUnits,
 )
 from turnstile.executor.sql import query
 
@@ -50,6 +55,18 @@ class ResourceReader(LimitedReader):
         shown = [_resource(row) for row in found[:limit]]
         return shown, shown[-1].name if len(found) > limit else None
 
+    async def queue(self, name: str, *, offset: int, limit: int) -> ResourceQueuePage | None:
+        """Return a resource with its holders and what waits for it, behind `offset` positions.
+
+        None: there is no such resource. `next_cursor` is left to the caller.
+        """
+        async with self.snapshot() as connection:
+            state = await connection.fetchrow(query("resource_queue"), name, HOLDERS_MAX)
+            if state is None:
+                return None
+            waiting = await connection.fetch(query("resource_waiting"), name, offset, limit)
+        return _queue_page(state, waiting)
+
 
 def _resource(row: "Row") -> StoredResource:
     used_by = parsed(ResourceUser, row["used_by"])
@@ -64,4 +81,21 @@ def _resource(row: "Row") -> StoredResource:
             for user in used_by
             if capacity is not None and user.units > capacity
         ],
+    )
+
+
+def _queue_page(state: "Row", waiting: "Sequence[Row]") -> ResourceQueuePage:
+    capacity = state["capacity"]
+    return ResourceQueuePage(
+        resource=state["name"],
+        capacity=capacity,
+        paused=state["paused"],
+        order=order_of(state),
+        held=state["held"],
+        held_waiting=state["held_waiting"],
+        free=None if capacity is None else max(capacity - state["held"], 0),
+        waiting=state["depth"],
+        items=[WaitingForUnits(**row) for row in waiting],
+        holders=parsed(ResourceHolder, state["holders"]),
+        next_cursor=None,
     )

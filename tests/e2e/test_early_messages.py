@@ -36,7 +36,6 @@ OPTIONS = {
 NOTHING = 2**60
 """No execution has this id."""
 FLOOD = 2000
-Retries = tuple[Publisher, Listener]
 
 
 def completion(execution_id: int, **properties: Any) -> Outgoing:

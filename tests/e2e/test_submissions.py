@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 _OUTCOME = "SELECT * FROM turnstile.submission($1)"
+_LAST_STATEMENT = """
+    SELECT query FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name = 'turnstile executor submissions'
+      AND state = 'idle'"""
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -197,6 +201,11 @@ async def test_without_a_notification_a_poll_finds_it(env: Environment, session:
     try:
         # Like an executor that says it will read within milliseconds, and then freezes.
         await silencer.execute("SELECT pg_advisory_lock(turnstile.submissions_lock('busy'))")
+
+        async def waits() -> bool:
+            return bool(await silencer.fetchval(_LAST_STATEMENT) == "SELECT 1")
+
+        await until(waits, "the wait of the executor for a notification")
         request_id = await submit(session, "noop")
         await env.ended(await execution_of(session, request_id))
     finally:

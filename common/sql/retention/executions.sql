@@ -2,6 +2,39 @@
 -- attempts, logs and delivered webhooks. Off the hot path: a bounded number of rows per call, no lock that a
 -- grant, a claim or a settle waits for, and no waiting for locks. One replica prunes at a time.
 
+-- lock_prunable: locks those of these executions that no other session holds, and their queues. `queue_ids`:
+-- the locked queues; an execution whose queue is not among them belongs to a deleted one.
+CREATE FUNCTION turnstile.lock_prunable(
+    in_execution_ids bigint[], OUT prunable_ids bigint[], OUT queue_ids bigint[]
+)
+LANGUAGE plpgsql
+:settings_for_index_order
+AS $$
+BEGIN
+    -- A locked row is skipped: its webhook is being replayed, or a cancel is checking it.
+    prunable_ids := ARRAY(
+        SELECT e.id FROM execution e WHERE e.id = ANY (in_execution_ids) ORDER BY e.id
+        FOR UPDATE SKIP LOCKED);
+    -- Checked again under the lock: its webhook may have been replayed in between.
+    prunable_ids := ARRAY(
+        SELECT g.id FROM unnest(prunable_ids) g(id)
+        WHERE (SELECT d.execution_id FROM webhook_delivery d
+               WHERE d.execution_id = g.id AND d.state <> 'delivered') IS NULL);
+    -- A queue stays until this commits, or is already deleted: this decides where its pruned executions are
+    -- counted. The lock conflicts only with the deletion of the queue; executions of a queue that is being
+    -- deleted are skipped.
+    queue_ids := ARRAY(
+        SELECT q.id FROM action_queue q
+        WHERE q.id = ANY (ARRAY(SELECT e.queue_id FROM execution e WHERE e.id = ANY (prunable_ids)))
+        FOR KEY SHARE SKIP LOCKED);
+    prunable_ids := ARRAY(
+        SELECT e.id FROM execution e
+        WHERE e.id = ANY (prunable_ids)
+          AND (e.queue_id = ANY (queue_ids)
+               OR (SELECT q.id FROM action_queue q WHERE q.id = e.queue_id) IS NULL));
+END
+$$;
+
 -- prune_action: prunes among the next `in_limit` executions of one action after `in_after_id`. `next_id`:
 -- where to continue; 0: no older ones are left.
 --
@@ -76,26 +109,8 @@ BEGIN
            (SELECT max(l.id) FROM scanned l)
     INTO prunable_ids, scanned_count, last_created_at, next_id FROM prunable p;
 
-    -- A locked row is skipped: its webhook is being replayed, or a cancel is checking it.
-    prunable_ids := ARRAY(
-        SELECT e.id FROM execution e WHERE e.id = ANY (prunable_ids) ORDER BY e.id FOR UPDATE SKIP LOCKED);
-    -- Checked again under the lock: its webhook may have been replayed in between.
-    prunable_ids := ARRAY(
-        SELECT g.id FROM unnest(prunable_ids) g(id)
-        WHERE (SELECT d.execution_id FROM webhook_delivery d
-               WHERE d.execution_id = g.id AND d.state <> 'delivered') IS NULL);
-    -- A queue stays until this commits, or is already deleted: this decides where its pruned executions are
-    -- counted. The lock conflicts only with the deletion of the queue; executions of a queue that is being
-    -- deleted are skipped.
-    locked_queue_ids := ARRAY(
-        SELECT q.id FROM action_queue q
-        WHERE q.id = ANY (ARRAY(SELECT e.queue_id FROM execution e WHERE e.id = ANY (prunable_ids)))
-        FOR KEY SHARE SKIP LOCKED);
-    prunable_ids := ARRAY(
-        SELECT e.id FROM execution e
-        WHERE e.id = ANY (prunable_ids)
-          AND (e.queue_id = ANY (locked_queue_ids)
-               OR (SELECT q.id FROM action_queue q WHERE q.id = e.queue_id) IS NULL));
+    SELECT l.prunable_ids, l.queue_ids INTO prunable_ids, locked_queue_ids
+    FROM turnstile.lock_prunable(prunable_ids) l;
     WITH deleted_execution AS MATERIALIZED (
         DELETE FROM execution e WHERE e.id = ANY (prunable_ids) RETURNING e.queue_id
     ),

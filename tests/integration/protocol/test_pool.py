@@ -10,9 +10,6 @@ from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.common.domain.states import Status
 from turnstile.executor.queue_manager import QueueManager
 
-CAPACITY = 4
-"""Concurrency of a registered worker; one worker has a lead of one."""
-
 
 async def refresh(protocol: Protocol, leads: dict[str, int] | None = None) -> list[int]:
     """Count the workers; return what was granted by that."""

@@ -56,7 +56,6 @@ class Checker:
 
     def __init__(self, system: System) -> None:
         self.system = system
-        self.last_gate = {queue_key: route[-1].gate for queue_key, route in system.routes.items()}
 
     def empty_memory(self) -> Memory:
         return Memory(starts=((),) * len(self.system.rates), shares=())
