@@ -6,7 +6,7 @@ it: as soon as fewer executions than the limit precede it in the queue or hold a
 wait does so certainly, because whatever is unknown counts against it:
 
 - A slot is held from the instant of its grant, and after its end until that is certainly settled: for as long
-  as a free slot may be idle (`Recording.idle_allowed_seconds`), because the rule of idle slots allows no more.
+  as a free slot may be idle (`Recording.idle_allowed_seconds`). The rule of idle slots allows no more.
 - Of two limits that may be in force, the lower one counts; a paused action has the limit 0. A change may be
   in force from its request on, and is in force one tick of the watchdog after its answer.
 - An execution precedes others from its creation on, but waits only one tick later: it is committed by then.
@@ -148,7 +148,7 @@ class _Line:
         self._others: list[tuple[int, int, int]] = []
         """Those that wait behind them, the first one on top, and some that have left."""
         self._passers: set[int] = set()
-        """Those that took a slot before one that certainly waited for it: that one still waits at the pool."""
+        """Those that took the slot of one that certainly waited for it: that one still waits at the pool."""
         self._found = [NEVER] * len(stays)
 
     def follow(self, at: int, step: int, value: int) -> None:
