@@ -343,12 +343,17 @@ def plan_gates(seed: int, *, actions: int, keys: int, seconds: float) -> Gates:
 
 
 def _action(number: int) -> Fields:
-    """Return the gates of an action: all use a resource, a third two of them, others have totals or rates."""
+    """Return the gates of an action: a sixth have a limit only, and wait for it and for a worker.
+
+    The others use a resource, of all a third two of them; a third have totals, and a sixth rates.
+    """
     names = list(_RESOURCES)
     first, second = names[number % len(names)], names[(number + 2) % len(names)]
     units = 1 + number // len(names) % _UNITS_MAX
     uses = [{"resource": first, "units": units, "weight": 1 + number % 4}]
-    if number % 3 == 0:
+    if number % 6 == 5:
+        uses = []
+    elif number % 3 == 0:
         uses.append({"resource": second, "units": 1, "weight": 1})
     has_total = number % 3 == 1
     return {

@@ -13,6 +13,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from turnstile.stress.recording import RecordedDefinition
+
 Definition: TypeAlias = Mapping[str, Any]
 
 _NS_PER_SECOND: Final = 1_000_000_000
@@ -83,6 +85,13 @@ def history_of(now: Definition, changes: Iterable[DefinitionChange]) -> Definiti
             current.pop(name, None)
         current |= change.old
     return DefinitionHistory([(0, current), *reversed(versions)])
+
+
+def recorded_history(recorded: RecordedDefinition) -> DefinitionHistory:
+    """Return the definitions of a recording over time."""
+    return history_of(
+        recorded.now, [DefinitionChange(each.at, each.old, each.new) for each in recorded.changes]
+    )
 
 
 @dataclass(frozen=True)

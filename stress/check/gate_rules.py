@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from turnstile.stress.check.columns import Ruling, Violations, column, ruling
-from turnstile.stress.check.definitions import DefinitionChange, DefinitionHistory, Definitions, history_of
+from turnstile.stress.check.definitions import Definitions, recorded_history
 from turnstile.stress.check.history import History
 from turnstile.stress.check.passages import (
     RATE,
@@ -26,7 +26,7 @@ from turnstile.stress.check.passages import (
 from turnstile.stress.check.pools import check_pool
 from turnstile.stress.check.timelines import counted_runs
 from turnstile.stress.check.verdict import EXAMPLES_MAX, Finding, Rule
-from turnstile.stress.recording import NONE, GateRecords, RecordedDefinition, Recording
+from turnstile.stress.recording import NONE, GateRecords, Recording
 from turnstile.stress.trace import action_ref
 
 GATE_RULES: Final[Mapping[Guarantee, Rule]] = {
@@ -39,12 +39,12 @@ GATE_RULES: Final[Mapping[Guarantee, Rule]] = {
 
 def gates_kept(recording: Recording, time_text: Callable[[int], str]) -> list[Finding]:
     """Replay the gates of a scenario, and the turns of plain actions at their pool."""
-    result = check_pool(recording)
+    results = [check_pool(recording)]
     if recording.gates is not None:
-        result = check_passages(gate_history(recording, recording.gates))
+        results.insert(0, check_passages(gate_history(recording, recording.gates)))
     examples: dict[Guarantee, list[str]] = {guarantee: [] for guarantee in GATE_RULES}
     counts: Counter[Guarantee] = Counter()
-    for broken in result.broken:
+    for broken in (each for result in results for each in result.broken):
         counts[broken.rule] += 1
         if counts[broken.rule] <= EXAMPLES_MAX:
             who = "" if broken.execution_id is None else f", execution {broken.execution_id}"
@@ -53,7 +53,7 @@ def gates_kept(recording: Recording, time_text: Callable[[int], str]) -> list[Fi
     return [
         Finding(
             rule=rule,
-            checked=result.checked.get(guarantee, 0),
+            checked=sum(result.checked.get(guarantee, 0) for result in results),
             broken=counts[guarantee],
             examples=tuple(examples[guarantee]),
         )
@@ -64,17 +64,11 @@ def gates_kept(recording: Recording, time_text: Callable[[int], str]) -> list[Fi
 def gate_history(recording: Recording, gates: GateRecords) -> GateHistory:
     """Return what the installation has stored of its gates."""
     definitions = Definitions(
-        actions={ref: _versions(each) for ref, each in gates.actions.items()},
-        resources={name: _versions(each) for name, each in gates.resources.items()},
+        actions={ref: recorded_history(each) for ref, each in gates.actions.items()},
+        resources={name: recorded_history(each) for name, each in gates.resources.items()},
         settling_ns=gates.settling_ns,
     )
     return GateHistory(passers=list(_passers(recording, gates)), definitions=definitions)
-
-
-def _versions(recorded: RecordedDefinition) -> DefinitionHistory:
-    return history_of(
-        recorded.now, [DefinitionChange(each.at, each.old, each.new) for each in recorded.changes]
-    )
 
 
 def _passers(recording: Recording, gates: GateRecords) -> Iterator[Passer]:

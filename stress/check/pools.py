@@ -1,17 +1,17 @@
 """The turns of plain actions at the worker slots of their pool: order (P12) and fair shares (P14).
 
 In: a recording. Out: a `PassageCheck`. No record says since when a plain execution waits for nothing but a
-worker slot. For an action without a limit this follows from its admission, because nothing else delays it:
-these actions are replayed, and no others.
+worker slot: `pool_waits` derives it, and says which executions it leaves out.
 
 The check is sound: a correct installation never breaks a rule.
 
-- An execution certainly waits from one tick of the watchdog after its admission, which is committed by then.
 - A queue that another session holds loses its turn until the next tick, and the instant of a grant is taken
   before the lock of the pool. So an execution may be passed by as many as start within one tick, and two
   actions may be further apart by what each of them gets within one.
 - Nothing is compared over a fault, or over a change of the pool's settings.
-- What returns after a lost worker waits again at an unknown instant. It counts as a gain of its action only.
+- An execution of which the beginning of its wait is unknown passes others and is a gain of its action, and is
+  not itself compared.
+- Executions of actions with more gates are not compared: their stored gates end before the pool.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -20,27 +20,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from turnstile.stress.check.columns import column
-from turnstile.stress.check.definitions import DefinitionChange, history_of, is_fair
+from turnstile.stress.check.definitions import is_fair, recorded_history
 from turnstile.stress.check.passages import Broken, Guarantee, PassageCheck
+from turnstile.stress.check.pool_waits import Start, starts_of
 from turnstile.stress.check.queues import disturbed
-from turnstile.stress.recording import NEVER, NONE, SECOND, Recording
-from turnstile.stress.trace import POOL, action_ref
+from turnstile.stress.recording import NEVER, SECOND, Recording
+from turnstile.stress.trace import POOL
 
 _GATE: Final = f"pool {POOL}"
 _TAG_SCALE: Final = 720_720
 """All weights divide it."""
-
-
-class Start(NamedTuple):
-    """One grant, or an execution that still waits. Instants in nanoseconds, of the database."""
-
-    granted_at: int
-    """NEVER: it still waits."""
-    execution_id: int
-    action: str
-    waits_from: int
-    """From when on it certainly waits for nothing but a worker slot; NEVER: unknown, or not as long."""
 
 
 class Period(NamedTuple):
@@ -53,14 +42,20 @@ class Period(NamedTuple):
 
 
 def check_pool(recording: Recording) -> PassageCheck:
-    """Replay the turns at the pool, if the actions have no limit; otherwise nothing is checked."""
+    """Replay the turns of plain actions at the pool."""
     checked: Counter[Guarantee] = Counter()
     broken: list[Broken] = []
-    tick_ns = round(recording.tick_seconds * SECOND)
-    if _is_plain(recording):
-        starts = _starts(recording, tick_ns)
-        for period in _periods(recording, tick_ns):
-            own = [s for s in starts if period.since < s.granted_at and s.waits_from < period.until]
+    if recording.pool is not None:
+        tick_ns = round(recording.tick_seconds * SECOND)
+        starts = starts_of(recording)
+        has_waits = any(start.waits_from != NEVER for start in starts)
+        for period in _periods(recording, tick_ns) if has_waits else ():
+            own = [
+                start
+                for start in starts
+                if period.since < start.granted_at
+                and (start.granted_at < period.until or start.waits_from < period.until)
+            ]
             turns = _Turns(period, own, tick_ns, checked)
             broken += turns.order()
             if period.fair:
@@ -68,35 +63,9 @@ def check_pool(recording: Recording) -> PassageCheck:
     return PassageCheck(broken=broken, checked=checked)
 
 
-def _is_plain(recording: Recording) -> bool:
-    scenario = recording.scenario
-    has_gates = recording.gates is not None or bool(scenario.load.priorities)
-    return (
-        recording.pool is not None and scenario.limit is None and not (has_gates or recording.limit_changes)
-    )
-
-
-def _starts(recording: Recording, tick_ns: int) -> list[Start]:
-    """Return all grants, and what still waits, in the order of the grants."""
-    keys = max(recording.scenario.load.keys, 1)
-    attempts = recording.attempts[recording.attempts["queue"] != NONE]
-    names = ("execution_id", "attempt", "queue", "waiting_since", "granted_at")
-    found = []
-    for execution_id, attempt, queue, since, granted_at in zip(
-        *(column(attempts, name).tolist() for name in names), strict=True
-    ):
-        waits_from = since + tick_ns if attempt == 1 else NEVER
-        is_known = waits_from < granted_at
-        found.append(
-            Start(granted_at, execution_id, action_ref(queue // keys), waits_from if is_known else NEVER)
-        )
-    return sorted(found)
-
-
 def _periods(recording: Recording, tick_ns: int) -> Iterator[Period]:
     assert recording.pool is not None
-    changes = [DefinitionChange(each.at, each.old, each.new) for each in recording.pool.changes]
-    versions = history_of(recording.pool.now, changes).versions
+    versions = recorded_history(recording.pool).versions
     ends = [*(at for at, _ in versions[1:]), recording.ended_at]
     for (since, definition), until in zip(versions, ends, strict=True):
         edge = since + tick_ns
@@ -125,38 +94,52 @@ class _Turns:
     def order(self) -> Iterator[Broken]:
         """Check each execution that waited: it was passed by no more later ones than start within a tick.
 
-        In the fair order it precedes the later ones of its action only.
+        In the fair order it precedes those of its priority that are later in its action.
         """
-        later: dict[str, list[int]] = defaultdict(list)
-        """The instants of the grants of executions with larger ids, by action where that matters."""
         own = {s.execution_id: s for s in (*self.grants, *(start for _, _, start in self.arrivals))}
-        for start in sorted(own.values(), key=lambda each: each.execution_id, reverse=True):
-            flow = start.action if self.period.fair else ""
-            if start.waits_from != NEVER:
-                self.checked[Guarantee.ORDER] += 1
-                until = min(start.granted_at, self.period.until)
-                passed = bisect_left(later[flow], until) - bisect_right(later[flow], start.waits_from)
-                if passed > self.most_within_tick[flow]:
-                    what = (
-                        f"{passed} later ones started while it waited, in one tick start"
-                        f" {self.most_within_tick[flow]}"
-                    )
-                    yield Broken(Guarantee.ORDER, _GATE, until, what, start.execution_id)
-            if start.granted_at < self.period.until:
-                insort(later[flow], start.granted_at)
+        ranked = sorted(own.values(), key=lambda each: each.rank, reverse=True)
+        # Grants as their negative instants: then most are appended.
+        less_urgent: list[int] = []
+        for _, together in groupby(ranked, key=lambda each: each.priority):
+            later: dict[str, list[int]] = defaultdict(list)
+            for start in together:
+                flow = start.action if self.period.fair else ""
+                if start.waits_from != NEVER:
+                    self.checked[Guarantee.ORDER] += 1
+                    yield from self._passed(start, later[flow], "later", flow)
+                    yield from self._passed(start, less_urgent, "less urgent", "")
+                if start.granted_at < self.period.until:
+                    insort(later[flow], -start.granted_at)
+            less_urgent = sorted([*less_urgent, *(at for instants in later.values() for at in instants)])
+
+    def _passed(self, start: Start, grants: Sequence[int], which: str, flow: str) -> Iterator[Broken]:
+        until = min(start.granted_at, self.period.until)
+        passed = bisect_left(grants, -start.waits_from) - bisect_right(grants, -until)
+        if passed > self.most_within_tick[flow]:
+            what = (
+                f"{passed} {which} ones started while it waited, in one tick start"
+                f" {self.most_within_tick[flow]}"
+            )
+            yield Broken(Guarantee.ORDER, _GATE, until, what, start.execution_id)
 
     def shares(self) -> Iterator[Broken]:
-        """Check for any two actions that both wait: their gains by weight stay together."""
+        """Check for any two actions with waiting executions of one priority: their gains stay together."""
+        for priority in sorted({start.priority for _, _, start in self.arrivals}):
+            yield from self._shares_of(priority)
+
+    def _shares_of(self, priority: int) -> Iterator[Broken]:
         waiting: Counter[str] = Counter()
         got: Counter[str] = Counter()
         epochs: Counter[str] = Counter()
         pairs: dict[tuple[str, str], tuple[tuple[int, int], int, int]] = {}
         costs = self._costs()
         bounds = {action: cost * (1 + self.most_within_tick[action]) for action, cost in costs.items()}
+        arrivals = [each for each in self.arrivals if each[2].priority == priority]
+        grants = [grant for grant in self.grants if grant.priority == priority]
         arrived = 0
-        for at, together in groupby(self.grants, key=lambda grant: grant.granted_at):
-            while arrived < len(self.arrivals) and self.arrivals[arrived][0] <= at:
-                waiting[self.arrivals[arrived][1]] += 1
+        for at, together in groupby(grants, key=lambda grant: grant.granted_at):
+            while arrived < len(arrivals) and arrivals[arrived][0] <= at:
+                waiting[arrivals[arrived][1]] += 1
                 arrived += 1
             before, gained = got.copy(), set()
             for grant in together:

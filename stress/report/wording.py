@@ -167,13 +167,14 @@ def gate_rows(scenarios: Sequence[ScenarioReport]) -> list[tuple[str, ...]]:
     """Return how often each rule of gates was checked and broken, for `GATE_HEADINGS`."""
     rows: list[tuple[str, ...]] = []
     for report in scenarios:
-        if report.recording.gates is not None:
-            changes = counted(report.recording.gates.changed, "change")
-            rows += [
-                (found.rule.value, count(found.checked), count(found.broken))
-                for found in report.verdict.findings
-                if found.rule in GATE_RULES.values()
-            ]
+        gates = report.recording.gates
+        rows += [
+            (found.rule.value, count(found.checked), count(found.broken))
+            for found in report.verdict.findings
+            if found.rule in GATE_RULES.values() and (gates is not None or found.checked)
+        ]
+        if gates is not None:
+            changes = counted(gates.changed, "change")
             rows.append((f"while definitions change: {changes}", NOTHING, NOTHING))
     return rows
 

@@ -8,6 +8,7 @@ could pass still waits (P7), and waiting work leads to a grant.
 What the checker must remember of the past is its `Memory`: the explorer keeps it beside the state.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from tests.proof.gates.definitions import GRANTED, QueueKey, Stop, System
@@ -52,10 +53,11 @@ class Memory(NamedTuple):
 
 
 class Checker:
-    """The rules for one system."""
+    """The rules for one system; `earlier` is what it was before its weights changed: tags are of then."""
 
-    def __init__(self, system: System) -> None:
+    def __init__(self, system: System, earlier: Sequence[System] = ()) -> None:
         self.system = system
+        self.earlier = earlier
 
     def empty_memory(self) -> Memory:
         return Memory(starts=((),) * len(self.system.rates), shares=())
@@ -63,7 +65,8 @@ class Checker:
     def after(self, before: State, memory: Memory, event: Event, step: Step) -> Memory:
         """Check one step; return what to remember. Raises Violation."""
         self._check_settings(before, event, step.state)
-        replay = Replay(self.system, self._before_decision(before, event, step.state), step.state, memory)
+        executions = self._before_decision(before, event, step.state)
+        replay = Replay(self.system, executions, step.state, memory, self.earlier)
         replay.forget_shares()
         for gate, ticket, units in step.passages:
             replay.follow(gate, ticket, units)
@@ -156,9 +159,15 @@ class Replay:
     """The executions while the passages of one step are followed."""
 
     def __init__(
-        self, system: System, executions: dict[int, Execution], after: State, memory: Memory
+        self,
+        system: System,
+        executions: dict[int, Execution],
+        after: State,
+        memory: Memory,
+        earlier: Sequence[System] = (),
     ) -> None:
         self.system = system
+        self.earlier = earlier
         self.executions = executions
         self.after = after
         self.starts = [list(instants) for instants in memory.starts]
@@ -346,8 +355,9 @@ class Replay:
     def _largest(self, gate: int, flow: str) -> int:
         """Return the most that one execution of this flow can cost."""
         costs = [
-            stop.units * self.system.tag_scale // self.system.gates[gate].weights.get(flow, 1)
-            for (action, key), route in self.system.routes.items() for stop in route
+            stop.units * system.tag_scale // system.gates[gate].weights.get(flow, 1)
+            for system in (self.system, *self.earlier)
+            for (action, key), route in system.routes.items() for stop in route
             if stop.gate == gate and flow in (action, key)
         ]  # fmt: skip
         return max(costs)

@@ -134,6 +134,13 @@ GATE_DEFECTS: Final = (
         caught_by=(_POOL_WALKS,),
     ),
     Defect(
+        name="a change of the weights of a pool counts with the next change of its order",
+        file=_POOL_SETTINGS,
+        before="weights = wanted.weights, updated_at",
+        after="weights = CASE WHEN stored.fair <> wanted.fair THEN wanted.weights ELSE stored.weights END, updated_at",
+        caught_by=(_POOL_WALKS,),
+    ),
+    Defect(
         name="in a pool by arrival all executions of an action precede those of a later one",
         file=_POOLS,
         before="ELSE greatest(turnstile.id_of_place(k.place), f.virtual_time) END AS tag",

@@ -6,10 +6,19 @@ from typing import Any, Final
 
 import pytest
 
-from tests.unit.stress.histories import Life, at, broken, fault, hand_made
+from tests.unit.stress.histories import Life, at, fault, hand_made
+from tests.unit.stress.reports import scenario_report
 from turnstile.stress.check.rules import check_recording
-from turnstile.stress.check.verdict import Rule
-from turnstile.stress.recording import RecordedChange, RecordedDefinition, Recording
+from turnstile.stress.check.verdict import Finding, Rule
+from turnstile.stress.recording import (
+    NONE,
+    GateRecords,
+    LimitChange,
+    RecordedChange,
+    RecordedDefinition,
+    Recording,
+)
+from turnstile.stress.report.wording import gate_rows
 from turnstile.stress.scenario import FaultKind
 from turnstile.stress.trace import action_ref
 
@@ -29,10 +38,18 @@ BY_KEY: Final = tuple(each for pair in zip((*ONES[::2], *ONES[1::2]), TWOS, stri
 KEYS: Final = 2
 SECONDS_EACH: Final = 0.1
 TICK_SECONDS: Final = 0.25
+SETTLING_SECONDS: Final = 0.05
+BY_PARITY: Final = (3, 1)
+"""Priorities of odd and of even ids."""
+PLAIN: Final[dict[str, Any]] = {"max_concurrent_total": None, "paused": False, "uses": []}
 
 
 def pooled(
-    turns: Sequence[int], changes: tuple[RecordedChange, ...] = (), limit: int | None = None, **settings: Any
+    turns: Sequence[int],
+    changes: tuple[RecordedChange, ...] = (),
+    limit: int | None = None,
+    tick_seconds: float = TICK_SECONDS,
+    **settings: Any,
 ) -> Recording:
     """Return a history of a pool with one worker slot, which executions take in this order."""
     lives = [
@@ -52,8 +69,45 @@ def pooled(
         actions=2,
         keys=KEYS,
         worker_capacity=1,
-        tick_seconds=TICK_SECONDS,
+        tick_seconds=tick_seconds,
+        idle_allowed_seconds=SETTLING_SECONDS,
         pool=RecordedDefinition(now=now, changes=changes),
+    )
+
+
+def prioritized(recording: Recording, priorities: tuple[int, ...] = BY_PARITY, **settings: Any) -> Recording:
+    """Return this history with priorities; its actions have a limit of 8, or these settings."""
+    plain = RecordedDefinition(now=PLAIN | {"max_concurrent": 8} | settings, changes=())
+    actions = {action_ref(number): plain for number in (0, 1)}
+    gates = GateRecords(names=(), actions=actions, resources={}, changed=0, settling_ns=0)
+    load = replace(recording.scenario.load, priorities=priorities)
+    return replace(recording, scenario=replace(recording.scenario, load=load), gates=gates)
+
+
+def beside_a_long_run(
+    ended: float = 4_000, new_limits: tuple[LimitChange, ...] = (), **rest: Any
+) -> Recording:
+    """Return a history in which the second execution of an action waits while a neighbour starts 40 times.
+
+    The first one runs for four seconds, or shorter; the second one starts after 4.1 s.
+    """
+    lives = [
+        Life(id=1, since=1, granted=2, ended=ended),
+        Life(id=2, since=1, granted=4_100, ended=4_150),
+        *(
+            Life(id=each, since=1, granted=100 * (each - 2), ended=100 * (each - 1) - 1, queue=KEYS)
+            for each in range(3, 3 + EACH)
+        ),
+    ]
+    return hand_made(
+        *lives,
+        actions=2,
+        keys=KEYS,
+        worker_capacity=2,
+        tick_seconds=TICK_SECONDS,
+        limit_changes=new_limits,
+        pool=RecordedDefinition(now={"order": "arrival", "weights": {}, "paused": False}, changes=()),
+        **({"limit": 1, "idle_allowed_seconds": SETTLING_SECONDS} | rest),
     )
 
 
@@ -64,20 +118,51 @@ def moved(order: Sequence[int], execution_id: int, later: int) -> tuple[int, ...
     return tuple(left)
 
 
+def by_urgency(execution_id: int) -> int:
+    return BY_PARITY[(execution_id - 1) % len(BY_PARITY)]
+
+
+def at_the_pool(recording: Recording) -> list[Finding]:
+    """Return the findings at the pool. The slots of queues are idle for longer than these histories allow."""
+    rules = Rule.PASSED_IN_ORDER, Rule.SHARED_FAIRLY
+    return [finding for finding in check_recording(recording).findings if finding.rule in rules]
+
+
+def broken_at_the_pool(recording: Recording) -> set[Rule]:
+    return {finding.rule for finding in at_the_pool(recording) if finding.broken}
+
+
+def compared(recording: Recording) -> int:
+    """Return how many executions were compared with later ones."""
+    return next(f.checked for f in at_the_pool(recording) if f.rule == Rule.PASSED_IN_ORDER)
+
+
+def ahead(turns: int) -> tuple[int, ...]:
+    """Return an order in turns in which the first action once has this many in a row."""
+    in_a_row = IN_TURNS[20 : 20 + 2 * turns : 2]
+    return (*IN_TURNS[:20], *in_a_row, *(each for each in IN_TURNS[20:] if each not in in_a_row))
+
+
 @pytest.mark.parametrize(
     ("recording", "rules"),
     [
         (pooled(IN_TURNS), {Rule.PASSED_IN_ORDER, Rule.SHARED_FAIRLY}),
         (pooled(BY_WEIGHT, weights={action_ref(0): 3}), {Rule.PASSED_IN_ORDER, Rule.SHARED_FAIRLY}),
         (pooled((*ONES, *TWOS), order="arrival"), {Rule.PASSED_IN_ORDER}),
+        (pooled(IN_TURNS, limit=1), {Rule.PASSED_IN_ORDER, Rule.SHARED_FAIRLY}),
+        (pooled((*ONES, *TWOS), limit=2, order="arrival"), {Rule.PASSED_IN_ORDER}),
+        (prioritized(pooled(sorted(IN_TURNS, key=by_urgency))), {Rule.PASSED_IN_ORDER, Rule.SHARED_FAIRLY}),
+        (
+            prioritized(pooled(sorted((*ONES, *TWOS), key=by_urgency), order="arrival")),
+            {Rule.PASSED_IN_ORDER},
+        ),
     ],
-    ids=["fair", "weights", "arrival"],
+    ids=["fair", "weights", "arrival", "limit", "arrival, limit", "priorities", "arrival, priorities"],
 )
 def test_a_correct_history_breaks_no_rule_and_is_checked(recording: Recording, rules: set[Rule]) -> None:
-    verdict = check_recording(recording)
-    assert verdict.broken == ()
-    checked = {finding.rule for finding in verdict.findings if finding.checked}
-    assert checked & {Rule.PASSED_IN_ORDER, Rule.SHARED_FAIRLY} == rules
+    findings = at_the_pool(recording)
+    assert not any(finding.broken for finding in findings)
+    assert {finding.rule for finding in findings if finding.checked} == rules
 
 
 @pytest.mark.parametrize(
@@ -96,30 +181,118 @@ def test_a_correct_history_breaks_no_rule_and_is_checked(recording: Recording, r
             Rule.PASSED_IN_ORDER,
             "execution 34: 3 later ones started while it waited, in one tick start 2",
         ),
+        (pooled((*ONES, *TWOS), limit=2), Rule.SHARED_FAIRLY, "their shares became"),
+        (
+            pooled(ahead(6), limit=4, tick_seconds=0.09),
+            Rule.SHARED_FAIRLY,
+            "'stress.00' and 'stress.01' both waited, and their shares became 5 apart, more than 4",
+        ),
+        (
+            pooled(BY_KEY, limit=1),
+            Rule.PASSED_IN_ORDER,
+            "execution 2: 19 later ones started while it waited, in one tick start 2",
+        ),
+        (
+            pooled(IN_TURNS, order="arrival", limit=8),
+            Rule.PASSED_IN_ORDER,
+            "execution 40: 15 later ones started while it waited, in one tick start 3",
+        ),
+        (
+            prioritized(pooled(IN_TURNS)),
+            Rule.PASSED_IN_ORDER,
+            "execution 80: 15 less urgent ones started while it waited, in one tick start 3",
+        ),
+        (
+            beside_a_long_run(ended=1_000),
+            Rule.PASSED_IN_ORDER,
+            "execution 2: 30 later ones started while it waited, in one tick start 3",
+        ),
+        (
+            beside_a_long_run(limit=2),
+            Rule.PASSED_IN_ORDER,
+            "execution 2: 38 later ones started while it waited, in one tick start 3",
+        ),
     ],
-    ids=["not in turns", "without the weight", "with a weight", "turns by arrival", "by key"],
+    ids=[
+        "not in turns",
+        "without the weight",
+        "with a weight",
+        "turns by arrival",
+        "by key",
+        "limit, not in turns",
+        "limit, two turns too many",
+        "limit, by key",
+        "limit, turns by arrival",
+        "less urgent first",
+        "limit, passed over",
+        "limit, never used",
+    ],
 )
 def test_each_violation_is_found_by_its_rule(recording: Recording, rule: Rule, text: str) -> None:
-    (finding,) = check_recording(recording).broken
+    (finding,) = (each for each in at_the_pool(recording) if each.broken)
     assert finding.rule == rule
     assert text in " ".join(finding.examples)
 
 
 def test_a_turn_that_is_lost_for_one_tick_breaks_no_rule() -> None:
-    assert broken(pooled(moved(IN_TURNS, 2, 3))) == set()
-    assert broken(pooled(moved((*ONES, *TWOS), 2, 1), order="arrival")) == set()
+    assert broken_at_the_pool(pooled(moved(IN_TURNS, 2, 3))) == set()
+    assert broken_at_the_pool(pooled(moved((*ONES, *TWOS), 2, 1), order="arrival")) == set()
 
 
 def test_nothing_is_compared_over_a_fault_or_a_change_of_the_settings() -> None:
     wrong = pooled((*ONES, *TWOS))
     restarted = fault(FaultKind.RESTART_BROKER, 0, 9_000)
-    assert broken(replace(wrong, faults=(restarted,))) == set()
+    assert broken_at_the_pool(replace(wrong, faults=(restarted,))) == set()
     changes = tuple(
         RecordedChange(at=at(each), old={"weights": {}}, new={"weights": {}}) for each in range(0, 9_000, 400)
     )
-    assert broken(pooled((*ONES, *TWOS), changes)) == set()
+    assert broken_at_the_pool(pooled((*ONES, *TWOS), changes)) == set()
 
 
-def test_actions_with_a_limit_are_not_compared() -> None:
-    findings = check_recording(pooled((*ONES, *TWOS), limit=1)).findings
-    assert not any(f.checked for f in findings if f.rule in (Rule.PASSED_IN_ORDER, Rule.SHARED_FAIRLY))
+def test_the_report_has_a_scenario_without_other_gates_if_anything_was_compared() -> None:
+    reports = [
+        replace(scenario_report(recording), verdict=check_recording(recording))
+        for recording in (pooled(IN_TURNS, limit=8), pooled(IN_TURNS, limit=0))
+    ]
+    assert [rule for rule, _, _ in gate_rows(reports)] == [Rule.PASSED_IN_ORDER, Rule.SHARED_FAIRLY]
+
+
+def test_turns_within_the_bound_break_no_rule() -> None:
+    assert broken_at_the_pool(pooled(ahead(4), limit=4, tick_seconds=0.09)) == set()
+
+
+@pytest.mark.parametrize(
+    "recording",
+    [
+        beside_a_long_run(),
+        beside_a_long_run(ended=1_000, idle_allowed_seconds=2.9),
+        beside_a_long_run(
+            limit=2, new_limits=(LimitChange(action=0, limit=1, asked_at=at(0), answered_at=at(9)),)
+        ),
+    ],
+    ids=["the slot is held", "its end may not be settled", "the limit was lowered"],
+)
+def test_an_execution_whose_queue_may_have_no_free_slot_is_passed(recording: Recording) -> None:
+    assert broken_at_the_pool(recording) == set()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"paused": True},
+        {"max_concurrent_total": 1},
+        {"uses": [{"resource": "shared", "units": 1, "weight": 1}]},
+        {"rate.starts": 1, "rate.per": 1},
+        {"pool": "another"},
+    ],
+    ids=lambda each: next(iter(each)),
+)
+def test_actions_with_other_gates_are_not_compared(settings: dict[str, Any]) -> None:
+    assert compared(prioritized(pooled(IN_TURNS))) > 0
+    assert compared(prioritized(pooled(IN_TURNS), **settings)) == 0
+
+
+def test_actions_with_executions_of_others_are_not_compared() -> None:
+    recording = pooled((*ONES, *TWOS), order="arrival")
+    recording.executions["number"][0] = NONE
+    assert compared(recording) == len(TWOS)

@@ -50,6 +50,8 @@ def test_the_load_with_gates_has_every_kind_of_gate_and_changes_all_of_them(seco
         assert any(fields[field] for fields in gates.actions)
         assert not all(fields[field] for fields in gates.actions)
     assert {fields["order"] for fields in gates.actions} == {"arrival", "fair"}
+    only_limited = [f for f in gates.actions if not (f["uses"] or f["rate"] or f["max_concurrent_total"])]
+    assert [fields["max_concurrent"] for fields in only_limited] == [3] * 5
     assert all(key.path.split("/keys/")[1].isdigit() for key in gates.keys)
     changed_fields = {name for change in gates.changes for name in change.fields}
     assert changed_fields >= {
