@@ -222,7 +222,7 @@ SERVICE_DEFECTS: Final = (
         before="            self._acknowledge_long_runs()\n",
         after="",
         caught_by=(
-            f"{_E2E}/test_long_runs.py::test_a_run_of_several_acknowledgement_timeouts_runs_once_and_so_do_its_neighbours",
+            "tests/integration/worker/test_shared_messages.py::test_a_pack_of_long_runs_is_acknowledged_early_and_keeps_its_slots",
         ),
     ),
     Defect(
