@@ -109,7 +109,7 @@ def starts_of(recording: Recording) -> list[Start]:
 
 def waits(stays: Sequence[Stay], limits: Sequence[LimitStep], tick_ns: int) -> list[int]:
     """Return for each stay in a queue when it certainly began to wait at the pool; NEVER: unknown."""
-    line = _Line(stays, tick_ns)
+    queue = _Queue(stays, tick_ns)
     events = [(at, _Step.LIMIT, 0, limit) for at, limit in limits]
     for row in sorted(range(len(stays)), key=lambda each: stays[each][:2]):
         stay = stays[row]
@@ -120,8 +120,8 @@ def waits(stays: Sequence[Stay], limits: Sequence[LimitStep], tick_ns: int) -> l
         if stay.is_granted and stay.settled_at != NEVER:
             events.append((stay.settled_at, _Step.SETTLED, len(events), row))
     for at, step, _, value in sorted(events):
-        line.follow(at, step, value)
-    return line.found()
+        queue.follow(at, step, value)
+    return queue.found()
 
 
 class _Step(IntEnum):
@@ -134,7 +134,7 @@ class _Step(IntEnum):
     GRANTED = 4
 
 
-class _Line:
+class _Queue:
     """One queue: its first executions wait at the pool, as many as slots are certainly free."""
 
     def __init__(self, stays: Sequence[Stay], tick_ns: int) -> None:
