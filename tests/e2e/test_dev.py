@@ -110,7 +110,7 @@ async def test_a_change_is_followed_and_code_that_does_not_load_leaves_the_worke
         assert await rendered(env_file) == "second 7"
 
         (project / "reports.py").write_text("def render(:\n")
-        assert "the worker runs on" in await terminal.wait_for("Changed: reports.py. It does not load")
+        assert "the worker continues" in await terminal.wait_for("Changed: reports.py. It does not load")
         assert f'File "{project / "reports.py"}", line 1' in await terminal.wait_for('reports.py", line')
         assert await rendered(env_file) == "second 7"
 
