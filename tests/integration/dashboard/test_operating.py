@@ -2,6 +2,7 @@
 
 import json
 import re
+from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from playwright.async_api import Browser, Page, expect
 from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS, watched_page
 from tests.integration.dashboard.conftest import TOKEN
 from tests.support.environment import Environment
+from tests.support.traffic import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 expect.set_options(timeout=DEADLINE_MILLISECONDS)
@@ -110,10 +112,21 @@ SCHEMA: dict[str, Any] = {
 }
 
 
+async def put_with_schema(env: Environment, ref: str) -> None:
+    """Define an action; returns once its schema is in force: executors read schemas once per second."""
+    await env.put(ref, max_concurrent=0, parameters_schema=SCHEMA)
+
+    async def refuses() -> bool:
+        answer = await env.http.post("/executions", json={"action_ref": ref})
+        return answer.status_code == HTTPStatus.UNPROCESSABLE_ENTITY
+
+    await until(refuses, f"the schema of {ref}")
+
+
 async def test_a_form_has_a_field_for_each_parameter_of_the_schema(
     browser: Browser, env: Environment
 ) -> None:
-    await env.put("shaped", max_concurrent=0, parameters_schema=SCHEMA)
+    await put_with_schema(env, "shaped")
     async with watched_page(browser, env.system.http_url, token=TOKEN, timezone_id="Europe/Berlin") as page:
         await page.goto("/#/queues/shaped")
         await page.get_by_role("button", name="Submit", exact=True).click()
@@ -173,7 +186,7 @@ async def test_a_form_has_a_field_for_each_parameter_of_the_schema(
 
 
 async def test_fields_are_exchanged_for_their_json(page: Page, env: Environment) -> None:
-    await env.put("shaped.text", max_concurrent=0, parameters_schema=SCHEMA)
+    await put_with_schema(env, "shaped.text")
     await page.goto("/#/queues/shaped.text")
     await page.get_by_role("button", name="Submit", exact=True).click()
     dialog = page.get_by_role("dialog")
