@@ -189,8 +189,13 @@ AS $$
     UNION ALL
     SELECT w.queue_id, g.id
     FROM public.execution e
-    JOIN public.waiting w ON w.queue_id = ANY (ARRAY[e.queue_id])
-        AND w.place BETWEEN turnstile.place_of(e.priority, e.id) AND turnstile.place_of(e.priority, e.id)
+    CROSS JOIN LATERAL (
+        -- One by one: a join would read all that wait at later gates while these are few, or seem to be.
+        SELECT n.queue_id, n.line_id, n.gate_ids FROM public.waiting n
+        WHERE n.queue_id = e.queue_id
+          AND n.place BETWEEN turnstile.place_of(e.priority, e.id) AND turnstile.place_of(e.priority, e.id)
+        OFFSET 0
+    ) w
     CROSS JOIN LATERAL (
         SELECT unnest(w.gate_ids)
         UNION ALL
