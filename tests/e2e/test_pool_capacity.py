@@ -1,7 +1,7 @@
 """P9: actions take turns at the capacity of their pool, while workers and executors come, leave and die."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -24,10 +24,9 @@ STARTED_SECONDS_MAX: Final = 1.0
 SETTINGS: Final = {"TURNSTILE_WATCHDOG_INTERVAL": "500ms"}
 LEASE: Final = {"TURNSTILE_LEASE_DURATION": "2s", "TURNSTILE_HEARTBEAT_INTERVAL": "300ms"}
 _RUNS: Final = """
-SELECT e.id, a.ref, e.queued_at, e.started_at, e.completed_at
+SELECT e.id, a.ref, e.queued_at, e.scheduled_at, e.started_at, e.completed_at
 FROM execution e JOIN action a ON a.id = e.action_id
 """
-_LEAD: Final = "SELECT lead FROM turnstile.current_pool WHERE name = 'default'"
 _FITS: Final = """
 SELECT bool_and(held <= capacity) FROM turnstile.current_pool WHERE name = 'default' AND capacity IS NOT NULL
 """
@@ -50,16 +49,16 @@ class Wait(NamedTuple):
     free_seconds: float
     """The longest time for which a worker slot was free."""
     overtaken: int
-    """By how many more runs than executions of its own action: they take turns."""
+    """Grants of the other action less those of its own, while it waited for its grant: they take turns."""
 
 
-async def waits_of(env: Environment, ids: list[int]) -> list[Wait]:
-    """Return how these waited; all have ended."""
+async def waits_of(env: Environment, committed_ats: Mapping[int, datetime]) -> list[Wait]:
+    """Return how these waited; all have ended, and at these instants they had been committed."""
     rows = await env.history.rows(_RUNS)
-    return [_wait(row, rows) for row in rows if row["id"] in ids]
+    return [_wait(row, rows, committed_ats[row["id"]]) for row in rows if row["id"] in committed_ats]
 
 
-def _wait(one: Record, rows: Sequence[Record]) -> Wait:
+def _wait(one: Record, rows: Sequence[Record], committed_at: datetime) -> Wait:
     since, until = one["queued_at"], one["started_at"]
     changes = {at for row in rows for at in (row["started_at"], row["completed_at"]) if since < at < until}
     periods = pairwise(sorted({since, until, *changes}))
@@ -68,8 +67,9 @@ def _wait(one: Record, rows: Sequence[Record]) -> Wait:
         if is_free:
             free = sum((after - at).total_seconds() for at, after in together)
             free_seconds = max(free_seconds, free)
-    started = [row["ref"] == one["ref"] for row in rows if since < row["started_at"] < until]
-    return Wait((until - since).total_seconds(), free_seconds, len(started) - 2 * sum(started))
+    granted_at = one["scheduled_at"]
+    granted = [row["ref"] == one["ref"] for row in rows if committed_at < row["scheduled_at"] < granted_at]
+    return Wait((until - since).total_seconds(), free_seconds, len(granted) - 2 * sum(granted))
 
 
 def _is_free(at: datetime, rows: Sequence[Record]) -> bool:
@@ -100,9 +100,10 @@ async def test_sixty_runs_of_one_action_on_ten_worker_slots_take_turns_with_anot
         await until_counted(env)
         ids = await env.submit_many(staggered(tmp_path / "runs", seconds))
         await env.until_status(ids[CAPACITY - 1], "running")
-        others = []
+        others = {}
         for number in range(STARTS):
-            others.append(await env.submit("noop"))
+            submitted = await env.submit("noop")
+            others[submitted] = await env.history.value("SELECT clock_timestamp()")
             # A worker slot becomes free twice as often.
             await asyncio.sleep(2 * seconds / CAPACITY)
             if number == STARTS // 2:
@@ -116,8 +117,8 @@ async def test_sixty_runs_of_one_action_on_ten_worker_slots_take_turns_with_anot
         if seconds == RUN_SECONDS:
             # A wait ends after what workers were offered before: at the whole size, that takes longer.
             assert max(wait.seconds for wait in waits) < STARTED_SECONDS_MAX, waits
-        lead = await env.history.value(_LEAD)
-        assert max(wait.overtaken for wait in waits) <= lead + 2, (lead, waits)
+        # Two actions of weight 1 differ by two units at most (P14); one decision may have begun before.
+        assert max(wait.overtaken for wait in waits) <= 3, waits
         await no_miscount(env)
 
 
