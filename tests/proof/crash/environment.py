@@ -240,6 +240,9 @@ class Environment:
 
     async def drain(self) -> list[str]:
         """Cancel what does not end by itself and wait until everything has ended; return what is wrong."""
+        if self.executor is not None:
+            # An executor that died beside this one may have left requests without an answer.
+            await self.client.post_again(self.executor.http_url)
         await self.client.cancel_what_is_left()
         count = len(self.client.submitted)
 
