@@ -2,7 +2,7 @@
 
 In: modules of the current folder. Out: private servers, one executor and one worker, whose logs are shown
 under their names, and a file that sets the URLs in a shell. A changed file restarts the worker, unless the
-modules no longer load: then the error is shown and the worker runs on. No process survives this one.
+modules no longer load: then the error is shown and the worker continues. No process survives this one.
 """
 
 import asyncio
