@@ -273,10 +273,22 @@ AS $$
        AND NOT EXISTS (SELECT FROM public.gate g WHERE g.id = ANY (in_route) AND g.rate_starts IS NOT NULL)
 $$;
 
+-- arrived_at_queue: when an execution that was queued at this instant last arrived in its queue: it may have
+-- returned there from a later gate.
+CREATE FUNCTION turnstile.arrived_at_queue(in_execution_id bigint, in_queued_at timestamptz)
+RETURNS timestamptz
+LANGUAGE sql
+STABLE
+AS $$
+    SELECT greatest(in_queued_at,
+                    (SELECT r.returned_at FROM public.gate_return r WHERE r.execution_id = in_execution_id))
+$$;
+
 -- gates_history: what an attempt held, for the history of its execution. Null for a slot without gates. The
 -- list of the pool is a step only for who took a start of a rate there.
 CREATE FUNCTION turnstile.gates_history(
-    in_queued_at timestamptz, in_gate_ids bigint[], in_gate_units integer[], in_passed_ats timestamptz[]
+    in_execution_id bigint, in_queued_at timestamptz, in_gate_ids bigint[], in_gate_units integer[],
+    in_passed_ats timestamptz[]
 )
 RETURNS jsonb
 LANGUAGE sql
@@ -290,7 +302,9 @@ AS $$
                                           ELSE 'rate' END
                        FROM public.gate g WHERE g.id = in_gate_ids[p.rank - 1]) END,
                    'units', CASE WHEN p.rank = 1 THEN 1 ELSE in_gate_units[p.rank - 1] END,
-                   'arrived_at', CASE WHEN p.rank = 1 THEN in_queued_at ELSE in_passed_ats[p.rank - 1] END,
+                   'arrived_at', CASE WHEN p.rank = 1
+                                      THEN turnstile.arrived_at_queue(in_execution_id, in_queued_at)
+                                      ELSE in_passed_ats[p.rank - 1] END,
                    'passed_at', p.at) ORDER BY p.rank)
         FROM unnest(in_passed_ats) WITH ORDINALITY p(at, rank)
         WHERE p.rank = 1 OR NOT turnstile.is_plain_line(in_gate_ids[p.rank - 1], in_gate_ids)) END
@@ -1195,6 +1209,11 @@ BEGIN
     ),
     back AS (
         INSERT INTO waiting (line_id, place) SELECT g.queue_id, g.place FROM gone g
+    ),
+    noted AS (
+        INSERT INTO gate_return (execution_id, returned_at)
+        SELECT turnstile.id_of_place(g.place), clock_timestamp() FROM gone g
+        ON CONFLICT (execution_id) DO UPDATE SET returned_at = excluded.returned_at
     )
     SELECT array_agg(g.line_id), array_agg(g.place),
            (SELECT array_agg(ROW(n.queue_id, n.returned, -n.returned, n.first_id, 0, 0,

@@ -100,7 +100,7 @@ BEGIN
                 failures = e.failures + (r.status = 'failed')::integer,
                 -- A call costs as much as an index lookup, also for null.
                 gates = CASE WHEN s.gate_ids IS NOT NULL THEN
-                    turnstile.gates_history(e.queued_at, s.gate_ids, s.gate_units, s.passed_ats) END
+                    turnstile.gates_history(e.id, e.queued_at, s.gate_ids, s.gate_units, s.passed_ats) END
             FROM report r
             JOIN slot s ON s.execution_id = ANY (ARRAY[r.id]) AND s.attempt = r.attempt
                 AND s.worker_id = in_worker_id

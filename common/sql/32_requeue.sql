@@ -39,7 +39,7 @@ BEGIN
             error_message = e.cancel_reason,
             -- A call costs as much as an index lookup, also for null.
             gates = CASE WHEN h.gate_ids IS NOT NULL THEN
-                turnstile.gates_history(e.queued_at, h.gate_ids, h.gate_units, h.passed_ats) END
+                turnstile.gates_history(e.id, e.queued_at, h.gate_ids, h.gate_units, h.passed_ats) END
         FROM held h
         WHERE e.id = ANY (ARRAY[h.execution_id]) AND e.attempt = h.attempt - 1 AND e.completed_at IS NULL
           AND e.cancel_requested_at IS NOT NULL

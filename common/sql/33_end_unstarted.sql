@@ -9,11 +9,12 @@ STABLE
 AS $$
     SELECT CASE
         WHEN in_status IN ('scheduled', 'running') THEN (
-            SELECT turnstile.gates_history(in_queued_at, s.gate_ids, s.gate_units, s.passed_ats)
+            SELECT turnstile.gates_history(in_execution_id, in_queued_at, s.gate_ids, s.gate_units,
+                                           s.passed_ats)
             FROM public.slot s WHERE s.execution_id = in_execution_id AND s.finished_at IS NULL)
         WHEN in_status = 'queued' THEN coalesce((
-            SELECT coalesce(turnstile.gates_history(in_queued_at, w.gate_ids, w.gate_units, w.passed_ats),
-                            '[]')
+            SELECT coalesce(turnstile.gates_history(in_execution_id, in_queued_at, w.gate_ids, w.gate_units,
+                                                    w.passed_ats), '[]')
                    || CASE WHEN turnstile.is_plain_line(g.id, (
                           SELECT a.route FROM public.action_queue q JOIN public.action a
                               ON a.id = ANY (ARRAY[q.action_id])
@@ -32,7 +33,8 @@ AS $$
             JOIN public.gate g ON g.id = coalesce(f.gate_id, w.line_id)
             WHERE w.queue_id = in_queue_id AND w.place BETWEEN in_place AND in_place), (
             SELECT jsonb_build_array(jsonb_build_object(
-                       'gate', 'queue', 'units', 1, 'arrived_at', in_queued_at, 'passed_at', NULL))
+                       'gate', 'queue', 'units', 1, 'passed_at', NULL,
+                       'arrived_at', turnstile.arrived_at_queue(in_execution_id, in_queued_at)))
             FROM public.action_queue q JOIN public.action a ON a.id = ANY (ARRAY[q.action_id])
             WHERE q.id = in_queue_id AND a.route IS NOT NULL))
         END

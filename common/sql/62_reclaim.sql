@@ -98,7 +98,7 @@ BEGIN
             completed_at = reclaimed_at,
             -- A call costs as much as an index lookup, also for null.
             gates = CASE WHEN s.gate_ids IS NOT NULL THEN
-                turnstile.gates_history(e.queued_at, s.gate_ids, s.gate_units, s.passed_ats) END,
+                turnstile.gates_history(e.id, e.queued_at, s.gate_ids, s.gate_units, s.passed_ats) END,
             error_type = CASE WHEN e.cancel_requested_at IS NULL THEN 'WorkerLost' ELSE 'Cancelled' END,
             error_message = CASE WHEN e.cancel_requested_at IS NOT NULL THEN e.cancel_reason
                                  ELSE format('worker %s was lost; reclaimed %s times before', s.worker_id,

@@ -60,7 +60,7 @@ BEGIN
             started_at = s.claimed_at,
             completed_at = ended_at,
             gates = CASE WHEN s.gate_ids IS NOT NULL THEN
-                turnstile.gates_history(e.queued_at, s.gate_ids, s.gate_units, s.passed_ats) END,
+                turnstile.gates_history(e.id, e.queued_at, s.gate_ids, s.gate_units, s.passed_ats) END,
             error_type = CASE WHEN e.cancel_requested_at IS NULL THEN 'Timeout' ELSE 'Cancelled' END,
             error_message = CASE WHEN e.cancel_requested_at IS NULL
                 THEN format('it ran longer than its timeout of %s seconds, and worker %s did not stop it',

@@ -122,6 +122,15 @@ class GateFlow(SQLModel, table=True):
     """The queue at the gate of an action, the action at a resource or pool."""
 
 
+class GateReturn(SQLModel, table=True):
+    """When an execution last returned from a later gate to its queue. Kept as long as the execution."""
+
+    __tablename__ = "gate_return"
+
+    execution_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    returned_at: datetime = instant(nullable=False)
+
+
 class FlowTurn(SQLModel, table=True):
     """When a flow has its next turn with one priority: at the lowest start tag. Each passage inserts a row.
 

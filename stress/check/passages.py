@@ -283,7 +283,7 @@ def _order(
 def _waits_throughout(history: GateHistory, gate: GateId, passer: Passer, stay: Stay) -> bool:
     after, settling_ns = stay.arrived_at, history.definitions.settling_ns
     if gate.gate == QUEUE:
-        # The instant of a later return to the queue was taken before the lock of the queue.
+        # After a later return to the queue, its earlier stay there is unknown.
         return stay.arrived_at == passer.created_at and not any(
             history.definitions.changed(e, after, stay.passed_at) for e in history.route(passer)
         )
@@ -394,8 +394,10 @@ def _unknown_periods(history: GateHistory, gate: GateId) -> Mapping[str, list[tu
             found[_flow(gate, passer)].append((passer.created_at, passer.completed_at))
             continue
         until = passer.stays[0].passed_at
-        has_returned = any(definitions.changed(e, passer.created_at, until) for e in history.route(passer))
-        if passer.attempt > 1 or has_returned:
+        may_have_returned = passer.stays[0].arrived_at != passer.created_at or any(
+            definitions.changed(e, passer.created_at, until) for e in history.route(passer)
+        )
+        if passer.attempt > 1 or may_have_returned:
             found[_flow(gate, passer)].append((passer.created_at, until))
     for periods in found.values():
         periods.sort()

@@ -123,6 +123,9 @@ BEGIN
     progress AS (
         DELETE FROM attempt_progress g WHERE g.execution_id = ANY (prunable_ids)
     ),
+    returns AS (
+        DELETE FROM gate_return r WHERE r.execution_id = ANY (prunable_ids)
+    ),
     -- A deadline stays until it has passed, even if its execution is terminal.
     deadlines AS (
         DELETE FROM expiring x WHERE x.execution_id = ANY (prunable_ids)

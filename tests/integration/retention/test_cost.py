@@ -14,6 +14,7 @@ INSERT INTO attempt (execution_id, attempt, worker_id, outcome, granted_at, star
 SELECT id, 1, 'w', 'completed', now(), now(), now() FROM execution WHERE worker_id = 'w';
 INSERT INTO attempt_progress (execution_id, attempt, version, done, updated_at)
 SELECT id, 1, 1, 1, now() FROM execution WHERE worker_id = 'w';
+INSERT INTO gate_return (execution_id, returned_at) SELECT id, now() FROM execution WHERE worker_id = 'w';
 UPDATE queue_state q SET total_enqueued = n.n, total_completed = n.n
 FROM (SELECT queue_id, count(*) AS n FROM execution GROUP BY queue_id) n WHERE n.queue_id = q.queue_id;
 ANALYZE
@@ -44,6 +45,7 @@ async def test_the_cost_of_a_pruning_batch_does_not_grow_with_the_table(protocol
             "attempt",
             "attempt_log",
             "attempt_progress",
+            "gate_return",
             "action_queue",
             "queue_state",
         }, cost

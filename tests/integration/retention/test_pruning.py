@@ -98,7 +98,7 @@ async def test_a_webhook_that_is_not_delivered_keeps_its_execution(protocol: Pro
     assert await protocol.column("SELECT execution_id FROM webhook_delivery ORDER BY 1") == [pending, failed]
 
 
-async def test_logs_progress_and_deadlines_are_deleted_with_their_execution(
+async def test_logs_progress_deadlines_and_returns_are_deleted_with_their_execution(
     protocol: Protocol, database_url: str
 ) -> None:
     await protocol.put("a")
@@ -113,9 +113,10 @@ async def test_logs_progress_and_deadlines_are_deleted_with_their_execution(
         assert await protocol.record(WORKER).report_progress([(offer(one, 1), Progress(done=1))])
         await protocol.finish(one, log="the rest", log_start=4)
         await protocol.settle((one, 1))
+        await protocol.connection.execute("INSERT INTO gate_return VALUES ($1, now())", one)
     await age(protocol, [gone], 2)
     assert await pruner(protocol, retention_age=HOUR).prune_executions() == 1
-    for table in ("attempt_log", "attempt_progress", "attempt", "expiring"):
+    for table in ("attempt_log", "attempt_progress", "attempt", "expiring", "gate_return"):
         assert await protocol.column(f"SELECT execution_id FROM {table}") == [stays], table
     assert await faults_in(database_url) == []
 

@@ -8,7 +8,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
@@ -22,12 +22,6 @@ Fields = Mapping[str, Any]
 _READING_SECONDS: Final = 60.0
 _COMMIT_NS: Final = 100_000_000
 """From the last trigger of a transaction to its commit, on a busy machine."""
-_RETURNED: Final = """
-SELECT DISTINCT execution_id FROM history.log gone JOIN history.log back USING (txid, execution_id)
-WHERE gone.table_name = 'waiting' AND gone.step = 'delete' AND gone.old ->> 'queue_id' IS NOT NULL
-  AND back.table_name = 'waiting' AND back.step = 'insert' AND back.new ->> 'queue_id' IS NULL
-"""
-"""Executions that returned from a later gate to their queue."""
 _LONGEST_CHANGE: Final = "SELECT max(committed_at - changed_at) FROM history.committed_change"
 
 
@@ -120,12 +114,8 @@ async def check_gates(database_url: str) -> GatesChecked:
             longest = await connection.fetchval(_LONGEST_CHANGE) or timedelta()
             settling_ns = longest // timedelta(microseconds=1) * 1000 + _COMMIT_NS
             history = await read_gates(connection, settling_ns=settling_ns)
-            returned = {row["execution_id"] for row in await connection.fetch(_RETURNED)}
     finally:
         await connection.close()
-    # While no worker serves them, they return. What they had passed before is not stored.
-    passers = [each._replace(stays=()) if each.execution_id in returned else each for each in history.passers]
-    history = replace(history, passers=passers)
     verdict = await asyncio.to_thread(check_passages, history)
     return GatesChecked(
         executions=sum(bool(passer.stays) for passer in history.passers),

@@ -114,8 +114,10 @@ class _Run:
                 life.passed = []
             life.passed.append((gate, units, self.at))
         for ticket, execution in alive.items():
-            # What has returned and waits in its queue holds nothing.
-            del self.lives[ticket].passed[len(execution.held) :]
+            life = self.lives[ticket]
+            if life.passed and not execution.held:
+                # It has returned to its queue.
+                life.passed, life.waits_since = [], self.at
 
     def _change_capacity(self) -> None:
         name = self.chance.choice(sorted(self.configuration.capacities))

@@ -10,7 +10,7 @@ from tests.proof.history.recording import Bounds, Recording, Step, WaitingEvent
 from tests.proof.history.replay import gated_queues
 from tests.proof.history.stored_gates import read_gates
 from tests.support.gates import put_resource
-from tests.support.protocol import connected
+from tests.support.protocol import OTHER_WORKER, WORKER, Protocol, connected
 from turnstile.stress.check.passages import violations
 
 ROUNDS: Final = 12
@@ -50,6 +50,49 @@ async def test_the_stored_history_of_gates_breaks_no_rule_and_a_falsified_one_do
     overtaking = last._replace(stays=(*last.stays[:-1], early), completed_at=early.passed_at)
     passers = [overtaking if passer == last else passer for passer in history.passers]
     assert violations(replace(history, passers=passers))
+
+
+async def test_an_execution_that_returned_for_want_of_a_worker_has_not_waited_since_its_creation(
+    database_url: str,
+) -> None:
+    async with connected(database_url) as protocol:
+        await put_resource(protocol.database, "cad", capacity=1)
+        await protocol.put("a", max_concurrent=3, uses=["cad"])
+        await protocol.register()
+        await count_workers(protocol)
+        running, returning, staying = [(await protocol.submit("a"))[0] for _ in range(3)]
+        await protocol.grant(*await protocol.column("SELECT id FROM action_queue"))
+        assert await protocol.held() == [running]
+        await protocol.connection.execute("SELECT turnstile.sign_off($1)", WORKER)
+        await count_workers(protocol)
+        # A worker comes back before all have returned.
+        assert await protocol.row("SELECT * FROM turnstile.advance_gates(1)")
+        in_queue = "SELECT turnstile.id_of_place(place) FROM waiting WHERE queue_id IS NULL"
+        assert await protocol.column(in_queue) == [returning]
+        await protocol.register(OTHER_WORKER)
+        await count_workers(protocol)
+        for one in (running, returning, staying):
+            await protocol.run(one, worker=OTHER_WORKER)
+            await protocol.settle((one, 1))
+        history = await read_gates(protocol.connection, settling_ns=0)
+        shown = await protocol.column(
+            "SELECT gates -> 0 ->> 'arrived_at' = (to_jsonb(created_at) #>> '{}') FROM execution ORDER BY id"
+        )
+        kept = await protocol.column("SELECT execution_id FROM gate_return")
+    assert violations(history) == []
+    assert shown == [True, False, True]
+    assert kept == [returning]
+    # Without the instant of the return, the other one would seem to have overtaken it.
+    forgotten = [
+        p._replace(stays=(p.stays[0]._replace(arrived_at=p.created_at), *p.stays[1:]))
+        for p in history.passers
+    ]
+    (broken,) = violations(replace(history, passers=forgotten))
+    assert (broken.rule, broken.execution_id) == ("P12", staying)
+
+
+async def count_workers(protocol: Protocol) -> None:
+    await protocol.row("SELECT * FROM turnstile.refresh_pools(NULL, '{}', '{}', true)")
 
 
 async def test_the_event_log_shows_queues_before_gates_and_how_long_changes_took(database_url: str) -> None:

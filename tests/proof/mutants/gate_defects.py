@@ -392,4 +392,18 @@ GATE_DEFECTS: Final = (
         after="gates = CASE WHEN false\n",
         caught_by=("tests/integration/executor/test_reading_gates.py",),
     ),
+    Defect(
+        name="a return to the queue leaves no instant",
+        file=_GATES,
+        before="SELECT turnstile.id_of_place(g.place), clock_timestamp() FROM gone g\n",
+        after="SELECT turnstile.id_of_place(g.place), clock_timestamp() FROM gone g WHERE false\n",
+        caught_by=("tests/proof/history/test_stored_gates.py",),
+    ),
+    Defect(
+        name="the history of gates forgets a return to the queue",
+        file=_GATES,
+        before="THEN turnstile.arrived_at_queue(in_execution_id, in_queued_at)\n",
+        after="THEN in_queued_at\n",
+        caught_by=("tests/proof/history/test_stored_gates.py",),
+    ),
 )
