@@ -222,6 +222,8 @@ class Worker(Schema):
     started_at: datetime
     renewed_at: datetime
     lease_expires_at: datetime
+    not_ready: str | None = None
+    """Why it could run nothing at its last heartbeat; None: it could."""
 
 
 class WorkerPage(Schema):

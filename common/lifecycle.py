@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
@@ -24,6 +24,11 @@ _LEFTOVERS_SECONDS: Final = 10.0
 _AT_ONCE_SECONDS: Final = 1.0
 """From the second signal to the end of the process."""
 _LOG_SECONDS: Final = 0.2
+
+
+def why_not_ready(parts: Mapping[str, str | None]) -> str | None:
+    """Join what each part says that cannot be used; None: all can."""
+    return "; ".join(f"{part}: {reason}" for part, reason in parts.items() if reason is not None) or None
 
 
 def run_service(serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:

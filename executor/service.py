@@ -7,8 +7,10 @@ Stop: take nothing new, finish what is decided, close.
 import asyncio
 import logging
 import socket
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+import asyncpg
 import uvicorn
 from fastapi import FastAPI
 
@@ -19,6 +21,7 @@ from turnstile.common.broker.prefetch import ByteBounds
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.topology import EXECUTOR_COMPLETIONS, EXECUTOR_REQUESTS, declare_executor
 from turnstile.common.database import Database
+from turnstile.common.domain.errors import Unavailable
 from turnstile.common.gathering import GatherWindow, ProcessorWait
 from turnstile.common.http import HttpServer
 from turnstile.common.lifecycle import done_before
@@ -60,6 +63,7 @@ _SUBMISSIONS_BYTES_MAX: Final = 32 * 1024 * 1024
 _CONSUMER_TIMEOUTS: Final = BrokerTimeouts(heartbeat_seconds=2)
 """One executor admits: the broker closes a frozen one's connection after two or three heartbeats."""
 
+_SCHEMA_WATCH_SECONDS: Final = 10.0
 _BEST_EFFORT_TIMEOUTS: Final = BrokerTimeouts(confirm_seconds=2.0)
 """A reply queue that never confirms delays the other replies for this long, once."""
 
@@ -181,6 +185,14 @@ class ExecutorService:
         self._schema_notice = version.notice
         return version.trouble
 
+    async def _watch_schema(self) -> NoReturn:
+        """Notice that a newer version migrates the database, or that the database is restored."""
+        while True:
+            await asyncio.sleep(_SCHEMA_WATCH_SECONDS)
+            with suppress(Unavailable, asyncpg.PostgresError):
+                async with self._database.transaction() as connection:
+                    await self._schema_trouble(connection)
+
     async def _work(self, stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as tasks:
             background: list[asyncio.Task[Any]] = [
@@ -197,6 +209,7 @@ class ExecutorService:
                 await self._pool_refresher.refresh()
                 background.append(tasks.create_task(self._pool_refresher.run(), name="pool-refresher"))
                 background.append(tasks.create_task(self._schemas.run(), name="schemas"))
+                background.append(tasks.create_task(self._watch_schema(), name="watch-schema"))
                 background.append(tasks.create_task(self._watchdog().run(), name="watchdog"))
                 webhooks = tasks.create_task(self._webhooks.run(stop), name="webhooks")
                 background.append(webhooks)

@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from turnstile.common.http import HttpServer
+from turnstile.common.lifecycle import why_not_ready
 from turnstile.common.telemetry.metrics import LoopLag, exposed
 from turnstile.worker.metrics import LOOP_LAG, METER, SERVER_UP
 
@@ -38,8 +39,8 @@ def health_app(readiness: Readiness, degraded: Degraded = dict) -> Starlette:
 
     async def get_readyz(_: Request) -> JSONResponse:
         parts = readiness()
-        errors = "; ".join(f"{name}: {reason}" for name, reason in parts.items() if reason is not None)
-        if not errors:
+        errors = why_not_ready(parts)
+        if errors is None:
             faults = degraded()
             return JSONResponse(
                 {"status": "ready", "parts": parts} | ({"degraded": faults} if faults else {})

@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 _NOT_RENEWED: Final = Episodes(logger, "lease_not_renewed")
 
 _RETRY_SECONDS: Final = 0.5
+_NOT_READY_PAUSE_SECONDS: Final = 1.0
 _POLL_SECONDS: Final = 0.25
 """Longest sleep: the lease's clock also runs while this process is stopped, the loop's clock does not."""
 _ENFORCE_POLL_SECONDS: Final = 0.02
@@ -163,10 +164,20 @@ class LeaseThread:
     """Renews between `start` and `stop`, unless the lease is lost."""
 
     def __init__(
-        self, lease: Lease, database_url: str, worker_id: WorkerId, *, on_drain: Callable[[], None]
+        self,
+        lease: Lease,
+        database_url: str,
+        worker_id: WorkerId,
+        *,
+        not_ready: Callable[[], str | None],
+        on_drain: Callable[[], None],
     ) -> None:
-        """`on_drain` is called in the event loop that calls `start`, at most once."""
+        """`on_drain` is called in the event loop that calls `start`, at most once.
+
+        `not_ready` is called in the thread: why the worker can run nothing now, or None.
+        """
         self._lease = lease
+        self._not_ready = not_ready
         self._worker_id = worker_id
         self._on_drain = on_drain
         self._heartbeat_seconds = lease.terms.heartbeat_seconds
@@ -239,9 +250,11 @@ class LeaseThread:
         await self._database.open()
         drain_seen = False
         while not self._lease.lost:
-            sent_at = clock()
+            sent_at, not_ready = clock(), self._not_ready()
             try:
-                alive, draining = await self._protocol.renew(self._lease.terms.lease_seconds)
+                alive, draining = await self._protocol.renew(
+                    self._lease.terms.lease_seconds, not_ready=not_ready
+                )
             except (Unavailable, asyncpg.PostgresError) as error:
                 _NOT_RENEWED.failed("lease", reason=str(error))
                 await asyncio.sleep(min(_RETRY_SECONDS, self._heartbeat_seconds / 2))
@@ -254,4 +267,8 @@ class LeaseThread:
             if draining and not drain_seen:
                 drain_seen = True
                 self._loop.call_soon_threadsafe(self._on_drain)
-            await asyncio.sleep(max(0.0, sent_at + self._heartbeat_seconds - clock()))
+            # Soon after it is ready again, its page says so.
+            pause_seconds = self._heartbeat_seconds
+            if not_ready is not None:
+                pause_seconds = min(pause_seconds, _NOT_READY_PAUSE_SECONDS)
+            await asyncio.sleep(max(0.0, sent_at + pause_seconds - clock()))

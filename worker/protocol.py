@@ -336,10 +336,13 @@ class WorkerProtocol:
             ),
         )
 
-    async def renew(self, lease_seconds: float) -> tuple[bool, bool]:
-        """Renew the lease; return whether the worker still has one, and whether it must drain."""
+    async def renew(self, lease_seconds: float, *, not_ready: str | None) -> tuple[bool, bool]:
+        """Renew the lease; return whether the worker still has one, and whether it must drain.
+
+        `not_ready`: why the worker can run nothing now.
+        """
         row = await self._database.fetchrow(
-            "SELECT * FROM turnstile.renew($1, $2)", self._worker_id, lease_seconds
+            "SELECT * FROM turnstile.renew($1, $2, $3)", self._worker_id, lease_seconds, not_ready
         )
         assert row is not None
         return row["alive"], row["draining"]

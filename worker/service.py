@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 from turnstile.common.broker.errors import BLOCKED
 from turnstile.common.database import Database, DatabaseTimeouts
 from turnstile.common.domain.outcomes import Failed
-from turnstile.common.lifecycle import done_before
+from turnstile.common.lifecycle import done_before, why_not_ready
 from turnstile.common.telemetry.logs import Episodes, WarningRecorder
 from turnstile.worker.actions import RegisteredAction
 from turnstile.worker.lifespan import Lifespan, hooks_for
@@ -133,6 +133,7 @@ class WorkerService:
                     runners,
                     start_notes=self._start_notes,
                     schemas=self._schemas,
+                    not_ready=lambda: why_not_ready(self.readiness()),
                 )
                 await self._session.serve(stop)
                 self._start_notes.clear()

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NoReturn
@@ -81,8 +81,12 @@ class Session:
         *,
         start_notes: WarningRecorder,
         schemas: Mapping[str, ActionSchemas],
+        not_ready: Callable[[], str | None],
     ) -> None:
-        """Create it in the event loop that serves. `start_notes` is stored with the registration."""
+        """Create it in the event loop that serves. `start_notes` is stored with the registration.
+
+        `not_ready` is called in another thread, for each heartbeat: why nothing can run now, or None.
+        """
         self._start_notes = start_notes
         self._settings = settings
         self._definitions = definitions = [action.definition for action in actions]
@@ -115,6 +119,7 @@ class Session:
             self._lease,
             settings.database_url.get_secret_value(),
             self.worker_id,
+            not_ready=not_ready,
             on_drain=self._drain_requested.set,
         )
         logs = LogFlusher(self._protocol, interval_seconds=settings.log_flush_interval)

@@ -193,10 +193,10 @@ CREATE VIEW turnstile.current_worker AS
 SELECT w.id, w.name, w.host, w.pid, w.pools, w.concurrency, w.served_refs, w.started_at,
        coalesce(l.renewed_at, w.renewed_at) AS renewed_at,
        coalesce(l.expires_at, w.lease_expires_at) AS lease_expires_at, w.draining_at, w.stopped_at, w.lost_at,
-       w.version, w.drain_seconds, w.stop_grace_seconds, w.start_notes, w.draining_count
+       w.version, w.drain_seconds, w.stop_grace_seconds, w.start_notes, w.draining_count, l.not_ready
 FROM public.worker w
 LEFT JOIN LATERAL (
-    SELECT v.renewed_at, v.expires_at FROM public.worker_lease v WHERE v.worker_id = w.id
+    SELECT v.renewed_at, v.expires_at, v.not_ready FROM public.worker_lease v WHERE v.worker_id = w.id
     ORDER BY v.version DESC LIMIT 1
 ) l ON true;
 

@@ -38,8 +38,10 @@ $$;
 
 -- renew: extends the lease by `in_lease_seconds`. `alive` is false once the worker was marked as lost: it
 -- must stop its attempts and register again. An expired lease that was not acted on may be renewed.
+-- `in_not_ready`: why the worker can run nothing now, for people; its account writes it, so it is bounded.
 CREATE FUNCTION turnstile.renew(
-    in_worker_id text, in_lease_seconds double precision, OUT alive boolean, OUT draining boolean
+    in_worker_id text, in_lease_seconds double precision, in_not_ready text DEFAULT NULL,
+    OUT alive boolean, OUT draining boolean
 )
 LANGUAGE plpgsql
 SECURITY DEFINER
@@ -60,9 +62,9 @@ BEGIN
                          ORDER BY v.version DESC LIMIT 1), 0) AS version
     ),
     written AS (
-        INSERT INTO worker_lease (worker_id, version, renewed_at, expires_at)
+        INSERT INTO worker_lease (worker_id, version, renewed_at, expires_at, not_ready)
         SELECT in_worker_id, n.version + 1, clock_timestamp(),
-               clock_timestamp() + make_interval(secs => in_lease_seconds)
+               clock_timestamp() + make_interval(secs => in_lease_seconds), left(in_not_ready, 500)
         FROM newest n
     )
     DELETE FROM worker_lease v USING newest n

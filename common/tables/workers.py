@@ -78,3 +78,5 @@ class WorkerLease(SQLModel, table=True):
     version: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
     renewed_at: datetime = instant(nullable=False)
     expires_at: datetime = instant(nullable=False)
+    not_ready: str | None = Field(default=None, sa_column=Column(Text))
+    """Why the worker could run nothing when it renewed. None: it could."""

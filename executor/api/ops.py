@@ -6,6 +6,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from turnstile.common.domain.errors import Code
+from turnstile.common.lifecycle import why_not_ready
 from turnstile.common.telemetry.metrics import exposed
 from turnstile.executor.api.bodies import StrictModel
 from turnstile.executor.api.problems import PROBLEM_JSON, CheckedRouter, answer, documented, problem
@@ -78,8 +79,7 @@ def health_routes(health: Health) -> APIRouter:
     )
     async def get_readyz() -> Any:
         parts = dict(health.readiness())
-        unreachable = "; ".join(f"{name}: {reason}" for name, reason in parts.items() if reason is not None)
-        if unreachable:
+        if (unreachable := why_not_ready(parts)) is not None:
             return answer(problem(Code.UNAVAILABLE, unreachable, parts=parts))
         if degraded := health.degraded():
             return Ready(status="ready", parts=parts, degraded=dict(degraded))

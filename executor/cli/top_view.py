@@ -294,11 +294,17 @@ def _workers(workers: Sequence[Json]) -> RenderableType:
         table.add_row(
             Text(plain(worker["id"])),
             Text(plain(worker["name"])),
-            Text(worker["state"], style=_STATE_STYLES.get(worker["state"], "")),
+            _worker_state(worker),
             Text(f"{worker['running']} of {worker['concurrency']}"),
             Text(plain(", ".join(worker["pools"]))),
         )
     return table
+
+
+def _worker_state(worker: Json) -> Text:
+    if worker["state"] == "live" and worker["not_ready"]:
+        return Text("not ready", style="red")
+    return Text(worker["state"], style=_STATE_STYLES.get(worker["state"], ""))
 
 
 def _rate(per_second: float | None) -> Text:

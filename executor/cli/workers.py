@@ -27,7 +27,7 @@ from turnstile.executor.cli.pagination import print_page, read_pages
 _COLUMNS: Final[Columns] = {
     "WORKER": "id",
     "NAME": "name",
-    "STATE": "state",
+    "STATE": lambda worker: worker["state"] + (", not ready" if worker["not_ready"] else ""),
     "RUNNING": lambda worker: f"{worker['running']} of {worker['concurrency']}",
     "POOLS": lambda worker: ", ".join(worker["pools"]),
     "HOST": "host",
@@ -154,7 +154,7 @@ def _print_worker(worker: Json) -> None:
 
 
 def _fields(worker: Json) -> Iterator[tuple[str, object]]:
-    for name in ("id", "name", "state"):
+    for name in ("id", "name", "state", "not_ready"):
         yield name, worker[name]
     yield "drain", drain_sentence(worker)
     yield "running", f"{worker['running']} of {worker['concurrency']}"

@@ -679,6 +679,10 @@ class WorkerDetail(Schema):
         description="While it drains: what runs at this instant returns to the head of its queue. Null: the "
         "worker did not say how long it waits."
     )
+    not_ready: str | None = Field(
+        description="Why it could run nothing at its last heartbeat. Null: it could, or it has gone.",
+        examples=["broker: connection refused"],
+    )
 
 
 class PoolCapacity(Schema):

@@ -7,7 +7,8 @@ SELECT w.id, w.name, w.host, w.pid, w.pools, w.concurrency, state.state, coalesc
        CASE WHEN state.state = 'draining'
                 THEN greatest(w.draining_count, held.running, 0) END AS draining_count,
        CASE WHEN state.state = 'draining'
-                THEN w.draining_at + make_interval(secs => w.drain_seconds) END AS draining_until
+                THEN w.draining_at + make_interval(secs => w.drain_seconds) END AS draining_until,
+       w.not_ready
 FROM turnstile.current_worker w
 CROSS JOIN LATERAL (
     SELECT CASE WHEN w.stopped_at IS NOT NULL THEN 'stopped'

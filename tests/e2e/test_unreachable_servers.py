@@ -12,7 +12,13 @@ from typing import Any
 import httpx
 
 from tests.support.brokers import ready_messages
-from tests.support.environment import Environment, StartEnvironment, running_environment, until_logged
+from tests.support.environment import (
+    ACTIONS,
+    Environment,
+    StartEnvironment,
+    running_environment,
+    until_logged,
+)
 from tests.support.history import history_of
 from tests.support.processes import System, running
 from tests.support.protocol import connected
@@ -95,6 +101,28 @@ async def test_a_cancel_is_accepted_without_a_broker_and_reaches_the_worker_thou
             assert await env.attempts(running_id) == [(1, "cancelled")]
             assert await env.attempts(waiting_id) == []
             assert await env.history.value("SELECT count(*) FROM worker WHERE lost_at IS NOT NULL") == 0
+
+
+async def test_a_worker_without_a_broker_is_live_and_says_that_it_is_not_ready(
+    start_env: StartEnvironment, amqp_url: str
+) -> None:
+    async with Proxy(amqp_url).listening() as broker, start_env(workers=0, settings=SETTINGS) as env:
+        broker.state = LinkState(refuses=True)
+        worker = await env.system.launch_worker(ACTIONS, TURNSTILE_AMQP_URL=broker.url)
+
+        async def shown(reason: str | None) -> bool:
+            workers = (await env.http.get("/workers")).json()["items"]
+            return [(each["state"], (each["not_ready"] or "")[:7]) for each in workers] == [
+                ("live", reason or "")
+            ]
+
+        await until(lambda: shown("broker:"), "the worker that is not ready", deadline_seconds=20)
+        broker.state = CLEAR
+        await worker.ready()
+        await until(lambda: shown(None), "the worker that is ready", deadline_seconds=20)
+        broker.state = LinkState(refuses=True)
+        broker.cut()
+        await until(lambda: shown("broker:"), "the worker that lost its broker", deadline_seconds=20)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

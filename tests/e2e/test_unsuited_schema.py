@@ -113,6 +113,11 @@ async def test_an_older_schema_is_named_with_both_versions_and_a_newer_one_is_us
         assert _lines(worker, "schema_unsuited_over") == 1
         await worker.stop()
         await _execute(database_url, f"UPDATE alembic_version SET version_num = '{newest}'")
+
+        async def no_longer_newer() -> bool:
+            return "degraded" not in await _readiness(system)
+
+        await until(no_longer_newer, "a running executor looks again", deadline_seconds=30)
         await _execute(database_url, f"COMMENT ON SCHEMA turnstile IS '{hash_of_ours}'")
 
 

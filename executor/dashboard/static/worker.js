@@ -52,6 +52,7 @@ export function show(main, { worker: wanted }, { live, signal }) {
   const wrong = errorLine();
   const name = el("span", {}, wanted);
   const state = el("span", { class: "states" });
+  const trouble = el("p", { class: "failed-lately", role: "status", hidden: true });
   const progress = drainPart();
   const capacity = occupancyBar();
   const facts = el("dl", { class: "metrics" });
@@ -75,7 +76,9 @@ export function show(main, { worker: wanted }, { live, signal }) {
     const it = await ask("GET", `/workers/${encodeURIComponent(known?.id ?? wanted)}`, { signal: mine });
     text(name, it.name);
     document.title = `${it.name} · Turnstile`;
-    setChildren(state, badge(it.state));
+    setChildren(state, badge(it.state), ...(it.not_ready ? [badge("not_ready")] : []));
+    trouble.hidden = !it.not_ready;
+    text(trouble, it.not_ready ? `Not ready, so it starts nothing. ${it.not_ready}` : "");
     capacity.update(it.running, it.concurrency);
     setChildren(facts, ...factsOf(it));
     progress.update(it);
@@ -101,7 +104,7 @@ export function show(main, { worker: wanted }, { live, signal }) {
   main.append(
     el("p", { class: "trail" }, el("a", { href: "#/workers" }, "Workers")),
     el("div", { class: "head" }, el("h1", {}, name, state), buttons),
-    wrong, progress.node,
+    wrong, trouble, progress.node,
     el("div", { class: "panel" }, el("p", { class: "said" }, "Capacity in use"), capacity.node, facts),
     section("Running now", runs.node), section("Pools", pools.node), section("Last failures", failures.node),
     section("Actions", actions.node), section("Start", notes), changes);

@@ -33,7 +33,8 @@ export function show(main, { parameters }, { live, signal }) {
   const shown = table("Workers, newest first", [
     ["Worker", "row", ({ name, id }) => [el("a", { href: workerLink(id) }, name),
       el("span", { class: "id" }, id)]],
-    ["State", "", ({ state }) => badge(state)],
+    ["State", "", ({ state, not_ready: trouble }) => (trouble
+      ? el("span", { title: trouble }, badge(state), " ", badge("not_ready")) : badge(state))],
     ["Running", "", barOf],
     ["Pools", "", ({ pools }) => pools.join(", ")],
     ["Host", "", ({ host, pid }) => `${host}, process ${pid}`],

@@ -88,6 +88,21 @@ async def test_what_a_worker_says_is_bounded(api: Served) -> None:
     assert (len(notes), len(notes[0])) == (50, 500)
 
 
+async def test_a_live_worker_says_with_each_heartbeat_why_it_can_start_nothing(api: Served) -> None:
+    async def renew(not_ready: str | None) -> str | None:
+        await api.database.fetch("SELECT turnstile.renew($1, 60, $2)", WORKER, not_ready)
+        shown = await api.get(f"/workers/{WORKER}")
+        (listed,) = (await api.get("/workers"))["items"]
+        assert (shown["state"], listed["not_ready"]) == ("live", shown["not_ready"])
+        reason: str | None = shown["not_ready"]
+        return reason
+
+    assert (await api.get(f"/workers/{WORKER}"))["not_ready"] is None
+    assert await renew("broker: refused") == "broker: refused"
+    assert await renew("x" * 1000) == "x" * 500
+    assert await renew(None) is None
+
+
 async def test_a_cancelled_run_says_since_when_it_stops_and_when_it_is_killed(api: Served) -> None:
     (first,) = await api.submit_many("a.b", 1)
     await api.claim(first)

@@ -90,7 +90,7 @@ async def test_each_renewal_and_each_probe_moves_the_deadline_of_the_supervisor(
 async def test_a_database_that_no_renewal_reaches_is_named_though_the_worker_is_idle() -> None:
     lease = _Calls().lease(Terms(lease_seconds=15, heartbeat_seconds=5))
     nowhere = "postgresql://nobody@127.0.0.1:1/none"
-    thread = LeaseThread(lease, nowhere, WorkerId("w"), on_drain=lambda: None)
+    thread = LeaseThread(lease, nowhere, WorkerId("w"), not_ready=lambda: None, on_drain=lambda: None)
     thread.start()
     try:
         await until(lambda: "no server accepts connections" in (thread.database_error or ""), "the reason")
@@ -111,7 +111,7 @@ async def main():
         set_deadline=lambda _: None,
     )
     nowhere = "postgresql://nobody@127.0.0.1:1/none"
-    thread = LeaseThread(lease, nowhere, WorkerId("w"), on_drain=lambda: None)
+    thread = LeaseThread(lease, nowhere, WorkerId("w"), not_ready=lambda: None, on_drain=lambda: None)
     thread.start()
     lease.renewed(clock())
     print(time.time(), flush=True)
