@@ -165,6 +165,9 @@ async def seed(env: Environment, receiver: Receiver) -> dict[str, str]:
         " 'node-12.eu-central.example.org', 1, ARRAY['gpu2'], 2, 3600, NULL, 1, '9.9', 600, 5,"
         " ARRAY['WARNING action_differs action_ref=video.encode'])"
     )
+    await env.history.value(
+        "SELECT turnstile.renew('leaver', 3600, 'broker: cannot connect to rabbit-1.example.org:5672: refused')"
+    )
     assert (await env.http.post("/workers/leaver/drain")).is_success
     await env.until_status(running, "running")
     assert leaver.process.returncode is None

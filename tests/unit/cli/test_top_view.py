@@ -1,6 +1,7 @@
 """What a key of `executor top` does, and how the screen is drawn."""
 
 import json
+import re
 from dataclasses import replace
 from io import StringIO
 from typing import Any, cast
@@ -38,8 +39,9 @@ def queue(ref: str, **fields: Any) -> Json:
     return Json({"action_ref": ref, **usual, **fields})
 
 
-def worker(number: int) -> Json:
-    return Json(id=f"w{number}", name="n", state="live", running=1, concurrency=4, pools=["default"])
+def worker(number: int, **fields: Any) -> Json:
+    usual = {"name": "n", "state": "live", "running": 1, "concurrency": 4, "not_ready": None}
+    return Json({"id": f"w{number}", "pools": ["default"], **usual, **fields})
 
 
 def view(*queues: Json, **fields: Any) -> View:
@@ -52,6 +54,15 @@ def drawn(seen: View, *, height: int | None = 24) -> str:
     console.print(draw(seen, height=height))
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
+
+
+def test_a_live_worker_that_can_start_nothing_is_not_ready() -> None:
+    reason = "broker: refused"
+    seen = view(
+        workers=[worker(1), worker(2, not_ready=reason), worker(3, not_ready=reason, state="overdue")]
+    )
+    states = re.findall(r"^w\d +n +(.*?)  ", drawn(seen), re.MULTILINE)
+    assert states == ["live", "not ready", "overdue"]
 
 
 def test_keys_select_a_queue_and_the_selection_follows_it() -> None:
