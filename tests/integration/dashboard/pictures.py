@@ -166,7 +166,7 @@ async def seed(env: Environment, receiver: Receiver) -> dict[str, str]:
         " ARRAY['WARNING action_differs action_ref=video.encode'])"
     )
     await env.history.value(
-        "SELECT turnstile.renew('leaver', 3600, 'broker: cannot connect to rabbit-1.example.org:5672: refused')"
+        "SELECT turnstile.renew('leaver', 3600, 'broker: cannot reach rabbit-1.example.org:5672: refused')"
     )
     assert (await env.http.post("/workers/leaver/drain")).is_success
     await env.until_status(running, "running")
