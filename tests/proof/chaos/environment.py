@@ -51,8 +51,10 @@ class Layout:
     """Whether links can be disturbed. A proxy takes processor time of its own."""
 
 
+_SLOTS_OF_A_WORKER: Final = 4
+WORKER_SLOTS: Final = _SLOTS_OF_A_WORKER * len(WORKERS)
 FAULTS_LAYOUT: Final = Layout(
-    workers={name: {"TURNSTILE_WORKER_CONCURRENCY": "4"} for name in WORKERS},
+    workers={name: {"TURNSTILE_WORKER_CONCURRENCY": str(_SLOTS_OF_A_WORKER)} for name in WORKERS},
     actions_module="tests.proof.chaos.actions",
     settings={
         "TURNSTILE_LEASE_DURATION": f"{LEASE_SECONDS}s",

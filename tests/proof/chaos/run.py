@@ -9,11 +9,19 @@ import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from tests.proof.chaos.environment import RECORDING, Environment, drain, run_folder, running_environment
+from tests.proof.chaos.backlog import read_left, shortest_seconds
+from tests.proof.chaos.environment import (
+    RECORDING,
+    WORKER_SLOTS,
+    Environment,
+    drain,
+    run_folder,
+    running_environment,
+)
 from tests.proof.chaos.faults import inject
 from tests.proof.chaos.findings import DRAIN_SECONDS_MAX, Course, broken_promises, findings, left_behind
 from tests.proof.chaos.gates import GatesChecked, check_gates
@@ -84,8 +92,17 @@ async def _run_course(environment: Environment, seed: int, shape: Shape) -> Cour
         await answered(ANSWERED_SECONDS)
     await restore()
     left = await drain(environment.database_url, NUMBERS, restore, deadline_seconds=DRAIN_DEADLINE_SECONDS)
+    drained_in_seconds = now() - over_at
+    backlog = await read_left(
+        environment.database_url, datetime.now(UTC) - timedelta(seconds=drained_in_seconds)
+    )
     return Course(
-        began_at=began_at, injected=injected, log=log, drained_in_seconds=now() - over_at, left=left
+        began_at=began_at,
+        injected=injected,
+        log=log,
+        drained_in_seconds=drained_in_seconds,
+        left=left,
+        backlog_seconds=shortest_seconds(backlog, worker_slots=WORKER_SLOTS),
     )
 
 
