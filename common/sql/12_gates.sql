@@ -1078,7 +1078,11 @@ BEGIN
     FOR closed IN SELECT g.* FROM gate g WHERE g.returning_from IS NOT NULL ORDER BY g.id LOOP
         IF closed.returning_from = -9223372036854775808 THEN
             -- It has just closed. Executions that need it wait at the other gates of their routes too.
-            locked_ids := turnstile.try_gates(turnstile.neighbouring_gates(ARRAY[closed.id]));
+            locked_ids := turnstile.try_gates(ARRAY(
+                SELECT closed.id
+                UNION
+                SELECT r.gate_id FROM action a CROSS JOIN unnest(a.route) r(gate_id)
+                WHERE closed.id = ANY (a.route)));
             CONTINUE WHEN locked_ids IS NULL;
             UPDATE gate g SET returning_from = -9223372036854775807 WHERE g.id = closed.id;
             PERFORM turnstile.start_return(locked_ids);

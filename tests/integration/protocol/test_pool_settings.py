@@ -87,6 +87,29 @@ async def test_a_paused_pool_delays_no_other_pool(working: Protocol) -> None:
     assert sorted(await set_pool(working)) == ids[5:]
 
 
+async def test_a_paused_pool_keeps_no_resource_from_another_pool(working: Protocol) -> None:
+    """What waits at a resource before the paused pool returns to its queue, so that others may pass."""
+    await working.register("second", pools=["gpu"])
+    await put_resource(working.database, "cad", 1)
+    await working.put("gated", uses=[{"resource": "cad"}], max_concurrent_total=9, submitter_keys=True)
+    await working.put("other", pool="gpu", uses=[{"resource": "cad"}])
+    await refresh(working)
+    first, waiting = await working.submit("gated", 2, concurrency_key="k")
+    other = await working.submit("other", 1)
+    for ref in ("gated", "other"):
+        for queue_id in await working.column(
+            "SELECT q.id FROM action_queue q JOIN action a ON a.id = q.action_id WHERE a.ref = $1", ref
+        ):
+            await working.grant(queue_id)
+    assert await granted(working) == [first]
+    assert await set_pool(working, paused=True) == []
+    held = "SELECT held FROM turnstile.current_gate WHERE kind = 'action'"
+    assert await working.column(held) == [1], "only what runs has a unit of the total"
+    assert await end(working, first) == other
+    await end(working, *other)
+    assert await set_pool(working) == [waiting]
+
+
 async def test_what_a_list_allows_in_advance_stops_with_the_pool(working: Protocol) -> None:
     """The list of a pool may take one worker slot before a plain action; not while the pool is paused."""
     await working.put("rated", rate={"starts": 1, "per": "1h"})

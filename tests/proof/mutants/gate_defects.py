@@ -234,8 +234,8 @@ GATE_DEFECTS: Final = (
     Defect(
         name="executions before a closed gate do not return",
         file=_GATES,
-        before="locked_ids := turnstile.try_gates(turnstile.neighbouring_gates(ARRAY[closed.id]));\n",
-        after="locked_ids := turnstile.try_gates(ARRAY[closed.id]);\n",
+        before="                WHERE closed.id = ANY (a.route)));\n",
+        after="                WHERE false));\n",
         caught_by=(_TEST, _WALKS),
     ),
     Defect(
@@ -391,6 +391,13 @@ GATE_DEFECTS: Final = (
         before="gates = CASE WHEN has_gates\n",
         after="gates = CASE WHEN false\n",
         caught_by=("tests/integration/executor/test_reading_gates.py",),
+    ),
+    Defect(
+        name="what waits before a paused pool does not return",
+        file=_GATES,
+        before="                WHERE closed.id = ANY (a.route)));\n",
+        after="                WHERE closed.id = ANY (a.route) AND closed.kind <> 'pool'));\n",
+        caught_by=(_SETTINGS_TEST,),
     ),
     Defect(
         name="a return to the queue leaves no instant",
