@@ -1,7 +1,11 @@
 -- What an installation has stored of its gates, for the replay of P11 to P14.
 
 -- executions: all of actions that have or had gates, with the grants of their earlier attempts.
-SELECT e.id, a.ref, e.concurrency_key, e.priority, e.created_at, e.completed_at,
+SELECT e.id, a.ref, e.concurrency_key, e.priority, e.created_at,
+       -- Cancelled while it waited for a retry, it held nothing since the end of its last attempt.
+       coalesce((SELECT t.ended_at FROM attempt t
+                 WHERE t.execution_id = e.id AND t.attempt = e.attempt AND t.outcome = 'retried'),
+                e.completed_at) AS completed_at,
        e.attempt, e.gates::text AS gates,
        ARRAY(SELECT t.granted_at FROM attempt t
              WHERE t.execution_id = e.id AND t.attempt < e.attempt AND t.granted_at IS NOT NULL

@@ -11,6 +11,7 @@ from tests.proof.history.replay import gated_queues
 from tests.proof.history.stored_gates import read_gates
 from tests.support.gates import put_resource
 from tests.support.protocol import OTHER_WORKER, WORKER, Protocol, connected
+from turnstile.common.domain.states import Status
 from turnstile.stress.check.passages import violations
 
 ROUNDS: Final = 12
@@ -89,6 +90,26 @@ async def test_an_execution_that_returned_for_want_of_a_worker_has_not_waited_si
     ]
     (broken,) = violations(replace(history, passers=forgotten))
     assert (broken.rule, broken.execution_id) == ("P12", staying)
+
+
+async def test_an_execution_that_is_cancelled_before_its_retry_holds_nothing_meanwhile(
+    database_url: str,
+) -> None:
+    async with connected(database_url) as protocol:
+        await put_resource(protocol.database, "cad", capacity=1)
+        await protocol.register()
+        await protocol.put("a", uses=["cad"], retry={"max_attempts": 2})
+        retried, next_one = [(await protocol.submit("a"))[0] for _ in range(2)]
+        await protocol.grant(*await protocol.column("SELECT id FROM action_queue"))
+        assert await protocol.claim_verdicts(retried) == ["claimed"]
+        await protocol.finish(retried, status=Status.FAILED, retry_delay_seconds=60.0)
+        assert (await protocol.settle_as((retried, 1, None))).granted == [next_one]
+        await protocol.run(next_one)
+        await protocol.settle((next_one, 1))
+        await protocol.cancel(retried)
+        history = await read_gates(protocol.connection, settling_ns=0)
+    assert [len(passer.stays) for passer in history.passers] == [2, 2]
+    assert violations(history) == []
 
 
 async def count_workers(protocol: Protocol) -> None:
