@@ -81,7 +81,9 @@ BEGIN
     ),
     moved AS (
         UPDATE execution e
-        SET status = 'queued', queued_at = woken_at, worker_id = NULL, scheduled_at = NULL, started_at = NULL
+        -- Under the locks: from this instant on nothing passes it.
+        SET status = 'queued', queued_at = clock_timestamp(), worker_id = NULL, scheduled_at = NULL,
+            started_at = NULL
         FROM due d WHERE e.id = ANY (ARRAY[d.execution_id]) AND e.status = ANY (:sources_of_wake)
         RETURNING e.id, e.attempt, e.action_id, e.queue_id, turnstile.place_of(e.priority, e.id) AS place
     ),

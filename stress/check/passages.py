@@ -283,10 +283,7 @@ def _order(
 def _waits_throughout(history: GateHistory, gate: GateId, passer: Passer, stay: Stay) -> bool:
     after, settling_ns = stay.arrived_at, history.definitions.settling_ns
     if gate.gate == QUEUE:
-        # After a later return to the queue, its earlier stay there is unknown.
-        return stay.arrived_at == passer.created_at and not any(
-            history.definitions.changed(e, after, stay.passed_at) for e in history.route(passer)
-        )
+        return not any(history.definitions.changed(e, after, stay.passed_at) for e in history.route(passer))
     return not any(e.moves_in(after - settling_ns, stay.passed_at) for e in history.route(passer))
 
 

@@ -83,6 +83,14 @@ async def test_an_execution_that_returned_for_want_of_a_worker_has_not_waited_si
     assert violations(history) == []
     assert shown == [True, False, True]
     assert kept == [returning]
+    # It precedes the other one from its return on.
+    staying_passer = history.passers[staying - 1]
+    late = history.passers[returning - 1].stays[0].arrived_at + 1
+    overtaken = [
+        p._replace(stays=(p.stays[0]._replace(passed_at=late), *p.stays[1:])) if p is staying_passer else p
+        for p in history.passers
+    ]
+    assert [broken.rule for broken in violations(replace(history, passers=overtaken))] == ["P12"]
     # Without the instant of the return, the other one would seem to have overtaken it.
     forgotten = [
         p._replace(stays=(p.stays[0]._replace(arrived_at=p.created_at), *p.stays[1:]))
