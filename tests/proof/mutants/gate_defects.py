@@ -397,7 +397,7 @@ GATE_DEFECTS: Final = (
         file=_GATES,
         before="                WHERE closed.id = ANY (a.route)));\n",
         after="                WHERE closed.id = ANY (a.route) AND closed.kind <> 'pool'));\n",
-        caught_by=(_SETTINGS_TEST,),
+        caught_by=(_SETTINGS_TEST, "tests/proof/gates/test_gates_before_pools.py"),
     ),
     Defect(
         name="a return to the queue leaves no instant",
