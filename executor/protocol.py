@@ -3,7 +3,8 @@
 In: values of `executor.results`. Out: the same, decoded. The SQL functions decide and commit; each method is
 one statement and one commit, and raises Unavailable where the database does not answer. Elsewhere are only
 the webhooks (`executor.webhooks.store`), calls on connections of their own (`executor.submission_listener`,
-`executor.backup.restored`), and what `executor.queries` reads.
+`executor.backup.restored`, `executor.permissions.database`), and functions that only read, in the statements
+of `executor.queries` and `executor.sql`.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,6 +21,7 @@ from turnstile.common.domain.errors import Unavailable
 from turnstile.common.domain.identifiers import Attempt, ExecutionId, QueueId
 from turnstile.common.domain.states import Status
 from turnstile.common.requests import json_text
+from turnstile.common.statements import LOG_OPERATION
 from turnstile.executor.callers import Caller
 from turnstile.executor.definitions import (
     KeySettings,
@@ -396,6 +398,12 @@ class ExecutorProtocol:
         await self._value(
             "SELECT turnstile.log_bulk($1, $2, $3, $4)", changed_by.json(), verb, action_ref, request_json
         )
+
+    async def log_operation(
+        self, verb: str, kind: str, subject: str, before_json: str, after_json: str, *, changed_by: Caller
+    ) -> None:
+        """Record a change that no other function makes."""
+        await self._value(LOG_OPERATION, changed_by.json(), verb, kind, subject, before_json, after_json)
 
     # Cancels of executions that are not known yet.
 
