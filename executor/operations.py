@@ -1,7 +1,9 @@
-"""What HTTP may do with executions, actions and workers: each operation is one statement and one commit.
+"""What HTTP may do with executions, actions, resources, pools and workers.
 
-In: requests, ids, definitions, and the caller's name. Out: the result. The messages that follow are published
-in the background: the rows are committed, and the watchdog republishes what is lost (P4, P7).
+In: requests, ids, definitions, and the caller's name. Out: the result. A definition is stored in one statement
+and one commit; what it allows to start is granted by the next ones. Admissions and retries commit batch by
+batch, so an error may leave the first batches done. The messages that follow are published in the background:
+the rows are committed, and the watchdog republishes what is lost (P4, P7).
 """
 
 import asyncio

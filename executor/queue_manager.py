@@ -1,9 +1,10 @@
-"""Admits, grants, settles, cancels and retries: each batch is one statement and one commit.
+"""Admits, grants, settles, cancels and retries, and stores definitions.
 
-In: batches of requests and completions, in arrival order. Out: one result each, and the slots granted in the
-same transaction, which the caller must dispatch (`executor.dispatcher`). The SQL functions keep P1 and P2.
-Here a batch that the database refuses is divided until the bad item is alone, and a row that another
-session holds delays only the requests that need it (P9).
+In: batches of requests and completions, in arrival order, and definitions. Out: one result each, and the slots
+granted, which the caller must dispatch (`executor.dispatcher`). A batch is one statement and one commit, unless
+the database refuses it: then it is divided until the bad item is alone, and each part commits alone. A row that
+another session holds delays only the requests that need it (P9). A definition is stored in one statement, and
+the next ones grant what it allows to start. The SQL functions keep P1 and P2.
 """
 
 import logging
