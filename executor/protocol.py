@@ -94,7 +94,7 @@ class SubmissionPage(NamedTuple):
     oldest_ticket: int | None
     """Of all submissions that were read, also of those that are too young for the page."""
     entering: frozenset[str] | None
-    """Transactions that had drawn tickets up to the newest and had not ended; None if not asked for."""
+    """Transactions that had drawn tickets up to the newest and had not ended; None if not requested."""
 
 
 class StoredSubmission(NamedTuple):
@@ -103,7 +103,7 @@ class StoredSubmission(NamedTuple):
     ticket: int
     request_id: UUID
     request_json: str | None
-    """The body of `execution.requested`; None if it is larger than was asked for."""
+    """The body of `execution.requested`; None if it is larger than was requested."""
     traceparent: str | None
 
 

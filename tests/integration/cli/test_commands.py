@@ -182,16 +182,16 @@ async def test_a_submission_in_a_transaction_is_shown(
 ) -> None:
     connection = await asyncpg.connect(processes.database_url)
     request_id = await connection.fetchval("SELECT turnstile.submit($1)", ref)
-    misfit = await connection.fetchval("SELECT turnstile.submit('cli.add', '{\"a\": \"one\"}')")
+    invalid = await connection.fetchval("SELECT turnstile.submit('cli.add', '{\"a\": \"one\"}')")
     await connection.close()
 
     def outcome(id_: UUID) -> Any:
         return system.executor("submission", str(id_), "--json").json
 
-    until(lambda: outcome(request_id)["status"] == "admitted" and outcome(misfit)["status"] == "rejected")
+    until(lambda: outcome(request_id)["status"] == "admitted" and outcome(invalid)["status"] == "rejected")
     shown = system.executor("submission", str(request_id)).out
     assert re.search(rf"execution_id +{outcome(request_id)['execution_id']}\b", shown)
-    refused = outcome(misfit)
+    refused = outcome(invalid)
     assert refused["code"] == "invalid_parameters"
     assert "parameters.a: expected a whole number" in refused["message"]
     assert "executor actions show cli.add" in refused["message"]

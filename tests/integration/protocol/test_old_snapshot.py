@@ -1,4 +1,4 @@
-"""A snapshot that stays open elsewhere makes no statement dearer, however much has run since (P15)."""
+"""A snapshot that stays open elsewhere makes no statement more expensive, however much runs (P15)."""
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta

@@ -318,8 +318,8 @@ SERVICE_DEFECTS: Final = (
     Defect(
         name="parameters are refused by schemas that were read before the request arrived",
         file="executor/parameter_schemas.py",
-        before="await self.refresh()\n        doubted = await self._misfitting(admissions, doubted)",
-        after="doubted = await self._misfitting(admissions, doubted)",
+        before="await self.refresh()\n        doubted = await self._invalid_among(admissions, doubted)",
+        after="doubted = await self._invalid_among(admissions, doubted)",
         caught_by=(f"{_SCHEMAS}::test_what_one_of_two_live_versions_can_run_is_never_refused",),
     ),
     Defect(
