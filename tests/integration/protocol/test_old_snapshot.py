@@ -556,7 +556,7 @@ async def _published_cancels(protocol: Protocol) -> None:
     )  # fmt: skip
     cancels = await protocol.due_cancels()
     assert len(cancels) == _BATCH
-    await protocol.cancels_published(*((i, attempt) for i, attempt, _ in cancels))
+    await protocol.cancels_published(*cancels)
 
 
 async def _handled_early_cancels(protocol: Protocol) -> None:
