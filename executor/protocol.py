@@ -376,7 +376,10 @@ class ExecutorProtocol:
     async def delete_action(
         self, ref: str, *, cancel_max: int, reason: str, changed_by: Caller | None
     ) -> Deletion | None:
-        """Delete an action unless something of it runs or more than `cancel_max` wait."""
+        """Delete an action if nothing of it runs and at most `cancel_max` wait, which end with it.
+
+        None: there is no such action.
+        """
         return read_deletion(
             await self._row(
                 "SELECT * FROM turnstile.delete_action($1, $2, $3, in_caller => $4)",

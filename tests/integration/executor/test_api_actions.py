@@ -293,9 +293,7 @@ async def test_a_deleted_name_can_be_defined_again_with_its_own_limit(defined: S
 async def test_a_worker_registers_a_deleted_action_again(protocol: Protocol) -> None:
     await protocol.put("a", max_concurrent=7)
     await protocol.submit("a")
-    deletion = await protocol.queue_manager.delete_action(
-        "a", cancel_max=9, reason="r", changed_by=Caller("b")
-    )
+    deletion = await protocol.executor.delete_action("a", cancel_max=9, reason="r", changed_by=Caller("b"))
     assert deletion is not None
     assert (deletion.deleted, len(deletion.ended)) == (True, 1)
     assert await protocol.register_actions(ActionDefinition(ref="a", max_concurrent=3)) == []
@@ -314,7 +312,7 @@ async def test_an_admission_that_waited_for_the_deletion_is_refused(
     await protocol.settle(*((i, 1) for i in await protocol.held()))
     transaction = protocol.transaction()
     await transaction.start()
-    await protocol.queue_manager.delete_action("a", cancel_max=0, reason="r", changed_by=Caller("b"))
+    await protocol.executor.delete_action("a", cancel_max=0, reason="r", changed_by=Caller("b"))
     late = await blocked(other, protocol, other.admit(request("b"), request("a", concurrency_key=key)))
     await transaction.commit()
     (admitted, refused), _ = await late
@@ -331,9 +329,7 @@ async def test_a_claim_behind_the_deletion_finds_the_execution_ended(
     (one,) = await protocol.submit("a")
     transaction = protocol.transaction()
     await transaction.start()
-    deletion = await protocol.queue_manager.delete_action(
-        "a", cancel_max=1, reason="r", changed_by=Caller("b")
-    )
+    deletion = await protocol.executor.delete_action("a", cancel_max=1, reason="r", changed_by=Caller("b"))
     late = await blocked(other, protocol, other.claim_verdicts(one))
     await transaction.commit()
     assert deletion is not None
