@@ -241,7 +241,7 @@ SERVICE_DEFECTS: Final = (
     ),
     Defect(
         name="a bound that was lowered for messages with several offers stays",
-        file="worker/packs.py",
+        file="worker/message_bound.py",
         before="max(0, self._lowered_by - math.ceil(unused / self._offers_per_message))",
         after="self._lowered_by",
         caught_by=(f"{_PACKS}::test_single_offers_after_packs_use_every_slot",),
