@@ -106,7 +106,7 @@ SERVICE_DEFECTS: Final = (
         before="                if not pool.get_size() or now() >= deadline:\n",
         after="                if True:\n",
         caught_by=(
-            "tests/integration/broker/test_full_database.py::test_calls_share_the_connections_of_the_pool_while_the_server_is_full",
+            "tests/integration/database/test_full_database.py::test_calls_share_the_connections_of_the_pool_while_the_server_is_full",
         ),
     ),
     Defect(
