@@ -665,9 +665,9 @@ class ExecutorProtocol:
         # Null: another executor is pruning.
         return {reason: row[f"by_{reason}"] or 0 for reason in PRUNING_REASONS}
 
-    async def store_dead_letters(self, letters_json: str, bodies: Sequence[bytes]) -> list[str]:
+    async def store_dead_letters(self, dead_letters_json: str, bodies: Sequence[bytes]) -> list[str]:
         """Store dead letters, each once; return the codes of the new ones."""
-        return await self._column("SELECT turnstile.store_dead_letters($1, $2)", letters_json, bodies)
+        return await self._column("SELECT turnstile.store_dead_letters($1, $2)", dead_letters_json, bodies)
 
     async def delete_dead_letters(
         self, ids: Sequence[int], verb: str, changed_by: Caller, *, edited: bool = False
