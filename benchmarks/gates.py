@@ -26,6 +26,7 @@ from benchmarks.depth import FilledQueue, interleaved_medians
 from benchmarks.report import Aim, Row, Section
 from benchmarks.run import WARM_UP_MAX, MeasuredSystem, Run, Runs, measured_system, rates_of, rows_of
 from benchmarks.system import Servers, Sizes
+from turnstile.stress.installation import action_path, resource_path
 
 _LIMITED: Final = "10 actions, limit 4"
 _SHARED: Final = f"10 actions, one resource of {SHARED_UNITS}"
@@ -72,10 +73,10 @@ async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
 
 async def _shared(turnstile: MeasuredSystem, sizes: Sizes) -> Section:
     api = turnstile.system.api
-    await api.put_resource(_RESOURCE, {"capacity": SHARED_UNITS})
+    await api.put(resource_path(_RESOURCE), {"capacity": SHARED_UNITS})
     for ref in SHARED:
-        await api.change_action(ref, {"uses": [{"resource": _RESOURCE}]})
-    await api.change_action(TOTALED, {"max_concurrent_total": _TOTAL, "order": "fair"})
+        await api.change(action_path(ref), {"uses": [{"resource": _RESOURCE}]})
+    await api.change(action_path(TOTALED), {"max_concurrent_total": _TOTAL, "order": "fair"})
     keys = min(_KEYS_MAX, sizes.keys_max)
     kinds = {
         _LIMITED: (LIMITED, 0),
@@ -118,7 +119,8 @@ def section_of(runs: Runs, *, count: int, keys: int) -> Section:
 
 
 async def _rate(turnstile: MeasuredSystem, sizes: Sizes) -> Section:
-    await turnstile.system.api.change_action(RATED, {"rate": {"starts": RATE_STARTS, "per": RATE_SECONDS}})
+    rate = {"starts": RATE_STARTS, "per": RATE_SECONDS}
+    await turnstile.system.api.change(action_path(RATED), {"rate": rate})
     count = RATE_STARTS + int(RATE_STARTS * sizes.rated_seconds / RATE_SECONDS)
     before = await turnstile.system.api.newest_id()
     run = await turnstile.run(load((RATED,), count))

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 
 from benchmarks.actions import AT_ONCE, ONE_AT_A_TIME
 from benchmarks.client import database_session, load, publishing, settled, submit, wait_until_queued
-from benchmarks.report import Aim, Row, Section
+from benchmarks.report import DELAY_COLUMNS, Aim, Section, delay_row
 from benchmarks.system import Servers, Sizes, running_system
-from turnstile.stress.check.counts import percentile
 
 _GAPS = """
 SELECT extract(epoch FROM e.started_at - lag(e.completed_at) OVER (ORDER BY e.id))::double precision AS gap
@@ -51,19 +50,13 @@ def _section(gaps: Sequence[float], delays: Sequence[float], sizes: Sizes) -> Se
     aims = (Aim(at_most=2.5, columns=("p50",)), Aim(at_most=6, columns=("p99",)))
     return Section(
         title="hand-over: milliseconds from one to the next",
-        columns=("p50", "p90", "p99", "max"),
+        columns=DELAY_COLUMNS,
         rows=(
-            _row(f"finish → next start, limit 1, {sizes.queued} queued", gaps, aims),
-            _row(
+            delay_row(f"finish → next start, limit 1, {sizes.queued} queued", gaps, aims),
+            delay_row(
                 f"submit → start, idle, {sizes.submits} one at a time",
                 delays,
                 (Aim(at_most=3.5, columns=("p50",)),),
             ),
         ),
     )
-
-
-def _row(name: str, seconds: Sequence[float], aims: tuple[Aim, ...]) -> Row:
-    ms = [1000 * each for each in seconds]
-    cells = {f"p{percent}": percentile(ms, percent / 100) or 0.0 for percent in (50, 90, 99)}
-    return Row(name=name, unit="ms", cells={**cells, "max": max(ms)}, aims=aims)

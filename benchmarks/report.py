@@ -11,6 +11,9 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
+from turnstile.stress.check.counts import percentile
+
+DELAY_COLUMNS: Final = ("p50", "p90", "p99", "max")
 _LIBRARIES: Final = ("aio-pika", "aiormq", "asyncpg", "uvloop")
 
 
@@ -57,6 +60,13 @@ class Section:
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     note: str = ""
+
+
+def delay_row(name: str, seconds: Sequence[float], aims: tuple[Aim, ...]) -> Row:
+    """Return the row of these durations, with the columns `DELAY_COLUMNS`."""
+    ms = [1000 * each for each in seconds]
+    cells = {f"p{percent}": percentile(ms, percent / 100) or 0.0 for percent in (50, 90, 99)}
+    return Row(name=name, unit="ms", cells={**cells, "max": max(ms)}, aims=aims)
 
 
 def print_section(console: Console, section: Section) -> None:

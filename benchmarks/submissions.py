@@ -15,7 +15,7 @@ from uuid import UUID
 
 from benchmarks.actions import AT_ONCE, ONE_AT_A_TIME
 from benchmarks.client import database_session
-from benchmarks.report import Aim, Row, Section
+from benchmarks.report import DELAY_COLUMNS, Aim, Row, Section, delay_row
 from benchmarks.system import Servers, Sizes, running_system
 from benchmarks.waiting import until
 from turnstile.executor.submission_listener import CHANNEL
@@ -150,18 +150,12 @@ def _delay_section(delays: Mapping[str, Sequence[float]]) -> Section:
     p50_max = 1000 * (percentile(delays[_ALONE], 0.5) or 0.0) * 1.2 + 1
     return Section(
         title=f"submissions: milliseconds from commit to start, {len(delays[_ALONE])} one at a time, idle",
-        columns=("p50", "p90", "p99", "max"),
+        columns=DELAY_COLUMNS,
         rows=(
-            _delay_row(_ALONE, delays[_ALONE], (Aim(at_most=10, columns=("p50",)),)),
-            _delay_row(_SNAPSHOT, delays[_SNAPSHOT], (Aim(at_most=p50_max, columns=("p50",)),)),
+            delay_row(_ALONE, delays[_ALONE], (Aim(at_most=10, columns=("p50",)),)),
+            delay_row(_SNAPSHOT, delays[_SNAPSHOT], (Aim(at_most=p50_max, columns=("p50",)),)),
         ),
     )
-
-
-def _delay_row(name: str, seconds: Sequence[float], aims: tuple[Aim, ...]) -> Row:
-    ms = [1000 * each for each in seconds]
-    cells = {f"p{percent}": percentile(ms, percent / 100) or 0.0 for percent in (50, 90, 99)}
-    return Row(name=name, unit="ms", cells={**cells, "max": max(ms)}, aims=aims)
 
 
 def _rate_section(rates: Mapping[str, Mapping[str, _Rates]], sizes: Sizes) -> Section:

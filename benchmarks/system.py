@@ -20,7 +20,7 @@ from benchmarks.waiting import DidNotHappen
 from turnstile.localservers import BrokerServer, DatabaseServer, LocalServers
 from turnstile.localservers.processes import all_stat_fields
 from turnstile.localservers.services import Service, serving
-from turnstile.stress.installation import Api, Installation, Unreachable
+from turnstile.stress.installation import Api, Installation, Unreachable, action_path
 from turnstile.stress.local import launcher
 from turnstile.stress.local.launcher import (
     Deployment,
@@ -139,7 +139,7 @@ class System:
 
     async def limit(self, action_ref: str, max_concurrent: int | None) -> None:
         """Change the limit of an action."""
-        await self.api.change_action(action_ref, {"max_concurrent": max_concurrent})
+        await self.api.change(action_path(action_ref), {"max_concurrent": max_concurrent})
 
 
 @asynccontextmanager

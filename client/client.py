@@ -165,7 +165,7 @@ class AsyncClient:
             await self._api.close()
 
     async def aopen(self) -> Self:
-        """Do what `async with` does at its begin: for the start hook of a server. Ends with `aclose`."""
+        """Do what `async with` does at its start: for the start hook of a server. Ends with `aclose`."""
         return await self.__aenter__()
 
     async def aclose(self) -> None:
@@ -707,7 +707,7 @@ class Client:
         return self.handle(id_, result_type)
 
     def open(self) -> Self:
-        """Do what `with` does at its begin: for the start hook of a server's process. Ends with `close`."""
+        """Do what `with` does at its start: for the start hook of a server's process. Ends with `close`."""
         return self.__enter__()
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 INTERVAL_SECONDS_MAX: Final = 0.006
-"""Longest interval from the begin of one batch to that of the next."""
+"""Longest interval from the start of one batch to that of the next."""
 _SHARE_IGNORED: Final = 0.05
 """Share of time without a processor that an almost idle machine has too."""
 _SHARE_FULL: Final = 0.25

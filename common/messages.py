@@ -1,4 +1,4 @@
-"""The bodies of the messages (DESIGN: names on the wire).
+"""The bodies of the messages.
 
 Messages from outside (`ExecutionRequested`, `CancelRequested`) are read strictly: an unknown field is
 rejected, so that a misspelt option is not ignored. Messages between our own services are read leniently: a

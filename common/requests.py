@@ -28,7 +28,7 @@ _RARE_FIELDS: Final = {
     for name, field in ExecutionRequested.model_fields.items()
     if name not in {"action_ref", "idempotency_key", *_JSON_FIELDS}
 }
-"""Fields of a request that change its hash and are seldom given, with their defaults."""
+"""Fields of a request that change its hash and are rarely given, with their defaults."""
 _NESTING: Final = (dict, list)
 _NAMED_MAX: Final = 5
 """Number of wrong fields that one refusal names at most."""

@@ -36,6 +36,9 @@ WORKER_FUNCTIONS: Final = (
     "register_actions",
 )
 
+LOG_OPERATION: Final = f"SELECT {SCHEMA}.log_operation($1, $2, $3, $4, $5, $6)"
+"""Caller, verb, kind of the subject, subject, before and after, as JSON where they are objects."""
+
 _FOLDER = resources.files("turnstile.common.sql")
 _PERMISSIONS = "permissions.sql"
 _SOURCES = re.compile(r":sources_of_(\w+)")

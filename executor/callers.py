@@ -25,5 +25,3 @@ class Caller(NamedTuple):
 
 DIRECTLY: Final = Caller("database", channel="database")
 """A command, or the owner of a file, with access to more than the API."""
-LOG_OPERATION: Final = "SELECT turnstile.log_operation($1, $2, $3, $4, $5, $6)"
-"""Caller, verb, kind of the subject, subject, before and after."""

@@ -56,7 +56,11 @@ _REFUSAL_SECONDS: Final = 1.0
 
 
 class Dispatcher:
-    """Publishes for the executor service."""
+    """Publishes for the executor service: offers, and what other modules pass to it.
+
+    Also grants what is left of a queue where one statement granted its maximum, decides which offers share a
+    message, declares the queues of pools, counts their ready messages, and runs publishing in the background.
+    """
 
     def __init__(
         self, publisher: Publisher, queue_manager: QueueManager, queue_type: QueueType, replies: Publisher

@@ -1,7 +1,9 @@
-"""What HTTP may do with executions, actions and workers: each operation is one statement and one commit.
+"""What HTTP may do with executions, actions, resources, pools and workers.
 
-In: requests, ids, definitions, and the caller's name. Out: the result. The messages that follow are published
-in the background: the rows are committed, and the watchdog republishes what is lost (P4, P7).
+In: requests, ids, definitions, and the caller's name. Out: the result. A definition is stored in one
+statement and one commit; what it allows to start is granted by the next ones. Admissions and retries commit
+batch by batch, so an error may leave the first batches done. The messages that follow are published in the
+background: the rows are committed, and the watchdog republishes what is lost (P4, P7).
 """
 
 import asyncio
@@ -116,11 +118,11 @@ class Operations:
 
     async def delete_resource(self, name: str, changed_by: Caller) -> ResourceDeletion | None:
         """Delete a resource unless something uses it; None: there is no such resource."""
-        return await self._queue_manager.delete_resource(name, changed_by=changed_by)
+        return await self._protocol.delete_resource(name, changed_by)
 
     async def delete_action(self, ref: str, cancel_max: int, changed_by: Caller) -> Deletion | None:
         """Delete an action with at most `cancel_max` waiting executions; None: there is no such action."""
-        deletion = await self._queue_manager.delete_action(
+        deletion = await self._protocol.delete_action(
             ref, cancel_max=cancel_max, reason=_DELETED, changed_by=changed_by
         )
         if deletion is not None:

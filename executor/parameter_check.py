@@ -1,8 +1,8 @@
-"""Judges parameters by one JSON Schema, and says in plain words what does not fit. Pure.
+"""Checks parameters against one JSON Schema, and says in plain words what does not fit. Pure.
 
 In: a schema, given in a definition or derived by a worker from its code; parameters. Out: whether they fit,
 or each wrong field and what was expected. A worker converts some values that its schema does not allow, such
-as "17" to a whole number. The door accepts these too: the worker's own check has the last word.
+as "17" to a whole number. The executor accepts these too: the worker's own check has the last word.
 """
 
 import json
@@ -151,7 +151,7 @@ class SchemaChecker:
 
     def _of(self, schema: Mapping[str, Any]) -> "SchemaChecker":
         shared = {name: self._schema[name] for name in ("$defs", "definitions") if name in self._schema}
-        # A reference to the whole is seldom, and would then lead elsewhere: everything fits.
+        # A reference to the whole is rare, and would then lead elsewhere: everything fits.
         if '"#"' in json.dumps([schema, shared]):
             return SchemaChecker({}, is_converted=False)
         return SchemaChecker({**schema, **shared}, is_converted=self._is_converted)

@@ -70,11 +70,11 @@ class ParameterSchemas:
         """Return the refusals of those that do not fit, by index. Raises Unavailable."""
         if self._version is None:
             await self.refresh()
-        doubted = await self._misfitting(admissions, range(len(admissions)))
+        doubted = await self._invalid_among(admissions, range(len(admissions)))
         if not doubted:
             return {}
         await self.refresh()
-        doubted = await self._misfitting(admissions, doubted)
+        doubted = await self._invalid_among(admissions, doubted)
         if not doubted:
             return {}
         # A copy of an admitted request gets that execution, whatever the schema is now.
@@ -89,7 +89,7 @@ class ParameterSchemas:
             and admissions[index].delivery_key not in deliveries
         }
 
-    async def _misfitting(self, admissions: Sequence[Admission], indices: Iterable[int]) -> list[int]:
+    async def _invalid_among(self, admissions: Sequence[Admission], indices: Iterable[int]) -> list[int]:
         return [index async for index in in_steps(indices) if self._is_invalid(admissions[index])]
 
     def _is_invalid(self, admission: Admission) -> bool:

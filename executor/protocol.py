@@ -3,7 +3,8 @@
 In: values of `executor.results`. Out: the same, decoded. The SQL functions decide and commit; each method is
 one statement and one commit, and raises Unavailable where the database does not answer. Elsewhere are only
 the webhooks (`executor.webhooks.store`), calls on connections of their own (`executor.submission_listener`,
-`executor.backup.restored`), and what `executor.queries` reads.
+`executor.backup.restored`, `executor.permissions.database`), and functions that only read, in the statements
+of `executor.queries` and `executor.sql`.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,6 +21,7 @@ from turnstile.common.domain.errors import Unavailable
 from turnstile.common.domain.identifiers import Attempt, ExecutionId, QueueId
 from turnstile.common.domain.states import Status
 from turnstile.common.requests import json_text
+from turnstile.common.statements import LOG_OPERATION
 from turnstile.executor.callers import Caller
 from turnstile.executor.definitions import (
     KeySettings,
@@ -92,7 +94,7 @@ class SubmissionPage(NamedTuple):
     oldest_ticket: int | None
     """Of all submissions that were read, also of those that are too young for the page."""
     entering: frozenset[str] | None
-    """Transactions that had drawn tickets up to the newest and had not ended; None if not asked for."""
+    """Transactions that had drawn tickets up to the newest and had not ended; None if not requested."""
 
 
 class StoredSubmission(NamedTuple):
@@ -101,7 +103,7 @@ class StoredSubmission(NamedTuple):
     ticket: int
     request_id: UUID
     request_json: str | None
-    """The body of `execution.requested`; None if it is larger than was asked for."""
+    """The body of `execution.requested`; None if it is larger than was requested."""
     traceparent: str | None
 
 
@@ -374,7 +376,10 @@ class ExecutorProtocol:
     async def delete_action(
         self, ref: str, *, cancel_max: int, reason: str, changed_by: Caller | None
     ) -> Deletion | None:
-        """Delete an action unless something of it runs or more than `cancel_max` wait."""
+        """Delete an action if nothing of it runs and at most `cancel_max` wait, which end with it.
+
+        None: there is no such action.
+        """
         return read_deletion(
             await self._row(
                 "SELECT * FROM turnstile.delete_action($1, $2, $3, in_caller => $4)",
@@ -396,6 +401,12 @@ class ExecutorProtocol:
         await self._value(
             "SELECT turnstile.log_bulk($1, $2, $3, $4)", changed_by.json(), verb, action_ref, request_json
         )
+
+    async def log_operation(
+        self, verb: str, kind: str, subject: str, before_json: str, after_json: str, *, changed_by: Caller
+    ) -> None:
+        """Record a change that no other function makes."""
+        await self._value(LOG_OPERATION, changed_by.json(), verb, kind, subject, before_json, after_json)
 
     # Cancels of executions that are not known yet.
 
@@ -654,9 +665,9 @@ class ExecutorProtocol:
         # Null: another executor is pruning.
         return {reason: row[f"by_{reason}"] or 0 for reason in PRUNING_REASONS}
 
-    async def store_dead_letters(self, letters_json: str, bodies: Sequence[bytes]) -> list[str]:
+    async def store_dead_letters(self, dead_letters_json: str, bodies: Sequence[bytes]) -> list[str]:
         """Store dead letters, each once; return the codes of the new ones."""
-        return await self._column("SELECT turnstile.store_dead_letters($1, $2)", letters_json, bodies)
+        return await self._column("SELECT turnstile.store_dead_letters($1, $2)", dead_letters_json, bodies)
 
     async def delete_dead_letters(
         self, ids: Sequence[int], verb: str, changed_by: Caller, *, edited: bool = False

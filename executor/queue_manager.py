@@ -1,9 +1,10 @@
-"""Admits, grants, settles, cancels and retries: each batch is one statement and one commit.
+"""Admits, grants, settles, cancels and retries, and stores definitions.
 
-In: batches of requests and completions, in arrival order. Out: one result each, and the slots granted in the
-same transaction, which the caller must dispatch (`executor.dispatcher`). The SQL functions keep P1 and P2.
-Here a batch that the database refuses is divided until the bad item is alone, and a row that another
-session holds delays only the requests that need it (P9).
+In: batches of requests and completions, in arrival order, and definitions. Out: one result each, and the
+slots granted, which the caller must dispatch (`executor.dispatcher`). A batch is one statement and one
+commit, unless the database refuses it: then it is divided until the bad item is alone, and each part
+commits alone. A row that another session holds delays only the requests that need it (P9). A definition is
+stored in one statement, and the next ones grant what it allows to start. The SQL functions keep P1 and P2.
 """
 
 import logging
@@ -31,12 +32,10 @@ from turnstile.executor.parameter_schemas import ParameterSchemas
 from turnstile.executor.protocol import ExecutorProtocol, LockWait, QueueLocks
 from turnstile.executor.results import (
     Admission,
-    Deletion,
     Grants,
     KeyChange,
     Move,
     Rejected,
-    ResourceDeletion,
     Retried,
     Settled,
     Verdict,
@@ -244,21 +243,6 @@ class QueueManager:
         with _refusals():
             waiting_ids = await self.protocol.put_pool(definition, changed_by)
         return await self._advance_gates(waiting_ids)
-
-    async def delete_resource(self, name: str, *, changed_by: Caller) -> ResourceDeletion | None:
-        """Delete a resource unless something uses it; None: there is no such resource."""
-        return await self.protocol.delete_resource(name, changed_by)
-
-    async def delete_action(
-        self, ref: str, *, cancel_max: int, reason: str, changed_by: Caller | None
-    ) -> Deletion | None:
-        """Delete an action if nothing of it runs and at most `cancel_max` wait, which end with it.
-
-        None: there is no such action.
-        """
-        return await self.protocol.delete_action(
-            ref, cancel_max=cancel_max, reason=reason, changed_by=changed_by
-        )
 
     async def _advance_gates(self, behind_ids: Sequence[QueueId] = ()) -> Grants:
         """Apply a committed change of gates to what waits at them or, in these queues, behind them.

@@ -163,9 +163,9 @@ class ExecutorService:
 
     def readiness(self) -> dict[str, str | None]:
         """Return, for each server, None or why it cannot be reached."""
-        links = (self._publisher, self._request_consumer, self._completion_consumer)
-        broker = next((link.last_error for link in links if link.last_error), None)
-        connected = all(link.connected for link in links)
+        connections = (self._publisher, self._request_consumer, self._completion_consumer)
+        broker = next((each.last_error for each in connections if each.last_error), None)
+        connected = all(each.connected for each in connections)
         return {
             "database": self._database.last_error,
             "broker": broker or (None if connected else "not connected"),

@@ -201,7 +201,7 @@ class ExecutorSettings(RetentionSettings, WebhookSettings, CommonSettings):
         return ApiTokens(read_entries(self.api_tokens.get_secret_value()), self.api_tokens_file)
 
     def stop_enforced_seconds(self) -> float:
-        """Return after how long an attempt that was asked to stop is ended without its worker."""
+        """Return after how long an attempt whose stop was requested is ended without its worker."""
         return (CANCELS_MAX + 1) * self.stop_timeout
 
     def own_hosts(self) -> frozenset[str] | None:

@@ -22,7 +22,7 @@ from turnstile.common.domain.errors import Unavailable
 from turnstile.common.requests import json_text
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor.api_tokens import ApiToken, ApiTokens, Role, digest_of
-from turnstile.executor.callers import DIRECTLY, LOG_OPERATION, Caller
+from turnstile.executor.callers import DIRECTLY, Caller
 from turnstile.executor.protocol import ExecutorProtocol
 from turnstile.executor.sql import query
 
@@ -79,14 +79,13 @@ class TokenStore:
         """Record in the audit log that the token file of this executor was changed."""
         old, new = ({token.digest for token in tokens} for tokens in (before, after))
         counts = {"added": len(new - old), "removed": len(old - new)}
-        await self._database.fetchval(
-            LOG_OPERATION,
-            DIRECTLY.json(),
+        await self._protocol.log_operation(
             "changed",
             "token_file",
             socket.gethostname(),
             json_text({"tokens": _entries(before)}),
             json_text({"tokens": _entries(after), **counts}),
+            changed_by=DIRECTLY,
         )
 
     async def note_use(self, token_id: int) -> None:

@@ -15,7 +15,7 @@ from uuid import uuid4
 from turnstile.executor.metrics import LAST_SWEEP
 
 _PAUSE_INTERVALS: Final = 0.9
-"""From the begin of a round to the next one of the same executor. Its notice is then there in time, and an
+"""From the start of a round to the next one of the same executor. Its notice is then there in time, and an
 executor that takes over after an interval without notices repairs as early as if it had always swept."""
 
 

@@ -2,9 +2,11 @@
 
 In: the rows, once per tick. Out: what should have happened and did not. One replica sweeps while the others
 receive its notices (`sweep_turns`). Each sweep is a task of its own, so a failing sweep delays no other.
-`QueueSweeps` grants, wakes, expires and recounts;
-`RedeliverySweeps` publishes lost offers and completions again; `ReclaimSweeps` reclaims the work of lost
-workers and stops overdue attempts. Sweeps that change rows do not wait for the broker.
+`QueueSweeps` grants, wakes, expires, rolls out limits, recounts, keeps gates and pools correct and moves the
+bounds from which sweeps read; `RedeliverySweeps` publishes lost offers and completions again; `ReclaimSweeps`
+reclaims the work of lost workers, stops overdue attempts, and checks the database's health and clock;
+`EarlyCancels` (`cancellation`) applies cancels that came before their execution; `Pruner` (`retention`)
+deletes what is old. Sweeps that change rows do not wait for the broker.
 """
 
 import asyncio
@@ -279,7 +281,7 @@ class QueueSweeps(_Sweeps):
         return refreshed.repaired
 
     async def tidy_gates(self) -> int:
-        """Delete what fair order and rates need no more. Counts as no repair."""
+        """Delete what fair order and rates no longer need. Counts as no repair."""
         await self._protocol.tidy_gates(SWEEP_ROWS_MAX)
         return 0
 

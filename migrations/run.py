@@ -24,7 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from turnstile.common.database import CONNECTION_ERRORS, DatabaseHosts
 from turnstile.common.domain.errors import TurnstileError
-from turnstile.common.statements import SCHEMA, installation_text, protocol_hash
+from turnstile.common.statements import LOG_OPERATION, SCHEMA, installation_text, protocol_hash
 from turnstile.common.version import installed_version
 from turnstile.migrations.origin import record_origin, recorded_origin
 
@@ -69,11 +69,7 @@ class MigrationBlocked(TurnstileError):
         self.blockers = blockers
 
 
-_LOG_MIGRATION: Final = """
-SELECT turnstile.log_operation(
-    '{"name": "database", "channel": "database"}', 'migrated', 'database', current_database(),
-    $1::text::jsonb, $2::text::jsonb)
-"""
+_CALLER: Final = '{"name": "database", "channel": "database"}'
 _BLOCKING: Final = """
 SELECT pid, usename, application_name, state, xact_start, query
 FROM pg_stat_activity WHERE pid = ANY (pg_blocking_pids(:pid)) ORDER BY xact_start, pid LIMIT 5
@@ -198,9 +194,10 @@ async def _record_origin(connection: AsyncConnection) -> None:
 async def _log_migration(connection: AsyncConnection, before: str) -> None:
     """Record in the audit log that an installation was migrated. The first migration creates the log."""
     after = {"revision": _newest_revision(), "version": installed_version()}
-    await (await _driver(connection)).execute(
-        _LOG_MIGRATION, json.dumps({"revision": before}), json.dumps(after)
-    )
+    revisions = json.dumps({"revision": before}), json.dumps(after)
+    driver = await _driver(connection)
+    name = await driver.fetchval("SELECT current_database()::text")
+    await driver.execute(LOG_OPERATION, _CALLER, "migrated", "database", name, *revisions)
 
 
 async def _run_script(connection: AsyncConnection, script: str) -> None:

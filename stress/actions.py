@@ -26,10 +26,10 @@ from turnstile.stress.trace import (
 
 
 async def run(
-    context: Context, number: int, milliseconds: float, stage: str = ""
+    context: Context, number: int, milliseconds: float, scenario: str = ""
 ) -> dict[str, object] | None:
-    """Sleep; `stage` is the token of the scenario that sent the request."""
-    del stage
+    """Sleep; `scenario` is the token of the scenario that sent the request."""
+    del scenario
     writer = _writer()
     if writer is None:
         return await _reported(milliseconds)

@@ -19,11 +19,16 @@ import typer
 from rich.console import Console
 
 from turnstile.common.cli import EXIT_FAILED, EXIT_USAGE, CommandFailed
-from turnstile.common.domain.errors import TurnstileError
 from turnstile.common.telemetry.logs import configure_logging
-from turnstile.localservers import LocalServers, LocalServersError, running_servers, until_signal
+from turnstile.localservers import LocalServers, running_servers
 from turnstile.localservers.ports import same_ports
-from turnstile.stress.local.launcher import Deployment, System, create_database_and_vhost, running_system
+from turnstile.stress.local.launcher import (
+    Deployment,
+    System,
+    create_database_and_vhost,
+    run_until_signal,
+    running_system,
+)
 from turnstile.stress.local.system import running_locally
 from turnstile.stress.report.run_report import RunInfo
 from turnstile.stress.report.store import ReportStore
@@ -75,16 +80,7 @@ def _run_demo(*, stay_in: Path | None) -> int:
     if stay_in is not None:
         stay_in.mkdir(parents=True, exist_ok=True)
     work, exit_code = (_run(console), None) if stay_in is None else (_stay(console, stay_in), 0)
-    try:
-        return asyncio.run(until_signal(work, say=console.print, exit_code=exit_code))
-    except LocalServersError as error:
-        raise CommandFailed(str(error), exit_code=error.exit_code) from None
-    except CommandFailed:
-        raise
-    except (TurnstileError, OSError) as error:
-        raise CommandFailed(
-            f"the demo failed: {str(error) or type(error).__name__}", exit_code=EXIT_FAILED
-        ) from None
+    return run_until_signal(work, what="the demo", say=console.print, exit_code=exit_code)
 
 
 async def _run(console: Console) -> int:

@@ -54,6 +54,16 @@ _CALLS_MAX: Final = 4
 Json = dict[str, Any]
 
 
+def action_path(ref: str) -> str:
+    """Return the path of an action below `/api/v1`."""
+    return f"actions/{quote(ref, safe='')}"
+
+
+def resource_path(name: str) -> str:
+    """Return the path of a resource below `/api/v1`."""
+    return f"resources/{quote(name, safe='')}"
+
+
 class Unreachable(TurnstileError):
     """The installation does not respond; the message names the URL and what to do."""
 
@@ -88,20 +98,8 @@ class Api:
     ) -> None:
         await self._http.aclose()
 
-    async def put_action(self, ref: str, fields: Mapping[str, object]) -> None:
-        """Store a definition; missing fields get their defaults."""
-        await self._call("PUT", f"/actions/{quote(ref, safe='')}", body=fields)
-
-    async def change_action(self, ref: str, fields: Mapping[str, object]) -> None:
-        """Change some fields of a definition."""
-        await self._call("PATCH", f"/actions/{quote(ref, safe='')}", body=fields)
-
-    async def put_resource(self, name: str, fields: Mapping[str, object]) -> None:
-        """Store a resource; missing fields get their defaults."""
-        await self._call("PUT", f"/resources/{quote(name, safe='')}", body=fields)
-
     async def put(self, path: str, fields: Mapping[str, object]) -> None:
-        """Store the settings at a path below `/api/v1`."""
+        """Store the definition at a path below `/api/v1`; missing fields get their defaults."""
         await self._call("PUT", f"/{path}", body=fields)
 
     async def change(self, path: str, fields: Mapping[str, object]) -> None:
@@ -130,15 +128,15 @@ class Api:
 
     async def action(self, ref: str) -> Json | None:
         """Return a definition, or None where the action is unknown."""
-        return await self._call("GET", f"/actions/{quote(ref, safe='')}", missing_ok=True)
+        return await self._call("GET", f"/{action_path(ref)}", missing_ok=True)
 
     async def resume(self, ref: str) -> None:
         """Resume a paused action."""
-        await self._call("POST", f"/actions/{quote(ref, safe='')}/resume")
+        await self._call("POST", f"/{action_path(ref)}/resume")
 
     async def queue_stats(self, ref: str) -> Json:
         """Return the counters of an action."""
-        return await self._get(f"/actions/{quote(ref, safe='')}/queue-stats")
+        return await self._get(f"/{action_path(ref)}/queue-stats")
 
     async def live_workers(self) -> list[Json]:
         """Return the live workers, the newest first."""

@@ -16,10 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.support import template
-from tests.support.missing import skip
 from tests.support.processes import failed_tests
-from tests.support.sources import LentUrls, NoServers, Servers, servers_of_the_session
+from tests.support.sources import LentUrls, NoServers, Servers, create_tables, servers_of_the_session, skip
 from turnstile.localservers import (
     BrokerServer,
     DatabaseServer,
@@ -131,7 +129,7 @@ def rabbitmq(servers: Servers) -> BrokerServer:
 def template_database(postgresql: DatabaseServer) -> Iterator[str]:
     """The name of a migrated database without rows, to be copied and never connected to."""
     name = _unique("template")
-    template.prepare(postgresql.create_database(name))
+    create_tables(postgresql.create_database(name))
     yield name
     postgresql.drop_database(name)
 

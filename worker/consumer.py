@@ -25,7 +25,7 @@ account needs no right to publish offers. Those of its offers that run here run 
 acknowledgement. If it comes back, they are counted again, and those that have ended are left out; elsewhere
 their claims are refused.
 
-`worker.packs` decides how far the bound is below the slots, `common.broker.prefetch` enforces it.
+`worker.message_bound` decides how far the bound is below the slots, `common.broker.prefetch` enforces it.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from turnstile.common.broker.delivery import Delivery
 from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.domain.errors import Refusal
 from turnstile.worker.attempt import Attempts, Disposition, offers_in
-from turnstile.worker.packs import MessageBound
+from turnstile.worker.message_bound import MessageBound
 from turnstile.worker.protocol import Offer
 
 logger = logging.getLogger(__name__)

@@ -39,7 +39,7 @@ from turnstile.worker.differences import Difference, pools_of_actions
 from turnstile.worker.fence import Terms
 from turnstile.worker.gateway import Gateway, LogFlusher
 from turnstile.worker.lease import Lease, LeaseThread, clock
-from turnstile.worker.packs import offers_per_message
+from turnstile.worker.message_bound import offers_per_message
 from turnstile.worker.protocol import Claim, WorkerProtocol, single_connection
 from turnstile.worker.runners.in_loop import Run
 from turnstile.worker.runners.registry import Runners

@@ -184,7 +184,7 @@ async def _create_if_missing(
 async def _declare_exchanges(channel: AbstractChannel, queue_type: QueueType) -> AbstractExchange:
     executions = await channel.declare_exchange(EXECUTIONS, ExchangeType.TOPIC, durable=True)
     dead_letters = await channel.declare_exchange(DEAD_LETTER_EXCHANGE, ExchangeType.FANOUT, durable=True)
-    # An executor may crash any number of times before it stored a letter; at a limit the broker drops it.
+    # An executor may crash many times before it has stored a dead letter; at a limit the broker drops it.
     arguments = _arguments(queue_type, dead_letter_exchange=None, delivery_limit=_NO_DELIVERY_LIMIT)
     queue = await channel.declare_queue(DEAD_LETTERS, durable=True, arguments=arguments)
     await queue.bind(dead_letters)

@@ -20,7 +20,7 @@ from turnstile.common.database import Database
 from turnstile.common.domain.durations import format_duration
 from turnstile.common.domain.errors import TurnstileError, Unavailable
 from turnstile.common.requests import json_text
-from turnstile.common.statements import permissions_text
+from turnstile.common.statements import LOG_OPERATION, permissions_text
 from turnstile.executor.backup.broker import (
     QueueCounts,
     RestoreBroker,
@@ -28,7 +28,7 @@ from turnstile.executor.backup.broker import (
     restore_broker,
 )
 from turnstile.executor.backup.programs import check_dump, connect_as, find_program, restore, server_version
-from turnstile.executor.callers import DIRECTLY, LOG_OPERATION
+from turnstile.executor.callers import DIRECTLY
 from turnstile.executor.queries.audit import Auditor, AuditReport
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.executor.sql import query

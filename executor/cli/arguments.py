@@ -49,16 +49,16 @@ def is_interactive() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
 
-def read_object(text: str, *, where: str) -> dict[str, Any]:
-    """Return the JSON object in `text`, or on stdin where `text` is '-'."""
+def read_parameters(text: str) -> dict[str, Any]:
+    """Return the JSON object of the option `--parameters`, or that on stdin where `text` is '-'."""
     source = piped_in().read() if text == "-" else _utf8(text)
     example = "expected an object like '{\"customer_id\": 7}'"
     try:
         value = from_json(source, allow_inf_nan=False)
     except ValueError as error:
-        raise bad_input(f"{where}: invalid JSON: {error}; {example}") from None
+        raise bad_input(f"--parameters: invalid JSON: {error}; {example}") from None
     if not isinstance(value, dict):
-        raise bad_input(f"{where}: not a JSON object; {example}")
+        raise bad_input(f"--parameters: not a JSON object; {example}")
     return value
 
 

@@ -55,7 +55,7 @@ AllOption = Annotated[bool, typer.Option("--all", help="All dead letters.")]
 
 @app.command("list")
 @with_api
-def list_letters(
+def list_dead_letters(
     api: Api,
     *,
     code: CodeOption = None,
@@ -76,7 +76,7 @@ def list_letters(
 
 @app.command("show")
 @with_api
-def show_letter(
+def show_dead_letter(
     api: Api,
     name: Annotated[str, typer.Argument(metavar="ID", help="Id, fingerprint or message id.")],
     as_json: JsonOption = False,

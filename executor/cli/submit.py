@@ -28,7 +28,7 @@ from turnstile.executor.cli.arguments import (
     piped_in,
     priority_number,
     read_assignments,
-    read_object,
+    read_parameters,
 )
 from turnstile.executor.cli.client import Api, ApiRefused, ApiUnreachable, Json, OutageRetry, with_api
 from turnstile.executor.cli.executions import last_traceback, print_execution
@@ -221,7 +221,7 @@ def send(api: Api, lines: Iterable[Line]) -> Iterator[list[Answer]]:
 def _parameters(text: str | None, assignments: list[str]) -> dict[str, Any] | None:
     if text is None and not assignments:
         return None
-    whole = {} if text is None else read_object(text, where="--parameters")
+    whole = {} if text is None else read_parameters(text)
     return {**whole, **read_assignments(assignments, where="parameter")}
 
 

@@ -100,7 +100,7 @@ def _refreshed_or_stale(api: Api, view: View, search: str | None) -> View:
         return _refreshed(api, view, search)
     except (ApiUnreachable, ApiRefused) as error:
         # A question that is no longer shown must not be confirmed.
-        return replace(view, asked=None, message=f"{_STALE}{error.message}")
+        return replace(view, unconfirmed=None, message=f"{_STALE}{error.message}")
 
 
 def _refreshed(

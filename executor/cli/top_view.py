@@ -80,7 +80,7 @@ class View:
     selected: QueueName | None = None
     message: str = ""
     """The result of the last key, or why the screen is not refreshed."""
-    asked: QueueChange | None = None
+    unconfirmed: QueueChange | None = None
     """A change that the next key confirms or drops."""
     is_closed: bool = False
 
@@ -103,8 +103,8 @@ def name_of(queue: Json) -> QueueName:
 
 def after_key(view: View, key: str) -> tuple[View, QueueChange | None]:
     """Return the view after a key, and the change that the key requests."""
-    if view.asked is not None:
-        return replace(view, asked=None, message=""), view.asked if key in ("y", "Y") else None
+    if view.unconfirmed is not None:
+        return replace(view, unconfirmed=None, message=""), view.unconfirmed if key in ("y", "Y") else None
     if key in ("q", "Q", "escape"):
         return replace(view, is_closed=True), None
     if key == "s":
@@ -139,7 +139,7 @@ def _change(view: View, chosen: Json, key: str) -> tuple[View, QueueChange | Non
     match key:
         case "p":
             question = f"Pause {ref}? Nothing of it starts until it is resumed.   y yes   any other key no"
-            return replace(view, asked=QueueChange(ref=ref, verb="pause"), message=question), None
+            return replace(view, unconfirmed=QueueChange(ref=ref, verb="pause"), message=question), None
         case "r":
             return view, QueueChange(ref=ref, verb="resume")
         case "+" | "=":

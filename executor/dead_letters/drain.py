@@ -23,7 +23,12 @@ from turnstile.common.database import REFUSED_BY_DATABASE, Database
 from turnstile.common.requests import request_bytes_max
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor.batch_consumer import Processed, consume_batches
-from turnstile.executor.dead_letters.message import CUT_BODY_BYTES, DeadLetter, bare_letter, read_letter
+from turnstile.executor.dead_letters.message import (
+    CUT_BODY_BYTES,
+    DeadLetter,
+    bare_dead_letter,
+    read_dead_letter,
+)
 from turnstile.executor.metrics import DEAD_LETTERS_STORED, dead_letter_label
 from turnstile.executor.protocol import ExecutorProtocol
 from turnstile.executor.settings import ExecutorSettings
@@ -32,7 +37,7 @@ logger = logging.getLogger(__name__)
 _REFUSED: Final = Episodes(logger, "dead_letter_refused", level=logging.ERROR)
 _UNREADABLE: Final = Episodes(logger, "dead_letter_unreadable", level=logging.ERROR)
 
-_LETTERS_MAX: Final = 20
+_BATCH_MAX: Final = 20
 """Dead letters in memory, and in one transaction."""
 _MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
 """Of a larger message only the properties are stored."""
@@ -69,11 +74,11 @@ class Drain:
         try:
             subscription = consumer.subscribe(
                 DEAD_LETTERS,
-                prefetch=_LETTERS_MAX,
+                prefetch=_BATCH_MAX,
                 declare=declare,
                 byte_bounds=ByteBounds(held=2 * _MESSAGE_BYTES_MAX, one=_MESSAGE_BYTES_MAX),
             )
-            await consume_batches(subscription, self, batch_max=_LETTERS_MAX, stop=stop)
+            await consume_batches(subscription, self, batch_max=_BATCH_MAX, stop=stop)
         finally:
             connection.cancel()
             await asyncio.wait({connection})
@@ -90,7 +95,7 @@ class Drain:
         except REFUSED_BY_DATABASE as error:
             if len(deliveries) == 1:
                 _REFUSED.failed("letters", reason=str(error))
-                codes = await self._store([bare_letter(deliveries[0], str(error))])
+                codes = await self._store([bare_dead_letter(deliveries[0], str(error))])
             else:
                 for delivery in deliveries:
                     await self.process([delivery])
@@ -119,11 +124,11 @@ class Drain:
 
     def _read(self, delivery: Delivery) -> DeadLetter:
         try:
-            return read_letter(delivery, body_bytes_max=self._body_bytes_max)
+            return read_dead_letter(delivery, body_bytes_max=self._body_bytes_max)
         except Exception as error:  # noqa: BLE001  (logged with its traceback)
             # An unreadable message must not keep those behind it from being stored (P9).
             _UNREADABLE.broke(type(error).__name__, error, message_id=delivery.message_id)
-            return bare_letter(delivery, repr(error))
+            return bare_dead_letter(delivery, repr(error))
 
     async def _store(self, letters: Sequence[DeadLetter]) -> list[str]:
         """Return the codes of the new ones."""

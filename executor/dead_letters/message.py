@@ -94,7 +94,7 @@ class StoredDeadLetter(DeadLetter):
     """Only the beginning of the body was stored."""
 
 
-def read_letter(delivery: Delivery, *, body_bytes_max: int) -> DeadLetter:
+def read_dead_letter(delivery: Delivery, *, body_bytes_max: int) -> DeadLetter:
     """Read a delivery; a body above `body_bytes_max` is cut to its first `CUT_BODY_BYTES`, if it was kept."""
     code, error, died_at, died_under = _death(delivery)
     body_bytes = delivery.body_bytes
@@ -124,7 +124,7 @@ def read_letter(delivery: Delivery, *, body_bytes_max: int) -> DeadLetter:
     )
 
 
-def bare_letter(delivery: Delivery, reason: str) -> DeadLetter:
+def bare_dead_letter(delivery: Delivery, reason: str) -> DeadLetter:
     """Return what is stored of a message that cannot be read or that the database refuses."""
     body = delivery.body[:CUT_BODY_BYTES]
     return DeadLetter(

@@ -35,7 +35,7 @@ LISTED_BODY_BYTES_MAX: Final = 1024
 BODY_BYTES_MAX: Final = 1024 * 1024
 """Bytes of the body of a single dead letter."""
 _WHOLE: Final = 2**31 - 1
-_CHUNK_LETTERS_MAX: Final = 500
+_CHUNK_ROWS_MAX: Final = 500
 _CHUNK_BYTES_MAX: Final = 8 * 1024 * 1024
 _TIMEOUT_SECONDS: Final = 25.0
 """For a whole operation: HTTP answers within 30 s."""
@@ -100,7 +100,7 @@ class _Chosen:
         chunk: list[int] = []
         chunk_bytes = 0
         for letter_id, size_bytes in self.sizes:
-            if chunk and (len(chunk) == _CHUNK_LETTERS_MAX or chunk_bytes + size_bytes > _CHUNK_BYTES_MAX):
+            if chunk and (len(chunk) == _CHUNK_ROWS_MAX or chunk_bytes + size_bytes > _CHUNK_BYTES_MAX):
                 yield chunk
                 chunk, chunk_bytes = [], 0
             chunk.append(letter_id)

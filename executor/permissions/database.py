@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import asyncpg
 
 from turnstile.common.requests import json_text
-from turnstile.common.statements import EXECUTOR_ROLE, SCHEMA, WORKER_ROLE, permissions_text
+from turnstile.common.statements import EXECUTOR_ROLE, LOG_OPERATION, SCHEMA, WORKER_ROLE, permissions_text
 from turnstile.common.urls import driver_url
-from turnstile.executor.callers import DIRECTLY, LOG_OPERATION
+from turnstile.executor.callers import DIRECTLY
 from turnstile.executor.permissions.credentials import Login, scram_verifier, url_of
 from turnstile.executor.permissions.plan import AccountChange, AccountStep, Check, Installation, Source, Users
 

@@ -206,7 +206,7 @@ class Reader(LimitedReader):
             if gated is not None:
                 facts = with_gates(facts, gated)
             if isinstance(waiting_on(facts), WaitingOnPool):
-                facts = _with_pool(facts, await connection.fetchrow(*_pool_place(execution_id)))
+                facts = _with_pool(facts, await connection.fetchrow(*_pool_position(execution_id)))
         recent = await self._recent_grants(execution_id, facts) if may_be_estimated(facts) else None
         attempts = parsed(AttemptDetail, row["attempts"])
         detail = ExecutionDetail(
@@ -469,8 +469,8 @@ def _facts(row: "Row", trouble: Trouble | None) -> Facts:
     )
 
 
-def _pool_place(execution_id: ExecutionId) -> Statement:
-    return query("pool_place"), execution_id, POOL_POSITIONS_MAX, HOLDERS_MAX
+def _pool_position(execution_id: ExecutionId) -> Statement:
+    return query("pool_position"), execution_id, POOL_POSITIONS_MAX, HOLDERS_MAX
 
 
 def _with_pool(facts: Facts, row: "Row | None") -> Facts:
@@ -493,7 +493,7 @@ def _recent_grants(row: "Row") -> RecentGrants:
             )
         )
     return RecentGrants(
-        read_at=row["looked_at"],
+        read_at=row["read_at"],
         own=grants[True],
         others=grants[False],
         ages=row["ages"] or (),

@@ -329,7 +329,7 @@ due AS (
         ON s.gate_id = r.id AND s.number = r.starts_taken + n.position - m.rounds * r.starts
     GROUP BY n.rank
 )
-SELECT now() AS looked_at,
+SELECT now() AS read_at,
        (SELECT json_agg(json_build_array(
                    g.own,
                    extract(epoch FROM now() - coalesce(g.arrived_at::timestamptz, g.passed_at))::float8,

@@ -50,8 +50,8 @@ JOIN action a ON a.id = e.action_id
 WHERE p.name = $1 AND l.rank > $2::bigint
 ORDER BY l.rank
 
--- pool_place: where an execution is among those that wait only for a worker slot of its pool, and who holds
--- these.
+-- pool_position: where an execution is among those that wait only for a worker slot of its pool, and who
+-- holds these.
 --
 -- $1 execution id, $2 most positions, $3 most holders
 SELECT (SELECT l.rank FROM turnstile.pool_line(a.pool_id, $2) l WHERE l.execution_id = e.id) AS position,
@@ -92,7 +92,7 @@ granted AS MATERIALIZED (
     WHERE x.scheduled_at IS NOT NULL
       AND x.status IN ('scheduled', 'running', 'completed', 'failed', 'timeout')
 )
-SELECT now() AS looked_at,
+SELECT now() AS read_at,
        (SELECT json_agg(json_build_array(g.own, g.queued_ago, g.granted_ago, g.claimed_after, g.lasted))
         FROM granted g) AS grants,
        (SELECT array_agg(h.age) FROM (

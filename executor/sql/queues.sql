@@ -244,7 +244,7 @@ granted AS (
         ORDER BY own DESC, id DESC LIMIT $3::integer
     ) g
 )
-SELECT now() AS looked_at,
+SELECT now() AS read_at,
        (SELECT json_agg(json_build_array(g.own, g.queued_ago, g.granted_ago, g.claimed_after, g.lasted))
         FROM granted g) AS grants,
        -- The hash selects a sample of all holders, whatever their ages are.

@@ -21,15 +21,8 @@ from watchfiles import awatch
 
 from turnstile.common.cli import EXIT_FAILED, EXIT_USAGE, CommandFailed, environment_name
 from turnstile.common.domain.durations import parse_duration
-from turnstile.common.domain.errors import TurnstileError
 from turnstile.common.settings import CommonSettings
-from turnstile.localservers import (
-    LocalServers,
-    LocalServersError,
-    ServerFailed,
-    running_servers,
-    until_signal,
-)
+from turnstile.localservers import LocalServers, ServerFailed, running_servers
 from turnstile.localservers.ports import same_ports
 from turnstile.localservers.services import Service
 from turnstile.stress.local.launcher import (
@@ -37,6 +30,7 @@ from turnstile.stress.local.launcher import (
     System,
     action_options,
     create_database_and_vhost,
+    run_until_signal,
     running_system,
 )
 from turnstile.worker.settings import WorkerSettings
@@ -89,17 +83,7 @@ def dev(
     """
     terminal = Terminal.of_this_process()
     work = _run(terminal, actions, data_folder)
-    try:
-        code = asyncio.run(until_signal(work, say=terminal.say, exit_code=0))
-    except LocalServersError as error:
-        raise CommandFailed(str(error), exit_code=error.exit_code) from None
-    except CommandFailed:
-        raise
-    except (TurnstileError, OSError) as error:
-        raise CommandFailed(
-            f"turnstile dev failed: {str(error) or type(error).__name__}", exit_code=EXIT_FAILED
-        ) from None
-    raise typer.Exit(code)
+    raise typer.Exit(run_until_signal(work, what="turnstile dev", say=terminal.say, exit_code=0))
 
 
 async def _run(terminal: "Terminal", actions: Sequence[str], data_folder: Path | None) -> int:

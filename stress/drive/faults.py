@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 
 from turnstile.stress.drive.pacing import Clock, Pacing
-from turnstile.stress.installation import Api
+from turnstile.stress.installation import Api, action_path
 from turnstile.stress.local.faults import LocalSystem
 from turnstile.stress.recording import InjectedFault, LimitChange
 from turnstile.stress.scenario import FaultKind, PlannedFault, Scenario
@@ -33,7 +33,7 @@ class Limits:
     async def change(self, action: int, limit: int | None) -> LimitChange:
         """Change the limit of an action."""
         asked_at = self._clock.now()
-        await self._api.change_action(action_ref(action), {"max_concurrent": limit})
+        await self._api.change(action_path(action_ref(action)), {"max_concurrent": limit})
         change = LimitChange(action=action, limit=limit, asked_at=asked_at, answered_at=self._clock.now())
         self._changes.append(change)
         return change

@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 from turnstile.stress.drive.pacing import Clock, Pacing, instant
-from turnstile.stress.installation import Api, Json
+from turnstile.stress.installation import Api, Json, action_path, resource_path
 from turnstile.stress.recording import GateRecords, RecordedChange, RecordedDefinition
 from turnstile.stress.scenario import DefinitionChange, Gates, Scenario
 from turnstile.stress.trace import POOL, action_ref
@@ -20,7 +20,7 @@ async def define_resources(api: Api, scenario: Scenario) -> None:
     """Store the resources of a scenario; before its actions, which use them."""
     if scenario.gates is not None:
         for name, fields in scenario.gates.resources.items():
-            await api.put(_of_resource(name), fields)
+            await api.put(resource_path(name), fields)
 
 
 async def define_keys(api: Api, scenario: Scenario) -> None:
@@ -66,7 +66,7 @@ class GateChanges:
         )
 
     async def _action(self, ref: str, since: int) -> RecordedDefinition:
-        path = _of_action(ref)
+        path = action_path(ref)
         stored = await self._api.read(path)
         now = _flat(stored) | {"uses": stored["uses"]}
         async for key in self._api.listed(f"{path}/keys"):
@@ -77,7 +77,7 @@ class GateChanges:
         )
 
     async def _resource(self, name: str, since: int) -> RecordedDefinition:
-        path = _of_resource(name)
+        path = resource_path(name)
         now = _flat(await self._api.read(path))
         return RecordedDefinition(
             now=now, changes=tuple([each async for each in changes_since(self._api, path, since)])
@@ -112,23 +112,15 @@ async def remove_gates(api: Api, scenario: Scenario, plain: Mapping[str, object]
             ref = action_ref(number)
             tasks.create_task(_make_plain(api, ref, plain), name=f"plain-{ref}")
     for name in scenario.gates.resources:
-        await api.delete(_of_resource(name))
+        await api.delete(resource_path(name))
 
 
 async def _make_plain(api: Api, ref: str, plain: Mapping[str, object]) -> None:
-    path = _of_action(ref)
+    path = action_path(ref)
     await api.put(path, plain)
     keys = [key["concurrency_key"] async for key in api.listed(f"{path}/keys")]
     for key in keys:
         await api.delete(f"{path}/keys/{quote(key, safe='')}")
-
-
-def _of_action(ref: str) -> str:
-    return f"actions/{quote(ref, safe='')}"
-
-
-def _of_resource(name: str) -> str:
-    return f"resources/{quote(name, safe='')}"
 
 
 def _flat(definition: Json) -> dict[str, Any]:

@@ -74,7 +74,7 @@ class _Reading:
         open_ended = []
         for item in ours:
             parameters = item["parameters"]
-            number = parameters["number"] if parameters.get("stage") == self._token else NONE
+            number = parameters["number"] if parameters.get("scenario") == self._token else NONE
             queue, attempt = self._queue_of(item), item["attempt"]
             created_at, completed_at = instant(item["created_at"]), instant(item["completed_at"])
             code = _CODES[item["status"]]

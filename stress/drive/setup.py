@@ -9,7 +9,7 @@ from aio_pika.exceptions import CONNECTION_EXCEPTIONS, ChannelClosed
 from turnstile.common.broker.topology import EXECUTIONS, EXECUTOR_REQUESTS
 from turnstile.common.redaction import redact_passwords
 from turnstile.stress.drive.gates import define_keys, define_resources
-from turnstile.stress.installation import Api, Installation, Unreachable
+from turnstile.stress.installation import Api, Installation, Unreachable, action_path
 from turnstile.stress.scenario import Scenario
 from turnstile.stress.trace import ACTIONS_VARIABLE, POOL, action_ref
 
@@ -41,7 +41,7 @@ async def store_actions(api: Api, scenario: Scenario) -> None:
         for number in range(scenario.load.actions):
             ref = action_ref(number)
             own = fields if scenario.gates is None else {**fields, **scenario.gates.actions[number]}
-            tasks.create_task(api.put_action(ref, own), name=f"put-{ref}")
+            tasks.create_task(api.put(action_path(ref), own), name=f"put-{ref}")
     await define_keys(api, scenario)
 
 

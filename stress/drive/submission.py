@@ -62,7 +62,7 @@ class Requests:
         self._priorities = [b'"priority":%d,' % priority for priority in load.priorities] or [b""]
         self._heads = [_head(queue, load) for queue in range(load.queues)]
         self._tails = {
-            us: f',"milliseconds":{us / 1000},"stage":"{token}"}}}}'.encode()
+            us: f',"milliseconds":{us / 1000},"scenario":"{token}"}}}}'.encode()
             for us in {round(part.seconds * 1_000_000) for part in load.mix.parts}
         }
 

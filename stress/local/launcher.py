@@ -8,14 +8,16 @@ Used by the demo, the stress test, the benchmarks and the tests; needs no librar
 import asyncio
 import shlex
 import signal
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import turnstile
-from turnstile.localservers import BrokerServer, DatabaseServer
+from turnstile.common.cli import EXIT_FAILED, CommandFailed
+from turnstile.common.domain.errors import TurnstileError
+from turnstile.localservers import BrokerServer, DatabaseServer, LocalServersError, until_signal
 from turnstile.localservers.ports import free_port
 from turnstile.localservers.processes import run_in_thread
 from turnstile.localservers.services import Service, environment_without, serving
@@ -130,6 +132,21 @@ class System:
         """Raise ServerFailed, with the end of its log, where a service has ended by itself."""
         for service in self.services:
             service.check_running()
+
+
+def run_until_signal(
+    work: Coroutine[Any, Any, int], *, what: str, say: Callable[[str], object], exit_code: int | None
+) -> int:
+    """Run the work of a command as `until_signal` does; raises CommandFailed, which says `what` failed."""
+    try:
+        return asyncio.run(until_signal(work, say=say, exit_code=exit_code))
+    except LocalServersError as error:
+        raise CommandFailed(str(error), exit_code=error.exit_code) from None
+    except CommandFailed:
+        raise
+    except (TurnstileError, OSError) as error:
+        reason = str(error) or type(error).__name__
+        raise CommandFailed(f"{what} failed: {reason}", exit_code=EXIT_FAILED) from None
 
 
 async def create_database_and_vhost(

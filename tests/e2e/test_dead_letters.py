@@ -112,7 +112,7 @@ async def test_a_message_for_an_unknown_execution_acts_when_it_is_replayed_later
     execution_id = await env.history.value("SELECT last_value + 1 FROM execution_id_seq")
     worn: dict[str, Any] = {"headers": {"x-tries": 30}}
     cancel = replace(
-        request({"execution_id": execution_id, "reason": "in vain"}, message_id="cancel", **worn),
+        request({"execution_id": execution_id, "reason": "too late"}, message_id="cancel", **worn),
         type=EXECUTION_CANCEL_REQUESTED,
         routing_key=EXECUTION_CANCEL_REQUESTED,
     )

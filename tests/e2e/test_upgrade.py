@@ -18,10 +18,10 @@ import pytest
 
 from tests.support.environment import ACTIONS, repaired_counters
 from tests.support.history import History, history_of, value_in
-from tests.support.missing import skip
 from tests.support.previous_release import ACTIONS as PREVIOUS_ACTIONS
 from tests.support.previous_release import MissingHistory, PreviousSystem, unpack
 from tests.support.processes import FAST, System
+from tests.support.sources import skip
 from tests.support.steady import steady
 from tests.support.traffic import submit, until
 from turnstile.migrations.run import migrate

@@ -30,8 +30,6 @@ from turnstile.executor.results import (
     Rejected,
     Verdict,
     read_grant,
-    read_grants,
-    read_move,
 )
 from turnstile.worker.differences import Difference
 from turnstile.worker.protocol import Claim, Finished, Offer, Report, WorkerProtocol
@@ -116,6 +114,7 @@ class Protocol:
         self.connection = connection
         self.database = OneConnection(connection)
         self.queue_manager = QueueManager(self.database, lock_timeout_seconds=None)
+        self.executor = self.queue_manager.protocol
 
     def transaction(self) -> Transaction:
         return self.connection.transaction()
@@ -245,18 +244,14 @@ class Protocol:
     # --- watchdog
 
     async def wake_due(self, limit: int = 1000) -> tuple[list[Move], Grants]:
-        row = await self.row("SELECT * FROM turnstile.wake_due($1)", limit)
-        return [read_move(item) for item in row["woken"] or ()], read_grants(row)
+        return await self.executor.wake_due(limit)
 
     async def expire_due(self, limit: int = 1000) -> list[Move]:
-        return [
-            read_move(r) for r in await self.connection.fetch("SELECT * FROM turnstile.expire_due($1)", limit)
-        ]
+        return await self.executor.expire_due(limit)
 
     async def due_pools(self, timeout_seconds: float = 0.0) -> dict[str, int]:
         """Return the pools with due offers, and the number of messages that each queue should hold."""
-        rows = await self.connection.fetch("SELECT * FROM turnstile.due_pools($1)", timeout_seconds)
-        return {row["pool"]: row["offered"] for row in rows}
+        return {row["pool"]: row["offered"] for row in await self.executor.due_pools(timeout_seconds)}
 
     async def missing_offers(
         self,
@@ -267,9 +262,11 @@ class Protocol:
         looked_at: datetime | None = None,
         held: int | None = None,
     ) -> list[int]:
-        """Sweep as if the broker had so many ready messages in these pools, which may carry `held` offers."""
-        rows = await self.connection.fetch("SELECT * FROM turnstile.due_pools($1)", timeout_seconds)
-        due = [row for row in rows if row["pool"] in ready]
+        """Sweep as if the broker had so many ready messages in these pools, which may carry `held` offers.
+
+        With `looked_at` as a sweep that read the pools at that instant.
+        """
+        due = [row for row in await self.executor.due_pools(timeout_seconds) if row["pool"] in ready]
         if not due:
             return []
         rows = await self.connection.fetch(
@@ -285,72 +282,56 @@ class Protocol:
         return sorted(read_grant(row).execution_id for row in rows)
 
     async def due_completions(self, timeout_seconds: float = 0.0, limit: int = 1000) -> list[int]:
-        rows = await self.connection.fetch(
-            "SELECT * FROM turnstile.due_completions($1, $2)", timeout_seconds, limit
-        )
-        return sorted(row[0] for row in rows)
+        return sorted(await self.executor.due_completions(timeout_seconds, limit))
 
     async def grantable_queues(self, after_id: int = 0, queues_max: int = 20_000) -> list[int]:
-        row = await self.row("SELECT * FROM turnstile.grantable_queues($1, $2)", after_id, queues_max)
-        return row["queue_ids"] or []
+        queue_ids, _ = await self.executor.grantable_queues(QueueId(after_id), queues_max)
+        return [*queue_ids]
 
     async def reclaim(self, limit: int = 1000, as_of: datetime | None = None) -> Reclaimed:
-        row = await self.row("SELECT * FROM turnstile.reclaim($1, $2)", limit, as_of)
+        """Reclaim from workers whose lease ended before `as_of`, or before now."""
+        returned, ended, grants = await self.executor.reclaim(limit, as_of or await self.executor.clock())
         return Reclaimed(
-            returned=[read_move(item).execution_id for item in row["returned"] or ()],
-            ended={read_move(item).execution_id: read_move(item).status.value for item in row["ended"] or ()},
-            granted=ids_in(read_grants(row)),
+            returned=[move.execution_id for move in returned],
+            ended={move.execution_id: move.status.value for move in ended},
+            granted=ids_in(grants),
         )
 
     async def due_cancels(
         self, timeout_seconds: float = -1.0, limit: int = 1000
     ) -> list[tuple[int, int, str]]:
-        rows = await self.connection.fetch(
-            "SELECT * FROM turnstile.due_cancels($1, $2)", timeout_seconds, limit
-        )
-        return [(row["execution_id"], row["attempt"], row["worker_id"]) for row in rows]
+        return await self.executor.due_cancels(timeout_seconds, limit)
 
-    async def cancels_published(self, *cancels: tuple[int, int]) -> None:
-        await self.connection.execute(
-            "SELECT turnstile.cancels_published($1, $2)",
-            [i for i, _ in cancels],
-            [attempt for _, attempt in cancels],
-        )
+    async def cancels_published(self, *cancels: tuple[int, int, str]) -> None:
+        await self.executor.cancels_published(cancels)
 
     async def stop_overdue(
-        self, grace_seconds: float = 0.0, *, asks_max: int = 2, limit: int = 1000
+        self, grace_seconds: float = 0.0, *, cancels_max: int = 2, limit: int = 1000
     ) -> tuple[list[Move], list[Move]]:
         """Return the attempts that need a cancel message, and those that were ended."""
-        row = await self.row(
-            "SELECT * FROM turnstile.stop_overdue($1, $2, $3)", grace_seconds, asks_max, limit
-        )
-        return [read_move(item) for item in row["asked"] or ()], [
-            read_move(item) for item in row["ended"] or ()
-        ]
+        return await self.executor.stop_overdue(grace_seconds, cancels_max, limit)
 
     async def delete_idle_queues(
         self, idle_seconds: float = 0.0, *, after_id: int = 0, limit: int = 1000
     ) -> int:
-        row = await self.row(
-            "SELECT * FROM turnstile.delete_idle_queues($1, $2, $3)", after_id, idle_seconds, limit
-        )
-        return int(row["deleted"])
+        deleted, _ = await self.executor.delete_idle_queues(after_id, idle_seconds, limit)
+        return deleted
 
     async def drifted_queues(self, after_id: int = 0, limit: int = 1000) -> list[int]:
-        row = await self.row("SELECT * FROM turnstile.drifted_queues($1, $2)", after_id, limit)
-        return row["queue_ids"] or []
+        queue_ids, _ = await self.executor.drifted_queues(QueueId(after_id), limit)
+        return [*queue_ids]
 
     async def repair(self, *queue_ids: int) -> tuple[list[int], list[int]]:
         """Return the repaired queues and the granted ids."""
-        row = await self.row("SELECT * FROM turnstile.repair_queues($1)", list(queue_ids))
-        return [item["queue_id"] for item in row["repaired"] or ()], ids_in(read_grants(row))
+        repaired, grants = await self.executor.repair_queues([QueueId(i) for i in queue_ids])
+        return [queue["queue_id"] for queue in repaired], ids_in(grants)
 
     async def roll_out(self, limit: int = 1000) -> list[tuple[int, int, list[int]]]:
         """Roll changed limits out to the next queues; returns read, changed and granted for each action."""
         rolled = []
-        for action_id in await self.column("SELECT turnstile.rollouts_due(1000)"):
-            row = await self.row("SELECT * FROM turnstile.roll_out($1, $2)", action_id, limit)
-            rolled.append((row["looked_at"], row["changed"], ids_in(read_grants(row))))
+        for action_id in await self.executor.rollouts_due(1000):
+            read, changed, grants = await self.executor.roll_out(action_id, limit)
+            rolled.append((read, changed, ids_in(grants)))
         return rolled
 
     # --- tables

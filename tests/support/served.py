@@ -173,10 +173,10 @@ class _Operations(Operations):
         self._granted.extend(grants.granted)
 
     async def delete_resource(self, name: str, changed_by: Caller) -> ResourceDeletion | None:
-        return await self._queue_manager.delete_resource(name, changed_by=changed_by)
+        return await self._protocol.delete_resource(name, changed_by)
 
     async def delete_action(self, ref: str, cancel_max: int, changed_by: Caller) -> Deletion | None:
-        return await self._queue_manager.delete_action(
+        return await self._protocol.delete_action(
             ref, cancel_max=cancel_max, reason="deleted", changed_by=changed_by
         )
 

@@ -1,13 +1,18 @@
 """The servers of a test session: given by URL, private ones, or containers.
 
-In: the environment. Out: a database server and a broker for all tests, or the reason why none is available.
+In: the environment. Out: a database server and a broker for all tests, or the reason why none is available. A
+test that lacks something is skipped, and fails in CI: a test that is always skipped proves nothing.
 """
 
+import asyncio
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
+
+import pytest
 
 from turnstile.localservers import BrokerServer, DatabaseServer, LocalServers, MissingBinaries
 
@@ -31,6 +36,21 @@ LentUrls = Callable[[], AbstractContextManager[tuple[str, str]]]
 
 class NoServers(Exception):
     """No servers are available; the message says what would help."""
+
+
+def skip(reason: object) -> NoReturn:
+    """Skip this test because of what is missing; fail it where the variable CI is set."""
+    if os.environ.get("CI", "").lower() in ("true", "1"):
+        pytest.fail(str(reason), pytrace=False)
+    pytest.skip(str(reason))
+
+
+def create_tables(url: str) -> None:
+    """Bring an empty database to the newest schema, as `executor migrate` does."""
+    # Imported here, so that tests of packages without a database do not load the migrations.
+    from turnstile.migrations.run import migrate
+
+    asyncio.run(migrate(url))
 
 
 @contextmanager

@@ -209,16 +209,7 @@ def test_a_client_works_only_inside_its_block() -> None:
         client.submit("noop")
 
 
-def test_the_blocking_client_submits_and_raises(amqp_url: str) -> None:
-    with Background(amqp_url), Client(amqp_url=amqp_url) as client:
-        assert client.submit("noop", {"number": 1}).execution_id == 1
-        answers = client.submit_many(Request(action_ref="noop") for _ in range(3))
-        assert [each.id for each in answers if isinstance(each, Handle)] == [2, 3, 4]
-        with pytest.raises(Rejected, match="action_ref"):
-            client.submit("no such name")
-
-
-def test_threads_share_one_client(amqp_url: str) -> None:
+def test_threads_share_one_blocking_client(amqp_url: str) -> None:
     ids: list[int] = []
     with Background(amqp_url), Client(amqp_url=amqp_url) as client:
         threads = [
@@ -228,7 +219,11 @@ def test_threads_share_one_client(amqp_url: str) -> None:
             thread.start()
         for thread in threads:
             thread.join()
+        answers = client.submit_many(Request(action_ref="noop") for _ in range(3))
+        with pytest.raises(Rejected, match="action_ref"):
+            client.submit("no such name")
     assert sorted(ids) == list(range(1, 9))
+    assert [each.id for each in answers if isinstance(each, Handle)] == [9, 10, 11]
 
 
 def test_closing_ends_the_calls_of_other_threads(amqp_url: str) -> None:

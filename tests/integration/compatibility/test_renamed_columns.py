@@ -31,7 +31,7 @@ async def test_rows_of_the_previous_schema_survive_and_its_names_stay_readable(
         assert await protocol.column("SELECT cancels_sent FROM slot ORDER BY execution_id") == [0, 0, 2, 0, 0]
         assert await protocol.due_completions() == [6, 7, 8]
         assert await protocol.due_cancels() == [(8, 1, "lost")]
-        await protocol.cancels_published((8, 1))
+        await protocol.cancels_published((8, 1, "lost"))
         assert await protocol.claim_verdicts(3, worker="live") == ["claimed"]
         for finished in await protocol.finish(3, 4, 5, worker="live"):
             assert finished.verdict.value == "applied"

@@ -9,7 +9,7 @@ from typing import Any
 
 from playwright.async_api import Browser, Page, async_playwright
 
-from tests.support.missing import skip
+from tests.support.sources import skip
 from turnstile.localservers.binaries import install, may_install
 from turnstile.localservers.errors import MissingBinaries
 

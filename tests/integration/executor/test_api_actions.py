@@ -11,7 +11,6 @@ from turnstile.common.action_definition import ActionDefinition
 from turnstile.executor import definition_store
 from turnstile.executor.callers import Caller
 from turnstile.executor.results import Rejected
-from turnstile.executor.settings import ExecutorSettings
 
 URL = "/api/v1/actions/a.b"
 
@@ -164,15 +163,6 @@ async def test_a_write_without_effect_is_no_change(api: Served) -> None:
     assert [one["change"] for one in await changes(api)] == ["created"]
 
 
-async def test_the_author_is_the_name_of_the_token(database_url: str) -> None:
-    settings = ExecutorSettings.model_validate({"api_tokens": "alice:operate:a-secret-that-is-long-enough"})
-    async with serve(database_url, settings) as api:
-        headers = {"Authorization": "Bearer a-secret-that-is-long-enough"}
-        assert (await api.http.put(URL, json={}, headers=headers)).status_code == 200
-        found = (await api.http.get(f"{URL}/changes", headers=headers)).json()["items"]
-        assert [one["changed_by"] for one in found] == ["alice"]
-
-
 async def test_a_registration_by_a_worker_is_one_change(api: Served, database_url: str) -> None:
     async with connected(database_url) as protocol:
         for _ in range(2):
@@ -293,9 +283,7 @@ async def test_a_deleted_name_can_be_defined_again_with_its_own_limit(defined: S
 async def test_a_worker_registers_a_deleted_action_again(protocol: Protocol) -> None:
     await protocol.put("a", max_concurrent=7)
     await protocol.submit("a")
-    deletion = await protocol.queue_manager.delete_action(
-        "a", cancel_max=9, reason="r", changed_by=Caller("b")
-    )
+    deletion = await protocol.executor.delete_action("a", cancel_max=9, reason="r", changed_by=Caller("b"))
     assert deletion is not None
     assert (deletion.deleted, len(deletion.ended)) == (True, 1)
     assert await protocol.register_actions(ActionDefinition(ref="a", max_concurrent=3)) == []
@@ -314,7 +302,7 @@ async def test_an_admission_that_waited_for_the_deletion_is_refused(
     await protocol.settle(*((i, 1) for i in await protocol.held()))
     transaction = protocol.transaction()
     await transaction.start()
-    await protocol.queue_manager.delete_action("a", cancel_max=0, reason="r", changed_by=Caller("b"))
+    await protocol.executor.delete_action("a", cancel_max=0, reason="r", changed_by=Caller("b"))
     late = await blocked(other, protocol, other.admit(request("b"), request("a", concurrency_key=key)))
     await transaction.commit()
     (admitted, refused), _ = await late
@@ -331,9 +319,7 @@ async def test_a_claim_behind_the_deletion_finds_the_execution_ended(
     (one,) = await protocol.submit("a")
     transaction = protocol.transaction()
     await transaction.start()
-    deletion = await protocol.queue_manager.delete_action(
-        "a", cancel_max=1, reason="r", changed_by=Caller("b")
-    )
+    deletion = await protocol.executor.delete_action("a", cancel_max=1, reason="r", changed_by=Caller("b"))
     late = await blocked(other, protocol, other.claim_verdicts(one))
     await transaction.commit()
     assert deletion is not None

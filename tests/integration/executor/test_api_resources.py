@@ -6,7 +6,6 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.support.answers import answers_to
 from tests.support.served import Served, serve
 
 URL = "/api/v1/resources/cad"
@@ -172,19 +171,6 @@ async def test_a_resource_in_use_is_not_deleted(api: Served) -> None:
 
 
 # --- keys
-
-
-async def test_a_message_above_the_capacity_is_answered_and_its_neighbours_are_admitted(
-    api: Served, amqp_url: str
-) -> None:
-    await api.http.put(URL, json={"capacity": 3})
-    await api.http.put(ACTION, json={"uses": [{"resource": "cad", "units": 3}]})
-    await api.define("c.d")
-    await api.http.patch(URL, json={"capacity": 2})
-    bodies = [{"action_ref": ref} for ref in ("c.d", "a.b", "c.d")]
-    answers = await answers_to(api.database, amqp_url, bodies)
-    assert [answer.get("code") for answer in answers] == [None, "invalid_parameters", None]
-    assert "executor resources put cad --capacity 3" in answers[1]["message"]
 
 
 async def test_a_request_above_the_capacity_is_refused_and_its_neighbours_are_not(api: Served) -> None:

@@ -133,7 +133,7 @@ async def test_a_dead_letter_that_cannot_be_read_is_stored_by_its_body_alone(
     def broken(_: object, **__: object) -> None:
         raise KeyError("unforeseen")
 
-    monkeypatch.setattr("turnstile.executor.dead_letters.drain.read_letter", broken)
+    monkeypatch.setattr("turnstile.executor.dead_letters.drain.read_dead_letter", broken)
     await publish_raw(dlq, b"odd", {})
     (letter,) = await drained(dlq, 1)
     assert (letter.body, letter.code) == (b"odd", "unexplained")

@@ -1,4 +1,4 @@
-"""Parameters are checked at the door: over HTTP and over AMQP, while versions of workers come and go."""
+"""Parameters are checked before admission: over HTTP and over AMQP, while versions of workers come and go."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

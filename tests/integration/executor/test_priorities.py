@@ -123,17 +123,6 @@ async def test_a_cursor_that_no_queue_returned_is_refused(api: Served, parts: tu
     assert problem_of(answer)[:2] == (422, "invalid_message")
 
 
-async def test_an_invalid_priority_is_refused_and_harms_no_other_request(api: Served) -> None:
-    for priority in INVALID:
-        answer = await api.http.post(URL, json={"action_ref": "a.b", "priority": priority})
-        status, code, detail = problem_of(answer)
-        assert (status, code) == (422, "invalid_message"), priority
-        assert detail.startswith(f"priority: {RANGE}, or leave it out")
-    body = [{"action_ref": "a.b", "priority": priority} for priority in [1, *INVALID, 2]]
-    items = (await api.http.post(URL, json=body)).json()["items"]
-    assert [item.get("code") for item in items] == [None, *["invalid_message"] * len(INVALID), None]
-
-
 async def test_another_priority_under_the_same_key_is_a_conflict(api: Served) -> None:
     first = await api.submit("a.b", idempotency_key="k", priority=2)
     again = await api.submit("a.b", idempotency_key="k", priority=2)

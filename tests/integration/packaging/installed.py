@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[3]
-FOLDERS: Final = ("client", "common", "localservers", "migrations", "tests")
+FOLDERS: Final = ("client", "common", "localservers", "migrations", "testing", "tests")
 MODULES: Final = ("executor", "stress", "worker")
 _IMPORTS: Final = f"import {', '.join((*FOLDERS, *MODULES))}"
 ACTIONS: Final = f'''

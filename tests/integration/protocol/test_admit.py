@@ -82,7 +82,7 @@ async def test_a_duplicate_is_recognised_after_its_action_was_deleted(
     known_id = accepted(first).execution_id
     await protocol.run(known_id)
     await protocol.settle((known_id, 1))
-    await protocol.queue_manager.delete_action("a", cancel_max=0, reason="", changed_by=None)
+    await protocol.executor.delete_action("a", cancel_max=0, reason="", changed_by=None)
     (again, new, other), _ = await protocol.admit(
         request(**known), request(), request(**known, parameters={"x": 1})
     )

@@ -1,4 +1,4 @@
-"""A snapshot that stays open elsewhere makes no statement dearer, however much has run since (P15)."""
+"""A snapshot that stays open elsewhere makes no statement more expensive, however much runs (P15)."""
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
@@ -556,7 +556,7 @@ async def _published_cancels(protocol: Protocol) -> None:
     )  # fmt: skip
     cancels = await protocol.due_cancels()
     assert len(cancels) == _BATCH
-    await protocol.cancels_published(*((i, attempt) for i, attempt, _ in cancels))
+    await protocol.cancels_published(*cancels)
 
 
 async def _handled_early_cancels(protocol: Protocol) -> None:

@@ -1,4 +1,4 @@
-"""A snapshot that stays open elsewhere makes no decision about worker slots dearer (P15)."""
+"""A snapshot that stays open elsewhere makes no decision about worker slots more expensive (P15)."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
@@ -233,8 +233,8 @@ async def test_statistics_of_dead_versions_lead_to_no_plan_that_reads_them(
         )
         await full.connection.execute("DELETE FROM ready_queue WHERE place < 0")
     last = await costs()
-    dearer = [name for name in first if last[name].pages > first[name].pages * 1.3 + 12]
-    assert {name: _grown(first[name], last[name]) for name in dearer} == {}
+    grown = [name for name in first if last[name].pages > first[name].pages * 1.3 + 12]
+    assert {name: _grown(first[name], last[name]) for name in grown} == {}
 
 
 _WRITE_ANEW = """

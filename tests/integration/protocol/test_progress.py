@@ -73,7 +73,7 @@ async def test_the_table_takes_finite_amounts_only(protocol: Protocol, running: 
         await report(protocol, (running[0], 1, Progress(done=float("inf"))))
 
 
-async def test_an_old_snapshot_makes_no_report_dearer(
+async def test_an_old_snapshot_makes_no_report_more_expensive(
     protocol: Protocol, old_snapshot: None, running: list[int]
 ) -> None:
     async def pages() -> int:

@@ -252,14 +252,14 @@ async def test_of_finish_and_stop_overdue_exactly_one_wins(
         async with protocol.transaction():
             assert await protocol.finish_verdict(one, result_json="1") == "applied"
             # The report holds the row: the next tick finds it terminal.
-            assert await other.stop_overdue(-1, asks_max=0) == ([], [])
-        assert await other.stop_overdue(-1, asks_max=0) == ([], [])
+            assert await other.stop_overdue(-1, cancels_max=0) == ([], [])
+        assert await other.stop_overdue(-1, cancels_max=0) == ([], [])
         assert await protocol.status(one) == "completed"
     else:
         (_, (ended,)), late = await in_turn(
             protocol,
             other,
-            protocol.stop_overdue(-1, asks_max=0),
+            protocol.stop_overdue(-1, cancels_max=0),
             other.finish_verdict(one, result_json="1"),
         )
         assert (ended.status, late) == (Status.CANCELLED, "stale")

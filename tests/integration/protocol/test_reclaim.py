@@ -107,9 +107,10 @@ async def test_no_offer_is_repeated_before_the_cancel_message_of_the_lost_attemp
     assert (await protocol.reclaim()).granted == [one]
     await protocol.connection.execute("UPDATE slot SET offered_at = now() - interval '1 h'")
     assert await protocol.due_pools() == {}
-    assert await protocol.due_cancels() == [(one, 1, "worker-1"), (two, 1, "worker-1")]
+    cancels = await protocol.due_cancels()
+    assert cancels == [(one, 1, "worker-1"), (two, 1, "worker-1")]
     assert await protocol.due_cancels(60) == []
-    await protocol.cancels_published((one, 1), (two, 1))
+    await protocol.cancels_published(*cancels)
     assert await protocol.due_cancels() == []
     assert await protocol.missing_offers({"default": 0}) == [one]
 
@@ -204,7 +205,7 @@ async def test_an_attempt_that_no_longer_runs_is_not_overdue(protocol: Protocol,
         # The next attempt has its own timeout.
         await protocol.grant((await protocol.queue())["id"])
         await protocol.claim(one, attempt=2)
-    assert await protocol.stop_overdue(asks_max=0) == ([], [])
+    assert await protocol.stop_overdue(cancels_max=0) == ([], [])
 
 
 async def test_an_execution_that_another_session_holds_is_left_to_the_next_tick(

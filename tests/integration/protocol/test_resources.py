@@ -157,23 +157,23 @@ async def test_a_resource_in_use_is_not_deleted(protocol: Protocol) -> None:
     await protocol.put(uses=["cad"])
     (running,) = await submit(protocol)
     assert await protocol.claim_verdicts(running) == ["claimed"]
-    deletion = await protocol.queue_manager.delete_resource("cad", changed_by=Caller("alice"))
+    deletion = await protocol.executor.delete_resource("cad", changed_by=Caller("alice"))
     assert deletion is not None
     assert (deletion.deleted, deletion.used_by, deletion.users) == (False, ["a"], 1)
     await protocol.put()
-    deletion = await protocol.queue_manager.delete_resource("cad", changed_by=Caller("alice"))
+    deletion = await protocol.executor.delete_resource("cad", changed_by=Caller("alice"))
     assert deletion is not None
     assert (deletion.deleted, deletion.users, deletion.held) == (False, 0, 1)
     await protocol.finish(running)
     await protocol.settle((running, 1))
-    deletion = await protocol.queue_manager.delete_resource("cad", changed_by=Caller("alice"))
+    deletion = await protocol.executor.delete_resource("cad", changed_by=Caller("alice"))
     assert deletion is not None
     assert deletion.deleted
     # The list of the pool is deleted when no action needs it.
     await protocol.connection.execute("SELECT turnstile.tidy_gates(10)")
     assert await protocol.connection.fetchval("SELECT count(*) FROM gate") == 0
     assert await protocol.connection.fetchval("SELECT count(*) FROM gate_state") == 0
-    assert await protocol.queue_manager.delete_resource("cad", changed_by=Caller("alice")) is None
+    assert await protocol.executor.delete_resource("cad", changed_by=Caller("alice")) is None
 
 
 async def test_a_deletion_waits_for_a_definition_that_names_the_resource(
@@ -183,7 +183,7 @@ async def test_a_deletion_waits_for_a_definition_that_names_the_resource(
     async with connected(database_url) as other:
         async with protocol.transaction():
             await protocol.put(uses=["cad"])
-            statement = other.queue_manager.delete_resource("cad", changed_by=Caller("alice"))
+            statement = other.executor.delete_resource("cad", changed_by=Caller("alice"))
             deleting = await blocked(other, protocol, statement)
         deletion = await deleting
     assert deletion is not None
@@ -197,7 +197,7 @@ async def test_every_change_of_a_resource_is_recorded_with_its_author(protocol: 
     await put_resource(protocol.database, "cad", capacity=2, paused=True)
     await put_resource(protocol.database, "cad", capacity=2)
     await put_resource(protocol.database, "cad", capacity=2, order="fair", rate={"starts": 3, "per": "1m"})
-    await protocol.queue_manager.delete_resource("cad", changed_by=Caller("bob"))
+    await protocol.executor.delete_resource("cad", changed_by=Caller("bob"))
     rows = await protocol.connection.fetch("SELECT * FROM resource_change ORDER BY id")
     assert [(row["change"], row["changed_by"]) for row in rows] == [
         ("created", "alice"), ("limit_changed", "alice"), ("paused", "alice"), ("resumed", "alice"),
@@ -331,5 +331,5 @@ async def test_the_settings_of_keys_are_recorded_and_go_with_their_action(protoc
     two, three = ({"keys.x": {"max_concurrent": 2, "weight": weight}} for weight in (1, 3))
     assert seen == [("alice", {}, two), ("alice", two, three), ("alice", three, {})]
     await set_key(protocol, "x", weight=4)
-    await protocol.queue_manager.delete_action("a", cancel_max=0, reason="", changed_by=Caller("alice"))
+    await protocol.executor.delete_action("a", cancel_max=0, reason="", changed_by=Caller("alice"))
     assert await protocol.connection.fetchval("SELECT count(*) FROM key_override") == 0

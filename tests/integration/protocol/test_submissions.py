@@ -138,7 +138,7 @@ async def test_two_executors_admit_it_once(protocol: Protocol, other: Protocol) 
     assert await line(protocol) == []
 
 
-async def test_an_old_snapshot_makes_neither_the_call_nor_a_poll_dearer(
+async def test_an_old_snapshot_makes_neither_the_call_nor_a_poll_more_expensive(
     protocol: Protocol, old_snapshot: None
 ) -> None:
     await protocol.put()

@@ -235,7 +235,7 @@ async def test_an_action_deleted_beside_its_idle_keys_accepts_no_request(
         gone = await blocked(
             other,
             protocol,
-            other.queue_manager.delete_action("a", cancel_max=0, reason="gone", changed_by=None),
+            other.executor.delete_action("a", cancel_max=0, reason="gone", changed_by=None),
         )
         waiting = await blocked(third, protocol, third.admit(request("a", **X)))
     deletion, (verdicts, _) = await gone, await waiting

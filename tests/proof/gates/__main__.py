@@ -18,9 +18,8 @@ from tests.proof.gates.configurations import CONFIGURATIONS
 from tests.proof.gates.defects import DEFECTS
 from tests.proof.gates.explorer import Report, explore
 from tests.proof.gates.walks import draw, failure, shortened
-from tests.support import template
 from tests.support.protocol import connected
-from tests.support.sources import servers_of_the_session
+from tests.support.sources import create_tables, servers_of_the_session
 
 app = typer.Typer(add_completion=False)
 
@@ -37,7 +36,7 @@ def statements(
         name = f"turnstile_gates_{secrets.token_hex(4)}"
         url = server.create_database(name)
         stack.callback(server.drop_database, name)
-        template.prepare(url)
+        create_tables(url)
         failed = asyncio.run(_walk(url, first, examples, steps))
     if failed:
         raise typer.Exit(1)

@@ -353,11 +353,7 @@ class Machine(RuleBasedStateMachine):
         reclaimed = self.do(self.protocol.reclaim())
         found = (reclaimed.returned, reclaimed.ended, reclaimed.granted)
         assert found == self.model.reclaim(RECLAIMS_MAX)
-        self.do(
-            self.protocol.cancels_published(
-                *((i, attempt) for i, attempt, _ in self.do(self.protocol.due_cancels()))
-            )
-        )
+        self.do(self.protocol.cancels_published(*self.do(self.protocol.due_cancels())))
         # A lost worker continues to call; two others must be there to do the work.
         while len(set(self.model.workers[-2:]) - self.model.lost_workers) < 2:
             self.start_worker()
@@ -371,7 +367,7 @@ class Machine(RuleBasedStateMachine):
         overdue = {self.choose(n, "running") for n in which} & self.model.runs.keys()
         past = "overdue_at = overdue_at - interval '2 h'"
         self.do(self.update(f"UPDATE slot SET {past} WHERE execution_id = ANY ($1)", overdue))
-        to_cancel, ended = self.do(self.protocol.stop_overdue(3600, asks_max=_CANCELS_MAX))
+        to_cancel, ended = self.do(self.protocol.stop_overdue(3600, cancels_max=_CANCELS_MAX))
         found = ([m.execution_id for m in to_cancel], [m.execution_id for m in ended])
         assert found == self.model.stop_overdue(overdue, _CANCELS_MAX)
         assert all(m.status is Status.CANCELLED for m in ended)

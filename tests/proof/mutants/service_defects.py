@@ -106,7 +106,7 @@ SERVICE_DEFECTS: Final = (
         before="                if not pool.get_size() or now() >= deadline:\n",
         after="                if True:\n",
         caught_by=(
-            "tests/integration/broker/test_full_database.py::test_calls_share_the_connections_of_the_pool_while_the_server_is_full",
+            "tests/integration/database/test_full_database.py::test_calls_share_the_connections_of_the_pool_while_the_server_is_full",
         ),
     ),
     Defect(
@@ -241,7 +241,7 @@ SERVICE_DEFECTS: Final = (
     ),
     Defect(
         name="a bound that was lowered for messages with several offers stays",
-        file="worker/packs.py",
+        file="worker/message_bound.py",
         before="max(0, self._lowered_by - math.ceil(unused / self._offers_per_message))",
         after="self._lowered_by",
         caught_by=(f"{_PACKS}::test_single_offers_after_packs_use_every_slot",),
@@ -318,8 +318,8 @@ SERVICE_DEFECTS: Final = (
     Defect(
         name="parameters are refused by schemas that were read before the request arrived",
         file="executor/parameter_schemas.py",
-        before="await self.refresh()\n        doubted = await self._misfitting(admissions, doubted)",
-        after="doubted = await self._misfitting(admissions, doubted)",
+        before="await self.refresh()\n        doubted = await self._invalid_among(admissions, doubted)",
+        after="doubted = await self._invalid_among(admissions, doubted)",
         caught_by=(f"{_SCHEMAS}::test_what_one_of_two_live_versions_can_run_is_never_refused",),
     ),
     Defect(

@@ -12,7 +12,7 @@ from turnstile.executor.cli.arguments import (
     instant_text,
     priority_number,
     read_assignments,
-    read_object,
+    read_parameters,
 )
 from turnstile.executor.cli.client import Api, ApiRefused, Json
 from turnstile.executor.cli.submit import LIST_BYTES_MAX, LIST_MAX, Line, read_lines, send
@@ -49,7 +49,7 @@ def test_an_invalid_assignment_is_wrong_usage(words: list[str]) -> None:
 @pytest.mark.parametrize("text", ['{"a":', "[1]", "7", '{"a": NaN}', ""])
 def test_parameters_that_are_no_object_are_wrong_usage_with_an_example(text: str) -> None:
     with pytest.raises(CommandFailed, match=r'^--parameters: .*"customer_id": 7') as failed:
-        read_object(text, where="--parameters")
+        read_parameters(text)
     assert failed.value.exit_code == EXIT_USAGE
 
 

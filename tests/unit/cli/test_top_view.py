@@ -120,13 +120,13 @@ def test_what_does_not_work_is_shown_above_the_queues() -> None:
         assert "Does not work: broker: blocked: memory alarm" in shown.splitlines()[1]
 
 
-def test_a_pause_is_asked_for_before_it_is_requested() -> None:
-    asked, change = after_key(view(queue("a")), "p")
-    assert (asked.message[:8], change) == ("Pause a?", None)
-    dropped, change = after_key(asked, "n")
-    assert (dropped.asked, dropped.message, change) == (None, "", None)
-    confirmed, change = after_key(asked, "y")
-    assert (confirmed.asked, change) == (None, QueueChange(ref="a", verb="pause"))
+def test_a_pause_is_confirmed_before_it_is_requested() -> None:
+    question, change = after_key(view(queue("a")), "p")
+    assert (question.message[:8], change) == ("Pause a?", None)
+    dropped, change = after_key(question, "n")
+    assert (dropped.unconfirmed, dropped.message, change) == (None, "", None)
+    confirmed, change = after_key(question, "y")
+    assert (confirmed.unconfirmed, change) == (None, QueueChange(ref="a", verb="pause"))
 
 
 class Changed:

@@ -27,6 +27,6 @@ def test_a_priority_that_was_not_given_is_left_to_the_action() -> None:
     assert admission_of().request_hash == admission_of(priority=3).request_hash
 
 
-def test_a_submitter_is_bound_by_the_action_unless_it_is_said() -> None:
+def test_a_request_may_not_be_urgent_by_default() -> None:
     assert not admission_of(priority=1).may_be_urgent
     assert admission_of(may_be_urgent=True, priority=1).may_be_urgent

@@ -17,13 +17,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_a_held_queue_is_waited_for_ever_more_seldom(clock: list[float]) -> None:
+def test_the_pause_before_the_next_wait_for_a_held_queue_grows(clock: list[float]) -> None:
     held = BlockedQueues()
     for seconds in (1.0, 2.0, 4.0, 8.0, 8.0):
         held.note([ONE], [])
         clock[0] += seconds - 0.1
         assert held.suspects() == [ONE]
-        # Tried in vain: that was no wait, and prolongs nothing.
+        # A try that failed without a wait prolongs nothing.
         held.note([ONE], [])
         clock[0] += 0.2
         assert held.suspects() == []
@@ -45,7 +45,7 @@ def test_the_memory_is_bounded() -> None:
     assert held.suspects() == [QueueId(n) for n in range(4000, 5000)]
 
 
-def test_after_a_wait_in_vain_nothing_is_waited_for_and_ever_longer(clock: list[float]) -> None:
+def test_after_a_timeout_nothing_is_waited_for_in_pauses_that_grow(clock: list[float]) -> None:
     held = BlockedQueues()
     for seconds in (1.0, 2.0, 4.0, 8.0, 8.0):
         held.timed_out()

@@ -1,4 +1,4 @@
-"""The check of parameters at the door: its sentences, and that it refuses nothing that a worker can run."""
+"""The check of parameters before admission: its sentences, and that it refuses nothing that a worker runs."""
 
 import dataclasses
 import datetime as d

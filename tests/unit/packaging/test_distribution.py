@@ -28,3 +28,11 @@ def test_the_wheel_contains_every_file_of_a_package(package: str, wheel_names: s
     files = {f"turnstile/{path.relative_to(ROOT).as_posix()}" for path in tree}
     assert files
     assert files <= wheel_names
+
+
+def test_the_wheel_contains_no_tests_benchmarks_or_examples(wheel_names: set[str]) -> None:
+    (metadata,) = {name.split("/")[0] for name in wheel_names} - {"turnstile"}
+    assert metadata.endswith(".dist-info")
+    entries = {name.split("/")[1] for name in wheel_names if name.startswith("turnstile/")}
+    assert entries == {path.name for path in SOURCE.iterdir() if path.name != "__pycache__"}
+    assert not entries & {"tests", "benchmarks", "examples"}

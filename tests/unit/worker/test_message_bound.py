@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnstile.worker.packs import MessageBound, offers_per_message
+from turnstile.worker.message_bound import MessageBound, offers_per_message
 
 
 @pytest.mark.parametrize(
