@@ -411,10 +411,7 @@ GATE_DEFECTS: Final = (
         file=_GATES,
         before="        ON CONFLICT (execution_id) DO UPDATE SET returned_at = excluded.returned_at\n",
         after="        ON CONFLICT (execution_id) DO NOTHING\n",
-        caught_by=(
-            "tests/integration/protocol/test_gates.py"
-            "::test_of_two_returns_the_last_instant_is_in_the_history",
-        ),
+        caught_by=(f"{_TEST}::test_of_two_returns_the_last_instant_is_in_the_history",),
     ),
     Defect(
         name="a retry has waited since an earlier return",
@@ -425,19 +422,13 @@ GATE_DEFECTS: Final = (
         after="""    SELECT coalesce(
         (SELECT r.returned_at FROM public.gate_return r WHERE r.execution_id = in_execution_id), in_queued_at)
 """,
-        caught_by=(
-            "tests/integration/protocol/test_gates.py"
-            "::test_a_retry_arrives_in_its_queue_after_an_earlier_return",
-        ),
+        caught_by=(f"{_TEST}::test_a_retry_arrives_in_its_queue_after_an_earlier_return",),
     ),
     Defect(
         name="returns stay in the future after the clock was set back",
         file="common/sql/62_reclaim.sql",
         before="FROM gate_return r WHERE r.returned_at > clock_timestamp()\n",
         after="FROM gate_return r WHERE false\n",
-        caught_by=(
-            "tests/integration/protocol/test_gates.py"
-            "::test_after_the_clock_was_set_back_no_execution_returns_in_the_future",
-        ),
+        caught_by=(f"{_TEST}::test_after_the_clock_was_set_back_no_execution_returns_in_the_future",),
     ),
 )
