@@ -17,6 +17,7 @@ from turnstile.common.broker.best_effort import KINDS
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Code, Unavailable
 from turnstile.common.domain.states import Status, is_terminal
+from turnstile.common.schemas import WaitingCounts
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.common.telemetry.metrics import Gauge, Labels, LabelValues, Meter
 from turnstile.common.telemetry.service_metrics import ServiceMetrics
@@ -32,6 +33,7 @@ _OUTCOMES: Final = tuple(status for status in Status if is_terminal(status))
 FAILURES: Final = frozenset({Status.FAILED, Status.TIMEOUT, Status.ABANDONED})
 """The outcomes that count as failures."""
 _STATES: Final = ("live", "draining", "overdue")
+_REASONS: Final = tuple(WaitingCounts.model_fields)
 
 METER: Final = Meter()
 _SHARED: Final = ServiceMetrics(METER, KINDS)
@@ -134,6 +136,12 @@ HAND_OVER_SECONDS: Final = METER.histogram(
 )
 
 QUEUE_DEPTH: Final = METER.gauge("turnstile_queue_depth", "Queued executions.", "action_ref")
+WAITING: Final = METER.gauge(
+    "turnstile_waiting",
+    "Queued executions by what they wait for; the sum is the depth.",
+    "action_ref",
+    "reason",
+)
 OLDEST_SECONDS: Final = METER.gauge(
     "turnstile_queue_oldest_seconds",
     "How long the first execution in the queue has been waiting.",
@@ -164,6 +172,9 @@ RESOURCE_HELD_WAITING: Final = METER.gauge(
     "turnstile_resource_held_waiting",
     "Units of a resource that are idle: their executions wait at a later gate.",
     "resource",
+)
+RESOURCE_PAUSED: Final = METER.gauge(
+    "turnstile_resource_paused", "1: the resource is paused; nothing that uses it starts.", "resource"
 )
 POOL_CAPACITY: Final = METER.gauge(
     "turnstile_pool_capacity", "Executions that the live workers of a pool run at once.", "pool"
@@ -208,6 +219,7 @@ _RESOURCE_GAUGES: Final[Mapping[Gauge, str]] = {
     RESOURCE_HELD: "held",
     RESOURCE_WAITING: "waiting",
     RESOURCE_HELD_WAITING: "held_waiting",
+    RESOURCE_PAUSED: "paused",
 }
 _POOL_GAUGES: Final[Mapping[Gauge, str]] = {
     POOL_CAPACITY: "capacity",
@@ -276,12 +288,15 @@ def _show_actions(actions: Sequence[Mapping[str, Any]]) -> None:
         SLOTS_HELD: {(name,): 0.0 for name in METER.action_refs},
         OLDEST_SECONDS: {(name,): 0.0 for name in METER.action_refs},
         SLOT_LIMIT: {},
+        WAITING: {(name, reason): 0.0 for name in METER.action_refs for reason in _REASONS},
     }
     for action in actions:
         name = METER.action_refs[action["action_ref"]]
         label = (name,)
         for gauge, field in ((QUEUE_DEPTH, "depth"), (SLOTS_HELD, "slots")):
             shown[gauge][label] = shown[gauge].get(label, 0.0) + action[field]
+        for reason, count in (action["waiting"] or {}).items():
+            shown[WAITING][name, reason] = shown[WAITING].get((name, reason), 0.0) + count
         oldest_seconds = max(shown[OLDEST_SECONDS].get(label, 0.0), action["oldest_seconds"] or 0.0)
         shown[OLDEST_SECONDS][label] = oldest_seconds
         # A sum of the limits of several actions has no meaning.
@@ -322,6 +337,6 @@ def _show_dead_letters(letters: Mapping[str, int]) -> None:
 
 
 def _forget() -> None:
-    of_actions = QUEUE_DEPTH, SLOTS_HELD, OLDEST_SECONDS, SLOT_LIMIT
+    of_actions = QUEUE_DEPTH, WAITING, SLOTS_HELD, OLDEST_SECONDS, SLOT_LIMIT
     for gauge in (*of_actions, *_RESOURCE_GAUGES, RESOURCE_CAPACITY, *_POOL_GAUGES, WORKERS, DEAD_LETTERS):
         gauge.values = {}

@@ -114,6 +114,7 @@ class Operations:
     async def put_pool(self, definition: PoolDefinition, changed_by: Caller) -> None:
         """Store the settings of a pool. Raises Refusal."""
         grants = await self._queue_manager.put_pool(definition, changed_by=changed_by)
+        reached(CrashPoint.POOL_PUT)
         self._dispatcher.dispatch_in_background(grants)
 
     async def delete_resource(self, name: str, changed_by: Caller) -> ResourceDeletion | None:

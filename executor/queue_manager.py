@@ -242,6 +242,7 @@ class QueueManager:
         """Store the settings of a pool; the change acts at once. Raises Refusal."""
         with _refusals():
             waiting_ids = await self.protocol.put_pool(definition, changed_by)
+        reached(CrashPoint.POOL_STORED)
         return await self._advance_gates(waiting_ids)
 
     async def _advance_gates(self, behind_ids: Sequence[QueueId] = ()) -> Grants:

@@ -7,7 +7,7 @@ with 1 to 5 units, totals, rates and fair order. The last changes restore what w
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Final, assert_never
+from typing import Final, TypeAlias, assert_never
 
 from turnstile.stress.config import Preset, RunConfig
 from turnstile.stress.local.schedule import plan_faults, recovery_plan, seconds_for
@@ -22,7 +22,7 @@ from turnstile.stress.scenario import (
     Purpose,
     Scenario,
 )
-from turnstile.stress.trace import action_ref
+from turnstile.stress.trace import POOL, action_ref
 
 _NO_OP: Final = DurationMix.always(0.0)
 _LIFT_AFTER: Final = 1_000
@@ -60,10 +60,12 @@ _RESOURCES: Final[dict[str, Fields]] = {
 }
 """About twice what the default rate needs: executions wait after a change, and catch up."""
 _UNITS_MAX: Final = 5
+_WEIGHT_MAX: Final = 5
+_LIMITED: Final = [name for name, fields in _RESOURCES.items() if fields["capacity"]]
+_POOL_PATH: Final = f"pools/{POOL}"
 _GATE_TOTAL: Final = 3
 _GATE_RATE: Final = {"starts": 6, "per": 1}
 _FIRST_CHANGE_SECONDS: Final = 1.0
-_CHANGES_MIN: Final = 6
 _CHANGE_SECONDS: Final = 2.0
 _PAUSE_SECONDS: Final = 0.8
 _LAST_SHARE: Final = 0.85
@@ -333,6 +335,7 @@ def plan_gates(seed: int, *, actions: int, keys: int, seconds: float) -> Gates:
     before = {f"resources/{name}": fields for name, fields in _RESOURCES.items()}
     before |= {f"actions/{action_ref(number)}": fields for number, fields in enumerate(definitions)}
     before |= {each.path: each.fields for each in own_keys}
+    before |= {_POOL_PATH: {"weights": dict.fromkeys(map(action_ref, range(actions)), 1)}}
     changes = list(_changes(random.Random(f"{seed} gates"), actions, keys, _LAST_SHARE * seconds))
     changed = sorted({change.path for change in changes})
     restored = [
@@ -350,7 +353,8 @@ def _action(number: int) -> Fields:
     names = list(_RESOURCES)
     first, second = names[number % len(names)], names[(number + 2) % len(names)]
     units = 1 + number // len(names) % _UNITS_MAX
-    uses = [{"resource": first, "units": units, "weight": 1 + number % 4}]
+    weight = 1 + 2 * (number // len(names)) % _WEIGHT_MAX
+    uses = [{"resource": first, "units": units, "weight": weight}]
     if number % 6 == 5:
         uses = []
     elif number % 3 == 0:
@@ -369,12 +373,11 @@ def _keys(actions: int, keys: int) -> Iterator[DefinitionChange]:
     """Yield the settings of one key of each second action: a limit of its own, or a weight."""
     for number in range(0, actions, 2):
         settings: Fields = {"weight": 4} if number % 4 else {"max_concurrent": 4}
-        yield _of_key(number, number % keys, settings, at_seconds=0.0)
+        yield DefinitionChange(at_seconds=0.0, path=_path_of_key(number, number % keys), fields=settings)
 
 
-def _of_key(action: int, key: int, settings: Fields, *, at_seconds: float) -> DefinitionChange:
-    path = f"actions/{action_ref(action)}/keys/{key}"
-    return DefinitionChange(at_seconds=at_seconds, path=path, fields=settings)
+def _path_of_key(action: int, key: int) -> str:
+    return f"actions/{action_ref(action)}/keys/{key}"
 
 
 def _open(path: str) -> Fields:
@@ -383,35 +386,100 @@ def _open(path: str) -> Fields:
 
 def _changes(rng: random.Random, actions: int, keys: int, until: float) -> Iterator[DefinitionChange]:
     """Yield changes in the order of their times: one kind after the other, each of a random subject."""
-    count = max(_CHANGES_MIN, round((until - _FIRST_CHANGE_SECONDS) / _CHANGE_SECONDS))
+    count = max(len(_CHANGING), round((until - _FIRST_CHANGE_SECONDS) / _CHANGE_SECONDS))
     step = (until - _FIRST_CHANGE_SECONDS) / count
     for index in range(count):
         at = round(_FIRST_CHANGE_SECONDS + index * step + rng.uniform(0.0, step / 4), 3)
-        limited = [name for name, fields in _RESOURCES.items() if fields["capacity"]]
-        resource = rng.choice(limited)
-        capacity = _RESOURCES[resource]["capacity"]
-        of_resource = f"resources/{resource}"
-        match index % 6:
-            case 0:
-                # Not below the units of an action: its requests would be refused.
-                lowered = max(capacity // 2, _UNITS_MAX)
-                yield DefinitionChange(at_seconds=at, path=of_resource, fields={"capacity": lowered})
-            case 1:
-                yield DefinitionChange(at_seconds=at, path=of_resource, fields={"capacity": 2 * capacity})
-            case 2:
-                yield DefinitionChange(at_seconds=at, path=of_resource, fields={"paused": True})
-                at = round(at + min(_PAUSE_SECONDS, step / 2), 3)
-                yield DefinitionChange(at_seconds=at, path=of_resource, fields={"paused": False})
-            case 3:
-                number = rng.choice(range(0, actions, 2))
-                settings: Fields = {"max_concurrent": rng.randint(1, 4), "weight": rng.randint(1, 4)}
-                yield _of_key(number, number % keys, settings, at_seconds=at)
-            case 4:
-                rated = [name for name, fields in _RESOURCES.items() if "rate" in fields]
-                path = f"resources/{rng.choice(rated)}"
-                fields: Fields = {"rate": {"starts": rng.randint(20, 50), "per": 1}}
-                yield DefinitionChange(at_seconds=at, path=path, fields=fields)
-            case _:
-                path = f"actions/{action_ref(rng.choice(range(1, actions, 3)))}"
-                fields = {"max_concurrent_total": rng.choice([1, 2, 4, 5])}
-                yield DefinitionChange(at_seconds=at, path=path, fields=fields)
+        path, fields = _CHANGING[index % len(_CHANGING)](rng, actions, keys)
+        yield DefinitionChange(at_seconds=at, path=path, fields=fields)
+        if fields.get("paused"):
+            at = round(at + min(_PAUSE_SECONDS, step / 2), 3)
+            yield DefinitionChange(at_seconds=at, path=path, fields={"paused": False})
+
+
+_Changed: TypeAlias = tuple[str, Fields]
+"""The path of a definition, and its new fields."""
+
+
+def _lowered(rng: random.Random, actions: int, keys: int) -> _Changed:
+    name = rng.choice(_LIMITED)
+    # Not below the units of an action: its requests would be refused.
+    return f"resources/{name}", {"capacity": max(_RESOURCES[name]["capacity"] // 2, _UNITS_MAX)}
+
+
+def _doubled(rng: random.Random, actions: int, keys: int) -> _Changed:
+    name = rng.choice(_LIMITED)
+    return f"resources/{name}", {"capacity": 2 * _RESOURCES[name]["capacity"]}
+
+
+def _paused_resource(rng: random.Random, actions: int, keys: int) -> _Changed:
+    return f"resources/{rng.choice(_LIMITED)}", {"paused": True}
+
+
+def _reranked(rng: random.Random, actions: int, keys: int) -> _Changed:
+    """Let the resource come after all others: its executions acquire in another order."""
+    name = rng.choice(_LIMITED)
+    return f"resources/{name}", {"rank": len(_RESOURCES) + _RESOURCES[name]["rank"]}
+
+
+def _rate_of_resource(rng: random.Random, actions: int, keys: int) -> _Changed:
+    rated = [name for name, fields in _RESOURCES.items() if "rate" in fields]
+    return f"resources/{rng.choice(rated)}", {"rate": {"starts": rng.randint(20, 50), "per": 1}}
+
+
+def _settings_of_key(rng: random.Random, actions: int, keys: int) -> _Changed:
+    number = rng.choice(range(0, actions, 2))
+    settings = {"max_concurrent": rng.randint(1, 4), "weight": rng.randint(1, _WEIGHT_MAX)}
+    return _path_of_key(number, number % keys), settings
+
+
+def _total(rng: random.Random, actions: int, keys: int) -> _Changed:
+    ref = action_ref(rng.choice(range(1, actions, 3)))
+    return f"actions/{ref}", {"max_concurrent_total": rng.choice([1, 2, 4, 5])}
+
+
+def _rate_of_action(rng: random.Random, actions: int, keys: int) -> _Changed:
+    rated = [number for number in range(actions) if _action(number)["rate"]] or [0]
+    return f"actions/{action_ref(rng.choice(rated))}", {"rate": {"starts": rng.randint(4, 9), "per": 1}}
+
+
+def _paused_action(rng: random.Random, actions: int, keys: int) -> _Changed:
+    return f"actions/{action_ref(rng.randrange(actions))}", {"paused": True}
+
+
+def _weight_of_use(rng: random.Random, actions: int, keys: int) -> _Changed:
+    return _other_use(rng, actions, "weight", _WEIGHT_MAX)
+
+
+def _units_of_use(rng: random.Random, actions: int, keys: int) -> _Changed:
+    return _other_use(rng, actions, "units", _UNITS_MAX)
+
+
+def _other_use(rng: random.Random, actions: int, field: str, most: int) -> _Changed:
+    """Give an action another number in this field of its first resource."""
+    number = rng.choice([number for number in range(actions) if _action(number)["uses"]])
+    first, *rest = _action(number)["uses"]
+    other = rng.choice([each for each in range(1, most + 1) if each != first[field]])
+    return f"actions/{action_ref(number)}", {"uses": [{**first, field: other}, *rest]}
+
+
+def _weights_in_pool(rng: random.Random, actions: int, keys: int) -> _Changed:
+    weights = {action_ref(number): rng.randint(1, _WEIGHT_MAX) for number in range(actions)}
+    return _POOL_PATH, {"weights": weights}
+
+
+_CHANGING: Final = (
+    _lowered,
+    _doubled,
+    _paused_resource,
+    _settings_of_key,
+    _rate_of_resource,
+    _total,
+    _weight_of_use,
+    _paused_action,
+    _weights_in_pool,
+    _units_of_use,
+    _rate_of_action,
+    _reranked,
+)
+"""The kinds of changes, one after the other."""

@@ -135,8 +135,8 @@ $$;
 -- more lease at the latest. Requested instants (`run_at`, times to live) and the history of attempts stay
 -- unchanged.
 --
--- `in_retries`: also correct the delays of retries, which reads all delayed executions. Rows that another
--- session holds are skipped; the next call corrects them.
+-- `in_retries`: also correct the delays of retries, which reads all delayed executions, and the returns from
+-- gates, which reads all of them. Rows that another session holds are skipped; the next call corrects them.
 CREATE FUNCTION turnstile.clamp_future_instants(in_retries boolean)
 RETURNS bigint
 LANGUAGE plpgsql
@@ -232,6 +232,14 @@ BEGIN
             FROM future a WHERE d.execution_id = a.execution_id
         )
         UPDATE execution e SET run_at = a.run_at FROM future a WHERE e.id = a.execution_id;
+        GET DIAGNOSTICS found_count = ROW_COUNT;
+        total_count := total_count + found_count;
+
+        WITH future AS MATERIALIZED (
+            SELECT r.execution_id FROM gate_return r WHERE r.returned_at > clock_timestamp()
+            ORDER BY r.execution_id FOR NO KEY UPDATE SKIP LOCKED
+        )
+        UPDATE gate_return r SET returned_at = now_at FROM future a WHERE r.execution_id = a.execution_id;
         GET DIAGNOSTICS found_count = ROW_COUNT;
         total_count := total_count + found_count;
     END IF;

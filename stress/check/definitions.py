@@ -94,12 +94,24 @@ def recorded_history(recorded: RecordedDefinition) -> DefinitionHistory:
     )
 
 
+def pauses(pool: DefinitionHistory) -> DefinitionHistory:
+    """Return when a pool was paused. Its order and weights act on no gate before it."""
+    versions: list[tuple[int, Definition]] = []
+    for at, version in pool.versions:
+        paused = {"paused": bool(version.get("paused"))}
+        if not versions or versions[-1][1] != paused:
+            versions.append((at, paused))
+    return DefinitionHistory(versions)
+
+
 @dataclass(frozen=True)
 class Definitions:
     """All definitions over time."""
 
     actions: Mapping[str, DefinitionHistory]
     resources: Mapping[str, DefinitionHistory] = field(default_factory=dict)
+    pools: Mapping[str, DefinitionHistory] = field(default_factory=dict)
+    """When they were paused; see `pauses`."""
     settling_ns: int = 5 * _NS_PER_SECOND
     """How long after its recorded instant a change may take effect."""
 
@@ -110,6 +122,12 @@ class Definitions:
     def resource(self, name: str) -> DefinitionHistory:
         """Return the definitions of one resource."""
         return self.resources.get(name, NO_HISTORY)
+
+    def pools_of(self, ref: str) -> Iterator[DefinitionHistory]:
+        """Yield the pools in which an action was at any time, if they were ever paused."""
+        for name in {version.get("pool") for _, version in self.action(ref).versions}:
+            if name in self.pools:
+                yield self.pools[name]
 
     def around(self, history: DefinitionHistory, at: int) -> list[Definition]:
         """Return the definitions that may have been in force at this instant."""

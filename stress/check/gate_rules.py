@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from turnstile.stress.check.columns import Ruling, Violations, column, ruling
-from turnstile.stress.check.definitions import Definitions, recorded_history
+from turnstile.stress.check.definitions import Definitions, pauses, recorded_history
 from turnstile.stress.check.history import History
 from turnstile.stress.check.passages import (
     RATE,
@@ -27,7 +27,7 @@ from turnstile.stress.check.pools import check_pool
 from turnstile.stress.check.timelines import counted_runs
 from turnstile.stress.check.verdict import EXAMPLES_MAX, Finding, Rule
 from turnstile.stress.recording import NONE, GateRecords, Recording
-from turnstile.stress.trace import action_ref
+from turnstile.stress.trace import POOL, action_ref
 
 GATE_RULES: Final[Mapping[Guarantee, Rule]] = {
     Guarantee.UNITS: Rule.UNITS_HELD,
@@ -66,6 +66,7 @@ def gate_history(recording: Recording, gates: GateRecords) -> GateHistory:
     definitions = Definitions(
         actions={ref: recorded_history(each) for ref, each in gates.actions.items()},
         resources={name: recorded_history(each) for name, each in gates.resources.items()},
+        pools={} if recording.pool is None else {POOL: pauses(recorded_history(recording.pool))},
         settling_ns=gates.settling_ns,
     )
     return GateHistory(passers=list(_passers(recording, gates)), definitions=definitions)

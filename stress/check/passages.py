@@ -146,6 +146,7 @@ class GateHistory:
         yield self.definitions.action(passer.action)
         for name, _ in passer.resources:
             yield self.definitions.resource(name)
+        yield from self.definitions.pools_of(passer.action)
 
     def own(self, gate: GateId) -> DefinitionHistory:
         """Return the definitions that a gate follows from."""
@@ -303,6 +304,9 @@ def _may_be_closed(history: GateHistory, passer: Passer, at: int) -> bool:
     for action in definitions.around(definitions.action(passer.action), at):
         limits = limit_of(action, passer.key), action.get("max_concurrent_total")
         if not action or action.get("paused") or 0 in limits:
+            return True
+    for own in definitions.pools_of(passer.action):
+        if any(pool.get("paused") for pool in definitions.around(own, at)):
             return True
     return any(
         not resource or resource.get("paused") or _is_below(resource.get("capacity"), units)

@@ -8,7 +8,8 @@ The check is sound: a correct installation never breaks a rule.
 - A queue that another session holds loses its turn until the next tick, and the instant of a grant is taken
   before the lock of the pool. So an execution may be passed by as many as start within one tick, and two
   actions may be further apart by what each of them gets within one.
-- Nothing is compared over a fault, or over a change of the pool's settings.
+- Nothing is compared over a fault, or over a change of the pool's settings. After a change of weights the
+  turn of an action may still be what it was with an earlier weight.
 - An execution of which the beginning of its wait is unknown passes others and is a gain of its action, and is
   not itself compared.
 - Executions of actions with more gates are not compared: their stored gates end before the pool.
@@ -39,6 +40,8 @@ class Period(NamedTuple):
     until: int
     fair: bool
     weights: Mapping[str, int]
+    least_weights: Mapping[str, int]
+    """The smallest one that each action had so far: its turn may be what it was with that one."""
 
 
 def check_pool(recording: Recording) -> PassageCheck:
@@ -67,12 +70,20 @@ def _periods(recording: Recording, tick_ns: int) -> Iterator[Period]:
     assert recording.pool is not None
     versions = recorded_history(recording.pool).versions
     ends = [*(at for at, _ in versions[1:]), recording.ended_at]
+    least: Mapping[str, int] | None = None
     for (since, definition), until in zip(versions, ends, strict=True):
+        weights: Mapping[str, int] = definition.get("weights") or {}
+        least = _lower(weights if least is None else least, weights)
         edge = since + tick_ns
         for began_at, ended_at in [*disturbed(recording), (until, until)]:
             if edge < min(began_at, until):
-                yield Period(edge, min(began_at, until), is_fair(definition), definition.get("weights") or {})
+                yield Period(edge, min(began_at, until), is_fair(definition), weights, least)
             edge = max(edge, ended_at + tick_ns)
+
+
+def _lower(one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:
+    """Return the smaller weight of each action; what is not named has the weight 1."""
+    return {action: min(one[action], other[action]) for action in one.keys() & other.keys()}
 
 
 class _Turns:
@@ -132,8 +143,11 @@ class _Turns:
         got: Counter[str] = Counter()
         epochs: Counter[str] = Counter()
         pairs: dict[tuple[str, str], tuple[tuple[int, int], int, int]] = {}
-        costs = self._costs()
-        bounds = {action: cost * (1 + self.most_within_tick[action]) for action, cost in costs.items()}
+        costs = self._costs(self.period.weights)
+        largest = self._costs(self.period.least_weights)
+        bounds = {
+            action: largest[action] + cost * self.most_within_tick[action] for action, cost in costs.items()
+        }
         arrivals = [each for each in self.arrivals if each[2].priority == priority]
         grants = [grant for grant in self.grants if grant.priority == priority]
         arrived = 0
@@ -170,9 +184,9 @@ class _Turns:
         )
         return Broken(Guarantee.FAIRNESS, _GATE, at, what)
 
-    def _costs(self) -> dict[str, int]:
+    def _costs(self, weights: Mapping[str, int]) -> dict[str, int]:
         actions = {grant.action for grant in self.grants} | {action for _, action, _ in self.arrivals}
-        return {action: _TAG_SCALE // self.period.weights.get(action, 1) for action in actions}
+        return {action: _TAG_SCALE // weights.get(action, 1) for action in actions}
 
 
 def _most_within(instants: Sequence[int], span_ns: int) -> int:

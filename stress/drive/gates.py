@@ -13,7 +13,7 @@ from turnstile.stress.trace import POOL, action_ref
 
 _SETTLING_MIN_NS = 20_000_000
 """The possible difference of two readings of the database's clock around a commit."""
-_FLAT = ("max_concurrent", "max_concurrent_total", "order", "paused", "capacity")
+_FLAT = ("max_concurrent", "max_concurrent_total", "order", "paused", "capacity", "rank", "pool")
 
 
 async def define_resources(api: Api, scenario: Scenario) -> None:

@@ -326,6 +326,8 @@ async def test_what_leaves_a_changed_route_is_explained_until_it_has_left(api: S
 
 
 async def test_the_gauges_show_resources_and_count_what_waits_at_gates(api: Served) -> None:
+    await api.register_worker()
+    await put_resource(api.database, "closed", 1, paused=True)
     await put_resource(api.database, "first", 3, rank=1)
     await put_resource(api.database, "then", 1, rank=2)
     await put_resource(api.database, "unlimited", None)
@@ -340,7 +342,11 @@ async def test_the_gauges_show_resources_and_count_what_waits_at_gates(api: Serv
         'turnstile_resource_waiting{resource="then"} 2',
         'turnstile_resource_held_waiting{resource="then"} 0',
         'turnstile_resource_held{resource="unlimited"} 1',
+        'turnstile_resource_paused{resource="closed"} 1',
+        'turnstile_resource_paused{resource="first"} 0',
         'turnstile_queue_depth{action_ref="a.b"} 4',
+        'turnstile_waiting{action_ref="a.b",reason="resource"} 4',
+        'turnstile_waiting{action_ref="a.b",reason="limit"} 0',
         'turnstile_slots_held{action_ref="a.b"} 1',
     ):
         assert re.search(rf"^{re.escape(line)}(\.0)?$", shown, re.MULTILINE), line

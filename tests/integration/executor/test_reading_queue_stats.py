@@ -277,7 +277,13 @@ async def add_a_slot(api: Served, key: str = "") -> None:
 
 
 async def waiting(api: Served, ref: str = "a.b") -> dict[str, int]:
-    return dict((await api.get(f"/actions/{ref}/queue-stats"))["waiting"])
+    """Return the split of the queue; the metrics show the same one."""
+    split = dict((await api.get(f"/actions/{ref}/queue-stats"))["waiting"])
+    row = await api.database.fetchrow(query("gauges"), 1000, [], 1000)
+    assert row is not None
+    shown = {action["action_ref"]: action["waiting"] for action in json.loads(row["actions"] or "[]")}
+    assert (shown.get(ref) or counts()) == split
+    return split
 
 
 def read_from(table: str, plan: Any) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import asyncpg
+import pytest
 
 from tests.proof.gates.twin import CLOSED, Tables, found
 from tests.support.gates import put_resource
@@ -302,6 +303,113 @@ async def test_what_waits_for_a_paused_resource_gives_its_other_units_back(proto
     await pause(protocol, api, paused=False)
     await grant(protocol, await protocol.column("SELECT * FROM turnstile.queues_behind($1, 10)", api))
     assert await protocol.held() == [waiting]
+
+
+RETURNED = "SELECT returned_at FROM gate_return WHERE execution_id = $1"
+FIRST_STAY = """
+SELECT gates -> 0 ->> 'gate' AS gate, (gates -> 0 ->> 'arrived_at')::timestamptz AS arrived_at,
+       (gates -> 0 ->> 'passed_at')::timestamptz AS passed_at, created_at, queued_at
+FROM execution WHERE id = $1
+"""
+
+
+async def one_that_waits_at_cad(protocol: Protocol) -> tuple[int, int, int]:
+    """Define `a`, which takes all of the resource `cad`; return its gate, what runs and what waits there."""
+    cad = await resource(protocol, "cad", 2, rank=2)
+    await define(protocol, "a", uses={"cad": 2})
+    running, waiting = await submit(protocol, "a", "a")
+    assert await protocol.held() == [running]
+    return cad, running, waiting
+
+
+async def pass_again(protocol: Protocol, cad: int) -> None:
+    await pause(protocol, cad, paused=False)
+    await grant(protocol, await protocol.column("SELECT * FROM turnstile.queues_behind($1, 10)", cad))
+
+
+async def in_queue(protocol: Protocol) -> list[int]:
+    return await protocol.column(
+        "SELECT turnstile.id_of_place(place) FROM waiting WHERE queue_id IS NULL ORDER BY place"
+    )
+
+
+@pytest.mark.parametrize("why", ["a pause", "a lower capacity", "another route"])
+async def test_the_history_has_the_instant_of_a_return_to_the_queue(protocol: Protocol, why: str) -> None:
+    cad, running, waiting = await one_that_waits_at_cad(protocol)
+    assert await in_queue(protocol) == []
+    before = await protocol.connection.fetchval("SELECT clock_timestamp()")
+    if why == "a pause":
+        await pause(protocol, cad)
+    elif why == "a lower capacity":
+        await capacity(protocol, cad, 1)
+    else:
+        await resource(protocol, "first", 1, rank=1)
+        await redefine(protocol, "a", uses={"cad": 2, "first": 1})
+    await advance(protocol)
+    after = await protocol.connection.fetchval("SELECT clock_timestamp()")
+    # On its new route it has passed the queue again.
+    assert await in_queue(protocol) == ([] if why == "another route" else [waiting])
+    await capacity(protocol, cad, 2)
+    await pass_again(protocol, cad)
+    assert await in_queue(protocol) == []
+    assert await settle(protocol, running) == [waiting]
+    await settle(protocol, waiting)
+    returned_at = await protocol.connection.fetchval(RETURNED, waiting)
+    assert before < returned_at < after
+    stay = await protocol.row(FIRST_STAY, waiting)
+    assert (stay["gate"], stay["arrived_at"]) == ("queue", returned_at)
+    assert stay["arrived_at"] < stay["passed_at"]
+    assert stay["queued_at"] == stay["created_at"] < returned_at
+    never_returned = await protocol.row(FIRST_STAY, running)
+    assert never_returned["arrived_at"] == never_returned["created_at"]
+    assert await protocol.column("SELECT execution_id FROM gate_return") == [waiting]
+
+
+async def test_of_two_returns_the_last_instant_is_in_the_history(protocol: Protocol) -> None:
+    cad, running, waiting = await one_that_waits_at_cad(protocol)
+    returned_at = []
+    for _ in range(2):
+        await pause(protocol, cad)
+        await advance(protocol)
+        assert await in_queue(protocol) == [waiting]
+        returned_at.append(await protocol.connection.fetchval(RETURNED, waiting))
+        await pass_again(protocol, cad)
+        assert await in_queue(protocol) == []
+    assert await settle(protocol, running) == [waiting]
+    await settle(protocol, waiting)
+    assert returned_at[0] < returned_at[1]
+    assert (await protocol.row(FIRST_STAY, waiting))["arrived_at"] == returned_at[1]
+
+
+async def test_a_retry_arrives_in_its_queue_after_an_earlier_return(protocol: Protocol) -> None:
+    cad, running, waiting = await one_that_waits_at_cad(protocol)
+    await pause(protocol, cad)
+    await advance(protocol)
+    await pass_again(protocol, cad)
+    assert await settle(protocol, running) == [waiting]
+    assert await protocol.claim_verdicts(waiting) == ["claimed"]
+    await protocol.finish(waiting, status=Status.FAILED, retry_delay_seconds=0.0)
+    await protocol.settle((waiting, 1))
+    await protocol.wake_due()
+    await grant(protocol, await protocol.column("SELECT id FROM action_queue"))
+    assert await protocol.held() == [waiting]
+    await protocol.run(waiting, attempt=2)
+    await protocol.settle((waiting, 2))
+    stay = await protocol.row(FIRST_STAY, waiting)
+    assert stay["arrived_at"] == stay["queued_at"]
+    assert stay["queued_at"] > await protocol.connection.fetchval(RETURNED, waiting)
+
+
+async def test_an_execution_that_is_cancelled_after_its_return_has_arrived_with_it(
+    protocol: Protocol,
+) -> None:
+    cad, _, waiting = await one_that_waits_at_cad(protocol)
+    await pause(protocol, cad)
+    await advance(protocol)
+    await protocol.cancel(waiting)
+    stay = await protocol.row(FIRST_STAY, waiting)
+    assert stay["arrived_at"] == await protocol.connection.fetchval(RETURNED, waiting)
+    assert (stay["gate"], stay["passed_at"]) == ("queue", None)
 
 
 async def test_executions_before_a_closed_resource_return_too(protocol: Protocol) -> None:
@@ -623,6 +731,22 @@ async def test_after_the_clock_was_set_back_a_rate_has_its_next_start_in_time(pr
     assert await protocol.held() == [first]
     assert await later(protocol, 2990) == []
     assert await later(protocol, 11) == [second]
+
+
+async def test_after_the_clock_was_set_back_no_execution_returns_in_the_future(protocol: Protocol) -> None:
+    cad, running, waiting = await one_that_waits_at_cad(protocol)
+    await pause(protocol, cad)
+    await advance(protocol)
+    await protocol.connection.execute("UPDATE gate_return SET returned_at = returned_at + interval '1 day'")
+    # Reads all of them: only after a jump.
+    assert await protocol.column("SELECT turnstile.clamp_future_instants(false)") == [0]
+    assert await protocol.column("SELECT turnstile.clamp_future_instants(true)") == [1]
+    assert await protocol.column("SELECT turnstile.clamp_future_instants(true)") == [0]
+    await pass_again(protocol, cad)
+    assert await settle(protocol, running) == [waiting]
+    await settle(protocol, waiting)
+    stay = await protocol.row(FIRST_STAY, waiting)
+    assert stay["created_at"] < stay["arrived_at"] < stay["passed_at"]
 
 
 async def test_starts_that_have_left_their_window_are_deleted(protocol: Protocol) -> None:

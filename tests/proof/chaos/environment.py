@@ -165,6 +165,7 @@ async def drain(
     gates_query = """
         SELECT ref AS name, max_concurrent AS number, paused FROM action
         UNION ALL SELECT 'resource ' || name, capacity, paused FROM gate WHERE kind = 'resource'
+        UNION ALL SELECT 'pool ' || name, NULL, paused FROM worker_pool
     """
     now = asyncio.get_running_loop().time
     deadline = now() + deadline_seconds

@@ -8,7 +8,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
@@ -27,7 +27,7 @@ _LONGEST_CHANGE: Final = "SELECT max(committed_at - changed_at) FROM history.com
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Change an action, a resource or the settings of a key."""
+    """Change an action, a resource, a pool or the settings of a key."""
 
     at_seconds: float
     path: str
@@ -45,6 +45,7 @@ class Gates:
     """By `REF/keys/KEY`."""
     changes: Mapping[str, tuple[Fields, ...]]
     """By path, what a change may set."""
+    pools: Mapping[str, Fields] = field(default_factory=dict)
 
     def defined(self) -> list[Change]:
         """Return the changes that define them; they undo all others."""
@@ -61,13 +62,22 @@ class Gates:
                 Change(at_seconds=0.0, path=f"actions/{path}", fields=fields, method="PUT")
                 for path, fields in self.keys.items()
             ),
+            *(
+                Change(at_seconds=0.0, path=f"pools/{name}", fields=fields, method="PUT")
+                for name, fields in self.pools.items()
+            ),
         ]
 
     def changed(self, rng: random.Random, seconds: float) -> Iterator[Change]:
-        """Yield changes for this long, in the order of their time. A pause is soon over."""
+        """Yield changes for this long, in the order of their time: of each path before any comes twice.
+
+        A pause is soon over.
+        """
         now = rng.uniform(2.0, 6.0)
+        paths: list[str] = []
         while self.changes and now < seconds:
-            path = rng.choice(sorted(self.changes))
+            paths = paths or rng.sample(sorted(self.changes), len(self.changes))
+            path = paths.pop()
             fields = rng.choice(self.changes[path])
             method: Literal["PATCH", "PUT"] = "PUT" if "/keys/" in path else "PATCH"
             yield Change(at_seconds=round(now, 2), path=path, fields=fields, method=method)

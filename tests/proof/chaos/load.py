@@ -86,7 +86,14 @@ GATES: Final = Gates(
             {"uses": [{"resource": "cad", "units": 1}]},
             {"uses": [{"resource": "cad", "units": 2}]},
         ),
+        "pools/default": (
+            {"weights": {"chaos.crowd": 1, "chaos.free": 5, "chaos.light": 3}},
+            {"weights": {"chaos.crowd": 4, "chaos.free": 1, "chaos.mail": 2}},
+            {"paused": True},
+            {"paused": True},
+        ),
     },
+    pools={"default": {"weights": {}}},
 )
 """Their capacities are about twice what the load needs."""
 LIMITS: Final[Mapping[str, int | None]] = {

@@ -75,6 +75,20 @@ def test_the_load_uses_every_action_field_and_way(seed: int) -> None:
     assert any("max_concurrent" in fields for fields in changes)
     assert {1, 5} <= {body.get("priority") for body in bodies}
     assert {step.path for step in steps if isinstance(step, Change)} >= set(load.GATES.changes)
+    assert {change.path for change in load.restored()} >= set(load.GATES.changes)
+
+
+def test_a_pool_is_paused_and_resumed_and_gets_other_weights_in_some_seed() -> None:
+    changes = [
+        step.fields
+        for seed in range(5)
+        for step in load.plan_load(seed, SECONDS)
+        if isinstance(step, Change) and step.path == "pools/default"
+    ]
+    pauses = [fields["paused"] for fields in changes if "paused" in fields]
+    assert pauses == [True, False] * (len(pauses) // 2)
+    assert pauses
+    assert any("weights" in fields for fields in changes)
 
 
 def test_no_change_leaves_a_resource_too_small_for_an_action() -> None:

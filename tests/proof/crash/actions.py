@@ -11,6 +11,8 @@ TALKING_SECONDS = 1.5
 """Longer than the interval at which a worker writes logs."""
 LICENCES = "crash-licences"
 DESKS = "crash-desks"
+DEFAULT = "default"
+"""The pool of the worker processes."""
 UNSERVED = "unserved"
 """A pool without a worker process: the tests claim there, and do what no worker should."""
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import aio_pika
 import httpx
 
-from tests.proof.crash.actions import DESKS, LICENCES, UNSERVED
+from tests.proof.crash.actions import DEFAULT, DESKS, LICENCES, UNSERVED
 from tests.proof.history.checker import violations
 from tests.proof.history.recorder import read_recording, start_recording
 from tests.proof.history.recording import Bounds, Submitted, Window
@@ -42,7 +42,7 @@ SETTINGS: Final = {
     "TURNSTILE_STOP_TIMEOUT": "300ms",
     "TURNSTILE_WEBHOOK_TIMEOUT": "1s",
     "TURNSTILE_STOP_GRACE": "300ms",
-    "TURNSTILE_WORKER_POOLS": "default",
+    "TURNSTILE_WORKER_POOLS": DEFAULT,
 }
 _BOUNDS: Final = Bounds(
     # Each a multiple of what the settings promise: the machine may be busy.
@@ -231,6 +231,15 @@ class Environment:
         await self.history.rows(
             "WITH changed AS (UPDATE action SET paused = $1 WHERE ref = 'crash.one' RETURNING id)"
             " UPDATE action_queue q SET paused = $1 FROM changed c WHERE q.action_id = c.id",
+            paused,
+        )
+
+    async def pause_pool(self, *, paused: bool) -> None:
+        """Pause the pool of the workers, or end that, in the database only: nothing is granted by it."""
+        await self.history.rows(
+            "SELECT turnstile.put_pool(jsonb_build_object('name', $1::text, 'fair', true,"
+            " 'weights', '{}'::jsonb, 'paused', $2::boolean))",
+            DEFAULT,
             paused,
         )
 

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import httpx
 
-from tests.proof.crash.actions import DESKS, LICENCES, LONELY, UNSERVED
+from tests.proof.crash.actions import DEFAULT, DESKS, LICENCES, LONELY, UNSERVED
 from tests.proof.crash.environment import Environment, purge
 from turnstile.common.broker.topology import pool_queue
 from turnstile.common.crash_points import CrashPoint
@@ -73,6 +73,18 @@ async def resize_something(env: Environment, url: str) -> None:
     for capacity in (2, 4):
         with suppress(httpx.HTTPError):
             await env.client.http.patch(f"{url}/api/v1/resources/{LICENCES}", json={"capacity": capacity})
+
+
+async def resume_a_pool(env: Environment, url: str) -> None:
+    """Submit to a paused pool, and resume it."""
+    await env.pause_pool(paused=True)
+    try:
+        await env.client.publish(*[{"action_ref": ref} for ref in ("crash.one", "crash.licensed")] * 2)
+        await env.until_all_admitted()
+        with suppress(httpx.HTTPError):
+            await env.client.http.post(f"{url}/api/v1/pools/{DEFAULT}/resume")
+    finally:
+        await env.pause_pool(paused=False)
 
 
 async def change_a_key(env: Environment, url: str) -> None:
@@ -361,6 +373,8 @@ REQUESTS: Final[Mapping[CrashPoint, Request]] = {
     CrashPoint.KEY_PUT: change_a_key,
     CrashPoint.RESOURCE_STORED: resize_something,
     CrashPoint.RESOURCE_PUT: resize_something,
+    CrashPoint.POOL_STORED: resume_a_pool,
+    CrashPoint.POOL_PUT: resume_a_pool,
     CrashPoint.DEAD_LETTERS_PUBLISHED: replay_something,
     CrashPoint.DEAD_LETTERS_STORED: replay_something,
 }

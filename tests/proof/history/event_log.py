@@ -23,6 +23,7 @@ from tests.proof.history.recording import (
     AttemptEvent,
     Event,
     ExecutionEvent,
+    PoolEvent,
     QueueEvent,
     SlotEvent,
     Stamp,
@@ -190,6 +191,8 @@ def _event(row: asyncpg.Record) -> Event:
                 pool=known["pool"],
                 is_listed=known["runner"] == "python" and known["entrypoint"] is None,
             )
+        case "worker_pool":
+            return PoolEvent(stamp=stamp, name=known["name"], paused=known["paused"])
         case "worker":
             return _worker_event(row["worker_id"], step, stamp, old, known)
         case "attempt":

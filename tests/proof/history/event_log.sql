@@ -74,7 +74,7 @@ BEGIN
 END $$;
 
 CREATE CONSTRAINT TRIGGER committed AFTER INSERT ON audit_log
-    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.subject_kind IN ('action', 'resource'))
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.subject_kind IN ('action', 'resource', 'pool'))
     EXECUTE FUNCTION history.note_commit();
 
 CREATE TRIGGER logged_inserts AFTER INSERT OR DELETE ON execution
@@ -103,6 +103,9 @@ CREATE TRIGGER logged_updates AFTER UPDATE OF pool, runner, entrypoint ON action
     FOR EACH ROW WHEN ((OLD.pool, OLD.runner, OLD.entrypoint) IS DISTINCT FROM (NEW.pool, NEW.runner,
                                                                                 NEW.entrypoint))
     EXECUTE FUNCTION history.note('', 'id', 'ref', 'pool', 'runner', 'entrypoint');
+CREATE TRIGGER logged AFTER UPDATE OF paused ON worker_pool
+    FOR EACH ROW WHEN (OLD.paused IS DISTINCT FROM NEW.paused)
+    EXECUTE FUNCTION history.note('', 'name', 'paused');
 CREATE TRIGGER logged_inserts AFTER INSERT OR DELETE ON worker
     FOR EACH ROW EXECUTE FUNCTION history.note(
         'worker_id', 'renewed_at', 'lost_at', 'stopped_at', 'draining_at', 'pools', 'concurrency',
@@ -117,9 +120,11 @@ CREATE TRIGGER logged_updates AFTER UPDATE OF lost_at, stopped_at, draining_at O
 CREATE TRIGGER logged AFTER INSERT OR UPDATE OR DELETE ON attempt
     FOR EACH ROW EXECUTE FUNCTION history.note('', 'outcome');
 
--- What was there before, if the log begins late: which workers serve what.
+-- What was there before, if the log begins late: which workers serve what, and which pools are paused.
 INSERT INTO history.log (table_name, step, new)
 SELECT 'action', 'insert', to_jsonb(a) FROM action a;
+INSERT INTO history.log (table_name, step, new)
+SELECT 'worker_pool', 'insert', to_jsonb(p) FROM worker_pool p WHERE p.paused;
 INSERT INTO history.log (table_name, step, worker_id, new)
 SELECT 'worker', 'insert', w.id, to_jsonb(w) FROM worker w
 WHERE w.lost_at IS NULL AND w.stopped_at IS NULL AND w.draining_at IS NULL;

@@ -14,6 +14,7 @@ from tests.proof.history.recording import (
     AttemptEvent,
     Event,
     ExecutionEvent,
+    PoolEvent,
     Published,
     QueueEvent,
     Recording,
@@ -83,6 +84,11 @@ class HistoryWriter:
                     stamp=self._stamp(), queue_id=queue_id, limit=limit, paused=paused, action_id=action_id
                 )
             )
+
+    def pool(self, *, paused: bool, name: str = "default") -> None:
+        """Pause or resume a pool."""
+        with self._commit():
+            self.events.append(PoolEvent(stamp=self._stamp(), name=name, paused=paused))
 
     def worker(
         self,

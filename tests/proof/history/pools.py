@@ -1,9 +1,9 @@
 """When the workers of a pool could start nothing more, by the events alone.
 
-In: the event log. Out: for each queue, the periods in which a free slot of it is no fault (P7): no live
-worker served its action, or the whole capacity of its pool, or of the workers that serve it, was in use. The
-capacity is counted from the registrations of the workers and from the slots, not read from what the product
-has counted.
+In: the event log. Out: for each queue, the periods in which a free slot of it is no fault (P7): its pool was
+paused, no live worker served its action, or the whole capacity of its pool, or of the workers that serve it,
+was in use. The capacity is counted from the registrations of the workers and from the slots, not read from
+what the product has counted.
 """
 
 from collections import Counter, defaultdict
@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 from tests.proof.history.recording import (
     ActionEvent,
     Event,
+    PoolEvent,
     QueueEvent,
     SlotEvent,
     Step,
@@ -39,6 +40,7 @@ class _Pool:
     """Slots that no worker has claimed, by action."""
     claimed: Counter[str] = field(default_factory=Counter)
     """Slots by worker."""
+    paused: bool = False
 
     def able(self, action: ActionEvent) -> frozenset[str]:
         """Return the live workers that serve this action."""
@@ -50,10 +52,14 @@ class _Pool:
 
     def busy(self) -> frozenset[int]:
         """Return the actions whose live workers are all busy."""
-        return frozenset(number for number in self.closed() if self.able(self.actions[number]))
+        return frozenset(number for number in self.without_capacity() if self.able(self.actions[number]))
 
     def closed(self) -> frozenset[int]:
-        """Return the actions of which nothing can start: they have no live worker, or all are busy."""
+        """Return the actions of which nothing can start: all if the pool is paused."""
+        return frozenset(self.actions) if self.paused else self.without_capacity()
+
+    def without_capacity(self) -> frozenset[int]:
+        """Return the actions that have no live worker, or whose workers are all busy."""
         able = {number: self.able(action) for number, action in self.actions.items()}
         full = {
             workers for workers in {*able.values(), frozenset(self.workers)} if self._are_busy(workers, able)
@@ -99,6 +105,9 @@ class _Pools:
                     if event.change is WorkerChange.REGISTERED:
                         self.pools[name].workers[event.worker_id] = event
                 return set(event.pools)
+            case PoolEvent():
+                self.pools[event.name].paused = event.paused
+                return {event.name}
             case SlotEvent():
                 return self._hold(event)
             case _:
@@ -162,7 +171,7 @@ def _transactions(events: Sequence[Event]) -> Iterator[tuple[int, Sequence[Event
     """Yield the events of each transaction, with the instant of its last one, the first commit first."""
     by_transaction: dict[int, list[Event]] = defaultdict(list)
     for event in events:
-        if isinstance(event, ActionEvent | QueueEvent | WorkerEvent | SlotEvent):
+        if isinstance(event, ActionEvent | PoolEvent | QueueEvent | WorkerEvent | SlotEvent):
             by_transaction[event.stamp.txid].append(event)
     ended = [(nanoseconds(own[-1].stamp.at), own) for own in by_transaction.values()]
     yield from sorted(ended, key=lambda each: each[0])

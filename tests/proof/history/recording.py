@@ -119,6 +119,15 @@ class ActionEvent:
     """Only workers that list it can run it; all others run it by its entrypoint."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolEvent:
+    """A pool was paused or resumed."""
+
+    stamp: Stamp
+    name: str
+    paused: bool
+
+
 class WorkerChange(StrEnum):
     """A transition of a worker."""
 
@@ -158,7 +167,14 @@ class AttemptEvent:
 
 
 Event: TypeAlias = (
-    ExecutionEvent | SlotEvent | WaitingEvent | QueueEvent | ActionEvent | WorkerEvent | AttemptEvent
+    ExecutionEvent
+    | SlotEvent
+    | WaitingEvent
+    | QueueEvent
+    | ActionEvent
+    | PoolEvent
+    | WorkerEvent
+    | AttemptEvent
 )
 
 

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import asyncpg
 
 from tests.proof.history.recording import nanoseconds
-from turnstile.stress.check.definitions import DefinitionChange, DefinitionHistory, Definitions, history_of
+from turnstile.stress.check.definitions import (
+    DefinitionChange,
+    DefinitionHistory,
+    Definitions,
+    history_of,
+    pauses,
+)
 from turnstile.stress.check.passages import GateHistory, Passer, Stay
 from turnstile.stress.recording import NEVER
 
@@ -37,6 +43,10 @@ async def read_gates(connection: Connection, **settings: Any) -> GateHistory:
         definitions = Definitions(
             actions=await _histories(connection, "actions", "action_changes"),
             resources=await _histories(connection, "resources", "resource_changes"),
+            pools={
+                name: pauses(history)
+                for name, history in (await _histories(connection, "pools", "pool_changes")).items()
+            },
             **settings,
         )
     return GateHistory(passers=[_passer(row) for row in rows], definitions=definitions)

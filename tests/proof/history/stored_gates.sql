@@ -34,3 +34,11 @@ ORDER BY c.id
 -- resource_changes: all recorded changes.
 SELECT c.resource AS name, c.changed_at, c.old::text AS old, c.new::text AS new FROM resource_change c
 ORDER BY c.id
+
+-- pools: the settings in force.
+SELECT p.name, turnstile.definition_of_pool(p)::text AS definition FROM worker_pool p
+
+-- pool_changes: all recorded changes.
+SELECT l.subject AS name, l.recorded_at AS changed_at, l.before::text AS old, l.after::text AS new
+FROM audit_log l WHERE l.subject_kind = 'pool'
+ORDER BY l.id

@@ -10,7 +10,13 @@ from tests.proof.gates import configurations, defects
 from tests.proof.gates.explorer import Configuration
 from tests.proof.gates.model import Gates
 from tests.proof.history.gate_runs import run
-from turnstile.stress.check.definitions import DefinitionChange, DefinitionHistory, Definitions, history_of
+from turnstile.stress.check.definitions import (
+    DefinitionChange,
+    DefinitionHistory,
+    Definitions,
+    history_of,
+    pauses,
+)
 from turnstile.stress.check.passages import GateHistory, Passer, Stay, violations
 from turnstile.stress.recording import NEVER
 
@@ -184,6 +190,40 @@ def test_an_execution_may_be_passed_while_its_route_is_closed() -> None:
     assert rules(*passers, cad=lowered(3.6, 1)) == {"P11"}
     assert "P12" not in rules(*passers, cad=paused(3.6, 3.8))
     assert "P12" in rules(*passers, cad=paused(3.8, 3.9))
+
+
+def with_pool(history: GateHistory, *changes: DefinitionChange) -> GateHistory:
+    """Put the actions into the pool `gpu`; these changes end with it being open."""
+    actions = {
+        ref: history_of({**each.versions[-1][1], "pool": "gpu"}, ())
+        for ref, each in history.definitions.actions.items()
+    }
+    pools = {"gpu": pauses(history_of({"order": "fair", "paused": False, "weights": {}}, changes))}
+    return replace(history, definitions=replace(history.definitions, actions=actions, pools=pools))
+
+
+def paused_pool(since: float, until: float) -> tuple[DefinitionChange, ...]:
+    return (
+        DefinitionChange(ns(since), {"paused": False}, {"paused": True}),
+        DefinitionChange(ns(until), {"paused": True}, {"paused": False}),
+    )
+
+
+def test_an_execution_may_be_passed_while_its_pool_is_paused() -> None:
+    history = shared(HEAVY, WAITING, at_cad(4, "light", 3.5, 3.7))
+    weights = DefinitionChange(ns(3.6), {"weights": {"heavy": 2}}, {"weights": {}})
+    for changes, is_broken in (
+        ((), True),
+        (paused_pool(3.6, 3.8), False),
+        (paused_pool(3.8, 3.9), True),
+        ((weights,), True),
+    ):
+        found = {broken.rule for broken in violations(with_pool(history, *changes))}
+        assert ("P12" in found) == is_broken, changes
+    other = with_pool(history, *paused_pool(3.6, 3.8))
+    pools = {"other": other.definitions.pools["gpu"]}
+    elsewhere = replace(other, definitions=replace(other.definitions, pools=pools))
+    assert "P12" in {broken.rule for broken in violations(elsewhere)}
 
 
 def test_a_change_may_take_effect_some_time_after_it_is_recorded() -> None:

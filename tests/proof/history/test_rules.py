@@ -16,6 +16,7 @@ from tests.proof.history.recording import (
     Bounds,
     Event,
     ExecutionEvent,
+    PoolEvent,
     QueueEvent,
     Recording,
     SlotEvent,
@@ -400,6 +401,31 @@ def test_a_worker_that_comes_ends_the_excuse() -> None:
         late = slower(_after(came), 9.0)(writer.recording())
         recording = slower(_after(granted), seconds)(late)
         assert len(broken(recording)) == faults
+
+
+def test_a_free_slot_is_no_fault_while_its_pool_is_paused() -> None:
+    """From the commit of the resume on, the bound counts. What waited did not wait for a busy worker."""
+    writer = HistoryWriter()
+    writer.action("a")
+    writer.queue(A, 1, of="a")
+    writer.worker("w")
+    writer.pool(paused=True, name="other")
+    writer.pool(paused=True)
+    writer.admit(1, A)
+    admitted = len(writer.events)
+    writer.pool(paused=False)
+    resumed = len(writer.events)
+    writer.grant(1)
+    writer.claim(1, "w")
+    writer.finish(1)
+    writer.settle(1)
+    for late_from, faults in ((admitted, 0), (resumed, 1)):
+        recording = slower(_after(late_from), 9.0)(writer.recording())
+        assert len(broken(recording)) == faults
+        assert waited_for_workers(recording.events) == set()
+    without_pause = [event for event in writer.events if not isinstance(event, PoolEvent)]
+    late = slower(_after(admitted), 9.0)(replace(writer.recording(), events=without_pause))
+    assert len(broken(late)) == 1
 
 
 def test_the_rules_notice_each_missing_event() -> None:

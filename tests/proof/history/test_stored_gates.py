@@ -6,12 +6,14 @@ from typing import Any, Final
 
 from tests.proof.history.event_log import install, read_events
 from tests.proof.history.execution_rules import statuses_agree_with_rows
-from tests.proof.history.recording import Bounds, Recording, Step, WaitingEvent
+from tests.proof.history.recording import Bounds, PoolEvent, Recording, Step, WaitingEvent
 from tests.proof.history.replay import gated_queues
 from tests.proof.history.stored_gates import read_gates
 from tests.support.gates import put_resource
 from tests.support.protocol import OTHER_WORKER, WORKER, Protocol, connected
 from turnstile.common.domain.states import Status
+from turnstile.executor.callers import Caller
+from turnstile.executor.definitions import PoolDefinition
 from turnstile.stress.check.passages import violations
 
 ROUNDS: Final = 12
@@ -135,6 +137,7 @@ async def test_the_event_log_shows_queues_before_gates_and_how_long_changes_took
             await protocol.submit("a")
             await protocol.submit("plain")
         await put_resource(protocol.database, "cad", capacity=2)
+        await set_pool(protocol, weights={"a": 2})
         while ids := await protocol.held():
             await protocol.run(ids[0])
             await protocol.settle((ids[0], 1))
@@ -153,5 +156,27 @@ async def test_the_event_log_shows_queues_before_gates_and_how_long_changes_took
     without = replace(recording, events=[event for event in events if event is not left[0]])
     (found,) = statuses_agree_with_rows(without, BOUNDS)
     assert (found.promise, found.execution_id) == ("P3", left[0].execution_id)
-    assert {row["kind"] for row in took} == {"action", "resource"}
+    assert {row["kind"] for row in took} == {"action", "resource", "pool"}
     assert all(row["took"] >= timedelta() for row in took)
+
+
+async def test_the_pauses_of_a_pool_are_logged_and_read(database_url: str) -> None:
+    async with connected(database_url) as protocol:
+        await set_pool(protocol, name="gpu", paused=True)
+        await install(protocol.connection)
+        await set_pool(protocol, name="gpu", paused=False)
+        await set_pool(protocol, weights={"a": 2})
+        await set_pool(protocol, weights={"a": 2}, paused=True)
+        await set_pool(protocol, weights={"a": 3}, paused=True)
+        logged = [e for e in await read_events(protocol.connection) if isinstance(e, PoolEvent)]
+        pools = (await read_gates(protocol.connection)).definitions.pools
+    paused_before = [("gpu", True), ("gpu", False)]
+    assert [(event.name, event.paused) for event in logged] == [*paused_before, ("default", True)]
+    read = {name: [version["paused"] for _, version in each.versions] for name, each in pools.items()}
+    assert read == {"gpu": [False, True, False], "default": [False, True]}
+
+
+async def set_pool(protocol: Protocol, name: str = "default", **fields: Any) -> None:
+    """Change a pool as a user does: other fields get their defaults."""
+    definition = PoolDefinition(name=name, **fields)
+    await protocol.queue_manager.put_pool(definition, changed_by=Caller("alice"))

@@ -413,4 +413,29 @@ GATE_DEFECTS: Final = (
         after="THEN in_queued_at\n",
         caught_by=("tests/proof/history/test_stored_gates.py",),
     ),
+    Defect(
+        name="the first return to the queue counts",
+        file=_GATES,
+        before="        ON CONFLICT (execution_id) DO UPDATE SET returned_at = excluded.returned_at\n",
+        after="        ON CONFLICT (execution_id) DO NOTHING\n",
+        caught_by=(f"{_TEST}::test_of_two_returns_the_last_instant_is_in_the_history",),
+    ),
+    Defect(
+        name="a retry has waited since an earlier return",
+        file=_GATES,
+        before="""    SELECT greatest(in_queued_at,
+                    (SELECT r.returned_at FROM public.gate_return r WHERE r.execution_id = in_execution_id))
+""",
+        after="""    SELECT coalesce(
+        (SELECT r.returned_at FROM public.gate_return r WHERE r.execution_id = in_execution_id), in_queued_at)
+""",
+        caught_by=(f"{_TEST}::test_a_retry_arrives_in_its_queue_after_an_earlier_return",),
+    ),
+    Defect(
+        name="returns stay in the future after the clock was set back",
+        file="common/sql/62_reclaim.sql",
+        before="FROM gate_return r WHERE r.returned_at > clock_timestamp()\n",
+        after="FROM gate_return r WHERE false\n",
+        caught_by=(f"{_TEST}::test_after_the_clock_was_set_back_no_execution_returns_in_the_future",),
+    ),
 )

@@ -249,6 +249,33 @@ def test_nothing_is_compared_over_a_fault_or_a_change_of_the_settings() -> None:
     assert broken_at_the_pool(pooled((*ONES, *TWOS), changes)) == set()
 
 
+def after_turns(first: Sequence[int], ones: int, twos: int) -> tuple[int, ...]:
+    """Return these turns, then four of the second action, then five of the first to one of the second."""
+    in_turns = [
+        each
+        for number, begins in enumerate(range(ones, EACH, 5))
+        for each in (*ONES[begins : begins + 5], TWOS[twos + 4 + number])
+    ]
+    begun = (*first, *TWOS[twos : twos + 4], *in_turns)
+    return (*begun, *(each for each in (*ONES, *TWOS) if each not in begun))
+
+
+def test_after_a_change_of_weights_a_turn_may_be_what_it_was_with_the_earlier_one() -> None:
+    """Three starts in a row, without those within one tick: more than two turns of weights 5 and 1."""
+    weights = {action_ref(0): 5}
+    before_change = IN_TURNS[:20]
+    change = RecordedChange(at=at(2_050), old={"weights": {}}, new={"weights": weights})
+    turns = after_turns(before_change, 10, 10)
+    assert broken_at_the_pool(pooled(turns, (change,), tick_seconds=0.09, weights=weights)) == set()
+    # The same beside a change that leaves these weights.
+    by_weight = (*ONES[:5], TWOS[0], *ONES[5:10], TWOS[1])
+    change = RecordedChange(
+        at=at(1_250), old={"weights": {**weights, "stress.09": 2}}, new={"weights": weights}
+    )
+    recording = pooled(after_turns(by_weight, 10, 2), (change,), tick_seconds=0.09, weights=weights)
+    assert broken_at_the_pool(recording) == {Rule.SHARED_FAIRLY}
+
+
 def test_the_report_has_a_scenario_without_other_gates_if_anything_was_compared() -> None:
     reports = [
         replace(scenario_report(recording), verdict=check_recording(recording))

@@ -45,7 +45,8 @@ def test_the_load_with_gates_has_every_kind_of_gate_and_changes_all_of_them(seco
     assert gates is not None
     assert (load.actions, len(gates.resources), load.actions * load.keys) == (30, 5, 210)
     assert set(load.priorities) == {1, 2, 3, 4, 5}
-    assert {use["units"] for fields in gates.actions for use in fields["uses"]} == {1, 2, 3, 4, 5}
+    for field in ("units", "weight"):
+        assert {use[field] for fields in gates.actions for use in fields["uses"]} == {1, 2, 3, 4, 5}
     for field in ("max_concurrent_total", "rate"):
         assert any(fields[field] for fields in gates.actions)
         assert not all(fields[field] for fields in gates.actions)
@@ -53,18 +54,51 @@ def test_the_load_with_gates_has_every_kind_of_gate_and_changes_all_of_them(seco
     only_limited = [f for f in gates.actions if not (f["uses"] or f["rate"] or f["max_concurrent_total"])]
     assert [fields["max_concurrent"] for fields in only_limited] == [3] * 5
     assert all(key.path.split("/keys/")[1].isdigit() for key in gates.keys)
-    changed_fields = {name for change in gates.changes for name in change.fields}
+    changed_fields = {field_of(change.path, name) for change in gates.changes for name in change.fields}
     assert changed_fields >= {
-        "capacity",
-        "paused",
-        "rate",
-        "max_concurrent_total",
-        "max_concurrent",
-        "weight",
+        *(f"resources {name}" for name in ("capacity", "paused", "rate", "rank")),
+        *(f"actions {name}" for name in ("max_concurrent_total", "rate", "paused", "uses")),
+        *(f"keys {name}" for name in ("max_concurrent", "weight")),
+        "pools weights",
     }
+    changed_in_uses = {
+        field
+        for change in gates.changes
+        for number, own in enumerate(gates.actions)
+        if change.path == f"actions/stress.{number:02}" and "uses" in change.fields
+        for use, before in zip(change.fields["uses"], own["uses"], strict=True)
+        for field in use
+        if use[field] != before[field]
+    }
+    assert changed_in_uses == {"units", "weight"}
     times = [change.at_seconds for change in gates.changes]
     assert times == sorted(times)
     assert 0 < times[0] <= times[-1] < seconds
+
+
+def field_of(path: str, name: str) -> str:
+    return f"{'keys' if '/keys/' in path else path.partition('/')[0]} {name}"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_changes_of_gates_refuse_no_request_and_no_definition(seed: int) -> None:
+    """No resource gets smaller than what an action takes of it, and no two that it uses get one rank."""
+    (scenario,) = scenarios_of(changed(preset=Preset.GATES, seed=seed))
+    assert scenario.gates is not None
+    resources = {name: dict(fields) for name, fields in scenario.gates.resources.items()}
+    for change in scenario.gates.changes:
+        kind, name = change.path.split("/")[:2]
+        if kind == "resources":
+            resources[name] |= change.fields
+        ranks = [fields["rank"] for fields in resources.values() if "rank" in fields]
+        assert len(set(ranks)) == len(ranks)
+    units = [
+        use["units"]
+        for fields in (*scenario.gates.actions, *(change.fields for change in scenario.gates.changes))
+        for use in fields.get("uses", ())
+    ]
+    capacities = [change.fields.get("capacity") for change in scenario.gates.changes]
+    assert max(units) <= min(capacity for capacity in capacities if capacity is not None)
 
 
 def test_changes_of_gates_restore_what_was_there() -> None:
@@ -73,6 +107,7 @@ def test_changes_of_gates_restore_what_was_there() -> None:
     before = {f"resources/{name}": fields for name, fields in scenario.gates.resources.items()}
     before |= {f"actions/stress.{n:02}": fields for n, fields in enumerate(scenario.gates.actions)}
     before |= {key.path: key.fields for key in scenario.gates.keys}
+    before |= {"pools/stress": {"weights": {f"stress.{n:02}": 1 for n in range(scenario.load.actions)}}}
     after: dict[str, dict[str, object]] = {}
     for change in scenario.gates.changes:
         is_whole = "/keys/" in change.path
