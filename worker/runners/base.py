@@ -71,12 +71,13 @@ class StopRequest:
         self._note(Stop(kind="timeout", reason=reason))
 
     def ended(self, how: EndOfStop, *, run_seconds: float, grace_seconds: float) -> None:
-        """Note how the stopped run ended, and after a timeout how long it ran (`stop_overdue` writes the same).
+        """Note how the stopped run ended, and after a timeout how long it ran; worded as by `stop_overdue`.
 
         The reason of a cancel stays as it was given if the run ended by itself.
         """
         assert self.stop is not None
-        timed_out, grace = self.stop.kind == "timeout", f"the grace period of {format_duration(grace_seconds)}"
+        timed_out = self.stop.kind == "timeout"
+        grace = f"the grace period of {format_duration(grace_seconds)}"
         parts = [self.stop.reason]
         if timed_out:
             parts = [f"{self.stop.reason} and was stopped after {format_elapsed(run_seconds)}"]
