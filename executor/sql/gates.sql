@@ -111,9 +111,10 @@ idle AS MATERIALIZED (
                     THEN (SELECT q.action_id FROM action_queue q WHERE q.id = h.queue_id) END AS action_id
     FROM holder h WHERE h.is_unclaimed OR h.line_id IS NOT NULL
     UNION ALL
-    SELECT turnstile.id_of_place(w.place), w.line_id, NULL
-    FROM one o JOIN waiting w ON w.queue_id = o.queue_id
-    WHERE o.status = 'queued' AND NOT EXISTS (SELECT FROM here)
+    (SELECT turnstile.id_of_place(w.place), w.line_id, NULL
+     FROM one o JOIN waiting w ON w.queue_id = ANY (ARRAY[o.queue_id])
+     WHERE o.status = 'queued' AND NOT EXISTS (SELECT FROM here)
+     ORDER BY 1 LIMIT $2)
 )
 SELECT EXISTS (SELECT FROM entry) AS has_passed_queue, o.route IS NOT NULL AS has_route,
        (SELECT c.reason FROM closed c) AS closed,
