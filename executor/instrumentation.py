@@ -5,7 +5,6 @@ One event name per transition: `execution_admitted`, `execution_granted`, `execu
 """
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,14 +18,12 @@ from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor.metrics import (
     ADMITTED,
     DUPLICATES,
-    EXECUTIONS_ENDED,
-    FAILURES,
     GRANT_SECONDS,
     GRANTED,
-    LAST_FAILURE,
     METER,
     REFUSED,
     SETTLED,
+    count_ended,
     expect_outcomes,
 )
 from turnstile.executor.results import Accepted, Admission, Completion, Grant, Verdict
@@ -132,13 +129,10 @@ def settled(completions: Sequence[Completion]) -> None:
     """Record settled attempts, and outcomes of executions that held no slot."""
     for status, count in Counter([each.status for each in completions]).items():
         SETTLED.add(status, count=count)
-    names = METER.action_refs
     # By id: a batch may contain copies of one message.
     ended = {each.execution_id: (each.action_ref, each.status) for each in completions if each.is_end}
     for (ref, status), count in Counter(ended.values()).items():
-        EXECUTIONS_ENDED.add(names[ref], status, count=count)
-        if status in FAILURES:
-            LAST_FAILURE.set(time.time(), names[ref])
+        count_ended(ref, status, count)
     if logger.isEnabledFor(logging.DEBUG):
         for each in completions:
             fields = {"execution_id": each.execution_id, "attempt": each.attempt, "status": each.status}

@@ -19,7 +19,7 @@ from turnstile.common.domain.errors import Code, Unavailable
 from turnstile.common.domain.states import Status, is_terminal
 from turnstile.common.schemas import WaitingCounts
 from turnstile.common.telemetry.logs import Episodes
-from turnstile.common.telemetry.metrics import Gauge, Labels, LabelValues, Meter
+from turnstile.common.telemetry.metrics import OTHER, Gauge, Labels, LabelValues, Meter
 from turnstile.common.telemetry.service_metrics import ServiceMetrics
 from turnstile.executor.sql import query
 
@@ -39,6 +39,10 @@ METER: Final = Meter()
 _SHARED: Final = ServiceMetrics(METER, KINDS)
 _RESOURCES: Final = LabelValues(100)
 _POOLS: Final = LabelValues(100)
+ENDED_REFS: Final = LabelValues(500)
+"""Actions with their own label value in `EXECUTIONS_ENDED`: more than elsewhere, for the alert per action."""
+FAILING_REFS: Final = LabelValues(500)
+"""Further ones that get one when they fail: as `other` they would hide among those that do not."""
 
 ADMITTED: Final = METER.counter("turnstile_admitted_total", "Executions admitted.", "action_ref")
 DUPLICATES: Final = METER.counter(
@@ -231,7 +235,21 @@ _POOL_GAUGES: Final[Mapping[Gauge, str]] = {
 
 def expect_outcomes(action_ref: str) -> None:
     """Expose the outcomes of an action as zero before its first one, as an increase would miss that one."""
-    name = METER.action_refs[action_ref]
+    _expect_outcomes_of(ENDED_REFS[action_ref])
+
+
+def count_ended(action_ref: str, status: Status, count: int) -> None:
+    """Count executions that ended with this outcome."""
+    name = ENDED_REFS[action_ref]
+    if name == OTHER and (status in FAILURES or action_ref in FAILING_REFS):
+        name = FAILING_REFS[action_ref]
+    _expect_outcomes_of(name)
+    EXECUTIONS_ENDED.add(name, status, count=count)
+    if status in FAILURES:
+        LAST_FAILURE.set(time.time(), name)
+
+
+def _expect_outcomes_of(name: str) -> None:
     if (name, _OUTCOMES[0]) not in EXECUTIONS_ENDED.values:
         for status in _OUTCOMES:
             EXECUTIONS_ENDED.add(name, status, count=0)

@@ -44,6 +44,7 @@ from turnstile.executor.rate_timer import RateTimer
 from turnstile.executor.request_listener import RequestListener
 from turnstile.executor.retention import Pruner
 from turnstile.executor.settings import ExecutorSettings
+from turnstile.executor.sql import query
 from turnstile.executor.submission_listener import SubmissionListener
 from turnstile.executor.sweep_turns import SweepTurns
 from turnstile.executor.watchdog import Watchdog
@@ -66,6 +67,23 @@ _CONSUMER_TIMEOUTS: Final = BrokerTimeouts(heartbeat_seconds=2)
 _SCHEMA_WATCH_SECONDS: Final = 10.0
 _BEST_EFFORT_TIMEOUTS: Final = BrokerTimeouts(confirm_seconds=2.0)
 """A reply queue that never confirms delays the other replies for this long, once."""
+
+
+async def warn_of_changeable_audit_log(database: Database, *, has_tokens: bool) -> None:
+    """Log a warning if the executor's own account may change the audit log.
+
+    Only where callers have names: without tokens, of the settings or in the database, as on a developer's
+    machine, the rows prove nothing about anybody.
+    """
+    with suppress(Unavailable, asyncpg.PostgresError):
+        rights = await database.fetchrow(query("audit_log_rights"))
+        if rights is not None and rights["may_change"] and (has_tokens or rights["has_tokens"]):
+            reason = (
+                f"the database role {rights['role']!r} of this executor may change and delete rows of the "
+                "audit log; run 'executor setup-permissions', and start the executor with the account in its "
+                "executor.env"
+            )
+            logger.warning("audit_log_changeable", extra={"reason": reason})
 
 
 class ExecutorService:
@@ -203,6 +221,8 @@ class ExecutorService:
                 tasks.create_task(self._loop_lag.run(), name="loop-lag"),
             ]
             if await done_before(self._database.open(), stop):
+                has_tokens = self.settings.accepted_tokens().required
+                await warn_of_changeable_audit_log(self._database, has_tokens=has_tokens)
                 background.append(tasks.create_task(self._dispatcher.run(), name="dispatcher"))
                 background.append(tasks.create_task(self._rate_timer.run(), name="rate-timer"))
                 # Before the first request: until they are counted the pools have no limit.

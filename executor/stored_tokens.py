@@ -11,8 +11,11 @@ import logging
 import secrets
 import socket
 import time
+from collections import deque
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import asyncpg
@@ -34,6 +37,12 @@ _NEW_SECONDS: Final = 0.1
 """Least time between two reads because of unknown tokens."""
 _USE_SECONDS: Final = 60.0
 """How often the last use of a token is stored."""
+_RECORD_SECONDS: Final = 5.0
+"""Between two tries to record a change of the token file."""
+_LATE: Final = timedelta(seconds=2)
+"""A change that is recorded later than this says when the executor read it."""
+_FILE_CHANGES_MAX: Final = 100
+"""Changes of the token file that wait to be recorded; further ones are recorded as one."""
 _PREFIX: Final = "turnstile_"
 """By which scanners of source code recognise a token."""
 _RANDOM_BYTES: Final = 32
@@ -42,6 +51,15 @@ _RANDOM_BYTES: Final = 32
 def new_token() -> str:
     """Return a random token."""
     return _PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileChange:
+    """A change of the token file, as it is recorded."""
+
+    before: Sequence[ApiToken]
+    after: Sequence[ApiToken]
+    read_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 class TokenStore:
@@ -75,16 +93,19 @@ class TokenStore:
         """Return the valid tokens with their digests, or one row of nulls; each says whether any exists."""
         return await self._database.fetch(query("live_tokens"))
 
-    async def log_file_change(self, before: Sequence[ApiToken], after: Sequence[ApiToken]) -> None:
+    async def log_file_change(self, change: FileChange) -> None:
         """Record in the audit log that the token file of this executor was changed."""
-        old, new = ({token.digest for token in tokens} for tokens in (before, after))
+        old, new = ({token.digest for token in tokens} for tokens in (change.before, change.after))
         counts = {"added": len(new - old), "removed": len(old - new)}
+        # The row has the time at which it is written.
+        is_late = datetime.now(UTC) - change.read_at > _LATE
+        late = {"read_at": change.read_at.isoformat()} if is_late else {}
         await self._protocol.log_operation(
             "changed",
             "token_file",
             socket.gethostname(),
-            json_text({"tokens": _entries(before)}),
-            json_text({"tokens": _entries(after), **counts}),
+            json_text({"tokens": _entries(change.before)}),
+            json_text({"tokens": _entries(change.after), **counts, **late}),
             changed_by=DIRECTLY,
         )
 
@@ -111,6 +132,10 @@ class AcceptedTokens:
         self._always_required = always_required
         self._reread_seconds = REREAD_SECONDS if reread_seconds is None else reread_seconds
         self._kept = Episodes(logger, "api_tokens_kept")
+        self._not_recorded = Episodes(logger, "token_file_change_not_recorded")
+        self._file_changes: deque[FileChange] = deque()
+        """Not recorded yet, the oldest first."""
+        self._recording: asyncio.Task[None] | None = None
         self._any_stored: bool | None = None
         """None: not read yet."""
         self._unread_reason = "database: the API tokens have not been read yet"
@@ -211,20 +236,31 @@ class AcceptedTokens:
         self._used_at[token.id] = now
         self._start(self._store_use(token.id), name="token-use")
 
-    def _start(self, work: Coroutine[None, None, None], *, name: str) -> None:
+    def _start(self, work: Coroutine[None, None, None], *, name: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def _log_file_change(self, before: Sequence[ApiToken], after: Sequence[ApiToken]) -> None:
-        self._start(self._store_file_change(before, after), name="token-file-change")
+        if len(self._file_changes) < _FILE_CHANGES_MAX:
+            self._file_changes.append(FileChange(before=before, after=after))
+        else:
+            self._file_changes[-1] = replace(self._file_changes[-1], after=after)
+        if self._recording is None or self._recording.done():
+            self._recording = self._start(self._record_file_changes(), name="token-file-changes")
 
-    async def _store_file_change(self, before: Sequence[ApiToken], after: Sequence[ApiToken]) -> None:
-        try:
-            await self._store.log_file_change(before, after)
-        except (Unavailable, asyncpg.PostgresError) as error:
-            # The change is in force: the file is the operator's, and the log line has the same names.
-            logger.warning("token_file_change_not_recorded", extra={"reason": str(error)})
+    async def _record_file_changes(self) -> None:
+        """Record the changes in their order once the database takes them; they are in force already."""
+        while self._file_changes:
+            try:
+                await self._store.log_file_change(self._file_changes[0])
+            except (Unavailable, asyncpg.PostgresError) as error:
+                self._not_recorded.failed("token file", reason=str(error))
+                await asyncio.sleep(_RECORD_SECONDS)
+            else:
+                self._file_changes.popleft()
+                self._not_recorded.works("token file")
 
     async def _store_use(self, token_id: int) -> None:
         try:

@@ -43,3 +43,8 @@ def format_duration(seconds: float) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts) or "0s"
+
+
+def format_elapsed(seconds: float) -> str:
+    """Return a measured time: below a minute to a tenth of a second, else to the second."""
+    return f"{seconds:.1f}s" if seconds < 59.95 else format_duration(round(seconds))

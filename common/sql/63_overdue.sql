@@ -1,3 +1,28 @@
+-- duration_text: a duration as workers write it (`format_duration`): 250ms, 30s, 1h30m.
+CREATE FUNCTION turnstile.duration_text(in_seconds double precision)
+RETURNS text
+LANGUAGE sql
+IMMUTABLE
+AS $$
+    SELECT coalesce(nullif(concat(
+        CASE WHEN m.ms >= 86400000 THEN m.ms / 86400000 || 'd' END,
+        CASE WHEN m.ms / 3600000 % 24 > 0 THEN m.ms / 3600000 % 24 || 'h' END,
+        CASE WHEN m.ms / 60000 % 60 > 0 THEN m.ms / 60000 % 60 || 'm' END,
+        CASE WHEN m.ms / 1000 % 60 > 0 THEN m.ms / 1000 % 60 || 's' END,
+        CASE WHEN m.ms % 1000 > 0 THEN m.ms % 1000 || 'ms' END), ''), '0s')
+    FROM (SELECT round(in_seconds * 1000)::bigint AS ms) m
+$$;
+
+-- elapsed_text: a measured time as workers write it (`format_elapsed`).
+CREATE FUNCTION turnstile.elapsed_text(in_seconds double precision)
+RETURNS text
+LANGUAGE sql
+IMMUTABLE
+AS $$
+    SELECT CASE WHEN in_seconds < 59.95 THEN round(in_seconds::numeric, 1) || 's'
+                ELSE turnstile.duration_text(round(in_seconds)) END
+$$;
+
 -- stop_overdue: ends attempts that should have stopped and have not: their timeout is over, or they were
 -- cancelled and the message was lost or the worker does not react.
 --
@@ -62,11 +87,14 @@ BEGIN
             gates = CASE WHEN s.gate_ids IS NOT NULL THEN
                 turnstile.gates_history(e.id, e.queued_at, s.gate_ids, s.gate_units, s.passed_ats) END,
             error_type = CASE WHEN e.cancel_requested_at IS NULL THEN 'Timeout' ELSE 'Cancelled' END,
+            -- Worded as by a worker (`StopRequest.ended`).
             error_message = CASE WHEN e.cancel_requested_at IS NULL
-                THEN format('it ran longer than its timeout of %s seconds, and worker %s did not stop it',
-                            e.timeout_seconds, s.worker_id)
-                ELSE coalesce(e.cancel_reason || '; ', '')
-                                 || format('worker %s did not stop it', s.worker_id) END
+                THEN format('it ran longer than its timeout of %s and was ended by the executor after %s; ',
+                            turnstile.duration_text(e.timeout_seconds),
+                            turnstile.elapsed_text(extract(epoch FROM ended_at - s.claimed_at)::float8))
+                ELSE coalesce(e.cancel_reason || '; ', '') END
+                || format('worker %s did not stop it within the grace period of %s after the last cancel '
+                          'message', s.worker_id, turnstile.duration_text(in_grace_seconds))
         FROM slot s
         WHERE s.execution_id = ANY (exhausted_ids) AND s.overdue_at < overdue_since
           AND s.finished_at IS NULL AND s.cancels_sent >= in_cancels_max

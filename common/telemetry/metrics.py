@@ -52,6 +52,10 @@ class LabelValues:
             return OTHER
         return self._known.setdefault(name, name)
 
+    def __contains__(self, name: str) -> bool:
+        """Return whether a name has its own label value."""
+        return name in self._known
+
     def __iter__(self) -> Iterator[str]:
         """Yield the names that have their own label value."""
         return iter(self._known)

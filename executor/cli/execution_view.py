@@ -146,7 +146,7 @@ def _unclaimed(on: Json, now: datetime) -> str | None:
 def _reason(waiting_on: Json) -> str:
     match waiting_on:
         case {"reason": "limit", "active_count": active, "max_concurrent": limit, "holders": holders}:
-            cause = _root_cause(waiting_on.get("root_cause"))
+            cause = _root_cause(waiting_on.get("root_cause"), one="a slot", several="slots")
             return f"{active} of {limit} slots in use{_by(holders)}{cause}"
         case {"reason": "total" | "resource", "gate": _}:
             return _at_gate(waiting_on)
@@ -215,7 +215,9 @@ def _at_gate(on: Json) -> str:
             free = "" if on["capacity"] is None else f", {on['free']} of {on['capacity']} free"
             holders = [f"#{holder['id']} ({holder['units']})" for holder in on["holders"]]
             held = f"; held by {_listed(holders)}" if holders else ""
-            return f"waits at {name}: {needs}{free}{held}{_position(on, '')}"
+            # An executor of an earlier version has no causes here.
+            cause = _root_cause(on.get("root_cause"), one="units", several="units")
+            return f"waits at {name}: {needs}{free}{held}{_position(on, '')}{cause}"
 
 
 def _rate_of(owner: str) -> str:
@@ -234,16 +236,16 @@ def _by(holders: Sequence[int]) -> str:
     return f", held by {_listed([f'#{holder}' for holder in holders])}" if holders else ""
 
 
-def _root_cause(cause: Json | None) -> str:
+def _root_cause(cause: Json | None, *, one: str, several: str) -> str:
     if cause is None:
         return ""
     match cause["ids"]:
         case []:
             waiting = "the executions ahead are waiting, too"
         case [holder]:
-            waiting = f"#{holder} holds a slot but does not run yet"
+            waiting = f"#{holder} holds {one} but does not run yet"
         case holders:
-            waiting = f"{_listed([f'#{each}' for each in holders])} hold slots but do not run yet"
+            waiting = f"{_listed([f'#{each}' for each in holders])} hold {several} but do not run yet"
     return f"; {waiting}: {_reason(cause['on'])}"
 
 

@@ -39,6 +39,7 @@ def with_gates(facts: Facts, row: "Row") -> Facts:
         holders=holders[:HOLDERS_MAX],
         has_gates=has_passed_queue or row["has_route"],
         gate=None if row["kind"] is None else _gate(row),
+        idle_holders=row["idle_ids"] or (),
     )
 
 

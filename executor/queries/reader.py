@@ -40,6 +40,7 @@ from turnstile.executor.queries.estimate import (
 from turnstile.executor.queries.gates import record_with_steps, with_gates, with_steps
 from turnstile.executor.queries.read_limiter import LimitedReader, ReadLimiter
 from turnstile.executor.queries.schemas import (
+    CAUSES_MAX,
     HOLDERS_MAX,
     POOL_POSITIONS_MAX,
     ActionDetail,
@@ -73,12 +74,15 @@ from turnstile.executor.queries.waiting_reason import (
     Health,
     Trouble,
     first_trouble,
+    holder_to_explain,
     stopping_of,
     waiting_on,
 )
 from turnstile.executor.sql import query
 
 if TYPE_CHECKING:
+    from turnstile.common.database import Connection
+
     Row: TypeAlias = asyncpg.Record
 
 KEYS_MAX: Final = 100
@@ -196,17 +200,10 @@ class Reader(LimitedReader):
     async def execution(self, execution_id: ExecutionId) -> ExecutionDetail | None:
         """Return one execution with its position, the reason why it waits, and its attempts."""
         async with self.snapshot() as connection:
-            row = await connection.fetchrow(query("execution"), execution_id)
+            row = await connection.fetchrow(query("execution"), execution_id, True)
             if row is None:
                 return None
-            gated = None
-            if row["may_have_gates"]:
-                gated = await connection.fetchrow(query("execution_gates"), execution_id, HOLDERS_MAX)
-            facts = _facts(row, first_trouble(self._health, row["pool"]))
-            if gated is not None:
-                facts = with_gates(facts, gated)
-            if isinstance(waiting_on(facts), WaitingOnPool):
-                facts = _with_pool(facts, await connection.fetchrow(*_pool_position(execution_id)))
+            facts, gated = await self._explained(connection, row, causes_max=CAUSES_MAX)
         recent = await self._recent_grants(execution_id, facts) if may_be_estimated(facts) else None
         attempts = parsed(AttemptDetail, row["attempts"])
         detail = ExecutionDetail(
@@ -403,6 +400,28 @@ class Reader(LimitedReader):
         items = [LogEntry(attempt=row["attempt"], at=row["at"], text=_log_text(row)) for row in found]
         position = LogPosition(attempt=last["attempt"], chars=last["start"] + len(last["text"]))
         return LogPage(items=items, position=position, is_ended=is_ended)
+
+    async def _explained(
+        self, connection: "Connection", row: "Row", *, causes_max: int
+    ) -> "tuple[Facts, Row | None]":
+        """Return the facts that decide why an execution waits, and its gates, if it may have any.
+
+        Reads the reasons of at most `causes_max` other executions: what its first idle holder waits for, what
+        the holder of that waits for, and so on.
+        """
+        facts, gated = _facts(row, first_trouble(self._health, row["pool"])), None
+        if row["may_have_gates"]:
+            gated = await connection.fetchrow(query("execution_gates"), row["id"], HOLDERS_MAX)
+        if gated is not None:
+            facts = with_gates(facts, gated)
+        if isinstance(waiting_on(facts), WaitingOnPool):
+            facts = _with_pool(facts, await connection.fetchrow(*_pool_position(row["id"])))
+        elif causes_max and (holder := holder_to_explain(facts)) is not None:
+            held = await connection.fetchrow(query("execution"), holder, False)
+            if held is not None:
+                of_holder, _ = await self._explained(connection, held, causes_max=causes_max - 1)
+                facts = replace(facts, cause=waiting_on(of_holder))
+        return facts, gated
 
     async def _recent_grants(self, execution_id: ExecutionId, facts: Facts) -> RecentGrants | None:
         if is_measured_in_pool(facts):

@@ -13,6 +13,8 @@ from turnstile.executor.definitions import PoolDefinition, ResourceDefinition
 
 HOLDERS_MAX = 100
 """Most slot holders in one answer."""
+CAUSES_MAX = 3
+"""Most executions whose reason is read to find the root cause of another one's wait."""
 USERS_MAX = 100
 """Most users of a resource, or actions of a pool, in one answer."""
 POOL_POSITIONS_MAX = 1000
@@ -120,13 +122,22 @@ class WaitingOnPool(Schema):
 
 
 class RootCause(Schema):
-    """What the executions wait for themselves that hold the slots, or will be granted them first."""
+    """What the holders of slots or units wait for themselves, or those that will be granted them first."""
 
     ids: list[int] = Field(
-        description=f"Holders that no worker has claimed, at most {HOLDERS_MAX}. Empty: slots are free, and "
-        "executions ahead in the queue wait."
+        description="Holders that do not run yet, because no worker has claimed them or they wait at a later "
+        f"gate: the first, and those that wait for the same, at most {HOLDERS_MAX}. Empty: slots are free, "
+        "and executions ahead in the queue wait."
     )
-    on: Annotated[WaitingOnWorker | WaitingOnPool | OutOfReach, Field(discriminator="reason")]
+    on: Annotated[
+        "WaitingOnPause | WaitingOnWorker | WaitingOnPool | OutOfReach | WaitingOnLimit | WaitingOnTotal"
+        " | WaitingOnResource | WaitingOnRate",
+        Field(
+            discriminator="reason",
+            description="What the first of them waits for. It may have a `root_cause` in turn, at most "
+            f"{CAUSES_MAX} in all.",
+        ),
+    ]
 
 
 class WaitingOnLimit(Schema):
@@ -137,7 +148,9 @@ class WaitingOnLimit(Schema):
     active_count: int = Field(description="Slots of its queue that are held.")
     holders: list[int] = Field(description=f"Executions that hold slots, at most {HOLDERS_MAX}.")
     root_cause: RootCause | None = Field(
-        default=None, description="What is to be mended before a slot can become free. Null: nothing."
+        default=None,
+        description="What holders that do not run yet, or executions ahead, wait for. Null: nothing, or only "
+        "their dispatch.",
     )
 
 
@@ -165,6 +178,11 @@ class _WaitingAtGate(Schema):
     waiting: int | None = Field(description="Executions that wait there; null at a closed gate.")
     holders: list[UnitHolder] = Field(
         description=f"Executions that hold units of the gate, by id, at most {HOLDERS_MAX}."
+    )
+    root_cause: RootCause | None = Field(
+        default=None,
+        description="What holders that do not run yet wait for. Null: all of them run or are about to be "
+        "dispatched, or the gate is closed.",
     )
 
 

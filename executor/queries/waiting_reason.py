@@ -3,9 +3,9 @@
 Pure; the statement `queue_stats` sorts whole queues by the same order of reasons, and a test keeps the two
 equal. The nearest reason wins: paused, then a closed gate, then the limit, then, if a worker serves the
 action, the gate where it waits, then a pool's queue that cannot be used, then no worker, then a server that
-is unreachable. So an execution that waits for the limit names the slot holders, and the root cause: what
-unclaimed holders wait for themselves. `queue_stats` counts what only an unreachable server holds up with what
-waits for its dispatch.
+is unreachable. So an execution that waits for the limit, a total or a resource names the holders, and the
+root cause: what holders that do not run yet wait for themselves. `queue_stats` counts what only an
+unreachable server holds up with what waits for its dispatch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -110,6 +110,11 @@ class Facts:
     gate: GateFacts | None = None
     unclaimed: Sequence[int] = ()
     """Those of `holders` that no worker has claimed."""
+    idle_holders: Sequence[int] = ()
+    """What holds units of the gate where it waits and does not run yet; in a queue: what holds its slots and
+    waits at a later gate. The first, and those that wait for the same."""
+    cause: WaitingOn | None = None
+    """What the first of `idle_holders` waits for; None: not read."""
     pool_capacity: int | None = None
     """Worker slots of its pool; None while some are free and it is not paused, or while the workers are not
     counted."""
@@ -153,7 +158,7 @@ def _in_queue(facts: Facts) -> WaitingOn:
     if facts.paused:
         return WaitingOnPause()
     if facts.gate is not None and facts.gate.closed is not None:
-        return _at_gate(facts.gate, position=facts.position)
+        return _at_gate(facts, facts.gate, position=facts.position)
     if facts.max_concurrent is not None and (
         facts.max_concurrent == 0
         if facts.position is None
@@ -166,21 +171,36 @@ def _in_queue(facts: Facts) -> WaitingOn:
             root_cause=_root_cause(facts),
         )
     if facts.served and facts.gate is not None and not _has_starts(facts.gate):
-        return _at_gate(facts.gate, position=facts.gate.position)
+        return _at_gate(facts, facts.gate, position=facts.gate.position)
     return _startable(facts)
+
+
+def holder_to_explain(facts: Facts) -> int | None:
+    """Return the execution whose reason is needed as `cause`; None: none is, or the cause is known."""
+    on = waiting_on(facts)
+    if not isinstance(on, WaitingOnLimit | WaitingOnTotal | WaitingOnResource) or on.root_cause is not None:
+        return None
+    if isinstance(on, WaitingOnTotal | WaitingOnResource) and on.closed is not None:
+        return None
+    return next(iter(facts.idle_holders), None)
 
 
 def _root_cause(facts: Facts) -> RootCause | None:
     """Return what the holders, or those ahead in the queue, wait for: the same action needs the same."""
+    cause: WaitingOn | None = None
     if facts.unclaimed:
         cause = _startable(replace(facts, status=Status.SCHEDULED))
     elif facts.active_count < (facts.max_concurrent or 0):
         cause = _startable(facts)
-    else:
-        return None
     if isinstance(cause, WaitingOnWorker | WaitingOnPool | OutOfReach):
         return RootCause(ids=list(facts.unclaimed), on=cause)
-    return None
+    return _cause_of_holders(facts)
+
+
+def _cause_of_holders(facts: Facts) -> RootCause | None:
+    if facts.cause is None or isinstance(facts.cause, HandingOver | NotDue):
+        return None
+    return RootCause(ids=list(facts.idle_holders), on=facts.cause)
 
 
 def _has_starts(gate: GateFacts) -> bool:
@@ -188,7 +208,7 @@ def _has_starts(gate: GateFacts) -> bool:
     return gate.kind == "pool" and all(rate.next_start_at is None for rate in gate.rates)
 
 
-def _at_gate(gate: GateFacts, *, position: int | None) -> WaitingOn:
+def _at_gate(facts: Facts, gate: GateFacts, *, position: int | None) -> WaitingOn:
     if gate.kind == "pool":
         return _for_a_start(gate)
     shown = WaitingOnTotal if gate.kind == "action" else WaitingOnResource
@@ -202,6 +222,7 @@ def _at_gate(gate: GateFacts, *, position: int | None) -> WaitingOn:
         position_of="gate" if gate.closed is None else "queue",
         waiting=gate.waiting,
         holders=list(gate.holders),
+        root_cause=None if gate.closed is not None else _cause_of_holders(facts),
     )
 
 

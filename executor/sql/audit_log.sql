@@ -15,3 +15,12 @@ WHERE l.id < $1
   AND ($8::timestamptz IS NULL OR l.recorded_at < $8)
   AND ($9::text[] IS NULL OR l.action_ref ^@ ANY ($9))
 ORDER BY l.id DESC LIMIT $10
+
+-- audit_log_rights: whether the role of this session may change or delete rows of the audit log, and whether
+-- the database has a valid token. One row.
+SELECT current_user::text AS role,
+       has_table_privilege('public.audit_log', 'UPDATE, DELETE, TRUNCATE') AS may_change,
+       EXISTS (
+           SELECT FROM api_token t
+           WHERE t.revoked_at IS NULL AND (t.expires_at > clock_timestamp()) IS NOT FALSE
+       ) AS has_tokens

@@ -1,7 +1,8 @@
 -- execution: one execution, and the facts that decide what it waits for (P10).
--- $1 id
+-- $1 id, $2 whether its documents and attempts are needed
 SELECT e.id, a.ref AS action_ref, e.concurrency_key, e.idempotency_key, e.priority, e.status::text AS status,
-       e.attempt, e.parameters, e.result, e.metadata, e.error_type, e.error_message, e.worker_id,
+       e.attempt, CASE WHEN $2::boolean THEN e.parameters END AS parameters,
+       CASE WHEN $2 THEN e.result END AS result, CASE WHEN $2 THEN e.metadata END AS metadata, e.error_type, e.error_message, e.worker_id,
        e.created_at, e.queued_at, e.scheduled_at, e.started_at, e.completed_at, e.run_at, e.expires_at,
        e.retry_of,
        a.pool, coalesce(q.paused, a.paused) AS paused, q.max_concurrent, q.depth,
@@ -58,7 +59,7 @@ CROSS JOIN LATERAL (
     FROM (
         SELECT h.attempt, h.worker_id, h.outcome, h.error_type, h.error_message,
                h.granted_at, h.started_at, h.ended_at
-        FROM turnstile.ended_attempt h WHERE h.execution_id = e.id
+        FROM turnstile.ended_attempt h WHERE h.execution_id = e.id AND $2
         UNION ALL
         SELECT s.attempt, s.worker_id, NULL, NULL, NULL, s.granted_at, s.claimed_at, NULL
         FROM slot s WHERE s.execution_id = e.id AND s.claimed_at IS NOT NULL AND s.finished_at IS NULL

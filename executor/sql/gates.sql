@@ -85,18 +85,36 @@ by_tag AS (
     FROM own o CROSS JOIN turn t
 ),
 holder AS (
-    SELECT h.execution_id, h.gate_units[array_position(h.gate_ids, g.id)] AS units
+    SELECT h.execution_id, h.queue_id, h.line_id, h.is_unclaimed,
+           h.gate_units[array_position(h.gate_ids, g.id)] AS units
     FROM here g
     CROSS JOIN LATERAL (
-        SELECT s.execution_id, s.gate_ids, s.gate_units FROM turnstile.live_slot s
+        SELECT s.execution_id, s.queue_id, NULL::bigint AS line_id,
+               s.claimed_at IS NULL AND s.finished_at IS NULL AS is_unclaimed, s.gate_ids, s.gate_units
+        FROM turnstile.live_slot s
         UNION ALL
-        SELECT turnstile.id_of_place(w.place), w.gate_ids, w.gate_units FROM waiting w
+        SELECT turnstile.id_of_place(w.place), w.queue_id, w.line_id, false, w.gate_ids, w.gate_units
+        FROM waiting w
         WHERE w.queue_id IS NOT NULL
         UNION ALL
-        SELECT u.execution_id, u.gate_ids, u.gate_units FROM turnstile.live_unpublished_completion u
+        SELECT u.execution_id, u.queue_id, NULL, false, u.gate_ids, u.gate_units
+        FROM turnstile.live_unpublished_completion u
     ) h
     WHERE g.kind <> 'pool' AND g.id = ANY (h.gate_ids)
     ORDER BY h.execution_id LIMIT $2
+),
+-- What holds units of this gate, or slots of this queue, and does not run; by what it waits for: a worker for
+-- its action, or its turn in a list.
+idle AS MATERIALIZED (
+    SELECT h.execution_id, h.line_id,
+           CASE WHEN h.is_unclaimed
+                    THEN (SELECT q.action_id FROM action_queue q WHERE q.id = h.queue_id) END AS action_id
+    FROM holder h WHERE h.is_unclaimed OR h.line_id IS NOT NULL
+    UNION ALL
+    (SELECT turnstile.id_of_place(w.place), w.line_id, NULL
+     FROM one o JOIN waiting w ON w.queue_id = ANY (ARRAY[o.queue_id])
+     WHERE o.status = 'queued' AND NOT EXISTS (SELECT FROM here)
+     ORDER BY 1 LIMIT $2)
 )
 SELECT EXISTS (SELECT FROM entry) AS has_passed_queue, o.route IS NOT NULL AS has_route,
        (SELECT c.reason FROM closed c) AS closed,
@@ -122,6 +140,9 @@ SELECT EXISTS (SELECT FROM entry) AS has_passed_queue, o.route IS NOT NULL AS ha
        CASE WHEN o.status = 'queued' THEN (
            SELECT (array_agg(turnstile.id_of_place(w.place) ORDER BY turnstile.id_of_place(w.place)))[1:$2]
            FROM waiting w WHERE w.queue_id = o.queue_id) END AS later_ids,
+       (SELECT (array_agg(i.execution_id ORDER BY i.execution_id))[1:$2]
+        FROM (SELECT * FROM idle ORDER BY execution_id LIMIT 1) f
+        JOIN idle i ON (i.line_id, i.action_id) IS NOT DISTINCT FROM (f.line_id, f.action_id)) AS idle_ids,
        coalesce(turnstile.gates_so_far(o.id, o.queue_id, o.place, o.status::text, o.queued_at),
                 o.gates) AS gates
 FROM one o LEFT JOIN here g ON true

@@ -118,6 +118,31 @@ async def test_with_stay_the_system_accepts_a_plain_message_and_ends_on_ctrl_c(
     assert ports["rabbitmq amqp"] == httpx.URL(amqp_url).port
 
 
+# `tests/unit/stress/test_demo.py` tests the files without servers.
+@pytest.mark.whole
+async def test_with_stay_the_next_start_has_the_same_ports_and_variables(
+    scratch_folder: Path, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    starts = []
+    for _ in range(2):
+        async with started(scratch_folder, "--stay", "--folder", str(kept)) as demo:
+            await demo.wait_for("Ctrl-C")
+            exported, ports = (kept / "env").read_text(), json.loads((kept / "ports").read_text())
+            shell = await asyncio.create_subprocess_exec(
+                *("bash", "-euc", '. "$0/env"; exec "$1" -m turnstile.executor.cli actions list --json'),
+                *(str(kept), sys.executable),
+                stdout=asyncio.subprocess.PIPE,
+            )
+            output, _ = await shell.communicate()
+            demo.process.send_signal(signal.SIGINT)
+            assert await demo.end() == 0, demo.text
+        assert b"files.count_words" in output
+        assert left_in(scratch_folder) == []
+        starts.append((exported, ports))
+    assert starts[0] == starts[1]
+
+
 def test_a_missing_server_is_reported_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol, Self, TypeVar, assert_never
 
-from turnstile.common.domain.durations import format_duration
+from turnstile.common.domain.durations import format_duration, format_elapsed
 from turnstile.common.domain.outcomes import Cancelled, Failure, Outcome, TimedOut
 from turnstile.worker.context import Invocation
 from turnstile.worker.logs import LogTail, clipped, log_in_worker
@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 RequestKind = Literal["drain", "cancel", "lease_lost"]
 StopKind = Literal["drain", "cancel", "lease_lost", "timeout"]
+EndOfStop = Literal["by_itself", "killed", "left_behind"]
 T = TypeVar("T")
 
 _STRENGTH: Final[dict[StopKind, int]] = {"drain": 0, "cancel": 1, "timeout": 1, "lease_lost": 2}
@@ -66,14 +67,28 @@ class StopRequest:
 
     def time_out(self, timeout_seconds: float) -> None:
         """Note that the timeout has passed."""
-        reason = f"it ran longer than its timeout of {format_duration(timeout_seconds)} and was stopped"
+        reason = f"it ran longer than its timeout of {format_duration(timeout_seconds)}"
         self._note(Stop(kind="timeout", reason=reason))
 
-    def grace_passed(self, grace_seconds: float) -> None:
-        """Note that the run did not end by itself after the request."""
+    def ended(self, how: EndOfStop, *, run_seconds: float, grace_seconds: float) -> None:
+        """Note how the stopped run ended, and after a timeout how long it ran; worded as by `stop_overdue`.
+
+        The reason of a cancel stays as it was given if the run ended by itself.
+        """
         assert self.stop is not None
-        grace = f"it did not end within the grace period of {format_duration(grace_seconds)}"
-        self.stop = replace(self.stop, reason=f"{self.stop.reason}; {grace}")
+        timed_out = self.stop.kind == "timeout"
+        grace = f"the grace period of {format_duration(grace_seconds)}"
+        parts = [self.stop.reason]
+        if timed_out:
+            parts = [f"{self.stop.reason} and was stopped after {format_elapsed(run_seconds)}"]
+        match how:
+            case "by_itself" if timed_out:
+                parts.append(f"it ended within {grace}")
+            case "killed":
+                parts.append(f"it did not end within {grace} and was killed")
+            case "left_behind":
+                parts.append(f"it did not end within {grace} and still runs")
+        self.stop = replace(self.stop, reason="; ".join(parts))
 
     def _note(self, stop: Stop) -> None:
         if self.stop is None or _STRENGTH[stop.kind] > _STRENGTH[self.stop.kind]:
@@ -198,6 +213,8 @@ async def run_until_stopped(
     with a warning. If this call is cancelled, the run is killed.
     """
     kill = work.cancel if running is None else running.kill
+    clock = work.get_loop().time
+    started_at = clock()
     try:
         await _first_of(work, stop.requested, timeout_seconds)
         if work.done():
@@ -211,11 +228,13 @@ async def run_until_stopped(
         else:
             running.terminate(stop.stop)
         await _first_of(work, stop.immediate, grace_seconds)
+        how: EndOfStop = "by_itself"
         if not work.done():
-            if not stop.immediate.done():
-                stop.grace_passed(grace_seconds)
             kill()
             await asyncio.wait({work}, timeout=_AFTER_KILL_SECONDS)
+            how = "killed" if work.done() else "left_behind"
+        if not stop.immediate.done():
+            stop.ended(how, run_seconds=clock() - started_at, grace_seconds=grace_seconds)
         if not work.done():
             logger.warning("run_left_behind", extra={"run": work.get_name(), "reason": stop.stop.reason})
         return stop.stop

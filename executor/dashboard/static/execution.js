@@ -222,7 +222,8 @@ function gateOf(on) {
   }
   const free = on.capacity === null ? "" : `, ${count(on.free)} of ${count(on.capacity)} free`;
   const holders = on.holders.map((each) => [executionLink(each.id), ` (${count(each.units)})`]);
-  return [...name, `: the execution ${needs}${free}`, ...listOf(holders), ". ", ...positionOf(on, "")];
+  return [...name, `: the execution ${needs}${free}`, ...listOf(holders), ". ", ...positionOf(on, ""),
+    ...rootCause(on.root_cause, "units", "units")];
 }
 
 function positionOf(on, what) {
@@ -233,13 +234,13 @@ function holdersOf(ids) {
   return listOf(ids.map((id) => [executionLink(id)]));
 }
 
-/** The cause to fix: what the slot holders, or the executions ahead, wait for. */
-function rootCause(cause) {
+/** The cause to fix: what the holders of slots or units, or the executions ahead, wait for. */
+function rootCause(cause, one = "a slot", several = "slots") {
   if (!cause) return [];
   const links = cause.ids.slice(0, 8).flatMap((id, index) => [index ? ", " : "", executionLink(id)]);
   const more = cause.ids.length > 8 ? ` and ${count(cause.ids.length - 8)} more` : "";
   const waits = ["The executions ahead are waiting, too. ",
-    " holds a slot but does not run yet. "][cause.ids.length] ?? " hold slots but do not run yet. ";
+    ` holds ${one} but does not run yet. `][cause.ids.length] ?? ` hold ${several} but do not run yet. `;
   return [" ", ...links, more, waits, ...reasonOf(cause.on)];
 }
 

@@ -154,6 +154,29 @@ async def test_an_execution_shows_its_gates_and_a_resource_its_holders(page: Pag
         await env.http.post(f"/executions/{execution_id}/cancel")
 
 
+async def test_an_execution_names_what_the_holders_of_its_resource_wait_for(
+    page: Page, env: Environment
+) -> None:
+    await env.register_silent_worker("leaving")
+    await env.put("plotted.elsewhere", pool="leaving")
+    await env.put("plotted", pool="empty")
+    async with connected(env.system.database_url) as protocol:
+        await put_resource(protocol.database, "plotter", 1)
+        for ref in ("plotted.elsewhere", "plotted"):
+            await use(protocol.database, ref, "plotter")
+    holder = await env.submit("plotted.elsewhere")
+    await env.until_status(holder, "scheduled")
+    waiting = await env.submit("plotted")
+    await env.history.value("SELECT turnstile.sign_off('silent leaving')")
+    await page.goto(f"/#/executions/{waiting}")
+    await expect(page.locator(".why")).to_contain_text(
+        f"held by #{holder} (1). Position 1. #{holder} holds units but does not run yet. "
+        "No live worker in the pool leaving serves the action."
+    )
+    for execution_id in (waiting, holder):
+        await env.http.post(f"/executions/{execution_id}/cancel")
+
+
 async def test_an_execution_is_cancelled_with_a_reason(page: Page, env: Environment) -> None:
     await env.put("to.cancel", max_concurrent=0)
     execution_id = await env.submit("to.cancel")

@@ -1,6 +1,7 @@
 """The audit log: each change by an operator is one row, in the transaction of the change, and stays."""
 
 import json
+import logging
 import socket
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -270,7 +271,7 @@ _CHANGES: tuple[tuple[str, str, str, Any], ...] = (
 _NOT_HERE = {
     # Submissions are executions, not operations.
     ("POST", "/executions"),
-    # Needs a broker: recorded when the letters are deleted, which a test above does.
+    # Needs a broker: `tests/e2e/test_dead_letters.py` does it over HTTP.
     ("POST", "/dead-letters/replay"),
 }
 
@@ -336,6 +337,46 @@ async def test_a_changed_token_file_is_recorded_with_the_names_before_and_after(
     assert (verb, host) == ("changed", socket.gethostname())
     assert before == {"tokens": ["alice:operate"]}
     assert after == {"tokens": ["alice:operate", "bob:read"], "added": 2, "removed": 1}
+
+
+async def test_a_changed_token_file_is_recorded_once_the_database_can(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("turnstile.executor.api_tokens._REREAD_SECONDS", 0.0)
+    monkeypatch.setattr("turnstile.executor.stored_tokens._RECORD_SECONDS", 0.05)
+    monkeypatch.setattr("turnstile.executor.stored_tokens._LATE", timedelta(0))
+    caplog.set_level(logging.INFO)
+    file = tmp_path / "tokens"
+    file.write_text("alice:operate:one\n")
+    settings = ExecutorSettings.model_validate({"api_tokens_file": str(file)})
+    async with serve(database_url, settings) as served:
+        served.http.headers["Authorization"] = "Bearer two"
+        await served.database.fetch("ALTER TABLE audit_log ADD CONSTRAINT closed CHECK (false) NOT VALID")
+        began_at = datetime.now(UTC)
+        for text in ("alice:operate:two\n", "alice:operate:two\nbob:read:three\n"):
+            file.write_text(text)
+            assert (await served.http.get("/api/v1/actions")).status_code == 200
+        await until(lambda: "token_file_change_not_recorded" in caplog.messages, "it is logged")
+        read_until = datetime.now(UTC)
+        assert await log(served, subject_kind="token_file") == []
+        await served.database.fetch("ALTER TABLE audit_log DROP CONSTRAINT closed")
+
+        async def recorded() -> bool:
+            return len(await log(served, subject_kind="token_file")) == 2
+
+        await until(recorded, "both changes are recorded")
+        later, earlier = await log(served, subject_kind="token_file")
+    for row in (earlier, later):
+        assert began_at <= datetime.fromisoformat(row[4].pop("read_at")) <= read_until
+    assert earlier[3:] == (
+        {"tokens": ["alice:operate"]},
+        {"tokens": ["alice:operate"], "added": 1, "removed": 1},
+    )
+    assert later[3:] == (
+        {"tokens": ["alice:operate"]}, {"tokens": ["alice:operate", "bob:read"], "added": 1, "removed": 0}
+    )  # fmt: skip
+    about_it = [message for message in caplog.messages if message.startswith("token_file_change")]
+    assert about_it == ["token_file_change_not_recorded", "token_file_change_not_recorded_over"]
 
 
 async def test_a_migration_of_an_installation_is_recorded_and_its_repetition_is_not(

@@ -9,6 +9,7 @@ import pytest
 from tests.support.gates import admit_with_priority, advance, put_resource, submit_and_grant, use
 from tests.support.served import Served
 from turnstile.executor.api.paging import cursor_of
+from turnstile.executor.queries.schemas import CAUSES_MAX
 from turnstile.executor.sql import query
 
 
@@ -33,6 +34,7 @@ async def test_a_resource_names_units_holders_and_position(api: Served) -> None:
             "gate": "resource autocad", "closed": None, "units": 2, "free": 1, "capacity": 5,
             "position": position, "position_of": "gate", "waiting": 3,
             "holders": [{"id": ids[0], "units": 2}, {"id": ids[1], "units": 2}], "reason": "resource",
+            "root_cause": None,
         }  # fmt: skip
     await api.run(ids[0])
     assert (await api.get(f"/executions/{ids[2]}"))["status"] == "scheduled"
@@ -54,8 +56,134 @@ async def test_a_total_counts_over_all_keys(api: Served) -> None:
     ]  # fmt: skip
     # Of its queue the slot is held by what waits at the total.
     assert await waiting_on(api, behind) == {
-        "reason": "limit", "max_concurrent": 1, "active_count": 1, "holders": [third], "root_cause": None
+        "reason": "limit", "max_concurrent": 1, "active_count": 1, "holders": [third],
+        "root_cause": {"ids": [third], "on": shown},
     }  # fmt: skip
+
+
+GPU_WORKER = "gpu-1"
+NO_GPU_WORKER = {"reason": "no_worker", "pool": "gpu", "other_pools": []}
+
+
+async def register_gpu_worker(api: Served) -> None:
+    await api.database.fetch(
+        "SELECT turnstile.register_worker($1, 'test', 'localhost', 1, '{gpu}', 4, 60)", GPU_WORKER
+    )
+
+
+async def lose_gpu_worker(api: Served) -> None:
+    await api.database.fetch("SELECT turnstile.sign_off($1)", GPU_WORKER)
+
+
+async def test_a_resource_or_total_whose_holder_waits_for_a_worker_names_that(api: Served) -> None:
+    await api.register_worker()
+    await register_gpu_worker(api)
+    await put_resource(api.database, "cad", 2)
+    await api.define("a.gpu", pool="gpu")
+    await use(api.database, "a.gpu", ("cad", 2), max_concurrent_total=1)
+    await gated(api, "cad")
+    holder, of_same_action = await submit_and_grant(api, "a.gpu", 2)
+    (waiting,) = await submit_and_grant(api, "a.b")
+    on = await waiting_on(api, waiting)
+    assert (on["gate"], on["holders"]) == ("resource cad", [{"id": holder, "units": 2}])
+    # The holder is about to be dispatched.
+    assert on["root_cause"] is None
+    await lose_gpu_worker(api)
+    assert (await waiting_on(api, waiting))["root_cause"] == {"ids": [holder], "on": NO_GPU_WORKER}
+    # Without a worker for its own action an execution names only that.
+    assert await waiting_on(api, of_same_action) == NO_GPU_WORKER
+    await register_gpu_worker(api)
+    on = await waiting_on(api, of_same_action)
+    assert (on["gate"], on["root_cause"]) == ("total", None)
+    verdict = await api.database.fetchval(
+        "SELECT verdict FROM turnstile.claim($1, ARRAY[$2::bigint], ARRAY[1])", GPU_WORKER, holder
+    )
+    assert verdict == "claimed"
+    await lose_gpu_worker(api)
+    # The holder runs.
+    assert (await waiting_on(api, waiting))["root_cause"] is None
+
+
+async def test_a_total_whose_holder_waits_at_a_resource_names_that(api: Served) -> None:
+    await api.register_worker()
+    await put_resource(api.database, "cad", 1)
+    await gated(api, "cad", ref="a.cad")
+    await gated(api, "cad", max_concurrent_total=1)
+    (running,) = await submit_and_grant(api, "a.cad")
+    await api.claim(running)
+    holder, waiting = await submit_and_grant(api, "a.b", 2)
+    on = await waiting_on(api, waiting)
+    assert (on["gate"], on["holders"]) == ("total", [{"id": holder, "units": 1}])
+    assert on["root_cause"] == {"ids": [holder], "on": await waiting_on(api, holder)}
+    assert on["root_cause"]["on"]["holders"] == [{"id": running, "units": 1}]
+
+
+async def test_the_cause_is_followed_from_holder_to_holder(api: Served) -> None:
+    await api.register_worker()
+    await register_gpu_worker(api)
+    await put_resource(api.database, "first", 2, rank=1)
+    await put_resource(api.database, "then", 1, rank=2)
+    await api.define("a.gpu", pool="gpu")
+    await use(api.database, "a.gpu", "then")
+    await api.define("a.both", max_concurrent=1)
+    await use(api.database, "a.both", "first", "then")
+    await gated(api, "first")
+    (blocker,) = await submit_and_grant(api, "a.gpu")
+    one, behind = await submit_and_grant(api, "a.both", 2)
+    dispatched, other = await submit_and_grant(api, "a.b", 2)
+    await lose_gpu_worker(api)
+    on_then = {
+        "reason": "resource", "gate": "resource then", "closed": None, "units": 1, "free": 0, "capacity": 1,
+        "position": 1, "position_of": "gate", "waiting": 1, "holders": [{"id": blocker, "units": 1}],
+        "root_cause": {"ids": [blocker], "on": NO_GPU_WORKER},
+    }  # fmt: skip
+    assert await waiting_on(api, one) == on_then
+    on = await waiting_on(api, other)
+    assert on["holders"] == [{"id": one, "units": 1}, {"id": dispatched, "units": 1}]
+    assert (on["gate"], on["root_cause"]) == ("resource first", {"ids": [one], "on": on_then})
+    on = await waiting_on(api, behind)
+    assert (on["reason"], on["holders"], on["root_cause"]) == ("limit", [one], {"ids": [one], "on": on_then})
+
+
+async def test_a_holder_that_waits_for_a_paused_resource_or_a_rate_is_the_cause(api: Served) -> None:
+    await api.register_worker()
+    await put_resource(api.database, "first", 1, rank=1)
+    await put_resource(api.database, "then", 10, rank=2, rate={"starts": 1, "per": 3600})
+    await api.define("a.both")
+    await use(api.database, "a.both", "first", "then")
+    await gated(api, "first")
+    (started,) = await submit_and_grant(api, "a.both")
+    await api.run(started)
+    (holder,) = await submit_and_grant(api, "a.both")
+    (other,) = await submit_and_grant(api, "a.b")
+    cause = (await waiting_on(api, other))["root_cause"]
+    assert (cause["ids"], cause["on"]["reason"]) == ([holder], "rate")
+    assert cause["on"]["rate_of"] == "resource then"
+    await put_resource(api.database, "then", 10, rank=2, paused=True)
+    # Until it has returned to its queue.
+    cause = (await waiting_on(api, other))["root_cause"]
+    assert (cause["ids"], cause["on"]["gate"]) == ([holder], "resource then")
+    assert (cause["on"]["closed"], cause["on"]["root_cause"]) == ("paused", None)
+
+
+async def test_a_bounded_number_of_holders_is_asked_for_the_cause(api: Served) -> None:
+    await api.register_worker()
+    count = CAUSES_MAX + 2
+    for number in range(1, count + 1):
+        await put_resource(api.database, f"r{number}", 1, rank=number)
+    holders = {}
+    # Each holds its resource and waits for that of the one before; the last one may start.
+    for number in range(count, 0, -1):
+        uses = [f"r{each}" for each in (number, number + 1) if each <= count]
+        await gated(api, *uses, ref=f"a.uses{number}")
+        (holders[number],) = await submit_and_grant(api, f"a.uses{number}")
+    await gated(api, "r1")
+    (waiting,) = await submit_and_grant(api, "a.b")
+    on, chain = await waiting_on(api, waiting), []
+    while on["root_cause"] is not None:
+        chain += on["root_cause"]["ids"]
+        on = on["root_cause"]["on"]
+    assert chain == [holders[number] for number in range(1, CAUSES_MAX + 1)]
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 """reclaim and stop_overdue: attempts of lost workers and overdue attempts end or run again (P3, P6, P7)."""
 
+import re
 from datetime import timedelta
 
 import pytest
 
 from tests.support.protocol import OTHER_WORKER, Protocol
+from turnstile.common.domain.durations import format_duration, format_elapsed
 from turnstile.common.domain.states import Status
 
 
@@ -152,6 +154,7 @@ async def test_the_worker_gets_two_cancel_messages_and_then_the_attempt_ends_wit
     one, two = await protocol.submit(count=2)
     await protocol.claim(one)
     await let_time_pass(protocol, 60)
+    await protocol.connection.execute("UPDATE slot SET claimed_at = claimed_at - interval '93 s'")
     for _ in range(2):
         assert await sweep(protocol) == ([one], [])
         assert await sweep(protocol) == ([], [])
@@ -160,8 +163,15 @@ async def test_the_worker_gets_two_cancel_messages_and_then_the_attempt_ends_wit
     assert (requested, [(m.execution_id, m.status) for m in ended]) == ([], [(one, Status.TIMEOUT)])
     row = await protocol.execution(one)
     assert row["error_type"] == "Timeout"
-    reason = "it ran longer than its timeout of 1 seconds, and worker worker-1 did not stop it"
-    assert row["error_message"] == reason
+    ran = re.fullmatch(
+        r"it ran longer than its timeout of 1s and was ended by the executor after 1m(\d+)s; worker worker-1"
+        r" did not stop it within the grace period of 10s after the last cancel message",
+        row["error_message"],
+    )
+    assert ran is not None, row["error_message"]
+    assert row["completed_at"] - row["started_at"] == pytest.approx(
+        timedelta(seconds=60 + int(ran[1])), abs=timedelta(seconds=0.5)
+    )
     assert await protocol.attempts(one) == [(1, "worker-1", "timeout")]
     # The slot waits for its settle, and the worker's own report is too late.
     assert await protocol.held() == [one]
@@ -180,7 +190,20 @@ async def test_a_lost_cancel_message_is_repeated_and_the_attempt_ends_as_cancell
     await let_time_pass(protocol, 11)
     _, (ended,) = await protocol.stop_overdue(10)
     assert ended.status is Status.CANCELLED
-    assert (await protocol.execution(one))["error_message"] == "enough; worker worker-1 did not stop it"
+    assert (await protocol.execution(one))["error_message"] == (
+        "enough; worker worker-1 did not stop it within the grace period of 10s after the last cancel message"
+    )
+
+
+async def test_the_database_writes_durations_as_workers_do(protocol: Protocol) -> None:
+    seconds = [0, 0.001, 0.05, 0.251, 1, 2.5, 5, 9.94, 59.9, 59.96, 60, 93.2, 3600, 5400, 86_400, 93_784.005]
+    texts = await protocol.connection.fetch(
+        "SELECT turnstile.duration_text(s) AS duration, turnstile.elapsed_text(s) AS elapsed"
+        " FROM unnest($1::float8[]) WITH ORDINALITY n(s, number) ORDER BY number",
+        seconds,
+    )
+    assert [row["duration"] for row in texts] == [format_duration(each) for each in seconds]
+    assert [row["elapsed"] for row in texts] == [format_elapsed(each) for each in seconds]
 
 
 async def test_a_repeated_cancel_does_not_postpone_the_end(protocol: Protocol) -> None:

@@ -18,8 +18,10 @@ from tests.integration.compatibility.test_calls import statements_of
 from tests.integration.security.fortress import DATABASE, Fortress
 from tests.support.traffic import until
 from turnstile.common.broker import topology
+from turnstile.common.database import Database
 from turnstile.common.statements import WORKER_FUNCTIONS
 from turnstile.common.tables import metadata
+from turnstile.executor.service import warn_of_changeable_audit_log
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
@@ -198,6 +200,29 @@ async def test_an_executor_role_adds_to_the_audit_log_and_changes_nothing_in_it(
                     await session.execute(statement)
         await session.execute("SELECT turnstile.prune_audit_log(0, 1000)")
         assert await session.fetchval("SELECT count(*) FROM audit_log WHERE actor = 'thief'") == 1
+
+
+@pytest.mark.parametrize(("account", "warned"), [("executor", False), ("owner", True)])
+async def test_an_executor_whose_role_may_change_the_audit_log_says_so(
+    fortress: Fortress, account: str, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    environment = fortress.owner if account == "owner" else fortress.environments[account]
+    database = Database(environment["TURNSTILE_DATABASE_URL"], application_name="test")
+    await database.open()
+    try:
+        # Nobody has a name there: it proves nothing about anybody in any case.
+        await warn_of_changeable_audit_log(database, has_tokens=False)
+        assert caplog.messages == []
+        await warn_of_changeable_audit_log(database, has_tokens=True)
+    finally:
+        await database.close()
+    assert caplog.messages == (["audit_log_changeable"] if warned else [])
+    for record in caplog.records:
+        assert "executor setup-permissions" in record.__dict__["reason"]
+
+
+async def test_an_executor_with_an_account_of_its_own_starts_without_that_warning(fortress: Fortress) -> None:
+    assert "audit_log_changeable" not in fortress.executor.log.read_text()
 
 
 @pytest.mark.parametrize("service", ["executor", "worker"])

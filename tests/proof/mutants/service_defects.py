@@ -286,6 +286,22 @@ SERVICE_DEFECTS: Final = (
         caught_by=(f"{_GATES}::test_a_closed_gate_is_named_by_what_waits_in_its_queue",),
     ),
     Defect(
+        name="a wait at a resource does not name what its holders wait for",
+        file="executor/queries/waiting_reason.py",
+        before="root_cause=None if gate.closed is not None else _cause_of_holders(facts),",
+        after="root_cause=None,",
+        caught_by=(f"{_GATES}::test_the_cause_is_followed_from_holder_to_holder",),
+    ),
+    Defect(
+        name="a failing action beyond the first of an executor is counted as other",
+        file="executor/metrics.py",
+        before="if name == OTHER and (status in FAILURES or action_ref in FAILING_REFS):",
+        after="if False:",
+        caught_by=(
+            "tests/unit/executor/test_failures_by_action.py::test_a_failing_action_beyond_the_first_does_not_hide_among_those_that_complete",
+        ),
+    ),
+    Defect(
         name="a token for some actions reaches executions of others",
         file="executor/api/auth.py",
         before="                if found is None or token.may_use(found):\n",

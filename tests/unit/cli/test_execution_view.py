@@ -139,6 +139,37 @@ def starting(earliest_seconds: float, latest_seconds: float) -> dict[str, str]:
             {**GATE, "reason": "total", "gate": "total", "units": 1, "free": 0, "capacity": 20},
             "waits at the total of its action: needs 1 unit, 0 of 20 free; position 1",
         ),
+        (
+            {
+                **GATE,
+                "holders": [{"id": 60, "units": 9}],
+                "root_cause": {"ids": [60], "on": {"reason": "no_worker", "pool": "gpu"}},
+            },
+            "waits at resource autocad: needs 2 units, 1 of 10 free; held by #60 (9); position 1; #60 holds"
+            f" units but does not run yet: no live worker in pool gpu serves the action; {START_ONE}",
+        ),
+        (
+            {
+                "reason": "limit",
+                "max_concurrent": 1,
+                "active_count": 1,
+                "holders": [60],
+                "root_cause": {
+                    "ids": [60],
+                    "on": {
+                        **GATE,
+                        "holders": [{"id": 50, "units": 5}, {"id": 51, "units": 4}],
+                        "root_cause": {
+                            "ids": [50, 51],
+                            "on": {**GATE, "gate": "resource vpn", "closed": "paused"},
+                        },
+                    },
+                },
+            },
+            "1 of 1 slots in use, held by #60; #60 holds a slot but does not run yet: waits at resource"
+            " autocad: needs 2 units, 1 of 10 free; held by #50 (5), #51 (4); position 1; #50, #51 hold units"
+            " but do not run yet: resource vpn is paused",
+        ),
         ({**GATE, "closed": "paused"}, "resource autocad is paused"),
         ({**GATE, "closed": "capacity_zero"}, "the capacity of resource autocad is 0"),
         (

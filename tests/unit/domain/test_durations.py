@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnstile.common.domain.durations import SECONDS_MAX, format_duration, parse_duration
+from turnstile.common.domain.durations import (
+    SECONDS_MAX,
+    format_duration,
+    format_elapsed,
+    parse_duration,
+)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +46,14 @@ def test_formatted_durations_parse_back_to_the_millisecond(milliseconds: int) ->
     assert parse_duration(format_duration(milliseconds / 1000)) == pytest.approx(
         milliseconds / 1000, abs=1e-4
     )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0.0s"), (0.05, "0.1s"), (9.94, "9.9s"), (59.94, "59.9s"), (59.96, "1m"), (93.4, "1m33s")],
+)
+def test_a_measured_time_is_as_precise_as_it_is_long(seconds: float, text: str) -> None:
+    assert format_elapsed(seconds) == text
 
 
 @given(st.text("0123456789.ehmsd -\u0663", max_size=20))

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterator
 
@@ -88,6 +89,15 @@ async def wait_then_return():
         await asyncio.Event().wait()
     except asyncio.CancelledError:
         return "half of it"
+
+@action("end.late")
+async def end_late(after_seconds: float):
+    ends_at = asyncio.get_running_loop().time() + after_seconds
+    while (left := ends_at - asyncio.get_running_loop().time()) > 0:
+        try:
+            await asyncio.sleep(left)
+        except asyncio.CancelledError:
+            pass
 
 @action("ignore")
 async def ignore():
@@ -205,8 +215,23 @@ async def test_a_temporary_error_sets_its_delay(
 async def test_a_timeout_cancels(calls: Calls, seen: list[object]) -> None:
     report = await calls.run("wait", timeout_seconds=0.05)
     assert isinstance(report.outcome, TimedOut)
-    assert "50ms" in report.outcome.failure.message
+    assert re.fullmatch(
+        r"it ran longer than its timeout of 50ms and was stopped after \d+\.\ds; "
+        "it ended within the grace period of 300ms",
+        report.outcome.failure.message,
+    ), report.outcome.failure.message
     assert seen == [True]
+
+
+async def test_an_action_that_ends_within_the_grace_period_reports_how_long_it_ran(
+    calls: Calls, make_runner: MakeRunner
+) -> None:
+    runner = make_runner(RunLimits(grace_seconds=30))
+    report = await calls.on(runner).run("end.late", after_seconds=0.5, timeout_seconds=0.05)
+    assert isinstance(report.outcome, TimedOut)
+    ran = re.search(r"was stopped after (\d+\.\d)s; it ended within", report.outcome.failure.message)
+    assert ran is not None, report.outcome.failure.message
+    assert float(ran[1]) >= 0.5
 
 
 @pytest.mark.parametrize("ref", ["wait", "wait.then.return"])
@@ -228,8 +253,12 @@ async def test_a_coroutine_that_ignores_cancellation_is_left_behind_with_a_warni
     report = await calls.on(runner).run("ignore", timeout_seconds=0.05)
     assert isinstance(report.outcome, TimedOut)
     message = report.outcome.failure.message
-    assert message.startswith("it ran longer than its timeout of 50ms and was stopped; ")
-    assert message.endswith("it did not end within the grace period of 50ms")
+    # It was left behind a second after the grace period.
+    assert re.fullmatch(
+        r"it ran longer than its timeout of 50ms and was stopped after [1-9]\d*\.\ds; "
+        "it did not end within the grace period of 50ms and still runs",
+        message,
+    ), message
     assert "run_left_behind" in caplog.text
     assert len(runner.left_behind) == 1
     seen.append("release")
