@@ -38,6 +38,7 @@ _STYLES: Final = {
     "timeout": "red",
     "abandoned": "red",
     "lost": "red",
+    "running, stopping": "yellow",
     "overdue": "yellow",
     "expired": "yellow",
     "cancelled": "yellow",
@@ -137,6 +138,16 @@ def for_each(
             print_line(sentence(subject, response))
     if refused:
         raise typer.Exit(EXIT_FAILED)
+
+
+def show_plan(
+    subjects: Iterable[T], read: Callable[[T], Json], sentence: Callable[[T, Json], str], *, as_json: bool
+) -> None:
+    """Print what a command would do with each subject; exit code 1 at the end if one does not exist.
+
+    `read` returns what is known of a subject, and changes nothing.
+    """
+    for_each(subjects, lambda each: Json({**read(each), "dry_run": True}), sentence, as_json=as_json)
 
 
 def console_for_pipes() -> Console:
