@@ -111,7 +111,7 @@ class AcceptedTokens:
         self._store = store
         self._always_required = always_required
         self._reread_seconds = REREAD_SECONDS if reread_seconds is None else reread_seconds
-        self._kept = Episodes(logger, "api_tokens_kept")
+        self._kept = Episodes(logger, "api_tokens_kept", lasting=True)
         self._any_stored: bool | None = None
         """None: not read yet."""
         self._unread_reason = "database: the API tokens have not been read yet"
