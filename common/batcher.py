@@ -16,6 +16,7 @@ from typing import Final, Generic, NoReturn, TypeVar
 
 from turnstile.common.domain.errors import Overloaded, StatementTimeout
 from turnstile.common.gathering import GatherWindow
+from turnstile.common.telemetry.logs import Episodes
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class Batcher(Generic[Item, Result]):
         self._idle = asyncio.Event()
         self._idle.set()
         self._batch_max = items_max
+        self._failed = Episodes(logger, "batch_failed", level=logging.ERROR)
 
     async def submit(self, item: Item) -> Result:
         """Handle one item in the next batch; raises what the batch raised, or Overloaded."""
@@ -147,10 +149,10 @@ class Batcher(Generic[Item, Result]):
                 if future is not None:
                     future.cancel()
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  (passed on, or logged with its traceback)
             # Every error is the callers', not this loop's.
             if any(future is None for _, future in taken):
-                logger.exception("batch_failed")
+                self._failed.broke(type(error).__name__, error)
             if isinstance(error, StatementTimeout):
                 self._batch_max = max(1, len(taken) // 2)
             for _, future in taken:

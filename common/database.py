@@ -4,8 +4,8 @@ Both services call the protocol's statements through it; JSON travels as text in
 without an answer in time, or with a broken connection, raises `Unavailable`: the outcome is unknown, and
 every statement of the protocol may be repeated. Where the database answers an empty statement at once, only
 this statement took too long: `StatementTimeout`. A database whose schema does not suit is not used, until it
-is migrated. A server whose disk is full still answers reads: it counts as unavailable until what it refused
-is written.
+is migrated; the schema of another version suits until it lacks what a statement names. A server whose disk is
+full still answers reads: it counts as unavailable until what it refused is written.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 import asyncpg
 
@@ -36,6 +36,7 @@ _DISK_FULL_SECONDS: Final = 60.0
 _TRANSACTION: Final = "transaction"
 
 _SCHEMA_CHECK_SECONDS: Final = 1.0
+_SCHEMA_WATCH_SECONDS: Final = 10.0
 _MISSING_OBJECTS: Final = (
     asyncpg.InvalidSchemaNameError,
     asyncpg.UndefinedColumnError,
@@ -49,8 +50,8 @@ T = TypeVar("T")
 if TYPE_CHECKING:
     Connection: TypeAlias = asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
     Pool: TypeAlias = asyncpg.Pool[asyncpg.Record]
-    SchemaCheck: TypeAlias = Callable[[Connection], Awaitable[str | None]]
-    """Returns None, or why the schema of this database cannot be used, with the remedy."""
+    SchemaCheck: TypeAlias = Callable[[Connection], Awaitable["SchemaState"]]
+    """Returns what the schema of this database means for this version."""
 
 CONNECTION_ERRORS: Final = (
     OSError,
@@ -109,8 +110,23 @@ OLDER_SCHEMA: Final = "the schema of the database is older than this version nee
 MISSING_SCHEMA: Final = "the database has no schema of Turnstile: run 'executor migrate'"
 
 
+class SchemaState(NamedTuple):
+    """What the schema of a database means for a service of this version."""
+
+    trouble: str | None = None
+    """Why it cannot be used, with the remedy."""
+    notice: str | None = None
+    """What a user should know though it can be used."""
+    is_newer: bool = False
+    """A newer version migrated it."""
+    other_functions: str | None = None
+    """Identifies its functions where they are those of another version."""
+    trouble_if_lacking: str | None = None
+    """The trouble if something that a statement names is not in it."""
+
+
 class _WrongSchema(Exception):
-    """What the schema check returned."""
+    """Why the schema does not suit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +161,13 @@ class Database:
         self._schema_check = schema_check
         self._schema_trouble: str | None = None
         self._schema_checked_at = -math.inf
-        self._unsuited = Episodes(logger, "schema_unsuited")
+        self.schema_notice: str | None = None
+        """What a user should know about the schema though it can be used."""
+        self._other_functions: str | None = None
+        self._other_functions_since = math.inf
+        self._lacking: str | None = None
+        """The functions of another version that lacked what a statement named."""
+        self._unsuited = Episodes(logger, "schema_unsuited", lasting=True)
         self._unreachable = Episodes(logger, "database_unreachable")
         self._disk_full = Episodes(logger, "database_disk_full")
         self._disk_full_reason: str | None = None
@@ -282,20 +304,55 @@ class Database:
         else:
             self._kept.append(connection)
 
-    async def _check_schema(self, connection: "Connection") -> None:
-        """Raise _WrongSchema unless the schema suits; while it does not, it is read once a second."""
+    async def watch_schema(self) -> NoReturn:
+        """Notice that the database is migrated by another version, or restored, though all calls succeed."""
+        while True:
+            # Soon after an error, which an idle service would otherwise report for long after its end.
+            await asyncio.sleep(_SCHEMA_WATCH_SECONDS if self._error is None else _SCHEMA_CHECK_SECONDS)
+            # A trouble fails the next calls, until a check finds that it is over.
+            with suppress(Unavailable, asyncpg.PostgresError):
+                async with _Lent(self, _TRANSACTION) as connection:
+                    await self._check_schema(connection)
+
+    async def _check_schema(self, connection: "Connection", *, lacking_since: float | None = None) -> None:
+        """Raise _WrongSchema unless the schema suits; while it does not, it is read once a second.
+
+        `lacking_since`: when a statement began that named something that is not there.
+        """
         now = asyncio.get_running_loop().time()
         is_due = self._schema_trouble is None or now - self._schema_checked_at >= _SCHEMA_CHECK_SECONDS
         if self._schema_check is not None and is_due:
             self._schema_checked_at = now
-            self._schema_trouble = await self._schema_check(connection)
-            url = shown_url(self._url)
-            if self._schema_trouble is None:
-                self._unsuited.works(url, url=url)
-            else:
-                self._unsuited.failed(url, url=url, reason=self._schema_trouble)
+            state = await self._schema_check(connection)
+            self._note_other_functions(state.other_functions, lacking_since)
+            is_lacking = state.other_functions is not None and state.other_functions == self._lacking
+            self._schema_trouble = state.trouble or (state.trouble_if_lacking if is_lacking else None)
+            self._report_schema(state)
         if self._schema_trouble is not None:
             raise _WrongSchema(self._schema_trouble)
+
+    def _note_other_functions(self, found: str | None, lacking_since: float | None) -> None:
+        """Note the functions of another version, and whether they lack what a statement named.
+
+        A statement that began before they were installed may have failed because they were replaced.
+        """
+        if found != self._other_functions:
+            self._other_functions, self._other_functions_since = found, asyncio.get_running_loop().time()
+        if lacking_since is not None and lacking_since >= self._other_functions_since:
+            self._lacking = found
+
+    def _report_schema(self, state: SchemaState) -> None:
+        url = shown_url(self._url)
+        if self._schema_trouble is None:
+            self._unsuited.works(url, url=url)
+        else:
+            self._unsuited.failed(url, url=url, reason=self._schema_trouble)
+        if state.notice is not None and state.notice != self.schema_notice:
+            if state.is_newer:
+                logger.warning("schema_newer", extra={"reason": state.notice})
+            else:
+                logger.warning("schema_differs", extra={"reason": state.notice})
+        self.schema_notice = state.notice
 
     async def _acquire(self, pool: "Pool") -> "Connection":
         while self._kept:
@@ -343,8 +400,11 @@ class Database:
             await pool.release(connection, timeout=self._timeouts.give_up_seconds)
         self._released.set()
 
-    async def note(self, statement: str, error: BaseException | None) -> None:
-        """Note how a call ended; raise Unavailable where the server or its schema caused `error`."""
+    async def note(self, statement: str, error: BaseException | None, *, began_at: float = -math.inf) -> None:
+        """Note how a call ended; raise Unavailable where the server or its schema caused `error`.
+
+        `began_at`: the instant of the event loop at which the call had its connection.
+        """
         if error is None:
             self._note_success()
             if self._refused_writes:
@@ -362,15 +422,18 @@ class Database:
             self._note_failure(error)
             raise Unavailable(f"database: {self._error}") from error
         elif isinstance(error, _MISSING_OBJECTS):
-            await self._blame_schema(error)
+            await self._blame_schema(error, began_at)
 
-    async def _blame_schema(self, error: BaseException) -> None:
+    async def _blame_schema(self, error: BaseException, began_at: float) -> None:
         """Raise Unavailable if the schema, and not a fault of the statement, is the cause of `error`."""
-        if self._pool is None or self._schema_trouble is not None:
+        if self._schema_trouble is not None:
+            # Another call has found it, while this one was under way.
+            raise Unavailable(f"database: {self._schema_trouble}") from error
+        if self._pool is None:
             return
         try:
             async with self._pool.acquire(timeout=self._timeouts.acquire_seconds) as connection:
-                await self._check_schema(connection)
+                await self._check_schema(connection, lacking_since=began_at)
         except _WrongSchema as trouble:
             self._error = str(trouble)
             raise Unavailable(f"database: {trouble}") from error
@@ -429,7 +492,7 @@ class Database:
 class _Lent:
     """The connection of one call; not two generators, which would cost the call twice as much."""
 
-    __slots__ = ("_connection", "_database", "_pool", "_statement")
+    __slots__ = ("_began_at", "_connection", "_database", "_pool", "_statement")
 
     def __init__(self, database: Database, statement: str) -> None:
         self._database = database
@@ -441,13 +504,14 @@ class _Lent:
         except BaseException as error:
             await self._database.note(self._statement, error)
             raise
+        self._began_at = asyncio.get_running_loop().time()
         return self._connection
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
     ) -> None:
         await self._database.take_back(self._pool, self._connection, error)
-        await self._database.note(self._statement, error)
+        await self._database.note(self._statement, error, began_at=self._began_at)
 
 
 class DatabaseHosts:

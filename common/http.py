@@ -1,23 +1,32 @@
 """What the HTTP servers and clients of both services share.
 
-`listen` binds the port before anything else starts, `HttpServer` leaves the signals to `lifecycle` and closes
-stalled connections, and `retry_after_seconds` reads `Retry-After` of webhook receivers and http actions.
+`listen` binds the port before anything else starts, `HttpServer` leaves the signals to `lifecycle`, closes
+stalled connections and summarises what uvicorn logs for each request, and `retry_after_seconds` reads
+`Retry-After` of webhook receivers and http actions.
 """
 
 import errno
+import logging
 import socket
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
 
 from turnstile.common.cli import EXIT_USAGE, CommandFailed
 from turnstile.common.domain.durations import SECONDS_MAX
+from turnstile.common.telemetry.logs import Episodes
 
+logger = logging.getLogger(__name__)
+
+_REASON_CHARS_MAX: Final = 500
+_CALLS_MAX: Final = 30
 _STALL_SECONDS: Final = 30.0
 _PORT_ERRORS: Final = (errno.EADDRINUSE, errno.EACCES)
 _TICKS_PER_CHECK: Final = 10
@@ -28,11 +37,14 @@ class HttpServer(uvicorn.Server):
     """Leaves the signals to `common.lifecycle`, and closes stalled connections.
 
     A client that connects and sends no request, or does not read its response, would otherwise keep an open
-    file, and the response in memory. Between two requests uvicorn's own time limit applies.
+    file, and the response in memory. Between two requests uvicorn's own time limit applies. What uvicorn logs
+    for each faulty request becomes few lines.
     """
 
     def __init__(self, config: uvicorn.Config, *, stall_seconds: float = _STALL_SECONDS) -> None:
         super().__init__(config)
+        filters = logging.getLogger("uvicorn.error").filters
+        filters[:] = [*(each for each in filters if not isinstance(each, _Summary)), _Summary()]
         self._stall_seconds = stall_seconds
         self._stalled: dict[Any, tuple[int, float]] = {}
         """Connections without progress at the last check: unsent bytes, and since when."""
@@ -64,6 +76,50 @@ class HttpServer(uvicorn.Server):
         for connection, (_, since) in self._stalled.items():
             if now - since >= self._stall_seconds:
                 connection.transport.abort()
+
+
+class _Summary(logging.Filter):
+    """Replaces the records of uvicorn, one or more for each faulty request, by episodes.
+
+    An unexpected error that was answered with 500 also gets here: Starlette raises it again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._failed = Episodes(logger, "http_request_failed", level=logging.ERROR)
+        self._warned = Episodes(logger, "http_server_warning")
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Pass on what is no warning and no error."""
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            path = _path_of(error)
+            self._failed.broke(
+                f"{type(error).__name__} {path}",
+                error,
+                error_type=type(error).__name__,
+                reason=str(error)[:_REASON_CHARS_MAX],
+                location=path[-1] if path else "unknown",
+            )
+        elif record.levelno >= logging.WARNING:
+            # By its text before the values are filled in.
+            self._warned.failed(str(record.msg), reason=record.getMessage()[:_REASON_CHARS_MAX])
+        else:
+            return True
+        return False
+
+
+def _path_of(error: BaseException) -> list[str]:
+    """Return the calls of our own code that led to an error, from the route inwards; else all calls.
+
+    The same error at the same place of a library may come from many routes.
+    """
+    frames = list(traceback.walk_tb(error.__traceback__))
+    own = [each for each in frames if str(each[0].f_globals.get("__name__")).startswith("turnstile.")]
+    return [
+        f"{Path(frame.f_code.co_filename).name}:{line} in {frame.f_code.co_name}"
+        for frame, line in (own or frames)[-_CALLS_MAX:]
+    ]
 
 
 def listen(host: str, port: int, *, settings: str) -> socket.socket:

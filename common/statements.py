@@ -8,6 +8,7 @@ to date is left unchanged.
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Final
@@ -62,6 +63,7 @@ def protocol_text() -> str:
     return "\n".join([*texts, permissions_text()])
 
 
+@cache
 def protocol_hash() -> str:
     """Return the hash that identifies an installed protocol."""
     return hashlib.sha256(protocol_text().encode()).hexdigest()

@@ -111,7 +111,7 @@ class ApiTokens:
         self._from_file: list[ApiToken] = []
         self._stamp: tuple[int, ...] | None = None
         self._read_at = time.monotonic() + _REREAD_SECONDS
-        self._kept = Episodes(logger, "api_tokens_kept", level=logging.ERROR)
+        self._kept = Episodes(logger, "api_tokens_kept", level=logging.ERROR, lasting=True)
         if file is not None:
             self._stamp, self._from_file = _stamp_of(file), _read_file(file)
 
@@ -143,12 +143,15 @@ class ApiTokens:
         try:
             stamp = _stamp_of(self._file)
             if stamp == self._stamp:
+                # Also after an error: the file that is in force may be put back as it was.
+                self._kept.all_work(file=str(self._file))
                 return
             before, self._from_file = self._from_file, _read_file(self._file)
         except ValueError as error:
             self._kept.failed(str(error), reason=str(error))
             return
         self._stamp = stamp
+        self._kept.all_work(file=str(self._file))
         names = ",".join(sorted({token.name for token in self._from_file}))
         logger.info("api_tokens_read", extra={"file": str(self._file), "names": names})
         if {token.digest for token in before} != {token.digest for token in self._from_file}:

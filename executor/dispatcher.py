@@ -290,7 +290,7 @@ class PoolQueues:
         self._declared: set[str] = set()
         self._unusable: dict[str, str] = {}
         self._tried_at: dict[str, float] = {}
-        self._episodes = Episodes(logger, "pool_unusable")
+        self._episodes = Episodes(logger, "pool_unusable", lasting=True)
 
     @property
     def unusable(self) -> Mapping[str, str]:

@@ -7,10 +7,8 @@ Stop: take nothing new, finish what is decided, close.
 import asyncio
 import logging
 import socket
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final
 
-import asyncpg
 import uvicorn
 from fastapi import FastAPI
 
@@ -21,7 +19,6 @@ from turnstile.common.broker.prefetch import ByteBounds
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.topology import EXECUTOR_COMPLETIONS, EXECUTOR_REQUESTS, declare_executor
 from turnstile.common.database import Database
-from turnstile.common.domain.errors import Unavailable
 from turnstile.common.gathering import GatherWindow, ProcessorWait
 from turnstile.common.http import HttpServer
 from turnstile.common.lifecycle import done_before
@@ -49,10 +46,7 @@ from turnstile.executor.submission_listener import SubmissionListener
 from turnstile.executor.sweep_turns import SweepTurns
 from turnstile.executor.watchdog import Watchdog
 from turnstile.executor.webhooks.deliverer import Deliverer
-from turnstile.migrations.schema_check import schema_version
-
-if TYPE_CHECKING:
-    from turnstile.common.database import Connection
+from turnstile.migrations.schema_check import schema_state
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +58,6 @@ _SUBMISSIONS_BYTES_MAX: Final = 32 * 1024 * 1024
 _CONSUMER_TIMEOUTS: Final = BrokerTimeouts(heartbeat_seconds=2)
 """One executor admits: the broker closes a frozen one's connection after two or three heartbeats."""
 
-_SCHEMA_WATCH_SECONDS: Final = 10.0
 _BEST_EFFORT_TIMEOUTS: Final = BrokerTimeouts(confirm_seconds=2.0)
 """A reply queue that never confirms delays the other replies for this long, once."""
 
@@ -100,9 +93,8 @@ class ExecutorService:
             settings.database_url.get_secret_value(),
             application_name="turnstile executor",
             connections_max=settings.database_connections,
-            schema_check=self._schema_trouble,
+            schema_check=schema_state,
         )
-        self._schema_notice: str | None = None
         self._publisher = Publisher(amqp_url, name="executor publisher", declare=self._declare)
         # A connection each: a huge request, dropped while it arrives, delays no completion.
         self._request_consumer = ConsumerConnection(
@@ -191,25 +183,11 @@ class ExecutorService:
 
     def degraded(self) -> dict[str, str]:
         """Return what does not work while the servers can be reached, and why."""
-        schema = {} if self._schema_notice is None else {"schema": self._schema_notice}
+        notice = self._database.schema_notice
+        schema = {} if notice is None else {"schema": notice}
         broker = {"broker": BLOCKED} if self._publisher.blocked else {}
         pools = {f"pool {pool}": reason for pool, reason in self._dispatcher.pools.unusable.items()}
         return schema | broker | pools
-
-    async def _schema_trouble(self, connection: "Connection") -> str | None:
-        version = await schema_version(connection)
-        if version.notice is not None and version.notice != self._schema_notice:
-            logger.warning("schema_newer", extra={"reason": version.notice})
-        self._schema_notice = version.notice
-        return version.trouble
-
-    async def _watch_schema(self) -> NoReturn:
-        """Notice that a newer version migrates the database, or that the database is restored."""
-        while True:
-            await asyncio.sleep(_SCHEMA_WATCH_SECONDS)
-            with suppress(Unavailable, asyncpg.PostgresError):
-                async with self._database.transaction() as connection:
-                    await self._schema_trouble(connection)
 
     async def _work(self, stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -229,7 +207,7 @@ class ExecutorService:
                 await self._pool_refresher.refresh()
                 background.append(tasks.create_task(self._pool_refresher.run(), name="pool-refresher"))
                 background.append(tasks.create_task(self._schemas.run(), name="schemas"))
-                background.append(tasks.create_task(self._watch_schema(), name="watch-schema"))
+                background.append(tasks.create_task(self._database.watch_schema(), name="watch-schema"))
                 background.append(tasks.create_task(self._watchdog().run(), name="watchdog"))
                 webhooks = tasks.create_task(self._webhooks.run(stop), name="webhooks")
                 background.append(webhooks)

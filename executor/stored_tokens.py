@@ -131,7 +131,7 @@ class AcceptedTokens:
         self._store = store
         self._always_required = always_required
         self._reread_seconds = REREAD_SECONDS if reread_seconds is None else reread_seconds
-        self._kept = Episodes(logger, "api_tokens_kept")
+        self._kept = Episodes(logger, "api_tokens_kept", lasting=True)
         self._not_recorded = Episodes(logger, "token_file_change_not_recorded")
         self._file_changes: deque[FileChange] = deque()
         """Not recorded yet, the oldest first."""

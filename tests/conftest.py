@@ -7,6 +7,7 @@ Without servers, tests that need one are skipped, and fail with CI=true.
 
 import gc
 import logging
+import math
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,6 +19,7 @@ import pytest
 
 from tests.support.processes import failed_tests
 from tests.support.sources import LentUrls, NoServers, Servers, create_tables, servers_of_the_session, skip
+from turnstile.common.telemetry import logs
 from turnstile.localservers import (
     BrokerServer,
     DatabaseServer,
@@ -87,6 +89,14 @@ def own_logging() -> Iterator[None]:
     root.handlers[:] = handlers
     # Not the attribute: the loggers keep what they answered for the level.
     root.setLevel(level)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_quiet_ends() -> Iterator[None]:
+    """Log nothing in one test about failures that ended in another, a minute before."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(logs, "_QUIET_SECONDS", math.inf)
+        yield
 
 
 def _unique(kind: str) -> str:

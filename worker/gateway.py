@@ -35,6 +35,7 @@ from turnstile.worker.protocol import Answer, Claim, Finished, Offer, Report, Re
 
 logger = logging.getLogger(__name__)
 _LOGS_DROPPED: Final = Episodes(logger, "logs_dropped")
+_PROGRESS_REFUSED: Final = Episodes(logger, "progress_refused")
 _CLAIMS_POSTPONED: Final = Episodes(logger, "claim_postponed")
 _CALL_POSTPONED: Final = Episodes(logger, "call_postponed")
 
@@ -306,7 +307,7 @@ class ProgressWriter:
                     return
                 reached(CrashPoint.PROGRESS_WRITTEN)
             except REFUSED_BY_DATABASE as error:
-                logger.warning("progress_refused", extra={"attempts": len(rows), "reason": str(error)})
+                _PROGRESS_REFUSED.failed("progress", attempts=len(rows), reason=str(error))
             for offer, progress in rows:
                 # A newer one may have come meanwhile.
                 if self._waiting.get(offer) is progress:

@@ -16,6 +16,7 @@ from turnstile.common.broker.delivery import Delivery
 from turnstile.common.domain.outcomes import Failed, Outcome, failure_of
 from turnstile.common.domain.states import Status
 from turnstile.common.telemetry import tracing
+from turnstile.common.telemetry.logs import Episodes
 from turnstile.worker.logs import clipped
 from turnstile.worker.metrics import ENDED, HANDED_BACK, METER, NOT_APPLIED, RUN_SECONDS, WAIT_SECONDS
 from turnstile.worker.protocol import Claim, Offer, Verdict
@@ -29,11 +30,12 @@ logger = logging.getLogger(__name__)
 
 Write: TypeAlias = Literal["claim", "finish", "hand_back"]
 
-_NOT_APPLIED_EVENTS: Final[Mapping[Write, str]] = {
-    "claim": "claim_not_applied",
-    "finish": "finish_not_applied",
-    "hand_back": "hand_back_not_applied",
+_NOT_APPLIED: Final[Mapping[Write, Episodes]] = {
+    "claim": Episodes(logger, "claim_not_applied", level=logging.INFO),
+    "finish": Episodes(logger, "finish_not_applied", level=logging.INFO),
+    "hand_back": Episodes(logger, "hand_back_not_applied", level=logging.INFO),
 }
+_DROPPED: Final = Episodes(logger, "attempt_dropped", level=logging.INFO)
 _FAILURES: Final = frozenset({Status.FAILED, Status.TIMEOUT})
 _ERROR_CHARS_MAX: Final = 500
 
@@ -115,17 +117,21 @@ def handed_back(claim: Claim) -> None:
 
 
 def not_applied(write: Write, attempt: Claim | Offer, verdict: Verdict) -> None:
-    """Note that the database did not apply a call, because another change came first."""
+    """Note that the database did not apply a call, because another change came first.
+
+    Logs each at level DEBUG, above it once a minute for each verdict: many offers may be delivered twice.
+    """
     NOT_APPLIED.add(write, verdict)
-    if logger.isEnabledFor(logging.INFO):
-        logger.info(_NOT_APPLIED_EVENTS[write], extra=_fields(attempt, verdict=str(verdict)))
+    fields = _fields(attempt, verdict=str(verdict))
+    logger.debug("one_write_not_applied", extra={"write": write, **fields})
+    _NOT_APPLIED[write].failed(str(verdict), **fields)
 
 
 def dropped(attempt: Claim | Offer) -> None:
     """Note that an attempt was dropped without a call to the database: the lease is lost."""
     NOT_APPLIED.add("attempt", "dropped")
-    if logger.isEnabledFor(logging.INFO):
-        logger.info("attempt_dropped", extra=_fields(attempt))
+    logger.debug("one_attempt_dropped", extra=_fields(attempt))
+    _DROPPED.failed("attempts", **_fields(attempt))
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """Notices that an action blocks the event loop, and names it, the location, and for how long.
 
 In: a beat of the event loop, and the stack of its thread. Out: a log line while it is blocked and one when it
-is over, a line in the log of the execution, and a metric. A blocked loop delays every other async action of
-the process; the lease has a thread of its own. Code that holds the interpreter's lock is found afterwards.
+is over, at most once a minute for each location; lines in the log of the execution, each time; and a metric.
+A blocked loop delays every other async action of the process; the lease has a thread of its own. Code that
+holds the interpreter's lock is found afterwards.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from time import monotonic
 from types import FrameType
 from typing import Final
 
+from turnstile.common.telemetry.logs import Episodes
 from turnstile.worker.code_location import is_of_user, shown_location
 from turnstile.worker.metrics import LOOP_BLOCKED, METER
 from turnstile.worker.runners.in_loop import InLoopRun, InLoopRunner, Run
@@ -29,14 +31,7 @@ _BLOCKED_SECONDS: Final = 1.0
 """A loop without a beat for so long is blocked."""
 _LOOP_FILES: Final = frozenset({base_events.__file__, runners.__file__})
 """The frames of an event loop; those of uvloop are not Python's."""
-_REPEAT_SECONDS: Final = 60.0
-"""The same location is logged once in this time, with the number of times."""
-
-
-@dataclass(slots=True)
-class _Location:
-    logged_at: float = float("-inf")
-    times: int = 0
+_STOOD_STILL: Final = "unknown: the whole process stood still, by a pause or by code without Python"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +60,7 @@ class LoopWatch:
         self._beat_at = monotonic()
         self._noticed: _Blocked | None = None
         """What blocks it, once that was noticed; None while nothing does."""
-        self._locations: dict[str, _Location] = {}
+        self._episodes = Episodes(logger, "event_loop_blocked")
         self._ended = threading.Event()
 
     @contextmanager
@@ -115,21 +110,17 @@ class LoopWatch:
                 f"The event loop of the worker is blocked at {location}. Other executions wait. "
                 "Await what takes long, or declare a plain 'def', which runs in a process of its own."
             )
-        known = self._locations.setdefault(location, _Location())
-        known.times += 1
-        if monotonic() - known.logged_at >= _REPEAT_SECONDS:
-            logger.warning("event_loop_blocked", extra=blocked.fields | {"times": known.times})
-            known.logged_at, known.times = monotonic(), 0
+        self._episodes.failed(location, **blocked.fields)
 
     def _over(self, blocked_seconds: float) -> None:
         blocked = self._noticed
         if blocked is None:
-            blocked = _Blocked("unknown: the whole process stood still, by a pause or by code without Python")
+            blocked = _Blocked(_STOOD_STILL)
             LOOP_BLOCKED.add("other")
+            self._episodes.failed(_STOOD_STILL, **blocked.fields)
         elif blocked.run is not None:
             _write_end(blocked, blocked_seconds)
-        fields = blocked.fields | {"seconds": round(blocked_seconds, 1)}
-        logger.warning("event_loop_blocked_over", extra=fields)
+        self._episodes.works(blocked.location, **blocked.fields, seconds=round(blocked_seconds, 1))
 
     def _run_ended(self, run: Run) -> None:
         """Write the end to the log of an attempt that blocked to its own end, before the log is closed."""

@@ -22,6 +22,7 @@ from turnstile.common.database import (
     REFUSED_BY_DATABASE,
     Database,
     DatabaseTimeouts,
+    SchemaState,
 )
 from turnstile.common.domain.identifiers import Attempt, ExecutionId, WorkerId
 from turnstile.common.domain.retries import RetryPolicy
@@ -127,8 +128,8 @@ _LOCK_TIMEOUT_MS: Final = 250
 """Longest wait for an execution locked by another database session; then the batch goes on without it."""
 
 
-async def schema_trouble(connection: "Connection") -> str | None:
-    """Return why this worker cannot use the database: no schema, or one that is older than it needs.
+async def schema_state(connection: "Connection") -> SchemaState:
+    """Return what the schema of the database means for a worker of this version.
 
     A newer one can be used: during an upgrade workers of the previous version run on.
     """
@@ -140,16 +141,17 @@ async def schema_trouble(connection: "Connection") -> str | None:
     )
     assert row is not None
     if row["is_missing"]:
-        return MISSING_SCHEMA
+        return SchemaState(trouble=MISSING_SCHEMA)
     # The functions are those of this version, so nothing has to be compared.
     if row["hash"] == protocol_hash():
-        return None
+        return SchemaState()
     if not row["has_revision"]:
-        return OLDER_SCHEMA
+        return SchemaState(trouble=OLDER_SCHEMA)
     # Only where the versions differ: the module of the migrations is large.
     from turnstile.migrations.schema_check import SchemaVersion  # noqa: PLC0415  (as above)
 
-    return SchemaVersion(await connection.fetchval("SELECT turnstile.schema_revision()")).trouble
+    revision = await connection.fetchval("SELECT turnstile.schema_revision()")
+    return SchemaVersion(revision, row["hash"] or "").state
 
 
 def single_connection(url: str, purpose: str, timeout_seconds: float, *, give_up_seconds: float) -> Database:

@@ -19,7 +19,7 @@ from turnstile.worker.lifespan import Lifespan, hooks_for
 from turnstile.worker.logs import printing_into_logs
 from turnstile.worker.loop_watch import LoopWatch
 from turnstile.worker.parameters import schemas_of_function
-from turnstile.worker.protocol import schema_trouble
+from turnstile.worker.protocol import schema_state
 from turnstile.worker.runners.base import RunLimits
 from turnstile.worker.runners.child import ChildRunner
 from turnstile.worker.runners.registry import Runners
@@ -27,7 +27,7 @@ from turnstile.worker.session import NOT_REGISTERED, Session
 from turnstile.worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
-_START_FAILED: Final = Episodes(logger, "start_failed", level=logging.ERROR)
+_START_FAILED: Final = Episodes(logger, "start_failed", level=logging.ERROR, lasting=True)
 _START_PAUSE_FIRST_SECONDS: Final = 1.0
 _START_PAUSE_MAX_SECONDS: Final = 30.0
 
@@ -70,7 +70,7 @@ class WorkerService:
             application_name="turnstile worker",
             connections_max=settings.database_connections,
             timeouts=DatabaseTimeouts(command_seconds=_COMMAND_SECONDS),
-            schema_check=schema_trouble,
+            schema_check=schema_state,
         )
         self._session: Session | None = None
 
@@ -86,8 +86,10 @@ class WorkerService:
 
     def degraded(self) -> dict[str, str]:
         """Return what does not work while the servers can be reached, and why."""
+        notice = self._database.schema_notice
+        schema = {} if notice is None else {"schema": notice}
         is_blocked = self._session is not None and self._session.is_publisher_blocked
-        return {"broker": BLOCKED} if is_blocked else {}
+        return schema | ({"broker": BLOCKED} if is_blocked else {})
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain."""
@@ -124,7 +126,10 @@ class WorkerService:
 
     async def _serve_sessions(self, runners: Runners, stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as tasks:
-            repairing = tasks.create_task(self._repair(runners.children), name="repair-children")
+            background = [
+                tasks.create_task(self._repair(runners.children), name="repair-children"),
+                tasks.create_task(self._database.watch_schema(), name="watch-schema"),
+            ]
             while not stop.is_set():
                 self._session = Session(
                     self._settings,
@@ -137,7 +142,8 @@ class WorkerService:
                 )
                 await self._session.serve(stop)
                 self._start_notes.clear()
-            repairing.cancel()
+            for task in background:
+                task.cancel()
 
     async def _started(self, children: ChildRunner) -> None:
         """Start this process, and a first child if there are hooks for it; repeat each until it succeeds."""

@@ -239,6 +239,7 @@ class Session:
         while True:
             try:
                 await self._protocol.sign_off()
+                _NOT_SIGNED_OFF.works("lease")
                 return
             except (Unavailable, asyncpg.PostgresError) as error:
                 _NOT_SIGNED_OFF.failed("lease", reason=str(error))

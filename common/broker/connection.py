@@ -174,6 +174,7 @@ class BrokerConnection:
         self._timeouts = timeouts
         self._link: Link | None = None
         self._unavailable = Episodes(logger, "broker_unavailable")
+        self._has_connected = False
         self.last_error: str | None = None
         """Why the last session or attempt ended; None while connected."""
 
@@ -231,9 +232,13 @@ class BrokerConnection:
         amqp = connection.transport.connection
         assert isinstance(amqp, aiormq.Connection)
         keeper.reader.frame_bytes_max = amqp.connection_tune.frame_max or 0
-        self._unavailable.all_work(connection=self._name)
+        fields = {"connection": self._name, "host": url.host, "port": url.port}
+        # Later connections are the ends of failures, at most one a minute.
+        self._unavailable.all_work(**fields)
         self.last_error = None
-        logger.info("broker_connected", extra={"connection": self._name, "host": url.host, "port": url.port})
+        if not self._has_connected:
+            self._has_connected = True
+            logger.info("broker_connected", extra=fields)
         return Link(connection, amqp, keeper.transport, keeper.reader, self._timeouts)
 
     def _note(self, error: str, *, cause: str) -> None:

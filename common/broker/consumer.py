@@ -328,7 +328,7 @@ class Subscription:
                 self._start = start
                 await start.credits.raise_to(self._wanted())
             start.consumes = True
-            self._lost.works(self.last_error or "", queue=self.queue)
+            self._lost.all_work(queue=self.queue)
             self.last_error = None
             self._renewing = await self._keep_to_bound(start, link)
         finally:

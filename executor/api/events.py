@@ -18,6 +18,7 @@ from pydantic import Field
 from starlette.types import Message, Receive, Scope, Send
 
 from turnstile.common.domain.errors import Code
+from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor.api.bodies import StrictModel
 from turnstile.executor.api.problems import documented
 from turnstile.executor.dashboard.events import HEARTBEAT
@@ -25,6 +26,7 @@ from turnstile.executor.dashboard.live import Live, Stream
 from turnstile.executor.stored_tokens import AcceptedTokens
 
 logger = logging.getLogger(__name__)
+_DROPPED: Final = Episodes(logger, "event_stream_dropped", level=logging.INFO)
 
 _HEARTBEAT_SECONDS: Final = 15.0
 _SEND_TIMEOUT_SECONDS: Final = 10.0
@@ -85,7 +87,7 @@ class EventStream(Response):
                     task.cancel()
                 await asyncio.gather(*ends, return_exceptions=True)
             if stream.dropped.is_set():
-                logger.info("event_stream_dropped")
+                _DROPPED.failed("streams")
                 return
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

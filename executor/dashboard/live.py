@@ -228,6 +228,7 @@ class Live:
             )
         )
         self._fresh.set()
+        _READING_FAILED.all_work()
 
     async def _read_attention(self, at: datetime) -> None:
         if self._attention_at is not None and at < self._attention_at + _ATTENTION_EVERY:

@@ -32,6 +32,7 @@ from turnstile.executor.webhooks.store import Claim, DeliveryResult, WebhookStor
 logger = logging.getLogger(__name__)
 _POSTPONED: Final = Episodes(logger, "webhook_postponed", level=logging.INFO)
 _FAILED: Final = Episodes(logger, "webhook_failed")
+_TOO_LATE: Final = Episodes(logger, "webhook_recorded_too_late", level=logging.INFO)
 
 _SWEEP: Final = "deliver_webhooks"
 """The label in the metric of failed sweeps."""
@@ -266,7 +267,8 @@ def _report(result: DeliveryResult, *, applied: bool) -> None:
     }
     if not applied:
         NOT_APPLIED.add("webhook", "late")
-        logger.info("webhook_recorded_too_late", extra=fields)
+        logger.debug("one_webhook_recorded_too_late", extra=fields)
+        _TOO_LATE.failed(receiver, receiver=receiver, **fields)
         return
     WEBHOOK_ATTEMPTS.add(result.state)
     match result.state:

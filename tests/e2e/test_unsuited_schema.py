@@ -18,29 +18,35 @@ LINES_MAX = 25
 """Of a log, whatever repeats in the meantime."""
 
 
-async def _readiness(system: System) -> Mapping[str, Any]:
+async def _readiness(service: System | Service) -> Mapping[str, Any]:
     """Return the answer of /readyz: parts, degraded; empty while the service does not listen."""
     try:
         async with httpx.AsyncClient(verify=CERTIFICATES) as http:
-            answer = await http.get(f"{system.http_url}/readyz")
+            answer = await http.get(f"{service.http_url}/readyz")
     except httpx.HTTPError:
         return {}
     return cast("Mapping[str, Any]", answer.json())
 
 
-async def _until_unready(system: System, *texts: str) -> None:
+async def _until_unready(service: System | Service, *texts: str) -> None:
     async def named() -> bool:
-        reason = (await _readiness(system)).get("parts", {}).get("database") or ""
+        reason = (await _readiness(service)).get("parts", {}).get("database") or ""
         return all(text in reason for text in texts)
 
-    await until(named, f"/readyz with {texts}", deadline_seconds=20)
+    await until(named, f"/readyz with {texts}", deadline_seconds=30)
 
 
-async def _until_ready(system: System) -> None:
+async def _until_ready(service: System | Service, *, schema: str | None = None) -> None:
+    """Wait until it is ready, and reports this of the schema; None: it reports nothing of it."""
+
     async def ready() -> bool:
-        return (await _readiness(system)).get("status") == "ready"
+        answer = await _readiness(service)
+        reported = answer.get("degraded", {}).get("schema")
+        return answer.get("status") == "ready" and (
+            reported is None if schema is None else schema in (reported or "")
+        )
 
-    await until(ready, "readiness", deadline_seconds=20)
+    await until(ready, f"readiness, with schema {schema}", deadline_seconds=30)
 
 
 def _lines(service: Service, text: str) -> int:
@@ -85,9 +91,6 @@ async def test_without_a_schema_the_services_name_the_command_and_continue_after
 async def test_an_older_schema_is_named_with_both_versions_and_a_newer_one_is_used_and_reported(
     database_url: str, amqp_url: str
 ) -> None:
-    hash_of_ours = await value_in(
-        database_url, "SELECT obj_description('turnstile'::regnamespace, 'pg_namespace')"
-    )
     newest = await value_in(database_url, "SELECT version_num FROM alembic_version")
     older = "COMMENT ON SCHEMA turnstile IS 'another'; UPDATE alembic_version SET version_num = '0001'"
     await _execute(database_url, older)
@@ -101,24 +104,55 @@ async def test_an_older_schema_is_named_with_both_versions_and_a_newer_one_is_us
         assert _lines(worker, "executor migrate") == 1
         # Two adjacent versions run side by side during an upgrade.
         await _execute(database_url, "UPDATE alembic_version SET version_num = '9999_later'")
-
-        async def newer() -> bool:
-            answer = await _readiness(system)
-            reported = answer.get("degraded", {}).get("schema", "")
-            return answer["status"] == "ready" and "newer (9999_later)" in reported
-
-        await until(newer, "a newer schema is reported", deadline_seconds=20)
-        assert _lines(executor, "schema_newer") == 1
-        await worker.ready()
-        assert _lines(worker, "schema_unsuited_over") == 1
-        await worker.stop()
+        for service in (executor, worker):
+            await _until_ready(service, schema="newer (9999_later)")
+            assert _lines(service, "schema_newer") == 1
+            assert _lines(service, "schema_unsuited_over") == 1
+        # A running service looks again, also if all its calls succeed.
         await _execute(database_url, f"UPDATE alembic_version SET version_num = '{newest}'")
+        for service in (executor, worker):
+            await _until_ready(service, schema="the functions of another version")
+            assert _lines(service, "schema_differs") == 1
+        # An older backup is restored.
+        await _execute(database_url, older)
+        for service in (executor, worker):
+            await _until_unready(service, "is older (0001) than this version needs", "executor migrate")
 
-        async def no_longer_newer() -> bool:
-            return "degraded" not in await _readiness(system)
 
-        await until(no_longer_newer, "a running executor looks again", deadline_seconds=30)
-        await _execute(database_url, f"COMMENT ON SCHEMA turnstile IS '{hash_of_ours}'")
+async def test_functions_that_lack_what_a_service_needs_are_named_though_the_tables_are_current(
+    database_url: str, amqp_url: str
+) -> None:
+    # A sweep of the executor calls one, the registration of a worker the other.
+    drop = """
+    DO $$
+    DECLARE
+        each regprocedure;
+    BEGIN
+        FOR each IN
+            SELECT oid FROM pg_proc
+            WHERE pronamespace = 'turnstile'::regnamespace AND proname IN ('wake_due', 'register_worker')
+        LOOP
+            EXECUTE format('DROP FUNCTION %s', each);
+        END LOOP;
+    END
+    $$
+    """
+    await _execute(database_url, f"COMMENT ON SCHEMA turnstile IS 'another'; {drop}")
+    async with running(database_url, amqp_url, executors=0, workers=0) as system:
+        executor = await system.start_executor(wait=False)
+        worker = await system.launch_worker(ACTIONS)
+        for service in (executor, worker):
+            await _until_unready(service, "lack what this version needs", "executor migrate")
+        async with httpx.AsyncClient(base_url=f"{system.http_url}/api/v1") as http:
+            answer = await http.get("/actions")
+            assert answer.status_code == 503
+            assert "executor migrate" in answer.json()["detail"]
+        await migrate(database_url)
+        for service in (executor, worker):
+            await _until_ready(service)
+            assert _lines(service, "schema_unsuited_over") == 1
+            assert _lines(service, "Traceback") == 0
+            assert _lines(service, "") < LINES_MAX
 
 
 async def test_a_schema_that_disappears_is_noticed_and_its_return_too(

@@ -58,6 +58,8 @@ class Proxy:
         self._connections: set[_Connection] = set()
         self._cut_after_bytes: int | None = None
         self.url = ""
+        self.accepted = 0
+        """How many connections were opened so far."""
 
     @property
     def connections(self) -> int:
@@ -117,6 +119,7 @@ class Proxy:
         assert task is not None
         connection = _Connection(task, to_client)
         self._connections.add(connection)
+        self.accepted += 1
         # Only this proxy cancels the task: that breaks this connection and nothing else.
         with suppress(asyncio.CancelledError, OSError, TimeoutError):
             if not self._state.refuses:

@@ -21,9 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from turnstile.common.telemetry.logs import Episodes
 from turnstile.worker.runners.base import Stop
 
 logger = logging.getLogger(__name__)
+_REPLACED: Final = Episodes(logger, "supervisor_replaced")
 
 TAG_VARIABLE: Final = "TURNSTILE_RUN"
 _TAG_BITS: Final = 62
@@ -227,7 +229,7 @@ class Supervisor:
             process.kill()
             process.wait()
         self._received = b""
-        logger.warning("supervisor_replaced")
+        _REPLACED.failed("supervisor")
         for tag_text in list(self._on_killed):
             self._killed(tag_text)
         self._loop.call_at(max(self._loop.time(), self._started_at + _RESTART_SECONDS), self._start)

@@ -11,6 +11,7 @@ import asyncpg
 import pytest
 from aiormq.exceptions import ProbableAuthenticationError
 
+from tests.support.proxy import proxy_to
 from tests.support.traffic import until
 from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Link
 from turnstile.common.broker.errors import BrokerUnavailable
@@ -202,6 +203,36 @@ async def test_one_cause_is_one_episode_in_the_log_however_its_text_changes(
         await running
     errors = [record.__dict__["error"] for record in caplog.records]
     assert errors == ["node 0 says no", "node 50 says no"]
+
+
+async def test_a_broker_that_closes_each_connection_is_three_lines_in_the_log(
+    amqp_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "turnstile.common.broker")
+    served = 0
+    async with proxy_to(amqp_url) as proxy:
+        pauses = BrokerTimeouts(backoff_first_seconds=0.0, backoff_max_seconds=0.0)
+        connection = BrokerConnection(proxy.url, name="test", timeouts=pauses)
+
+        async def lose(link: Link) -> None:
+            nonlocal served
+            link.serving()
+            served += 1
+            proxy.cut()
+            await asyncio.wait({link.gone})
+
+        running = asyncio.create_task(connection.run(lose))
+        await until(lambda: served > 20, "twenty connections")
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+    ours = [record for record in caplog.records if record.name.startswith("turnstile.")]
+    assert [record.getMessage() for record in ours] == [
+        "broker_connected",
+        "broker_unavailable",
+        "broker_unavailable_over",
+    ]
+    assert all(record.__dict__["connection"] == "test" for record in ours)
 
 
 async def _never_serve(_: Link) -> None:

@@ -378,4 +378,21 @@ SERVICE_DEFECTS: Final = (
             "::test_what_is_reported_during_a_statement_is_in_the_next_one",
         ),
     ),
+    Defect(
+        name="functions of another version that lack what is called are an error of each call",
+        file="common/database.py",
+        before="        if lacking_since is not None and lacking_since >= self._other_functions_since:\n",
+        after="        if False:\n",
+        caught_by=(
+            "tests/integration/protocol/test_other_functions.py"
+            "::test_they_are_trouble_once_they_lack_what_is_called_until_a_migration",
+        ),
+    ),
+    Defect(
+        name="a repeated failure that is not known to work has no end in the log",
+        file="common/telemetry/logs.py",
+        before="                if episode.count or episode.is_repeated:\n",
+        after="                if False:\n",
+        caught_by=("tests/unit/common/test_episodes.py",),
+    ),
 )

@@ -111,6 +111,20 @@ async def test_a_slow_reader_receives_the_whole_response(
             await asyncio.sleep(STALL_SECONDS / 10)
 
 
+async def test_fifty_invalid_requests_are_one_line_in_the_log(
+    server: HttpServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(50):
+        async with connected(server) as (reader, writer):
+            writer.write(b"no request\r\n\r\n")
+            assert b" 400 " in await reader.readuntil(b"\r\n")
+    (line,) = caplog.records
+    assert (line.getMessage(), line.__dict__["reason"]) == (
+        "http_server_warning",
+        "Invalid HTTP request received.",
+    )
+
+
 @pytest.mark.parametrize(
     ("value", "seconds"),
     [

@@ -95,3 +95,27 @@ def test_an_invalid_change_of_the_token_file_is_ignored_and_logged_once(
         assert known.required
         assert [record.message for record in caplog.records] == ["api_tokens_kept"]
         assert "s3cret" not in str(vars(caplog.records[0]))
+
+
+@pytest.mark.usefixtures("without_cache")
+def test_a_token_file_that_is_put_back_as_it_was_ends_the_failure_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, saved = tmp_path / "tokens", tmp_path / "saved"
+    file.write_text("ci:submit:s3cret\n")
+    saved.hardlink_to(file)
+    known = ApiTokens([], file)
+    caplog.set_level(logging.INFO, logger="turnstile.executor")
+    for damage in ("", "ci:sumbit:s3cret"):
+        replace(file, damage)
+        assert all(known.find("s3cret") for _ in range(3))
+    # The same file, of the same time and size.
+    saved.replace(file)
+    assert known.find("s3cret") is not None
+    shown = [(record.getMessage(), record.__dict__["count"]) for record in caplog.records]
+    assert shown == [
+        ("api_tokens_kept", 1),
+        ("api_tokens_kept", 1),
+        ("api_tokens_kept_over", 2),
+        ("api_tokens_kept_over", 2),
+    ]

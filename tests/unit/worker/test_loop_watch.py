@@ -30,8 +30,9 @@ async def block(seconds: float, times: int = 1, wait: bool = True, in_child_task
 
 
 @pytest.fixture
-def fast(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def fast(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Beats every 10 ms; blocked after 100 ms."""
+    caplog.set_level(logging.INFO, loop_watch.logger.name)
     with monkeypatch.context() as patched:
         patched.setattr(loop_watch, "_BEAT_SECONDS", 0.01)
         patched.setattr(loop_watch, "_BLOCKED_SECONDS", 0.1)
@@ -111,18 +112,28 @@ async def test_an_action_that_blocks_to_its_end_has_the_time_in_its_log(fast: No
     assert "The event loop was blocked for 0." in await run(0.5, wait=False)
 
 
-async def test_the_same_location_is_logged_once_a_minute(
+async def test_the_same_location_is_logged_once_a_minute_and_its_end_too(
     fast: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = await run(0.4, times=3)
     assert len(records(caplog, "event_loop_blocked")) == 1
-    # How long it took and by which action is in one line, each time.
-    overs = [record.__dict__ for record in records(caplog, "event_loop_blocked_over")]
-    assert [(over["action_ref"], over["execution_id"], over["seconds"] > 0) for over in overs] == [
-        ("watched.block", 7, True)
-    ] * 3
+    # How long it took and by which action is in one line; the log of the execution has it each time.
+    (over,) = (record.__dict__ for record in records(caplog, "event_loop_blocked_over"))
+    assert (over["action_ref"], over["execution_id"], over["seconds"] > 0) == ("watched.block", 7, True)
     assert log.count("The event loop was blocked for 0.") == 3
     assert log.count("The event loop of the worker is blocked") == 3
+
+
+async def test_a_process_that_stands_still_again_and_again_is_two_lines_a_minute(
+    fast: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    counted = LOOP_BLOCKED.values.get(("other",), 0)
+    watch = LoopWatch(InLoopRunner({}, RunLimits()))
+    for _ in range(50):
+        watch._over(2.0)
+    assert LOOP_BLOCKED.values[("other",)] == counted + 50
+    shown = [(record.getMessage(), record.__dict__.get("seconds")) for record in caplog.records]
+    assert shown == [("event_loop_blocked", None), ("event_loop_blocked_over", 2.0)]
 
 
 async def test_a_loop_that_waits_is_not_blocked(fast: None, caplog: pytest.LogCaptureFixture) -> None:

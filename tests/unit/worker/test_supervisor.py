@@ -1,6 +1,7 @@
 """A run is killed whole: processes that left its group, and all runs of a worker that died or is stopped."""
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -19,6 +20,8 @@ from tests.support.traffic import until
 from tests.unit.worker.conftest import MakeCall
 from tests.unit.worker.waiting import failed_in, gone, is_alive, pids_in, result_of, stopped_in
 from turnstile.common.domain.outcomes import Cancelled
+from turnstile.common.telemetry.logs import Episodes
+from turnstile.worker.runners import supervisor as supervisor_module
 from turnstile.worker.runners.base import Call, Interrupted, RequestKind, RunLimits, RunReport
 from turnstile.worker.runners.registry import Runners
 from turnstile.worker.runners.supervisor import TAG_VARIABLE, ProcessTag, Supervisor
@@ -192,6 +195,29 @@ async def killed(supervisor: Supervisor, tag: ProcessTag) -> None:
     supervisor.kill(tag, answered.set)
     async with asyncio.timeout(10):
         await answered.wait()
+
+
+async def test_a_supervisor_that_dies_again_and_again_is_one_line_a_minute(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(supervisor_module, "_RESTART_SECONDS", 0.0)
+    episodes = Episodes(supervisor_module.logger, "supervisor_replaced")
+    monkeypatch.setattr(supervisor_module, "_REPLACED", episodes)
+
+    async def replaced() -> None:
+        process = supervisor._process
+        assert process is not None
+        process.kill()
+        await until(lambda: supervisor._process not in (None, process), "another supervisor")
+
+    for _ in range(5):
+        await replaced()
+    caplog.set_level(logging.INFO, supervisor_module.logger.name)
+    episodes.all_work()
+    assert [(record.getMessage(), record.__dict__["count"]) for record in caplog.records] == [
+        ("supervisor_replaced", 1),
+        ("supervisor_replaced_over", 4),
+    ]
 
 
 async def test_runs_past_the_deadline_are_killed_and_so_are_runs_started_later(
