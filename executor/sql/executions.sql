@@ -2,7 +2,8 @@
 -- $1 id, $2 whether its documents and attempts are needed
 SELECT e.id, a.ref AS action_ref, e.concurrency_key, e.idempotency_key, e.priority, e.status::text AS status,
        e.attempt, CASE WHEN $2::boolean THEN e.parameters END AS parameters,
-       CASE WHEN $2 THEN e.result END AS result, CASE WHEN $2 THEN e.metadata END AS metadata, e.error_type, e.error_message, e.worker_id,
+       CASE WHEN $2 THEN e.result END AS result, CASE WHEN $2 THEN e.metadata END AS metadata,
+       e.error_type, e.error_message, e.worker_id,
        e.created_at, e.queued_at, e.scheduled_at, e.started_at, e.completed_at, e.run_at, e.expires_at,
        e.retry_of,
        a.pool, coalesce(q.paused, a.paused) AS paused, q.max_concurrent, q.depth,

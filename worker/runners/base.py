@@ -82,8 +82,9 @@ class StopRequest:
         if timed_out:
             parts = [f"{self.stop.reason} and was stopped after {format_elapsed(run_seconds)}"]
         match how:
-            case "by_itself" if timed_out:
-                parts.append(f"it ended within {grace}")
+            case "by_itself":
+                if timed_out:
+                    parts.append(f"it ended within {grace}")
             case "killed":
                 parts.append(f"it did not end within {grace} and was killed")
             case "left_behind":

@@ -61,18 +61,17 @@ async def test_a_total_counts_over_all_keys(api: Served) -> None:
     }  # fmt: skip
 
 
-GPU_WORKER = "gpu-1"
 NO_GPU_WORKER = {"reason": "no_worker", "pool": "gpu", "other_pools": []}
 
 
-async def register_gpu_worker(api: Served) -> None:
+async def register_gpu_worker(api: Served, worker_id: str = "gpu-1") -> None:
     await api.database.fetch(
-        "SELECT turnstile.register_worker($1, 'test', 'localhost', 1, '{gpu}', 4, 60)", GPU_WORKER
+        "SELECT turnstile.register_worker($1, 'test', 'localhost', 1, '{gpu}', 4, 60)", worker_id
     )
 
 
-async def lose_gpu_worker(api: Served) -> None:
-    await api.database.fetch("SELECT turnstile.sign_off($1)", GPU_WORKER)
+async def lose_gpu_worker(api: Served, worker_id: str = "gpu-1") -> None:
+    await api.database.fetch("SELECT turnstile.sign_off($1)", worker_id)
 
 
 async def test_a_resource_or_total_whose_holder_waits_for_a_worker_names_that(api: Served) -> None:
@@ -92,14 +91,14 @@ async def test_a_resource_or_total_whose_holder_waits_for_a_worker_names_that(ap
     assert (await waiting_on(api, waiting))["root_cause"] == {"ids": [holder], "on": NO_GPU_WORKER}
     # Without a worker for its own action an execution names only that.
     assert await waiting_on(api, of_same_action) == NO_GPU_WORKER
-    await register_gpu_worker(api)
+    await register_gpu_worker(api, "gpu-2")
     on = await waiting_on(api, of_same_action)
     assert (on["gate"], on["root_cause"]) == ("total", None)
     verdict = await api.database.fetchval(
-        "SELECT verdict FROM turnstile.claim($1, ARRAY[$2::bigint], ARRAY[1])", GPU_WORKER, holder
+        "SELECT verdict FROM turnstile.claim('gpu-2', ARRAY[$1::bigint], ARRAY[1])", holder
     )
     assert verdict == "claimed"
-    await lose_gpu_worker(api)
+    await lose_gpu_worker(api, "gpu-2")
     # The holder runs.
     assert (await waiting_on(api, waiting))["root_cause"] is None
 
@@ -145,25 +144,31 @@ async def test_the_cause_is_followed_from_holder_to_holder(api: Served) -> None:
     assert (on["reason"], on["holders"], on["root_cause"]) == ("limit", [one], {"ids": [one], "on": on_then})
 
 
-async def test_a_holder_that_waits_for_a_paused_resource_or_a_rate_is_the_cause(api: Served) -> None:
+async def test_a_holder_that_waits_for_a_rate_is_the_cause_and_one_before_a_paused_resource_holds_nothing(
+    api: Served,
+) -> None:
     await api.register_worker()
     await put_resource(api.database, "first", 1, rank=1)
     await put_resource(api.database, "then", 10, rank=2, rate={"starts": 1, "per": 3600})
-    await api.define("a.both")
+    await api.define("a.both", max_concurrent=1)
     await use(api.database, "a.both", "first", "then")
     await gated(api, "first")
     (started,) = await submit_and_grant(api, "a.both")
     await api.run(started)
-    (holder,) = await submit_and_grant(api, "a.both")
+    holder, behind = await submit_and_grant(api, "a.both", 2)
     (other,) = await submit_and_grant(api, "a.b")
     cause = (await waiting_on(api, other))["root_cause"]
     assert (cause["ids"], cause["on"]["reason"]) == ([holder], "rate")
     assert cause["on"]["rate_of"] == "resource then"
+    on = await waiting_on(api, behind)
+    assert (on["reason"], on["root_cause"]) == ("limit", cause)
     await put_resource(api.database, "then", 10, rank=2, paused=True)
-    # Until it has returned to its queue.
-    cause = (await waiting_on(api, other))["root_cause"]
-    assert (cause["ids"], cause["on"]["gate"]) == ([holder], "resource then")
-    assert (cause["on"]["closed"], cause["on"]["root_cause"]) == ("paused", None)
+    # The holder returns to its queue: what needs only the first resource passes, and all others name the
+    # paused one.
+    for each in (holder, behind):
+        on = await waiting_on(api, each)
+        assert (on["gate"], on["closed"], on["root_cause"]) == ("resource then", "paused", None)
+    assert (await api.get(f"/executions/{other}"))["status"] == "scheduled"
 
 
 async def test_a_bounded_number_of_holders_is_asked_for_the_cause(api: Served) -> None:
