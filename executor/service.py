@@ -7,8 +7,10 @@ Stop: take nothing new, finish what is decided, close.
 import asyncio
 import logging
 import socket
+from contextlib import suppress
 from typing import Any, Final
 
+import asyncpg
 import uvicorn
 from fastapi import FastAPI
 
@@ -19,6 +21,7 @@ from turnstile.common.broker.prefetch import ByteBounds
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.topology import EXECUTOR_COMPLETIONS, EXECUTOR_REQUESTS, declare_executor
 from turnstile.common.database import Database
+from turnstile.common.domain.errors import Unavailable
 from turnstile.common.gathering import GatherWindow, ProcessorWait
 from turnstile.common.http import HttpServer
 from turnstile.common.lifecycle import done_before

@@ -126,7 +126,7 @@ class Definitions:
     def pools_of(self, ref: str) -> Iterator[DefinitionHistory]:
         """Yield the pools in which an action was at any time, if they were ever paused."""
         for name in {version.get("pool") for _, version in self.action(ref).versions}:
-            if name in self.pools:
+            if name is not None and name in self.pools:
                 yield self.pools[name]
 
     def around(self, history: DefinitionHistory, at: int) -> list[Definition]:

@@ -132,14 +132,13 @@ class Walk:
     async def settle_down(self) -> None:
         """Do what an executor and its watchdog do, until nothing more moves."""
         while True:
-            moved = await refresh(self.protocol)
-            row = await self.protocol.row("SELECT * FROM turnstile.advance_gates(2)")
-            is_over = not row["remaining"]
-            moved += row["granted"] or []
-            moved += (await self.protocol.row("SELECT * FROM turnstile.pass_rates()"))["granted"] or []
+            has_moved = bool(await refresh(self.protocol))
+            advanced = await self.protocol.row("SELECT * FROM turnstile.advance_gates(2)")
+            passed = await self.protocol.row("SELECT * FROM turnstile.pass_rates()")
+            has_moved |= advanced["remaining"] or bool(advanced["granted"]) or bool(passed["granted"])
             if queue_ids := await self.protocol.grantable_queues():
-                moved += (await self.protocol.grant(*queue_ids)).granted
-            if is_over and not moved:
+                has_moved |= bool((await self.protocol.grant(*queue_ids)).granted)
+            if not has_moved:
                 break
         await agrees(self.protocol)
         Tables(await found(self.protocol.connection)).check()
