@@ -788,6 +788,36 @@ BEGIN
 END
 $$;
 
+-- first_start: the number of the first start of a rate after an instant, of those from `in_first` to
+-- `in_last`; `in_last` + 1 if there is none. A binary search: starts are numbered in the order of their
+-- instants, and the lowest numbers are deleted first.
+CREATE FUNCTION turnstile.first_start(
+    in_gate_id bigint, in_first bigint, in_last bigint, in_after timestamptz
+)
+RETURNS bigint
+LANGUAGE plpgsql
+STABLE STRICT
+:settings_for_index_lookups
+AS $$
+DECLARE
+    lowest bigint := in_first;
+    highest bigint := in_last + 1;
+    middle bigint;
+BEGIN
+    WHILE lowest < highest LOOP
+        middle := (lowest + highest) / 2;
+        IF EXISTS (SELECT FROM rate_start s
+                   WHERE s.gate_id = in_gate_id AND s.number = middle AND s.granted_at > in_after)
+        THEN
+            highest := middle;
+        ELSE
+            lowest := middle + 1;
+        END IF;
+    END LOOP;
+    RETURN lowest;
+END
+$$;
+
 -- starts_left: how many starts each of these rates allows now (P13). The window slides: a start counts until
 -- `per` seconds after it.
 CREATE FUNCTION turnstile.starts_left(in_gate_ids bigint[], in_now timestamptz)
@@ -800,10 +830,18 @@ AS $$
            oldest.granted_at + make_interval(secs => g.rate_per_seconds)
     FROM turnstile.current_gate g
     LEFT JOIN LATERAL (
-        SELECT s.number, s.granted_at FROM public.rate_start s
-        WHERE s.gate_id = g.id AND s.number > g.starts_taken - g.rate_starts
+        -- The newest start, if it counts: most rates are idle.
+        SELECT s.number FROM public.rate_start s
+        WHERE s.gate_id = g.id AND s.number = g.starts_taken
           AND s.granted_at > in_now - make_interval(secs => g.rate_per_seconds)
-        ORDER BY s.number LIMIT 1
+        LIMIT 1
+    ) newest ON true
+    LEFT JOIN LATERAL (
+        SELECT s.number, s.granted_at FROM public.rate_start s
+        WHERE s.gate_id = g.id AND s.number = turnstile.first_start(
+                  g.id, greatest(g.starts_taken - g.rate_starts, 0) + 1, newest.number,
+                  in_now - make_interval(secs => g.rate_per_seconds))
+        LIMIT 1
     ) oldest ON true
     WHERE g.id = ANY (in_gate_ids) AND g.rate_starts IS NOT NULL
 $$;
@@ -996,7 +1034,9 @@ BEGIN
         WHERE p.id = in_free.pool_id AND p.fair AND v.pool_id = ANY (ARRAY[p.id])
           AND v.version BETWEEN p.version AND p.version;
         WITH newest AS MATERIALIZED (
-            SELECT v.*, n.starts
+            SELECT v.*, n.starts,
+                   (SELECT r.granted_at FROM rate_start r
+                    WHERE r.gate_id = v.gate_id AND r.number = v.starts_taken) AS newest_at
             FROM jsonb_each_text(taken) k(gate_id, starts)
             CROSS JOIN LATERAL (SELECT k.gate_id::bigint AS id, k.starts::bigint AS starts) n
             CROSS JOIN LATERAL (SELECT * FROM gate_state s WHERE s.gate_id = n.id ORDER BY s.version DESC
@@ -1012,8 +1052,10 @@ BEGIN
             DELETE FROM gate_state v USING newest n
             WHERE v.gate_id = ANY (ARRAY[n.gate_id]) AND v.version BETWEEN n.version AND n.version
         )
+        -- In the order of time, also if the clock was set back since the start before.
         INSERT INTO rate_start (gate_id, number, granted_at)
-        SELECT n.gate_id, n.starts_taken + i, in_now FROM newest n CROSS JOIN generate_series(1, n.starts) i;
+        SELECT n.gate_id, n.starts_taken + i, greatest(in_now, n.newest_at)
+        FROM newest n CROSS JOIN generate_series(1, n.starts) i;
     END IF;
     -- Turns are read from here on: from the virtual time, where flows may arrive, or from the tag of a flow
     -- that was passed over and still waits before it.
@@ -1299,10 +1341,15 @@ END
 $$;
 
 -- tidy_gates: deletes rows that gates no longer need: turns of idle flows before the virtual time, starts
--- that have left their window, gates of actions and pools that no route passes.
+-- that have left their window, gates of actions and pools that no route passes. At most `in_limit` turns of
+-- each gate and priority, and ten times as many starts of each rate.
 --
 -- Turns are deleted under the locks of their gates: an arrival that found the turn of an idle flow would
 -- update a row that is gone, and the flow would have no turn. Gates that other sessions hold are skipped.
+--
+-- Under an old snapshot it must not read what it has deleted. Turns are read from the bound in `gate_window`:
+-- later than that, no turn becomes idle, because neither virtual times nor the bounds in `gate_state.heads`
+-- move back. The first start that is left is found by its number.
 CREATE FUNCTION turnstile.tidy_gates(in_limit integer)
 RETURNS void
 LANGUAGE plpgsql
@@ -1312,30 +1359,70 @@ DECLARE
     locked_ids bigint[] := ARRAY(
         SELECT g.id FROM gate g WHERE g.fair OR g.kind = 'pool' ORDER BY g.id FOR NO KEY UPDATE SKIP LOCKED);
 BEGIN
-    WITH idle AS (
-        SELECT t.line_id, t.priority, t.start_tag
+    WITH bound AS MATERIALIZED (
+        SELECT g.id AS gate_id, coalesce(w.version, 0) AS version, v.priority, v.tag,
+               least(v.tag, g.heads[v.priority]) AS next_tag,
+               coalesce(w.first_tags[v.priority], 0) AS first_tag
         FROM turnstile.current_gate g
         CROSS JOIN LATERAL unnest(g.virtual_times) WITH ORDINALITY v(tag, priority)
+        LEFT JOIN LATERAL (
+            SELECT * FROM gate_window n WHERE n.gate_id = g.id ORDER BY n.version DESC LIMIT 1
+        ) w ON true
+        WHERE g.id = ANY (locked_ids)
+    ),
+    idle AS MATERIALIZED (
+        SELECT b.gate_id, t.line_id, t.priority, t.start_tag
+        FROM bound b
         CROSS JOIN LATERAL (
             SELECT * FROM flow_turn n
-            WHERE n.gate_id = g.id AND n.priority = v.priority AND n.place IS NULL AND n.start_tag <= v.tag
+            WHERE n.gate_id = b.gate_id AND n.priority = b.priority AND n.place IS NULL
+              AND n.start_tag >= b.first_tag AND n.start_tag <= b.tag
             ORDER BY n.start_tag LIMIT in_limit
         ) t
-        WHERE g.id = ANY (locked_ids)
+    ),
+    gone AS (
+        DELETE FROM flow_turn t USING idle i
+        WHERE t.line_id = ANY (ARRAY[i.line_id]) AND t.priority = i.priority
+          AND t.start_tag BETWEEN i.start_tag AND i.start_tag
+          AND t.place IS NULL
+    ),
+    moved AS MATERIALIZED (
+        SELECT b.gate_id, b.version, array_agg(n.next_tag ORDER BY b.priority) AS first_tags
+        FROM bound b
+        CROSS JOIN LATERAL (
+            -- Where the limit was reached, more may have the tag of the last one.
+            SELECT greatest(b.first_tag, CASE WHEN count(*) < in_limit THEN b.next_tag
+                                              ELSE least(b.next_tag, max(i.start_tag)) END) AS next_tag
+            FROM idle i WHERE i.gate_id = b.gate_id AND i.priority = b.priority
+        ) n
+        GROUP BY b.gate_id, b.version HAVING bool_or(n.next_tag > b.first_tag)
+    ),
+    written AS (
+        INSERT INTO gate_window (gate_id, version, first_tags)
+        SELECT m.gate_id, m.version + 1, m.first_tags FROM moved m
     )
-    DELETE FROM flow_turn t USING idle i
-    WHERE t.line_id = ANY (ARRAY[i.line_id]) AND t.priority = i.priority AND t.start_tag = i.start_tag
-      AND t.place IS NULL;
+    DELETE FROM gate_window w USING moved m
+    WHERE w.gate_id = ANY (ARRAY[m.gate_id]) AND w.version BETWEEN m.version AND m.version;
     -- The list of a pool may have been created while its pool was paused or resumed.
     PERFORM turnstile.pause_list(g.id, p.paused)
     FROM gate g JOIN worker_pool p ON p.name = g.name
     WHERE g.id = ANY (locked_ids) AND g.kind = 'pool' AND g.paused <> p.paused;
-    DELETE FROM rate_start s
-    USING turnstile.current_gate g
-    WHERE s.gate_id = ANY (ARRAY[g.id])
-      -- A decision counts starts up to an instant that it read before: it may be as old as its statement. A
-      -- minute is more than any statement may take.
-      AND s.granted_at < clock_timestamp() - make_interval(secs => 60 + coalesce(g.rate_per_seconds, 0));
+    WITH expired AS MATERIALIZED (
+        SELECT g.id AS gate_id, turnstile.first_start(g.id, 1, g.starts_taken, '-infinity') AS first_number,
+               -- A decision counts starts up to an instant that it read before: it may be as old as its
+               -- statement. A minute is more than any statement may take.
+               turnstile.first_start(
+                   g.id, 1, g.starts_taken,
+                   clock_timestamp() - make_interval(secs => 60 + coalesce(g.rate_per_seconds, 0))
+               ) AS kept_number
+        FROM turnstile.current_gate g
+        -- Without the newest one, there is none.
+        WHERE (SELECT n.number FROM rate_start n
+               WHERE n.gate_id = g.id AND n.number = g.starts_taken) IS NOT NULL
+    )
+    DELETE FROM rate_start s USING expired x
+    WHERE s.gate_id = ANY (ARRAY[x.gate_id]) AND s.number >= x.first_number
+      AND s.number < least(x.kept_number, x.first_number + 10 * in_limit);
     -- Locked in a statement of their own: a change of an action may have named them since.
     locked_ids := ARRAY(
         SELECT g.id FROM gate g
@@ -1352,6 +1439,7 @@ BEGIN
     states AS (DELETE FROM gate_state s USING unused u WHERE s.gate_id = ANY (ARRAY[u.id])),
     flows AS (DELETE FROM gate_flow f USING unused u WHERE f.gate_id = ANY (ARRAY[u.id])),
     turns AS (DELETE FROM flow_turn t USING unused u WHERE t.gate_id = ANY (ARRAY[u.id])),
+    windows AS (DELETE FROM gate_window w USING unused u WHERE w.gate_id = ANY (ARRAY[u.id])),
     starts AS (DELETE FROM rate_start s USING unused u WHERE s.gate_id = ANY (ARRAY[u.id]))
     DELETE FROM gate g USING unused u WHERE g.id = ANY (ARRAY[u.id]);
 END

@@ -160,6 +160,7 @@ BEGIN
         RETURN;
     END IF;
     DELETE FROM flow_turn t WHERE t.gate_id = stored.id;
+    DELETE FROM gate_window w WHERE w.gate_id = stored.id;
     DELETE FROM gate_flow f WHERE f.gate_id = stored.id;
     DELETE FROM rate_start s WHERE s.gate_id = stored.id;
     DELETE FROM gate_state s WHERE s.gate_id = stored.id;

@@ -209,8 +209,13 @@ BEGIN
     -- A decision holds the lock of its gate.
     WITH locked AS MATERIALIZED (
         SELECT g.id FROM gate g
-        WHERE g.rate_starts IS NOT NULL AND EXISTS (
-            SELECT FROM rate_start s WHERE s.gate_id = g.id AND s.granted_at > clock_timestamp())
+        -- The newest start has the latest instant.
+        WHERE g.rate_starts IS NOT NULL AND (
+            SELECT s.granted_at FROM rate_start s
+            WHERE s.gate_id = g.id
+              AND s.number = (SELECT v.starts_taken FROM gate_state v WHERE v.gate_id = g.id
+                              ORDER BY v.version DESC LIMIT 1)
+        ) > clock_timestamp()
         ORDER BY g.id FOR NO KEY UPDATE SKIP LOCKED
     )
     UPDATE rate_start s SET granted_at = now_at FROM locked l

@@ -29,6 +29,7 @@ from turnstile.common.tables.gates import (
     GateFlow,
     GateReturn,
     GateState,
+    GateWindow,
     KeyOverride,
     RateStart,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "GateFlow",
     "GateReturn",
     "GateState",
+    "GateWindow",
     "KeyOverride",
     "PoolState",
     "PoolTurn",

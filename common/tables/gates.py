@@ -2,7 +2,7 @@
 
 The row of `gate` is the lock that serialises what passes it; a batch locks it and never updates it. What
 changes with each batch is in `gate_state`, `flow_turn` and `rate_start`, in rows that are read by their
-newest version or from a bound, so that their cost does not grow under an old snapshot (P15).
+newest version, by number or from a bound, so that their cost does not grow under an old snapshot (P15).
 """
 
 from datetime import datetime
@@ -152,8 +152,23 @@ class FlowTurn(SQLModel, table=True):
     """The order key of its first waiting execution; None: nothing waits."""
 
 
+class GateWindow(SQLModel, table=True):
+    """One version of the bounds where the sweep over the turns of idle flows begins (P15)."""
+
+    __tablename__ = "gate_window"
+    __table_args__ = ({"postgresql_with": BRISK_VACUUM},)
+
+    gate_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    version: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    first_tags: list[int] = Field(sa_column=Column(ARRAY(BigInteger), nullable=False))
+    """By priority: no idle flow has a turn with a lower start tag."""
+
+
 class RateStart(SQLModel, table=True):
-    """One grant through a rate limit (P13), found by its number."""
+    """One grant through a rate limit (P13), found by its number.
+
+    Numbers have no gaps, instants increase with them, and the lowest numbers are deleted first.
+    """
 
     __tablename__ = "rate_start"
     __table_args__ = ({"postgresql_with": BRISK_VACUUM},)

@@ -7,8 +7,12 @@
 -- queue whose limit or pause differs from what it has to be stays. A session that found the queue before and
 -- locks it now finds no row: admit is repeated, and every other function has nothing to do there.
 --
+-- Their flows at the total of the action are deleted with them, and the turns of these: nothing can arrive
+-- there again. As everything else at a gate, under its lock.
+--
 -- Waits for no lock: a locked queue is in use, and an action whose total another session changes is left for
--- later. The total is locked first, so no session waits for a queue while its holder waits for a total.
+-- later, as is a queue with a flow whose gate another session holds. The total is locked first, so no session
+-- waits for a queue while its holder waits for a total.
 CREATE FUNCTION turnstile.delete_idle_queues(
     in_after_id bigint,
     in_idle_seconds double precision,
@@ -23,6 +27,7 @@ DECLARE
     idle_since timestamptz := clock_timestamp() - make_interval(secs => in_idle_seconds);
     idle_ids bigint[];
     action_ids bigint[];
+    gate_ids bigint[];
     held_ids bigint[];
 BEGIN
     deleted := 0;
@@ -48,8 +53,20 @@ BEGIN
     idle_ids := ARRAY(
         SELECT q.id FROM action_queue q WHERE q.id = ANY (idle_ids) AND q.action_id = ANY (action_ids)
         ORDER BY q.id FOR UPDATE SKIP LOCKED);
-    held_ids := ARRAY(SELECT DISTINCT s.queue_id FROM turnstile.live_slot s
-                      WHERE s.queue_id = ANY (idle_ids));
+    gate_ids := ARRAY(
+        SELECT g.id FROM gate g
+        WHERE g.kind = 'action' AND g.name = ANY (ARRAY(SELECT a.id::text FROM unnest(action_ids) a(id)))
+          AND EXISTS (SELECT FROM gate_flow f WHERE f.gate_id = g.id AND f.flow_id = ANY (idle_ids))
+        ORDER BY g.id FOR NO KEY UPDATE SKIP LOCKED);
+    held_ids := ARRAY(
+        SELECT s.queue_id FROM turnstile.live_slot s WHERE s.queue_id = ANY (idle_ids)
+        UNION ALL
+        SELECT w.queue_id FROM waiting w
+        WHERE w.queue_id IS NOT NULL AND w.queue_id = ANY (idle_ids) AND EXISTS (SELECT FROM gate)
+        UNION ALL
+        SELECT f.flow_id FROM gate g JOIN gate_flow f ON f.gate_id = ANY (ARRAY[g.id])
+        WHERE g.kind = 'action' AND g.name = ANY (ARRAY(SELECT a.id::text FROM unnest(action_ids) a(id)))
+          AND g.id <> ALL (gate_ids) AND f.flow_id = ANY (idle_ids));
     -- Checked again under the lock, with a newer snapshot: an admission may have come first.
     idle_ids := ARRAY(
         SELECT q.id FROM turnstile.current_queue q JOIN action a ON a.id = ANY (ARRAY[q.action_id])
@@ -66,6 +83,16 @@ BEGIN
           AND (SELECT w.place FROM turnstile.first_waiting(q.id, q.head_id, q.heads, 1) w) IS NULL
           AND q.id <> ALL (held_ids));
 
+    IF cardinality(gate_ids) > 0 THEN
+        WITH flow AS (
+            DELETE FROM gate_flow f USING action_queue q, gate g
+            WHERE q.id = ANY (idle_ids)
+              AND g.kind = 'action' AND g.name = ANY (ARRAY[q.action_id::text])
+              AND f.gate_id = ANY (ARRAY[g.id]) AND f.flow_id = ANY (ARRAY[q.id])
+            RETURNING f.id
+        )
+        DELETE FROM flow_turn t USING flow f WHERE t.line_id = ANY (ARRAY[f.id]);
+    END IF;
     WITH deleted_queue AS (
         DELETE FROM action_queue q WHERE q.id = ANY (idle_ids) RETURNING q.id, q.action_id
     ),

@@ -2,7 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import asyncpg
@@ -15,6 +18,18 @@ from turnstile.common.action_definition import ActionDefinition, UseDefinition
 from turnstile.common.domain.states import Status
 
 HASH = "00000000-0000-0000-0000-000000000000"
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@asynccontextmanager
+async def undone(protocol: Protocol) -> AsyncIterator[None]:
+    """Roll back what happens here."""
+    transaction = protocol.transaction()
+    await transaction.start()
+    try:
+        yield
+    finally:
+        await transaction.rollback()
 
 
 async def resource(protocol: Protocol, name: str, capacity: int, *, rank: int = 1, **fields: Any) -> int:
@@ -764,6 +779,54 @@ async def test_starts_that_have_left_their_window_are_deleted(protocol: Protocol
     )
     await protocol.row("SELECT turnstile.tidy_gates(100)")
     assert await protocol.column("SELECT number FROM rate_start") == [3]
+
+
+async def test_starts_are_counted_as_a_reader_of_the_whole_window_would(protocol: Protocol) -> None:
+    """At every moment, below the limit and at it, with equal instants, and after some were deleted."""
+    starts, per, chance = 7, 10.0, random.Random(5)
+    await define(protocol, "a", rate=(starts, per))
+    (gate_id,) = await protocol.column("SELECT id FROM gate WHERE rate_starts IS NOT NULL")
+    for taken in (0, 1, 6, 7, 8, 30):
+        seconds = [0.0]
+        for _ in range(taken):
+            seconds.append(seconds[-1] + chance.choice((0, 0, 0.5, 1, 4, 12)))
+        seconds = seconds[1:]
+        deleted = chance.randrange(taken // 3 + 1)
+        async with undone(protocol):
+            await protocol.connection.execute("UPDATE gate_state SET starts_taken = $1", taken)
+            await protocol.connection.execute(
+                "INSERT INTO rate_start SELECT $1, number, $4::timestamptz + make_interval(secs => second)"
+                " FROM unnest($2::float8[]) WITH ORDINALITY s(second, number) WHERE number > $3",
+                gate_id, seconds, deleted, EPOCH,
+            )  # fmt: skip
+            for moment in (-1.0, *(second + after for second in seconds for after in (0, 9.75, 10.25))):
+                counted = [
+                    second
+                    for number, second in enumerate(seconds, 1)
+                    if number > max(taken - starts, deleted) and second > moment - per
+                ]
+                row = await protocol.row(
+                    "SELECT l.starts, extract(epoch FROM l.next_at - $2::timestamptz)::float8 AS next_at"
+                    " FROM turnstile.starts_left(ARRAY[$1::bigint],"
+                    " $2::timestamptz + make_interval(secs => $3)) l",
+                    gate_id, EPOCH, moment,
+                )  # fmt: skip
+                assert row["starts"] == starts - len(counted), (seconds, deleted, moment)
+                assert row["next_at"] == (counted[0] + per if counted else None)
+
+
+async def test_starts_are_in_the_order_of_time_also_if_the_clock_was_set_back(protocol: Protocol) -> None:
+    """Otherwise a binary search does not find the first start that counts."""
+    await define(protocol, "a", rate=(3, 3000.0))
+    await submit(protocol, "a")
+    await protocol.connection.execute("UPDATE rate_start SET granted_at = granted_at + interval '1 day'")
+    await submit(protocol, "a")
+    ordered = "SELECT granted_at >= lag(granted_at) OVER (ORDER BY number) FROM rate_start ORDER BY number"
+    assert await protocol.column(ordered) == [None, True]
+    await protocol.column("SELECT turnstile.clamp_future_instants(false)")
+    assert await protocol.column("SELECT max(granted_at) <= clock_timestamp() FROM rate_start") == [True]
+    await submit(protocol, "a")
+    assert await protocol.column(ordered) == [None, True, True]
 
 
 async def test_a_gate_that_an_action_is_about_to_pass_is_not_deleted(

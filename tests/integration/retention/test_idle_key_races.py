@@ -11,7 +11,14 @@ from typing import Any, Final
 import pytest
 
 from tests.integration.retention.pruning import HOUR, age, ended, left, pruner
-from tests.integration.retention.test_idle_keys import KEYED, ended_with, keys
+from tests.integration.retention.test_idle_keys import (
+    FLOWS,
+    KEYED,
+    WITH_TOTAL,
+    ended_at_total,
+    ended_with,
+    keys,
+)
 from tests.support.history import faults_in
 from tests.support.protocol import Protocol, accepted, blocked, connected, ids_in, request
 from turnstile.common.domain.identifiers import ExecutionId
@@ -176,6 +183,37 @@ async def test_a_deletion_skips_locked_queues_without_waiting(protocol: Protocol
         await other.put("a", **{**KEYED, "max_concurrent": 2})
         assert await protocol.delete_idle_queues() == 0
     assert await protocol.delete_idle_queues() == 1
+
+
+async def test_a_deletion_leaves_queues_with_flows_at_a_gate_that_another_session_holds(
+    protocol: Protocol, other: Protocol
+) -> None:
+    await protocol.put("a", **WITH_TOTAL)
+    await protocol.put("b", **KEYED)
+    await ended_at_total(protocol, "x")
+    await ended_with(protocol, "y", ref="b")
+    await protocol.connection.execute("SET lock_timeout = '2s'")
+    async with other.transaction():
+        await other.connection.execute("SELECT FROM gate WHERE kind = 'action' FOR NO KEY UPDATE")
+        assert await protocol.delete_idle_queues() == 1
+        assert await keys(protocol) == ["x"]
+    assert await protocol.column(FLOWS) == ["x"]
+    assert await protocol.delete_idle_queues() == 1
+    assert await protocol.column(FLOWS) == []
+
+
+@pytest.mark.parametrize("key", ["x", "another"])
+async def test_an_arrival_at_the_total_that_waits_for_a_deletion_has_a_turn(
+    protocol: Protocol, other: Protocol, database_url: str, key: str
+) -> None:
+    await protocol.put("a", **WITH_TOTAL)
+    await ended_at_total(protocol, "x", "y")
+    async with protocol.transaction():
+        assert await protocol.delete_idle_queues() == 2
+        waiting = await blocked(other, protocol, ended_at_total(other, key))
+    await waiting
+    assert await protocol.column(FLOWS) == [key]
+    assert await faults_in(database_url) == []
 
 
 async def test_two_deletions_at_once_share_the_queues_and_count_each_once(

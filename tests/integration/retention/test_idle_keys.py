@@ -14,6 +14,13 @@ from turnstile.common.domain.states import Status
 from turnstile.executor.retention import Pruner
 
 KEYED: Final[dict[str, Any]] = {"concurrency_key": "/key", "max_concurrent": 1}
+WITH_TOTAL: Final[dict[str, Any]] = {**KEYED, "max_concurrent_total": 5, "order": "fair"}
+FLOWS: Final = (
+    "SELECT q.concurrency_key FROM gate_flow f JOIN gate g ON g.id = f.gate_id AND g.kind = 'action'"
+    " LEFT JOIN action_queue q ON q.id = f.flow_id ORDER BY 1"
+)
+"""The keys of the flows at totals; None: its queue is gone."""
+TURNS: Final = "SELECT count(*) FROM flow_turn t JOIN gate g ON g.id = t.gate_id AND g.kind = 'action'"
 
 
 async def keys(protocol: Protocol) -> list[str]:
@@ -23,6 +30,19 @@ async def keys(protocol: Protocol) -> list[str]:
 async def ended_with(protocol: Protocol, *of_keys: str, ref: str = "a", **fields: Any) -> list[int]:
     """One execution of each key that has ended and is settled."""
     return [(await ended(protocol, 1, ref, parameters={"key": key}, **fields))[0] for key in of_keys]
+
+
+async def admitted_at_total(protocol: Protocol, *of_keys: str) -> list[int]:
+    """One execution of each key, after it has passed the total if there is room."""
+    verdicts, grants = await protocol.admit(*(request("a", parameters={"key": key}) for key in of_keys))
+    await protocol.grant(*grants.more_queue_ids)
+    return [accepted(verdict).execution_id for verdict in verdicts]
+
+
+async def ended_at_total(protocol: Protocol, *of_keys: str) -> None:
+    ids = await admitted_at_total(protocol, *of_keys)
+    await protocol.run(*ids)
+    await protocol.settle(*((i, 1) for i in ids))
 
 
 async def test_the_queue_of_an_idle_key_goes_and_the_totals_of_its_action_stay(
@@ -138,6 +158,34 @@ async def test_a_limit_of_the_action_is_no_configuration_of_its_keys(protocol: P
     await protocol.submit(parameters={"key": "x"}, count=2)
     queue = await protocol.queue("a", "x")
     assert (queue["max_concurrent"], queue["paused"], queue["depth"]) == (3, True, 2)
+
+
+async def test_the_flow_of_an_idle_key_goes_with_its_queue(protocol: Protocol, database_url: str) -> None:
+    await protocol.put("a", **WITH_TOTAL)
+    for _ in range(3):
+        await ended_at_total(protocol, "x", "y")
+        assert await protocol.column(FLOWS) == ["x", "y"]
+        running = await admitted_at_total(protocol, "z")
+        assert await protocol.delete_idle_queues() == 2
+        assert await protocol.column(FLOWS) == ["z"]
+        assert await protocol.column(TURNS) == [1]
+        assert await faults_in(database_url) == []
+        await protocol.run(*running)
+        await protocol.settle((running[0], 1))
+        assert await protocol.delete_idle_queues() == 1
+        assert (await protocol.column(FLOWS), await protocol.column(TURNS)) == ([], [0])
+
+
+async def test_a_key_that_waits_at_the_total_keeps_its_queue_whatever_its_counters_say(
+    protocol: Protocol,
+) -> None:
+    await protocol.put("a", **{**WITH_TOTAL, "max_concurrent_total": 1})
+    await admitted_at_total(protocol, "running", "waiting")
+    await protocol.connection.execute(
+        "UPDATE queue_state SET depth = 0, held = 0, granted_limit = NULL, total_completed = total_enqueued"
+    )
+    assert await protocol.delete_idle_queues() == 0
+    assert await protocol.column(FLOWS) == ["running", "waiting"]
 
 
 async def test_executions_of_a_deleted_queue_are_read_listed_and_retried(

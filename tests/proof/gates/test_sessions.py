@@ -140,7 +140,8 @@ async def test_sessions_at_once_exceed_and_miscount_nothing(database_url: str, r
             await first.connection.execute(
                 "TRUNCATE execution, slot, waiting, delayed, expiring, unpublished_completion,"
                 " unpublished_cancel, attempt, action, action_queue, queue_state, audit_log, gate,"
-                " gate_state, gate_flow, flow_turn, rate_start, key_override, worker, worker_lease CASCADE"
+                " gate_state, gate_flow, flow_turn, gate_window, rate_start, key_override, worker,"
+                " worker_lease CASCADE"
             )
             twin = Twin(first, for_statements(build(8)))
             await twin.define()

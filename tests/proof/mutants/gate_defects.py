@@ -15,6 +15,10 @@ _POOL_TEST: Final = "tests/integration/protocol/test_pool.py"
 _POOL_SETTINGS: Final = "common/sql/55_pool_settings.sql"
 _SETTINGS_TEST: Final = "tests/integration/protocol/test_pool_settings.py"
 _TEST: Final = "tests/integration/protocol/test_gates.py"
+_COST_TEST: Final = "tests/integration/protocol/test_old_snapshot_of_gates.py"
+_IDLE_KEYS: Final = "common/sql/retention/queues.sql"
+_IDLE_KEYS_TEST: Final = "tests/integration/retention/test_idle_keys.py"
+_IDLE_KEY_RACES: Final = "tests/integration/retention/test_idle_key_races.py"
 _WALKS: Final = "tests/proof/gates/test_statements.py"
 _POOL_WALKS: Final = (
     "tests/proof/gates/test_managed_pools.py::test_a_managed_pool_keeps_its_rules_in_random_walks[short]"
@@ -363,6 +367,73 @@ GATE_DEFECTS: Final = (
         before="SELECT g.id FROM gate g WHERE g.fair OR g.kind = 'pool' ORDER BY g.id FOR NO KEY UPDATE SKIP LOCKED);\n",
         after="SELECT g.id FROM gate g WHERE g.fair OR g.kind = 'pool' ORDER BY g.id);\n",
         caught_by=(_TEST,),
+    ),
+    Defect(
+        name="the sweep over turns begins behind turns that are left",
+        file=_GATES,
+        before="CASE WHEN count(*) < in_limit THEN b.next_tag ELSE least(b.next_tag, max(i.start_tag)) END",
+        after="b.next_tag + 1",
+        caught_by=(f"{_COST_TEST}::test_a_limited_sweep_over_turns_leaves_the_others_to_the_next_one",),
+    ),
+    Defect(
+        name="the sweep over turns begins at the first one that ever was",
+        file=_GATES,
+        before="coalesce(w.first_tags[v.priority], 0) AS first_tag",
+        after="0::bigint AS first_tag",
+        caught_by=(f"{_COST_TEST}::test_turns_that_were_deleted_are_not_read",),
+    ),
+    Defect(
+        name="a sweep over starts deletes those that count",
+        file=_GATES,
+        before="AND s.number < least(x.kept_number, x.first_number + 10 * in_limit);",
+        after="AND s.number < x.first_number + 10 * in_limit;",
+        caught_by=(f"{_COST_TEST}::test_more_starts_than_one_sweep_may_delete_go_with_the_next_ones",),
+    ),
+    Defect(
+        name="the oldest start that counts is one too late",
+        file=_GATES,
+        before="RETURN lowest;",
+        after="RETURN lowest + 1;",
+        caught_by=(_TEST, _WALKS),
+    ),
+    Defect(
+        name="after the clock was set back, starts are not in the order of time",
+        file=_GATES,
+        before="SELECT n.gate_id, n.starts_taken + i, greatest(in_now, n.newest_at)\n",
+        after="SELECT n.gate_id, n.starts_taken + i, in_now\n",
+        caught_by=(_TEST,),
+    ),
+    Defect(
+        name="the flows of deleted keys stay at their total",
+        file=_IDLE_KEYS,
+        before="AND f.gate_id = ANY (ARRAY[g.id]) AND f.flow_id = ANY (ARRAY[q.id])\n            RETURNING f.id",
+        after="AND false\n            RETURNING f.id",
+        caught_by=(f"{_IDLE_KEYS_TEST}::test_the_flow_of_an_idle_key_goes_with_its_queue",),
+    ),
+    Defect(
+        name="the turns of deleted keys stay at their total",
+        file=_IDLE_KEYS,
+        before="DELETE FROM flow_turn t USING flow f WHERE t.line_id = ANY (ARRAY[f.id]);\n",
+        after="DELETE FROM flow_turn t USING flow f WHERE t.line_id = -f.id;\n",
+        caught_by=(f"{_IDLE_KEYS_TEST}::test_the_flow_of_an_idle_key_goes_with_its_queue",),
+    ),
+    Defect(
+        name="the flow of a deleted key goes although another session holds its gate",
+        file=_IDLE_KEYS,
+        before="AND g.id <> ALL (gate_ids) AND f.flow_id = ANY (idle_ids));",
+        after="AND false);",
+        caught_by=(
+            f"{_IDLE_KEY_RACES}::test_a_deletion_leaves_queues_with_flows_at_a_gate_that_another_session_holds",
+        ),
+    ),
+    Defect(
+        name="a queue is deleted whose execution waits at the total",
+        file=_IDLE_KEYS,
+        before="WHERE w.queue_id IS NOT NULL AND w.queue_id = ANY (idle_ids) AND EXISTS (SELECT FROM gate)\n",
+        after="WHERE false\n",
+        caught_by=(
+            f"{_IDLE_KEYS_TEST}::test_a_key_that_waits_at_the_total_keeps_its_queue_whatever_its_counters_say",
+        ),
     ),
     Defect(
         name="a change of actions locks its queues after the gates",
