@@ -37,7 +37,7 @@ WORKER_FUNCTIONS: Final = (
     "register_actions",
 )
 
-LOG_OPERATION: Final = f"SELECT {SCHEMA}.log_operation($1, $2, $3, $4, $5, $6)"
+LOG_OPERATION: Final = "SELECT turnstile.log_operation($1, $2, $3, $4, $5, $6)"
 """Caller, verb, kind of the subject, subject, before and after, as JSON where they are objects."""
 
 _FOLDER = resources.files("turnstile.common.sql")

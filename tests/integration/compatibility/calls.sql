@@ -60,6 +60,10 @@ SELECT * FROM turnstile.due_completions($1, $2);
 -- gives alive bool, draining bool
 SELECT * FROM turnstile.renew($1, $2);
 
+-- takes text, float8, text
+-- gives alive bool, draining bool
+SELECT * FROM turnstile.renew($1, $2, $3);
+
 -- takes text, int8[], int4[], text[], int8[], int4[], text[], jsonb[], text[], text[], text[],
 --   float8[]
 -- gives claimed turnstile.claimed[], finished turnstile.finished[]

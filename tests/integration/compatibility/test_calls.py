@@ -104,7 +104,7 @@ async def test_every_call_of_the_services_and_every_row_type_is_recorded(
     recorded = {call.statement for call in _recorded()}
     calls = [
         await _understood(connection, statement)
-        for service in ("executor", "worker")
+        for service in ("common", "executor", "worker")
         for statement in statements_of(service)
     ]
     rows = {
