@@ -174,6 +174,7 @@ async def test_a_replay_over_http_is_in_the_audit_log_with_who_when_and_what(env
     finally:
         await executor.stop()
     assert began_at <= datetime.fromisoformat(row["recorded_at"]) <= datetime.now(UTC)
+    assert row["before"].pop("correlation_id") == letter["correlation_id"]
     assert {name: row[name] for name in ("user", "address", "channel", "verb", "before", "after")} == {
         "user": "alice", "address": "127.0.0.1", "channel": "cli", "verb": "replayed",
         "before": {"code": "invalid_message", "type": "execution.requested", "message_id": "m"},
