@@ -242,10 +242,10 @@ def test_what_arrives_after_the_question_is_left_alone(
     monkeypatch.setattr(confirmation, "can_prompt", lambda: True)
     ended = alone.executor(*arguments, stdin="y\n")
     assert [(body.get("dry_run", False), body.get("limit")) for body in bodies] == [(True, None), (False, 2)]
-    assert (ended.exit_code, ended.out.split()[1]) == (0, "2")
+    assert (ended.exit_code, ended.out.splitlines()[-1].split()[1]) == (0, "2")
     matched = 0
     ended = alone.executor(*arguments)
-    assert (ended.exit_code, ended.out.split()[1]) == (0, "0")
+    assert (ended.exit_code, ended.out.splitlines()[-1].split()[1]) == (0, "0")
     assert [body.get("dry_run", False) for body in bodies[2:]] == [True]
 
 

@@ -136,6 +136,7 @@ async def test_all_failed_webhooks_are_replayed_after_their_number_was_confirmed
     await expect(button).to_be_enabled()
     await button.click()
     dialog = page.get_by_role("dialog", name="Replay all 1 failed webhook?")
+    await expect(dialog).to_be_visible()
     await env.history.rows(insert, ids[1])
     await dialog.get_by_role("button", name="Replay").click()
     await expect(page.locator("p.result")).to_have_text("1 replayed.")
