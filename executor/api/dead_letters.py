@@ -105,6 +105,10 @@ class DeadLetterSelection(JsonBody):
     limit: int = Field(
         default=LETTERS_MAX, ge=1, le=LETTERS_MAX, description="Most dead letters in one call."
     )
+    dry_run: bool = Field(
+        default=False,
+        description="Publish and delete nothing. `left` is then the number of all matching dead letters.",
+    )
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
@@ -119,11 +123,6 @@ class DeadLetterSelection(JsonBody):
 
 class DeadLetterPurge(DeadLetterSelection):
     """Which dead letters to purge."""
-
-    dry_run: bool = Field(
-        default=False,
-        description="Delete nothing. `left` is then the number of all matching dead letters.",
-    )
 
 
 class DeadLetterReplay(DeadLetterSelection):
@@ -217,6 +216,8 @@ def _add_changing_routes(routes: APIRouter, dead_letters: DeadLetters) -> None:
         responses=documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE),
     )
     async def post_replay(body: DeadLetterReplay, caller: CurrentCaller) -> DeadLetterReport:
+        if body.dry_run:
+            return _report(await dead_letters.planned(body.selection(), limit=body.limit))
         return _report(
             await dead_letters.replay(
                 body.selection(), limit=body.limit, changed_by=caller, body=body.edited()

@@ -60,6 +60,10 @@ class WebhookSelection(JsonBody):
     limit: int = Field(
         default=_REPLAYED_MAX, ge=1, le=_REPLAYED_MAX, description="Maximum number per call, with `all`."
     )
+    dry_run: bool = Field(
+        default=False,
+        description="Change nothing. `left` is then the number of all webhooks that would be replayed.",
+    )
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
@@ -107,11 +111,15 @@ def webhook_routes(database: Database, limiter: ReadLimiter) -> APIRouter:
         responses=documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE),
     )
     async def post_replay(body: WebhookSelection, caller: CurrentCaller) -> WebhookReplay:
-        async with answer_deadline():
-            replayed = await store.replay(body.ids, limit=body.limit, changed_by=caller)
+        if body.dry_run:
+            async with limiter.permit():
+                replayed = await store.planned(body.ids)
+        else:
+            async with answer_deadline():
+                replayed = await store.replay(body.ids, limit=body.limit, changed_by=caller)
         known = {*replayed.done, *replayed.pending}
         return WebhookReplay(
-            done=len(replayed.done),
+            done=0 if body.dry_run else len(replayed.done),
             refused=[RefusedWebhook(id=i, reason="it is pending") for i in sorted(replayed.pending)],
             missing=[i for i in dict.fromkeys(body.ids or ()) if i not in known],
             left=replayed.left,

@@ -50,6 +50,25 @@ def confirm(
         raise bad_input("aborted; nothing was changed")
 
 
+def confirm_counted(
+    count: Callable[[], int], question: Callable[[int], str], *, yes: bool, destroys: str
+) -> int | None:
+    """Return the number that the user agreed to; raises CommandFailed without agreement.
+
+    `count` is called only where a user can answer. None: there was no question, as with `yes`. 0: there is
+    nothing to change.
+    """
+    confirmed: int | None = None
+
+    def asked() -> str | None:
+        nonlocal confirmed
+        confirmed = count()
+        return question(confirmed) if confirmed else None
+
+    confirm(asked, yes=yes, destroys=destroys)
+    return confirmed
+
+
 def confirm_named(names: Sequence[str], *, asks: str, destroys: str, yes: bool) -> None:
     """Return if the user agrees to what a command does with each of `names`; raises CommandFailed if not.
 

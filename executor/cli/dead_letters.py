@@ -11,7 +11,7 @@ import typer
 from turnstile.common.cli import EXIT_FAILED, command_line
 from turnstile.executor.cli.arguments import bad_input, encode, piped_in
 from turnstile.executor.cli.client import Api, Json, with_api
-from turnstile.executor.cli.confirmation import YesOption, confirm
+from turnstile.executor.cli.confirmation import YesOption, confirm_counted
 from turnstile.executor.cli.output import (
     Columns,
     JsonOption,
@@ -115,15 +115,17 @@ def replay(
             raise bad_input("--body needs exactly one id")
         selection |= {"body": b64encode(_content(body)).decode(), "body_encoding": "base64"}
     if dry_run:
-        _print_plan("replay", _planned(api, {"ids": names} if names else selection), as_json=as_json)
+        _print_plan("replay", _planned(api, "replay", selection), as_json=as_json)
         return
+    confirmed = None
     if not names:
-        confirm(
-            lambda: _question("Replay", api, selection),
+        confirmed = confirm_counted(
+            lambda: _matched(api, "replay", selection),
+            lambda matched: f"Replay: {_messages(matched)}?",
             yes=yes,
             destroys="a replay by --all or --code publishes many messages at once",
         )
-    _handle(api, "replay", selection, "Replayed", as_json=as_json)
+    _handle(api, "replay", selection, "Replayed", confirmed=confirmed, as_json=as_json)
 
 
 @app.command()
@@ -147,14 +149,17 @@ def purge(
     """
     selection = _selection(names, code, every=every)
     if dry_run:
-        _print_plan("purge", _planned(api, selection), as_json=as_json)
+        _print_plan("purge", _planned(api, "purge", selection), as_json=as_json)
         return
-    confirm(
-        lambda: _question("Purge for good", api, selection),
+    confirmed = confirm_counted(
+        lambda: _matched(api, "purge", selection),
+        lambda matched: f"Purge for good: {_messages(matched)}?",
         yes=yes,
         destroys="a purge deletes messages for good",
     )
-    _handle(api, "purge", selection, "Purged", as_json=as_json)
+    # What is named stays named: what is missing of it is reported.
+    bound = None if names else confirmed
+    _handle(api, "purge", selection, "Purged", confirmed=bound, as_json=as_json)
 
 
 def _print(letter: Json) -> None:
@@ -178,19 +183,22 @@ def _selection(names: list[str] | None, code: str | None, *, every: bool) -> dic
     return chosen
 
 
-def _handle(api: Api, verb: str, selection: dict[str, Any], done: str, *, as_json: bool) -> None:
-    total = repeat_until_done(api, f"/dead-letters/{verb}", selection, batch_max=_BATCH_MAX)
+def _handle(
+    api: Api, verb: str, selection: dict[str, Any], done: str, *, confirmed: int | None, as_json: bool
+) -> None:
+    total = repeat_until_done(
+        api, f"/dead-letters/{verb}", selection, batch_max=_BATCH_MAX, confirmed=confirmed
+    )
     print_handled(total, f"{done} {_messages(total['done'])}", missing=_MISSING, as_json=as_json)
 
 
-def _planned(api: Api, selection: dict[str, Any]) -> Json:
-    """Return the response of a purge that deletes nothing: `left` matching dead letters."""
-    return api.post("/dead-letters/purge", encode({**selection, "dry_run": True}))
+def _planned(api: Api, verb: str, selection: dict[str, Any]) -> Json:
+    """Return the response of a dry run: `left` matching dead letters."""
+    return api.post(f"/dead-letters/{verb}", encode({**selection, "dry_run": True}))
 
 
-def _question(verb: str, api: Api, selection: dict[str, Any]) -> str | None:
-    matched = _planned(api, selection)["left"]
-    return f"{verb}: {_messages(matched)}?" if matched else None
+def _matched(api: Api, verb: str, selection: dict[str, Any]) -> int:
+    return int(_planned(api, verb, selection)["left"])
 
 
 def _print_plan(verb: str, planned: Json, *, as_json: bool) -> None:

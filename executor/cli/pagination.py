@@ -128,14 +128,22 @@ def change_matching(
             return
 
 
-def repeat_until_done(api: Api, path: str, selection: Mapping[str, Any], *, batch_max: int) -> dict[str, Any]:
+def repeat_until_done(
+    api: Api, path: str, selection: Mapping[str, Any], *, batch_max: int, confirmed: int | None = None
+) -> dict[str, Any]:
     """POST `selection` until everything that it matched at first is handled; later matches are left alone.
 
-    What is refused stays at the head of the list, so each call selects it again.
+    At most `confirmed`, the oldest first; None: as many as the first call matches. What is refused stays at
+    the head of the list, so each call selects it again.
     """
-    page = api.post(path, encode(selection))
+    if confirmed == 0:
+        return {"done": 0, "refused": [], "missing": [], "left": 0}
+    bound = {} if confirmed is None else {"limit": min(confirmed, batch_max)}
+    page = api.post(path, encode({**selection, **bound}))
     done, refused = page["done"], {each["id"]: each for each in page["refused"]}
     at_first = done + len(refused) + page["left"]
+    if confirmed is not None:
+        at_first = min(at_first, confirmed)
     while page["left"] and page["done"] and done + len(refused) < at_first:
         page = api.post(path, encode({**selection, "limit": min(at_first - done, batch_max)}))
         done += page["done"]

@@ -1,16 +1,16 @@
 """`executor webhooks list | replay`, over the HTTP API."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
 import typer
 
-from turnstile.common.cli import command_line
+from turnstile.common.cli import EXIT_FAILED, command_line
 from turnstile.executor.cli.arguments import bad_input, encode, execution_id
-from turnstile.executor.cli.client import Api, with_api
-from turnstile.executor.cli.confirmation import YesOption, confirm
-from turnstile.executor.cli.output import Columns, JsonOption, instant
+from turnstile.executor.cli.client import Api, Json, with_api
+from turnstile.executor.cli.confirmation import YesOption, confirm_counted
+from turnstile.executor.cli.output import Columns, JsonOption, instant, print_json, print_line, warn
 from turnstile.executor.cli.pagination import (
     CursorOption,
     print_handled,
@@ -29,6 +29,7 @@ _COLUMNS: Final[Columns] = {
     "URL": "url",
 }
 _BATCH_MAX: Final = 1000
+_MISSING: Final = "no webhook of this execution"
 
 app = command_line("List webhook deliveries and replay them.")
 
@@ -67,11 +68,15 @@ def list_webhooks(
 @with_api
 def replay(
     api: Api,
+    *,
     ids: Annotated[
         list[int] | None,
         typer.Argument(metavar="ID", parser=execution_id, help="Execution ids, like 4711."),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="All failed deliveries.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show how many would be delivered again; change nothing.")
+    ] = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -82,28 +87,60 @@ def replay(
     """
     if bool(ids) == every:
         raise bad_input("give execution ids or --all, like: executor webhooks replay 2041")
+    if dry_run:
+        _print_plan(_summed(_planned(api, ids or ())), as_json=as_json)
+        return
+    confirmed = None
     if every:
-        confirm(
-            lambda: "Deliver all failed webhooks again?",
+        confirmed = confirm_counted(
+            lambda: int(_summed(_planned(api, ()))["left"]),
+            lambda failed: f"Deliver all failed webhooks again: {_webhooks(failed)}?",
             yes=yes,
             destroys="--all posts every failed webhook again",
-            has_dry_run=False,
         )
-    total: dict[str, Any] = {"done": 0, "refused": [], "missing": []}
-    for result in _results(api, ids or ()):
+    total = _summed(_results(api, ids or (), confirmed))
+    print_handled(total, f"Replayed {_webhooks(total['done'])}", missing=_MISSING, as_json=as_json)
+
+
+def _planned(api: Api, ids: Sequence[int]) -> Iterator[Json]:
+    """Yield the responses of dry runs: `left` webhooks that would be replayed."""
+    if not ids:
+        yield api.post("/webhooks/replay", encode({"all": True, "dry_run": True}))
+    for start in range(0, len(ids), _BATCH_MAX):
+        yield api.post("/webhooks/replay", encode({"ids": ids[start : start + _BATCH_MAX], "dry_run": True}))
+
+
+def _results(api: Api, ids: Sequence[int], confirmed: int | None) -> Iterator[dict[str, Any]]:
+    if not ids:
+        yield repeat_until_done(
+            api, "/webhooks/replay", {"all": True}, batch_max=_BATCH_MAX, confirmed=confirmed
+        )
+    for start in range(0, len(ids), _BATCH_MAX):
+        # Failed webhooks that were not named are none of those that are left.
+        yield {**api.post("/webhooks/replay", encode({"ids": ids[start : start + _BATCH_MAX]})), "left": 0}
+
+
+def _summed(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    total: dict[str, Any] = {"done": 0, "refused": [], "missing": [], "left": 0}
+    for result in results:
         for name in total:
             total[name] += result[name]
-    print_handled(
-        total,
-        f"Replayed {total['done']} {'webhook' if total['done'] == 1 else 'webhooks'}",
-        missing="no webhook of this execution",
-        as_json=as_json,
-    )
+    return total
 
 
-def _results(api: Api, ids: Sequence[int]) -> Iterator[dict[str, Any]]:
-    path = "/webhooks/replay"
-    if not ids:
-        yield repeat_until_done(api, path, {"all": True}, batch_max=_BATCH_MAX)
-    for start in range(0, len(ids), _BATCH_MAX):
-        yield api.post(path, encode({"ids": ids[start : start + _BATCH_MAX]}))
+def _print_plan(planned: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        fields = {name: planned[name] for name in ("refused", "missing")}
+        print_json({"dry_run": True, "matched": planned["left"], **fields})
+    else:
+        print_line(f"Would replay {_webhooks(planned['left'])}")
+        for refused in planned["refused"]:
+            warn(f"{refused['id']}: would not be replayed: {refused['reason']}")
+        for execution_id in planned["missing"]:
+            warn(f"{execution_id}: not_found: {_MISSING}")
+    if planned["refused"] or planned["missing"]:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _webhooks(count: int) -> str:
+    return f"{count} {'webhook' if count == 1 else 'webhooks'}"

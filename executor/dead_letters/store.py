@@ -186,7 +186,7 @@ class DeadLetters:
         return DeadLetterResult(done=done, missing=chosen.missing, left=left)
 
     async def planned(self, selection: Selection, *, limit: int) -> DeadLetterResult:
-        """Return what a purge would leave, had it deleted nothing: all that is selected."""
+        """Return what a replay or a purge would leave that handled nothing: all that is selected."""
         chosen = await self._choose(selection, limit=limit)
         return DeadLetterResult(done=0, missing=chosen.missing, left=chosen.beyond + len(chosen.sizes))
 

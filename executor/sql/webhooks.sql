@@ -11,3 +11,13 @@ CROSS JOIN LATERAL (
 LEFT JOIN turnstile.current_execution e ON e.id = ANY (ARRAY[d.execution_id])
 LEFT JOIN action a ON a.id = e.action_id
 ORDER BY d.execution_id DESC LIMIT $3
+
+-- failed_webhooks: how many deliveries have failed.
+SELECT count(*) AS failed FROM webhook_delivery d WHERE d.state = 'failed'
+
+-- webhook_states: the states of the deliveries of the executions $1; by primary key.
+SELECT d.execution_id, d.state
+FROM webhook_delivery d
+WHERE d.execution_id = ANY ($1::bigint[])
+  AND EXISTS (SELECT FROM execution e WHERE e.id = ANY (ARRAY[d.execution_id]))
+ORDER BY d.execution_id

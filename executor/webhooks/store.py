@@ -111,6 +111,18 @@ class WebhookStore:
         assert row is not None
         return Replayed(done=row["replayed_ids"], pending=row["pending_ids"], left=row["left_count"])
 
+    async def planned(self, execution_ids: Sequence[int] | None) -> Replayed:
+        """Return what `replay` would do without a limit, and change nothing.
+
+        `left` is how many it would make due; with ids, `done` has them.
+        """
+        if execution_ids is None:
+            return Replayed(done=[], pending=[], left=await self._database.fetchval(query("failed_webhooks")))
+        rows = await self._database.fetch(query("webhook_states"), list(execution_ids))
+        pending = [row["execution_id"] for row in rows if row["state"] == "pending"]
+        settled = [row["execution_id"] for row in rows if row["state"] != "pending"]
+        return Replayed(done=settled, pending=pending, left=len(settled))
+
     async def page(
         self, states: Sequence[State], *, before_id: int, limit: int
     ) -> "Sequence[dict[str, object]]":

@@ -183,60 +183,87 @@ export function drain(worker) {
 }
 
 /**
- * Replay webhooks. `selection` is the request body of the API. Resolves to a sentence about the result, or
- * null.
+ * Replay webhooks. `selection` is the request body of the API; `subjectOf(count)` names what is replayed.
+ * Resolves to the result, or null.
  */
-export function replayWebhooks(selection, subject) {
-  return changeUntilDone("/webhooks/replay", selection,
-    { max: WEBHOOKS_MAX, verb: "replayed", missing: "no webhook of this execution" }, {
-    title: `Replay ${subject}?`, verb: "Replay",
-    words: "Delivered immediately, with a full set of attempts. The event keeps its ID, so that the "
-      + "receiver can detect the duplicate.",
-  });
+export function replayWebhooks(selection, subjectOf) {
+  return changeCounted("/webhooks/replay", selection,
+    { max: WEBHOOKS_MAX, name: "replay", verb: "replayed", missing: "no webhook of this execution" },
+    (matched) => ({
+      title: `Replay ${subjectOf(matched)}?`, verb: "Replay",
+      words: ["Delivered immediately, with a full set of attempts. The event keeps its ID, so that the "
+        + "receiver can detect the duplicate.",
+        ...(selection.all ? ["Webhooks that fail from now on are not replayed."] : [])],
+    }));
 }
 
 /**
- * Replay or purge dead letters. `selection` is the request body of the API. Resolves to a sentence about the
- * result, or null.
+ * Replay or purge dead letters. `selection` is the request body of the API; `subjectOf(count)` names what is
+ * changed. Resolves to the result, or null.
  */
-export function changeDeadLetters(verb, selection, subject) {
-  const replays = verb === "replay";
-  const words = { max: DEAD_LETTERS_MAX, verb: replays ? "replayed" : "purged", missing: "no longer stored" };
-  return changeUntilDone(`/dead-letters/${verb}`, selection, words, {
-    title: replays ? `Replay ${subject}?` : `Purge ${subject}?`,
+export function changeDeadLetters(name, selection, subjectOf) {
+  const replays = name === "replay";
+  const verb = replays ? "replayed" : "purged";
+  const words = { max: DEAD_LETTERS_MAX, name, verb, missing: "no longer stored" };
+  return changeCounted(`/dead-letters/${name}`, selection, words, (matched, { missing }) => ({
+    title: `${replays ? "Replay" : "Purge"} ${subjectOf(matched)}?`,
     verb: replays ? "Replay" : "Purge", dangerous: !replays,
-    words: replays
-      ? "The messages are published unchanged. A message that fails again becomes a new dead letter."
-      : "The messages are deleted permanently.",
-  });
+    words: [
+      replays ? "The messages are published unchanged. A message that fails again becomes a new dead letter."
+        : "The messages are deleted permanently.",
+      ...(missing.length ? [`No longer stored: ${count(missing.length)} of the selected messages.`] : []),
+      ...(selection.ids ? [] : [`Dead letters that arrive from now on are not ${verb}.`]),
+    ],
+  }));
 }
 
 /**
- * Confirm a change, and request it until everything that it matched at first is handled; a call handles at
- * most `max`. Resolves to {text, isComplete}, or null if nothing was requested.
+ * Count what a change would handle, confirm that number, and request the change, the oldest first, until as
+ * many are handled; a call handles at most `words.max`. `dialogOf(matched, planned)` is the dialog. Resolves
+ * to {text, isComplete}, or null if nothing was requested. Throws Problem if the count fails.
  */
-async function changeUntilDone(path, selection, words, dialog) {
-  const total = { done: 0, refused: new Map(), missing: [], left: null };
+async function changeCounted(path, selection, words, dialogOf) {
+  const planned = await ask("POST", path, { body: { ...selection, dry_run: true } });
+  const confirmed = planned.left;
+  const total = { done: 0, missing: planned.missing, left: null,
+    refused: new Map(planned.refused.map(({ id, reason }) => [id, reason])) };
+  if (confirmed === 0)
+    return { text: total.refused.size + total.missing.length ? resultText({ ...total, left: 0 }, words)
+      : `Nothing to ${words.name}.`, isComplete: false };
+  total.refused.clear();
+  let problem = null;
   await confirm({
-    ...dialog,
+    ...dialogOf(confirmed, planned),
     act: async () => {
-      let atFirst = null;
-      let page;
-      do {
-        // What is refused stays at the head of the list, so each call selects it again.
-        const limit = atFirst === null ? words.max : Math.min(atFirst - total.done, words.max);
-        page = await ask("POST", path, { body: { ...selection, limit } });
-        total.done += page.done;
-        for (const { id, reason } of page.refused) total.refused.set(id, reason);
-        atFirst ??= page.done + page.refused.length + page.left;
-        total.missing = page.missing;
-        total.left = Math.max(atFirst - total.done - total.refused.size, 0);
-        say(`${count(total.done)} ${words.verb}`);
-      } while (page.left && page.done && total.left);
+      try {
+        await handle(path, selection, confirmed, words, total);
+      } catch (error) {
+        if (!(error instanceof Problem)) throw error;
+        // The dialog closes: what was handled may be unknown, so the number is to be counted again.
+        problem = error.message;
+      }
     },
   });
+  if (problem) return { text: `${count(total.done)} ${words.verb}, then: ${problem}`, isComplete: false };
   return total.left === null ? null : { text: resultText(total, words),
     isComplete: !(total.refused.size + total.missing.length + total.left) };
+}
+
+/** Request a change until `confirmed` of what is selected are handled; `total` receives the result. */
+async function handle(path, selection, confirmed, words, total) {
+  let atFirst = null;
+  let page;
+  do {
+    // What is refused stays at the head of the list, so each call selects it again.
+    const limit = Math.min((atFirst ?? confirmed) - total.done, words.max);
+    page = await ask("POST", path, { body: { ...selection, limit } });
+    total.done += page.done;
+    for (const { id, reason } of page.refused) total.refused.set(id, reason);
+    atFirst ??= Math.min(confirmed, page.done + page.refused.length + page.left);
+    total.missing = page.missing;
+    total.left = Math.max(atFirst - total.done - total.refused.size, 0);
+    say(`${count(total.done)} ${words.verb}`);
+  } while (page.left && page.done && total.left);
 }
 
 function resultText({ done, refused, missing, left }, { verb, missing: why }) {

@@ -2,7 +2,7 @@
 
 import { el, text } from "./dom.js";
 import { count, counted } from "./format.js";
-import { ask } from "./api.js";
+import { ask, Problem } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
 import { badge, errorLine, instant, listPages, loader, resultLine, table, termsOf } from "./parts.js";
 import { show as showDialog } from "./dialog.js";
@@ -10,6 +10,11 @@ import { changeDeadLetters, replayEdited } from "./changes.js";
 import { block } from "./permissions.js";
 
 const PAGE = 50;
+const LOADING = "The dead letters are loading.";
+const NOT_LOADED = "The list could not be loaded.";
+const NOT_SHOWN = "The list does not show this error code yet.";
+const RUNNING = "A change is being prepared.";
+const NOTHING = "Nothing to replay or purge.";
 
 export function show(main, { parameters }, { live, signal }) {
   const chosen = new Set();
@@ -21,7 +26,9 @@ export function show(main, { parameters }, { live, signal }) {
   const order = el("select", { id: "order" },
     [["newest", "Newest first"], ["oldest", "Oldest first"]].map(([value, words]) =>
     el("option", { value, selected: value === parameters.get("order") }, words)));
-  let total = 0;
+  let listed = null; // what the rows show: {code, isEmpty}
+  let isFailed = false;
+  let isRunning = false;
   const pages = listPages({
     parameters, path: "dead-letters",
     search: () => ({ code: code.value.trim(), order: order.value === "newest" ? null : order.value }),
@@ -32,7 +39,7 @@ export function show(main, { parameters }, { live, signal }) {
   });
   const open = (letter) => read(letter, wrong, changed);
   const shown = table("Dead letters", [
-    ["Select", "", (letter) => boxOf(letter, chosen, name)],
+    ["Select", "", (letter) => boxOf(letter, chosen, describe)],
     ["ID", "row id", (letter) => el("button",
       { type: "button", class: "link", on: { click: () => open(letter) } }, letter.id)],
     ["Reason", "", (letter) => el("div", {}, badge(letter.code), " ", letter.error)],
@@ -45,32 +52,52 @@ export function show(main, { parameters }, { live, signal }) {
   const purge = el("button", { type: "button", class: "danger", needs: "POST /dead-letters/purge",
     on: { click: () => act("purge") } });
   const loading = loader(async (mine) => {
+    const reason = code.value.trim();
     const page = await ask("GET", "/dead-letters",
-      { query: { code: code.value.trim(), order: order.value, limit: PAGE, cursor: pages.cursor() },
-        signal: mine });
-    total = page.total;
+      { query: { code: reason, order: order.value, limit: PAGE, cursor: pages.cursor() }, signal: mine });
+    listed = { code: reason, isEmpty: page.items.length === 0 && pages.isFirst() };
+    isFailed = false;
     shown.update(page.items);
     pages.update(page.next_cursor);
-    text(words, total ? `${counted(total, "dead letter")} in total` : "");
-    for (const button of [replay, purge]) block(button, total === 0 ? "Nothing to replay or purge." : null);
-    name();
-  }, { every: 1000, signal, wrong });
+    text(words, page.total ? `${counted(page.total, "dead letter")} in total` : "");
+    describe();
+  }, { every: 1000, signal, wrong, failed: () => { isFailed = true; describe(); } });
 
-  /** Return what the buttons act on: the selected messages, those with the error code, or all. */
+  /** What the buttons act on, and its name by count: the selected messages, those with the code, or all. */
   function target() {
-    if (chosen.size) return [{ ids: [...chosen] }, counted(chosen.size, "selected message")];
-    const reason = code.value.trim();
-    return reason ? [{ code: reason }, `all messages with the code ${reason}`]
-      : [{ all: true }, `all ${counted(total, "message")}`];
+    if (chosen.size) return [{ ids: [...chosen] }, (matched) => counted(matched, "selected message")];
+    const { code: reason } = listed;
+    return reason
+      ? [{ code: reason }, (matched) => `${counted(matched, "message")} with the code ${reason}`]
+      : [{ all: true }, (matched) => `all ${counted(matched, "message")}`];
   }
-  function name() {
+  /** Why nothing can be replayed or purged, or null: what is changed must be what the list shows. */
+  function blocked() {
+    if (isRunning) return RUNNING;
+    if (isFailed) return NOT_LOADED;
+    if (listed === null) return LOADING;
+    if (listed.code !== code.value.trim()) return NOT_SHOWN;
+    return listed.isEmpty && chosen.size === 0 ? NOTHING : null;
+  }
+  function describe() {
     const scope = chosen.size ? `${chosen.size} selected` : code.value.trim() ? "all with this code" : "all";
     text(replay, `Replay ${scope}`);
     text(purge, `Purge ${scope}`);
+    for (const button of [replay, purge]) block(button, blocked());
   }
   async function act(verb) {
-    const [selection, subject] = target();
-    await changed(await changeDeadLetters(verb, selection, subject));
+    const [selection, subjectOf] = target();
+    isRunning = true;
+    describe();
+    try {
+      await changed(await changeDeadLetters(verb, selection, subjectOf));
+    } catch (error) {
+      if (!(error instanceof Problem)) throw error;
+      result.update({ text: error.message, isComplete: false });
+    } finally {
+      isRunning = false;
+      describe();
+    }
   }
   async function changed(done) {
     if (!done) return;
@@ -78,10 +105,11 @@ export function show(main, { parameters }, { live, signal }) {
     await pages.changed();
   }
   for (const control of [code, order]) control.addEventListener("change", pages.changed);
+  code.addEventListener("input", describe);
   // What is selected keeps its position: the list is not reloaded meanwhile.
   live.on("overview", () => pages.isFirst() && chosen.size === 0 && loading.soon(), signal);
   live.on("opening", loading.soon, signal);
-  name();
+  describe();
   main.append(
     el("div", { class: "head" }, el("h1", {}, "Dead letters"),
       el("div", { class: "search-fields" },

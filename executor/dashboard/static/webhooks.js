@@ -1,14 +1,20 @@
 // The screen of webhooks: state, last response, and replay.
 
 import { el } from "./dom.js";
-import { ask } from "./api.js";
+import { ask, Problem } from "./api.js";
+import { counted } from "./format.js";
 import { badge, errorLine, executionLink, instant, listPages, loader, resultLine, table } from "./parts.js";
 import { auditLogOf } from "./audit_log.js";
 import { replayWebhooks } from "./changes.js";
+import { block } from "./permissions.js";
 
 const PAGE = 50;
 const EVERY = 2000;
 const STATES = ["pending", "delivered", "failed"];
+const LOADING = "The webhooks are loading.";
+const NOT_LOADED = "The list could not be loaded.";
+const RUNNING = "A replay is being prepared.";
+const NOTHING = "No webhook has failed.";
 
 export function show(main, { parameters }, { live, signal }) {
   const wrong = errorLine();
@@ -21,8 +27,14 @@ export function show(main, { parameters }, { live, signal }) {
     reload: () => loading.now() });
   const again = ({ execution_id: id }) => el("button", {
     type: "button", needs: "POST /webhooks/replay", "aria-label": `Replay the webhook of execution ${id}`,
-    on: { click: () => act({ ids: [id] }, `the webhook of execution ${id}`) },
+    on: { click: () => act({ ids: [id] }, () => `the webhook of execution ${id}`) },
   }, "Replay");
+  const replayAll = el("button", { type: "button", needs: "POST /webhooks/replay",
+    on: { click: () => act({ all: true }, (matched) => `all ${counted(matched, "failed webhook")}`) },
+  }, "Replay all failed");
+  let reason = LOADING; // why no failed webhook can be replayed, or null
+  let isRunning = false;
+  const describe = () => block(replayAll, isRunning ? RUNNING : reason);
   const shown = table("Webhooks, newest execution first", [
     ["Execution", "row", (each) => [executionLink(each.execution_id),
       el("span", { class: "key" }, each.action_ref ?? "pruned")]],
@@ -38,23 +50,42 @@ export function show(main, { parameters }, { live, signal }) {
       { query: { state: chosen(), limit: PAGE, cursor: pages.cursor() }, signal: mine });
     shown.update(page.items);
     pages.update(page.next_cursor);
-  }, { every: EVERY, signal, wrong });
+    reason = showsNoFailed(page) ? NOTHING : null;
+    describe();
+  }, { every: EVERY, signal, wrong, failed: () => { reason = NOT_LOADED; describe(); } });
 
-  async function act(selection, subject) {
-    const done = await replayWebhooks(selection, subject);
-    if (!done) return;
-    result.update(done);
-    await loading.now();
+  /** Whether the page would show a failed webhook if there were one. */
+  function showsNoFailed({ items, next_cursor: next }) {
+    const isWhole = pages.isFirst() && next === null;
+    const showsFailed = chosen().length === 0 || chosen().includes("failed");
+    return isWhole && showsFailed && !items.some(({ state }) => state === "failed");
+  }
+  async function act(selection, subjectOf) {
+    if (isRunning) return;
+    isRunning = true;
+    describe();
+    try {
+      const done = await replayWebhooks(selection, subjectOf);
+      if (done) {
+        result.update(done);
+        await loading.now();
+      }
+    } catch (error) {
+      if (!(error instanceof Problem)) throw error;
+      result.update({ text: error.message, isComplete: false });
+    } finally {
+      isRunning = false;
+      describe();
+    }
   }
   states.addEventListener("change", pages.changed);
   // There is no event for a delivery.
   const polling = setInterval(() => pages.isFirst() && loading.soon(), EVERY);
   signal.addEventListener("abort", () => clearInterval(polling));
   live.on("opening", loading.soon, signal);
+  describe();
   main.append(
-    el("div", { class: "head" }, el("h1", {}, "Webhooks"),
-      el("button", { type: "button", needs: "POST /webhooks/replay",
-        on: { click: () => act({ all: true }, "all failed webhooks") } }, "Replay all failed")),
+    el("div", { class: "head" }, el("h1", {}, "Webhooks"), replayAll),
     el("form", { class: "filters" }, states), wrong, result.node, shown.node, pages.node,
     auditLogOf({ subject_kind: "webhook" }, signal));
   loading.now();

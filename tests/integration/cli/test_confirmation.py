@@ -22,9 +22,8 @@ BY_NAME = (
     ("resources", "delete", "cad"),
     ("tokens", "revoke", "7"),
     ("workers", "drain", "w-1"),
-    ("webhooks", "replay", "--all"),
 )
-"""They have no dry run: what they change is named."""
+"""What they change is named."""
 DESTROYING = re.compile(r"/drain$|^(/\w+/)?(replay|purge)$")
 """Paths of the API, and their last steps."""
 BESIDE_THE_API = {"setup-permissions", "restore-check"}
@@ -34,8 +33,10 @@ DESTRUCTIVE = (
     ("dead-letters", "purge", "--all"),
     ("dead-letters", "purge", "--code", "unknown_action"),
     ("dead-letters", "purge", "42"),
+    ("webhooks", "replay", "--all"),
     ("cancel", "--action", "a"),
 )
+ALL_OR_BY_CODE = (*DESTRUCTIVE[:4], DESTRUCTIVE[5])
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def requested(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("arguments", BY_NAME)
-def test_what_is_named_is_deleted_drained_or_replayed_only_after_agreement(
+def test_what_is_named_is_deleted_revoked_or_drained_only_after_agreement(
     alone: CommandLines,
     requested: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -156,6 +157,29 @@ def test_a_terminal_prompts_with_what_would_be_done(
     assert [body["dry_run"] for body in sent] == [True]
     assert alone.executor(*arguments, stdin="y\n").exit_code == 0
     assert [body.get("dry_run", False) for body in sent] == [True, True, False]
+
+
+@pytest.mark.parametrize("arguments", ALL_OR_BY_CODE)
+def test_what_arrives_after_the_question_is_left_alone(
+    alone: CommandLines, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    bodies: list[Any] = []
+    matched = 2
+
+    def post(_: Api, path: str, body: bytes) -> Json:
+        bodies.append(from_json(body))
+        done = 0 if bodies[-1].get("dry_run") else bodies[-1].get("limit", 5)
+        return Json(done=done, left=matched if not done else 3, refused=[], missing=[])
+
+    monkeypatch.setattr(Api, "post", post)
+    monkeypatch.setattr(confirmation, "can_prompt", lambda: True)
+    ended = alone.executor(*arguments, stdin="y\n")
+    assert [(body.get("dry_run", False), body.get("limit")) for body in bodies] == [(True, None), (False, 2)]
+    assert (ended.exit_code, ended.out.splitlines()[-1].split()[1]) == (0, "2")
+    matched = 0
+    ended = alone.executor(*arguments)
+    assert (ended.exit_code, ended.out.splitlines()[-1].split()[1]) == (0, "0")
+    assert [body.get("dry_run", False) for body in bodies[2:]] == [True]
 
 
 @pytest.mark.parametrize("arguments", DESTRUCTIVE)

@@ -44,6 +44,9 @@ def test_a_dead_letter_is_replayed_unchanged_or_with_a_corrected_body(
 
     system.apply(ref=ref, runner="command", entrypoint=["true"])
     third = system.executor("dead-letters", "show", "third", "--json").json["id"]
+    planned = system.executor("dead-letters", "replay", "--code", "unknown_action", "--dry-run")
+    assert (planned.exit_code, planned.out) == (0, "Would replay 1 message\n")
+    assert len(names_in(system)) == 3
     for arguments in (["first"], [third, "--body", "-"]):
         replayed = system.executor("dead-letters", "replay", *arguments, stdin=f'{{"action_ref": "{ref}"}}')
         assert (replayed.exit_code, replayed.out.strip()) == (0, "Replayed 1 message")

@@ -33,6 +33,10 @@ def test_a_failed_webhook_is_listed_with_its_error_and_replayed(system: CommandL
     listed = system.executor("webhooks", "list", "--state", "failed")
     assert "private addresses are not called" in listed.out
     assert failed not in ids_in(system, "--state", "delivered")
+    for arguments in (["--all"], [str(failed), str(failed)]):
+        planned = system.executor("webhooks", "replay", *arguments, "--dry-run", "--json")
+        assert (planned.exit_code, planned.json["dry_run"], planned.json["matched"] >= 1) == (0, True, True)
+    assert failed in ids_in(system, "--state", "failed")
     replayed = system.executor("webhooks", "replay", str(failed))
     assert (replayed.exit_code, replayed.out) == (0, "Replayed 1 webhook\n")
     until_failed(system, failed)
@@ -45,6 +49,12 @@ def test_an_execution_without_webhook_is_exit_code_1(system: CommandLines) -> No
     ended = system.executor("webhooks", "replay", "999999999")
     assert (ended.exit_code, ended.out) == (EXIT_FAILED, "Replayed 0 webhooks\n")
     assert ended.err == "999999999: not_found: no webhook of this execution\n"
+    planned = system.executor("webhooks", "replay", "999999999", "--dry-run")
+    assert (planned.exit_code, planned.out, planned.err) == (
+        EXIT_FAILED,
+        "Would replay 0 webhooks\n",
+        "999999999: not_found: no webhook of this execution\n",
+    )
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ async def test_an_unknown_field_of_a_body_is_named_with_the_nearest_known_one(ap
         "expire_in: no such field; did you mean expires_in?; known are name, role, scope, expires_in"
     )
     answer = await api.http.post("/api/v1/webhooks/replay", json={"xyzzy": 1})
-    assert answer.json()["detail"] == "xyzzy: no such field; known are ids, all, limit"
+    assert answer.json()["detail"] == "xyzzy: no such field; known are ids, all, limit, dry_run"
 
 
 async def test_actions_are_listed_by_name(api: Served) -> None:

@@ -205,10 +205,13 @@ async def test_without_a_broker_only_the_replay_is_unavailable(
         (letter,) = (await api.get("/dead-letters"))["items"]
         assert (await api.get("/dead-letters/m")) == letter
         ids = {"ids": [letter["id"], "absent"]}
-        answer = await api.http.post("/api/v1/dead-letters/purge", json={**ids, "dry_run": True})
-        assert answer.json() == {"done": 0, "refused": [], "missing": ["absent"], "left": 1}
-        answer = await api.http.post("/api/v1/dead-letters/purge", json={"all": True, "dry_run": True})
-        assert (answer.json()["done"], answer.json()["left"]) == (0, 1)
+        # A dry run neither deletes nor publishes.
+        for verb in ("replay", "purge"):
+            path = f"/api/v1/dead-letters/{verb}"
+            answer = await api.http.post(path, json={**ids, "dry_run": True})
+            assert answer.json() == {"done": 0, "refused": [], "missing": ["absent"], "left": 1}
+            answer = await api.http.post(path, json={"all": True, "dry_run": True})
+            assert (answer.json()["done"], answer.json()["left"]) == (0, 1)
         answer = await api.http.post("/api/v1/dead-letters/purge", json={"ids": [letter["id"]]})
         assert answer.json() == {"done": 1, "refused": [], "missing": [], "left": 0}
 
@@ -228,7 +231,7 @@ async def test_an_unclear_selection_body_or_cursor_is_refused(database_url: str)
         ("replay", {"ids": ["1", "2"], "body": "{}"}, "invalid_message"),
         ("replay", {"ids": ["1"], "body": "no base64", "body_encoding": "base64"}, "invalid_message"),
         ("purge", {"ids": ["1"], "body": "{}"}, "unknown_field"),
-        ("replay", {"ids": ["1"], "dry_run": True}, "unknown_field"),
+        ("replay", {"ids": ["1"], "dry_run": "perhaps"}, "invalid_message"),
     )
     every = [(verb, body, "invalid_message") for verb in ("replay", "purge") for body in unclear]
     async with serve(database_url) as api:

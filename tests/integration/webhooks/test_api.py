@@ -60,13 +60,36 @@ async def test_a_replay_reports_a_result_for_each_webhook(api: Served) -> None:
     assert await replay(api, {"all": True}) == (200, {"done": 1, "refused": [], "missing": [], "left": 0})
 
 
+async def test_a_dry_run_counts_what_a_replay_would_do_and_changes_nothing(api: Served) -> None:
+    failed, pending, delivered, _ = await webhooks(api, "failed", "pending", "delivered", "failed")
+    wanted = {"ids": [failed, pending, delivered, 999], "dry_run": True}
+    assert await replay(api, wanted) == (
+        200,
+        {"done": 0, "refused": [{"id": pending, "reason": "it is pending"}], "missing": [999], "left": 2},
+    )
+    for _ in range(2):
+        planned = await replay(api, {"all": True, "limit": 1, "dry_run": True})
+        assert planned == (200, {"done": 0, "refused": [], "missing": [], "left": 2})
+    assert await listed(api, state="pending") == [pending]
+    assert (await api.get("/audit-log", subject_kind="webhook"))["items"] == []
+
+
+async def test_a_replay_of_all_takes_the_oldest_up_to_its_limit(api: Served) -> None:
+    oldest, newest = await webhooks(api, "failed", "failed")
+    assert await replay(api, {"all": True, "limit": 1}) == (
+        200,
+        {"done": 1, "refused": [], "missing": [], "left": 1},
+    )
+    assert (await listed(api, state="pending"), await listed(api, state="failed")) == ([oldest], [newest])
+
+
 async def test_an_unclear_replay_or_list_is_refused_with_the_remedy(api: Served) -> None:
     for body, code, says in [
         ({}, "invalid_message", "give exactly one of ids and all"),
         ({"ids": [1], "all": True}, "invalid_message", "give exactly one of ids and all"),
         ({"ids": [0]}, "invalid_message", "ids.0"),
         ({"ids": []}, "invalid_message", "ids"),
-        ({"states": ["failed"]}, "unknown_field", "known are ids, all, limit"),
+        ({"states": ["failed"]}, "unknown_field", "known are ids, all, limit, dry_run"),
         ([], "invalid_message", "not an object"),
     ]:
         status, problem = await replay(api, body)

@@ -1,0 +1,148 @@
+"""What cannot be undone is asked for with its number or its owner, and does no more than was confirmed."""
+
+import asyncio
+import json
+import re
+
+import pytest
+from playwright.async_api import Page, Route, expect
+
+from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS
+from tests.support.environment import Environment
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+expect.set_options(timeout=DEADLINE_MILLISECONDS)
+
+LIST = "**/api/v1/dead-letters?*"
+
+
+async def insert_letters(env: Environment, code: str, *numbers: int) -> None:
+    await env.history.rows(
+        "INSERT INTO dead_letter (fingerprint, code, error, exchange, routing_key, original_routing_key,"
+        " tries, died_at, stored_at, headers, body, body_bytes, stored_bytes)"
+        " SELECT md5($1::text || n), $1, 'e', '', '', '', 1, now() + n * interval '1 ms', now(), '{}', 'abc', 3, 3"
+        " FROM unnest($2::integer[]) n",
+        code,
+        list(numbers),
+    )
+
+
+async def refuse(route: Route) -> None:
+    problem = {"code": "invalid_message", "detail": "not now"}
+    await route.fulfill(status=422, content_type="application/problem+json", body=json.dumps(problem))
+
+
+async def test_dead_letters_are_not_replayed_or_purged_unless_the_list_is_shown(
+    page: Page, env: Environment
+) -> None:
+    await insert_letters(env, "shown", 1)
+    is_loaded = asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        await is_loaded.wait()
+        await route.continue_()
+
+    await page.route(LIST, hold)
+    await page.goto("/#/dead-letters?code=shown")
+    buttons = [page.get_by_role("button", name=f"{verb} all with this code") for verb in ("Replay", "Purge")]
+    for button in buttons:
+        await expect(button).to_be_disabled()
+        await expect(button).to_have_accessible_description("The dead letters are loading.")
+    is_loaded.set()
+    for button in buttons:
+        await expect(button).to_be_enabled()
+
+    await page.unroute(LIST)
+    code = page.get_by_label("Error code")
+    await code.fill("another")
+    await expect(buttons[1]).to_have_accessible_description("The list does not show this error code yet.")
+    await code.blur()
+    await expect(page.get_by_text("No dead letters.")).to_be_visible()
+    await expect(buttons[1]).to_have_accessible_description("Nothing to replay or purge.")
+    await code.fill("shown")
+    await code.blur()
+    await expect(buttons[1]).to_be_enabled()
+
+    await page.route(LIST, refuse)
+    await page.get_by_role("button", name="Refresh").click()
+    for button in buttons:
+        await expect(button).to_have_accessible_description("The list could not be loaded.")
+    await page.unroute(LIST)
+    await page.get_by_role("button", name="Refresh").click()
+    await expect(buttons[1]).to_be_enabled()
+    await page.route("**/api/v1/dead-letters/purge", refuse)
+    await buttons[1].click()
+    await expect(page.locator("p.result")).to_have_text("not now")
+    await expect(page.get_by_role("dialog")).to_have_count(0)
+    await env.history.rows("DELETE FROM dead_letter WHERE code = 'shown'")
+
+
+async def test_dead_letters_that_arrive_after_the_question_are_not_purged(
+    page: Page, env: Environment
+) -> None:
+    await insert_letters(env, "arriving", 1, 2)
+    await page.goto("/#/dead-letters?code=arriving")
+    rows = page.get_by_role("table", name="Dead letters").locator("tbody tr")
+    await expect(rows).to_have_count(2)
+    # More than the list shows: the question counts again.
+    await insert_letters(env, "arriving", 3)
+    await page.get_by_role("button", name="Purge all with this code").click()
+    dialog = page.get_by_role("dialog", name="Purge 3 messages with the code arriving?")
+    await expect(dialog).to_contain_text("Dead letters that arrive from now on are not purged.")
+    await insert_letters(env, "arriving", 4, 5)
+    await dialog.get_by_role("button", name="Purge").click()
+    await expect(page.locator("p.result")).to_have_text("3 purged.")
+    left = await env.history.rows("SELECT fingerprint FROM dead_letter WHERE code = 'arriving'")
+    wanted = await env.history.rows("SELECT md5('arriving' || n) FROM unnest('{4,5}'::integer[]) n")
+    assert sorted(row[0] for row in left) == sorted(row[0] for row in wanted)
+    await env.history.rows("DELETE FROM dead_letter WHERE code = 'arriving'")
+
+
+async def test_a_purge_that_breaks_off_says_how_far_it_came_and_counts_again(
+    page: Page, env: Environment
+) -> None:
+    await insert_letters(env, "breaking", 1)
+    await page.goto("/#/dead-letters?code=breaking")
+    button = page.get_by_role("button", name="Purge all with this code")
+    await button.click()
+    dialog = page.get_by_role("dialog", name="Purge 1 message with the code breaking?")
+    await expect(dialog).to_be_visible()
+    await page.route("**/api/v1/dead-letters/purge", refuse)
+    await dialog.get_by_role("button", name="Purge").click()
+    await expect(page.locator("p.result")).to_have_text("0 purged, then: not now")
+    await expect(dialog).to_have_count(0)
+    await page.unroute("**/api/v1/dead-letters/purge")
+    # What arrived meanwhile is part of the next question.
+    await insert_letters(env, "breaking", 2)
+    await button.click()
+    await expect(page.get_by_role("dialog", name="Purge 2 messages with the code breaking?")).to_be_visible()
+    await env.history.rows("DELETE FROM dead_letter WHERE code = 'breaking'")
+
+
+async def test_all_failed_webhooks_are_replayed_after_their_number_was_confirmed(
+    page: Page, env: Environment
+) -> None:
+    await env.put("hooked", max_concurrent=0)
+    ids = [await env.submit("hooked") for _ in range(2)]
+    insert = (
+        "INSERT INTO webhook_delivery (execution_id, url, origin, due_at, created_at, state, attempts,"
+        " settled_at, last_error)"
+        " VALUES ($1, 'http://127.0.0.1:1/', 'http://127.0.0.1:1', now(), now(), 'failed', 3, now(), 'x')"
+    )
+    await page.goto("/#/webhooks?state=failed")
+    button = page.get_by_role("button", name="Replay all failed")
+    await expect(button).to_have_accessible_description("No webhook has failed.")
+    await env.history.rows(insert, ids[0])
+    await expect(button).to_be_enabled()
+    await button.click()
+    dialog = page.get_by_role("dialog", name="Replay all 1 failed webhook?")
+    await expect(dialog).to_be_visible()
+    await env.history.rows(insert, ids[1])
+    await dialog.get_by_role("button", name="Replay").click()
+    await expect(page.locator("p.result")).to_have_text("1 replayed.")
+    states = await env.history.rows(
+        "SELECT state, attempts FROM webhook_delivery WHERE execution_id = $1", ids[1]
+    )
+    assert [tuple(row) for row in states] == [("failed", 3)]
+    await env.history.rows("DELETE FROM webhook_delivery WHERE execution_id = ANY ($1)", ids)
+    await env.cancel(*ids)
