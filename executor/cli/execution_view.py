@@ -11,11 +11,18 @@ from turnstile.common.domain.durations import format_duration
 from turnstile.executor.cli.client import Json
 from turnstile.executor.cli.output import Columns, compact, instant
 
+
+def status_text(item: Json) -> str:
+    """Return the status of a listed execution or slot holder, and whether it has been asked to stop."""
+    # An executor of an earlier version does not say it.
+    return f"{item['status']}, stopping" if item.get("stopping") else str(item["status"])
+
+
 LIST_COLUMNS: Final[Columns] = {
     "ID": "id",
     "ACTION": "action_ref",
     "KEY": "concurrency_key",
-    "STATUS": "status",
+    "STATUS": status_text,
     "ATTEMPT": "attempt",
     "CREATED": lambda execution: instant(execution["created_at"]),
     "DURATION": lambda execution: run_duration(execution["started_at"], execution["completed_at"]),

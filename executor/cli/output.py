@@ -38,6 +38,7 @@ _STYLES: Final = {
     "timeout": "red",
     "abandoned": "red",
     "lost": "red",
+    "running, stopping": "yellow",
     "overdue": "yellow",
     "expired": "yellow",
     "cancelled": "yellow",

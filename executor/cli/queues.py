@@ -8,6 +8,7 @@ import typer
 from turnstile.common.cli import command_line
 from turnstile.executor.cli.arguments import RefArgument
 from turnstile.executor.cli.client import Api, Json, with_api
+from turnstile.executor.cli.execution_view import status_text
 from turnstile.executor.cli.output import (
     Columns,
     JsonOption,
@@ -32,7 +33,7 @@ _REASONS: Final = {
 _HOLDER_COLUMNS: Final[Columns] = {
     "SLOT HOLDER": "id",
     "KEY": "concurrency_key",
-    "STATUS": "status",
+    "STATUS": status_text,
     "ATTEMPT": "attempt",
     "WORKER": "worker_id",
     "SINCE": lambda holder: instant(holder["granted_at"]),

@@ -53,8 +53,8 @@ def with_steps(detail: ExecutionDetail, row: "Row") -> ExecutionDetail:
 def record_with_steps(row: "Row", fields: Mapping[str, Any]) -> ExecutionRecord:
     """Return a listed execution with these fields, and with the gates that it has passed, if any."""
     if row["gates"] is None:
-        return ExecutionRecord(**fields)
-    return GatedExecutionRecord(**fields, gates=_STEPS.validate_json(row["gates"]))
+        return ExecutionRecord(**fields, stopping=row["stopping"])
+    return GatedExecutionRecord(**fields, stopping=row["stopping"], gates=_STEPS.validate_json(row["gates"]))
 
 
 def _gate(row: "Row") -> GateFacts:

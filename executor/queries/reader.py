@@ -54,6 +54,7 @@ from turnstile.executor.queries.schemas import (
     QueuedExecution,
     SlotHolder,
     StoredAction,
+    StoredExecution,
     SubjectKind,
     SubmissionDetail,
     WaitingOnPool,
@@ -524,7 +525,7 @@ def _recorded(row: "Row") -> dict[str, Any]:
         error = ErrorDetail(type=row["error_type"], message=row["error_message"] or "")
     documents: dict[str, Any] = {"parameters": {}, "result": None, "metadata": {}}
     return {
-        **row_fields(ExecutionRecord, row, but={*documents, "error"}),
+        **row_fields(StoredExecution, row, but={*documents, "error"}),
         **{name: readable(row[name], otherwise=default) for name, default in documents.items()},
         "error": error,
     }

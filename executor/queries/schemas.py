@@ -247,7 +247,7 @@ class Stopping(Schema):
     cancel_reason: str | None = Field(description="As given with the request.")
 
 
-class ExecutionRecord(Schema):
+class StoredExecution(Schema):
     """An execution as it is stored."""
 
     id: int = Field(description="Ids are in the order of admission.")
@@ -272,6 +272,15 @@ class ExecutionRecord(Schema):
     retry_of: int | None = Field(description="The ended execution that it retries.")
 
 
+class ExecutionRecord(StoredExecution):
+    """An execution in a list."""
+
+    stopping: bool = Field(
+        description="Whether it runs although it has been asked to stop: `GET /executions/{id}` says why and "
+        "until when."
+    )
+
+
 class GateStep(Schema):
     """One gate that an execution has passed, or where it waits."""
 
@@ -287,7 +296,7 @@ class GatedExecutionRecord(ExecutionRecord):
     gates: list[GateStep] = Field(description="The gates of its latest attempt, in order.")
 
 
-class ExecutionDetail(ExecutionRecord):
+class ExecutionDetail(StoredExecution):
     """An execution with its position, the reason why it waits, and its attempts."""
 
     position: int | None = Field(description="Position in its queue, from 1; null if it is not queued.")
@@ -333,6 +342,7 @@ class SlotHolder(Schema):
         description="An execution that has ended holds its slot until it is settled; a queued one waits at a "
         "gate after its queue."
     )
+    stopping: bool = Field(description="Whether it runs although it has been asked to stop.")
     worker_id: str | None
     granted_at: AwareDatetime = Field(description="When it got the slot.")
     claimed_at: AwareDatetime | None

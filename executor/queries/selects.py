@@ -16,6 +16,7 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Integer,
+    Interval,
     MetaData,
     Select,
     Table,
@@ -26,7 +27,9 @@ from sqlalchemy import (
     cast,
     column,
     exists,
+    false,
     func,
+    literal_column,
     or_,
     select,
     text,
@@ -38,7 +41,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 
 from turnstile.common.tables import metadata
-from turnstile.executor.queries.schemas import ExecutionRecord
+from turnstile.executor.queries.schemas import StoredExecution
 from turnstile.executor.sql import query
 
 _GENERATIONS_MAX: Final = 100
@@ -81,7 +84,7 @@ def _compiled(statement: Select[Any]) -> Compiled:
 
 _ID: Final = _EXECUTION.c.id
 _JSON_COLUMNS: Final = ("parameters", "result", "metadata", "gates")
-_RECORDED: Final = ExecutionRecord.model_fields.keys() - {*_JSON_COLUMNS, "status"} | {
+_RECORDED: Final = StoredExecution.model_fields.keys() - {*_JSON_COLUMNS, "status"} | {
     "error_type",
     "error_message",
 }
@@ -134,6 +137,15 @@ def _status(execution: Table) -> ColumnElement[str]:
     return cast(execution.c.status, Text).label("status")
 
 
+def _stopping(execution: Table) -> ColumnElement[bool]:
+    """Return whether an execution runs although it has been asked to stop, as `stopping_of` says."""
+    second = literal_column("interval '1 second'", Interval)
+    ends_at = execution.c.started_at + execution.c.timeout_seconds * second
+    is_asked = or_(execution.c.cancel_requested_at.is_not(None), ends_at <= func.now())
+    runs = and_(execution.c.started_at.is_not(None), execution.c.completed_at.is_(None))
+    return func.coalesce(and_(runs, is_asked), false()).label("stopping")
+
+
 @cache
 def counted(names: frozenset[str]) -> Compiled:
     """Count the newest matching executions by status."""
@@ -168,8 +180,9 @@ def listed(names: frozenset[str], *, is_live: bool, has_ended: bool) -> Compiled
     candidate = _candidate(candidates).prefix_with("NOT MATERIALIZED", dialect="postgresql")
     texts = (cast(execution.c[name], Text).label(name) for name in _JSON_COLUMNS)
     recorded = (column for column in execution.c if column.name in _RECORDED)
+    status = _status(execution), _stopping(execution)
     page = (
-        select(*recorded, _ACTION.c.ref.label("action_ref"), _status(execution), *texts)
+        select(*recorded, _ACTION.c.ref.label("action_ref"), *status, *texts)
         .join_from(candidate, execution, candidate.c.id == execution.c.id)
         .join(_ACTION, _ACTION.c.id == execution.c.action_id)
         .where(*_conditions(names, execution))

@@ -186,6 +186,9 @@ ORDER BY p.place
 -- $1 action ref, $2 concurrency key, $3 rows
 SELECT s.execution_id AS id, nullif(q.concurrency_key, '') AS concurrency_key,
        coalesce(s.attempt, e.attempt + 1) AS attempt, e.status::text AS status,
+       coalesce(e.started_at IS NOT NULL AND e.completed_at IS NULL
+                AND (e.cancel_requested_at IS NOT NULL
+                     OR e.started_at + e.timeout_seconds * interval '1 second' <= now()), false) AS stopping,
        s.worker_id, s.granted_at, s.claimed_at, s.finished_at
 FROM action_queue q
 JOIN (

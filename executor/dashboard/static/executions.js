@@ -3,7 +3,7 @@
 import { el, setChildren } from "./dom.js";
 import { between, duration } from "./format.js";
 import { ask } from "./api.js";
-import { badge, elapsed, errorLine, executionLink, instant, listPages, loader, none, shortId, table }
+import { elapsed, errorLine, executionLink, instant, listPages, loader, none, shortId, statusOf, table }
   from "./parts.js";
 import { bulkBar } from "./bulk.js";
 import { bulkFilterOf, searchForm } from "./executions_search.js";
@@ -19,7 +19,7 @@ const COLUMNS = [
   ["Execution", "row", (each) => executionLink(each.id)],
   ["Action", "", (each) => el("div", {}, el("a", { href: queueLink(each) }, each.action_ref),
     each.concurrency_key === null ? null : el("span", { class: "key" }, each.concurrency_key))],
-  ["Status", "", (each) => badge(each.status)],
+  ["Status", "", statusOf],
   ["Error", "error", errorOf],
   ["Created", "", (each) => instant(each.created_at)],
   ["Waited", "number", (each) => (each.started_at ? duration(between(each.created_at, each.started_at))

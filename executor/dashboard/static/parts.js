@@ -45,6 +45,11 @@ export function badge(status) {
   return el("span", { class: `badge ${status}` }, status.replace("_", " "));
 }
 
+/** The status of a listed execution, and whether it has been asked to stop. */
+export function statusOf({ status, stopping }) {
+  return stopping ? el("div", {}, badge(status), " ", badge("stopping")) : badge(status);
+}
+
 /** A bar of the slots in use, with the numbers as text. */
 export function occupancyBar(unit = "") {
   const fill = svg("rect", { class: "fill", height: 8 });

@@ -5,7 +5,7 @@ import { count, percent, perSecond, rate } from "./format.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
 import { badge, elapsed, errorLine, executionLink, failedLink, instant, listPages, loader, none,
-  occupancyBar, shortId, table } from "./parts.js";
+  occupancyBar, shortId, statusOf, table } from "./parts.js";
 import { actionPath, changeLimit, changePause } from "./changes.js";
 import { depthChart } from "./chart.js";
 import { keySettings } from "./keys.js";
@@ -24,7 +24,7 @@ const WHY = [
 const HOLDERS = [
   ["Execution", "row", (each) => [executionLink(each.id),
     each.concurrency_key === null ? null : el("span", { class: "key" }, each.concurrency_key)]],
-  ["Status", "", (each) => badge(each.status)],
+  ["Status", "", statusOf],
   ["Attempt", "number", (each) => each.attempt],
   ["Worker", "", (each) => (each.worker_id ? shortId(each.worker_id) : none("not claimed yet"))],
   ["Held for", "number", (each) => elapsed(each.granted_at)],

@@ -52,6 +52,13 @@ async def test_a_worker_shows_its_runs_and_the_progress_of_its_drain(page: Page,
 
     await env.cancel(execution_id)
     await expect(runs).to_contain_text("Stop requested")
+    for address, name in (
+        ("/#/executions?action_ref=draining.work", "Executions"),
+        ("/#/queues/draining.work", "Slot holders"),
+    ):
+        await page.goto(address)
+        row = page.get_by_role("table", name=name).locator("tbody tr").filter(has_text=f"#{execution_id}")
+        await expect(row.locator(".badge")).to_have_text(["running", "stopping"])
     await page.goto(f"/#/executions/{execution_id}")
     await expect(page.locator("h1 .badge").nth(1)).to_have_text("stopping")
     await expect(page.locator(".why")).to_contain_text(

@@ -117,6 +117,34 @@ async def test_a_cancelled_run_says_since_when_it_stops_and_when_it_is_killed(ap
     assert (await api.get(f"/executions/{first}"))["stopping"] is None
 
 
+async def test_lists_mark_the_runs_that_were_asked_to_stop_as_their_own_pages_do(api: Served) -> None:
+    await api.define("a.b", max_concurrent=3, timeout=60)
+    cancelled, late, running, waiting = await api.submit_many("a.b", 4)
+    for execution_id in (cancelled, late, running):
+        await api.claim(execution_id)
+    await api.http.post(f"/api/v1/executions/{cancelled}/cancel")
+    await api.database.fetch(
+        "UPDATE slot SET claimed_at = claimed_at - interval '1 hour' WHERE execution_id = $1", late
+    )
+    expected = {waiting: False, running: False, late: True, cancelled: True}
+
+    async def marks(path: str, field: str, **query: str) -> dict[int, bool]:
+        return {item["id"]: item["stopping"] for item in (await api.get(path, **query))[field]}
+
+    assert await marks("/executions", "items") == expected
+    held = {id_: is_stopping for id_, is_stopping in expected.items() if id_ != waiting}
+    assert await marks("/executions", "items", status="running") == held
+    assert await marks("/actions/a.b/queue", "holders") == held
+    for execution_id, is_stopping in expected.items():
+        shown = await api.get(f"/executions/{execution_id}")
+        assert (shown["stopping"] is not None) == is_stopping
+    # What has ended does not stop any more, also while it holds its slot.
+    await api.finish(cancelled, status="cancelled")
+    assert await marks("/executions", "items", status="cancelled") == {cancelled: False}
+    assert (await marks("/executions", "items"))[cancelled] is False
+    assert (await marks("/actions/a.b/queue", "holders"))[cancelled] is False
+
+
 async def test_a_wait_for_holders_that_no_worker_can_run_names_the_cause(api: Served) -> None:
     ids = await api.submit_many("a.b", 3)
     waiting = (await api.get(f"/executions/{ids[2]}"))["waiting_on"]

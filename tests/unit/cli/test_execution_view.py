@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from turnstile.executor.cli.client import Json
-from turnstile.executor.cli.execution_view import run_duration, waiting_sentence
+from turnstile.executor.cli.execution_view import run_duration, status_text, waiting_sentence
 
 NOW = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)
 START_ONE = "start one: TURNSTILE_WORKER_POOLS=gpu worker serve --actions MODULE"
@@ -205,3 +205,10 @@ def test_only_the_first_holders_are_listed() -> None:
 def test_the_duration_of_a_run_is_known_once_it_has_ended() -> None:
     assert run_duration("2026-11-21T07:30:00Z", "2026-11-21T07:31:30.250Z") == "1m30s250ms"
     assert run_duration("2026-11-21T07:30:00Z", None) == ""
+
+
+def test_the_status_says_that_a_run_was_asked_to_stop() -> None:
+    assert status_text(Json(status="running", stopping=True)) == "running, stopping"
+    assert status_text(Json(status="running", stopping=False)) == "running"
+    # An executor of an earlier version does not say it.
+    assert status_text(Json(status="running")) == "running"
