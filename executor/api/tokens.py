@@ -109,6 +109,7 @@ class Identity(Schema):
     """The token of the caller. All fields are null or empty while this installation requires no token."""
 
     token_required: bool = Field(description="False: requests need no token, and may do everything.")
+    id: int | None = Field(description="As `GET /tokens` lists it. Null: it is one of the settings.")
     name: str | None = Field(description="As it appears in the audit log.", examples=["alice"])
     role: TokenRole | None
     scope: list[str] | None = Field(
@@ -134,6 +135,7 @@ def identity_routes(tokens: AcceptedTokens, store: TokenStore) -> APIRouter:
         if token is None:
             return Identity(
                 token_required=await tokens.required(),
+                id=None,
                 name=None,
                 role=None,
                 scope=None,
@@ -142,6 +144,7 @@ def identity_routes(tokens: AcceptedTokens, store: TokenStore) -> APIRouter:
             )
         return Identity(
             token_required=True,
+            id=token.id,
             name=token.name,
             role=cast("TokenRole", token.role.word),
             scope=None if token.scope is None else list(token.scope),

@@ -1,6 +1,7 @@
 """`executor actions ...`: definitions, limits, pause and resume, over the HTTP API."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Final, TypeVar, assert_never
@@ -29,7 +30,14 @@ from turnstile.executor.cli.arguments import (
     parse_limit,
 )
 from turnstile.executor.cli.client import Api, ApiRefused, ApiUnreachable, Json, with_api
-from turnstile.executor.cli.confirmation import YesOption, can_prompt, confirm, confirm_named, listed
+from turnstile.executor.cli.confirmation import (
+    DryRunOption,
+    YesOption,
+    can_prompt,
+    confirm,
+    confirm_named,
+    listed,
+)
 from turnstile.executor.cli.keys import app as keys_app
 from turnstile.executor.cli.keys import change_key, stored_settings
 from turnstile.executor.cli.output import (
@@ -41,9 +49,10 @@ from turnstile.executor.cli.output import (
     print_json,
     print_line,
     show,
+    show_plan,
     warn,
 )
-from turnstile.executor.cli.pagination import print_all, read_all
+from turnstile.executor.cli.pagination import change_matching, print_all, read_all
 from turnstile.executor.cli.values import ChangesOption, print_changes, shown
 from turnstile.executor.definitions import KeySettings, PoolDefinition, ResourceDefinition
 
@@ -212,7 +221,9 @@ def limit_action(
 def delete_actions(
     api: Api,
     refs: RefsArgument,
+    *,
     waiting: WaitingOption = Waiting.ASK,
+    dry_run: DryRunOption = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -221,7 +232,15 @@ def delete_actions(
     An action is not deleted while one of its executions runs. A terminal prompts for confirmation; without
     one, --yes is needed. Example: executor actions delete reports.render --waiting cancel --yes
     """
-    confirm_named(refs, asks="Delete the actions", destroys="a delete removes definitions", yes=yes)
+    if dry_run:
+        show_plan(
+            refs,
+            lambda ref: _unfinished(api, ref),
+            lambda ref, found: _deletion_plan(ref, found, waiting),
+            as_json=as_json,
+        )
+        return
+    confirm_named(lambda: refs, asks="Delete the actions", destroys="a delete removes definitions", yes=yes)
     for_each(refs, lambda ref: _delete(api, ref, waiting, prompts=not yes), _deleted, as_json=as_json)
 
 
@@ -252,6 +271,32 @@ def _delete(api: Api, ref: str, waiting: Waiting, *, prompts: bool) -> Json:
             return api.delete(f"/actions/{ref}", {"waiting": Waiting.CANCEL})
         detail = f"{count} executions wait for it; to cancel them, add --waiting cancel"
         raise ApiRefused({**refusal.problem, "detail": detail}) from None
+
+
+def _unfinished(api: Api, ref: str) -> Json:
+    """Return how many executions of an action run, and how many wait."""
+    api.get(f"/actions/{ref}")
+    counts: Counter[str] = Counter()
+    planned = {"filter": {"action_ref": ref}, "dry_run": True}
+    for page in change_matching(api, "cancel", planned, key=None, limit=None, on_matched=lambda _: None):
+        counts.update(item["status"] for item in page["items"])
+    running = counts.pop("running", 0)
+    return Json(action_ref=ref, running=running, waiting=counts.total())
+
+
+def _deletion_plan(ref: str, found: Json, waiting: Waiting) -> str:
+    if found["running"]:
+        return f"Would keep {ref}: {_executions(found['running'])} of it running"
+    if not found["waiting"]:
+        return f"Would delete {ref}"
+    if waiting is Waiting.CANCEL:
+        return f"Would delete {ref}, and cancel {_executions(found['waiting'])} waiting for it"
+    waits = f"{_executions(found['waiting'])} waiting for it"
+    return f"Would keep {ref}: {waits}; to cancel them, add --waiting cancel"
+
+
+def _executions(count: int) -> str:
+    return f"{count} {'execution' if count == 1 else 'executions'}"
 
 
 @app.command("schema")

@@ -18,6 +18,7 @@ YesOption = Annotated[
     bool,
     typer.Option("--yes", "-y", help="Do not prompt for confirmation."),
 ]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
 
 
 def can_prompt() -> bool:
@@ -25,24 +26,20 @@ def can_prompt() -> bool:
     return is_interactive() and sys.stderr is not None and sys.stderr.isatty()
 
 
-def confirm(
-    question: Callable[[], str | None], *, yes: bool, destroys: str | None, has_dry_run: bool = True
-) -> None:
+def confirm(question: Callable[[], str | None], *, yes: bool, destroys: str | None) -> None:
     """Return if the user agrees; raises CommandFailed if not.
 
     `question` is called only where a user can answer it; it may return None: there is nothing to change.
     `destroys` says what is destroyed, like "a purge deletes messages", and requires `yes` without a terminal.
-    None: nothing is destroyed, and no agreement is needed there. `has_dry_run`: the command can show what it
-    would do.
+    None: nothing is destroyed, and no agreement is needed there. The command has the option `--dry-run`.
     """
     if yes:
         return
     if not can_prompt():
         if destroys is not None:
-            preview = ", or --dry-run to see what it would do" if has_dry_run else ""
             raise bad_input(
-                f"{destroys}, and without a terminal there is no prompt: add --yes{preview}; nothing was "
-                "changed"
+                f"{destroys}, and without a terminal there is no prompt: add --yes, or --dry-run to see what "
+                "it would do; nothing was changed"
             )
         return
     asked = question()
@@ -69,12 +66,13 @@ def confirm_counted(
     return confirmed
 
 
-def confirm_named(names: Sequence[str], *, asks: str, destroys: str, yes: bool) -> None:
-    """Return if the user agrees to what a command does with each of `names`; raises CommandFailed if not.
+def confirm_named(named: Callable[[], Sequence[str]], *, asks: str, destroys: str, yes: bool) -> None:
+    """Return if the user agrees to what a command does with each subject; raises CommandFailed if not.
 
-    `asks` is the question without the names, like "Delete the resources".
+    `named` returns what the question calls them, and is called only where a user can answer. `asks` is the
+    question without these names, like "Delete the resources".
     """
-    confirm(lambda: f"{asks} {listed(names)}?", yes=yes, destroys=destroys, has_dry_run=False)
+    confirm(lambda: f"{asks} {listed(named())}?", yes=yes, destroys=destroys)
 
 
 def listed(names: Sequence[str]) -> str:

@@ -10,8 +10,8 @@ from turnstile.common.domain.errors import Code
 from turnstile.common.fields import WEIGHT_MAX
 from turnstile.executor.cli.arguments import RefArgument, bad_input, encode, limit_option, limit_or_none
 from turnstile.executor.cli.client import Api, ApiRefused, Json, with_api
-from turnstile.executor.cli.confirmation import YesOption, confirm_named
-from turnstile.executor.cli.output import Columns, JsonOption, for_each
+from turnstile.executor.cli.confirmation import DryRunOption, YesOption, confirm_named
+from turnstile.executor.cli.output import Columns, JsonOption, for_each, show_plan
 from turnstile.executor.cli.pagination import print_all
 from turnstile.executor.cli.values import shown
 from turnstile.executor.definitions import KeySettings, key_fields
@@ -79,6 +79,8 @@ def delete_keys(
     api: Api,
     ref: RefArgument,
     keys: Annotated[list[str], _KEY],
+    *,
+    dry_run: DryRunOption = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -86,7 +88,16 @@ def delete_keys(
 
     A terminal prompts for confirmation; without one, --yes is needed.
     """
-    confirm_named(keys, asks=f"Delete the settings of {ref} for the keys", destroys=_DESTROYS, yes=yes)
+    if dry_run:
+        show_plan(
+            keys,
+            lambda key: api.get(_path(ref, key)),
+            lambda key, settings: f"Would delete the settings of {_state(key, settings)}",
+            as_json=as_json,
+        )
+        return
+    asks = f"Delete the settings of {ref} for the keys"
+    confirm_named(lambda: keys, asks=asks, destroys=_DESTROYS, yes=yes)
     for_each(
         keys,
         lambda key: api.delete(_path(ref, key), {}),

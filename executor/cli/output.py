@@ -140,6 +140,16 @@ def for_each(
         raise typer.Exit(EXIT_FAILED)
 
 
+def show_plan(
+    subjects: Iterable[T], read: Callable[[T], Json], sentence: Callable[[T, Json], str], *, as_json: bool
+) -> None:
+    """Print what a command would do with each subject; exit code 1 at the end if one does not exist.
+
+    `read` returns what is known of a subject, and changes nothing.
+    """
+    for_each(subjects, lambda each: Json({**read(each), "dry_run": True}), sentence, as_json=as_json)
+
+
 def console_for_pipes() -> Console:
     """Return a console on stdout that does not fold lines in a pipe (rich assumes 80 columns there)."""
     width = None if sys.stdout.isatty() else _PIPED_WIDTH

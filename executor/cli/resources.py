@@ -16,7 +16,7 @@ from turnstile.executor.cli.arguments import (
     limit_or_none,
 )
 from turnstile.executor.cli.client import Api, Json, with_api
-from turnstile.executor.cli.confirmation import YesOption, confirm_named
+from turnstile.executor.cli.confirmation import DryRunOption, YesOption, confirm_named
 from turnstile.executor.cli.gate_commands import WAITING_COLUMNS, GateKind, add_gate_commands, dates
 from turnstile.executor.cli.output import (
     Columns,
@@ -25,6 +25,7 @@ from turnstile.executor.cli.output import (
     instant,
     print_fields,
     show,
+    show_plan,
     warn,
 )
 from turnstile.executor.cli.pagination import print_all
@@ -152,19 +153,45 @@ def put_resource(
 @app.command("delete")
 @with_api
 def delete_resources(
-    api: Api, names: ResourcesArgument, yes: YesOption = False, as_json: JsonOption = False
+    api: Api,
+    names: ResourcesArgument,
+    *,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Delete resources that no action uses and that nothing holds or waits for.
 
     A terminal prompts for confirmation; without one, --yes is needed.
     """
-    confirm_named(names, asks="Delete the resources", destroys="a delete removes definitions", yes=yes)
+    if dry_run:
+        show_plan(names, lambda name: _in_use(api, name), _deletion_plan, as_json=as_json)
+        return
+    destroys = "a delete removes definitions"
+    confirm_named(lambda: names, asks="Delete the resources", destroys=destroys, yes=yes)
     for_each(
         names,
         lambda name: api.delete(f"/resources/{name}", {}),
         lambda name, _: f"Deleted {name}",
         as_json=as_json,
     )
+
+
+def _in_use(api: Api, name: str) -> Json:
+    """Return what keeps a resource from being deleted."""
+    users = api.get(f"/resources/{name}")["users"]
+    queue = api.get(f"/resources/{name}/queue", {"limit": 1})
+    return Json(name=name, users=users, held=queue["held"], waiting=queue["waiting"])
+
+
+def _deletion_plan(name: str, found: Json) -> str:
+    if found["users"]:
+        users = "1 action uses" if found["users"] == 1 else f"{found['users']} actions use"
+        return f"Would keep {name}: {users} it"
+    if found["held"] or found["waiting"]:
+        held = f"executions hold {found['held']} units of it"
+        return f"Would keep {name}: {held}, and {found['waiting']} wait for it"
+    return f"Would delete {name}"
 
 
 def _print_resource(resource: Json) -> None:

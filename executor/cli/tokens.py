@@ -1,6 +1,7 @@
 """`executor tokens create | list | revoke`, over the HTTP API; `create --direct` in the database."""
 
 import asyncio
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from enum import StrEnum
 from typing import Annotated, Any, Final, NamedTuple
@@ -18,16 +19,25 @@ from turnstile.common.cli import (
     with_options,
 )
 from turnstile.common.database import Database
-from turnstile.common.domain.errors import Unavailable
+from turnstile.common.domain.errors import Code, Unavailable
 from turnstile.common.settings import CommonSettings, read_settings
 from turnstile.common.urls import shown_url
 from turnstile.executor.api_tokens import Role
 from turnstile.executor.callers import DIRECTLY
 from turnstile.executor.cli.arguments import duration, encode, token_id
-from turnstile.executor.cli.client import Api, ApiSettings, Json, connect, with_api
-from turnstile.executor.cli.confirmation import YesOption, confirm_named
-from turnstile.executor.cli.output import Columns, JsonOption, for_each, instant, print_json, print_line, warn
-from turnstile.executor.cli.pagination import print_page, read_pages
+from turnstile.executor.cli.client import Api, ApiRefused, ApiSettings, Json, connect, with_api
+from turnstile.executor.cli.confirmation import DryRunOption, YesOption, confirm_named
+from turnstile.executor.cli.output import (
+    Columns,
+    JsonOption,
+    for_each,
+    instant,
+    print_json,
+    print_line,
+    show_plan,
+    warn,
+)
+from turnstile.executor.cli.pagination import print_page, read_all, read_pages
 from turnstile.executor.stored_tokens import TokenStore
 
 _CONNECT_SECONDS: Final = 10.0
@@ -186,18 +196,76 @@ def revoke(
         list[int],
         typer.Argument(metavar="ID", parser=token_id, help="Ids, as in 'executor tokens list'."),
     ],
+    *,
+    dry_run: DryRunOption = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Revoke tokens permanently: every executor refuses them within two seconds.
 
-    A terminal prompts for confirmation; without one, --yes is needed. Example: executor tokens revoke 7 --yes
+    A terminal prompts for confirmation, and warns if the token in use or the last admin is among them;
+    without a terminal, --yes is needed. Example: executor tokens revoke 7 --yes
     """
-    names = [str(each) for each in token_ids]
-    confirm_named(names, asks="Revoke the tokens", destroys="a revoked token is refused for good", yes=yes)
+    if dry_run:
+        known = _known(api, token_ids)
+        show_plan(token_ids, lambda each: _token(known, each), _revocation_plan, as_json=as_json)
+        return
+    confirm_named(
+        lambda: _owners(api, token_ids),
+        asks="Revoke the tokens",
+        destroys="a revoked token is refused for good",
+        yes=yes,
+    )
     for_each(
         token_ids,
         lambda each: api.delete(f"/tokens/{each}", {}),
         lambda each, token: f"{each}: {token['state']}; it was of {token['name']}",
         as_json=as_json,
     )
+
+
+def _known(api: Api, token_ids: Collection[int]) -> dict[int, Json]:
+    """Return the tokens in the database by id, after warnings of what is lost with some of them."""
+    known = {token["id"]: token for token in read_all(api, "/tokens")}
+    for warning in _losses(api.get("/whoami"), known, token_ids):
+        warn(warning)
+    return known
+
+
+def _losses(identity: Json, known: dict[int, Json], token_ids: Collection[int]) -> Iterator[str]:
+    # An executor of an earlier version does not say the id.
+    if (own := identity.get("id")) in token_ids:
+        yield (
+            f"warning: {own} is the token that this command uses: the API refuses it afterwards; set "
+            "TURNSTILE_API_TOKEN to another one"
+        )
+    has_fixed_admin = identity.get("id") is None and identity["role"] == Role.ADMIN.word
+    admins = {each for each, token in known.items() if token["role"] == "admin" and token["state"] == "valid"}
+    if admins and admins <= {*token_ids} and not has_fixed_admin:
+        yield (
+            "warning: no valid token with the role admin is left in the database then; create one first: "
+            "executor tokens create NAME --role admin; afterwards only 'executor tokens create NAME --role "
+            "admin --direct' can, which needs TURNSTILE_DATABASE_URL"
+        )
+
+
+def _owners(api: Api, token_ids: Sequence[int]) -> list[str]:
+    known = _known(api, token_ids)
+    return [_owner(each, known[each]) if each in known else f"{each} (no such token)" for each in token_ids]
+
+
+def _owner(token_id: int, token: Json) -> str:
+    state = "" if token["state"] == "valid" else f", {token['state']}"
+    return f"{token_id} of {token['name']} ({token['role']}{state})"
+
+
+def _token(known: dict[int, Json], token_id: int) -> Json:
+    if token_id not in known:
+        raise ApiRefused({"code": Code.NOT_FOUND, "detail": f"token_id: there is no token {token_id}"})
+    return known[token_id]
+
+
+def _revocation_plan(token_id: int, token: Json) -> str:
+    if token["state"] == "revoked":
+        return f"Would change nothing: {_owner(token_id, token)}"
+    return f"Would revoke {_owner(token_id, token)}"

@@ -8,9 +8,10 @@ from urllib.parse import quote
 import typer
 
 from turnstile.common.cli import command_line
+from turnstile.common.domain.errors import Code
 from turnstile.executor.cli.arguments import complete_worker
-from turnstile.executor.cli.client import Api, Json, with_api
-from turnstile.executor.cli.confirmation import YesOption, confirm_named
+from turnstile.executor.cli.client import Api, ApiRefused, Json, with_api
+from turnstile.executor.cli.confirmation import DryRunOption, YesOption, confirm_named
 from turnstile.executor.cli.execution_view import error_text, stopping_sentence
 from turnstile.executor.cli.output import (
     Columns,
@@ -21,6 +22,7 @@ from turnstile.executor.cli.output import (
     print_line,
     print_table,
     show,
+    show_plan,
 )
 from turnstile.executor.cli.pagination import print_page, read_pages
 
@@ -120,6 +122,8 @@ def drain(
             metavar="ID", autocompletion=complete_worker, help="Worker ids, as in 'executor workers list'."
         ),
     ],
+    *,
+    dry_run: DryRunOption = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -127,13 +131,50 @@ def drain(
 
     A terminal prompts for confirmation; without one, --yes is needed.
     """
-    confirm_named(worker_ids, asks="Drain the workers", destroys="a drained worker stops for good", yes=yes)
+    if dry_run:
+        show_plan(worker_ids, lambda worker_id: _read(api, worker_id), _drain_plan, as_json=as_json)
+        return
+    confirm_named(
+        lambda: [_load(api, each) for each in worker_ids],
+        asks="Drain the workers",
+        destroys="a drained worker stops for good",
+        yes=yes,
+    )
     for_each(
         worker_ids,
         lambda worker_id: api.post(f"/workers/{quote(worker_id, safe='')}/drain"),
         lambda worker_id, worker: f"{worker_id}: {worker['state']}; {drain_sentence(worker)}",
         as_json=as_json,
     )
+
+
+def _read(api: Api, worker_id: str) -> Json:
+    """Return a worker; raises ApiRefused if there is none with this id, as a drain does."""
+    worker = api.get(f"/workers/{quote(worker_id, safe='')}")
+    if worker["id"] != worker_id:
+        detail = f"worker_id: it is the name of the worker {worker['id']}; give the id"
+        raise ApiRefused({"code": Code.NOT_FOUND, "detail": detail})
+    return worker
+
+
+def _load(api: Api, worker_id: str) -> str:
+    """Return a worker, and what it runs, for a question."""
+    try:
+        worker = _read(api, worker_id)
+    except ApiRefused as refusal:
+        return f"{worker_id} ({refusal.message})"
+    state = "" if worker["state"] == "live" else f"{worker['state']}, "
+    return f"{worker_id} ({worker['name']}, {state}{_attempts(worker['running'])} running)"
+
+
+def _drain_plan(worker_id: str, worker: Json) -> str:
+    if worker["state"] != "live":
+        return f"Would not drain {worker_id}: it is {worker['state']}; only a live worker can be drained"
+    return f"Would drain {worker_id} ({worker['name']}, {_attempts(worker['running'])} running)"
+
+
+def _attempts(count: int) -> str:
+    return f"{count} {'attempt' if count == 1 else 'attempts'}"
 
 
 def _print_worker(worker: Json) -> None:

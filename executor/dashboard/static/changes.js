@@ -1,13 +1,14 @@
 // The changes that an operator can make; each has a confirmation dialog.
 
 import { el, say } from "./dom.js";
-import { count } from "./format.js";
+import { count, counted } from "./format.js";
 import { ask, exchange, Problem } from "./api.js";
 import { confirm, field } from "./dialog.js";
 
 /** The most that the API handles in one call. */
 const WEBHOOKS_MAX = 1000;
 const DEAD_LETTERS_MAX = 10000;
+const TOKENS_PAGE = 1000;
 const REASONS_SHOWN = 3;
 
 export function actionPath(ref) {
@@ -137,14 +138,41 @@ export function deleteKey(ref, key) {
   });
 }
 
-/** Revoke a token. */
-export function revokeToken({ id, name, role }) {
+/** Revoke a token; resolves to whether it was revoked. Throws Problem if its use cannot be read. */
+export async function revokeToken(token) {
+  const { id, name, role } = token;
+  const warnings = await warningsOf(token);
   return confirm({
     title: `Revoke token ${id} of ${name}?`, verb: "Revoke", dangerous: true,
-    words: `The token has the role ${role}. Every executor refuses it within two seconds, for good; it `
-      + "stays in the list.",
+    words: [`The token has the role ${role}. Every executor refuses it within two seconds, for good; it `
+      + "stays in the list.", ...warnings.map((words) => el("strong", {}, words))],
     act: () => ask("DELETE", `/tokens/${id}`),
   });
+}
+
+/** What is lost with a token: the access of this page, or that of the last admin. */
+async function warningsOf({ id, role }) {
+  const own = await ask("GET", "/whoami");
+  const warnings = [];
+  if (own.id === id) warnings.push("This page uses the token: it will prompt for another one.");
+  const isFixedAdmin = own.id === null && own.role === "admin";
+  if (role === "admin" && !isFixedAdmin && !await hasOtherAdmin(id)) {
+    warnings.push("No other valid token in the database has the role admin. Create one first: executor "
+      + "tokens create NAME --role admin. Afterwards only executor tokens create NAME --role admin --direct "
+      + "can, with access to the database.");
+  }
+  return warnings;
+}
+
+async function hasOtherAdmin(id) {
+  let cursor = null;
+  do {
+    const page = await ask("GET", "/tokens", { query: { limit: TOKENS_PAGE, cursor } });
+    if (page.items.some((each) => each.id !== id && each.role === "admin" && each.state === "valid"))
+      return true;
+    cursor = page.next_cursor;
+  } while (cursor !== null);
+  return false;
 }
 
 /** Cancel an execution. */
@@ -177,7 +205,8 @@ export async function retry(id) {
 export function drain(worker) {
   return confirm({
     title: `Drain ${worker.name}?`, verb: "Drain", dangerous: true,
-    words: "The worker starts nothing new, finishes its running executions or hands them back, and stops.",
+    words: [`Running: ${counted(worker.running, "attempt")}.`,
+      "The worker starts nothing new, finishes its running executions or hands them back, and stops."],
     act: () => ask("POST", `/workers/${encodeURIComponent(worker.id)}/drain`),
   });
 }

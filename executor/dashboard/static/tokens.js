@@ -1,7 +1,7 @@
 // The screen of API tokens: role, scope, expiry, last use; revoke.
 
 import { el } from "./dom.js";
-import { ask } from "./api.js";
+import { ask, Problem } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
 import { badge, errorLine, instant, listPages, loader, none, resultLine, table } from "./parts.js";
 import { revokeToken } from "./changes.js";
@@ -12,10 +12,20 @@ export function show(main, { parameters }, { live, signal }) {
   const wrong = errorLine();
   const result = resultLine();
   const pages = listPages({ parameters, path: "tokens", reload: () => loading.now() });
+  let isRunning = false;
   const revoke = async (token) => {
-    if (!await revokeToken(token)) return;
-    result.update({ text: `Token ${token.id} of ${token.name} revoked.`, isComplete: true });
-    loading.now();
+    if (isRunning) return;
+    isRunning = true;
+    try {
+      if (!await revokeToken(token)) return;
+      result.update({ text: `Token ${token.id} of ${token.name} revoked.`, isComplete: true });
+      loading.now();
+    } catch (error) {
+      if (!(error instanceof Problem)) throw error;
+      result.update({ text: error.message, isComplete: false });
+    } finally {
+      isRunning = false;
+    }
   };
   const shown = table("Tokens, newest first", [
     ["Name", "row", ({ name, id }) => [name, el("span", { class: "id" }, `token ${id}`)]],

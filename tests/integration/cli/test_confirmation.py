@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from tests.integration.cli.conftest import CommandLines
 from turnstile.common.action_definition import ActionDefinition
-from turnstile.common.cli import EXIT_USAGE
+from turnstile.common.cli import EXIT_FAILED, EXIT_USAGE
 from turnstile.executor.cli import app, confirmation
 from turnstile.executor.cli.client import Api, Json
 
@@ -24,6 +24,11 @@ BY_NAME = (
     ("workers", "drain", "w-1"),
 )
 """What they change is named."""
+WORKER = Json(id="w-1", name="render-1", state="live", running=2)
+TOKENS = (
+    Json(id=7, name="ci", role="admin", state="valid"),
+    Json(id=8, name="old", role="admin", state="revoked"),
+)
 DESTROYING = re.compile(r"/drain$|^(/\w+/)?(replay|purge)$")
 """Paths of the API, and their last steps."""
 BESIDE_THE_API = {"setup-permissions", "restore-check"}
@@ -57,15 +62,24 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.fixture
 def requested(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The paths of the changes that a command requests."""
+    """The paths of the changes that a command requests; what it reads is there."""
     paths: list[str] = []
 
-    def change(_: Api, path: str, *__: Any, **___: Any) -> Json:
+    def get(_: Api, path: str, *__: Any, **___: Any) -> Json:
+        settings = {"has_limit": True, "max_concurrent": 5, "weight": 1}
+        known = {"users": 0, "held": 0, "waiting": 0, **settings}
+        pages = {"/tokens": Json(items=TOKENS, next_cursor=None), "/workers/w-1": WORKER}
+        return {**pages, "/whoami": Json(id=7, role="admin")}.get(path, Json(known))
+
+    def change(_: Api, path: str, body: Any = b"{}", **__: Any) -> Json:
+        if isinstance(body, bytes) and from_json(body).get("dry_run"):
+            return Json(matched=0, changed=0, items=[], next_cursor=None)
         paths.append(path)
         counts = {"done": 1, "left": 0, "refused": [], "missing": [], "cancelled": 0}
         drain = {"state": "draining", "running": 0, "draining_count": 0, "draining_until": None}
         return Json(name="ci", **counts, **drain)
 
+    monkeypatch.setattr(Api, "get", get)
     monkeypatch.setattr(Api, "delete", change)
     monkeypatch.setattr(Api, "post", change)
     return paths
@@ -80,7 +94,7 @@ def test_what_is_named_is_deleted_revoked_or_drained_only_after_agreement(
 ) -> None:
     refused = alone.executor(*arguments, stdin="y\n")
     assert (refused.exit_code, refused.out, requested) == (EXIT_USAGE, "", [])
-    assert "add --yes; nothing was changed" in refused.err
+    assert "add --yes, or --dry-run to see what it would do; nothing was changed" in refused.err
     assert alone.executor(*arguments, "--yes").exit_code == 0
     monkeypatch.setattr(confirmation, "can_prompt", lambda: True)
     aborted = alone.executor(*arguments, stdin="n\n")
@@ -90,14 +104,67 @@ def test_what_is_named_is_deleted_revoked_or_drained_only_after_agreement(
     assert len(requested) == 2
 
 
-def test_every_command_that_destroys_something_has_the_option_yes() -> None:
+@pytest.mark.parametrize("arguments", BY_NAME)
+def test_a_dry_run_of_what_is_named_asks_nothing_and_changes_nothing(
+    alone: CommandLines, requested: list[str], arguments: tuple[str, ...]
+) -> None:
+    shown = alone.executor(*arguments, "--dry-run")
+    assert (shown.exit_code, shown.out.startswith("Would "), requested) == (0, True, [])
+    assert arguments[-1] in shown.out
+    (planned,) = alone.executor(*arguments, "--dry-run", "--json").lines
+    assert planned["dry_run"] is True
+
+
+def test_a_drain_says_what_runs(
+    alone: CommandLines, requested: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(confirmation, "can_prompt", lambda: True)
+    asked = alone.executor("workers", "drain", "w-1", stdin="n\n").err
+    assert asked.startswith("Drain the workers w-1 (render-1, 2 attempts running)?")
+    planned = alone.executor("workers", "drain", "w-1", "--dry-run")
+    assert planned.out == "Would drain w-1 (render-1, 2 attempts running)\n"
+    monkeypatch.setitem(WORKER, "state", "stopped")
+    planned = alone.executor("workers", "drain", "w-1", "--dry-run")
+    assert planned.out.startswith("Would not drain w-1: it is stopped")
+    monkeypatch.setitem(WORKER, "id", "w-2")
+    named = alone.executor("workers", "drain", "w-1", "--dry-run")
+    assert (named.exit_code, named.err) == (
+        EXIT_FAILED,
+        "w-1: not_found: worker_id: it is the name of the worker w-2; give the id\n",
+    )
+    assert requested == []
+
+
+def test_a_revocation_says_whose_the_tokens_are_and_what_is_lost(
+    alone: CommandLines, requested: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(confirmation, "can_prompt", lambda: True)
+    own, last, question = alone.executor("tokens", "revoke", "7", "8", "9", stdin="n\n").err.splitlines()[:3]
+    assert own.startswith("warning: 7 is the token that this command uses")
+    assert "set TURNSTILE_API_TOKEN to another one" in own
+    assert "create one first: executor tokens create NAME --role admin; afterwards" in last
+    assert "--direct" in last
+    assert question.startswith(
+        "Revoke the tokens 7 of ci (admin), 8 of old (admin, revoked), 9 (no such token)?"
+    )
+    planned = alone.executor("tokens", "revoke", "8", "9", "--dry-run")
+    assert planned.out == "Would change nothing: 8 of old (admin, revoked)\n"
+    assert (planned.exit_code, planned.err) == (
+        EXIT_FAILED,
+        "9: not_found: token_id: there is no token 9\n",
+    )
+    assert requested == []
+
+
+def test_every_command_that_destroys_something_has_the_options_yes_and_dry_run() -> None:
     commands = dict(_commands(get_command(app)))
     destructive = {path for path, command in commands.items() if _destroys(command)} | BESIDE_THE_API
     # Each command is found, or this test proves nothing.
     tried = [" ".join(arguments) for arguments in (*BY_NAME, *DESTRUCTIVE) if arguments[0] != "cancel"]
     assert all(any(each.startswith(path) for path in destructive) for each in tried)
-    has_yes = {path for path in commands if any("--yes" in each.opts for each in commands[path].params)}
-    assert destructive - has_yes == set()
+    for option in ("--yes", "--dry-run"):
+        has_it = {path for path in commands if any(option in each.opts for each in commands[path].params)}
+        assert destructive - has_it == set(), option
 
 
 def _commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -35,6 +35,16 @@ def test_the_first_admin_is_created_in_the_database_and_creates_lists_and_revoke
     listed = system.executor("tokens", "list", **admin)
     assert "reports." in listed.out
     assert second.json["token"] not in listed.out
+    root = system.executor("tokens", "list", "--json", **admin).json["items"][-1]["id"]
+    planned = system.executor("tokens", "revoke", str(root), str(second.json["id"]), "--dry-run", **admin)
+    assert planned.exit_code == 0
+    assert planned.out.splitlines() == [
+        f"Would revoke {root} of root (admin)",
+        f"Would revoke {second.json['id']} of ci (submit)",
+    ]
+    assert planned.err.count("warning: ") == 2
+    harmless = system.executor("tokens", "revoke", str(second.json["id"]), "--dry-run", **admin)
+    assert harmless.err == ""
     revoked = system.executor("tokens", "revoke", str(second.json["id"]), "--yes", **admin)
     assert revoked.out == f"{second.json['id']}: revoked; it was of ci\n"
     log = system.executor("audit-log", "--subject", "token", "--json", **admin).json["items"]

@@ -2,12 +2,11 @@
 
 import asyncio
 import json
-import re
 
 import pytest
-from playwright.async_api import Page, Route, expect
+from playwright.async_api import Browser, Page, Route, expect
 
-from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS
+from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS, watched_page
 from tests.support.environment import Environment
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
@@ -20,7 +19,8 @@ async def insert_letters(env: Environment, code: str, *numbers: int) -> None:
     await env.history.rows(
         "INSERT INTO dead_letter (fingerprint, code, error, exchange, routing_key, original_routing_key,"
         " tries, died_at, stored_at, headers, body, body_bytes, stored_bytes)"
-        " SELECT md5($1::text || n), $1, 'e', '', '', '', 1, now() + n * interval '1 ms', now(), '{}', 'abc', 3, 3"
+        " SELECT md5($1::text || n), $1, 'e', '', '', '', 1, now() + n * interval '1 ms', now(), '{}', 'abc',"
+        " 3, 3"
         " FROM unnest($2::integer[]) n",
         code,
         list(numbers),
@@ -146,3 +146,44 @@ async def test_all_failed_webhooks_are_replayed_after_their_number_was_confirmed
     assert [tuple(row) for row in states] == [("failed", 3)]
     await env.history.rows("DELETE FROM webhook_delivery WHERE execution_id = ANY ($1)", ids)
     await env.cancel(*ids)
+
+
+async def test_a_revocation_warns_of_the_token_in_use_and_of_the_last_admin(
+    browser: Browser, env: Environment
+) -> None:
+    await env.history.rows(
+        "UPDATE api_token SET revoked_at = now(), revoked_by = 'test' WHERE revoked_at IS NULL"
+    )
+    token = await env.create_token(name="only", role="admin")
+    await env.create_token(name="reader", role="read")
+    ids = await env.history.rows("SELECT id FROM api_token ORDER BY id DESC LIMIT 2")
+    other, own = (row["id"] for row in ids)
+    async with watched_page(browser, env.system.http_url, token=token) as page:
+        await page.goto("/#/tokens")
+        in_use, last = "This page uses the token", "No other valid token in the database has the role admin."
+        await page.get_by_role("button", name=f"Revoke token {own} of only").click()
+        dialog = page.get_by_role("dialog", name=f"Revoke token {own} of only?")
+        await expect(dialog).to_contain_text(in_use)
+        await expect(dialog).to_contain_text(last)
+        await page.keyboard.press("Escape")
+        await page.get_by_role("button", name=f"Revoke token {other} of reader").click()
+        dialog = page.get_by_role("dialog", name=f"Revoke token {other} of reader?")
+        await expect(dialog).to_contain_text("The token has the role read.")
+        for words in (in_use, last):
+            await expect(dialog).not_to_contain_text(words)
+        await page.keyboard.press("Escape")
+        await env.create_token(name="another", role="admin")
+        await page.get_by_role("button", name=f"Revoke token {own} of only").click()
+        dialog = page.get_by_role("dialog", name=f"Revoke token {own} of only?")
+        await expect(dialog).to_contain_text(in_use)
+        await expect(dialog).not_to_contain_text(last)
+
+
+async def test_a_drain_says_how_many_attempts_run(page: Page, env: Environment) -> None:
+    await env.history.value(
+        "SELECT turnstile.register_worker('idler', 'idler', 'nowhere', 1, ARRAY['idle'], 2, 3600)"
+    )
+    await page.goto("/#/workers/idler")
+    await page.get_by_role("button", name="Drain").click()
+    await expect(page.get_by_role("dialog", name="Drain idler?")).to_contain_text("Running: 0 attempts.")
+    await env.history.value("SELECT turnstile.sign_off('idler')")

@@ -44,6 +44,7 @@ async def test_a_worker_shows_its_runs_and_the_progress_of_its_drain(page: Page,
     await expect(page.locator("main")).to_contain_text("9.9")
     await expect(page.locator("main")).to_contain_text("WARNING action_differs action_ref=a")
     await page.get_by_role("button", name="Drain").click()
+    await expect(page.get_by_role("dialog")).to_contain_text("Running: 1 attempt.")
     await page.get_by_role("dialog").get_by_role("button", name="Drain").click()
     drain = page.get_by_role("region", name="Drain")
     await expect(drain).to_contain_text("1 of 1 attempt still running")

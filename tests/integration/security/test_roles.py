@@ -112,6 +112,8 @@ async def test_whoami_names_the_routes_that_are_refused(api: Served) -> None:
         headers = {"Authorization": f"Bearer {token}"}
         shown = (await api.http.get(f"{PREFIX}/whoami", headers=headers)).json()
         assert (shown["name"], shown["role"], shown["scope"]) == (role.word[0], role.word, None)
+        # It is one of the settings.
+        assert shown["id"] is None
         for method, path in routes(api):
             needed = route_of(method, concrete(path)).role
             reason = shown["refused"].get(f"{method} {path.removeprefix(PREFIX)}")

@@ -281,6 +281,7 @@ async def test_whoami_shows_scope_and_expiry_and_what_the_scope_refuses(api: Ser
     created = await create(api, "operate", scope=["reports."], expires_in="1h")
     shown = (await ask(api, "GET", "/whoami", created["token"])).json()
     assert (shown["scope"], shown["expires_at"]) == (["reports."], created["expires_at"])
+    assert shown["id"] == created["id"]
     refused = shown["refused"]
     assert "reports...." in refused["POST /workers/{worker_id}/drain"]
     assert "GET /events" in refused
