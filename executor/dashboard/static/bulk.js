@@ -16,11 +16,13 @@ const RUNNING = "A change is being prepared.";
 const VERBS = {
   retry: {
     name: "Retry", done: "Retried",
+    title: (subject) => `Retry ${subject}?`,
     words: "Each of them becomes a new execution with the same parameters, at the end of its queue, oldest "
       + "first.",
   },
   cancel: {
     name: "Cancel", done: "Cancelled, or requested to stop:", dangerous: true,
+    title: (subject) => `Cancel ${subject}?`,
     words: "Waiting executions end immediately. A cancel message is sent to the workers of running ones.",
   },
 };
@@ -148,8 +150,9 @@ function leftOutWords({ leftOut, isPartial }) {
 
 /** Show what the change will do, and make it; resolves to a sentence about the result, or null. */
 async function change(verb, selection, planned) {
-  const { name, words, dangerous, done } = VERBS[verb];
+  const { name, words, dangerous, done, title: titleOf } = VERBS[verb];
   const atLeast = planned.isMore ? "at least " : "";
+  const subject = `${atLeast}${counted(planned.matched, "execution")}`;
   if (planned.matched === 0) {
     show(`Nothing to ${verb}`, el("p", {}, `No execution can be changed by ${verb}.`),
       el("p", {}, leftOutWords(planned)));
@@ -162,8 +165,7 @@ async function change(verb, selection, planned) {
   const total = { matched: 0, changed: 0, refused: [] };
   let cursor = null;
   const confirmed = await confirm({
-    title: `${name} ${atLeast}${counted(planned.matched, "execution")}?`,
-    verb: `${name} ${atLeast}${counted(planned.matched, "execution")}`,
+    title: titleOf(subject), verb: `${name} ${subject}`,
     dangerous,
     words: [`${name}: ${atLeast}${listed(Object.entries(planned.byStatus))}.`, leftOutWords(planned), words],
     fields: reason ? [field("Reason", reason, "Optional; stored with the executions.")] : [],

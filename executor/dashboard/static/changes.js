@@ -81,7 +81,7 @@ export function changePoolPause({ name, paused }) {
 function changeGatePause(path, name, paused, words) {
   const verb = paused ? "Resume" : "Pause";
   const act = () => ask("POST", `${path}/${verb.toLowerCase()}`);
-  return confirm({ title: `${verb} ${name}?`, verb, words, act });
+  return confirm({ title: paused ? `Resume ${name}?` : `Pause ${name}?`, verb, words, act });
 }
 
 /** Change the capacity of a resource; rejected if the resource has been changed meanwhile. */
@@ -235,7 +235,7 @@ export function changeDeadLetters(name, selection, subjectOf) {
   const verb = replays ? "replayed" : "purged";
   const words = { max: DEAD_LETTERS_MAX, name, verb, missing: "no longer stored" };
   return changeCounted(`/dead-letters/${name}`, selection, words, (matched, { missing }) => ({
-    title: `${replays ? "Replay" : "Purge"} ${subjectOf(matched)}?`,
+    title: replays ? `Replay ${subjectOf(matched)}?` : `Purge ${subjectOf(matched)}?`,
     verb: replays ? "Replay" : "Purge", dangerous: !replays,
     words: [
       replays ? "The messages are published unchanged. A message that fails again becomes a new dead letter."

@@ -1,15 +1,18 @@
 """Every screen and every dialog by axe-core and by the Tab key."""
 
+import json
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, Route, expect
 
 from tests.integration.dashboard.axe import faults_of
 from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS, watched_page
 from tests.support.environment import Environment
+from turnstile.executor.dashboard.files import static_files
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 expect.set_options(timeout=DEADLINE_MILLISECONDS)
@@ -43,6 +46,7 @@ class Screens:
     waiting: int
     ended: int
     worker: str
+    worker_name: str
     letter: str
     token: int
 
@@ -62,9 +66,15 @@ async def screens(env: Environment) -> AsyncIterator[Screens]:
         [{"action_ref": "usable", "concurrency_key": "k", "metadata": {"a": "b"}}] * 3
     )
     assert (await env.http.put("/actions/usable/keys/k", json={"weight": 2})).is_success
-    failed = await env.submit("scripted", parameters={"steps": ["PERMANENT"]})
+    failed = await env.submit("scripted", parameters={"steps": ["PERMANENT"]}, metadata={"axe": "failed"})
     await env.ended(failed)
     assert (await env.http.put("/resources/usable-licence", json={"capacity": 3})).is_success
+    await env.put("usable.paused", paused=True)
+    for path in ("resources", "pools"):
+        assert (await env.http.put(f"/{path}/usable-paused", json={"paused": True})).is_success
+    # The questions about all of them have their number.
+    await env.history.rows("DELETE FROM dead_letter")
+    await env.history.rows("DELETE FROM webhook_delivery")
     letter = await env.history.value(
         "INSERT INTO dead_letter (fingerprint, code, error, exchange, routing_key, original_routing_key,"
         " tries, died_at, stored_at, headers, body, body_bytes, stored_bytes)"
@@ -81,7 +91,14 @@ async def screens(env: Environment) -> AsyncIterator[Screens]:
     token = await env.history.value("SELECT max(id) FROM api_token")
     workers = (await env.http.get("/workers", params={"state": "live"})).json()["items"]
     worker = next(each for each in workers if each["pools"] != ["empty"])
-    yield Screens(waiting=waiting, ended=failed, worker=worker["id"], letter=str(letter), token=token)
+    yield Screens(
+        waiting=waiting,
+        ended=failed,
+        worker=worker["id"],
+        worker_name=worker["name"],
+        letter=str(letter),
+        token=token,
+    )
     await env.history.rows("DELETE FROM dead_letter")
     await env.history.rows("DELETE FROM webhook_delivery WHERE execution_id = $1", failed)
     await env.stop_running()
@@ -119,27 +136,47 @@ def addresses(screens: Screens) -> list[str]:
     ]
 
 
-def dialogs(screens: Screens) -> list[tuple[str, str, str]]:
-    """Address, button and title of each dialog."""
-    return [
+def dialogs(screens: Screens) -> list[tuple[str, tuple[str, ...], str]]:
+    """Address, buttons and title of each dialog."""
+    failed = "/#/executions?action_ref=scripted&metadata=axe%3Afailed"
+    one = f"webhook of execution {screens.ended}"
+    found = [
+        ("/#/queues?search=usable", "Pause usable k", "Pause usable?"),
+        ("/#/queues?search=usable", "Limit of usable", "Limit of usable"),
         ("/#/queues/usable", "Submit", "Submit an execution of usable"),
         ("/#/queues/usable", "Limit", "Limit of usable"),
         ("/#/queues/usable", "Pause", "Pause usable?"),
+        ("/#/queues/usable.paused", "Resume", "Resume usable.paused?"),
         ("/#/queues/usable?key=k", "Change of key k", "Settings of key k"),
         ("/#/queues/usable?key=k", "Delete settings of key k", "Delete the settings of key k?"),
         ("/#/executions?action_ref=usable", "Cancel all matching…", "Cancel 3 executions?"),
         ("/#/executions?action_ref=usable", "Retry all matching…", "Nothing to retry"),
+        (failed, "Retry all matching…", "Retry 1 execution?"),
         (f"/#/executions/{screens.waiting}", "Cancel", f"Cancel execution {screens.waiting}?"),
         (f"/#/executions/{screens.ended}", "Retry", f"Retry execution {screens.ended}?"),
         ("/#/resources/usable-licence", "Capacity", "Capacity of usable-licence"),
         ("/#/resources/usable-licence", "Pause", "Pause usable-licence?"),
+        ("/#/resources/usable-paused", "Resume", "Resume usable-paused?"),
         ("/#/pools/default", "Pause", "Pause default?"),
-        (f"/#/workers/{screens.worker}", "Drain", "Drain"),
-        ("/#/webhooks", f"Replay the webhook of execution {screens.ended}", "Replay the webhook"),
+        ("/#/pools/usable-paused", "Resume", "Resume usable-paused?"),
+        ("/#/workers", f"Drain {screens.worker_name}", f"Drain {screens.worker_name}?"),
+        (f"/#/workers/{screens.worker}", "Drain", f"Drain {screens.worker_name}?"),
+        ("/#/webhooks", f"Replay the {one}", f"Replay the {one}?"),
+        ("/#/webhooks", "Replay all failed", "Replay all 1 failed webhook?"),
         ("/#/dead-letters", screens.letter, f"Dead letter {screens.letter}"),
-        ("/#/dead-letters", "Purge all", "Purge all"),
-        ("/#/tokens", f"Revoke token {screens.token} of listed", "Revoke token"),
+        ("/#/dead-letters", "Replay all", "Replay all 1 message?"),
+        ("/#/dead-letters", "Purge all", "Purge all 1 message?"),
+        ("/#/tokens", f"Revoke token {screens.token} of listed", f"Revoke token {screens.token} of listed?"),
     ]
+    edit = (screens.letter, "Edit and replay")
+    return [
+        *((address, (button,), title) for address, button, title in found),
+        ("/#/dead-letters", edit, f"Edit and replay dead letter {screens.letter}"),
+    ]
+
+
+CANNOT_SUBMIT = "Cannot submit"
+"""The title of the dialog that says why there is no form."""
 
 
 async def open_screen(page: Page, address: str) -> None:
@@ -195,18 +232,104 @@ async def test_axe_finds_no_fault_on_any_screen_and_tab_reaches_every_control(
 async def test_axe_finds_no_fault_in_any_dialog(admin: Page, screens: Screens) -> None:
     faults: dict[str, list[str]] = {}
     opened = None
-    for address, button, title in dialogs(screens):
+    for address, buttons, title in dialogs(screens):
         if address != opened:
             await open_screen(admin, address)
             opened = address
-        await admin.get_by_role("button", name=button, exact=True).click()
-        dialog = admin.get_by_role("dialog", name=title)
+        for button in buttons:
+            # A list has one such button in each row of an action.
+            await admin.get_by_role("button", name=button, exact=True).first.click()
+        dialog = admin.get_by_role("dialog", name=title, exact=True)
         await expect(dialog).to_be_visible()
         if found := await faults_of(admin):
             faults[title] = found
         await admin.keyboard.press("Escape")
         await expect(dialog).to_have_count(0)
     assert faults == {}
+
+
+async def test_axe_finds_no_fault_where_an_action_cannot_be_read(admin: Page, screens: Screens) -> None:
+    async def refuse(route: Route) -> None:
+        problem = {"code": "not_found", "detail": "ref: there is no action 'usable'"}
+        await route.fulfill(status=404, content_type="application/problem+json", body=json.dumps(problem))
+
+    await open_screen(admin, "/#/queues/usable?key=k")
+    await admin.route("**/api/v1/actions/usable", refuse)
+    await admin.get_by_role("button", name="Submit", exact=True).click()
+    await expect(admin.get_by_role("dialog", name=CANNOT_SUBMIT)).to_contain_text("there is no action")
+    assert await faults_of(admin) == []
+    await admin.keyboard.press("Escape")
+    await admin.unroute("**/api/v1/actions/usable")
+
+
+async def test_axe_finds_no_fault_on_a_screen_that_is_refused_or_has_refused_buttons(
+    browser: Browser, env: Environment, screens: Screens
+) -> None:
+    token = await env.create_token(name="scoped", role="read", scope=["usable"])
+    names = ("resources", "pools", "workers", "webhooks", "dead-letters", "tokens")
+    refused = (*(f"/#/{name}" for name in names), f"/#/executions/{screens.ended}")
+    faults: dict[str, list[str]] = {}
+    async with watched_page(browser, env.system.http_url, token=token) as page:
+        await page.goto("/")
+        await expect(page.locator("#identity summary")).to_contain_text("scoped")
+        for address in addresses(screens):
+            await page.evaluate("() => document.querySelector('h1')?.setAttribute('data-former', '')")
+            await page.goto(address)
+            await expect(page.locator("h1:not([data-former])")).to_be_visible()
+            if address.startswith(refused):
+                await expect(page.locator("main .wrong").first).to_have_text(re.compile(r"\w"))
+            else:
+                content = page.locator("main table, main .panel, main .empty, main a")
+                await expect(content.locator("visible=true").first).to_be_visible()
+            if found := await faults_of(page):
+                faults[address] = found
+        await page.goto("/#/queues/usable")
+        for name in ("Submit", "Pause", "Limit"):
+            button = page.get_by_role("button", name=name, exact=True)
+            await expect(button).to_be_disabled()
+            await expect(button).to_have_accessible_description(re.compile("^Not allowed: this needs"))
+        if found := await faults_of(page):
+            faults["refused buttons"] = found
+    assert faults == {}
+
+
+# Of no running system: what is listed is compared with the sources.
+LISTED = Screens(waiting=1, ended=2, worker="id", worker_name="name", letter="3", token=4)
+
+
+async def test_every_screen_is_listed() -> None:
+    screens = re.findall(r"^  \[/(\^.*\$)/, ", static_files()["app.js"].content.decode(), re.MULTILINE)
+    assert len(screens) > 10
+    patterns = [screen.replace(r"\/", "/").replace("(?<", "(?P<") for screen in screens]
+    paths = [address.removeprefix("/#").partition("?")[0] for address in addresses(LISTED)]
+    assert [pattern for pattern in patterns if not any(re.match(pattern, path) for path in paths)] == []
+
+
+async def test_every_dialog_is_listed() -> None:
+    listed = [*(title for _, _, title in dialogs(LISTED)), CANNOT_SUBMIT]
+    unlisted = []
+    for name, file in static_files().items():
+        script = file.content.decode(errors="replace")
+        if not re.search(r'import \{[^}]*\b(?:confirm|show)\b[^}]*\} from "\./dialog\.js"', script):
+            continue
+        titles = _titles(script)
+        assert titles, name
+        for title in titles:
+            pattern = ".+".join(re.escape(part) for part in re.split(r"\$\{[^}]*\}", title))
+            # Without words of its own it would match the title of any other.
+            assert re.search(r"[A-Za-z]{4}", pattern), (name, title)
+            if not any(re.fullmatch(pattern, each) for each in listed):
+                unlisted.append((name, title))
+    assert unlisted == []
+
+
+def _titles(script: str) -> list[str]:
+    """Return the titles of dialogs in a script, as they are written: text or a template."""
+    literal = r'`[^`]*`|"[^"]*"'
+    shown = re.findall(rf"\bshow(?:Dialog)?\(({literal})", script)
+    # On one line, before the next field.
+    asked = [re.split(r", (?:verb|value): ", rest)[0] for rest in re.findall(r"\btitle: (.*)", script)]
+    return [each[1:-1] for each in [*shown, *(one for rest in asked for one in re.findall(literal, rest))]]
 
 
 async def test_axe_finds_no_fault_in_the_prompt_for_a_token(browser: Browser, env: Environment) -> None:

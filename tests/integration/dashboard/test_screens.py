@@ -269,6 +269,44 @@ async def test_the_address_of_a_page_of_executions_can_be_shared(
         await expect(other.locator("tbody tr").first).to_contain_text(f"#{ids[-1]}")
 
 
+_COLOURED = """() => {
+  const probe = document.body.appendChild(document.createElement("i"));
+  const colourOf = (name) => {
+    probe.style.color = `var(--${name})`;
+    return getComputedStyle(probe).color;
+  };
+  const words = ["good", "warm", "bad", "accent"];
+  const colours = words.flatMap((word) => [colourOf(word), colourOf(`${word}-ground`)]);
+  probe.remove();
+  const nodes = [...document.querySelectorAll("main .cancelled, main .ended")];
+  const styles = nodes.flatMap((node) => [getComputedStyle(node), getComputedStyle(node, "::before")]);
+  const isColoured = ({ color, backgroundColor }) =>
+    colours.includes(color) || colours.includes(backgroundColor);
+  return [nodes.length, styles.filter(isColoured).length];
+}"""
+
+
+async def test_what_was_cancelled_is_grey(page: Page, env: Environment) -> None:
+    await env.put("greyed", max_concurrent=0)
+    execution_id = await env.submit("greyed")
+    await env.cancel(execution_id, reason="no longer needed")
+    await page.goto("/#/executions?action_ref=greyed")
+    # The badge and the error.
+    await expect(page.locator("main .cancelled")).to_have_count(2)
+    assert await page.evaluate(_COLOURED) == [2, 0]
+    await page.goto(f"/#/executions/{execution_id}")
+    # The badge, the last step, and the error.
+    await expect(page.locator("main .ended")).to_contain_text("no longer needed")
+    assert await page.evaluate(_COLOURED) == [3, 0]
+    # What failed is not, or this test finds nothing.
+    failed = await env.submit("scripted", parameters={"steps": ["PERMANENT"]})
+    await env.ended(failed)
+    await page.goto(f"/#/executions/{failed}")
+    await expect(page.locator("h1 .badge")).to_have_text("failed")
+    found = await page.evaluate(_COLOURED.replace(".cancelled", ".failed"))
+    assert found[1] > 0
+
+
 async def test_dead_letters_are_read_replayed_edited_and_purged(page: Page, env: Environment) -> None:
     await page.goto("/#/dead-letters")
     await expect(page.get_by_text("No dead letters.")).to_be_visible()
