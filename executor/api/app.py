@@ -15,7 +15,7 @@ from turnstile.executor.api.dead_letters import dead_letter_routes
 from turnstile.executor.api.events import event_routes
 from turnstile.executor.api.executions import execution_routes, submission_routes
 from turnstile.executor.api.keys import key_routes
-from turnstile.executor.api.ops import audit_routes, health_routes, metrics_routes
+from turnstile.executor.api.ops import audit_routes, document_routes, health_routes, metrics_routes
 from turnstile.executor.api.pools import pool_routes
 from turnstile.executor.api.problems import PREFIX, CheckedRouter, refuse_unknown_parameters
 from turnstile.executor.api.queues import queue_routes
@@ -89,7 +89,8 @@ def create_app(
     # users in may add parameters to the address of a page.
     for routes in (page_routes(), probes):
         app.include_router(routes)
-    app.include_router(metrics, dependencies=checked)
+    for routes in (metrics, document_routes(app)):
+        app.include_router(routes, dependencies=checked)
     for routes in (actions, keys, events):
         app.include_router(routes, dependencies=checked, include_in_schema=False)
     for routes in (probes, metrics):
@@ -108,6 +109,8 @@ def _app_without_routes() -> FastAPI:
         # The dashboard's files have a page for the OpenAPI document that loads nothing from elsewhere.
         docs_url=None,
         redoc_url=None,
+        # Its own route would ignore unknown parameters: `document_routes` has another.
+        openapi_url=None,
         # By default the framework exports traces, logs and metrics of its own if an OTEL_ variable is set.
         telemetry={"auto_configure": False, "tracing": False, "metrics": False, "logs": False},
     )

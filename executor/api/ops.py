@@ -1,8 +1,9 @@
-"""The routes for operators and probes: audit, health, metrics."""
+"""The routes for operators and probes: audit, health, metrics; and the OpenAPI document."""
 
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, FastAPI, Query, Request, Response
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from turnstile.common.domain.errors import Code
@@ -37,6 +38,17 @@ class Ready(BaseModel):
     parts: dict[str, str | None]
     degraded: dict[str, str] = {}
     """What does not work, like `pool gpu`, and why; omitted if everything works."""
+
+
+def document_routes(app: FastAPI) -> APIRouter:
+    """Return the route of the OpenAPI document of an application."""
+    routes = APIRouter(include_in_schema=False)
+
+    @routes.api_route("/openapi.json", methods=["GET", "HEAD"])
+    async def get_document() -> JSONResponse:
+        return JSONResponse(app.openapi())
+
+    return routes
 
 
 def audit_routes(auditor: Auditor) -> APIRouter:

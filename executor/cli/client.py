@@ -145,14 +145,14 @@ class Api:
         condition = {} if if_match is None else {b"If-Match": if_match.encode()}
         return self._request("PATCH", path, content=body, headers={**_JSON, **condition})
 
-    def patch_or_put(self, path: str, body: bytes) -> Json:
-        """Send PATCH, or PUT where nothing is at this path yet; `body` is JSON."""
+    def patch_or_put(self, path: str, body: bytes) -> tuple[Json, bool]:
+        """Send PATCH, or PUT where nothing is at this path yet, and return whether that is so."""
         try:
-            return self.patch(path, body)
+            return self.patch(path, body), False
         except ApiRefused as refusal:
             if refusal.code != Code.NOT_FOUND:
                 raise
-            return self.put(path, body)
+            return self.put(path, body), True
 
     def delete(self, path: str, query: Mapping[str, str]) -> Json:
         """Send DELETE."""

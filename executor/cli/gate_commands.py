@@ -40,6 +40,7 @@ class GateKind:
     """One kind of gate: its routes, and how it is shown."""
 
     path: str
+    noun: str
     name: Any
     """The argument that names one or more."""
     state: Callable[[Json], str]
@@ -50,11 +51,16 @@ class GateKind:
     queue_fields: Callable[[Json], Iterator[tuple[str, object]]]
 
     def change(self, api: Api, name: str, given: Mapping[str, object], *, as_json: bool) -> None:
-        """Change these fields of a gate; create it if there is none of this name."""
+        """Change these fields of a gate; create it, and say so, if there is none of this name."""
         body = encode(given)
-        for_each(
-            [name], lambda name: api.patch_or_put(f"{self.path}/{name}", body), self._changed, as_json=as_json
-        )
+
+        def change(name: str) -> Json:
+            gate, is_new = api.patch_or_put(f"{self.path}/{name}", body)
+            if is_new:
+                warn(f"{name}: created; there was no {self.noun} of this name")
+            return gate
+
+        for_each([name], change, self._changed, as_json=as_json)
 
     def switch(self, api: Api, names: Sequence[str], verb: str, *, as_json: bool) -> None:
         """Pause or resume gates."""

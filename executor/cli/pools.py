@@ -107,7 +107,8 @@ def set_pool(
 ) -> None:
     """Change the order of a pool, or weights of actions in it, with immediate effect.
 
-    Options and weights that are not given change nothing. Example: executor pools set default --weight a.b=3
+    Options and weights that are not given change nothing. A pool that does not exist is created.
+    Example: executor pools set default --weight a.b=3
     """
     given: dict[str, Any] = {} if order is None else {"order": order}
     if weights:
@@ -150,6 +151,7 @@ def _queue_fields(found: Json) -> Iterator[tuple[str, object]]:
 
 _KIND: Final = GateKind(
     path="/pools",
+    noun="pool",
     name=POOL_ARGUMENT,
     state=_state,
     holders=_HOLDER_COLUMNS,

@@ -225,6 +225,7 @@ def _queue_fields(found: Json) -> Iterator[tuple[str, object]]:
 
 _KIND: Final = GateKind(
     path="/resources",
+    noun="resource",
     name=RESOURCE_ARGUMENT,
     state=_state,
     holders=_HOLDER_COLUMNS,

@@ -17,7 +17,10 @@ def name() -> str:
 def test_a_resource_is_created_changed_and_deleted(system: CommandLines, name: str) -> None:
     created = system.executor("resources", "put", name, "--capacity", "10", "--rank", "4")
     assert created.out == f"{name}: capacity 10, not paused\n"
-    changed = system.executor("resources", "put", name, "--rate", "100/1m", "--order", "fair", "--json").json
+    assert created.err == f"{name}: created; there was no resource of this name\n"
+    ended = system.executor("resources", "put", name, "--rate", "100/1m", "--order", "fair", "--json")
+    changed = ended.json
+    assert ended.err == ""
     assert (changed["capacity"], changed["rank"], changed["order"]) == (10, 4, "fair")
     assert changed["rate"] == {"starts": 100, "per": 60.0}
     unlimited = system.executor(
@@ -99,6 +102,8 @@ def test_a_pool_gets_order_and_weights_and_is_paused(system: CommandLines, ref: 
     assert changed.out == f"{name}: order arrival, weights {ref} 3, gone 2, not paused\n"
     assert changed.err == "gone has a weight, and is not in this pool\n"
     assert system.executor("pools", "set", name, "--weight", "gone=1", "--json").json["weights"] == {ref: 3}
+    created = system.executor("pools", "set", f"{name}-new", "--order", "arrival")
+    assert created.err == f"{name}-new: created; there was no pool of this name\n"
     for wrong in (f"{ref}=17", f"{ref}", "a b=2"):
         assert system.executor("pools", "set", name, "--weight", wrong).exit_code == EXIT_USAGE
     assert system.executor("pools", "pause", name).out.endswith(", paused\n")
