@@ -1445,6 +1445,20 @@ BEGIN
 END
 $$;
 
+-- forget_heads: before a change of the order of these gates, which the caller has locked and at which nothing
+-- waits: in the order of arrival `heads` are bounds of order keys, in the fair order they would be bounds of
+-- start tags.
+CREATE FUNCTION turnstile.forget_heads(in_gate_ids bigint[])
+RETURNS void
+LANGUAGE sql
+AS $$
+    UPDATE public.gate_state v SET heads = NULL
+    FROM turnstile.current_gate g
+    WHERE g.id = ANY (in_gate_ids)
+      AND v.gate_id = ANY (ARRAY[g.id]) AND v.version BETWEEN g.version AND g.version
+      AND v.heads IS NOT NULL
+$$;
+
 -- reroute: after a change of what these actions use: their gates, and the routes through them. Executions
 -- that wait at a gate of an old route return to their queues (`advance_gates`).
 CREATE FUNCTION turnstile.reroute(in_action_ids bigint[])
@@ -1477,6 +1491,9 @@ BEGIN
                         ' order, resume it'
             USING ERRCODE = 'object_in_use';
     END IF;
+    PERFORM turnstile.forget_heads(ARRAY(
+        SELECT g.id FROM gate g JOIN action a ON a.id = g.action_id
+        WHERE a.id = ANY (in_action_ids) AND g.fair <> a.fair));
     UPDATE gate g
     SET capacity = a.max_concurrent_total, fair = a.fair, rate_starts = a.rate_starts,
         rate_per_seconds = a.rate_per_seconds, updated_at = clock_timestamp(),

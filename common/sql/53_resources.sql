@@ -103,6 +103,9 @@ BEGIN
         RAISE EXCEPTION 'order: executions wait for this resource; pause it, change the order, resume it'
             USING ERRCODE = 'object_in_use';
     END IF;
+    IF stored.fair <> wanted.fair THEN
+        PERFORM turnstile.forget_heads(ARRAY[stored.id]);
+    END IF;
     -- What waits there returns to its queue if the resource is closed for it now.
     UPDATE gate g SET capacity = wanted.capacity, rank = wanted.rank, fair = wanted.fair,
         paused = wanted.paused,

@@ -6,6 +6,7 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 import asyncpg
@@ -827,6 +828,31 @@ async def test_starts_are_in_the_order_of_time_also_if_the_clock_was_set_back(pr
     assert await protocol.column("SELECT max(granted_at) <= clock_timestamp() FROM rate_start") == [True]
     await submit(protocol, "a")
     assert await protocol.column(ordered) == [None, True, True]
+
+
+async def test_a_resource_changes_its_order_after_other_priorities_waited(protocol: Protocol) -> None:
+    """By arrival a gate keeps bounds of order keys, which are no bounds of start tags."""
+    await resource(protocol, "cad", 1)
+    await define(protocol, "a", uses={"cad": 1})
+    for order in ("arrival", "fair", "arrival", "fair"):
+        await put_resource(protocol.database, "cad", 1, rank=1, order=order)
+        ids = [(await submit(protocol, "a", priority=4))[0] for _ in range(4)]
+        for one, following in pairwise(ids):
+            assert await settle(protocol, one) == [following]
+        await settle(protocol, ids[-1])
+        Tables(await found(protocol.connection)).check()
+
+
+async def test_a_total_changes_its_order_after_other_priorities_waited(protocol: Protocol) -> None:
+    for fair in (False, True, False, True):
+        if await protocol.column("SELECT 1 FROM action"):
+            await redefine(protocol, "a", total=1, fair=fair)
+        else:
+            await define(protocol, "a", total=1, fair=fair)
+        ids = [(await submit(protocol, "a", priority=4))[0] for _ in range(4)]
+        for one, following in pairwise(ids):
+            assert await settle(protocol, one) == [following]
+        await settle(protocol, ids[-1])
 
 
 async def test_a_gate_that_an_action_is_about_to_pass_is_not_deleted(

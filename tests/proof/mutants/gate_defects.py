@@ -436,6 +436,13 @@ GATE_DEFECTS: Final = (
         ),
     ),
     Defect(
+        name="a gate keeps its bounds of order keys when its order becomes fair",
+        file=_GATES,
+        before="AND v.heads IS NOT NULL\n",
+        after="AND false\n",
+        caught_by=(f"{_TEST}::test_a_resource_changes_its_order_after_other_priorities_waited",),
+    ),
+    Defect(
         name="a change of actions locks its queues after the gates",
         file="common/sql/51_actions.sql",
         before="    PERFORM turnstile.lock_available_queues(turnstile.first_queues(stored_ids, 1000), 2000);\n",
