@@ -372,7 +372,7 @@ GATE_DEFECTS: Final = (
         name="the sweep over turns begins behind turns that are left",
         file=_GATES,
         before="CASE WHEN count(*) < in_limit THEN b.next_tag ELSE least(b.next_tag, max(i.start_tag)) END",
-        after="b.next_tag + 1",
+        after="CASE WHEN count(*) >= 0 THEN b.next_tag + 1 END",
         caught_by=(f"{_COST_TEST}::test_a_limited_sweep_over_turns_leaves_the_others_to_the_next_one",),
     ),
     Defect(
