@@ -124,10 +124,9 @@ class Definitions:
         return self.resources.get(name, NO_HISTORY)
 
     def pools_of(self, ref: str) -> Iterator[DefinitionHistory]:
-        """Yield the pools in which an action was at any time, if they were ever paused."""
-        for name in {version.get("pool") for _, version in self.action(ref).versions}:
-            if name is not None and name in self.pools:
-                yield self.pools[name]
+        """Yield the known pools in which an action was at any time."""
+        names = {version.get("pool") for _, version in self.action(ref).versions}
+        yield from (pool for name, pool in self.pools.items() if name in names)
 
     def around(self, history: DefinitionHistory, at: int) -> list[Definition]:
         """Return the definitions that may have been in force at this instant."""

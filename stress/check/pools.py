@@ -144,10 +144,9 @@ class _Turns:
         epochs: Counter[str] = Counter()
         pairs: dict[tuple[str, str], tuple[tuple[int, int], int, int]] = {}
         costs = self._costs(self.period.weights)
-        earlier_costs = self._costs(self.period.least_weights)
+        highest = self._costs(self.period.least_weights)
         bounds = {
-            action: earlier_costs[action] + cost * self.most_within_tick[action]
-            for action, cost in costs.items()
+            action: highest[action] + cost * self.most_within_tick[action] for action, cost in costs.items()
         }
         arrivals = [each for each in self.arrivals if each[2].priority == priority]
         grants = [grant for grant in self.grants if grant.priority == priority]
