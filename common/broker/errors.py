@@ -104,6 +104,12 @@ async def answered(request: Awaitable[T], timeout_seconds: float) -> T:
     except (ChannelLost, *CONNECTION_EXCEPTIONS) as error:
         _raise_cancellation(task, cancelled_before)
         raise BrokerUnavailable(str(error) or repr(error)) from error
+    except Exception as error:
+        # The library rejects with a bare `Exception` what waits on a connection that closes without a reason.
+        if type(error) is not Exception:
+            raise
+        _raise_cancellation(task, cancelled_before)
+        raise BrokerUnavailable("the connection closed") from error
     _raise_cancellation(task, cancelled_before)
     return answer
 
