@@ -82,16 +82,18 @@ def with_capacity(capacity: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("workers", "seconds"),
+    ("workers", "seconds", "is_timed"),
     [
-        (1, RUN_SECONDS),
-        pytest.param(5, RUN_SECONDS, marks=pytest.mark.whole),
-        pytest.param(1, WHOLE_SECONDS, marks=pytest.mark.whole),
-        pytest.param(5, WHOLE_SECONDS, marks=pytest.mark.whole),
+        # Beside other tests: only the turns are asserted.
+        (1, RUN_SECONDS, False),
+        pytest.param(1, RUN_SECONDS, True, marks=pytest.mark.whole),
+        pytest.param(5, RUN_SECONDS, True, marks=pytest.mark.whole),
+        pytest.param(1, WHOLE_SECONDS, True, marks=pytest.mark.whole),
+        pytest.param(5, WHOLE_SECONDS, True, marks=pytest.mark.whole),
     ],
 )
 async def test_sixty_runs_of_one_action_on_ten_worker_slots_take_turns_with_another_action(
-    start_env: StartEnvironment, tmp_path: Path, workers: int, seconds: float
+    start_env: StartEnvironment, tmp_path: Path, workers: int, seconds: float, is_timed: bool
 ) -> None:
     settings = SETTINGS | with_capacity(CAPACITY // workers)
     async with start_env(workers=workers, settings=settings) as env:
@@ -114,8 +116,9 @@ async def test_sixty_runs_of_one_action_on_ten_worker_slots_take_turns_with_anot
         waits = await waits_of(env, others)
         print(f"the longest wait took {max(wait.seconds for wait in waits):.2f} s")
         # Of 25, the longest is the 99th percentile.
-        assert max(wait.free_seconds for wait in waits) < STARTED_SECONDS_MAX, waits
-        if seconds == RUN_SECONDS:
+        if is_timed:
+            assert max(wait.free_seconds for wait in waits) < STARTED_SECONDS_MAX, waits
+        if is_timed and seconds == RUN_SECONDS:
             # A wait ends after what workers were offered before: at the whole size, that takes longer.
             assert max(wait.seconds for wait in waits) < STARTED_SECONDS_MAX, waits
         # Two actions of weight 1 differ by two units at most (P14); one decision may have begun before.
