@@ -143,7 +143,7 @@ class ApiTokens:
         try:
             stamp = _stamp_of(self._file)
             if stamp == self._stamp:
-                # Also after an error: the file that is in force may be put back as it was.
+                # After an error too: the restored file may equal the one that was read last.
                 self._kept.all_work(file=str(self._file))
                 return
             before, self._from_file = self._from_file, _read_file(self._file)

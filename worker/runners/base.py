@@ -73,7 +73,7 @@ class StopRequest:
     def ended(self, how: EndOfStop, *, run_seconds: float, grace_seconds: float) -> None:
         """Note how the stopped run ended, and after a timeout how long it ran; worded as by `stop_overdue`.
 
-        The reason of a cancel stays as it was given if the run ended by itself.
+        If the run ended by itself, the reason of its cancellation is unchanged.
         """
         assert self.stop is not None
         timed_out = self.stop.kind == "timeout"

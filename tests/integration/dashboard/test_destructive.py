@@ -1,4 +1,4 @@
-"""What cannot be undone is asked for with its number or its owner, and does no more than was confirmed."""
+"""A dialog names how much it destroys, or whose; the request then changes no more than was confirmed."""
 
 import asyncio
 import json

@@ -210,7 +210,7 @@ async def test_an_executor_whose_role_may_change_the_audit_log_says_so(
     database = Database(environment["TURNSTILE_DATABASE_URL"], application_name="test")
     await database.open()
     try:
-        # Nobody has a name there: it proves nothing about anybody in any case.
+        # Without tokens no row names a user, so the log proves nothing that could be changed.
         await warn_of_changeable_audit_log(database, has_tokens=False)
         assert caplog.messages == []
         await warn_of_changeable_audit_log(database, has_tokens=True)

@@ -27,7 +27,7 @@ from tests.proof.history.run_log import RUN_LOG, RUN_LOG_VARIABLE
 FENCED: Final = 70
 """The exit code of a worker that ends itself because it cannot stop what it runs."""
 DRAIN_SECONDS_MAX: Final = 2 * LEASE_SECONDS + 30.0
-"""Longest time from the last fault until no work is left, besides the backlog's own."""
+"""Longest time from the last fault until no work is left, beyond `Course.backlog_seconds`."""
 _AUDIT_SECONDS: Final = 40.0
 _AFTERMATH: Final = timedelta(seconds=2.0)
 """From the healing of a link until a heartbeat has succeeded."""
