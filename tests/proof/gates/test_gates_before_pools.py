@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from tests.integration.protocol.test_pool import agrees, end, refresh
 from tests.integration.protocol.test_pool_settings import set_pool
 from tests.proof.gates.twin import Tables, found
+from tests.proof.gates.walks import rolled_back
 from tests.support.gates import put_resource
 from tests.support.protocol import Protocol, connected
 from tests.support.sizes import sizes
@@ -186,11 +187,5 @@ class Walk:
 async def test_what_is_closed_holds_nothing_and_what_is_open_passes(database_url: str, walks: int) -> None:
     async with connected(database_url) as protocol:
         for seed in range(walks):
-            transaction = protocol.transaction()
-            await transaction.start()
-            try:
+            async with rolled_back(protocol, seed):
                 await Walk(protocol, seed).run()
-            except AssertionError as broken:
-                raise AssertionError(f"walk {seed}: {broken}") from broken
-            finally:
-                await transaction.rollback()

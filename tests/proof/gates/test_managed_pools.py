@@ -18,6 +18,7 @@ from tests.proof.gates.definitions import GRANTED, Action, Pool, System, Worker
 from tests.proof.gates.explorer import Configuration, apply
 from tests.proof.gates.model import Execution, Gates, Table
 from tests.proof.gates.rules import Checker, Event
+from tests.proof.gates.walks import rolled_back
 from tests.support.protocol import WORKER, Protocol, accepted, connected, request
 from tests.support.sizes import sizes
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
@@ -193,11 +194,5 @@ async def test_a_managed_pool_keeps_its_rules_in_random_walks(database_url: str,
     async with connected(database_url) as protocol:
         # If a change of the weights alone is not stored, the last of the short walks fails.
         for seed in range(3, 3 + walks):
-            transaction = protocol.transaction()
-            await transaction.start()
-            try:
+            async with rolled_back(protocol, seed):
                 await Walk(protocol, seed).run()
-            except AssertionError as broken:
-                raise AssertionError(f"walk {seed}: {broken}") from broken
-            finally:
-                await transaction.rollback()

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tests.integration.protocol.test_pool import agrees, end, refresh
+from tests.proof.gates.walks import rolled_back
 from tests.support.protocol import Protocol, connected
 from tests.support.sizes import sizes
 
@@ -183,11 +184,5 @@ async def test_pools_keep_their_rules_in_random_walks(database_url: str, walks: 
     async with connected(database_url) as protocol:
         # Without sets of workers the first of these fails.
         for seed in range(16, 16 + walks):
-            transaction = protocol.transaction()
-            await transaction.start()
-            try:
+            async with rolled_back(protocol, seed):
                 await Walk(protocol, seed).run()
-            except AssertionError as broken:
-                raise AssertionError(f"walk {seed}: {broken}") from broken
-            finally:
-                await transaction.rollback()

@@ -1,7 +1,8 @@
 """Random walks of the statements beside the model: repeatable by number, and shortened if they fail."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -31,6 +32,19 @@ _WEIGHTS: Final = {
     "redefine": 2,
     "cancel_beside_a_settle": 3,
 }
+
+
+@asynccontextmanager
+async def rolled_back(protocol: Protocol, seed: int) -> AsyncIterator[None]:
+    """Run a walk in a transaction that is rolled back; an AssertionError names its seed."""
+    transaction = protocol.transaction()
+    await transaction.start()
+    try:
+        yield
+    except AssertionError as broken:
+        raise AssertionError(f"walk {seed}: {broken}") from broken
+    finally:
+        await transaction.rollback()
 
 
 def chain(alive_max: int) -> Configuration:
