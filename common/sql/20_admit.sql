@@ -353,12 +353,13 @@ BEGIN
                 FROM inserted i GROUP BY i.queue_id
             ) n),
            (SELECT array_agg(i.queue_id ORDER BY i.id) FROM inserted i WHERE i.status = 'queued'),
-           (SELECT array_agg(i.place ORDER BY i.id) FROM inserted i WHERE i.status = 'queued')
-    INTO changes, arrival_queue_ids, arrival_places;
+           (SELECT array_agg(i.place ORDER BY i.id) FROM inserted i WHERE i.status = 'queued'),
+           is_plain AND (SELECT count(*) FROM inserted) = cardinality(tickets)
+    INTO changes, arrival_queue_ids, arrival_places, is_plain;
 
     -- 6. Enqueue them, and grant the free slots, in the same transaction. The common case first: no pool is
-    -- full.
-    IF is_plain AND in_suspect_ids IS NOT NULL AND changes IS NOT NULL THEN
+    -- full, and every request has changed its queue.
+    IF is_plain AND in_suspect_ids IS NOT NULL THEN
         INSERT INTO waiting (line_id, place) SELECT * FROM unnest(arrival_queue_ids, arrival_places);
         arrival_queue_ids := '{}';
         SELECT g.is_decided, g.granted INTO is_decided, granted

@@ -221,9 +221,11 @@ BEGIN
           OR s.execution_id IS NOT NULL;
     END IF;
 
-    -- The common case: no worker slots are shared, and no queue is blocked.
+    -- The common case: no worker slots are shared, no queue is blocked, and every message has changed its
+    -- queue. One that settles nothing may be of an attempt that was handed back, whose slot is free already:
+    -- its queue is granted, too.
     IF worker_slot_changes IS NOT NULL AND room IS NULL AND NOT has_gates AND blocked_queue_ids = '{}'
-        AND in_suspect_ids IS NOT NULL THEN
+        AND in_suspect_ids IS NOT NULL AND settled_count = cardinality(in_execution_ids) THEN
         SELECT g.is_decided, g.granted INTO is_decided, granted
         FROM turnstile.grant_plain(changes, worker_slot_changes) g;
     END IF;

@@ -45,6 +45,18 @@ async def test_positions_are_exact_in_each_queue_of_a_mixed_batch(protocol: Prot
 # --- duplicates
 
 
+async def test_a_duplicate_grants_its_queue_beside_a_new_request(protocol: Protocol) -> None:
+    await protocol.put("a", max_concurrent=1)
+    await protocol.put("b", max_concurrent=1)
+    known = request("a", idempotency_key="k")
+    verdicts, _ = await protocol.admit(known)
+    handed_back = accepted(verdicts[0]).execution_id
+    await protocol.claim(handed_back)
+    await protocol.hand_back(handed_back)
+    (_, new), grants = await protocol.admit(known, request("b"))
+    assert [g.execution_id for g in grants.granted] == [handed_back, accepted(new).execution_id]
+
+
 @in_one_or_two_batches
 @pytest.mark.parametrize("known", ["idempotency_key", "delivery_key"])
 async def test_the_same_key_or_delivery_is_the_same_execution(

@@ -74,6 +74,18 @@ async def test_one_batch_settles_many_queues_and_returns_the_rest(protocol: Prot
     assert (await protocol.settle()).count == 0
 
 
+async def test_a_message_that_settles_nothing_grants_its_queue_beside_one_that_does(protocol: Protocol) -> None:
+    """An attempt that was handed back has freed its slot before its message arrives."""
+    await protocol.put("a", max_concurrent=1)
+    await protocol.put("b", max_concurrent=1)
+    (handed_back,), (ended, next_one) = await protocol.submit("a"), await protocol.submit("b", 2)
+    await protocol.run(ended)
+    await protocol.claim(handed_back)
+    await protocol.hand_back(handed_back)
+    settled = await protocol.settle((handed_back, 1), (ended, 1))
+    assert (settled.count, sorted(settled.granted)) == (1, [handed_back, next_one])
+
+
 # --- executions that end without a slot
 
 
