@@ -648,12 +648,7 @@ BEGIN
     repaired := 0;
     -- A pool with a capacity says that an executor counts workers, so that a new pool has a limit at once.
     IF NOT EXISTS (SELECT FROM worker_pool) THEN
-        INSERT INTO worker_pool (name) VALUES ('default') ON CONFLICT DO NOTHING;
-        INSERT INTO pool_state (pool_id, version, places, lead, leaving, held, depth, virtual_times,
-                                total_released, updated_at)
-        SELECT p.id, 1, 0, 0, 0, 0, 0, '{0,0,0,0,0}', 0, clock_timestamp() FROM worker_pool p
-        WHERE p.name = 'default'
-        ON CONFLICT DO NOTHING;
+        PERFORM turnstile.create_pools(ARRAY['default']);
     END IF;
     workers := (
         SELECT coalesce(md5(string_agg(w.id, ',' ORDER BY w.id)), '') FROM turnstile.current_worker w

@@ -11,9 +11,10 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -105,6 +106,8 @@ class System:
     workers: list[Service] = field(default_factory=list)
     working_folder: Path | None = None
     """Where the services run; None: where the tests do."""
+    _executor_numbers: Iterator[int] = field(default_factory=count)
+    _worker_numbers: Iterator[int] = field(default_factory=count)
 
     @property
     def http_url(self) -> str:
@@ -113,7 +116,7 @@ class System:
 
     async def start_executor(self, *, wait: bool = True, **settings: str) -> Service:
         """Start one more executor, and wait until it is ready."""
-        name = f"executor-{len(self.executors)}"
+        name = f"executor-{next(self._executor_numbers)}"
         service = await self._start(self._deployment.executor(name, {**self.executor_settings, **settings}))
         self.executors.append(service)
         if wait:
@@ -128,7 +131,7 @@ class System:
 
     async def launch_worker(self, actions: str, **settings: str) -> Service:
         """Start one more worker, which may end before it is ready."""
-        name = f"worker-{len(self.workers)}"
+        name = f"worker-{next(self._worker_numbers)}"
         service = await self._start(self._deployment.worker(name, actions=actions, settings=settings))
         self.workers.append(service)
         return service

@@ -277,3 +277,11 @@ async def test_a_reclaim_does_not_block_the_claims_of_other_workers(
     async with protocol.transaction():
         assert (await protocol.reclaim()).returned == [one]
         assert await other.claim_verdicts(two, worker=OTHER_WORKER) == ["claimed"]
+
+
+async def test_two_executors_that_start_together_create_one_state_of_the_default_pool(
+    protocol: Protocol, other: Protocol
+) -> None:
+    refresh = "SELECT workers FROM turnstile.refresh_pools(NULL, '{}', '{}', true)"
+    await in_turn(protocol, other, protocol.column(refresh), other.column(refresh))
+    assert await protocol.column("SELECT count(*) FROM pool_state") == [1]

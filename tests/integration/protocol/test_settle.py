@@ -74,7 +74,7 @@ async def test_one_batch_settles_many_queues_and_returns_the_rest(protocol: Prot
     assert (await protocol.settle()).count == 0
 
 
-async def test_a_message_that_settles_nothing_grants_its_queue_beside_one_that_does(protocol: Protocol) -> None:
+async def test_a_message_that_settles_nothing_grants_its_queue_beside_others(protocol: Protocol) -> None:
     """An attempt that was handed back has freed its slot before its message arrives."""
     await protocol.put("a", max_concurrent=1)
     await protocol.put("b", max_concurrent=1)
