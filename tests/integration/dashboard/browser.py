@@ -13,21 +13,22 @@ from tests.support.sources import skip
 from turnstile.localservers.binaries import install, may_install
 from turnstile.localservers.errors import MissingBinaries
 
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_LEAN = "chromium-headless-shell"
+"""Chromium without windows: the same engine with two thirds of the processor time."""
+_PROGRAMS = (_LEAN, "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 DEADLINE_MILLISECONDS = 20_000
 _REFUSED = re.compile(r"Failed to load resource: .* status of 4")
 
 
 def find_chromium() -> str:
     """Return the path of a Chromium; without one the test is skipped, and fails where CI=true."""
-    found = _found()
-    if found is None and may_install():
+    if shutil.which(_LEAN) is None and may_install():
         try:
-            install({"Chromium": "chromium"})
+            install({"Chromium": _LEAN})
         except MissingBinaries as missing:
-            skip(str(missing))
-        found = _found()
-    return found or skip("no Chromium on PATH; install Debian's package chromium")
+            if _found() is None:
+                skip(str(missing))
+    return _found() or skip(f"no Chromium on PATH; install Debian's package {_LEAN}")
 
 
 @asynccontextmanager
@@ -70,4 +71,4 @@ async def watched_page(
 
 
 def _found() -> str | None:
-    return next(filter(None, map(shutil.which, PROGRAMS)), None)
+    return next(filter(None, map(shutil.which, _PROGRAMS)), None)
