@@ -331,14 +331,40 @@ export function errorLine() {
   return el("p", { class: "wrong", role: "alert" });
 }
 
-/** The line that shows the result of a change: {text, isComplete}. Screen readers hear it. */
-export function resultLine() {
+/**
+ * The line that shows the result of a change: {text, isComplete}, or null if nothing was changed. Screen
+ * readers hear it. `changed()` reloads the list after a change, `describe()` updates the buttons.
+ */
+export function resultLine({ changed, describe = () => {} }) {
   const node = el("p", { class: "result", role: "status" });
+  let isRunning = false;
+  function update({ text: words, isComplete }) {
+    attribute(node, "class", isComplete ? "result" : "result wrong");
+    text(node, words);
+  }
+  async function report(done) {
+    if (!done) return;
+    update(done);
+    await changed();
+  }
   return {
     node,
-    update({ text: words, isComplete }) {
-      attribute(node, "class", isComplete ? "result" : "result wrong");
-      text(node, words);
+    report,
+    isRunning: () => isRunning,
+    /** Make a change, one at a time, and report its result, or why it failed. */
+    async run(change) {
+      if (isRunning) return;
+      isRunning = true;
+      describe();
+      try {
+        await report(await change());
+      } catch (error) {
+        if (!(error instanceof Problem)) throw error;
+        update({ text: error.message, isComplete: false });
+      } finally {
+        isRunning = false;
+        describe();
+      }
     },
   };
 }
