@@ -1,8 +1,7 @@
 """`executor workers list | show | drain`, over the HTTP API."""
 
 from collections.abc import Iterator
-from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal, get_args
 from urllib.parse import quote
 
 import typer
@@ -16,6 +15,7 @@ from turnstile.executor.cli.execution_view import error_text, stopping_sentence
 from turnstile.executor.cli.output import (
     Columns,
     JsonOption,
+    counted,
     for_each,
     instant,
     print_fields,
@@ -24,7 +24,7 @@ from turnstile.executor.cli.output import (
     show,
     show_plan,
 )
-from turnstile.executor.cli.pagination import print_page, read_pages
+from turnstile.executor.cli.pagination import limit_of, print_page, read_pages
 
 _COLUMNS: Final[Columns] = {
     "WORKER": "id",
@@ -60,17 +60,9 @@ _FAILURE_COLUMNS: Final[Columns] = {
     "ERROR": lambda failure: error_text(failure["error"]),
 }
 
+State = Literal["live", "draining", "overdue", "lost", "stopped"]
+
 app = command_line("List, show and drain workers.")
-
-
-class WorkerState(StrEnum):
-    """States of a worker in the API."""
-
-    LIVE = "live"
-    DRAINING = "draining"
-    OVERDUE = "overdue"
-    LOST = "lost"
-    STOPPED = "stopped"
 
 
 @app.command("list")
@@ -78,18 +70,16 @@ class WorkerState(StrEnum):
 def list_workers(
     api: Api,
     state: Annotated[
-        list[WorkerState] | None,
+        list[State] | None,
         typer.Option(
-            metavar="STATE", help=f"Workers in this state; repeatable. One of {', '.join(WorkerState)}."
+            metavar="STATE", help=f"Workers in this state; repeatable. One of {', '.join(get_args(State))}."
         ),
     ] = None,
-    limit: Annotated[
-        int, typer.Option(min=1, max=100_000, metavar="NUMBER", help="Maximum number of workers.")
-    ] = 50,
+    limit: Annotated[int, limit_of("workers", 100_000)] = 50,
     as_json: JsonOption = False,
 ) -> None:
     """List workers, newest first."""
-    query = {"state": [one.value for one in state] if state else None}
+    query = {"state": state or None}
     found = read_pages(api, "/workers", query, limit=limit)
     print_page(found, _COLUMNS, empty="No workers", limit=limit, as_json=as_json, shows_cursor=False)
 
@@ -164,17 +154,13 @@ def _load(api: Api, worker_id: str) -> str:
     except ApiRefused as refusal:
         return f"{worker_id} ({refusal.message})"
     state = "" if worker["state"] == "live" else f"{worker['state']}, "
-    return f"{worker_id} ({worker['name']}, {state}{_attempts(worker['running'])} running)"
+    return f"{worker_id} ({worker['name']}, {state}{counted(worker['running'], 'attempt')} running)"
 
 
 def _drain_plan(worker_id: str, worker: Json) -> str:
     if worker["state"] != "live":
         return f"Would not drain {worker_id}: it is {worker['state']}; only a live worker can be drained"
-    return f"Would drain {worker_id} ({worker['name']}, {_attempts(worker['running'])} running)"
-
-
-def _attempts(count: int) -> str:
-    return f"{count} {'attempt' if count == 1 else 'attempts'}"
+    return f"Would drain {worker_id} ({worker['name']}, {counted(worker['running'], 'attempt')} running)"
 
 
 def _print_worker(worker: Json) -> None:
