@@ -1,6 +1,6 @@
 // Parts of several screens: badges, bars, sparklines, tables, pagers and timed reloads.
 
-import { attribute, el, setChildren, svg, sync, text } from "./dom.js";
+import { attribute, el, say, setChildren, svg, sync, text } from "./dom.js";
 import { beside, clock, count, percent, short, since } from "./format.js";
 import { isAbort, Problem, queryOf } from "./api.js";
 import { block } from "./permissions.js";
@@ -324,6 +324,14 @@ export function loader(load, { every, signal, wrong, failed = () => {} }) {
   document.addEventListener("visibilitychange", () => wanted && soon(), { signal });
   signal.addEventListener("abort", () => clearTimeout(timer));
   return { now, soon };
+}
+
+/** After a change that was confirmed and made, say so and load what shows it. */
+export async function afterChange(change, message, load) {
+  if (await change) {
+    say(message);
+    load();
+  }
 }
 
 /** The line that shows errors. */
