@@ -8,14 +8,14 @@ from urllib.parse import quote, unquote
 
 from fastapi import APIRouter, Body, Depends, Path, Query
 from fastapi.openapi.models import Example
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic import BaseModel, Field, GetJsonSchemaHandler
 from pydantic_core import CoreSchema
 
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.requests import read_model
 from turnstile.executor.api.actions import PossibleRef
 from turnstile.executor.api.auth import CurrentCaller
-from turnstile.executor.api.bodies import JsonBody, JsonRoute
+from turnstile.executor.api.bodies import DefinitionFields, JsonRoute
 from turnstile.executor.api.paging import Page, Paging, cursor_name, next_cursor
 from turnstile.executor.api.problems import documented
 from turnstile.executor.definition_store import ActionStore
@@ -28,15 +28,14 @@ _CURSOR: Final = "keys"
 _KEY_CHARS_MAX: Final = 512
 
 
-class KeyFields(JsonBody):
+class KeyFields(DefinitionFields):
     """Settings of a key. The path names the key."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    definition = KeySettings
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, _: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        schema = handler.resolve_ref_schema(handler(KeySettings.__pydantic_core_schema__))
-        return {**schema, "title": cls.__name__, "minProperties": 1}
+    def __get_pydantic_json_schema__(cls, own: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**super().__get_pydantic_json_schema__(own, handler), "minProperties": 1}
 
 
 class KeyDeleted(BaseModel):
@@ -108,7 +107,7 @@ def _add_changing_routes(routes: APIRouter, operations: Operations, reader: Read
     async def put_key(
         ref: PossibleRef, key: PossibleKey, fields: GivenFields, caller: CurrentCaller
     ) -> StoredKey:
-        settings = read_model(KeySettings, fields.model_extra or {})
+        settings = read_model(KeySettings, fields.given)
         async with answer_deadline():
             change = await operations.set_key(ref, key, settings, caller)
             found = await reader.key(ref, key) if change.action_found else None
