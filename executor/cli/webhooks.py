@@ -1,7 +1,8 @@
 """`executor webhooks list | replay`, over the HTTP API."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, get_args
+from enum import StrEnum
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -25,16 +26,22 @@ _COLUMNS: Final[Columns] = {
     "ACTION": "action_ref",
     "STATE": "state",
     "ATTEMPTS": "attempts",
-    "DUE": lambda webhook: instant(webhook["due_at"] if webhook["state"] == "pending" else None),
+    "DUE": lambda webhook: instant(webhook["due_at"] if webhook["state"] == State.PENDING else None),
     "LAST RESPONSE": lambda webhook: webhook["last_error"] or webhook["last_status"],
     "URL": "url",
 }
 _BATCH_MAX: Final = 1000
 _MISSING: Final = "no webhook of this execution"
 
-State = Literal["pending", "delivered", "failed"]
-
 app = command_line("List webhook deliveries and replay them.")
+
+
+class State(StrEnum):
+    """States of a webhook delivery in the API."""
+
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    FAILED = "failed"
 
 
 @app.command("list")
@@ -44,8 +51,7 @@ def list_webhooks(
     state: Annotated[
         list[State] | None,
         typer.Option(
-            metavar="STATE",
-            help=f"Deliveries in this state; repeatable. One of {', '.join(get_args(State))}.",
+            metavar="STATE", help=f"Deliveries in this state; repeatable. One of {', '.join(State)}."
         ),
     ] = None,
     limit: Annotated[int, limit_of("deliveries", 10_000)] = 50,
@@ -53,7 +59,7 @@ def list_webhooks(
     as_json: JsonOption = False,
 ) -> None:
     """List webhook deliveries, newest execution first."""
-    query = {"state": state or None}
+    query = {"state": [one.value for one in state] if state else None}
     found = read_pages(api, "/webhooks", query, limit=limit, cursor=cursor)
     print_page(found, _COLUMNS, empty="No webhooks", limit=limit, as_json=as_json)
 

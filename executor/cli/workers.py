@@ -1,7 +1,8 @@
 """`executor workers list | show | drain`, over the HTTP API."""
 
 from collections.abc import Iterator
-from typing import Annotated, Final, Literal, get_args
+from enum import StrEnum
+from typing import Annotated, Final
 from urllib.parse import quote
 
 import typer
@@ -60,9 +61,17 @@ _FAILURE_COLUMNS: Final[Columns] = {
     "ERROR": lambda failure: error_text(failure["error"]),
 }
 
-State = Literal["live", "draining", "overdue", "lost", "stopped"]
-
 app = command_line("List, show and drain workers.")
+
+
+class WorkerState(StrEnum):
+    """States of a worker in the API."""
+
+    LIVE = "live"
+    DRAINING = "draining"
+    OVERDUE = "overdue"
+    LOST = "lost"
+    STOPPED = "stopped"
 
 
 @app.command("list")
@@ -70,16 +79,16 @@ app = command_line("List, show and drain workers.")
 def list_workers(
     api: Api,
     state: Annotated[
-        list[State] | None,
+        list[WorkerState] | None,
         typer.Option(
-            metavar="STATE", help=f"Workers in this state; repeatable. One of {', '.join(get_args(State))}."
+            metavar="STATE", help=f"Workers in this state; repeatable. One of {', '.join(WorkerState)}."
         ),
     ] = None,
     limit: Annotated[int, limit_of("workers", 100_000)] = 50,
     as_json: JsonOption = False,
 ) -> None:
     """List workers, newest first."""
-    query = {"state": state or None}
+    query = {"state": [one.value for one in state] if state else None}
     found = read_pages(api, "/workers", query, limit=limit)
     print_page(found, _COLUMNS, empty="No workers", limit=limit, as_json=as_json, shows_cursor=False)
 
