@@ -90,7 +90,6 @@ def _depth_rows(state: str, seconds: dict[int, float]) -> list[Row]:
         Row(name=state, unit="µs", cells={f"{depth:,}": 1e6 * each for depth, each in seconds.items()}),
         Row(
             name="ratio to the fastest",
-            unit="",
             cells={f"{depth:,}": each / fastest for depth, each in seconds.items()},
             aims=(aim,),
         ),

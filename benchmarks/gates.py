@@ -103,13 +103,11 @@ def section_of(runs: Runs, *, count: int, keys: int) -> Section:
         rows=(
             Row(
                 name="rate, ratio to limit 4",
-                unit="",
                 cells={_SHARED: rates[_SHARED] / rates[_LIMITED]},
                 aims=(Aim(at_least=0.7),),
             ),
             Row(
                 name="rate, ratio to no total",
-                unit="",
                 cells={_TOTALED: rates[_TOTALED] / rates[_SPREAD]},
                 aims=(Aim(at_least=0.5),),
             ),
@@ -143,13 +141,11 @@ def rate_section(granted_ats: Sequence[datetime], run: Run) -> Section:
         rows=(
             Row(
                 name="share of the rate that is used",
-                unit="",
                 cells={column: len(spans) / sum(spans)},
                 aims=(Aim(at_least=0.98),),
             ),
             Row(
                 name="windows with too many starts",
-                unit="",
                 cells={column: float(sum(span < 1 for span in spans))},
                 aims=(Aim(at_most=0),),
             ),
@@ -201,7 +197,6 @@ async def _depth(servers: Servers, sizes: Sizes) -> Section:
         rows.append(
             Row(
                 name=f"{order}, ratio to the shorter",
-                unit="",
                 cells={f"{depths[1]:,}": long / short},
                 aims=(Aim(at_most=_AIM_DEPTH_RATIO),),
             )

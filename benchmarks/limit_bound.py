@@ -74,7 +74,6 @@ def section_of(runs: Runs, *, count: int) -> Section:
         rows=(
             Row(
                 name="share of the ideal",
-                unit="",
                 cells={name: rate / _IDEAL for name, rate in rates.items()},
                 aims=(Aim(at_least=_AIM_SHARE),),
             ),
@@ -94,7 +93,7 @@ def busy_section(busy: Mapping[str, list[tuple[float, float]]], *, count: int) -
         title=f"worker slots: {count:,} jobs without a limit, 1 executor, 1 worker",
         columns=tuple(shares),
         rows=(
-            Row(name="share of the ideal", unit="", cells=shares, aims=(Aim(at_least=_AIM_BUSY),)),
+            Row(name="share of the ideal", cells=shares, aims=(Aim(at_least=_AIM_BUSY),)),
             Row(name="a job", unit="ms", cells=jobs),
             Row(
                 name="between two jobs of a worker slot",

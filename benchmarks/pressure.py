@@ -166,7 +166,7 @@ def _neighbours_section(pairs: Mapping[str, _Pair], *, count: int) -> Section:
     did = {row for pair in pairs.values() for row in pair.neighbour}
     for name in sorted(did):
         cells = {column: pair.neighbour[name] for column, pair in pairs.items() if name in pair.neighbour}
-        rows.append(Row(name=name, unit="", cells=cells))
+        rows.append(Row(name=name, cells=cells))
     before = rows_of({name: [pair.before] for name, pair in pairs.items()})
     beside = rows_of({name: [pair.beside] for name, pair in pairs.items()})
     for first, second in zip(before, beside, strict=True):
@@ -293,7 +293,6 @@ def _answer_rows(answers: Mapping[str, int]) -> list[Row]:
     return [
         Row(
             name=f"submissions that were {outcome}",
-            unit="",
             cells={_DURING: count},
             aims=(Aim(at_most=0),) if outcome == "refused" else (),
         )
@@ -363,14 +362,9 @@ def _overload_section(
         rows=(
             *_ratio_rows(runs),
             Row(name="grants out of order", unit="in all", cells={_DRAINING: late}, aims=whole),
-            Row(
-                name="slots above the limit",
-                unit="at most",
-                cells={_DRAINING: above},
-                aims=whole,
-            ),
+            Row(name="slots above the limit", unit="at most", cells={_DRAINING: above}, aims=whole),
             Row(name="submitted", unit="1/s", cells={_DURING: submitted_per_second}),
-            Row(name="waiting at the end", unit="", cells={_DURING: backlog, _DRAINING: 0}),
+            Row(name="waiting at the end", cells={_DURING: backlog, _DRAINING: 0}),
             Row(name="duration", unit="s", cells={name: of[0].seconds for name, of in runs.items()}),
             *rows_of(runs),
         ),

@@ -37,7 +37,7 @@ class Row:
     """One quantity, by column; a missing column was not measured or does not apply."""
 
     name: str
-    unit: str
+    unit: str = ""
     cells: Mapping[str, float]
     aims: tuple[Aim, ...] = ()
 

@@ -188,7 +188,6 @@ def ratio_rows(
     rows = [
         Row(
             name=f"rate, ratio to {label or reference}",
-            unit="",
             cells=_ratios(rates_of(runs), reference),
             aims=(Aim(at_least=rate_at_least, columns=aimed),),
         )
@@ -197,7 +196,6 @@ def ratio_rows(
         rows.append(
             Row(
                 name=f"CPU{'' if part == 'all' else f' of {part}'}, ratio to {label or reference}",
-                unit="",
                 cells=_ratios(cpu_us_of(runs, part), reference),
                 aims=(Aim(at_most=_AIM_COST, columns=aimed),),
             )

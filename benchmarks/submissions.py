@@ -167,7 +167,7 @@ def _rate_section(rates: Mapping[str, Mapping[str, _Rates]], sizes: Sizes) -> Se
         Row(name="taken", unit="1/s", cells={name: alone[name].taken for name in columns}),
         Row(name="admitted", unit="1/s", cells={name: alone[name].admitted for name in columns}),
         Row(name="notified", unit="per transaction", cells={name: alone[name].notified for name in columns}),
-        Row(name=f"admitted, {_SNAPSHOT}, ratio", unit="", cells=ratio, aims=(Aim(at_least=0.8),)),
+        Row(name=f"admitted, {_SNAPSHOT}, ratio", cells=ratio, aims=(Aim(at_least=0.8),)),
     ]
     rows[0] = replace(rows[0], aims=(Aim(at_least=5000, columns=fast),))
     return Section(

@@ -138,19 +138,16 @@ def section_of(runs: Runs, *, count: int) -> Section:
     rows = [
         Row(
             name="share of the no-logic loop",
-            unit="",
             cells={name: rates[name] / rates[_LOOP] for name in _OURS},
             aims=(Aim(at_least=0.42, columns=(_LIMITED,)), Aim(at_least=0.78, columns=(_UNLIMITED,))),
         ),
         Row(
             name="limit above the demand, share of no limit",
-            unit="",
             cells={_LOOSE: rates[_LOOSE] / rates[_UNLIMITED]},
             aims=(Aim(at_least=0.9),),
         ),
         Row(
             name="share of the loop without notices",
-            unit="",
             cells={name: rates[name] / rates[_SHORT_LOOP] for name in _OURS},
         ),
         *rows_of(

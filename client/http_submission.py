@@ -138,8 +138,11 @@ def _given_up(error: Unavailable, item: _Item) -> Unavailable:
 
 
 def _result(answer: Acceptance | Problem) -> Submitted | Rejected:
-    if isinstance(answer, Problem):
-        return Rejected(answer.code, answer.detail)
+    return Rejected(answer.code, answer.detail) if isinstance(answer, Problem) else submitted(answer)
+
+
+def submitted(answer: Acceptance) -> Submitted:
+    """Return what the API answered to a submit or a retry."""
     return Submitted(
         execution_id=answer.id,
         status=answer.status,

@@ -293,7 +293,7 @@ class QueueGauges:
                 self._not_read.works("gauges")
                 _show_actions(from_json(row["actions"] or "[]"))
                 _show_resources(from_json(row["resources"] or "[]"))
-                _show_pools(from_json(row["pools"] or "[]"))
+                _show_sums(_POOL_GAUGES, "pool", _POOLS, from_json(row["pools"] or "[]"))
                 _show_workers(from_json(row["workers"] or "{}"))
                 _show_dead_letters(from_json(row["dead_letters"] or "{}"))
             self._read_at = time.monotonic()
@@ -325,24 +325,23 @@ def _show_actions(actions: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _show_resources(resources: Sequence[Mapping[str, Any]]) -> None:
-    shown: dict[Gauge, dict[Labels, float]] = {gauge: {} for gauge in _RESOURCE_GAUGES}
-    for resource in resources:
-        name = _RESOURCES[resource["resource"]]
-        for gauge, field in _RESOURCE_GAUGES.items():
-            shown[gauge][(name,)] = shown[gauge].get((name,), 0.0) + resource[field]
+    _show_sums(_RESOURCE_GAUGES, "resource", _RESOURCES, resources)
+    RESOURCE_CAPACITY.values = {
+        (resource["resource"],): resource["capacity"]
+        for resource in resources
         # A sum of the capacities of several resources has no meaning.
-        if resource["capacity"] is not None and name == resource["resource"]:
-            shown.setdefault(RESOURCE_CAPACITY, {})[(name,)] = resource["capacity"]
-    for gauge in (*_RESOURCE_GAUGES, RESOURCE_CAPACITY):
-        gauge.values = shown.get(gauge, {})
+        if resource["capacity"] is not None and _RESOURCES[resource["resource"]] == resource["resource"]
+    }
 
 
-def _show_pools(pools: Sequence[Mapping[str, Any]]) -> None:
-    for gauge, field in _POOL_GAUGES.items():
+def _show_sums(
+    gauges: Mapping[Gauge, str], kind: str, names: LabelValues, rows: Sequence[Mapping[str, Any]]
+) -> None:
+    for gauge, field in gauges.items():
         gauge.values = {}
-        for pool in pools:
-            label = (_POOLS[pool["pool"]],)
-            gauge.values[label] = gauge.values.get(label, 0.0) + pool[field]
+        for row in rows:
+            label = (names[row[kind]],)
+            gauge.values[label] = gauge.values.get(label, 0.0) + row[field]
 
 
 def _show_workers(workers: Mapping[str, int]) -> None:

@@ -116,15 +116,9 @@ class Api:
 
     async def listed(self, path: str) -> AsyncIterator[Json]:
         """Yield the items of a list, page by page."""
-        cursor: str | None = None
-        while True:
-            query: dict[str, str | int] = {"limit": _PAGE} | ({} if cursor is None else {"cursor": cursor})
-            page = await self._get(f"/{path}", query)
+        async for page in self._pages(f"/{path}"):
             for item in page["items"]:
                 yield item
-            cursor = page["next_cursor"]
-            if cursor is None:
-                return
 
     async def action(self, ref: str) -> Json | None:
         """Return a definition, or None where the action is unknown."""
@@ -158,16 +152,10 @@ class Api:
 
     async def executions(self, *, after_id: int) -> AsyncIterator[list[Json]]:
         """Yield all executions with larger ids, page by page, the newest first."""
-        cursor: str | None = None
-        while True:
-            query: dict[str, str | int] = {"limit": _PAGE}
-            if cursor is not None:
-                query["cursor"] = cursor
-            page = await self._get("/executions", query, try_seconds=_PAGE_TRY_SECONDS)
+        async for page in self._pages("/executions", try_seconds=_PAGE_TRY_SECONDS):
             newer = [item for item in page["items"] if item["id"] > after_id]
             yield newer
-            cursor = page["next_cursor"]
-            if cursor is None or len(newer) < len(page["items"]):
+            if len(newer) < len(page["items"]):
                 return
 
     async def execution(self, execution_id: int) -> Json:
@@ -178,6 +166,15 @@ class Api:
         """Return the result of the audit; `record`: including the whole history."""
         query: dict[str, str | int] = {"record": str(record).lower(), "examples": 0}
         return await self._get("/audit", query, try_seconds=_AUDIT_TRY_SECONDS)
+
+    async def _pages(self, path: str, *, try_seconds: float = _TRY_SECONDS) -> AsyncIterator[Json]:
+        query: dict[str, str | int] = {"limit": _PAGE}
+        while True:
+            page = await self._get(path, query, try_seconds=try_seconds)
+            yield page
+            if page["next_cursor"] is None:
+                return
+            query["cursor"] = page["next_cursor"]
 
     async def _get(
         self, path: str, query: Mapping[str, str | int] | None = None, *, try_seconds: float = _TRY_SECONDS

@@ -102,9 +102,7 @@ def sections(comparison: Comparison) -> list[Section]:
                 "PostgreSQL µs last",
             ),
             rows=tuple(
-                Row(name=entry.name, unit="", cells=_snapshot(entry.slices))
-                for entry in entries
-                if entry.slices
+                Row(name=entry.name, cells=_snapshot(entry.slices)) for entry in entries if entry.slices
             ),
             note=f"{note}; before: without the snapshot; µs: CPU of PostgreSQL per job",
         )
@@ -116,7 +114,7 @@ def _rows(
     entries: Sequence[Entry], group: Group, cells: Callable[[Entry, Sequence[Run]], Mapping[str, float]]
 ) -> tuple[Row, ...]:
     ran = [(entry, entry.runs[group]) for entry in entries if entry.runs.get(group)]
-    return tuple(Row(name=entry.name, unit="", cells=cells(entry, runs)) for entry, runs in ran)
+    return tuple(Row(name=entry.name, cells=cells(entry, runs)) for entry, runs in ran)
 
 
 def _free(_: Entry, runs: Sequence[Run]) -> Mapping[str, float]:
@@ -152,7 +150,6 @@ def _ratios_to_pgqueuer(entries: Sequence[Entry]) -> list[Row]:
     return [
         Row(
             name=f"ratio to {name}",
-            unit="",
             cells={_RATE: own[0] / rate},
             aims=(Aim(at_least=at_least, columns=(_RATE,)),),
         )
@@ -175,7 +172,7 @@ def _timed_rows(entries: Sequence[Entry]) -> tuple[Row, ...]:
             _PEAK: max(run.peak_concurrency for run in entry.runs[Group.TIMED]),
         }
         aims = (Aim(at_least=best, columns=(_RATE,)),) if is_aimed else ()
-        rows.append(Row(name=entry.name, unit="", cells=cells, aims=aims))
+        rows.append(Row(name=entry.name, cells=cells, aims=aims))
     return tuple(rows)
 
 

@@ -34,6 +34,7 @@ from turnstile.executor.queries.read_limiter import ReadLimiter
 from turnstile.executor.queries.reader import Reader
 from turnstile.executor.queries.resources import ResourceReader
 from turnstile.executor.queries.waiting_reason import Health
+from turnstile.executor.queries.workers import WorkerReader
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.executor.stored_tokens import AcceptedTokens, TokenStore
 
@@ -51,11 +52,12 @@ def create_app(
     """Return the HTTP API over these parts of the service; its streams end once `stopping` is set."""
     app = _app_without_routes()
     limiter = ReadLimiter()
-    reader = Reader(database, limiter, health, stop_enforced_seconds=settings.stop_enforced_seconds())
+    enforced_seconds = settings.stop_enforced_seconds()
+    reader = Reader(database, limiter, health, stop_enforced_seconds=enforced_seconds)
+    workers = WorkerReader(database, limiter, stop_enforced_seconds=enforced_seconds)
     live = Live(database, health)
     actions = action_routes(database, operations, reader)
-    resources = ResourceReader(database, limiter)
-    keys = key_routes(operations, reader, resources)
+    keys = key_routes(operations, reader)
     store = TokenStore(database)
     tokens = AcceptedTokens(settings.accepted_tokens(), store, always_required=settings.is_exposed())
     events = event_routes(live, stopping, tokens)
@@ -68,9 +70,9 @@ def create_app(
         submission_routes(reader),
         actions,
         keys,
-        resource_routes(database, operations, resources, reader),
-        pool_routes(database, operations, PoolReader(reader), reader),
-        worker_routes(operations, reader),
+        resource_routes(database, operations, ResourceReader(database, limiter), reader),
+        pool_routes(database, operations, PoolReader(database, limiter), reader),
+        worker_routes(operations, workers),
         audit_routes(Auditor(database, settings)),
         audit_log_routes(reader),
         token_routes(store),

@@ -144,18 +144,9 @@ class FilterFields(StrictModel):
         self, statuses: Sequence[Status] | None, metadata: Iterable[tuple[str, str]]
     ) -> ExecutionFilter:
         """Return these conditions, with statuses and metadata, which lists and bodies write differently."""
+        own = {name: getattr(self, name) for name in FilterFields.model_fields}
         return ExecutionFilter(
-            action_ref=self.action_ref,
-            statuses=tuple(statuses) if statuses else None,
-            concurrency_key=self.concurrency_key,
-            priority=self.priority,
-            created_after=self.created_after,
-            created_before=self.created_before,
-            completed_after=self.completed_after,
-            completed_before=self.completed_before,
-            worker_id=self.worker_id,
-            error=self.error,
-            metadata=tuple(metadata),
+            **own, statuses=tuple(statuses) if statuses else None, metadata=tuple(metadata)
         )
 
 

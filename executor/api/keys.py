@@ -8,36 +8,34 @@ from urllib.parse import quote, unquote
 
 from fastapi import APIRouter, Body, Depends, Path, Query
 from fastapi.openapi.models import Example
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic import BaseModel, Field, GetJsonSchemaHandler
 from pydantic_core import CoreSchema
 
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.requests import read_model
 from turnstile.executor.api.actions import PossibleRef
 from turnstile.executor.api.auth import CurrentCaller
-from turnstile.executor.api.bodies import JsonBody, JsonRoute
+from turnstile.executor.api.bodies import DefinitionFields, JsonRoute
 from turnstile.executor.api.paging import Page, Paging, cursor_name, next_cursor
 from turnstile.executor.api.problems import documented
 from turnstile.executor.definition_store import ActionStore
 from turnstile.executor.definitions import KeySettings
 from turnstile.executor.operations import Operations, answer_deadline
 from turnstile.executor.queries.reader import Reader
-from turnstile.executor.queries.resources import ResourceReader
 from turnstile.executor.queries.schemas import StoredKey
 
 _CURSOR: Final = "keys"
 _KEY_CHARS_MAX: Final = 512
 
 
-class KeyFields(JsonBody):
+class KeyFields(DefinitionFields):
     """Settings of a key. The path names the key."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    definition = KeySettings
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, _: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        schema = handler.resolve_ref_schema(handler(KeySettings.__pydantic_core_schema__))
-        return {**schema, "title": cls.__name__, "minProperties": 1}
+    def __get_pydantic_json_schema__(cls, own: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**super().__get_pydantic_json_schema__(own, handler), "minProperties": 1}
 
 
 class KeyDeleted(BaseModel):
@@ -66,15 +64,15 @@ _EXAMPLES: Final[dict[str, Example]] = {
 GivenFields = Annotated[KeyFields, Body(openapi_examples=_EXAMPLES)]
 
 
-def key_routes(operations: Operations, reader: Reader, resources: ResourceReader) -> APIRouter:
+def key_routes(operations: Operations, reader: Reader) -> APIRouter:
     """Return the routes of the concurrency keys of actions."""
     routes = APIRouter(prefix="/actions", tags=["actions"], route_class=JsonRoute)
-    _add_reading_routes(routes, reader, resources)
-    _add_changing_routes(routes, operations, resources)
+    _add_reading_routes(routes, reader)
+    _add_changing_routes(routes, operations, reader)
     return routes
 
 
-def _add_reading_routes(routes: APIRouter, reader: Reader, resources: ResourceReader) -> None:
+def _add_reading_routes(routes: APIRouter, reader: Reader) -> None:
     @routes.get(
         "/{ref}/keys",
         summary="List the concurrency keys that have settings of their own",
@@ -83,7 +81,7 @@ def _add_reading_routes(routes: APIRouter, reader: Reader, resources: ResourceRe
     async def get_keys(ref: PossibleRef, query: Annotated[Paging, Query()]) -> Page[StoredKey]:
         after = cursor_name(_CURSOR, query.cursor)
         after_key = None if after is None else unquote(after)
-        items, last = await resources.keys(ref, after_key=after_key, limit=query.limit)
+        items, last = await reader.keys(ref, after_key=after_key, limit=query.limit)
         if not items and await reader.action(ref) is None:
             raise ActionStore.unknown(ref)
         return Page(items=items, next_cursor=next_cursor(_CURSOR, None if last is None else quote(last)))
@@ -94,13 +92,13 @@ def _add_reading_routes(routes: APIRouter, reader: Reader, resources: ResourceRe
         responses=documented(Code.NOT_FOUND),
     )
     async def get_key(ref: PossibleRef, key: PossibleKey) -> StoredKey:
-        found = await resources.key(ref, key)
+        found = await reader.key(ref, key)
         if found is None:
             raise ActionStore.unknown(ref) if await reader.action(ref) is None else _no_settings(ref, key)
         return found
 
 
-def _add_changing_routes(routes: APIRouter, operations: Operations, resources: ResourceReader) -> None:
+def _add_changing_routes(routes: APIRouter, operations: Operations, reader: Reader) -> None:
     @routes.put(
         "/{ref}/keys/{key:text}",
         summary="Give one concurrency key its own limit or weight; the limit takes effect at once",
@@ -109,10 +107,10 @@ def _add_changing_routes(routes: APIRouter, operations: Operations, resources: R
     async def put_key(
         ref: PossibleRef, key: PossibleKey, fields: GivenFields, caller: CurrentCaller
     ) -> StoredKey:
-        settings = read_model(KeySettings, fields.model_extra or {})
+        settings = read_model(KeySettings, fields.given)
         async with answer_deadline():
             change = await operations.set_key(ref, key, settings, caller)
-            found = await resources.key(ref, key) if change.action_found else None
+            found = await reader.key(ref, key) if change.action_found else None
         if not change.action_found:
             raise ActionStore.unknown(ref)
         if found is None:

@@ -15,6 +15,7 @@ from turnstile.executor.api.paging import ID_MAX, Page, Paging, cursor_id, next_
 from turnstile.executor.api.problems import CheckedRouter, documented
 from turnstile.executor.api_tokens import ApiToken, Role
 from turnstile.executor.operations import answer_deadline
+from turnstile.executor.queries.action_rows import page_of
 from turnstile.executor.queries.schemas import CreatedToken, TokenDetail, TokenRole
 from turnstile.executor.stored_tokens import AcceptedTokens, TokenStore
 
@@ -61,8 +62,7 @@ def token_routes(store: TokenStore) -> APIRouter:
     async def get_tokens(query: Annotated[Paging, Query()]) -> Page[TokenDetail]:
         before_id = cursor_id(_CURSOR, query.cursor, first=ID_MAX)
         found = await store.page(before_id=before_id, limit=query.limit + 1)
-        items = [TokenDetail(**row) for row in found[: query.limit]]
-        last = items[-1].id if len(found) > query.limit else None
+        items, last = page_of(found, query.limit, lambda row: TokenDetail(**row), lambda token: token.id)
         return Page(items=items, next_cursor=next_cursor(_CURSOR, last))
 
     @routes.post(

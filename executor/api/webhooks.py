@@ -14,6 +14,7 @@ from turnstile.executor.api.bodies import JsonBody, JsonRoute
 from turnstile.executor.api.paging import ID_MAX, Page, Paging, cursor_id, next_cursor
 from turnstile.executor.api.problems import CheckedRouter, documented
 from turnstile.executor.operations import answer_deadline
+from turnstile.executor.queries.action_rows import page_of
 from turnstile.executor.queries.read_limiter import ReadLimiter
 from turnstile.executor.webhooks.sender import State
 from turnstile.executor.webhooks.store import WebhookStore
@@ -98,9 +99,9 @@ def webhook_routes(database: Database, limiter: ReadLimiter) -> APIRouter:
         before_id = cursor_id(_CURSOR, query.cursor, first=ID_MAX)
         async with limiter.permit():
             found = await store.page(query.state or _STATES, before_id=before_id, limit=query.limit + 1)
-        items = [WebhookDetail.model_validate(row) for row in found[: query.limit]]
-        has_more = len(found) > query.limit
-        last = items[-1].execution_id if has_more else None
+        items, last = page_of(
+            found, query.limit, lambda row: WebhookDetail(**row), lambda webhook: webhook.execution_id
+        )
         return Page(items=items, next_cursor=next_cursor(_CURSOR, last))
 
     @routes.post(

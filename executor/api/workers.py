@@ -12,9 +12,8 @@ from turnstile.executor.api.auth import CurrentCaller
 from turnstile.executor.api.paging import Page, Paging, cursor_of, cursor_parts, invalid_cursor
 from turnstile.executor.api.problems import CheckedRouter, answer, documented, problem
 from turnstile.executor.operations import Operations, answer_deadline
-from turnstile.executor.queries.reader import Reader, WorkerStart
 from turnstile.executor.queries.schemas import WorkerDetail, WorkerPage, WorkerState
-from turnstile.executor.queries.workers import read_worker
+from turnstile.executor.queries.workers import WorkerReader, WorkerStart
 
 _CURSOR = "workers"
 WorkerPath = Annotated[
@@ -37,7 +36,7 @@ class WorkerListing(Paging):
     state: list[WorkerState] | None = Field(default=None, description="Any of these; repeat it for several.")
 
 
-def worker_routes(operations: Operations, reader: Reader) -> APIRouter:
+def worker_routes(operations: Operations, reader: WorkerReader) -> APIRouter:
     """Return the routes of workers."""
     routes = CheckedRouter(prefix="/workers", tags=["workers"])
 
@@ -55,7 +54,7 @@ def worker_routes(operations: Operations, reader: Reader) -> APIRouter:
     )
     async def get_worker(worker: WorkerNamePath) -> WorkerPage:
         # No id or name contains this character, and the database accepts it in no text.
-        found = None if "\0" in worker else await read_worker(reader, worker)
+        found = None if "\0" in worker else await reader.worker_page(worker)
         if found is None:
             raise _no_such(worker)
         return found

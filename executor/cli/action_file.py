@@ -34,6 +34,7 @@ _EXAMPLE: Final = "- {ref: reports.render, max_concurrent: 3}"
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
+_Named = TypeVar("_Named", ResourceDefinition, PoolDefinition)
 Definition: TypeAlias = ActionDefinition | ResourceDefinition | PoolDefinition
 
 
@@ -252,12 +253,7 @@ def plan(
         _step(definition, stored.get(definition.ref), (keys or {}).get(definition.ref, {}), prune=prune)
         for definition in wanted
     ]
-    if prune:
-        named = {definition.ref for definition in wanted}
-        steps += [
-            Step(definition=stored[ref], kind="delete", changes={}) for ref in sorted(stored.keys() - named)
-        ]
-    return steps
+    return steps + _deletions(steps, stored) if prune else steps
 
 
 def plan_resources(
@@ -272,17 +268,8 @@ def plan_resources(
     """
     if wanted is None:
         return []
-    steps = []
-    for definition in wanted:
-        found = stored.get(definition.name)
-        changes = _differences(found or ResourceDefinition(name=definition.name), definition)
-        steps.append(Step(definition=definition, kind=_kind(found, changes), changes=changes))
-    if prune:
-        named = {definition.name for definition in wanted}
-        steps += [
-            Step(definition=stored[name], kind="delete", changes={}) for name in sorted(stored.keys() - named)
-        ]
-    return steps
+    steps = [_named_step(definition, stored) for definition in wanted]
+    return steps + _deletions(steps, stored) if prune else steps
 
 
 def plan_pools(
@@ -299,13 +286,20 @@ def plan_pools(
         return []
     named = {definition.name for definition in wanted}
     others = [PoolDefinition(name=name) for name in sorted(stored.keys() - named)] if prune else []
-    steps = []
-    for definition in (*wanted, *others):
-        found = stored.get(definition.name)
-        changes = _differences(found or PoolDefinition(name=definition.name), definition)
-        if changes or definition.name in named:
-            steps.append(Step(definition=definition, kind=_kind(found, changes), changes=changes))
-    return steps
+    steps = [_named_step(definition, stored) for definition in (*wanted, *others)]
+    return [step for step in steps if step.changes or step.name in named]
+
+
+def _named_step(definition: _Named, stored: Mapping[str, _Named]) -> Step:
+    found = stored.get(definition.name)
+    changes = _differences(found or type(definition)(name=definition.name), definition)
+    return Step(definition=definition, kind=_kind(found, changes), changes=changes)
+
+
+def _deletions(steps: Sequence[Step], stored: Mapping[str, Definition]) -> list[Step]:
+    """Return the deletion of each stored definition that has no step."""
+    left = stored.keys() - {step.name for step in steps}
+    return [Step(definition=stored[name], kind="delete", changes={}) for name in sorted(left)]
 
 
 def _step(

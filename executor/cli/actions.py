@@ -43,6 +43,7 @@ from turnstile.executor.cli.keys import change_key, stored_settings
 from turnstile.executor.cli.output import (
     Columns,
     JsonOption,
+    counted,
     for_each,
     instant,
     print_fields,
@@ -286,17 +287,13 @@ def _unfinished(api: Api, ref: str) -> Json:
 
 def _deletion_plan(ref: str, found: Json, waiting: Waiting) -> str:
     if found["running"]:
-        return f"Would keep {ref}: {_executions(found['running'])} of it running"
+        return f"Would keep {ref}: {counted(found['running'], 'execution')} of it running"
     if not found["waiting"]:
         return f"Would delete {ref}"
     if waiting is Waiting.CANCEL:
-        return f"Would delete {ref}, and cancel {_executions(found['waiting'])} waiting for it"
-    waits = f"{_executions(found['waiting'])} waiting for it"
+        return f"Would delete {ref}, and cancel {counted(found['waiting'], 'execution')} waiting for it"
+    waits = f"{counted(found['waiting'], 'execution')} waiting for it"
     return f"Would keep {ref}: {waits}; to cancel them, add --waiting cancel"
-
-
-def _executions(count: int) -> str:
-    return f"{count} {'execution' if count == 1 else 'executions'}"
 
 
 @app.command("schema")
@@ -441,8 +438,7 @@ def _state(ref: str, action: Json) -> str:
 
 def _deleted(ref: str, result: Json) -> str:
     cancelled = result["cancelled"]
-    plural = "execution" if cancelled == 1 else "executions"
-    return f"Deleted {ref}" + (f"; cancelled {cancelled} waiting {plural}" if cancelled else "")
+    return f"Deleted {ref}" + (f"; cancelled {counted(cancelled, 'waiting execution')}" if cancelled else "")
 
 
 def _fields(action: Json) -> Iterator[tuple[str, object]]:

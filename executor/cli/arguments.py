@@ -10,9 +10,9 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import IO, Annotated, Any, Final
+from typing import IO, Annotated, Any, Final, TypeVar
 
 import typer
 from pydantic_core import from_json
@@ -22,6 +22,7 @@ from turnstile.common.domain.durations import parse_duration
 from turnstile.common.domain.states import Status
 from turnstile.common.fields import UNITS_MAX, check_pool, check_ref, check_resource, parse_priority
 
+T = TypeVar("T")
 NO_LIMIT: Final = -1
 _COMPLETION_SECONDS: Final = 1.0
 _COMPLETIONS_MAX: Final = 1000
@@ -67,12 +68,22 @@ def encode(value: object) -> bytes:
     return _utf8(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
-def duration(text: str) -> float:
-    """Return the seconds of a duration option."""
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+def _option_of(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """Return `parse` for options and arguments: what it refuses is a usage error."""
+
+    @functools.wraps(parse)
+    def parsed(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    return parsed
+
+
+duration: Final = _option_of(parse_duration)
+"""Returns the seconds of a duration option."""
+_checked_ref: Final = _option_of(check_ref)
 
 
 def priority_number(text: str) -> int:
@@ -134,65 +145,39 @@ def limit_or_none(limit: int) -> int | None:
     return None if limit == NO_LIMIT else limit
 
 
-def checked_resource(text: str) -> str:
-    """Return the name of a resource."""
-    try:
-        return check_resource(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+def _completion(path: str, field: str, **query: str) -> Callable[[str], list[str]]:
+    """Return what completes names from a list; none if the API does not respond within a second."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in _names(path, field, query) if name.startswith(incomplete)]
+
+    return complete
 
 
-def checked_pool(text: str) -> str:
-    """Return the name of a pool."""
-    try:
-        return check_pool(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-
-
-def checked_ref(text: str) -> str:
-    """Return an action ref."""
-    try:
-        return check_ref(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-
-
-def complete_ref(incomplete: str) -> list[str]:
-    """Return the refs of actions with this prefix; none if the API does not respond within a second."""
-    return [ref for ref in _names("/actions", {}, "ref") if ref.startswith(incomplete)]
-
-
-def complete_resource(incomplete: str) -> list[str]:
-    """Return the names of resources with this prefix."""
-    return [name for name in _names("/resources", {}, "name") if name.startswith(incomplete)]
-
-
-def complete_pool(incomplete: str) -> list[str]:
-    """Return the names of pools with this prefix."""
-    return [name for name in _names("/pools", {}, "name") if name.startswith(incomplete)]
-
-
-def complete_worker(incomplete: str) -> list[str]:
-    """Return the ids of live workers with this prefix."""
-    return [name for name in _names("/workers", {"state": "live"}, "id") if name.startswith(incomplete)]
-
-
+_complete_ref: Final = _completion("/actions", "ref")
+complete_worker: Final = _completion("/workers", "id", state="live")
+"""Completes the ids of live workers."""
 ExecutionIdArgument = Annotated[
     int, typer.Argument(metavar="ID", parser=execution_id, help="Execution id, like 4711.")
 ]
 _REF = typer.Argument(
-    metavar="REF", parser=checked_ref, autocompletion=complete_ref, help="Action, like reports.render."
+    metavar="REF", parser=_checked_ref, autocompletion=_complete_ref, help="Action, like reports.render."
 )
 RefArgument = Annotated[str, _REF]
 RefsArgument = Annotated[list[str], _REF]
 RESOURCE_ARGUMENT = typer.Argument(
-    metavar="NAME", parser=checked_resource, autocompletion=complete_resource, help="Resource, like autocad."
+    metavar="NAME",
+    parser=_option_of(check_resource),
+    autocompletion=_completion("/resources", "name"),
+    help="Resource, like autocad.",
 )
 ResourceArgument = Annotated[str, RESOURCE_ARGUMENT]
 ResourcesArgument = Annotated[list[str], RESOURCE_ARGUMENT]
 POOL_ARGUMENT = typer.Argument(
-    metavar="NAME", parser=checked_pool, autocompletion=complete_pool, help="Pool, like default."
+    metavar="NAME",
+    parser=_option_of(check_pool),
+    autocompletion=_completion("/pools", "name"),
+    help="Pool, like default.",
 )
 PoolArgument = Annotated[str, POOL_ARGUMENT]
 
@@ -216,7 +201,10 @@ def _filter_options(
     action: Annotated[
         str | None,
         typer.Option(
-            metavar="REF", parser=checked_ref, autocompletion=complete_ref, help="Executions of this action."
+            metavar="REF",
+            parser=_checked_ref,
+            autocompletion=_complete_ref,
+            help="Executions of this action.",
         ),
     ] = None,
     status: Annotated[
@@ -304,7 +292,7 @@ def with_filter(command: Callable[..., None]) -> Callable[..., None]:
     return filtered
 
 
-def _names(path: str, query: dict[str, str], field: str) -> list[str]:
+def _names(path: str, field: str, query: Mapping[str, str]) -> list[str]:
     from turnstile.executor.cli.client import ApiSettings, connect  # noqa: PLC0415
 
     settings = {name: os.environ.get(environment_name(name)) for name in ApiSettings.model_fields}

@@ -6,7 +6,7 @@ import typer
 
 from turnstile.common.cli import EXIT_FAILED
 from turnstile.executor.cli.client import Api, Json, with_api
-from turnstile.executor.cli.output import Columns, JsonOption, instant, print_line, print_table, show
+from turnstile.executor.cli.output import Columns, JsonOption, counted, instant, print_line, print_table, show
 
 _COLUMNS: Final = {"CHECK": "name", "ROWS": "rows", "VIOLATIONS": "faults", "INVARIANT": "says"}
 _EXAMPLE_COLUMNS: Final[Columns] = {
@@ -51,6 +51,5 @@ def _print(found: Json) -> None:
         print_line("")
         print_table(_EXAMPLE_COLUMNS, examples, empty="")
     count = sum(check["faults"] for check in found["checks"])
-    plural = "violation" if count == 1 else "violations"
     print_line("")
-    print_line(f"{instant(found['checked_at'])}: {f'{count} {plural}' if count else 'no violations'}")
+    print_line(f"{instant(found['checked_at'])}: {counted(count, 'violation') if count else 'no violations'}")

@@ -7,7 +7,7 @@ import typer
 from turnstile.executor.cli.arguments import instant_text
 from turnstile.executor.cli.client import Api, Json, with_api
 from turnstile.executor.cli.output import Columns, JsonOption, instant
-from turnstile.executor.cli.pagination import CursorOption, print_page, read_pages
+from turnstile.executor.cli.pagination import CursorOption, limit_of, print_page, read_pages
 from turnstile.executor.cli.values import changed_fields
 
 
@@ -62,9 +62,7 @@ def audit_log(
     before: Annotated[
         str | None, typer.Option(parser=instant_text, metavar="INSTANT", help="Changes before this instant.")
     ] = None,
-    limit: Annotated[
-        int, typer.Option(min=1, max=100_000, metavar="NUMBER", help="Maximum number of rows.")
-    ] = 50,
+    limit: Annotated[int, limit_of("rows", 100_000)] = 50,
     cursor: CursorOption = None,
     as_json: JsonOption = False,
 ) -> None:

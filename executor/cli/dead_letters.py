@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import typer
 
-from turnstile.common.cli import EXIT_FAILED, command_line
+from turnstile.common.cli import command_line
 from turnstile.executor.cli.arguments import bad_input, encode, piped_in
 from turnstile.executor.cli.client import Api, Json, with_api
 from turnstile.executor.cli.confirmation import YesOption, confirm_counted
@@ -16,17 +16,18 @@ from turnstile.executor.cli.output import (
     Columns,
     JsonOption,
     compact,
+    counted,
     instant,
     print_fields,
-    print_json,
     print_line,
     show,
-    warn,
 )
 from turnstile.executor.cli.pagination import (
     CursorOption,
+    limit_of,
     print_handled,
     print_page,
+    print_planned,
     read_pages,
     repeat_until_done,
 )
@@ -63,9 +64,7 @@ def list_dead_letters(
         Literal["oldest", "newest"],
         typer.Option(metavar="oldest|newest", help="Which dead letters come first."),
     ] = "oldest",
-    limit: Annotated[
-        int, typer.Option(min=1, max=10_000, metavar="NUMBER", help="Maximum number of dead letters.")
-    ] = 50,
+    limit: Annotated[int, limit_of("dead letters", 10_000)] = 50,
     cursor: CursorOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -115,13 +114,13 @@ def replay(
             raise bad_input("--body needs exactly one id")
         selection |= {"body": b64encode(_content(body)).decode(), "body_encoding": "base64"}
     if dry_run:
-        _print_plan("replay", _planned(api, "replay", selection), as_json=as_json)
+        _print_plan(api, "replay", selection, as_json=as_json)
         return
     confirmed = None
     if not names:
         confirmed = confirm_counted(
             lambda: _matched(api, "replay", selection),
-            lambda matched: f"Replay: {_messages(matched)}?",
+            lambda matched: f"Replay: {counted(matched, 'message')}?",
             yes=yes,
             destroys="a replay by --all or --code publishes many messages at once",
         )
@@ -149,11 +148,11 @@ def purge(
     """
     selection = _selection(names, code, every=every)
     if dry_run:
-        _print_plan("purge", _planned(api, "purge", selection), as_json=as_json)
+        _print_plan(api, "purge", selection, as_json=as_json)
         return
     confirmed = confirm_counted(
         lambda: _matched(api, "purge", selection),
-        lambda matched: f"Purge for good: {_messages(matched)}?",
+        lambda matched: f"Purge for good: {counted(matched, 'message')}?",
         yes=yes,
         destroys="a purge deletes messages for good",
     )
@@ -189,7 +188,7 @@ def _handle(
     total = repeat_until_done(
         api, f"/dead-letters/{verb}", selection, batch_max=_BATCH_MAX, confirmed=confirmed
     )
-    print_handled(total, f"{done} {_messages(total['done'])}", missing=_MISSING, as_json=as_json)
+    print_handled(total, f"{done} {counted(total['done'], 'message')}", missing=_MISSING, as_json=as_json)
 
 
 def _planned(api: Api, verb: str, selection: dict[str, Any]) -> Json:
@@ -201,19 +200,12 @@ def _matched(api: Api, verb: str, selection: dict[str, Any]) -> int:
     return int(_planned(api, verb, selection)["left"])
 
 
-def _print_plan(verb: str, planned: Json, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"dry_run": True, "matched": planned["left"], "missing": planned["missing"]})
-    else:
-        print_line(f"Would {verb} {_messages(planned['left'])}")
-        for name in planned["missing"]:
-            warn(f"{name}: not_found: {_MISSING}")
-    if planned["missing"]:
-        raise typer.Exit(EXIT_FAILED)
-
-
-def _messages(count: int) -> str:
-    return f"{count} {'message' if count == 1 else 'messages'}"
+def _print_plan(api: Api, verb: str, selection: dict[str, Any], *, as_json: bool) -> None:
+    planned = _planned(api, verb, selection)
+    # No dead letter is refused before it is tried.
+    shown = {name: planned[name] for name in ("left", "missing")}
+    summary = f"Would {verb} {counted(planned['left'], 'message')}"
+    print_planned(shown, summary, missing=_MISSING, as_json=as_json)
 
 
 def _fields(letter: Json) -> Iterator[tuple[str, object]]:

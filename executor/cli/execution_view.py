@@ -9,7 +9,7 @@ from typing import Final
 
 from turnstile.common.domain.durations import format_duration
 from turnstile.executor.cli.client import Json
-from turnstile.executor.cli.output import Columns, compact, instant
+from turnstile.executor.cli.output import Columns, compact, counted, instant
 
 
 def status_text(item: Json) -> str:
@@ -210,7 +210,7 @@ def _in_pool(on: Json) -> str:
 
 def _at_gate(on: Json) -> str:
     name = "the total of its action" if on["gate"] == "total" else on["gate"]
-    needs = f"needs {_units(on['units'])}"
+    needs = f"needs {counted(on['units'], 'unit')}"
     match on["closed"]:
         case "paused":
             return f"{name} is paused"
@@ -229,10 +229,6 @@ def _at_gate(on: Json) -> str:
 
 def _rate_of(owner: str) -> str:
     return "its action" if owner == "action" else owner
-
-
-def _units(count: int) -> str:
-    return "1 unit" if count == 1 else f"{count} units"
 
 
 def _position(on: Json, of: str) -> str:

@@ -33,7 +33,7 @@ from turnstile.executor.cli.output import (
     show,
     warn,
 )
-from turnstile.executor.cli.pagination import CursorOption, print_page, read_pages
+from turnstile.executor.cli.pagination import CursorOption, limit_of, print_page, read_pages
 
 EXIT_CODES: Final = {
     Status.COMPLETED: 0,
@@ -80,9 +80,7 @@ def list_executions(
     idempotency_key: Annotated[
         str | None, typer.Option(help="Only the executions with this idempotency key.", metavar="KEY")
     ] = None,
-    limit: Annotated[
-        int, typer.Option(min=1, max=100_000, metavar="NUMBER", help="Maximum number of executions.")
-    ] = 50,
+    limit: Annotated[int, limit_of("executions", 100_000)] = 50,
     cursor: CursorOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -105,6 +105,11 @@ def instant(text: str | None) -> str:
     return "" if text is None else datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: 1 slot, 2 slots."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def compact(value: object) -> str:
     """Return `value` as JSON on one line."""
     return json.dumps(value, ensure_ascii=False)

@@ -18,9 +18,13 @@ CUT_PAGES_MAX: Final = 20
 """Pages that the API cut because each had read its maximum number of executions (50,000)."""
 _PAGE_MAX: Final = 1000
 
-QueueLimitOption = Annotated[
-    int, typer.Option(min=1, max=1000, metavar="NUMBER", help="Maximum number of waiting executions.")
-]
+
+def limit_of(noun: str, most: int) -> Any:
+    """Return the option for how many items a list may have; each command has its own `most`."""
+    return typer.Option(min=1, max=most, metavar="NUMBER", help=f"Maximum number of {noun}.")
+
+
+QueueLimitOption = Annotated[int, limit_of("waiting executions", 1000)]
 CursorOption = Annotated[
     str | None, typer.Option(metavar="CURSOR", help="Start after the previous page: its `next_cursor`.")
 ]
@@ -154,6 +158,22 @@ def repeat_until_done(
         "missing": page["missing"],
         "left": max(at_first - done - len(refused), 0),
     }
+
+
+def print_planned(planned: Mapping[str, Any], summary: str, *, missing: str, as_json: bool) -> None:
+    """Print the result of a dry run; exit code 1 if anything that was named would remain."""
+    refused_items = planned.get("refused", ())
+    if as_json:
+        fields = {name: planned[name] for name in ("refused", "missing") if name in planned}
+        print_json({"dry_run": True, "matched": planned["left"], **fields})
+    else:
+        print_line(summary)
+        for refused in refused_items:
+            warn(f"{refused['id']}: would not be replayed: {refused['reason']}")
+        for name in planned["missing"]:
+            warn(f"{name}: not_found: {missing}")
+    if refused_items or planned["missing"]:
+        raise typer.Exit(EXIT_FAILED)
 
 
 def print_handled(total: Mapping[str, Any], summary: str, *, missing: str, as_json: bool) -> None:

@@ -32,7 +32,7 @@ from turnstile.executor.cli.arguments import (
 )
 from turnstile.executor.cli.client import Api, ApiRefused, ApiUnreachable, Json, OutageRetry, with_api
 from turnstile.executor.cli.executions import last_traceback, print_execution
-from turnstile.executor.cli.output import JsonOption, print_json, print_line, progress, show, warn
+from turnstile.executor.cli.output import JsonOption, counted, print_json, print_line, progress, show, warn
 
 LIST_MAX: Final = 500
 LIST_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -273,8 +273,7 @@ def _submit_many(
             if as_json and (waiting_seconds is None or answer.execution_id is None):
                 print_json({"line": answer.line, **answer.content}, on_one_line=True)
     if not as_json:
-        plural = "duplicate" if duplicates == 1 else "duplicates"
-        print_line(f"{accepted} accepted ({duplicates} {plural}), {rejected} rejected")
+        print_line(f"{accepted} accepted ({counted(duplicates, 'duplicate')}), {rejected} rejected")
     if waiting_seconds is not None:
         rejected += _wait_for_many(api, line_of, timeout_seconds=waiting_seconds, as_json=as_json)
     if rejected:

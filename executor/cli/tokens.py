@@ -3,8 +3,7 @@
 import asyncio
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
-from enum import StrEnum
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import asyncpg
 import typer
@@ -37,7 +36,7 @@ from turnstile.executor.cli.output import (
     show_plan,
     warn,
 )
-from turnstile.executor.cli.pagination import print_page, read_all, read_pages
+from turnstile.executor.cli.pagination import limit_of, print_page, read_all, read_pages
 from turnstile.executor.stored_tokens import TokenStore
 
 _CONNECT_SECONDS: Final = 10.0
@@ -54,13 +53,6 @@ _COLUMNS: Final[Columns] = {
 }
 
 app = command_line("Create, list and revoke API tokens.")
-
-
-class _RoleName(StrEnum):
-    READ = "read"
-    SUBMIT = "submit"
-    OPERATE = "operate"
-    ADMIN = "admin"
 
 
 class _Settings(ApiSettings):
@@ -86,7 +78,7 @@ def _create(
     ],
     *,
     role: Annotated[
-        _RoleName,
+        Literal["read", "submit", "operate", "admin"],
         typer.Option(
             metavar="ROLE",
             help="Permissions: read, submit (also cancel and retry single executions), operate "
@@ -123,7 +115,7 @@ def _create(
     Every executor accepts it at once. Only a digest is stored. Once a token exists, every request needs
     one.
     """
-    if role is _RoleName.ADMIN and scope:
+    if role == Role.ADMIN.word and scope:
         raise CommandFailed(
             "--scope: a token with the role admin is for all actions; omit it", exit_code=EXIT_USAGE
         )
@@ -131,10 +123,10 @@ def _create(
         if direct:
             url = read_settings(CommonSettings, database_url=target.database_url).database_url
             created = asyncio.run(
-                _create_directly(url.get_secret_value(), name, Role[role.name], scope, expires)
+                _create_directly(url.get_secret_value(), name, Role[role.upper()], scope, expires)
             )
         else:
-            body = {"name": name, "role": role.value, "scope": scope or None, "expires_in": expires}
+            body = {"name": name, "role": role, "scope": scope or None, "expires_in": expires}
             created = api.post("/tokens", encode({k: v for k, v in body.items() if v is not None}))
     if as_json:
         print_json(created)
@@ -176,9 +168,7 @@ app.command("create")(with_options(_Settings, _target)(_create))
 @with_api
 def list_tokens(
     api: Api,
-    limit: Annotated[
-        int, typer.Option(min=1, max=100_000, metavar="NUMBER", help="Maximum number of tokens.")
-    ] = 50,
+    limit: Annotated[int, limit_of("tokens", 100_000)] = 50,
     as_json: JsonOption = False,
 ) -> None:
     """List the tokens in the database, newest first, with those that expired or were revoked."""

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from turnstile.common.domain.durations import format_duration
 from turnstile.executor.cli.client import Json
-from turnstile.executor.cli.output import plain
+from turnstile.executor.cli.output import counted, plain
 from turnstile.executor.dashboard.state import QueueName
 
 _PAGE: Final = 10
@@ -195,15 +195,11 @@ def _head(view: View) -> Text:
     capacity = sum(worker["concurrency"] for worker in view.workers)
     at = "" if view.read_at is None else datetime.fromisoformat(view.read_at).strftime("%H:%M:%SZ")
     return Text(
-        f"{at}  {_counted(view.queues_total, 'queue')} by {view.sort}: {waiting} waiting, {active} slots in "
-        f"use;  {_counted(len(view.workers), 'worker')}: {running} of {capacity} running",
+        f"{at}  {counted(view.queues_total, 'queue')} by {view.sort}: {waiting} waiting, {active} slots in "
+        f"use;  {counted(len(view.workers), 'worker')}: {running} of {capacity} running",
         style="bold",
         no_wrap=True,
     )
-
-
-def _counted(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def _queues(view: View, shown: Sequence[Json], *, interactive: bool) -> RenderableType:

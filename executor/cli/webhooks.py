@@ -6,15 +6,17 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from turnstile.common.cli import EXIT_FAILED, command_line
+from turnstile.common.cli import command_line
 from turnstile.executor.cli.arguments import bad_input, encode, execution_id
 from turnstile.executor.cli.client import Api, Json, with_api
 from turnstile.executor.cli.confirmation import YesOption, confirm_counted
-from turnstile.executor.cli.output import Columns, JsonOption, instant, print_json, print_line, warn
+from turnstile.executor.cli.output import Columns, JsonOption, counted, instant
 from turnstile.executor.cli.pagination import (
     CursorOption,
+    limit_of,
     print_handled,
     print_page,
+    print_planned,
     read_pages,
     repeat_until_done,
 )
@@ -52,9 +54,7 @@ def list_webhooks(
             metavar="STATE", help=f"Deliveries in this state; repeatable. One of {', '.join(State)}."
         ),
     ] = None,
-    limit: Annotated[
-        int, typer.Option(min=1, max=10_000, metavar="NUMBER", help="Maximum number of deliveries.")
-    ] = 50,
+    limit: Annotated[int, limit_of("deliveries", 10_000)] = 50,
     cursor: CursorOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -88,18 +88,20 @@ def replay(
     if bool(ids) == every:
         raise bad_input("give execution ids or --all, like: executor webhooks replay 2041")
     if dry_run:
-        _print_plan(_summed(_planned(api, ids or ())), as_json=as_json)
+        planned = _summed(_planned(api, ids or ()))
+        summary = f"Would replay {counted(planned['left'], 'webhook')}"
+        print_planned(planned, summary, missing=_MISSING, as_json=as_json)
         return
     confirmed = None
     if every:
         confirmed = confirm_counted(
             lambda: int(_summed(_planned(api, ()))["left"]),
-            lambda failed: f"Deliver all failed webhooks again: {_webhooks(failed)}?",
+            lambda failed: f"Deliver all failed webhooks again: {counted(failed, 'webhook')}?",
             yes=yes,
             destroys="--all posts every failed webhook again",
         )
     total = _summed(_results(api, ids or (), confirmed))
-    print_handled(total, f"Replayed {_webhooks(total['done'])}", missing=_MISSING, as_json=as_json)
+    print_handled(total, f"Replayed {counted(total['done'], 'webhook')}", missing=_MISSING, as_json=as_json)
 
 
 def _planned(api: Api, ids: Sequence[int]) -> Iterator[Json]:
@@ -126,21 +128,3 @@ def _summed(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         for name in total:
             total[name] += result[name]
     return total
-
-
-def _print_plan(planned: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        fields = {name: planned[name] for name in ("refused", "missing")}
-        print_json({"dry_run": True, "matched": planned["left"], **fields})
-    else:
-        print_line(f"Would replay {_webhooks(planned['left'])}")
-        for refused in planned["refused"]:
-            warn(f"{refused['id']}: would not be replayed: {refused['reason']}")
-        for execution_id in planned["missing"]:
-            warn(f"{execution_id}: not_found: {_MISSING}")
-    if planned["refused"] or planned["missing"]:
-        raise typer.Exit(EXIT_FAILED)
-
-
-def _webhooks(count: int) -> str:
-    return f"{count} {'webhook' if count == 1 else 'webhooks'}"

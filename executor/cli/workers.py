@@ -16,6 +16,7 @@ from turnstile.executor.cli.execution_view import error_text, stopping_sentence
 from turnstile.executor.cli.output import (
     Columns,
     JsonOption,
+    counted,
     for_each,
     instant,
     print_fields,
@@ -24,7 +25,7 @@ from turnstile.executor.cli.output import (
     show,
     show_plan,
 )
-from turnstile.executor.cli.pagination import print_page, read_pages
+from turnstile.executor.cli.pagination import limit_of, print_page, read_pages
 
 _COLUMNS: Final[Columns] = {
     "WORKER": "id",
@@ -83,9 +84,7 @@ def list_workers(
             metavar="STATE", help=f"Workers in this state; repeatable. One of {', '.join(WorkerState)}."
         ),
     ] = None,
-    limit: Annotated[
-        int, typer.Option(min=1, max=100_000, metavar="NUMBER", help="Maximum number of workers.")
-    ] = 50,
+    limit: Annotated[int, limit_of("workers", 100_000)] = 50,
     as_json: JsonOption = False,
 ) -> None:
     """List workers, newest first."""
@@ -164,17 +163,13 @@ def _load(api: Api, worker_id: str) -> str:
     except ApiRefused as refusal:
         return f"{worker_id} ({refusal.message})"
     state = "" if worker["state"] == "live" else f"{worker['state']}, "
-    return f"{worker_id} ({worker['name']}, {state}{_attempts(worker['running'])} running)"
+    return f"{worker_id} ({worker['name']}, {state}{counted(worker['running'], 'attempt')} running)"
 
 
 def _drain_plan(worker_id: str, worker: Json) -> str:
     if worker["state"] != "live":
         return f"Would not drain {worker_id}: it is {worker['state']}; only a live worker can be drained"
-    return f"Would drain {worker_id} ({worker['name']}, {_attempts(worker['running'])} running)"
-
-
-def _attempts(count: int) -> str:
-    return f"{count} {'attempt' if count == 1 else 'attempts'}"
+    return f"Would drain {worker_id} ({worker['name']}, {counted(worker['running'], 'attempt')} running)"
 
 
 def _print_worker(worker: Json) -> None:

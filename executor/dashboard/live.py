@@ -10,11 +10,11 @@ import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import asyncpg
 from pydantic_core import from_json
@@ -38,6 +38,9 @@ from turnstile.executor.dashboard.state import (
 )
 from turnstile.executor.queries.waiting_reason import Health
 from turnstile.executor.sql import query
+
+if TYPE_CHECKING:
+    from turnstile.common.database import Connection
 
 logger = logging.getLogger(__name__)
 _READING_FAILED: Final = Episodes(logger, "dashboard_reading_failed", level=logging.ERROR)
@@ -287,6 +290,17 @@ class Live:
                 stream.dropped.set()
 
 
+@asynccontextmanager
+async def _snapshot(database: Database, doing: str) -> "AsyncIterator[Connection]":
+    """Lend a connection whose statements see the same rows; raises Unavailable, also after a timeout."""
+    try:
+        async with database.transaction() as connection:
+            await connection.execute(_PREPARE)
+            yield connection
+    except asyncpg.QueryCanceledError:
+        raise Unavailable(f"database: {doing} took too long") from None
+
+
 async def poll(
     database: Database, *, since: datetime | None, execution_ids: Collection[int]
 ) -> tuple[Snapshot, list[WatchedExecution]]:
@@ -295,21 +309,17 @@ async def poll(
     A few short statements in one snapshot, on one connection. Changes are found by `updated_at`, so a poll
     returns what one interval changed. Raises Unavailable.
     """
-    try:
-        async with database.transaction() as connection:
-            await connection.execute(_PREPARE)
-            workers = await connection.fetchrow(query("dashboard_workers"))
-            changed = await connection.fetch(
-                query("dashboard_queues"), None if since is None else since - _OVERLAP, QUEUES_MAX + 1
-            )
-            deleted = 0 if since is not None else await connection.fetchval(query("dashboard_deleted"))
-            executions = (
-                await connection.fetch(query("dashboard_executions"), list(execution_ids))
-                if execution_ids
-                else []
-            )
-    except asyncpg.QueryCanceledError:
-        raise Unavailable("database: reading all queues took too long") from None
+    async with _snapshot(database, "reading all queues") as connection:
+        workers = await connection.fetchrow(query("dashboard_workers"))
+        changed = await connection.fetch(
+            query("dashboard_queues"), None if since is None else since - _OVERLAP, QUEUES_MAX + 1
+        )
+        deleted = 0 if since is not None else await connection.fetchval(query("dashboard_deleted"))
+        executions = (
+            await connection.fetch(query("dashboard_executions"), list(execution_ids))
+            if execution_ids
+            else []
+        )
     assert workers is not None
     snapshot = Snapshot(
         read_at=workers["read_at"],
@@ -338,29 +348,21 @@ async def poll(
 
 async def read_attention(database: Database) -> Attention:
     """Return the counts of dead letters and lost workers. Raises Unavailable."""
-    try:
-        async with database.transaction() as connection:
-            await connection.execute(_PREPARE)
-            row = await connection.fetchrow(
-                query("dashboard_attention"), DEAD_LETTERS_MAX, _GONE_WORKERS_MAX, LOST_SECONDS
-            )
-    except asyncpg.QueryCanceledError:
-        raise Unavailable("database: counting dead letters took too long") from None
+    async with _snapshot(database, "counting dead letters") as connection:
+        row = await connection.fetchrow(
+            query("dashboard_attention"), DEAD_LETTERS_MAX, _GONE_WORKERS_MAX, LOST_SECONDS
+        )
     assert row is not None
     return Attention(dead_letters=row["dead_letters"], lost_workers=row["lost_workers"])
 
 
 async def read_failures(database: Database, starts: Sequence[Start], rows: int) -> list[tuple[str, Failures]]:
     """Return how the latest executions of the actions ended, `rows` from each start. Raises Unavailable."""
-    try:
-        async with database.transaction() as connection:
-            await connection.execute(_PREPARE)
-            refs, queue_ids = [start.action_ref for start in starts], [start.queue_id for start in starts]
-            found = await connection.fetch(
-                query("dashboard_failures"), refs, queue_ids, rows, WINDOW.total_seconds()
-            )
-    except asyncpg.QueryCanceledError:
-        raise Unavailable("database: reading the failures took too long") from None
+    refs, queue_ids = [start.action_ref for start in starts], [start.queue_id for start in starts]
+    async with _snapshot(database, "reading the failures") as connection:
+        found = await connection.fetch(
+            query("dashboard_failures"), refs, queue_ids, rows, WINDOW.total_seconds()
+        )
     return [(row["action_ref"], _failures(row)) for row in found]
 
 

@@ -3,7 +3,7 @@
 A JSON value that cannot be read is left out rather than failing its page.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import asyncpg
@@ -12,12 +12,13 @@ from pydantic import BaseModel
 from turnstile.common.action_definition import RateDefinition, RetryDefinition
 from turnstile.common.json_limits import readable
 from turnstile.common.schemas import KeyStats, QueueStats, WaitingCounts
-from turnstile.executor.queries.schemas import ActionDetail, ChangeEntry, CodeSchemas, StoredAction
+from turnstile.executor.queries.schemas import ActionDetail, CodeSchemas, ErrorDetail, StoredAction
 
 if TYPE_CHECKING:
     Row: TypeAlias = asyncpg.Record
 
 _Model = TypeVar("_Model", bound=BaseModel)
+_Start = TypeVar("_Start")
 
 
 def read_queue_stats(row: "Row") -> QueueStats:
@@ -107,13 +108,22 @@ def rate_of(row: "Row") -> RateDefinition | None:
     return RateDefinition(starts=row["rate_starts"], per=row["rate_per_seconds"])
 
 
-def changes_page(rows: "Sequence[Row]", limit: int) -> tuple[list[ChangeEntry], int | None]:
-    """Return a page of changes, and the id before which the next one starts."""
-    shown = [
-        ChangeEntry(**{**row, "old": readable(row["old"]), "new": readable(row["new"])})
-        for row in rows[:limit]
-    ]
-    return shown, shown[-1].id if len(rows) > limit else None
+def error_of(row: "Row") -> ErrorDetail | None:
+    """Return the error of an execution or attempt."""
+    if row["error_type"] is None:
+        return None
+    return ErrorDetail(type=row["error_type"], message=row["error_message"] or "")
+
+
+def page_of(
+    rows: "Sequence[Row]", limit: int, read: "Callable[[Row], _Model]", start: Callable[[_Model], _Start]
+) -> tuple[list[_Model], _Start | None]:
+    """Return a page of at most `limit` items, and where the next one starts; None: nothing follows.
+
+    `rows` may have one more than the page; `start` returns where a page behind an item starts.
+    """
+    shown = [read(row) for row in rows[:limit]]
+    return shown, start(shown[-1]) if len(rows) > limit else None
 
 
 def row_fields(model: type[BaseModel], row: "Row", *, but: set[str]) -> dict[str, Any]:

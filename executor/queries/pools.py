@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import asyncpg
 
 from turnstile.common.json_limits import readable
-from turnstile.executor.queries.action_rows import order_of, parsed, row_fields
-from turnstile.executor.queries.reader import Reader
+from turnstile.executor.queries.action_rows import order_of, page_of, parsed, row_fields
+from turnstile.executor.queries.read_limiter import LimitedReader
 from turnstile.executor.queries.schemas import (
     HOLDERS_MAX,
     USERS_MAX,
@@ -26,38 +26,34 @@ if TYPE_CHECKING:
     Row: TypeAlias = asyncpg.Record
 
 
-class PoolReader:
+class PoolReader(LimitedReader):
     """Safe to share between tasks. Raises Unavailable and Overloaded."""
-
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
 
     async def pool(self, name: str) -> StoredPool | None:
         """Return one pool."""
         found = await self._stored(name, "", 1)
-        return found[0] if found else None
+        return _pool(found[0]) if found else None
 
     async def pools(self, *, after_name: str | None, limit: int) -> tuple[list[StoredPool], str | None]:
         """Return pools in the order of their names, and the name after which the next page starts."""
         found = await self._stored(None, after_name or "", limit + 1)
-        return found[:limit], found[limit - 1].name if len(found) > limit else None
+        return page_of(found, limit, _pool, lambda pool: pool.name)
 
     async def queue(self, name: str, *, offset: int, limit: int) -> PoolQueuePage | None:
         """Return a pool with its holders and what waits for it, behind `offset` positions.
 
         None: there is no such pool. `next_cursor` is left to the caller.
         """
-        async with self._reader.snapshot() as connection:
+        async with self.snapshot() as connection:
             state = await connection.fetchrow(query("pool_queue"), name, HOLDERS_MAX)
             if state is None:
                 return None
             waiting = await connection.fetch(query("pool_waiting"), name, offset, limit)
         return _queue_page(state, waiting)
 
-    async def _stored(self, name: str | None, after_name: str, rows: int) -> list[StoredPool]:
-        async with self._reader.snapshot() as connection:
-            found = await connection.fetch(query("stored_pools"), name, after_name, rows, USERS_MAX)
-        return [_pool(row) for row in found]
+    async def _stored(self, name: str | None, after_name: str, rows: int) -> "Sequence[Row]":
+        async with self.snapshot() as connection:
+            return await connection.fetch(query("stored_pools"), name, after_name, rows, USERS_MAX)
 
 
 def _pool(row: "Row") -> StoredPool:

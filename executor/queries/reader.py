@@ -1,4 +1,4 @@
-"""Reads executions, actions, queues, workers and logs for people and programs, and never writes.
+"""Reads executions, actions, queues and logs for people and programs, and never writes.
 
 In: ids, filters, where a page starts. Out: schemas, and where the next page starts; each page from one
 snapshot of the rows, so that its numbers agree with each other. `read_limiter` bounds the concurrent reads.
@@ -20,7 +20,8 @@ from turnstile.common.fields import PRIORITIES
 from turnstile.common.json_limits import readable
 from turnstile.common.schemas import QueueStats
 from turnstile.executor.queries.action_rows import (
-    changes_page,
+    error_of,
+    page_of,
     parsed,
     read_action,
     read_action_detail,
@@ -48,7 +49,6 @@ from turnstile.executor.queries.schemas import (
     AttemptDetail,
     AuditLogEntry,
     ChangeEntry,
-    ErrorDetail,
     ExecutionDetail,
     ExecutionRecord,
     LogEntry,
@@ -56,11 +56,10 @@ from turnstile.executor.queries.schemas import (
     SlotHolder,
     StoredAction,
     StoredExecution,
+    StoredKey,
     SubjectKind,
     SubmissionDetail,
     WaitingOnPool,
-    WorkerDetail,
-    WorkerState,
 )
 from turnstile.executor.queries.statements import (
     ExecutionFilter,
@@ -92,13 +91,6 @@ _LOG_CHARS_MAX: Final = 1024 * 1024
 _GRANTS_SCANNED_MAX: Final = 500
 _GRANTS_MIN: Final = 200
 _GRANTS_PER_SLOT: Final = 3
-
-
-class WorkerStart(NamedTuple):
-    """A page of workers begins behind this one."""
-
-    started_at: datetime
-    id: str
 
 
 QUEUED_ID_MAX: Final = 2**58 - 1
@@ -195,7 +187,7 @@ class Reader(LimitedReader):
     ) -> None:
         """`stop_enforced_seconds`: after them the executor ends an attempt that its worker did not stop."""
         super().__init__(database, limiter)
-        self.stop_enforced_seconds = stop_enforced_seconds
+        self._stop_enforced_seconds = stop_enforced_seconds
         self._health = health
 
     async def execution(self, execution_id: ExecutionId) -> ExecutionDetail | None:
@@ -213,7 +205,7 @@ class Reader(LimitedReader):
             queue_length=None if facts.position is None else row["depth"],
             waiting_on=waiting_on(facts),
             estimated_start=None if recent is None else estimated_start(facts, recent),
-            stopping=stopping_of(row, self.stop_enforced_seconds),
+            stopping=stopping_of(row, self._stop_enforced_seconds),
             progress=attempts[-1].progress if attempts else None,
             attempts=attempts,
         )
@@ -312,15 +304,26 @@ class Reader(LimitedReader):
         With `scope` only those whose names begin with one of its prefixes.
         """
         found = await self._rows(query("actions"), after_ref or "", limit + 1, scope)
-        shown = [read_action(row) for row in found[:limit]]
-        return shown, shown[-1].ref if len(found) > limit else None
+        return page_of(found, limit, read_action, lambda action: action.ref)
+
+    async def keys(
+        self, ref: str, *, after_key: str | None, limit: int
+    ) -> tuple[list[StoredKey], str | None]:
+        """Return the keys of an action that have settings, in order, and after which the next page starts."""
+        found = await self._rows(query("action_keys"), ref, after_key or "", limit + 1)
+        return page_of(found, limit, lambda row: StoredKey(**row), lambda key: key.concurrency_key)
+
+    async def key(self, ref: str, key: str) -> StoredKey | None:
+        """Return the settings of one key of an action, if it has any."""
+        row = await self._row(query("action_key"), ref, key)
+        return None if row is None else StoredKey(**row)
 
     async def changes(
         self, kind: SubjectKind, name: str, *, before_id: int, limit: int
     ) -> tuple[list[ChangeEntry], int | None]:
         """Return the changes of a definition, newest first, and the id before which the next page starts."""
         found = await self._rows(query("definition_changes"), kind, name, before_id, limit + 1)
-        return changes_page(found, limit)
+        return page_of(found, limit, _change, lambda change: change.id)
 
     async def audit_log(
         self, wanted: AuditLogFilter, *, before_id: int, limit: int
@@ -340,11 +343,7 @@ class Reader(LimitedReader):
                 wanted.scope,
                 limit + 1,
             )
-        shown = [
-            AuditLogEntry(**{**row, "before": readable(row["before"]), "after": readable(row["after"])})
-            for row in found[:limit]
-        ]
-        return shown, shown[-1].id if len(found) > limit else None
+        return page_of(found, limit, _audit_log_entry, lambda entry: entry.id)
 
     async def queue_stats(self, ref: str) -> QueueStats | None:
         """Return the state of the queues of an action."""
@@ -358,30 +357,14 @@ class Reader(LimitedReader):
         async with self.snapshot() as connection:
             queued = await connection.fetch(query("queue_waiting"), ref, concurrency_key, *start, limit + 1)
             holders = await connection.fetch(query("queue_holders"), ref, concurrency_key, HOLDERS_MAX)
-        shown = ActionQueuePage(
-            action_ref=ref,
-            items=[QueuedExecution(**row) for row in queued[:limit]],
-            holders=[SlotHolder(**row) for row in holders],
-            next_cursor=None,
+        items, rest = page_of(
+            queued,
+            limit,
+            lambda row: QueuedExecution(**row),
+            lambda last: QueueStart(last.priority, last.id),
         )
-        last = shown.items[-1] if len(queued) > limit else None
-        return shown, None if last is None else QueueStart(last.priority, last.id)
-
-    async def workers(
-        self, *, states: Sequence[WorkerState] | None, start: WorkerStart | None, limit: int
-    ) -> tuple[list[WorkerDetail], WorkerStart | None]:
-        """Return workers, the newest first, and where the next page starts."""
-        after = (None, None) if start is None else start
-        async with self.snapshot() as connection:
-            found = await connection.fetch(query("workers"), states, *after, limit + 1, None)
-        shown = [WorkerDetail(**row) for row in found[:limit]]
-        last = shown[-1] if len(found) > limit else None
-        return shown, None if last is None else WorkerStart(last.started_at, last.id)
-
-    async def worker(self, worker_id: str) -> WorkerDetail | None:
-        """Return one worker."""
-        row = await self._live_row(query("workers"), None, None, None, 1, worker_id)
-        return None if row is None else WorkerDetail(**row)
+        shown_holders = [SlotHolder(**row) for row in holders]
+        return ActionQueuePage(action_ref=ref, items=items, holders=shown_holders, next_cursor=None), rest
 
     async def logs(
         self, execution_id: ExecutionId, *, attempt: int | None, after: LogPosition, limit: int
@@ -538,15 +521,20 @@ def _matches(found: "Sequence[Row] | None") -> Matches:
     return Matches(items=items, next_id=found[0]["next_id"])
 
 
+def _change(row: "Row") -> ChangeEntry:
+    return ChangeEntry(**{**row, "old": readable(row["old"]), "new": readable(row["new"])})
+
+
+def _audit_log_entry(row: "Row") -> AuditLogEntry:
+    return AuditLogEntry(**{**row, "before": readable(row["before"]), "after": readable(row["after"])})
+
+
 def _recorded(row: "Row") -> dict[str, Any]:
-    error = None
-    if row["error_type"] is not None:
-        error = ErrorDetail(type=row["error_type"], message=row["error_message"] or "")
     documents: dict[str, Any] = {"parameters": {}, "result": None, "metadata": {}}
     return {
         **row_fields(StoredExecution, row, but={*documents, "error"}),
         **{name: readable(row[name], otherwise=default) for name, default in documents.items()},
-        "error": error,
+        "error": error_of(row),
     }
 
 

@@ -1,4 +1,4 @@
-"""Reads resources, who waits for and holds them, and the settings of single keys; never writes.
+"""Reads resources: their definitions, who uses, waits for and holds them; never writes.
 
 In: names, and where a page starts. Out: schemas, and where the next page starts.
 """
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import asyncpg
 
-from turnstile.executor.queries.action_rows import order_of, parsed, rate_of, row_fields
+from turnstile.executor.queries.action_rows import order_of, page_of, parsed, rate_of, row_fields
 from turnstile.executor.queries.read_limiter import LimitedReader
 from turnstile.executor.queries.schemas import (
     HOLDERS_MAX,
@@ -16,7 +16,6 @@ from turnstile.executor.queries.schemas import (
     ResourceHolder,
     ResourceQueuePage,
     ResourceUser,
-    StoredKey,
     StoredResource,
     WaitingForUnits,
 )
@@ -29,19 +28,6 @@ if TYPE_CHECKING:
 class ResourceReader(LimitedReader):
     """Safe to share between tasks. Raises Unavailable and Overloaded."""
 
-    async def keys(
-        self, ref: str, *, after_key: str | None, limit: int
-    ) -> tuple[list[StoredKey], str | None]:
-        """Return the keys of an action that have settings, in order, and after which the next page starts."""
-        found = await self._rows(query("action_keys"), ref, after_key or "", limit + 1)
-        shown = [StoredKey(**row) for row in found[:limit]]
-        return shown, shown[-1].concurrency_key if len(found) > limit else None
-
-    async def key(self, ref: str, key: str) -> StoredKey | None:
-        """Return the settings of one key of an action, if it has any."""
-        row = await self._row(query("action_key"), ref, key)
-        return None if row is None else StoredKey(**row)
-
     async def resource(self, name: str) -> StoredResource | None:
         """Return one resource."""
         row = await self._row(query("resource"), name, USERS_MAX)
@@ -52,8 +38,7 @@ class ResourceReader(LimitedReader):
     ) -> tuple[list[StoredResource], str | None]:
         """Return resources in the order of their names, and the name after which the next page starts."""
         found = await self._rows(query("resources"), after_name or "", limit + 1, USERS_MAX)
-        shown = [_resource(row) for row in found[:limit]]
-        return shown, shown[-1].name if len(found) > limit else None
+        return page_of(found, limit, _resource, lambda resource: resource.name)
 
     async def queue(self, name: str, *, offset: int, limit: int) -> ResourceQueuePage | None:
         """Return a resource with its holders and what waits for it, behind `offset` positions.

@@ -6,7 +6,7 @@ last. The first call imports `selects`, which takes a moment: an event loop call
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,21 +54,10 @@ class ExecutionFilter:
 
     def values(self, action_id: int | None) -> dict[str, object]:
         """Return the values of the conditions that are set."""
-        found: dict[str, object] = {
-            "action_id": action_id,
-            "statuses": self.statuses,
-            "concurrency_key": self.concurrency_key,
-            "idempotency_key": self.idempotency_key,
-            "priority": self.priority,
-            "created_after": self.created_after,
-            "created_before": self.created_before,
-            "completed_after": self.completed_after,
-            "completed_before": self.completed_before,
-            "worker_id": self.worker_id,
-            "error": self.error,
-            "metadata": [key for key, _ in self.metadata] or None,
-            "scope": self.scope,
-        }
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        # The statements compare the id of the action, and metadata as two columns.
+        found |= {"action_id": action_id, "action_ref": None}
+        found["metadata"] = [key for key, _ in self.metadata] or None
         set_values = {name: value for name, value in found.items() if value is not None}
         return set_values | {"metadata_values": [value for _, value in self.metadata]}
 

@@ -38,13 +38,7 @@ rates AS MATERIALIZED (
     FROM action a WHERE a.ref = $1
 ),
 worked AS MATERIALIZED (
-    SELECT EXISTS (
-        SELECT FROM turnstile.current_worker w, action a
-        WHERE a.ref = $1 AND a.pool = ANY (w.pools) AND w.lost_at IS NULL AND w.stopped_at IS NULL
-          AND w.draining_at IS NULL AND w.lease_expires_at > now()
-          AND (a.runner <> 'python' OR a.entrypoint IS NOT NULL OR w.served_refs IS NULL
-               OR a.ref = ANY (w.served_refs))
-    ) AS served
+    SELECT EXISTS (SELECT FROM action a WHERE a.ref = $1 AND turnstile.is_served(a)) AS served
 ),
 -- Without a worker no gate lets them pass.
 later AS MATERIALIZED (

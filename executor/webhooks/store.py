@@ -10,6 +10,8 @@ from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
+import asyncpg
+
 from turnstile.common.database import Database
 from turnstile.executor.callers import Caller
 from turnstile.executor.sql import query
@@ -123,9 +125,6 @@ class WebhookStore:
         settled = [row["execution_id"] for row in rows if row["state"] != "pending"]
         return Replayed(done=settled, pending=pending, left=len(settled))
 
-    async def page(
-        self, states: Sequence[State], *, before_id: int, limit: int
-    ) -> "Sequence[dict[str, object]]":
+    async def page(self, states: Sequence[State], *, before_id: int, limit: int) -> Sequence[asyncpg.Record]:
         """Return deliveries in any of these states, the newest execution first."""
-        rows = await self._database.fetch(query("webhooks"), list(states), before_id, limit)
-        return [dict(row.items()) for row in rows]
+        return await self._database.fetch(query("webhooks"), list(states), before_id, limit)

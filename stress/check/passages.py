@@ -35,7 +35,7 @@ from turnstile.stress.check.definitions import (
 )
 from turnstile.stress.recording import NEVER
 
-_TAG_SCALE: Final = 720_720
+TAG_SCALE: Final = 720_720
 """All weights divide it."""
 _ROUNDING_NS: Final = 1_000
 QUEUE: Final = "queue"
@@ -508,8 +508,8 @@ class _Shares:
         bound = self.largest[one] + self.largest[two]
         if apart > bound:
             what = (
-                f"{one!r} and {two!r} both waited, and their shares became {apart / _TAG_SCALE:g} apart,"
-                f" more than {bound / _TAG_SCALE:g}"
+                f"{one!r} and {two!r} both waited, and their shares became {apart / TAG_SCALE:g} apart,"
+                f" more than {bound / TAG_SCALE:g}"
             )
             yield Broken(Guarantee.FAIRNESS, str(self.gate), at, what)
             least = largest = difference
@@ -517,7 +517,7 @@ class _Shares:
 
     def _cost(self, passer: Passer, stay: Stay, at: int) -> int:
         [*_, action] = self.history.definitions.around(self.history.definitions.action(passer.action), at)
-        return stay.units * _TAG_SCALE // self._weight(action, passer)
+        return stay.units * TAG_SCALE // self._weight(action, passer)
 
     def _weight(self, action: Definition, passer: Passer) -> int:
         if self.gate.gate == TOTAL:
@@ -533,7 +533,7 @@ class _Shares:
             of = passer.queue_key, stay.units
             if of not in seen:
                 versions = self.history.definitions.action(passer.action).versions
-                seen[of] = max(stay.units * _TAG_SCALE // self._weight(d, passer) for _, d in versions)
+                seen[of] = max(stay.units * TAG_SCALE // self._weight(d, passer) for _, d in versions)
             flow = _flow(self.gate, passer)
             found[flow] = max(found[flow], seen[of])
         return found

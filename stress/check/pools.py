@@ -22,15 +22,13 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from turnstile.stress.check.definitions import is_fair, recorded_history
-from turnstile.stress.check.passages import Broken, Guarantee, PassageCheck
+from turnstile.stress.check.passages import TAG_SCALE, Broken, Guarantee, PassageCheck
 from turnstile.stress.check.pool_waits import Start, starts_of
 from turnstile.stress.check.queues import disturbed
 from turnstile.stress.recording import NEVER, SECOND, Recording
 from turnstile.stress.trace import POOL
 
 _GATE: Final = f"pool {POOL}"
-_TAG_SCALE: Final = 720_720
-"""All weights divide it."""
 
 
 class Period(NamedTuple):
@@ -179,14 +177,14 @@ class _Turns:
 
     def _apart(self, at: int, one: str, two: str, apart: int, bound: int) -> Broken:
         what = (
-            f"{one!r} and {two!r} both waited, and their shares became {apart / _TAG_SCALE:g} apart,"
-            f" more than {bound / _TAG_SCALE:g}"
+            f"{one!r} and {two!r} both waited, and their shares became {apart / TAG_SCALE:g} apart,"
+            f" more than {bound / TAG_SCALE:g}"
         )
         return Broken(Guarantee.FAIRNESS, _GATE, at, what)
 
     def _costs(self, weights: Mapping[str, int]) -> dict[str, int]:
         actions = {grant.action for grant in self.grants} | {action for _, action, _ in self.arrivals}
-        return {action: _TAG_SCALE // weights.get(action, 1) for action in actions}
+        return {action: TAG_SCALE // weights.get(action, 1) for action in actions}
 
 
 def _most_within(instants: Sequence[int], span_ns: int) -> int:

@@ -1,7 +1,7 @@
 """The HTTP API over a real database, called in the process; grants are recorded instead of published."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,27 +11,18 @@ import httpx
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.database import Database
-from turnstile.common.domain.identifiers import Attempt, ExecutionId
+from turnstile.common.domain.identifiers import Attempt, ExecutionId, QueueId
 from turnstile.common.domain.states import Status
+from turnstile.common.messages import StatusChanged
 from turnstile.executor.api.app import create_app
 from turnstile.executor.callers import Caller
 from turnstile.executor.dead_letters.store import DeadLetters
-from turnstile.executor.definitions import KeySettings, PoolDefinition, ResourceDefinition
+from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.operations import Operations, Submissions
 from turnstile.executor.parameter_schemas import ParameterSchemas
 from turnstile.executor.protocol import ExecutorProtocol
 from turnstile.executor.queue_manager import QueueManager
-from turnstile.executor.results import (
-    Admission,
-    Deletion,
-    Grant,
-    Grants,
-    KeyChange,
-    Move,
-    ResourceDeletion,
-    Retried,
-    Verdict,
-)
+from turnstile.executor.results import Admission, Grant, Grants, Retried, Verdict
 from turnstile.executor.settings import ExecutorSettings
 
 WORKER = "worker-1"
@@ -123,69 +114,45 @@ class FixedHealth:
         return self.faults
 
 
-async def _all_granted(queue_manager: QueueManager, grants: Grants) -> list[Grant]:
-    """Return these grants and those that the dispatcher would make after them."""
-    granted = list(grants.granted)
-    while grants.more_queue_ids:
-        grants = await queue_manager.grant(grants.more_queue_ids)
-        granted += grants.granted
-    return granted
+class _Recorder(Dispatcher):
+    """Records what was granted, and publishes nothing."""
 
+    def __init__(self, queue_manager: QueueManager) -> None:
+        publisher = Publisher(NO_BROKER, name="test")
+        super().__init__(publisher, queue_manager, "quorum", publisher)
+        self.recorded: list[Grant] = []
+        self._rest: list[QueueId] = []
 
-class _Submissions(Submissions):
-    """Admits each call on its own."""
+    async def grant_rest(self) -> None:
+        """Grant where one statement granted its maximum, as the running dispatcher does."""
+        while self._rest:
+            queue_ids, self._rest = self._rest, []
+            self.dispatch_in_background(await self._queue_manager.grant(queue_ids))
 
-    def __init__(self, queue_manager: QueueManager, granted: list[Grant]) -> None:
-        self._queue_manager = queue_manager
-        self._granted = granted
+    def dispatch_in_background(self, grants: Grants) -> bool:
+        self.recorded += grants.granted
+        self._rest += grants.more_queue_ids
+        return True
 
-    async def submit_all(self, admissions: Sequence[Admission]) -> list[Verdict]:
-        verdicts, grants = await self._queue_manager.admit(admissions)
-        self._granted.extend(await _all_granted(self._queue_manager, grants))
-        return verdicts
+    def in_background(self, publishing: Coroutine[Any, Any, None], *, count: int) -> bool:
+        publishing.close()
+        return True
+
+    def announce_changes(self, changes: Iterable[StatusChanged]) -> None:
+        """Announce nothing."""
 
 
 class _Operations(Operations):
-    """Decides in the database and publishes nothing."""
+    """Returns once all is granted."""
 
-    def __init__(self, database: Database, queue_manager: QueueManager, granted: list[Grant]) -> None:
-        self._protocol = queue_manager.protocol
-        self._queue_manager = queue_manager
-        self._granted = granted
+    def __init__(self, queue_manager: QueueManager, dispatcher: _Recorder) -> None:
+        super().__init__(queue_manager, dispatcher)
+        self._recorder = dispatcher
 
-    async def put_actions(self, definitions: Sequence[ActionDefinition], changed_by: Caller) -> None:
-        grants = await self._queue_manager.put_actions(definitions, changed_by=changed_by)
-        self._granted.extend(grants.granted)
-
-    async def set_key(
-        self, ref: str, key: str, settings: KeySettings | None, changed_by: Caller
-    ) -> KeyChange:
-        change, grants = await self._queue_manager.set_key(ref, key, settings, changed_by=changed_by)
-        self._granted.extend(grants.granted)
-        return change
-
-    async def put_resource(self, definition: ResourceDefinition, changed_by: Caller) -> None:
-        grants = await self._queue_manager.put_resource(definition, changed_by=changed_by)
-        self._granted.extend(grants.granted)
-
-    async def put_pool(self, definition: PoolDefinition, changed_by: Caller) -> None:
-        grants = await self._queue_manager.put_pool(definition, changed_by=changed_by)
-        self._granted.extend(grants.granted)
-
-    async def delete_resource(self, name: str, changed_by: Caller) -> ResourceDeletion | None:
-        return await self._protocol.delete_resource(name, changed_by)
-
-    async def delete_action(self, ref: str, cancel_max: int, changed_by: Caller) -> Deletion | None:
-        return await self._protocol.delete_action(
-            ref, cancel_max=cancel_max, reason="deleted", changed_by=changed_by
-        )
-
-    async def cancel(
-        self, execution_ids: Sequence[ExecutionId], reason: str | None, changed_by: Caller
-    ) -> list[Move]:
-        requests = [(each, reason) for each in execution_ids]
-        moves, _ = await self._queue_manager.cancel(requests, changed_by=changed_by)
-        return moves
+    async def admit(self, admissions: Sequence[Admission]) -> list[Verdict]:
+        verdicts = await super().admit(admissions)
+        await self._recorder.grant_rest()
+        return verdicts
 
     async def retry(
         self,
@@ -193,11 +160,16 @@ class _Operations(Operations):
         traceparent: str | None,
         changed_by: Caller,
     ) -> list[Retried]:
-        retried, grants = await self._queue_manager.retry(
-            requests, traceparent=traceparent, changed_by=changed_by
-        )
-        self._granted.extend(await _all_granted(self._queue_manager, grants))
+        retried = await super().retry(requests, traceparent, changed_by)
+        await self._recorder.grant_rest()
         return retried
+
+
+class _Submissions(Submissions):
+    """Admits each call on its own."""
+
+    async def submit_all(self, admissions: Sequence[Admission]) -> list[Verdict]:
+        return list(await self._admit(admissions))
 
 
 @asynccontextmanager
@@ -207,14 +179,15 @@ async def serve(database_url: str, settings: ExecutorSettings | None = None) -> 
     await database.open()
     schemas = ParameterSchemas(ExecutorProtocol(database))
     queue_manager = QueueManager(database, schemas=schemas)
-    granted: list[Grant] = []
+    dispatcher = _Recorder(queue_manager)
+    operations = _Operations(queue_manager, dispatcher)
     health = FixedHealth()
     chosen = settings or ExecutorSettings()
     app = create_app(
         settings=chosen,
         database=database,
-        operations=_Operations(database, queue_manager, granted),
-        submissions=_Submissions(queue_manager, granted),
+        operations=operations,
+        submissions=_Submissions(operations.admit, items_max=1),
         dead_letters=DeadLetters(database, Publisher(NO_BROKER, name="test")),
         health=health,
         stopping=asyncio.Event(),
@@ -227,7 +200,7 @@ async def serve(database_url: str, settings: ExecutorSettings | None = None) -> 
                 database=database,
                 queue_manager=queue_manager,
                 schemas=schemas,
-                granted=granted,
+                granted=dispatcher.recorded,
                 parts=health.parts,
             )
     finally:

@@ -17,18 +17,9 @@ export function actionPath(ref) {
 
 /** Pause an action, or resume it if it is paused. */
 export function changePause({ action_ref: ref, paused }) {
-  return confirm(paused
-    ? {
-      title: `Resume ${ref}?`, verb: "Resume",
-      words: "Waiting executions start in order, within the limit.",
-      act: () => ask("POST", `${actionPath(ref)}/resume`),
-    }
-    : {
-      title: `Pause ${ref}?`, verb: "Pause",
-      words: "New executions are admitted and wait in the queue; nothing starts. Running executions "
-        + "continue.",
-      act: () => ask("POST", `${actionPath(ref)}/pause`),
-    });
+  return pauseOrResume(actionPath(ref), ref, paused, paused
+    ? "Waiting executions start in order, within the limit."
+    : "New executions are admitted and wait in the queue; nothing starts. Running executions continue.");
 }
 
 /** Change the limit of an action; rejected if the action has been changed meanwhile. */
@@ -65,7 +56,7 @@ function changeNumber(path, name, { title, verb, words, label, hint, value }) {
 
 /** Pause a resource, or resume it if it is paused. */
 export function changeResourcePause({ name, paused }) {
-  return changeGatePause(`/resources/${encodeURIComponent(name)}`, name, paused, paused
+  return pauseOrResume(`/resources/${encodeURIComponent(name)}`, name, paused, paused
     ? "Waiting executions of the actions that use it start in order, within the capacity."
     : "Nothing that uses this resource starts until it is resumed. Running executions continue and "
       + "keep their units.");
@@ -73,15 +64,15 @@ export function changeResourcePause({ name, paused }) {
 
 /** Pause a pool, or resume it if it is paused. */
 export function changePoolPause({ name, paused }) {
-  return changeGatePause(`/pools/${encodeURIComponent(name)}`, name, paused, paused
+  return pauseOrResume(`/pools/${encodeURIComponent(name)}`, name, paused, paused
     ? "Waiting executions of its actions start in order, as many as its workers run."
     : "Nothing in this pool starts until it is resumed. Running executions continue.");
 }
 
-function changeGatePause(path, name, paused, words) {
+function pauseOrResume(path, name, paused, words) {
   const verb = paused ? "Resume" : "Pause";
   const act = () => ask("POST", `${path}/${verb.toLowerCase()}`);
-  return confirm({ title: paused ? `Resume ${name}?` : `Pause ${name}?`, verb, words, act });
+  return confirm({ title: `${verb} ${name}?`, verb, words, act });
 }
 
 /** Change the capacity of a resource; rejected if the resource has been changed meanwhile. */

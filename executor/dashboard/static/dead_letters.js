@@ -2,7 +2,7 @@
 
 import { el, text } from "./dom.js";
 import { count, counted } from "./format.js";
-import { ask, Problem } from "./api.js";
+import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
 import { badge, errorLine, instant, listPages, loader, resultLine, table, termsOf } from "./parts.js";
 import { show as showDialog } from "./dialog.js";
@@ -20,7 +20,7 @@ export function show(main, { parameters }, { live, signal }) {
   const chosen = new Set();
   const wrong = errorLine();
   const words = el("p", { class: "said", role: "status" });
-  const result = resultLine();
+  const result = resultLine({ changed: () => pages.changed(), describe });
   const code = el("input", { type: "text", id: "code", value: parameters.get("code") ?? "",
     placeholder: "unknown_action", autocomplete: "off" });
   const order = el("select", { id: "order" },
@@ -28,7 +28,6 @@ export function show(main, { parameters }, { live, signal }) {
     el("option", { value, selected: value === parameters.get("order") }, words)));
   let listed = null; // what the rows show: {code, isEmpty}
   let isFailed = false;
-  let isRunning = false;
   const pages = listPages({
     parameters, path: "dead-letters",
     search: () => ({ code: code.value.trim(), order: order.value === "newest" ? null : order.value }),
@@ -37,7 +36,7 @@ export function show(main, { parameters }, { live, signal }) {
       return loading.now();
     },
   });
-  const open = (letter) => read(letter, wrong, changed);
+  const open = (letter) => read(letter, wrong, result.report);
   const shown = table("Dead letters", [
     ["Select", "", (letter) => boxOf(letter, chosen, describe)],
     ["ID", "row id", (letter) => el("button",
@@ -73,7 +72,7 @@ export function show(main, { parameters }, { live, signal }) {
   }
   /** Why nothing can be replayed or purged, or null: what is changed must be what the list shows. */
   function blocked() {
-    if (isRunning) return RUNNING;
+    if (result.isRunning()) return RUNNING;
     if (isFailed) return NOT_LOADED;
     if (listed === null) return LOADING;
     if (listed.code !== code.value.trim()) return NOT_SHOWN;
@@ -85,24 +84,9 @@ export function show(main, { parameters }, { live, signal }) {
     text(purge, `Purge ${scope}`);
     for (const button of [replay, purge]) block(button, blocked());
   }
-  async function act(verb) {
+  function act(verb) {
     const [selection, subjectOf] = target();
-    isRunning = true;
-    describe();
-    try {
-      await changed(await changeDeadLetters(verb, selection, subjectOf));
-    } catch (error) {
-      if (!(error instanceof Problem)) throw error;
-      result.update({ text: error.message, isComplete: false });
-    } finally {
-      isRunning = false;
-      describe();
-    }
-  }
-  async function changed(done) {
-    if (!done) return;
-    result.update(done);
-    await pages.changed();
+    return result.run(() => changeDeadLetters(verb, selection, subjectOf));
   }
   for (const control of [code, order]) control.addEventListener("change", pages.changed);
   code.addEventListener("input", describe);
@@ -132,7 +116,7 @@ function boxOf(letter, chosen, selected) {
   return box;
 }
 
-async function read({ id }, wrong, changed) {
+async function read({ id }, wrong, report) {
   let letter;
   try {
     letter = await ask("GET", `/dead-letters/${encodeURIComponent(id)}`);
@@ -148,7 +132,7 @@ async function read({ id }, wrong, changed) {
   const edit = el("button", { type: "button", needs: "POST /dead-letters/replay",
     on: { click: async (event) => {
     event.target.closest("dialog").close();
-    await changed(await replayEdited(letter));
+    await report(await replayEdited(letter));
   } } }, "Edit and replay");
   showDialog(`Dead letter ${id}`, el("p", {}, badge(letter.code), " ", letter.error),
     el("dl", { class: "metrics" }, termsOf(facts)),

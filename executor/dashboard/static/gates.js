@@ -1,10 +1,11 @@
 // What the screens of resources and pools have in common: the list of all, and one of them with its queue.
 
-import { el, say, setChildren, text } from "./dom.js";
+import { el, setChildren, text } from "./dom.js";
 import { count } from "./format.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
-import { errorLine, executionLink, listPages, loader, occupancyBar, table, termsOf } from "./parts.js";
+import { afterChange, errorLine, executionLink, listPages, loader, occupancyBar, table, termsOf }
+  from "./parts.js";
 import { block } from "./permissions.js";
 import { actionOf } from "./queues.js";
 
@@ -54,14 +55,9 @@ export function showOne(main, { ref: name, parameters }, { live, signal }, kind)
   const own = `${path}/${encodeURIComponent(name)}`;
   const pages = listPages({ parameters, path: own, reload: () => loading.now() });
   let known = null;
-  const act = async (change) => {
-    if (await change(known)) {
-      say("Changed");
-      loading.now();
-    }
-  };
-  const buttons = kind.changes.map(([needs, words, change]) =>
-    el("button", { type: "button", needs, on: { click: () => act(change) } }, words));
+  const buttons = kind.changes.map(([needs, words, change]) => el("button",
+    { type: "button", needs, on: { click: () => afterChange(change(known), "Changed", loading.now) } },
+    words));
   for (const button of buttons) block(button, `The state of the ${subject} is loading.`);
   const loading = loader(async (mine) => {
     const query = { limit: PAGE, cursor: pages.cursor() };

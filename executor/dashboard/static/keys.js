@@ -1,11 +1,11 @@
 // Settings of concurrency keys, on the screen of a queue: those of one key, or all keys of an action that
 // have their own.
 
-import { el, say } from "./dom.js";
+import { el } from "./dom.js";
 import { count } from "./format.js";
 import { ask, Problem } from "./api.js";
 import { changeKey, deleteKey } from "./changes.js";
-import { errorLine, loader, pager, table } from "./parts.js";
+import { afterChange, errorLine, loader, pager, table } from "./parts.js";
 import { queueLink } from "./queues.js";
 
 const PAGE = 20;
@@ -19,19 +19,14 @@ export function keySettings(ref, key, signal) {
   const path = `/actions/${encodeURIComponent(ref)}/keys`;
   const wrong = errorLine();
   let cursor = null;
-  const act = async (change, message) => {
-    if (await change()) {
-      say(message);
-      loading.now();
-    }
-  };
+  const act = (change, message) => afterChange(change, message, loading.now);
   const edit = (own, name, words) => el("button", {
     type: "button", needs: `PUT ${ROUTE}`, "aria-label": `${words} of key ${name}`,
-    on: { click: () => act(() => changeKey(ref, name, own), `Key ${name} changed`) },
+    on: { click: () => act(changeKey(ref, name, own), `Key ${name} changed`) },
   }, words);
   const remove = (name) => el("button", {
     type: "button", class: "danger", needs: `DELETE ${ROUTE}`, "aria-label": `Delete settings of key ${name}`,
-    on: { click: () => act(() => deleteKey(ref, name), `Settings of key ${name} deleted`) },
+    on: { click: () => act(deleteKey(ref, name), `Settings of key ${name} deleted`) },
   }, "Delete");
   const shown = table("Keys with settings of their own", [
     ["Key", "row", ({ concurrency_key: name }) =>

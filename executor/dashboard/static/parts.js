@@ -1,6 +1,6 @@
 // Parts of several screens: badges, bars, sparklines, tables, pagers and timed reloads.
 
-import { attribute, el, setChildren, svg, sync, text } from "./dom.js";
+import { attribute, el, say, setChildren, svg, sync, text } from "./dom.js";
 import { beside, clock, count, percent, short, since } from "./format.js";
 import { isAbort, Problem, queryOf } from "./api.js";
 import { block } from "./permissions.js";
@@ -326,19 +326,53 @@ export function loader(load, { every, signal, wrong, failed = () => {} }) {
   return { now, soon };
 }
 
+/** After a change that was confirmed and made, say so and load what shows it. */
+export async function afterChange(change, message, load) {
+  if (await change) {
+    say(message);
+    load();
+  }
+}
+
 /** The line that shows errors. */
 export function errorLine() {
   return el("p", { class: "wrong", role: "alert" });
 }
 
-/** The line that shows the result of a change: {text, isComplete}. Screen readers hear it. */
-export function resultLine() {
+/**
+ * The line that shows the result of a change: {text, isComplete}, or null if nothing was changed. Screen
+ * readers hear it. `changed()` reloads the list after a change, `describe()` updates the buttons.
+ */
+export function resultLine({ changed, describe = () => {} }) {
   const node = el("p", { class: "result", role: "status" });
+  let isRunning = false;
+  function update({ text: words, isComplete }) {
+    attribute(node, "class", isComplete ? "result" : "result wrong");
+    text(node, words);
+  }
+  async function report(done) {
+    if (!done) return;
+    update(done);
+    await changed();
+  }
   return {
     node,
-    update({ text: words, isComplete }) {
-      attribute(node, "class", isComplete ? "result" : "result wrong");
-      text(node, words);
+    report,
+    isRunning: () => isRunning,
+    /** Make a change, one at a time, and report its result, or why it failed. */
+    async run(change) {
+      if (isRunning) return;
+      isRunning = true;
+      describe();
+      try {
+        await report(await change());
+      } catch (error) {
+        if (!(error instanceof Problem)) throw error;
+        update({ text: error.message, isComplete: false });
+      } finally {
+        isRunning = false;
+        describe();
+      }
     },
   };
 }

@@ -1,10 +1,10 @@
 // The screen of one queue: slot holders, waiting executions in order, statistics and changes.
 
-import { el, say, setChildren, text } from "./dom.js";
+import { el, setChildren, text } from "./dom.js";
 import { count, percent, perSecond, rate } from "./format.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
-import { badge, elapsed, errorLine, executionLink, failedLink, instant, listPages, loader, none,
+import { afterChange, badge, elapsed, errorLine, executionLink, failedLink, instant, listPages, loader, none,
   occupancyBar, shortId, statusOf, table } from "./parts.js";
 import { actionPath, changeLimit, changePause } from "./changes.js";
 import { depthChart } from "./chart.js";
@@ -122,12 +122,7 @@ function headOf(ref, key, screen, changed) {
   const metrics = ["Waiting", "Oldest waiting", "Admitted", "Completed", "Total admitted", "Total completed"]
     .map((name) => [el("dt", {}, name), el("dd", {}, "–")]);
   const why = el("p", { class: "why" });
-  const act = async (change, message) => {
-    if (await change(screen.queue)) {
-      say(message);
-      changed();
-    }
-  };
+  const act = (change, message) => afterChange(change(screen.queue), message, changed);
   const pause = el("button", { type: "button", needs: "POST /actions/{ref}/pause",
     on: { click: () => act(changePause, "Changed") } }, "Pause");
   const limit = el("button", { type: "button", needs: "PATCH /actions/{ref}",

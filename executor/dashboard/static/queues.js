@@ -1,9 +1,9 @@
 // The screen of all queues: the executor sorts, searches and paginates; events update the rows of a page.
 
-import { attribute, el, say, setChildren, text } from "./dom.js";
+import { attribute, el, setChildren, text } from "./dom.js";
 import { count, counted, rate } from "./format.js";
 import { ask, queryOf } from "./api.js";
-import { cell, elapsed, errorLine, failuresOf, listPages, loader, occupancyBar, sparkline,
+import { afterChange, cell, elapsed, errorLine, failuresOf, listPages, loader, occupancyBar, sparkline,
   table } from "./parts.js";
 import { changeLimit, changePause } from "./changes.js";
 
@@ -33,12 +33,7 @@ export function show(main, { parameters }, { live, signal }) {
     spellcheck: "false" });
   const pages = listPages({ parameters, path: "queues", search: () => query, reload: () => loading.now() });
   const headings = SORTS.map(([sort, name, kind]) => [sort, heading(name, kind, () => resort(sort))]);
-  const change = async (act, queue, message) => {
-    if (await act(queue)) {
-      say(message);
-      loading.now();
-    }
-  };
+  const change = (act, queue, message) => afterChange(act(queue), message, loading.now);
   const shown = table("Queues", [
     ...headings.slice(0, 5).map(([, head]) => head.node),
     ["Admitted /s", "number"], headings[5][1].node, ["Last 5 minutes", ""], ["Actions", "does"],

@@ -1,7 +1,7 @@
 // The screen of API tokens: role, scope, expiry, last use; revoke.
 
 import { el } from "./dom.js";
-import { ask, Problem } from "./api.js";
+import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
 import { badge, errorLine, instant, listPages, loader, none, resultLine, table } from "./parts.js";
 import { revokeToken } from "./changes.js";
@@ -10,23 +10,10 @@ const PAGE = 50;
 
 export function show(main, { parameters }, { live, signal }) {
   const wrong = errorLine();
-  const result = resultLine();
+  const result = resultLine({ changed: () => { loading.now(); } });
   const pages = listPages({ parameters, path: "tokens", reload: () => loading.now() });
-  let isRunning = false;
-  const revoke = async (token) => {
-    if (isRunning) return;
-    isRunning = true;
-    try {
-      if (!await revokeToken(token)) return;
-      result.update({ text: `Token ${token.id} of ${token.name} revoked.`, isComplete: true });
-      loading.now();
-    } catch (error) {
-      if (!(error instanceof Problem)) throw error;
-      result.update({ text: error.message, isComplete: false });
-    } finally {
-      isRunning = false;
-    }
-  };
+  const revoke = (token) => result.run(async () => (await revokeToken(token)
+    ? { text: `Token ${token.id} of ${token.name} revoked.`, isComplete: true } : null));
   const shown = table("Tokens, newest first", [
     ["Name", "row", ({ name, id }) => [name, el("span", { class: "id" }, `token ${id}`)]],
     ["State", "", ({ state }) => badge(state)],

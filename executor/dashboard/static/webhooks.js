@@ -1,7 +1,7 @@
 // The screen of webhooks: state, last response, and replay.
 
 import { el } from "./dom.js";
-import { ask, Problem } from "./api.js";
+import { ask } from "./api.js";
 import { counted } from "./format.js";
 import { badge, errorLine, executionLink, instant, listPages, loader, resultLine, table } from "./parts.js";
 import { auditLogOf } from "./audit_log.js";
@@ -18,7 +18,6 @@ const NOTHING = "No webhook has failed.";
 
 export function show(main, { parameters }, { live, signal }) {
   const wrong = errorLine();
-  const result = resultLine();
   const states = el("fieldset", { class: "choices" }, el("legend", {}, "State"), STATES.map((state) =>
     el("label", {}, el("input", { type: "checkbox", value: state,
       checked: parameters.getAll("state").includes(state) }), state)));
@@ -33,8 +32,8 @@ export function show(main, { parameters }, { live, signal }) {
     on: { click: () => act({ all: true }, (matched) => `all ${counted(matched, "failed webhook")}`) },
   }, "Replay all failed");
   let reason = LOADING; // why no failed webhook can be replayed, or null
-  let isRunning = false;
-  const describe = () => block(replayAll, isRunning ? RUNNING : reason);
+  const describe = () => block(replayAll, result.isRunning() ? RUNNING : reason);
+  const result = resultLine({ changed: () => loading.now(), describe });
   const shown = table("Webhooks, newest execution first", [
     ["Execution", "row", (each) => [executionLink(each.execution_id),
       el("span", { class: "key" }, each.action_ref ?? "pruned")]],
@@ -60,23 +59,8 @@ export function show(main, { parameters }, { live, signal }) {
     const showsFailed = chosen().length === 0 || chosen().includes("failed");
     return isWhole && showsFailed && !items.some(({ state }) => state === "failed");
   }
-  async function act(selection, subjectOf) {
-    if (isRunning) return;
-    isRunning = true;
-    describe();
-    try {
-      const done = await replayWebhooks(selection, subjectOf);
-      if (done) {
-        result.update(done);
-        await loading.now();
-      }
-    } catch (error) {
-      if (!(error instanceof Problem)) throw error;
-      result.update({ text: error.message, isComplete: false });
-    } finally {
-      isRunning = false;
-      describe();
-    }
+  function act(selection, subjectOf) {
+    return result.run(() => replayWebhooks(selection, subjectOf));
   }
   states.addEventListener("change", pages.changed);
   // There is no event for a delivery.
