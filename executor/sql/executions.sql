@@ -7,7 +7,13 @@ SELECT e.id, a.ref AS action_ref, e.concurrency_key, e.idempotency_key, e.priori
        e.created_at, e.queued_at, e.scheduled_at, e.started_at, e.completed_at, e.run_at, e.expires_at,
        e.retry_of,
        a.pool, coalesce(q.paused, a.paused) AS paused, q.max_concurrent, q.depth,
-       turnstile.is_served(a) AS served,
+       EXISTS (
+           SELECT FROM turnstile.current_worker w
+           WHERE a.pool = ANY (w.pools) AND w.lost_at IS NULL AND w.stopped_at IS NULL
+             AND w.draining_at IS NULL AND w.lease_expires_at > now()
+             AND (a.runner <> 'python' OR a.entrypoint IS NOT NULL OR w.served_refs IS NULL
+                  OR a.ref = ANY (w.served_refs))
+       ) AS served,
        CASE WHEN e.status IN ('queued', 'scheduled') THEN (
            SELECT (array_agg(DISTINCT n.pool ORDER BY n.pool))[1:10]
            FROM turnstile.current_worker w

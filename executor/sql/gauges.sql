@@ -63,7 +63,13 @@ route AS MATERIALIZED (
            s.at_pool = 0 OR NOT EXISTS (
                SELECT FROM turnstile.starts_left(a.route, clock_timestamp()) l WHERE l.starts <= 0
            ) AS has_starts,
-           turnstile.is_served(a) AS served
+           EXISTS (
+               SELECT FROM turnstile.current_worker w
+               WHERE a.pool = ANY (w.pools) AND w.lost_at IS NULL AND w.stopped_at IS NULL
+                 AND w.draining_at IS NULL AND w.lease_expires_at > now()
+                 AND (a.runner <> 'python' OR a.entrypoint IS NOT NULL OR w.served_refs IS NULL
+                      OR a.ref = ANY (w.served_refs))
+           ) AS served
     FROM per_action s JOIN action a ON a.id = ANY (ARRAY[s.action_id])
     WHERE s.depth > 0
 ),
