@@ -7,13 +7,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 
 from tests.support.sources import skip
 from turnstile.localservers.binaries import install, may_install
 from turnstile.localservers.errors import MissingBinaries
 
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# The first one has no windows of its own: it takes a third of the processor time.
+PROGRAMS = (
+    "chromium-headless-shell",
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+)
 DEADLINE_MILLISECONDS = 20_000
 _REFUSED = re.compile(r"Failed to load resource: .* status of 4")
 
@@ -49,10 +56,28 @@ async def watched_page(
     browser: Browser, url: str, *, token: str | None = None, **look: Any
 ) -> AsyncIterator[Page]:
     """Open a page in a session of its own; errors and warnings in its console fail the test."""
+    async with session(browser, url, token=token, **look) as context, watched(context) as page:
+        yield page
+
+
+@asynccontextmanager
+async def session(
+    browser: Browser, url: str, *, token: str | None = None, **look: Any
+) -> AsyncIterator[BrowserContext]:
+    """Lend a session, whose pages have this token and share the files that were loaded."""
     context = await browser.new_context(base_url=url, **look)
     context.set_default_timeout(DEADLINE_MILLISECONDS)
     if token is not None:
         await context.add_init_script(f"sessionStorage.setItem('turnstile.token', '{token}')")
+    try:
+        yield context
+    finally:
+        await context.close()
+
+
+@asynccontextmanager
+async def watched(context: BrowserContext) -> AsyncIterator[Page]:
+    """Open a page; errors and warnings in its console fail the test."""
     page = await context.new_page()
     messages: list[str] = []
     page.on(
@@ -66,7 +91,7 @@ async def watched_page(
         complaints = [words for words in messages if not _REFUSED.match(words)]
         assert complaints == [], complaints
     finally:
-        await context.close()
+        await page.close()
 
 
 def _found() -> str | None:
