@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import aio_pika
 import asyncpg
 import httpx
 import pytest
-from aiormq.exceptions import AMQPConnectionError
 
 from tests.integration.cli.conftest import CommandLines, Ended
 from tests.integration.security.fortress import DATABASE, VHOST, Fortress, read_environment, run
 from tests.integration.security.test_fortress import submit, until_status
 from tests.support.processes import CERTIFICATES
+from tests.support.traffic import in_background, until
+from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Link
 from turnstile.executor.cli import setup_permissions
 from turnstile.executor.permissions.broker import ManagementApi
 
@@ -83,11 +83,18 @@ async def can_connect(environment: Mapping[str, str]) -> bool:
             accepted.append(True)
         except asyncpg.InvalidPasswordError:
             accepted.append(False)
-    try:
-        await (await aio_pika.connect(environment["TURNSTILE_AMQP_URL"], timeout=10)).close()
-        accepted.append(True)
-    except AMQPConnectionError:
-        accepted.append(False)
+    # That of the library leaves its transport open where the password is refused.
+    connection = BrokerConnection(environment["TURNSTILE_AMQP_URL"], name="test", timeouts=BrokerTimeouts())
+    connected = asyncio.Event()
+
+    async def serve(link: Link) -> None:
+        connected.set()
+        await asyncio.wait({link.gone})
+
+    async with in_background(connection.run(serve)):
+        await until(lambda: connected.is_set() or connection.last_error is not None)
+    assert connected.is_set() or "refuses the user" in str(connection.last_error)
+    accepted.append(connected.is_set())
     assert len(set(accepted)) == 1, "the servers have different passwords"
     return accepted[0]
 
