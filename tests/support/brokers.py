@@ -9,7 +9,7 @@ import aiormq
 from aio_pika.abc import AbstractChannel
 from pamqp.common import FieldTable
 
-from tests.support.traffic import until
+from tests.support.traffic import in_background, until
 from turnstile.common.broker.channel import BulkChannel
 from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Declare, Link
 from turnstile.common.broker.consumer import ConsumerConnection, Subscription
@@ -123,14 +123,10 @@ async def linked(
             first.set_result(link)
         await asyncio.wait({link.gone})
 
-    run = asyncio.create_task(connection.run(serve), name="contract-link")
-    try:
+    async with in_background(connection.run(serve), name="contract-link"):
         link = await first
         await link.declare(declares("q"))
         yield link, await link.open_channel(confirms=True)
-    finally:
-        run.cancel()
-        await asyncio.wait({run})
 
 
 async def unused(_: object) -> None:

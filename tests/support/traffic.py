@@ -3,10 +3,10 @@
 import asyncio
 import json
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import aio_pika
 
@@ -20,6 +20,7 @@ from turnstile.common.broker.topology import (
     declare_executor,
 )
 
+T = TypeVar("T")
 DEADLINE_SECONDS = 60.0
 
 
@@ -50,9 +51,18 @@ async def publishing(amqp_url: str) -> AsyncIterator[Publisher]:
     """Lend a connected publisher."""
     timeouts = BrokerTimeouts(wait_seconds=DEADLINE_SECONDS / 2)
     publisher = Publisher(amqp_url, name="test", declare=declare_executor, timeouts=timeouts)
-    task = asyncio.create_task(publisher.run())
-    try:
+    async with in_background(publisher.run()):
         yield publisher
+
+
+@asynccontextmanager
+async def in_background(
+    work: Coroutine[Any, Any, T], *, name: str = "background"
+) -> AsyncIterator[asyncio.Task[T]]:
+    """Run `work` for the length of the block; at its end it is cancelled, and what it raises is dropped."""
+    task = asyncio.create_task(work, name=name)
+    try:
+        yield task
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

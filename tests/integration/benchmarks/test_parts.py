@@ -11,7 +11,10 @@ from benchmarks.system import Sizes
 from tests.support.sources import Servers
 from turnstile.localservers import LocalServers
 
-LEFT_OUT = ("gates", "handover", "keys", "limit-bound", "rates", "memory", "replicas")
+LEFT_OUT = (
+    *("gates", "hand-over", "keys", "limit-bound", "memory", "rates", "replicas", "submissions"),
+    "throughput",
+)
 """Those that take seconds even so."""
 MET = Row(name="", unit="", cells={"": 0.0}, aims=(Aim(at_most=0),))
 TINY = Sizes(

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import aiormq
 import pytest
 
+from tests.support.traffic import in_background
 from turnstile.common.broker import connection as connection_module
 from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Link
 
@@ -32,11 +32,8 @@ async def test_what_is_cancelled_while_it_connects_leaves_nothing(
     monkeypatch.setattr(owner, step, observed)
     connection = BrokerConnection(amqp_url, name="test", timeouts=BrokerTimeouts())
     before = asyncio.all_tasks()
-    running = asyncio.create_task(connection.run(_never_serve))
-    await reached.wait()
-    running.cancel()
-    with suppress(asyncio.CancelledError):
-        await running
+    async with in_background(connection.run(_never_serve)):
+        await reached.wait()
     assert asyncio.all_tasks() == before
 
 

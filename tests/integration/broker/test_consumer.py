@@ -25,7 +25,7 @@ from tests.support.brokers import (
     until_ready,
 )
 from tests.support.proxy import proxy_to
-from tests.support.traffic import until
+from tests.support.traffic import in_background, until
 from turnstile.common.broker.connection import BrokerTimeouts
 from turnstile.common.broker.consumer import ConsumerConnection
 from turnstile.common.broker.publisher import Publisher
@@ -70,11 +70,7 @@ async def test_the_consumer_that_started_first_gets_what_its_prefetch_allows_and
 async def test_acknowledging_out_of_order_settles_those_and_no_others(amqp_url: str) -> None:
     async with (
         proxy_to(amqp_url) as proxy,
-        subscribed(amqp_url, prefetch=100, consumer_url=proxy.url) as (
-            publisher,
-            _consumer,
-            queue,
-        ),
+        subscribed(amqp_url, prefetch=100, consumer_url=proxy.url) as (publisher, _consumer, queue),
     ):
         await publisher.publish(numbered("q", 10))
         deliveries = await take(queue, 10)
@@ -143,9 +139,7 @@ async def test_after_a_loss_unacknowledged_deliveries_come_again_and_late_acknow
         assert bodies(await take(queue, 3)) == numbered_bodies(0, 1, 2)
 
 
-async def test_a_channel_closed_by_the_broker_is_reopened_without_effect_on_another(
-    amqp_url: str,
-) -> None:
+async def test_a_channel_closed_by_the_broker_is_reopened_without_effect_on_another(amqp_url: str) -> None:
     async with subscribed(amqp_url) as (publisher, consumer, queue):
         neighbour = consumer.subscribe("n", prefetch=10, declare=declares("n"))
         await until(lambda: neighbour.ready)
@@ -172,14 +166,11 @@ async def test_a_queue_that_cannot_be_consumed_is_reported_and_retried(amqp_url:
     consumer = ConsumerConnection(amqp_url, name="con")
     queue = consumer.subscribe("missing", prefetch=10)
     publisher = Publisher(amqp_url, name="pub")
-    async with running(publisher):
-        run = asyncio.create_task(consumer.run(), name="con")
+    async with running(publisher), in_background(consumer.run()):
         await until(lambda: "no queue 'missing'" in (consumer.last_error or ""))
         assert not consumer.connected
         await publisher.declare(declares("missing"))
         await until(lambda: queue.ready and consumer.connected and consumer.last_error is None)
-        run.cancel()
-        await asyncio.wait({run})
 
 
 async def test_a_pause_lasts_over_a_reconnection(amqp_url: str) -> None:
@@ -220,9 +211,8 @@ async def test_a_quiet_subscription_without_unsettled_deliveries_is_renewed_and_
                 ready = ready and consumer.connected and consumer.last_error is None
                 await asyncio.sleep(0)
 
-        watching = asyncio.create_task(watch(), name="watch")
-        await until(lambda: starts == 3)
-        watching.cancel()
+        async with in_background(watch()):
+            await until(lambda: starts == 3)
         assert ready
         await publisher.publish(numbered("q", 1))
         (held,) = await take(queue, 1)
@@ -249,9 +239,11 @@ async def test_a_consumer_that_the_broker_lost_is_replaced(amqp_url: str) -> Non
 _DECLARE = declares("q", {"x-queue-type": "classic"})
 
 
-async def test_only_a_running_subscription_is_reachable(amqp_url: str) -> None:
+async def test_only_a_running_subscription_without_a_second_consumer_is_reachable(amqp_url: str) -> None:
     consumer = ConsumerConnection(amqp_url, name="con")
+    left_over = ConsumerConnection(amqp_url, name="left-over")
     queue = consumer.subscribe("q", prefetch=10, declare=_DECLARE)
+    left_over.subscribe("q", prefetch=10, declare=_DECLARE)
     assert not await consumer.reaches(queue), "not connected yet"
     async with running(consumer):
         assert await consumer.reaches(queue)
@@ -259,23 +251,13 @@ async def test_only_a_running_subscription_is_reachable(amqp_url: str) -> None:
         assert not await consumer.reaches(queue)
         await queue.resume()
         assert await consumer.reaches(queue)
-    assert not await consumer.reaches(queue)
-
-
-async def test_with_a_second_consumer_a_subscription_is_not_reachable(amqp_url: str) -> None:
-    consumer = ConsumerConnection(amqp_url, name="con")
-    left_over = ConsumerConnection(amqp_url, name="left-over")
-    queue = consumer.subscribe("q", prefetch=10, declare=_DECLARE)
-    left_over.subscribe("q", prefetch=10, declare=_DECLARE)
-    async with running(consumer):
         async with running(left_over):
             assert not await consumer.reaches(queue)
         await until(lambda: consumer.reaches(queue))
+    assert not await consumer.reaches(queue)
 
 
-async def test_with_a_deleted_queue_or_a_silent_broker_a_subscription_is_not_reachable(
-    amqp_url: str,
-) -> None:
+async def test_with_a_deleted_queue_or_a_silent_broker_a_subscription_is_not_reachable(amqp_url: str) -> None:
     async with proxy_to(amqp_url) as proxy, bare_channel(amqp_url) as channel:
         consumer = ConsumerConnection(proxy.url, name="con", timeouts=IMPATIENT)
         deleted = consumer.subscribe("deleted", prefetch=10)

@@ -70,10 +70,10 @@ def _reference(message: Outgoing, channel: int, piece_bytes_max: int) -> bytes:
 
 
 @pytest.mark.parametrize("bare", [True, False])
-@pytest.mark.parametrize("size_bytes", [0, 1, 4087, 4088, 4089, 20000])
-def test_a_message_is_packed_as_the_library_packs_it(bare: bool, size_bytes: int) -> None:
-    message = _outgoing(bare=bare, payload=b"x" * size_bytes)
-    assert pack_publishes(7, [message], frame_bytes_max=4096) == _reference(message, 7, 4088)
+def test_a_message_is_packed_as_the_library_packs_it(bare: bool) -> None:
+    for size_bytes in (0, 1, 4087, 4088, 4089, 20000):
+        message = _outgoing(bare=bare, payload=b"x" * size_bytes)
+        assert pack_publishes(7, [message], frame_bytes_max=4096) == _reference(message, 7, 4088)
 
 
 @pytest.mark.parametrize("value", [True, False, None, 0, 1, 127, 128, -1, 65536, 1 << 40, "", "ü", "x" * 300])
@@ -176,13 +176,13 @@ def test_every_type_of_header_value_is_read_as_the_library_reads_it(value: bytes
     assert read_properties(b"\x20\0" + encoded).headers == decode.field_table(encoded)[1]
 
 
-@pytest.mark.parametrize("cut_bytes", range(1, 30))
-def test_properties_that_end_too_soon_are_left_out(cut_bytes: int) -> None:
+def test_properties_that_end_too_soon_are_left_out() -> None:
     properties = commands.Basic.Properties(content_type="text", message_id="17", headers={"n": "value"})
     encoded = frame.marshal(header.ContentHeader(body_size=3, properties=properties), 1)[19:-1]
-    read = read_properties(encoded[:-cut_bytes])
-    assert read.content_type in ("text", "text"[: max(len(encoded) - cut_bytes - 3, 0)], None)
-    assert read.headers in ({"n": "value"}, {}, None)
+    for cut_bytes in range(1, 30):
+        read = read_properties(encoded[:-cut_bytes])
+        assert read.content_type in ("text", "text"[: max(len(encoded) - cut_bytes - 3, 0)], None), cut_bytes
+        assert read.headers in ({"n": "value"}, {}, None), cut_bytes
 
 
 MICROSECONDS = 1_790_000_000_000_000

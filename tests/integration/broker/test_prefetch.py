@@ -81,9 +81,7 @@ async def test_a_bound_holds_from_the_first_delivery_after_a_reconnection(amqp_u
         await until_ready(amqp_url, "q", 7)
 
 
-async def test_single_replacements_keep_the_bound_with_few_consumers(
-    amqp_url: str,
-) -> None:
+async def test_single_replacements_keep_the_bound_with_few_consumers(amqp_url: str) -> None:
     async with (
         subscribed(amqp_url, prefetch=20) as (publisher, _, queue),
         bare_channel(amqp_url) as bare,
@@ -140,9 +138,7 @@ async def test_held_bytes_stay_within_the_bound_and_everything_arrives_in_order(
     await until_ready(amqp_url, "q", 0)
 
 
-async def test_a_consumer_that_settles_nothing_keeps_its_connection(
-    amqp_url: str,
-) -> None:
+async def test_a_consumer_that_settles_nothing_keeps_its_connection(amqp_url: str) -> None:
     timeouts = BrokerTimeouts(heartbeat_seconds=1)
     async with subscribed(amqp_url, prefetch=100, timeouts=timeouts, byte_bounds=_BOUNDS) as (
         publisher,
@@ -159,9 +155,7 @@ async def test_a_consumer_that_settles_nothing_keeps_its_connection(
         assert await _numbers_taken(queue, 96) == [*range(4, 100)]
 
 
-async def test_a_message_above_the_bound_for_one_arrives_in_order_without_its_body(
-    amqp_url: str,
-) -> None:
+async def test_a_message_above_the_bound_for_one_arrives_in_order_without_its_body(amqp_url: str) -> None:
     dead: dict[str, str | int] = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
     arguments = {"x-queue-type": "quorum", "x-delivery-limit": 100, **dead}
     async with bare_channel(amqp_url) as bare:

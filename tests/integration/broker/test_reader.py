@@ -245,15 +245,12 @@ async def _read(pieces: Iterable[bytes]) -> tuple[list[Event], bytes]:
 
 
 async def test_our_frames_reach_our_channel_and_the_others_the_library() -> None:
-    events, passed_on = await _read([b"".join(MIXED)])
+    stream = b"".join(MIXED)
+    events, passed_on = await _read([stream])
     assert events == MIXED_EVENTS
     assert (events, passed_on) == _expected(MIXED)
-
-
-async def test_frames_cut_at_any_byte_arrive_the_same() -> None:
-    stream, expected = b"".join(MIXED), _expected(MIXED)
-    for at in range(len(stream) + 1):
-        assert await _read([stream[:at], stream[at:]]) == expected, at
+    # Cut at every byte.
+    assert await _read(bytes((each,)) for each in stream) == (events, passed_on)
 
 
 _SHORT = st.text(max_size=60)
@@ -340,14 +337,10 @@ async def test_bytes_that_are_no_frame_are_left_to_the_library(broken: bytes) ->
     assert await _read([HEARTBEAT + broken, b"and more"]) == ([], HEARTBEAT + broken + b"and more")
 
 
-async def test_a_frame_without_its_end_is_left_to_the_library() -> None:
+async def test_a_frame_without_its_end_and_one_that_the_stream_cuts_short_are_left_to_the_library() -> None:
     method, header, body = _content(_deliver(1), b"body")
     broken = body[:-1] + b"\0"
     assert await _read([method, header, broken]) == ([], broken)
-
-
-async def test_a_delivery_cut_short_by_the_end_of_the_stream_is_none() -> None:
-    method, header, body = _content(_deliver(1), b"body")
     async with _bench() as bench:
         bench.transport.receive(method + header + body[:-1])
         bench.reader.eof_received()

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from typing import NoReturn
 from urllib.parse import quote
 
@@ -12,7 +11,7 @@ import pytest
 from aiormq.exceptions import ProbableAuthenticationError
 
 from tests.support.proxy import proxy_to
-from tests.support.traffic import until
+from tests.support.traffic import in_background, until
 from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Link
 from turnstile.common.broker.errors import BrokerUnavailable
 from turnstile.common.database import Database
@@ -23,33 +22,17 @@ from turnstile.localservers.ports import free_port
 async def broker_error(url: str) -> str:
     """Connect until the first failure; return it."""
     connection = BrokerConnection(url, name="test", timeouts=BrokerTimeouts())
-
-    async def serve(link: Link) -> None:
-        await asyncio.wait({link.gone})
-
-    running = asyncio.create_task(connection.run(serve))
-    try:
+    async with in_background(connection.run(_never_serve)):
         await until(lambda: connection.last_error is not None, "an error of the connection")
-    finally:
-        running.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
-    assert connection.last_error is not None
-    return connection.last_error
+    return str(connection.last_error)
 
 
 async def database_error(url: str) -> str:
     """Connect until the first failure; return it."""
     database = Database(url, application_name="test")
-    opening = asyncio.create_task(database.open())
-    try:
+    async with in_background(database.open()):
         await until(lambda: database.last_error != "not connected yet", "an error of the database")
-    finally:
-        opening.cancel()
-        with suppress(asyncio.CancelledError):
-            await opening
-    assert database.last_error is not None
-    return database.last_error
+    return str(database.last_error)
 
 
 def _with_login(url: str, login: str) -> str:
@@ -57,23 +40,17 @@ def _with_login(url: str, login: str) -> str:
     return f"{scheme}://{login}@{rest.split('@')[1]}"
 
 
-async def test_a_login_that_the_broker_refuses(amqp_url: str) -> None:
+async def test_a_login_a_vhost_and_a_port_that_are_wrong(amqp_url: str, database_url: str) -> None:
     error = await broker_error(_with_login(amqp_url, "nobody:secret-word"))
     assert error == (
         "the broker refuses the user 'nobody' or its password: correct TURNSTILE_AMQP_URL, "
         "or create the accounts with 'executor setup-permissions'"
     )
-
-
-async def test_a_vhost_that_the_broker_does_not_have(amqp_url: str) -> None:
     error = await broker_error(f"{amqp_url.rsplit('/', 1)[0]}/{quote('no such', safe='')}")
     assert error == (
         "the broker has no vhost 'no such': create it with 'rabbitmqctl add_vhost no such', or correct "
         "TURNSTILE_AMQP_URL"
     )
-
-
-async def test_a_port_that_is_not_the_brokers(database_url: str) -> None:
     host = database_url.split("@")[1].split("/", maxsplit=1)[0]
     error = await broker_error(f"amqp://user:password@{host}/")
     assert "TURNSTILE_AMQP_URL names a port that is not that of AMQP" in error
@@ -196,11 +173,8 @@ async def test_one_cause_is_one_episode_in_the_log_however_its_text_changes(
     monkeypatch.setattr(BrokerConnection, "_connect", refuse)
     pauses = BrokerTimeouts(backoff_first_seconds=0.0, backoff_max_seconds=0.0)
     connection = BrokerConnection("amqp://127.0.0.1", name="test", timeouts=pauses)
-    running = asyncio.create_task(connection.run(_never_serve))
-    await until(lambda: len(attempts) > 100, "a hundred attempts")
-    running.cancel()
-    with suppress(asyncio.CancelledError):
-        await running
+    async with in_background(connection.run(_never_serve)):
+        await until(lambda: len(attempts) > 100, "a hundred attempts")
     errors = [record.__dict__["error"] for record in caplog.records]
     assert errors == ["node 0 says no", "node 50 says no"]
 
@@ -221,11 +195,8 @@ async def test_a_broker_that_closes_each_connection_is_three_lines_in_the_log(
             proxy.cut()
             await asyncio.wait({link.gone})
 
-        running = asyncio.create_task(connection.run(lose))
-        await until(lambda: served > 20, "twenty connections")
-        running.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
+        async with in_background(connection.run(lose)):
+            await until(lambda: served > 20, "twenty connections")
     ours = [record for record in caplog.records if record.name.startswith("turnstile.")]
     assert [record.getMessage() for record in ours] == [
         "broker_connected",

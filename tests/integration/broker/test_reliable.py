@@ -8,15 +8,8 @@ from dataclasses import dataclass, field, replace
 from aio_pika import ExchangeType
 from aio_pika.abc import AbstractChannel
 
-from tests.support.brokers import (
-    IMPATIENT,
-    message,
-    numbered,
-    ready_messages,
-    running,
-    until_ready,
-)
-from tests.support.traffic import until
+from tests.support.brokers import IMPATIENT, message, numbered, ready_messages, running, until_ready
+from tests.support.traffic import in_background, until
 from turnstile.common.broker.best_effort import BestEffortPublisher
 from turnstile.common.broker.message import Outgoing
 from turnstile.common.broker.publisher import Publisher
@@ -65,16 +58,9 @@ async def reliably(
     async def restore(returned: Sequence[Outgoing]) -> Sequence[Outgoing]:
         return returned
 
-    running_best_effort = asyncio.create_task(best_effort.run(), name="best-effort")
-    try:
-        async with running(publisher):
-            yield (
-                ReliablePublisher(publisher, best_effort, restore=restore, on_abandoned=given_up.add),
-                best_effort,
-            )
-    finally:
-        running_best_effort.cancel()
-        await asyncio.wait({running_best_effort})
+    async with in_background(best_effort.run()), running(publisher):
+        reliable = ReliablePublisher(publisher, best_effort, restore=restore, on_abandoned=given_up.add)
+        yield reliable, best_effort
 
 
 async def test_a_message_rejected_by_another_queue_reaches_its_own_queue_directly(amqp_url: str) -> None:
@@ -109,9 +95,7 @@ async def test_a_missing_direct_address_is_tried_a_bounded_number_of_times(amqp_
         await reliable.publish([message("own")])
 
 
-async def test_a_refusing_address_is_tried_a_few_times_and_does_not_delay_others(
-    amqp_url: str,
-) -> None:
+async def test_a_refusing_address_is_tried_a_few_times_and_does_not_delay_others(amqp_url: str) -> None:
     given_up = GivenUp()
     async with reliably(amqp_url, given_up) as (_, best_effort):
         futures = best_effort.post([message("full"), message("full"), *numbered("own", 20)])

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tests.support.brokers import bare_channel, message, publishing
+from tests.support.brokers import bare_channel, message, publishing, running
 from tests.support.listener import Listener, listening
 from tests.support.traffic import until
 from turnstile.common.broker.message import Outgoing, Publication
@@ -39,13 +39,8 @@ class _Counted(Publisher):
 async def events_to(amqp_url: str) -> AsyncIterator[tuple[StatusEvents, _Counted]]:
     """Yield status events on a connection of their own."""
     publisher = _Counted(amqp_url, name="pub", declare=declare_executor)
-    run = asyncio.create_task(publisher.run(), name="pub")
-    try:
-        await until(lambda: publisher.connected)
+    async with running(publisher):
         yield StatusEvents(publisher, app_id="worker"), publisher
-    finally:
-        run.cancel()
-        await asyncio.wait({run})
 
 
 async def steadily(add: Callable[[], None], *, seconds: float) -> int:

@@ -4,14 +4,7 @@ from functools import partial
 
 import pytest
 
-from tests.support.brokers import (
-    bodies,
-    message,
-    numbered,
-    running,
-    take,
-    until_ready,
-)
+from tests.support.brokers import bodies, message, numbered, running, take, until_ready
 from tests.support.traffic import until
 from turnstile.common.broker import topology
 from turnstile.common.broker.consumer import ConsumerConnection
@@ -57,7 +50,7 @@ async def test_each_routing_key_reaches_its_queue_after_repeated_declarations_in
 
 
 @pytest.mark.parametrize("queue_type", QUEUE_TYPES)
-async def test_a_delayed_message_returns_under_its_routing_key_each_time(
+async def test_a_delayed_message_returns_under_its_routing_key_and_a_rejected_one_is_dead_lettered(
     amqp_url: str, queue_type: QueueType
 ) -> None:
     publisher = Publisher(amqp_url, name="pub")
@@ -76,13 +69,6 @@ async def test_a_delayed_message_returns_under_its_routing_key_each_time(
                 assert (back.routing_key, back.exchange) == (key, "executions")
                 early.ack([back])
 
-
-@pytest.mark.parametrize("queue_type", QUEUE_TYPES)
-async def test_a_rejected_message_is_dead_lettered(amqp_url: str, queue_type: QueueType) -> None:
-    publisher = Publisher(amqp_url, name="pub")
-    consumer = ConsumerConnection(amqp_url, name="con")
-    async with running(publisher, consumer):
-        await _declare_all(publisher, queue_type)
         requests = consumer.subscribe(topology.EXECUTOR_REQUESTS, prefetch=10)
         dead = consumer.subscribe(topology.DEAD_LETTERS, prefetch=10)
         await publisher.publish(numbered("execution.requested", 4, exchange="executions"))

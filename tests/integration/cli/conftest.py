@@ -85,7 +85,7 @@ def alone() -> CommandLines:
     return CommandLines(environment={"TURNSTILE_API_URL": f"http://127.0.0.1:{free_port()}"})
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
 async def processes(lent_urls: LentUrls) -> AsyncIterator[System]:
     """One executor and one worker, started by their commands, for all tests of this folder."""
     settings = {"TURNSTILE_API_TOKENS": TOKEN, "TURNSTILE_LOG_FLUSH_INTERVAL": "100ms"}

@@ -48,9 +48,24 @@ _SEQUENCES = "SELECT array_agg(sequencename::text ORDER BY 1) FROM pg_sequences 
 
 
 @pytest.fixture
-def urls(database_url: str, amqp_url: str) -> dict[str, str]:
-    """A migrated database, whose origin is that of the template, and a vhost."""
-    return {"TURNSTILE_DATABASE_URL": database_url, "TURNSTILE_AMQP_URL": amqp_url}
+def urls(database_url: str, module_urls: tuple[str, str]) -> dict[str, str]:
+    """A migrated database, whose origin is that of the template, and the vhost of these tests."""
+    return {"TURNSTILE_DATABASE_URL": database_url, "TURNSTILE_AMQP_URL": module_urls[1]}
+
+
+@pytest.fixture
+def unchanged(module_urls: tuple[str, str]) -> dict[str, str]:
+    """A database for tests that only read it."""
+    return {"TURNSTILE_DATABASE_URL": module_urls[0]}
+
+
+@pytest.fixture(scope="module")
+def dump(module_urls: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A backup of a database without executions."""
+    file = tmp_path_factory.mktemp("backup") / "a.dump"
+    ended = CommandLines(environment={"TURNSTILE_DATABASE_URL": module_urls[0]}).executor("export", str(file))
+    assert ended.exit_code == 0, ended.err
+    return file
 
 
 def _value(url: str, query: str, *arguments: Any) -> Any:
@@ -71,39 +86,34 @@ def _program(folder: Path, name: str, text: str) -> Mapping[str, str]:
     return {"TURNSTILE_POSTGRESQL_BIN": str(folder)}
 
 
-def test_a_missing_program_is_named_with_a_remedy(
-    alone: CommandLines, urls: dict[str, str], tmp_path: Path
+def test_a_missing_program_and_one_older_than_the_server_are_refused_with_a_remedy(
+    alone: CommandLines, unchanged: dict[str, str], tmp_path: Path
 ) -> None:
-    ended = alone.executor("export", str(tmp_path / "a.dump"), **urls, TURNSTILE_POSTGRESQL_BIN=str(tmp_path))
-    assert ended.exit_code == EXIT_FAILED
-    assert f"pg_dump was not found in {tmp_path}; install the client programs" in ended.err
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_program_older_than_the_server_is_refused_with_a_remedy(
-    alone: CommandLines, urls: dict[str, str], tmp_path: Path
-) -> None:
-    old = _program(tmp_path / "bin", "pg_dump", "echo 'pg_dump (PostgreSQL) 9.6.24'")
-    ended = alone.executor("export", str(tmp_path / "a.dump"), **urls, **old)
-    assert ended.exit_code == EXIT_FAILED
-    assert "is of PostgreSQL 9, older than the server" in ended.err
-    assert "TURNSTILE_POSTGRESQL_BIN=" in ended.err
+    file, folder = str(tmp_path / "a.dump"), tmp_path / "bin"
+    old = _program(folder, "pg_dump", "echo 'pg_dump (PostgreSQL) 9.6.24'")
+    refused = alone.executor("export", file, **unchanged, **old)
+    assert refused.exit_code == EXIT_FAILED
+    assert "is of PostgreSQL 9, older than the server" in refused.err
+    assert "TURNSTILE_POSTGRESQL_BIN=" in refused.err
+    (folder / "pg_dump").unlink()
+    missing = alone.executor("export", file, **unchanged, **old)
+    assert missing.exit_code == EXIT_FAILED
+    assert f"pg_dump was not found in {folder}; install the client programs" in missing.err
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_a_failed_dump_leaves_no_file_and_a_password_is_no_argument(
-    alone: CommandLines, urls: dict[str, str], tmp_path: Path
+    alone: CommandLines, unchanged: dict[str, str], tmp_path: Path
 ) -> None:
     script = (
         'if [ "$1" = --version ]; then echo "pg_dump (PostgreSQL) 99.1"; exit; fi\n'
         'echo "$* with $PGPASSWORD" >&2; exit 1'
     )
     fails = _program(tmp_path / "bin", "pg_dump", script)
-    host = urlsplit(urls["TURNSTILE_DATABASE_URL"])
+    host = urlsplit(unchanged["TURNSTILE_DATABASE_URL"])
     account, _, address = host.netloc.rpartition("@")
-    urls["TURNSTILE_DATABASE_URL"] = host._replace(
-        netloc=f"{account.partition(':')[0]}:s%2Fcret@{address}"
-    ).geturl()
-    ended = alone.executor("export", str(tmp_path / "a.dump"), **urls, **fails)
+    url = host._replace(netloc=f"{account.partition(':')[0]}:s%2Fcret@{address}").geturl()
+    ended = alone.executor("export", str(tmp_path / "a.dump"), TURNSTILE_DATABASE_URL=url, **fails)
     assert ended.exit_code == EXIT_FAILED
     arguments, _, password = ended.err.strip().rpartition(" with ")
     assert password == "s/cret"
@@ -112,26 +122,21 @@ def test_a_failed_dump_leaves_no_file_and_a_password_is_no_argument(
 
 
 def test_a_backup_is_private_and_replaces_no_file(
-    alone: CommandLines, urls: dict[str, str], tmp_path: Path
+    alone: CommandLines, unchanged: dict[str, str], dump: Path
 ) -> None:
-    file = tmp_path / "a.dump"
-    assert alone.executor("export", str(file), **urls).exit_code == 0
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    content = file.read_bytes()
-    again = alone.executor("export", str(file), **urls)
+    assert stat.S_IMODE(dump.stat().st_mode) == 0o600
+    content = dump.read_bytes()
+    again = alone.executor("export", str(dump), **unchanged)
     assert again.exit_code == EXIT_USAGE
     assert "exists already" in again.err
-    assert file.read_bytes() == content
+    assert dump.read_bytes() == content
 
 
-def test_a_healthy_database_is_not_changed(
-    alone: CommandLines, urls: dict[str, str], empty_database_url: str
-) -> None:
-    urls["TURNSTILE_DATABASE_URL"] = empty_database_url
+def test_a_healthy_database_is_not_changed(alone: CommandLines, empty_database_url: str) -> None:
+    # Nothing else is needed: services may run, and the broker is not asked.
+    urls = {"TURNSTILE_DATABASE_URL": empty_database_url, "TURNSTILE_AMQP_URL": "amqp://127.0.0.1:1/"}
     assert alone.executor("migrate", **urls).exit_code == 0
     before = _value(empty_database_url, _STATE)
-    # Nothing else is needed: services may run, and the broker is not asked.
-    urls["TURNSTILE_AMQP_URL"] = "amqp://127.0.0.1:1/"
     ended = alone.executor("restore-check", **urls)
     assert (ended.exit_code, ended.out.splitlines()[0].split()[0]) == (0, "healthy"), ended.err
     assert _value(empty_database_url, _STATE) == before
@@ -157,15 +162,21 @@ def test_a_copy_is_recognised_and_repaired_once(alone: CommandLines, urls: dict[
     repaired = _value(url, _STATE)
     assert alone.executor("restore-check", "--yes", **urls).out.startswith("healthy")
     assert _value(url, _STATE) == repaired
+    # Of a snapshot of the disk nothing shows that, unless the operator says so.
+    assert "--restored says so" in alone.executor("restore-check", "--restored", "--yes", **urls).out
+    assert _value(url, "SELECT last_value FROM execution_id_seq") > 5000
 
 
-def test_a_migration_does_not_hide_that_a_database_is_a_copy(
+def test_neither_a_migration_nor_a_lost_record_of_its_origin_hides_that_a_database_is_a_copy(
     alone: CommandLines, urls: dict[str, str], postgresql: DatabaseServer
 ) -> None:
     name = urlsplit(urls["TURNSTILE_DATABASE_URL"]).path[1:]
     postgresql.execute("COMMENT ON SCHEMA turnstile IS 'an older hash'", name)
     assert alone.executor("migrate", **urls).exit_code == 0
     assert alone.executor("restore-check", "--dry-run", **urls).out.startswith("restored")
+    postgresql.execute("COMMENT ON SEQUENCE execution_id_seq IS NULL", name)
+    ended = alone.executor("restore-check", "--dry-run", **urls)
+    assert "it does not say where it was created" in ended.out
 
 
 def test_messages_about_executions_are_purged_and_requests_are_kept(
@@ -186,11 +197,9 @@ def test_messages_about_executions_are_purged_and_requests_are_kept(
 
 
 def test_nothing_is_changed_while_a_service_consumes_the_queues(
-    alone: CommandLines, urls: dict[str, str], empty_database_url: str, tmp_path: Path
+    alone: CommandLines, urls: dict[str, str], empty_database_url: str, dump: Path
 ) -> None:
     before = _value(urls["TURNSTILE_DATABASE_URL"], _STATE)
-    file = str(tmp_path / "a.dump")
-    assert alone.executor("export", file, **urls).exit_code == 0
     empty = urls | {"TURNSTILE_DATABASE_URL": empty_database_url}
 
     async def checked() -> list[Ended]:
@@ -201,7 +210,9 @@ def test_nothing_is_changed_while_a_service_consumes_the_queues(
             await queue.consume(_ignored)
             return [
                 await asyncio.to_thread(alone.executor, "restore-check", "--yes", **urls),
-                await asyncio.to_thread(alone.executor, "restore-check", "--from", file, "--yes", **empty),
+                await asyncio.to_thread(
+                    alone.executor, "restore-check", "--from", str(dump), "--yes", **empty
+                ),
             ]
 
     for ended in asyncio.run(checked()):
@@ -265,25 +276,6 @@ def test_ids_continue_above_all_that_can_have_been_assigned(seconds: int, expect
     assert expected > 4711 + seconds * IDS_PER_SECOND
 
 
-def test_a_disk_snapshot_is_repaired_where_the_operator_says_so(
-    alone: CommandLines, urls: dict[str, str]
-) -> None:
-    assert alone.executor("restore-check", "--yes", **urls).exit_code == 0
-    last_id = _value(urls["TURNSTILE_DATABASE_URL"], "SELECT last_value FROM execution_id_seq")
-    ended = alone.executor("restore-check", "--restored", "--yes", **urls)
-    assert "--restored says so" in ended.out
-    assert _value(urls["TURNSTILE_DATABASE_URL"], "SELECT last_value FROM execution_id_seq") > last_id
-
-
-def test_a_database_without_a_record_of_its_origin_counts_as_a_copy(
-    alone: CommandLines, urls: dict[str, str], postgresql: DatabaseServer
-) -> None:
-    name = urlsplit(urls["TURNSTILE_DATABASE_URL"]).path[1:]
-    postgresql.execute("COMMENT ON SEQUENCE execution_id_seq IS NULL", name)
-    ended = alone.executor("restore-check", "--dry-run", **urls)
-    assert "it does not say where it was created" in ended.out
-
-
 def test_nothing_is_changed_while_a_service_uses_the_copy(alone: CommandLines, urls: dict[str, str]) -> None:
     url = urls["TURNSTILE_DATABASE_URL"]
     before = _value(url, _STATE)
@@ -301,41 +293,36 @@ def test_nothing_is_changed_while_a_service_uses_the_copy(alone: CommandLines, u
     assert _value(url, _STATE) == before
 
 
-def test_an_unreachable_broker_is_an_error_that_changes_nothing(
+def test_an_unreachable_broker_and_an_id_of_the_original_are_errors_that_change_nothing(
     alone: CommandLines, urls: dict[str, str]
 ) -> None:
     url = urls["TURNSTILE_DATABASE_URL"]
+    _value(url, "SELECT setval('execution_id_seq', 4711)")
     before = _value(url, _STATE)
     ended = alone.executor("restore-check", "--yes", **urls | {"TURNSTILE_AMQP_URL": "amqp://127.0.0.1:1/"})
     assert ended.exit_code == EXIT_UNREACHABLE
     assert ended.err.startswith("TURNSTILE_AMQP_URL: ")
-    assert _value(url, _STATE) == before
-
-
-def test_an_id_that_the_original_has_assigned_is_refused(alone: CommandLines, urls: dict[str, str]) -> None:
-    _value(urls["TURNSTILE_DATABASE_URL"], "SELECT setval('execution_id_seq', 4711)")
     ended = alone.executor("restore-check", "--first-id", "4711", "--yes", **urls)
     assert ended.exit_code == EXIT_FAILED
     assert "--first-id: 4711 must be above 4711" in ended.err
+    assert _value(url, _STATE) == before
 
 
 def test_a_dump_is_restored_into_an_empty_database_only(
-    alone: CommandLines, urls: dict[str, str], empty_database_url: str, tmp_path: Path
+    alone: CommandLines, urls: dict[str, str], empty_database_url: str, dump: Path, tmp_path: Path
 ) -> None:
-    file = str(tmp_path / "a.dump")
-    assert alone.executor("export", file, **urls).exit_code == 0
-    refused = alone.executor("restore-check", "--from", file, "--yes", **urls)
+    refused = alone.executor("restore-check", "--from", str(dump), "--yes", **urls)
     assert refused.exit_code == EXIT_FAILED
     assert "the database already contains tables of Turnstile" in refused.err
 
     broken = tmp_path / "b.dump"
-    broken.write_bytes(Path(file).read_bytes()[:2000])
+    broken.write_bytes(dump.read_bytes()[:2000])
     urls["TURNSTILE_DATABASE_URL"] = empty_database_url
     failed = alone.executor("restore-check", "--from", str(broken), "--yes", **urls)
     assert failed.exit_code == EXIT_FAILED
     assert "pg_restore" in failed.err
     assert _value(empty_database_url, "SELECT to_regclass('public.execution')") is None
-    done = alone.executor("restore-check", "--from", file, "--yes", **urls)
+    done = alone.executor("restore-check", "--from", str(dump), "--yes", **urls)
     assert done.exit_code == 0, done.err
     # Owners and rights were left out of the dump: the functions must not be open to everybody.
     query = "SELECT has_function_privilege('public', 'turnstile.skip_ids(bigint)', 'EXECUTE')"
@@ -343,16 +330,12 @@ def test_a_dump_is_restored_into_an_empty_database_only(
 
 
 def test_a_dump_that_other_tools_restored_is_recognised(
-    alone: CommandLines, urls: dict[str, str], empty_database_url: str, tmp_path: Path
+    alone: CommandLines, module_urls: tuple[str, str], empty_database_url: str, dump: Path
 ) -> None:
-    file = tmp_path / "a.dump"
-    assert alone.executor("export", str(file), **urls).exit_code == 0
-    asyncio.run(restore(shutil.which("pg_restore") or "", empty_database_url, file=file))
-    urls["TURNSTILE_DATABASE_URL"] = empty_database_url
-    assert (
-        "restored This database is a restored copy: it is"
-        in alone.executor("restore-check", "--yes", **urls).out
-    )
+    asyncio.run(restore(shutil.which("pg_restore") or "", empty_database_url, file=dump))
+    urls = {"TURNSTILE_DATABASE_URL": empty_database_url, "TURNSTILE_AMQP_URL": module_urls[1]}
+    found = alone.executor("restore-check", "--yes", **urls).out
+    assert "restored This database is a restored copy: it is" in found
     assert alone.executor("restore-check", "--yes", **urls).out.startswith("healthy")
 
 

@@ -92,6 +92,10 @@ def test_what_is_named_is_deleted_revoked_or_drained_only_after_agreement(
     monkeypatch: pytest.MonkeyPatch,
     arguments: tuple[str, ...],
 ) -> None:
+    shown = alone.executor(*arguments, "--dry-run")
+    assert (shown.exit_code, shown.out.startswith("Would "), arguments[-1] in shown.out) == (0, True, True)
+    (planned,) = alone.executor(*arguments, "--dry-run", "--json").lines
+    assert planned["dry_run"] is True
     refused = alone.executor(*arguments, stdin="y\n")
     assert (refused.exit_code, refused.out, requested) == (EXIT_USAGE, "", [])
     assert "add --yes, or --dry-run to see what it would do; nothing was changed" in refused.err
@@ -102,17 +106,6 @@ def test_what_is_named_is_deleted_revoked_or_drained_only_after_agreement(
     assert arguments[-1].strip("-") in aborted.err.split("?")[0]
     assert alone.executor(*arguments, stdin="y\n").exit_code == 0
     assert len(requested) == 2
-
-
-@pytest.mark.parametrize("arguments", BY_NAME)
-def test_a_dry_run_of_what_is_named_asks_nothing_and_changes_nothing(
-    alone: CommandLines, requested: list[str], arguments: tuple[str, ...]
-) -> None:
-    shown = alone.executor(*arguments, "--dry-run")
-    assert (shown.exit_code, shown.out.startswith("Would "), requested) == (0, True, [])
-    assert arguments[-1] in shown.out
-    (planned,) = alone.executor(*arguments, "--dry-run", "--json").lines
-    assert planned["dry_run"] is True
 
 
 def test_a_drain_says_what_runs(
@@ -202,26 +195,22 @@ def _codes(function: Any, seen: set[CodeType]) -> Iterator[CodeType]:
 
 
 @pytest.mark.parametrize("arguments", DESTRUCTIVE)
-def test_without_a_terminal_nothing_is_requested_until_yes_is_given(
-    alone: CommandLines, sent: list[Any], arguments: tuple[str, ...]
+def test_nothing_is_changed_before_yes_or_the_agreement_to_what_would_be_done(
+    alone: CommandLines, sent: list[Any], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
     refused = alone.executor(*arguments, stdin="y\n")
     assert (refused.exit_code, refused.out, sent) == (EXIT_USAGE, "", [])
     assert "add --yes" in refused.err
     assert "--dry-run" in refused.err
+    shown = alone.executor(*arguments, "--dry-run")
+    assert (shown.exit_code, shown.out.startswith("Would ")) == (0, True)
     assert alone.executor(*arguments, "--yes").exit_code == 0
-    assert [body.get("dry_run", False) for body in sent] == [False]
-
-
-@pytest.mark.parametrize("arguments", DESTRUCTIVE)
-def test_a_terminal_prompts_with_what_would_be_done(
-    alone: CommandLines, sent: list[Any], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
-) -> None:
+    assert [body.get("dry_run", False) for body in sent] == [True, False]
+    sent.clear()
     monkeypatch.setattr(confirmation, "can_prompt", lambda: True)
     refused = alone.executor(*arguments, stdin="n\n")
     assert (refused.exit_code, refused.err.endswith("aborted; nothing was changed\n")) == (EXIT_USAGE, True)
     assert "1 " in refused.err.split("?")[0]
-    assert [body["dry_run"] for body in sent] == [True]
     assert alone.executor(*arguments, stdin="y\n").exit_code == 0
     assert [body.get("dry_run", False) for body in sent] == [True, True, False]
 
@@ -249,15 +238,6 @@ def test_what_arrives_after_the_question_is_left_alone(
     assert [body.get("dry_run", False) for body in bodies[2:]] == [True]
 
 
-@pytest.mark.parametrize("arguments", DESTRUCTIVE)
-def test_a_dry_run_asks_nothing_and_changes_nothing(
-    alone: CommandLines, sent: list[Any], arguments: tuple[str, ...]
-) -> None:
-    shown = alone.executor(*arguments, "--dry-run")
-    assert (shown.exit_code, shown.out.startswith("Would ")) == (0, True)
-    assert [body["dry_run"] for body in sent] == [True]
-
-
 def test_an_apply_that_prunes_is_confirmed_before_its_first_change(
     alone: CommandLines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,11 +261,7 @@ def test_an_apply_that_prunes_is_confirmed_before_its_first_change(
     assert changes == []
     assert alone.executor("actions", "apply", "-", "--prune", "--yes", stdin="[]").exit_code == 0
     assert changes == ["/actions/old.one"]
-
-
-def test_an_apply_that_deletes_nothing_needs_no_yes(
-    alone: CommandLines, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    # One that deletes nothing needs no --yes.
     monkeypatch.setattr(Api, "get", lambda *_, **__: Json(items=[], next_cursor=None))
     assert alone.executor("actions", "apply", "-", "--prune", stdin="[]").exit_code == 0
 

@@ -67,7 +67,7 @@ def test_a_timeout_of_watch_is_exit_code_4_and_says_why_it_waits(system: Command
     assert "it continues" in ended.err
 
 
-@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.asyncio(loop_scope="package")
 async def test_a_drained_worker_stops_and_an_unknown_one_is_named(
     system: CommandLines, processes: System
 ) -> None:

@@ -78,8 +78,6 @@ def test_a_port_in_use_is_named_before_the_worker_starts(alone: CommandLines) ->
     ("arguments", "remedy"),
     [
         (("actions", "limit", "a.b", "-1"), "invalid limit '-1'; expected a number from 0 to "),
-        (("actions", "limit", "a.b", "-12"), "invalid limit '-12'; expected a number from 0 to "),
-        (("actions", "limit", "a.b", "-1"), "or 'none'"),
         (("get", "-1"), "invalid execution id '-1'; expected a number like 4711"),
         (
             ("tokens", "revoke", "-1"),
@@ -166,30 +164,14 @@ def test_migrate_without_a_database_is_exit_code_3_and_prints_no_password(alone:
     assert "secret" not in ended.err
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("get", "1"),
-        ("submit", "a", "--wait"),
-        ("actions", "list"),
-    ],
-)
+@pytest.mark.parametrize("arguments", [("get", "1"), ("submit", "a", "--wait"), ("actions", "list")])
 def test_an_unreachable_api_is_exit_code_3(alone: CommandLines, arguments: tuple[str, ...]) -> None:
     ended = alone.executor(*arguments)
     assert (ended.exit_code, ended.out) == (EXIT_UNREACHABLE, "")
     assert "TURNSTILE_API_URL" in ended.err
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "ftp://host",
-        "127.0.0.1:8000",
-        "http://",
-        "http://u:p@host",
-        "",
-    ],
-)
+@pytest.mark.parametrize("url", ["ftp://host", "127.0.0.1:8000", "http://", "http://u:p@host", ""])
 def test_an_invalid_api_url_is_exit_code_2(alone: CommandLines, url: str) -> None:
     ended = alone.executor("list", "--api-url", url)
     assert ended.exit_code == EXIT_USAGE
@@ -211,9 +193,10 @@ def test_a_host_of_another_machine_names_the_host_setting(host: str) -> None:
     assert "PORT" not in failed.value.message
 
 
-async def test_readyz_of_a_worker_names_the_unreachable_server() -> None:
+async def test_readyz_of_a_worker_names_the_unreachable_server_and_a_blocked_broker() -> None:
     parts: dict[str, str | None] = {"database": None, "broker": "connection refused"}
-    transport = httpx.ASGITransport(app=health_app(lambda: parts))
+    degraded: dict[str, str] = {}
+    transport = httpx.ASGITransport(app=health_app(lambda: parts, lambda: degraded))
     async with httpx.AsyncClient(transport=transport, base_url="http://worker") as http:
         answer = await http.get("/readyz")
         assert answer.headers["content-type"] == "application/problem+json"
@@ -221,10 +204,6 @@ async def test_readyz_of_a_worker_names_the_unreachable_server() -> None:
         assert (await http.get("/livez")).status_code == 200
         parts["broker"] = None
         assert (await http.get("/readyz")).json() == {"status": "ready", "parts": parts}
-
-
-async def test_readyz_of_a_worker_names_a_blocked_broker() -> None:
-    transport = httpx.ASGITransport(app=health_app(dict, lambda: {"broker": BLOCKED}))
-    async with httpx.AsyncClient(transport=transport, base_url="http://worker") as http:
+        degraded["broker"] = BLOCKED
         answer = await http.get("/readyz")
     assert (answer.status_code, answer.json()["degraded"]) == (200, {"broker": BLOCKED})

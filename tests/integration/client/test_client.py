@@ -9,12 +9,7 @@ from dataclasses import replace
 import pytest
 from aiormq.exceptions import PublishError
 
-from tests.integration.client.fake_executor import (
-    Background,
-    Reply,
-    accept,
-    run_fake_executor,
-)
+from tests.integration.client.fake_executor import Background, Reply, accept, run_fake_executor
 from tests.support.brokers import bare_channel
 from tests.support.proxy import proxy_to
 from tests.support.traffic import until
@@ -180,9 +175,9 @@ async def test_a_late_reply_is_ignored(amqp_url: str) -> None:
 
 
 async def test_a_client_can_be_closed_at_any_moment_of_connecting(amqp_url: str) -> None:
-    for moment in range(100):
+    for moment in range(40):
         async with asyncio.timeout(10), AsyncClient(amqp_url=amqp_url):
-            await asyncio.sleep(moment * 0.0005)
+            await asyncio.sleep(moment * 0.00125)
 
 
 def test_the_blocking_client_has_every_method_with_the_same_arguments() -> None:

@@ -50,7 +50,7 @@ async def _read(api: Api) -> str:
 async def test_reads_cancelled_at_any_moment_do_not_exhaust_the_pool() -> None:
     async with _api() as api, asyncio.timeout(60):
         chance = random.Random(7)
-        for _ in range(100):
+        for _ in range(50):
             reads = [asyncio.create_task(_read(api)) for _ in range(60)]
             await asyncio.sleep(chance.random() * 0.02)
             for read in reads:

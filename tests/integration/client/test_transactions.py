@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from django.conf import settings
 from django.db import connections, transaction
-from sqlalchemy import create_engine
+from sqlalchemy import Engine, create_engine
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
@@ -26,17 +26,19 @@ from turnstile.client.transactions import submit_in, submit_in_async
 _OPTIONS: dict[str, Any] = {"priority": 2, "timeout": "5m", "ttl": 3600, "metadata": {"order": "A-17"}}
 
 
+def _engine(url: str) -> Engine:
+    return create_engine(url.replace("postgresql://", "postgresql+psycopg://"), poolclass=NullPool)
+
+
 @contextmanager
 def sqlalchemy_session(url: str) -> Iterator[Session]:
-    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"), poolclass=NullPool)
-    with Session(engine) as session, session.begin():
+    with Session(_engine(url)) as session, session.begin():
         yield session
 
 
 @contextmanager
 def sqlalchemy_connection(url: str) -> Iterator[Any]:
-    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"), poolclass=NullPool)
-    with engine.begin() as connection:
+    with _engine(url).begin() as connection:
         yield connection
 
 

@@ -1,9 +1,8 @@
 """Migration 0019: changes of actions and resources are rows of the audit log, and readable as before."""
 
-from alembic import command
-
+from tests.integration.compatibility.conftest import UpgradeTo
 from tests.support.protocol import connected
-from turnstile.migrations.run import alembic_config, engine_of, migrate
+from turnstile.migrations.run import migrate
 
 _CHANGES = """
 INSERT INTO action_change (action_ref, changed_at, changed_by, change, old, new) VALUES
@@ -19,20 +18,17 @@ _READS = (
 
 
 async def test_changes_of_the_previous_schema_are_in_the_log_and_its_tables_readable(
-    empty_database_url: str,
+    upgrade_to: UpgradeTo,
 ) -> None:
-    engine = engine_of(empty_database_url)
-    async with engine.begin() as connection:
-        await connection.run_sync(lambda c: command.upgrade(alembic_config(c), "0018"))
-    await engine.dispose()
-    async with connected(empty_database_url) as previous:
+    url = await upgrade_to("0018")
+    async with connected(url) as previous:
         await previous.connection.execute(_CHANGES)
         before = [await previous.connection.fetch(query) for query in _READS]
         assert all(before)
 
-    await migrate(empty_database_url)
+    await migrate(url)
 
-    async with connected(empty_database_url) as protocol:
+    async with connected(url) as protocol:
         assert [await protocol.connection.fetch(query) for query in _READS] == before
         rows = await protocol.connection.fetch(
             "SELECT actor, channel, verb, subject_kind, subject, action_ref FROM audit_log"

@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-from alembic import command
-
+from tests.integration.compatibility.conftest import UpgradeTo
 from tests.support.history import faults_in
 from tests.support.protocol import Protocol, connected
-from turnstile.migrations.run import alembic_config, engine_of, migrate
+from turnstile.migrations.run import migrate
 
 _REVISION_0012 = Path(__file__).with_name("revision_0012.psql")
 _CURRENT = "SELECT status::text FROM turnstile.current_execution ORDER BY id"
@@ -21,25 +20,22 @@ async def run(protocol: Protocol, attempts: dict[int, int]) -> None:
         await protocol.run(execution_id, attempt=attempt, worker="live")
 
 
-async def test_every_execution_of_the_previous_schema_comes_to_its_end(empty_database_url: str) -> None:
-    engine = engine_of(empty_database_url)
-    async with engine.begin() as connection:
-        await connection.run_sync(lambda c: command.upgrade(alembic_config(c), "0012"))
-    await engine.dispose()
-    async with connected(empty_database_url) as previous:
+async def test_every_execution_of_the_previous_schema_comes_to_its_end(upgrade_to: UpgradeTo) -> None:
+    url = await upgrade_to("0012")
+    async with connected(url) as previous:
         await previous.connection.execute(_REVISION_0012.read_text())
         before = await previous.column("SELECT status::text FROM execution ORDER BY id")
         attempts = await previous.column("SELECT attempt FROM execution ORDER BY id")
 
-    await migrate(empty_database_url)
+    await migrate(url)
 
-    async with connected(empty_database_url) as protocol:
+    async with connected(url) as protocol:
         assert await protocol.column(_CURRENT) == before
         assert (
             await protocol.column("SELECT attempt FROM turnstile.current_execution ORDER BY id") == attempts
         )
         # The delays of 2020 were due long ago; nothing else is wrong.
-        assert [fault.partition(":")[0] for fault in await faults_in(empty_database_url)] == ["waking"]
+        assert [fault.partition(":")[0] for fault in await faults_in(url)] == ["waking"]
 
         # What was granted is claimed with the attempt of its offer, and what runs is reported by its worker.
         await run(protocol, {3: 1, 4: 2})
@@ -53,7 +49,7 @@ async def test_every_execution_of_the_previous_schema_comes_to_its_end(empty_dat
         assert sorted(move.execution_id for move in woken) == [7, 8, 9]
         granted = {grant.execution_id: grant.attempt for grant in grants.granted}
         assert granted == {7: 2, 8: 2, 9: 1}
-        assert await faults_in(empty_database_url) == []
+        assert await faults_in(url) == []
         rest = {10: 2, 11: 1, **{int(i): int(attempt) for i, attempt in granted.items()}}
         await run(protocol, rest)
         freed = await protocol.settle(*rest.items())
@@ -78,4 +74,4 @@ async def test_every_execution_of_the_previous_schema_comes_to_its_end(empty_dat
         queue = await protocol.queue()
         assert (queue["depth"], queue["held"]) == (0, 0)
         assert (queue["total_enqueued"], queue["total_completed"]) == (12, 12)
-        assert await faults_in(empty_database_url) == []
+        assert await faults_in(url) == []

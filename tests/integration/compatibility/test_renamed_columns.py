@@ -2,31 +2,27 @@
 
 from pathlib import Path
 
-from alembic import command
-
+from tests.integration.compatibility.conftest import UpgradeTo
 from tests.support.protocol import connected
-from turnstile.migrations.run import alembic_config, engine_of, migrate
+from turnstile.migrations.run import migrate
 
 _REVISION_0011 = Path(__file__).with_name("revision_0011.psql")
 
 
 async def test_rows_of_the_previous_schema_survive_and_its_names_stay_readable(
-    empty_database_url: str,
+    upgrade_to: UpgradeTo,
 ) -> None:
     rows, reads = _REVISION_0011.read_text().split("-- reads:")
-    engine = engine_of(empty_database_url)
-    async with engine.begin() as connection:
-        await connection.run_sync(lambda c: command.upgrade(alembic_config(c), "0011"))
-    await engine.dispose()
-    async with connected(empty_database_url) as previous:
+    url = await upgrade_to("0011")
+    async with connected(url) as previous:
         await previous.connection.execute(rows)
         queries = [query for query in reads.partition("\n")[2].split(";\n") if query.strip()]
         before = [await previous.connection.fetch(query) for query in queries]
         assert all(before)
 
-    await migrate(empty_database_url)
+    await migrate(url)
 
-    async with connected(empty_database_url) as protocol:
+    async with connected(url) as protocol:
         assert [await protocol.connection.fetch(query) for query in queries] == before
         assert await protocol.column("SELECT cancels_sent FROM slot ORDER BY execution_id") == [0, 0, 2, 0, 0]
         assert await protocol.due_completions() == [6, 7, 8]

@@ -1,9 +1,8 @@
 """Migration 0031: flows of deleted queues go with their turns, all others stay."""
 
-from alembic import command
-
+from tests.integration.compatibility.conftest import UpgradeTo
 from tests.support.protocol import connected
-from turnstile.migrations.run import alembic_config, engine_of, migrate
+from turnstile.migrations.run import migrate
 
 _FLOWS = """
 INSERT INTO action (ref, runner, pool) VALUES ('a', 'python', 'default');
@@ -19,16 +18,13 @@ INSERT INTO waiting (line_id, place) VALUES (13, 1);
 """
 
 
-async def test_only_flows_of_deleted_queues_where_nothing_waits_are_deleted(empty_database_url: str) -> None:
-    engine = engine_of(empty_database_url)
-    async with engine.begin() as connection:
-        await connection.run_sync(lambda c: command.upgrade(alembic_config(c), "0030"))
-    await engine.dispose()
-    async with connected(empty_database_url) as previous:
+async def test_only_flows_of_deleted_queues_where_nothing_waits_are_deleted(upgrade_to: UpgradeTo) -> None:
+    url = await upgrade_to("0030")
+    async with connected(url) as previous:
         await previous.connection.execute(_FLOWS)
 
-    await migrate(empty_database_url)
+    await migrate(url)
 
-    async with connected(empty_database_url) as protocol:
+    async with connected(url) as protocol:
         assert await protocol.column("SELECT id FROM gate_flow ORDER BY id") == [11, 13, 21]
         assert await protocol.column("SELECT line_id FROM flow_turn ORDER BY line_id") == [11, 13, 21]

@@ -2,13 +2,12 @@
 
 from pathlib import Path
 
-from alembic import command
-
+from tests.integration.compatibility.conftest import UpgradeTo
 from tests.support.gates import advance
 from tests.support.history import faults_in
 from tests.support.protocol import Protocol, connected, ids_in
 from turnstile.executor.protocol import ExecutorProtocol
-from turnstile.migrations.run import alembic_config, engine_of, migrate
+from turnstile.migrations.run import migrate
 
 _REVISION_0018 = Path(__file__).with_name("revision_0018.psql")
 _CURRENT = "SELECT status::text FROM turnstile.current_execution ORDER BY id"
@@ -17,14 +16,14 @@ _GRANTED_BEFORE = {3: 1, 9: 1, 10: 1, 12: 1}
 
 
 async def test_every_execution_of_the_previous_schema_takes_its_worker_slot_and_comes_to_its_end(
-    empty_database_url: str,
+    upgrade_to: UpgradeTo,
 ) -> None:
-    await _at_revision_0018(empty_database_url)
-    async with connected(empty_database_url) as protocol:
+    database_url = await _migrated_from_0018(upgrade_to)
+    async with connected(database_url) as protocol:
         assert await _pools(protocol) == {"default": (None, 6), "gpu": (None, 1)}
         # The action was deleted, and so is its pool.
         assert await protocol.column("SELECT execution_id FROM slot WHERE pool_id IS NULL") == [14]
-        assert [fault.partition(":")[0] for fault in await faults_in(empty_database_url)] == ["waking"]
+        assert [fault.partition(":")[0] for fault in await faults_in(database_url)] == ["waking"]
 
         await _count(protocol)
         # The worker has four worker slots and a lead of one. What the pool `gpu` has granted takes none.
@@ -51,12 +50,12 @@ async def test_every_execution_of_the_previous_schema_takes_its_worker_slot_and_
         await _run_all(protocol)
         assert await protocol.column(_CURRENT) == ["completed"] * 14
         assert await _pools(protocol) == {"default": (5, 0), "gpu": (5, 0)}
-        assert await faults_in(empty_database_url) == []
+        assert await faults_in(database_url) == []
 
 
-async def test_without_a_new_executor_the_pools_have_no_limit(empty_database_url: str) -> None:
-    await _at_revision_0018(empty_database_url)
-    async with connected(empty_database_url) as protocol:
+async def test_without_a_new_executor_the_pools_have_no_limit(upgrade_to: UpgradeTo) -> None:
+    database_url = await _migrated_from_0018(upgrade_to)
+    async with connected(database_url) as protocol:
         ids = await protocol.submit("b", 50)
         assert set(ids) <= set(await protocol.held())
         await protocol.put("new", pool="new")
@@ -68,12 +67,9 @@ async def test_without_a_new_executor_the_pools_have_no_limit(empty_database_url
         assert late not in await protocol.held()
 
 
-async def _at_revision_0018(database_url: str) -> None:
+async def _migrated_from_0018(upgrade_to: UpgradeTo) -> str:
     """Migrate such a database to the newest revision; all executors were stopped before."""
-    engine = engine_of(database_url)
-    async with engine.begin() as connection:
-        await connection.run_sync(lambda c: command.upgrade(alembic_config(c), "0018"))
-    await engine.dispose()
+    database_url = await upgrade_to("0018")
     async with connected(database_url) as previous:
         await previous.connection.execute(_REVISION_0018.read_text())
         before = await previous.column("SELECT status::text FROM execution ORDER BY id")
@@ -84,6 +80,7 @@ async def _at_revision_0018(database_url: str) -> None:
         for execution_id in _RUN_BEFORE:
             before[execution_id - 1] = "running"
         assert await protocol.column(_CURRENT) == before
+    return database_url
 
 
 async def _count(protocol: Protocol) -> list[int]:

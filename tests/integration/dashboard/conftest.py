@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
-from playwright.async_api import Browser, Page
+from playwright.async_api import Browser, BrowserContext, Page
 
-from tests.integration.dashboard.browser import chromium, watched_page
+from tests.integration.dashboard.browser import chromium, session, watched
 from tests.support.environment import Environment, running_environment
 from tests.support.sources import LentUrls
 
@@ -30,8 +30,37 @@ async def browser() -> AsyncIterator[Browser]:
         yield browser
 
 
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
+async def context(browser: Browser, env: Environment) -> AsyncIterator[BrowserContext]:
+    """One session with a valid token for all pages of `page`, so that the files are loaded once."""
+    async with session(browser, env.system.http_url, token=TOKEN) as context:
+        yield context
+
+
 @pytest_asyncio.fixture(loop_scope="package")
-async def page(browser: Browser, env: Environment) -> AsyncIterator[Page]:
+async def page(context: BrowserContext) -> AsyncIterator[Page]:
     """A page with a valid token."""
-    async with watched_page(browser, env.system.http_url, token=TOKEN) as page:
+    async with watched(context) as page:
         yield page
+
+
+async def insert_letters(env: Environment, code: str, *numbers: int) -> None:
+    """Store one dead letter of each number, in their order."""
+    await env.history.rows(
+        "INSERT INTO dead_letter (fingerprint, code, error, exchange, routing_key, original_routing_key,"
+        " tries, died_at, stored_at, headers, body, body_bytes, stored_bytes)"
+        " SELECT md5($1::text || n), $1, 'letter ' || n, '', '', '', 1, now() + n * interval '1 ms', now(),"
+        " '{}', 'abc', 3, 3 FROM unnest($2::integer[]) n",
+        code,
+        list(numbers),
+    )
+
+
+async def insert_failed_webhook(env: Environment, execution_id: int) -> None:
+    """Store a webhook that has failed after three attempts."""
+    await env.history.rows(
+        "INSERT INTO webhook_delivery (execution_id, url, origin, due_at, created_at, state, attempts,"
+        " settled_at, last_error)"
+        " VALUES ($1, 'http://127.0.0.1:1/', 'http://127.0.0.1:1', now(), now(), 'failed', 3, now(), 'x')",
+        execution_id,
+    )

@@ -6,9 +6,8 @@ import pytest
 from playwright.async_api import Browser, Page, Route, expect
 
 from tests.integration.dashboard.browser import watched_page
-from tests.integration.dashboard.conftest import TOKEN
+from tests.integration.dashboard.conftest import TOKEN, insert_letters
 from tests.support.environment import Environment
-from tests.support.traffic import submit
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 RELATIVE = re.compile(r"^(now|.+ ago|in .+)$")
@@ -36,32 +35,23 @@ async def test_what_has_the_focus_keeps_it_when_it_is_updated(page: Page, env: E
     await expect(link).to_be_focused()
 
 
-async def test_a_text_that_did_not_change_keeps_its_selection(page: Page, env: Environment) -> None:
-    await env.put("selected", max_concurrent=1, pool="empty")
-    execution_id = await env.submit("selected")
+async def test_what_did_not_change_keeps_its_selection_and_its_scroll_position(
+    page: Page, env: Environment
+) -> None:
+    await env.put("kept", max_concurrent=1, pool="empty")
+    execution_id = await env.submit("kept", parameters={f"field {n}": n for n in range(100)})
     await page.goto(f"/#/executions/{execution_id}")
-    why = page.locator(".why").first
+    why, shown = page.locator(".why").first, page.get_by_label("Parameters")
     await expect(why).to_contain_text("worker")
     await why.evaluate("node => getSelection().selectAllChildren(node)")
     chosen = await page.evaluate("() => String(getSelection())")
+    await expect(shown).to_contain_text("field 99")
+    await shown.evaluate("node => { node.scrollTop = 300; node.isTheFirst = true; }")
     # The second answer is asked for after the first one is shown.
     for limit in (2, 3):
         async with page.expect_response(lambda response: f"/executions/{execution_id}" in response.url):
-            await env.patch("selected", max_concurrent=limit)
+            await env.patch("kept", max_concurrent=limit)
     assert await page.evaluate("() => String(getSelection())") == chosen
-    await env.stop_running()
-
-
-async def test_what_is_scrolled_and_did_not_change_keeps_its_position(page: Page, env: Environment) -> None:
-    await env.put("scrolled", max_concurrent=1, pool="empty")
-    execution_id = await env.submit("scrolled", parameters={f"field {n}": n for n in range(100)})
-    await page.goto(f"/#/executions/{execution_id}")
-    shown = page.get_by_label("Parameters")
-    await expect(shown).to_contain_text("field 99")
-    await shown.evaluate("node => { node.scrollTop = 300; node.isTheFirst = true; }")
-    for limit in (2, 3):
-        async with page.expect_response(lambda response: f"/executions/{execution_id}" in response.url):
-            await env.patch("scrolled", max_concurrent=limit)
     assert await shown.evaluate("node => [node.scrollTop, node.isTheFirst]") == [300, True]
     await env.stop_running()
 
@@ -133,20 +123,18 @@ async def test_a_chart_has_axes_and_each_value_by_pointer_and_by_key(page: Page,
     await env.stop_running()
 
 
-async def test_former_addresses_lead_to_the_same_screens(page: Page, env: Environment) -> None:
+async def test_a_former_address_leads_to_its_screen_and_an_unknown_one_leaves_none_behind(
+    page: Page, env: Environment
+) -> None:
     await env.put("moved", max_concurrent=1)
+    title = page.get_by_role("heading", level=1)
     await page.goto("/#/queue/moved?key=x")
-    await expect(page.get_by_role("heading", level=1)).to_contain_text("moved")
+    await expect(title).to_contain_text("moved")
     assert page.url.endswith("/#/queues/moved?key=x")
-
-
-async def test_an_address_that_cannot_be_read_leaves_no_screen_behind(page: Page, env: Environment) -> None:
-    await page.goto("/#/queues")
-    await expect(page.get_by_role("heading", level=1)).to_have_text("Queues")
     await page.goto("/#/queues/%")
-    await expect(page.get_by_role("heading", level=1)).to_have_text("%")
+    await expect(title).to_have_text("%")
     await page.goto("/#/nowhere")
-    await expect(page.get_by_role("heading", level=1)).to_have_text("Page not found")
+    await expect(title).to_have_text("Page not found")
     await expect(page.locator("nav [aria-current]")).to_have_count(0)
     assert await page.title() == "Page not found · Turnstile"
 
@@ -160,27 +148,20 @@ async def test_times_are_relative_with_the_exact_one_as_tooltip(page: Page, env:
     year = (await env.get(execution_id))["created_at"][:4]
     assert year in (await created.get_attribute("title") or "")
 
-
-async def test_the_times_of_all_tables_are_relative(page: Page, env: Environment) -> None:
-    await submit(env.amqp_url, [{"action_ref": "timed.nowhere"}])
+    await insert_letters(env, "timed", 1)
     await env.put("timed", max_concurrent=1, pool="empty")
-    await env.patch("timed", max_concurrent=0)
     for address, column in (
-        ("/#/workers", "Last heartbeat"),
-        ("/#/dead-letters?code=unknown_action", "Dead-lettered"),
+        ("/#/workers", "td[data-label='Last heartbeat'] time"),
+        ("/#/dead-letters?code=timed", "td[data-label='Dead-lettered'] time"),
+        ("/#/queues/timed", "details.changes tbody th time"),
     ):
         await page.goto(address)
-        shown = page.locator(f"td[data-label='{column}'] time").first
+        if "queues" in address:
+            await page.get_by_text("Changes", exact=True).click()
+        shown = page.locator(column).first
         await expect(shown).to_have_text(RELATIVE)
         await expect(shown).to_have_attribute("title", re.compile(r"\d{4}"))
-    await page.goto("/#/queues/timed")
-    await page.get_by_text("Changes", exact=True).click()
-    changed = page.get_by_role("table", name="Changes").locator("tbody th time").first
-    await expect(changed).to_have_text(RELATIVE)
-    await expect(changed).to_have_attribute("title", re.compile(r"\d{4}"))
-    await env.stop_running()
-    answer = await env.http.post("/dead-letters/purge", json={"all": True})
-    assert answer.is_success, answer.text
+    await env.history.rows("DELETE FROM dead_letter WHERE code = 'timed'")
 
 
 async def test_long_names_push_nothing_out_of_the_screen(browser: Browser, env: Environment) -> None:

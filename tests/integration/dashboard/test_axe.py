@@ -11,6 +11,7 @@ from playwright.async_api import Browser, Page, Route, expect
 
 from tests.integration.dashboard.axe import faults_of
 from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS, watched_page
+from tests.integration.dashboard.conftest import insert_failed_webhook, insert_letters
 from tests.support.environment import Environment
 from turnstile.executor.dashboard.files import static_files
 
@@ -75,18 +76,9 @@ async def screens(env: Environment) -> AsyncIterator[Screens]:
     # The questions about all of them have their number.
     await env.history.rows("DELETE FROM dead_letter")
     await env.history.rows("DELETE FROM webhook_delivery")
-    letter = await env.history.value(
-        "INSERT INTO dead_letter (fingerprint, code, error, exchange, routing_key, original_routing_key,"
-        " tries, died_at, stored_at, headers, body, body_bytes, stored_bytes)"
-        " VALUES ('axe', 'unknown_action', 'no such action', '', '', '', 1, now(), now(), '{}', 'abc', 3, 3)"
-        " RETURNING id"
-    )
-    await env.history.rows(
-        "INSERT INTO webhook_delivery (execution_id, url, origin, due_at, created_at, state, attempts,"
-        " settled_at, last_error)"
-        " VALUES ($1, 'http://127.0.0.1/', 'http://127.0.0.1', now(), now(), 'failed', 3, now(), 'x')",
-        failed,
-    )
+    await insert_letters(env, "unknown_action", 1)
+    letter = await env.history.value("SELECT id FROM dead_letter")
+    await insert_failed_webhook(env, failed)
     await env.create_token(name="listed", role="read")
     token = await env.history.value("SELECT max(id) FROM api_token")
     workers = (await env.http.get("/workers", params={"state": "live"})).json()["items"]
@@ -267,20 +259,15 @@ async def test_axe_finds_no_fault_on_a_screen_that_is_refused_or_has_refused_but
 ) -> None:
     token = await env.create_token(name="scoped", role="read", scope=["usable"])
     names = ("resources", "pools", "workers", "webhooks", "dead-letters", "tokens")
-    refused = (*(f"/#/{name}" for name in names), f"/#/executions/{screens.ended}")
     faults: dict[str, list[str]] = {}
     async with watched_page(browser, env.system.http_url, token=token) as page:
         await page.goto("/")
         await expect(page.locator("#identity summary")).to_contain_text("scoped")
-        for address in addresses(screens):
+        for address in (*(f"/#/{name}" for name in names), f"/#/executions/{screens.ended}"):
             await page.evaluate("() => document.querySelector('h1')?.setAttribute('data-former', '')")
             await page.goto(address)
             await expect(page.locator("h1:not([data-former])")).to_be_visible()
-            if address.startswith(refused):
-                await expect(page.locator("main .wrong").first).to_have_text(re.compile(r"\w"))
-            else:
-                content = page.locator("main table, main .panel, main .empty, main a")
-                await expect(content.locator("visible=true").first).to_be_visible()
+            await expect(page.locator("main .wrong").first).to_have_text(re.compile(r"\w"))
             if found := await faults_of(page):
                 faults[address] = found
         await page.goto("/#/queues/usable")
@@ -330,13 +317,6 @@ def _titles(script: str) -> list[str]:
     # On one line, before the next field.
     asked = [re.split(r", (?:verb|value): ", rest)[0] for rest in re.findall(r"\btitle: (.*)", script)]
     return [each[1:-1] for each in [*shown, *(one for rest in asked for one in re.findall(literal, rest))]]
-
-
-async def test_axe_finds_no_fault_in_the_prompt_for_a_token(browser: Browser, env: Environment) -> None:
-    async with watched_page(browser, env.system.http_url, token="wrong") as page:
-        await page.goto("/")
-        await expect(page.get_by_role("dialog", name="Token required")).to_contain_text("Invalid token")
-        assert await faults_of(page) == []
 
 
 async def test_a_limit_is_changed_by_keyboard_alone_and_the_focus_returns(

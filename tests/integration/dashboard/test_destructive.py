@@ -7,24 +7,13 @@ import pytest
 from playwright.async_api import Browser, Page, Route, expect
 
 from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS, watched_page
+from tests.integration.dashboard.conftest import insert_failed_webhook, insert_letters
 from tests.support.environment import Environment
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 expect.set_options(timeout=DEADLINE_MILLISECONDS)
 
 LIST = "**/api/v1/dead-letters?*"
-
-
-async def insert_letters(env: Environment, code: str, *numbers: int) -> None:
-    await env.history.rows(
-        "INSERT INTO dead_letter (fingerprint, code, error, exchange, routing_key, original_routing_key,"
-        " tries, died_at, stored_at, headers, body, body_bytes, stored_bytes)"
-        " SELECT md5($1::text || n), $1, 'e', '', '', '', 1, now() + n * interval '1 ms', now(), '{}', 'abc',"
-        " 3, 3"
-        " FROM unnest($2::integer[]) n",
-        code,
-        list(numbers),
-    )
 
 
 async def refuse(route: Route) -> None:
@@ -77,7 +66,7 @@ async def test_dead_letters_are_not_replayed_or_purged_unless_the_list_is_shown(
     await env.history.rows("DELETE FROM dead_letter WHERE code = 'shown'")
 
 
-async def test_dead_letters_that_arrive_after_the_question_are_not_purged(
+async def test_dead_letters_that_arrive_after_the_question_are_not_purged_and_a_break_off_is_reported(
     page: Page, env: Environment
 ) -> None:
     await insert_letters(env, "arriving", 1, 2)
@@ -86,37 +75,24 @@ async def test_dead_letters_that_arrive_after_the_question_are_not_purged(
     await expect(rows).to_have_count(2)
     # More than the list shows: the question counts again.
     await insert_letters(env, "arriving", 3)
-    await page.get_by_role("button", name="Purge all with this code").click()
-    dialog = page.get_by_role("dialog", name="Purge 3 messages with the code arriving?")
-    await expect(dialog).to_contain_text("Dead letters that arrive from now on are not purged.")
-    await insert_letters(env, "arriving", 4, 5)
-    await dialog.get_by_role("button", name="Purge").click()
-    await expect(page.locator("p.result")).to_have_text("3 purged.")
-    left = await env.history.rows("SELECT fingerprint FROM dead_letter WHERE code = 'arriving'")
-    wanted = await env.history.rows("SELECT md5('arriving' || n) FROM unnest('{4,5}'::integer[]) n")
-    assert sorted(row[0] for row in left) == sorted(row[0] for row in wanted)
-    await env.history.rows("DELETE FROM dead_letter WHERE code = 'arriving'")
-
-
-async def test_a_purge_that_breaks_off_says_how_far_it_came_and_counts_again(
-    page: Page, env: Environment
-) -> None:
-    await insert_letters(env, "breaking", 1)
-    await page.goto("/#/dead-letters?code=breaking")
-    button = page.get_by_role("button", name="Purge all with this code")
+    button, result = page.get_by_role("button", name="Purge all with this code"), page.locator("p.result")
     await button.click()
-    dialog = page.get_by_role("dialog", name="Purge 1 message with the code breaking?")
-    await expect(dialog).to_be_visible()
+    dialog = page.get_by_role("dialog", name="Purge 3 messages with the code arriving?")
     await page.route("**/api/v1/dead-letters/purge", refuse)
     await dialog.get_by_role("button", name="Purge").click()
-    await expect(page.locator("p.result")).to_have_text("0 purged, then: not now")
+    await expect(result).to_have_text("0 purged, then: not now")
     await expect(dialog).to_have_count(0)
     await page.unroute("**/api/v1/dead-letters/purge")
     # What arrived meanwhile is part of the next question.
-    await insert_letters(env, "breaking", 2)
+    await insert_letters(env, "arriving", 4)
     await button.click()
-    await expect(page.get_by_role("dialog", name="Purge 2 messages with the code breaking?")).to_be_visible()
-    await env.history.rows("DELETE FROM dead_letter WHERE code = 'breaking'")
+    dialog = page.get_by_role("dialog", name="Purge 4 messages with the code arriving?")
+    await expect(dialog).to_contain_text("Dead letters that arrive from now on are not purged.")
+    await insert_letters(env, "arriving", 5, 6)
+    await dialog.get_by_role("button", name="Purge").click()
+    await expect(result).to_have_text("4 purged.")
+    left = await env.history.rows("DELETE FROM dead_letter WHERE code = 'arriving' RETURNING error")
+    assert sorted(row["error"] for row in left) == ["letter 5", "letter 6"]
 
 
 async def test_all_failed_webhooks_are_replayed_after_their_number_was_confirmed(
@@ -124,20 +100,15 @@ async def test_all_failed_webhooks_are_replayed_after_their_number_was_confirmed
 ) -> None:
     await env.put("hooked", max_concurrent=0)
     ids = [await env.submit("hooked") for _ in range(2)]
-    insert = (
-        "INSERT INTO webhook_delivery (execution_id, url, origin, due_at, created_at, state, attempts,"
-        " settled_at, last_error)"
-        " VALUES ($1, 'http://127.0.0.1:1/', 'http://127.0.0.1:1', now(), now(), 'failed', 3, now(), 'x')"
-    )
     await page.goto("/#/webhooks?state=failed")
     button = page.get_by_role("button", name="Replay all failed")
     await expect(button).to_have_accessible_description("No webhook has failed.")
-    await env.history.rows(insert, ids[0])
+    await insert_failed_webhook(env, ids[0])
     await expect(button).to_be_enabled()
     await button.click()
     dialog = page.get_by_role("dialog", name="Replay all 1 failed webhook?")
     await expect(dialog).to_be_visible()
-    await env.history.rows(insert, ids[1])
+    await insert_failed_webhook(env, ids[1])
     await dialog.get_by_role("button", name="Replay").click()
     await expect(page.locator("p.result")).to_have_text("1 replayed.")
     states = await env.history.rows(
@@ -177,13 +148,3 @@ async def test_a_revocation_warns_of_the_token_in_use_and_of_the_last_admin(
         dialog = page.get_by_role("dialog", name=f"Revoke token {own} of only?")
         await expect(dialog).to_contain_text(in_use)
         await expect(dialog).not_to_contain_text(last)
-
-
-async def test_a_drain_says_how_many_attempts_run(page: Page, env: Environment) -> None:
-    await env.history.value(
-        "SELECT turnstile.register_worker('idler', 'idler', 'nowhere', 1, ARRAY['idle'], 2, 3600)"
-    )
-    await page.goto("/#/workers/idler")
-    await page.get_by_role("button", name="Drain").click()
-    await expect(page.get_by_role("dialog", name="Drain idler?")).to_contain_text("Running: 0 attempts.")
-    await env.history.value("SELECT turnstile.sign_off('idler')")

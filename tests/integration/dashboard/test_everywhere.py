@@ -1,4 +1,4 @@
-"""With 10,000 queues the page stays small, finds each, shows each change, and keeps the focus."""
+"""With 10,000 queues the page stays small, finds each, and shows each change."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import pairwise
@@ -16,7 +16,7 @@ expect.set_options(timeout=DEADLINE_MILLISECONDS)
 MANY = 10_000
 
 
-@pytest_asyncio.fixture(scope="package", loop_scope="package")
+@pytest_asyncio.fixture(scope="module", loop_scope="package")
 async def many(env: Environment) -> AsyncIterator[Environment]:
     """An action with 10,000 keys, each with a queue of its own."""
     await env.put("many", max_concurrent=3, concurrency_key="/key", pool="empty")
@@ -31,6 +31,8 @@ async def many(env: Environment) -> AsyncIterator[Environment]:
         MANY,
     )
     yield env
+    # All other tests would poll them, too.
+    await env.history.rows("SELECT turnstile.delete_idle_queues(0, 0, $1)", 2 * MANY)
 
 
 async def test_ten_thousand_queues_are_paginated_and_searched(page: Page, many: Environment) -> None:
@@ -57,16 +59,6 @@ async def test_a_change_in_one_of_ten_thousand_queues_reaches_the_page(page: Pag
     await expect(row).to_contain_text("0 of 3")
     await many.submit("many", parameters={"key": "key-04711"})
     await expect(row).to_contain_text("1 of 3")
-
-
-async def test_an_update_keeps_the_focus(page: Page, many: Environment) -> None:
-    await many.put("focus.kept", max_concurrent=1, pool="empty")
-    await page.goto("/#/queues?search=focus.kept")
-    button = page.get_by_role("button", name="Pause focus.kept")
-    await button.focus()
-    await many.submit("focus.kept")
-    await expect(page.locator("tbody tr")).to_contain_text("1 of 1")
-    await expect(button).to_be_focused()
 
 
 # The most rows that one task of the page added: an observer is called once for each.

@@ -7,6 +7,7 @@ import pytest
 from playwright.async_api import Page, Route, expect
 
 from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS
+from tests.integration.dashboard.conftest import insert_letters
 from tests.support.environment import Environment
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
@@ -62,9 +63,7 @@ async def test_tabs_and_the_text_of_an_error_find_what_failed(page: Page, env: E
     await page.get_by_label("Error contains").fill("no such text")
     await page.get_by_label("Error contains").press("Tab")
     await expect(page.get_by_text("No matching executions.")).to_be_visible()
-
-
-async def test_a_time_of_the_search_is_kept_in_the_address_as_utc(page: Page, env: Environment) -> None:
+    # A time is kept in the address as UTC.
     await page.goto("/#/executions?completed_after=2026-01-02T03:04:05.000Z")
     await expect(page.get_by_label("Ended after")).not_to_have_value("")
     await page.get_by_role("button", name="Failed", exact=True).click()
@@ -179,12 +178,7 @@ async def test_dead_letters_and_lost_workers_have_badges_only_while_there_are_so
     await expect(navigation.get_by_role("link", name="1 worker lost in the last 24 hours")).to_be_visible()
     await navigation.get_by_role("link", name="1 worker lost in the last 24 hours").click()
     await expect(page.get_by_role("table", name="Workers, newest first")).to_contain_text("lost-1")
-    await env.history.rows(
-        "INSERT INTO dead_letter (fingerprint, code, error, exchange, routing_key, original_routing_key,"
-        " tries, died_at, stored_at, headers, body, body_bytes, stored_bytes)"
-        " SELECT 'badge' || n, 'c', 'e', '', '', '', 1, now(), now(), '{}', 'abc', 3, 3"
-        " FROM generate_series(1, 2) n"
-    )
+    await insert_letters(env, "badge", 1, 2)
     await navigation.get_by_role("link", name="2 dead letters").click()
     await expect(page.locator("h1")).to_have_text("Dead letters")
     await env.history.rows("DELETE FROM dead_letter")

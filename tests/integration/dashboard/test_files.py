@@ -76,18 +76,6 @@ def test_the_page_has_no_inline_script_or_style_and_loads_nothing_from_elsewhere
         assert [link for link in elsewhere if b"www.w3.org" not in link] == [], name
 
 
-def test_every_import_of_a_script_is_exported() -> None:
-    for name, text in SCRIPTS.items():
-        for names, source in re.findall(r'^import \{ (.+?) \} from "\./(.+?)";', text, re.MULTILINE):
-            given = set(
-                re.findall(
-                    r"^export (?:async )?(?:function|const|class) (\w+)", SCRIPTS[source], re.MULTILINE
-                )
-            )
-            wanted = {each.split(" as ")[0].strip() for each in names.split(",")}
-            assert wanted <= given, f"{name} imports {wanted - given} from {source}"
-
-
 def test_the_imports_of_the_scripts_form_no_circle() -> None:
     imports = {name: re.findall(r'from\s+"\./([\w.]+)"', text) for name, text in SCRIPTS.items()}
     assert sum(map(len, imports.values())) > len(SCRIPTS)

@@ -24,10 +24,15 @@ TIMES = LiveTimes(interval=0.02, linger=0.1)
 
 
 @pytest.fixture
-async def live(database_url: str) -> AsyncIterator[Live]:
+def health() -> FixedHealth:
+    return FixedHealth()
+
+
+@pytest.fixture
+async def live(database_url: str, health: FixedHealth) -> AsyncIterator[Live]:
     database = Database(database_url, application_name="test", connections_max=2)
     await database.open()
-    live = Live(database, FixedHealth(), TIMES)
+    live = Live(database, health, TIMES)
     yield live
     await ends(live)
     await database.close()
@@ -66,16 +71,11 @@ async def heard(stream: Stream, name: str, holds: Callable[[Any], bool] = lambda
                     return body
 
 
-async def test_nothing_is_polled_before_the_first_and_after_the_last_client(live: Live) -> None:
+async def test_all_clients_share_one_poll_and_without_clients_there_is_none(live: Live) -> None:
     assert (live.polls, live.is_polling) == (0, False)
-    await live.state()
-    await ends(live)
-    assert live.polls >= 1
-
-
-async def test_all_clients_share_one_poll(live: Live) -> None:
     await asyncio.gather(*(live.state() for _ in range(500)))
     assert live.polls == 1
+    await ends(live)
 
 
 async def test_streams_keep_the_polls_going_and_share_batches_of_what_changed(
@@ -122,23 +122,11 @@ async def test_the_state_follows_every_kind_of_change(live: Live, protocol: Prot
     assert [name.action_ref for name in (await live.state()).queues] == ["a"]
 
 
-async def test_a_stream_gets_the_status_of_its_watched_executions(live: Live, protocol: Protocol) -> None:
-    await protocol.put("a", max_concurrent=1)
-    first, second = await protocol.submit("a", 2)
-    with live.stream([first], last_event_id=None) as stream:
-        await live.state()
-        await protocol.claim(first)
-        received = await heard(stream, "executions", lambda body: body["items"][0]["status"] == "running")
-    assert received == {"items": [{"id": first, "status": "running", "attempt": 1, "progress": None}]}
-    assert second != first
-
-
-async def test_a_stream_gets_each_stored_progress_of_its_watched_executions(
+async def test_a_stream_gets_status_and_each_stored_progress_of_its_watched_executions(
     live: Live, protocol: Protocol
 ) -> None:
     await protocol.put("a", max_concurrent=2)
     watched, other = await protocol.submit("a", 2)
-    await protocol.claim(watched, other)
 
     async def report(execution_id: int, done: float) -> None:
         progress = Progress(done=done, total=10, message=f"page {done:g}")
@@ -146,6 +134,9 @@ async def test_a_stream_gets_each_stored_progress_of_its_watched_executions(
 
     with live.stream([watched], last_event_id=None) as stream:
         await live.state()
+        await protocol.claim(watched, other)
+        received = await heard(stream, "executions", lambda body: body["items"][0]["status"] == "running")
+        assert received == {"items": [{"id": watched, "status": "running", "attempt": 1, "progress": None}]}
         for done in (1, 2):
             await report(other, done=9)
             await report(watched, done=done)
@@ -156,22 +147,15 @@ async def test_a_stream_gets_each_stored_progress_of_its_watched_executions(
             assert item["progress"] == {"done": done, "total": 10, "message": f"page {done}"}
 
 
-async def test_a_change_before_the_first_poll_of_a_stream_is_sent(live: Live, protocol: Protocol) -> None:
-    await protocol.put("a", max_concurrent=1)
-    (watched,) = await protocol.submit("a", 1)
-    await protocol.claim(watched)
-    with live.stream([watched], last_event_id=None) as stream:
-        received = await heard(stream, "executions")
-    assert received == {"items": [{"id": watched, "status": "running", "attempt": 1, "progress": None}]}
-
-
-async def test_a_second_stream_gets_the_present_state_of_what_another_one_watches(
+async def test_each_stream_gets_the_state_in_which_its_executions_are_when_it_begins(
     live: Live, protocol: Protocol
 ) -> None:
     await protocol.put("a", max_concurrent=1)
     (watched,) = await protocol.submit("a", 1)
+    await protocol.claim(watched)
+    present = {"items": [{"id": watched, "status": "running", "attempt": 1, "progress": None}]}
     with live.stream([watched], last_event_id=None) as one:
-        present = await heard(one, "executions")
+        assert await heard(one, "executions") == present
         with live.stream([watched], last_event_id=None) as other:
             assert await heard(other, "executions") == present
 
@@ -201,7 +185,7 @@ async def test_streams_are_bounded(cut_off: Live) -> None:
         stream.__exit__(None, None, None)
 
 
-async def test_a_stream_that_reconnects_continues_behind_its_last_event(
+async def test_a_stream_that_reconnects_continues_behind_its_last_event_unless_the_polls_had_ended(
     live: Live, protocol: Protocol
 ) -> None:
     await protocol.put("a", max_concurrent=1)
@@ -213,6 +197,9 @@ async def test_a_stream_that_reconnects_continues_behind_its_last_event(
             missed = await one.batches.get()
         with live.stream([], last_event_id=id_in(batch)) as again:
             assert again.batches.get_nowait() == missed
+    await ends(live)
+    with live.stream([], last_event_id=id_in(batch)) as later:
+        assert events_in(later.batches.get_nowait())[0][0] == "opening"
 
 
 @pytest.mark.parametrize("unknown", [None, "", "x", "abcd-1", "-", "12345678-99999999999999999999", "ä-²"])
@@ -221,15 +208,6 @@ async def test_a_stream_with_an_unknown_id_has_to_load_the_current_state(
 ) -> None:
     with cut_off.stream([], last_event_id=unknown) as stream:
         assert events_in(stream.batches.get_nowait())[0][0] == "opening"
-
-
-async def test_an_id_from_before_a_pause_without_clients_is_unknown(live: Live) -> None:
-    with live.stream([], last_event_id=None) as stream:
-        await live.state()
-        batch = await stream.batches.get()
-    await ends(live)
-    with live.stream([], last_event_id=id_in(batch)) as again:
-        assert events_in(again.batches.get_nowait())[0][0] == "opening"
 
 
 async def test_an_unreachable_database_is_reported_and_ends_no_stream(cut_off: Live) -> None:
@@ -241,22 +219,16 @@ async def test_an_unreachable_database_is_reported_and_ends_no_stream(cut_off: L
         assert not stream.dropped.is_set()
 
 
-async def test_what_does_not_work_is_in_the_overview(database_url: str) -> None:
-    database = Database(database_url, application_name="test", connections_max=2)
-    await database.open()
-    health = FixedHealth(degraded={"broker": BLOCKED})
-    live = Live(database, health, TIMES)
+async def test_what_does_not_work_is_in_the_overview_and_beside_the_queues(
+    live: Live, health: FixedHealth
+) -> None:
+    health.faults = {"broker": BLOCKED}
     with live.stream([], last_event_id=None) as stream:
         shown = await heard(stream, "overview")
         assert (shown["degraded"], shown["trouble"]) == ({"broker": BLOCKED}, {})
         health.faults = {}
         assert (await heard(stream, "overview"))["degraded"] == {}
-    await ends(live)
-    await database.close()
-
-
-async def test_a_server_that_refuses_writes_is_named_beside_the_queues(database_url: str) -> None:
-    live = Live(Database(database_url, application_name="test"), FixedHealth(database="no space"), TIMES)
+    health.parts["database"] = "no space"
     assert live.degraded() == {"database": "no space"}
 
 
@@ -276,9 +248,9 @@ async def test_old_values_do_not_pass_for_new_ones_in_an_outage(
                 await live.state()
 
 
-async def test_a_stream_ends_after_its_duration(live: Live) -> None:
+async def test_a_stream_ends_after_its_duration(cut_off: Live) -> None:
     stream = EventStream(
-        live,
+        cut_off,
         StreamParameters(),
         last_event_id=None,
         stopping=asyncio.Event(),

@@ -72,6 +72,12 @@ async def test_a_worker_shows_its_runs_and_the_progress_of_its_drain(page: Page,
     )
     await env.history.value("SELECT turnstile.sign_off('leaver')")
     await env.ended(execution_id)
+    await page.goto("/#/workers")
+    row = page.get_by_role("row").filter(has_text="leaver")
+    await expect(page.get_by_role("table", name="Workers")).to_be_visible()
+    await expect(row).to_have_count(0)
+    await page.get_by_role("button", name="Stopped", exact=True).click()
+    await expect(row).to_contain_text("stopped")
 
 
 async def test_an_execution_is_submitted_from_the_screen_of_its_action(page: Page, env: Environment) -> None:
@@ -256,28 +262,24 @@ async def test_a_slow_or_cached_date_does_not_shift_the_times_and_another_clock_
     assert found[3] in (-7, -6)
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ('{"a": 1', "Line 1, column 8: expected a comma or }, the text ends."),
-        ("{'a': 1}", "Line 1, column 2: a name is written in double quotes."),
-        ('{"a"\n 1}', 'Line 2, column 2: expected a colon after the name, found "1".'),
-        ('{"a": tru}', 'Line 1, column 7: expected a value, found "t".'),
-        ('{"a": 01}', 'Line 1, column 7: expected a value, found "0".'),
-        (
-            '{"a": "x\ny"}',
-            "Line 1, column 7: this text has no closing double quote, or an invalid escape.",
-        ),
-        ('{"a": 1} 2', 'Line 1, column 10: expected nothing more, found "2".'),
-        ("", "Line 1, column 1: expected a value, the text ends."),
-    ],
-)
-async def test_a_fault_in_json_is_named_with_its_location(page: Page, text: str, problem: str) -> None:
+FAULTS_OF_JSON = {
+    '{"a": 1': "Line 1, column 8: expected a comma or }, the text ends.",
+    "{'a': 1}": "Line 1, column 2: a name is written in double quotes.",
+    '{"a"\n 1}': 'Line 2, column 2: expected a colon after the name, found "1".',
+    '{"a": tru}': 'Line 1, column 7: expected a value, found "t".',
+    '{"a": 01}': 'Line 1, column 7: expected a value, found "0".',
+    '{"a": "x\ny"}': "Line 1, column 7: this text has no closing double quote, or an invalid escape.",
+    '{"a": 1} 2': 'Line 1, column 10: expected nothing more, found "2".',
+    "": "Line 1, column 1: expected a value, the text ends.",
+}
+
+
+async def test_a_fault_in_json_is_named_with_its_location(page: Page) -> None:
     await page.goto("/docs")
-    found = await page.evaluate(
-        "async (text) => (await import('/dashboard/json_text.js')).readJson(text)", text
-    )
-    assert found == {"problem": problem}
+    read = "async (texts) => texts.map((await import('/dashboard/json_text.js')).readJson)"
+    assert await page.evaluate(read, [*FAULTS_OF_JSON]) == [
+        {"problem": each} for each in FAULTS_OF_JSON.values()
+    ]
 
 
 async def test_the_header_shows_the_token_and_what_it_may_not_do_is_disabled_with_the_reason(

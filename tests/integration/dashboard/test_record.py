@@ -6,6 +6,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS, watched_page
+from tests.integration.dashboard.conftest import insert_letters
 from tests.support.environment import Environment
 from turnstile.executor.queries.schemas import SubjectKind, Verb
 
@@ -141,12 +142,8 @@ async def test_a_key_gets_a_limit_and_a_weight_of_its_own(page: Page, env: Envir
 
 
 async def test_the_address_keeps_search_order_and_page_of_each_list(page: Page, env: Environment) -> None:
-    await env.history.rows(
-        "INSERT INTO dead_letter (fingerprint, code, error, exchange, routing_key, original_routing_key,"
-        " tries, died_at, stored_at, headers, body, body_bytes, stored_bytes)"
-        " SELECT 'paged' || n, CASE WHEN n > 60 THEN 'other' ELSE 'paged' END, 'letter ' || n, '', '', '', 1,"
-        " now() + n * interval '1 s', now(), '{}', 'abc', 3, 3 FROM generate_series(1, 70) n"
-    )
+    await insert_letters(env, "paged", *range(1, 61))
+    await insert_letters(env, "other", *range(61, 71))
     await page.goto("/#/dead-letters")
     rows = page.locator("tbody tr")
     await expect(rows.first).to_contain_text("letter 70")

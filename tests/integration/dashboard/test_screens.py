@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Page, Route, expect
 
+from tests.integration.dashboard.axe import faults_of
 from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS, watched_page
 from tests.integration.dashboard.conftest import TOKEN
 from tests.integration.webhooks.receiver import receiving
@@ -27,6 +28,7 @@ async def test_the_page_prompts_once_for_a_valid_token(browser: Browser, env: En
         await prompt.get_by_label("Token").fill("wrong")
         await prompt.get_by_role("button", name="Continue").click()
         await expect(prompt).to_contain_text("Invalid token")
+        assert await faults_of(page) == []
         await prompt.get_by_label("Token").fill(TOKEN)
         await prompt.get_by_role("button", name="Continue").click()
         await expect(page.locator("#live")).to_have_text("Live")
@@ -44,13 +46,16 @@ async def test_queues_are_updated_searched_paused_and_limited(page: Page, env: E
     await expect(one).to_contain_text("0 of 1")
     await expect(page.locator("tbody tr")).to_have_count(2)
 
+    button = page.get_by_role("button", name="Pause screen.one")
+    await button.focus()
     await env.submit_many([{"action_ref": "screen.one"}] * 4)
     await expect(one).to_contain_text("1 of 1")
+    await expect(button).to_be_focused()
     await expect(one.locator("td[data-label=Waiting]")).to_have_text("3")
     await expect(one).not_to_contain_text("no worker")
     await expect(two).to_contain_text("no worker")
 
-    await page.get_by_role("button", name="Pause screen.one").click()
+    await button.click()
     await page.get_by_role("dialog").get_by_role("button", name="Pause").click()
     await expect(page.get_by_role("button", name="Resume screen.one")).to_be_visible()
     assert (await env.stats("screen.one"))["paused"]
@@ -177,18 +182,6 @@ async def test_an_execution_names_what_the_holders_of_its_resource_wait_for(
         await env.http.post(f"/executions/{execution_id}/cancel")
 
 
-async def test_an_execution_is_cancelled_with_a_reason(page: Page, env: Environment) -> None:
-    await env.put("to.cancel", max_concurrent=0)
-    execution_id = await env.submit("to.cancel")
-    await page.goto(f"/#/executions/{execution_id}")
-    await expect(page.locator(".why")).to_contain_text("The limit is 0: nothing starts.")
-    await page.get_by_role("button", name="Cancel").click()
-    await page.get_by_label("Reason").fill("no longer needed")
-    await page.get_by_role("button", name="Cancel execution").click()
-    await expect(page.locator("h1 .badge")).to_have_text("cancelled")
-    assert "no longer needed" in (await env.get(execution_id))["error"]["message"]
-
-
 async def test_values_are_shown_as_text(page: Page, env: Environment) -> None:
     await env.put("hostile", max_concurrent=1, concurrency_key="/who", pool="empty")
     execution_id = await env.submit("hostile", parameters={"who": HOSTILE}, metadata={HOSTILE: HOSTILE})
@@ -238,7 +231,9 @@ async def test_executions_are_filtered_and_the_address_keeps_the_filters(
     await expect(page.locator("h1")).to_contain_text(f"#{held}")
 
 
-async def test_back_forward_and_reload_show_the_same_page_of_executions(page: Page, env: Environment) -> None:
+async def test_back_forward_reload_and_another_session_show_the_same_page_of_executions(
+    page: Page, browser: Browser, env: Environment
+) -> None:
     await env.put("paged", max_concurrent=0)
     ids = await env.submit_many([{"action_ref": "paged"}] * 120)
     newest, second, third = (f"#{ids[at]}" for at in (-1, -51, -101))
@@ -262,6 +257,11 @@ async def test_back_forward_and_reload_show_the_same_page_of_executions(page: Pa
     await expect(first_row).to_contain_text(third)
     await page.get_by_role("button", name="Previous").click()
     await expect(first_row).to_contain_text(second)
+    async with watched_page(browser, env.system.http_url, token=TOKEN) as other:
+        await other.goto(page.url)
+        await expect(other.locator("tbody tr").first).to_contain_text(second)
+        await other.get_by_role("button", name="First page").click()
+        await expect(other.locator("tbody tr").first).to_contain_text(newest)
 
     # A filter is an entry too, and begins at the first page.
     await page.get_by_role("button", name="Failed", exact=True).click()
@@ -275,21 +275,6 @@ async def test_back_forward_and_reload_show_the_same_page_of_executions(page: Pa
     await page.go_back()
     await expect(first_row).to_contain_text(second)
     await expect(here).to_have_text("Page 2")
-
-
-async def test_the_address_of_a_page_of_executions_can_be_shared(
-    page: Page, browser: Browser, env: Environment
-) -> None:
-    await env.put("shared", max_concurrent=0)
-    ids = await env.submit_many([{"action_ref": "shared"}] * 60)
-    await page.goto("/#/executions?action_ref=shared")
-    await page.get_by_role("button", name="Next").click()
-    await expect(page.locator("tbody tr").first).to_contain_text(f"#{ids[9]}")
-    async with watched_page(browser, env.system.http_url, token=TOKEN) as other:
-        await other.goto(page.url)
-        await expect(other.locator("tbody tr").first).to_contain_text(f"#{ids[9]}")
-        await other.get_by_role("button", name="First page").click()
-        await expect(other.locator("tbody tr").first).to_contain_text(f"#{ids[-1]}")
 
 
 _COLOURED = """() => {
@@ -309,18 +294,25 @@ _COLOURED = """() => {
 }"""
 
 
-async def test_what_was_cancelled_is_grey(page: Page, env: Environment) -> None:
+async def test_an_execution_is_cancelled_with_a_reason_and_is_grey_from_then_on(
+    page: Page, env: Environment
+) -> None:
     await env.put("greyed", max_concurrent=0)
     execution_id = await env.submit("greyed")
-    await env.cancel(execution_id, reason="no longer needed")
+    await page.goto(f"/#/executions/{execution_id}")
+    await expect(page.locator(".why")).to_contain_text("The limit is 0: nothing starts.")
+    await page.get_by_role("button", name="Cancel").click()
+    await page.get_by_label("Reason").fill("no longer needed")
+    await page.get_by_role("button", name="Cancel execution").click()
+    await expect(page.locator("h1 .badge")).to_have_text("cancelled")
+    assert "no longer needed" in (await env.get(execution_id))["error"]["message"]
+    # The badge, the last step, and the error.
+    await expect(page.locator("main .ended")).to_contain_text("no longer needed")
+    assert await page.evaluate(_COLOURED) == [3, 0]
     await page.goto("/#/executions?action_ref=greyed")
     # The badge and the error.
     await expect(page.locator("main .cancelled")).to_have_count(2)
     assert await page.evaluate(_COLOURED) == [2, 0]
-    await page.goto(f"/#/executions/{execution_id}")
-    # The badge, the last step, and the error.
-    await expect(page.locator("main .ended")).to_contain_text("no longer needed")
-    assert await page.evaluate(_COLOURED) == [3, 0]
     # What failed is not, or this test finds nothing.
     failed = await env.submit("scripted", parameters={"steps": ["PERMANENT"]})
     await env.ended(failed)
@@ -424,15 +416,3 @@ async def test_a_failed_webhook_shows_its_error_and_is_replayed(page: Page, env:
     await expect(page.get_by_text("No webhooks in this state.")).to_be_visible()
     await page.reload()
     await expect(page.get_by_role("checkbox", name="failed")).to_be_checked()
-
-
-async def test_a_drained_worker_stops_and_is_shown_as_stopped(page: Page, env: Environment) -> None:
-    leaver = await env.start_worker()
-    await page.goto("/#/workers")
-    row = page.get_by_role("row").filter(has_text=leaver.name)
-    await expect(row).to_contain_text("live")
-    await row.get_by_role("button", name=f"Drain {leaver.name}").click()
-    await page.get_by_role("dialog").get_by_role("button", name="Drain").click()
-    await expect(row).to_have_count(0)
-    await page.get_by_role("button", name="Stopped", exact=True).click()
-    await expect(row).to_contain_text("stopped")

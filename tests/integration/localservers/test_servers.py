@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from tests.integration.localservers.watching import processes_of, wait_until
-from turnstile.localservers import LocalServers, RabbitServer
+from turnstile.localservers import LocalServers, PostgresServer, RabbitServer
 from turnstile.localservers.servers import ScratchFolder
 
 
@@ -66,6 +66,19 @@ def test_two_instances_run_in_parallel_and_leave_nothing() -> None:
 
 
 def test_a_given_folder_is_kept_and_used_again(folder: Path) -> None:
+    for number in range(2):
+        server = PostgresServer.start(folder / "postgresql")
+        try:
+            assert server.has_database("kept") == (number > 0)
+            if not number:
+                server.create_database("kept")
+        finally:
+            server.stop()
+    assert processes_of(folder) == {}
+
+
+@pytest.mark.whole
+def test_a_given_folder_of_both_servers_is_kept_and_used_again(folder: Path) -> None:
     with LocalServers.start(folder) as servers:
         servers.postgresql.create_database("kept")
         servers.rabbitmq.create_vhost("kept")

@@ -72,15 +72,14 @@ class Environment:
     .pth file, which Python reads only in its own site-packages.
     """
 
-    def __init__(self, folder: Path, *, editable: bool = False) -> None:
+    def __init__(self, folder: Path) -> None:
         self.bin = folder / "bin"
         self._folder = folder
         venv.create(folder, with_pip=False, symlinks=True)
         (site_packages,) = folder.glob("lib/python3.*/site-packages")
         (site_packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
-        source = ["--editable", str(ROOT)] if editable else [str(ROOT)]
         pip = [sys.executable, "-m", "pip", "--python", str(self.bin / "python"), "install", "--quiet"]
-        self.run(*pip, "--no-index", "--no-deps", "--no-build-isolation", *source, folder=folder)
+        self.run(*pip, "--no-index", "--no-deps", "--no-build-isolation", str(ROOT), folder=folder)
         self.site_packages = site_packages
 
     def run(

@@ -72,31 +72,27 @@ def test_an_installation_keeps_the_names_in_its_credentials_folder(
     assert (tmp_path / "executor.env").read_text() == before
 
 
-def test_the_folder_of_another_installation_is_refused(alone: CommandLines, tmp_path: Path) -> None:
-    assert set_up(alone, tmp_path).exit_code == 0
-    before = {file: file.read_text() for file in tmp_path.iterdir()}
-    ended = set_up(alone, tmp_path, "--rotate", vhost="w")
-    assert ended.exit_code == 1
-    assert "of another installation (vhost 'v', database 'turnstile'); name another folder" in ended.err
-    assert {file: file.read_text() for file in tmp_path.iterdir()} == before
+def test_a_dry_run_writes_nothing_and_a_rotation_is_confirmed_before_its_first_change(
+    alone: CommandLines, tmp_path: Path
+) -> None:
+    def files() -> dict[Path, str]:
+        return {file: file.read_text() for file in folder.iterdir()}
 
-
-def test_a_dry_run_writes_nothing(alone: CommandLines, tmp_path: Path) -> None:
     folder = tmp_path / "credentials"
     ended = set_up(alone, folder, "--dry-run")
     assert ended.exit_code == 0
     assert "nothing was changed" in ended.out
     assert not folder.exists()
-
-
-def test_a_rotation_is_confirmed_before_its_first_change(alone: CommandLines, tmp_path: Path) -> None:
-    assert set_up(alone, tmp_path).exit_code == 0
-    before = {file: file.read_text() for file in tmp_path.iterdir()}
-    refused = set_up(alone, tmp_path, "--rotate")
+    assert set_up(alone, folder).exit_code == 0
+    before = files()
+    refused = set_up(alone, folder, "--rotate")
     assert (refused.exit_code, "add --yes" in refused.err) == (2, True)
-    assert {file: file.read_text() for file in tmp_path.iterdir()} == before
-    assert set_up(alone, tmp_path, "--rotate", "--yes").exit_code == 0
-    assert {file: file.read_text() for file in tmp_path.iterdir()} != before
+    of_another = set_up(alone, folder, "--rotate", vhost="w")
+    assert of_another.exit_code == 1
+    assert "of another installation (vhost 'v', database 'turnstile'); name another folder" in of_another.err
+    assert files() == before
+    assert set_up(alone, folder, "--rotate", "--yes").exit_code == 0
+    assert files() != before
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 import trustme
 
 from tests.integration.cli.conftest import CommandLines
-from tests.integration.security.fortress import TOKENS, VHOST, Fortress, set_up
-from tests.support.traffic import until
+from tests.integration.security.fortress import TOKENS, VHOST, Fortress
+from tests.support.traffic import in_background, until
 from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Link
 from turnstile.common.database import Database
 from turnstile.common.settings import CommonSettings
@@ -86,20 +86,7 @@ async def test_a_client_submits_and_waits_under_its_own_account(fortress: Fortre
         assert (await client.wait(submitted.execution_id)).result == 41
 
 
-async def test_a_second_setup_changes_no_credentials_and_stops_no_service(fortress: Fortress) -> None:
-    folder = fortress.folder / "credentials"
-    before = {file.name: file.read_text() for file in folder.iterdir()}
-    await asyncio.to_thread(set_up, fortress.owner, fortress.folder)
-    assert {file.name: file.read_text() for file in folder.iterdir()} == before
-    async with fortress.http() as http:
-        assert (await until_status(http, await submit(http, "guarded.echo", number=1), *_ENDED))[
-            "result"
-        ] == 1
-
-
-async def test_credentials_are_one_private_file_per_service(
-    fortress: Fortress,
-) -> None:
+async def test_credentials_are_one_private_file_per_service(fortress: Fortress) -> None:
     folder = fortress.folder / "credentials"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     files = sorted(folder.iterdir())
@@ -144,33 +131,24 @@ def other_authority(tmp_path: Path) -> str:
     return str(file)
 
 
-async def test_another_authority_s_database_is_refused_with_the_remedy(
+async def test_servers_of_another_authority_are_refused_with_the_remedy(
     fortress: Fortress, other_authority: str
 ) -> None:
-    url = fortress.environments["worker"]["TURNSTILE_DATABASE_URL"].replace(
-        str(fortress.ca_file), other_authority
-    )
-    database = Database(url, application_name="test")
-    opening = asyncio.create_task(database.open())
-    await until(lambda: "not trusted" in str(database.last_error))
-    opening.cancel()
+    urls = {
+        name: url.replace(str(fortress.ca_file), other_authority)
+        for name, url in fortress.environments["worker"].items()
+    }
+    database = Database(urls["TURNSTILE_DATABASE_URL"], application_name="test")
+    async with in_background(database.open()):
+        await until(lambda: "not trusted" in str(database.last_error))
     assert str(database.last_error).endswith("sslrootcert in TURNSTILE_DATABASE_URL")
-
-
-async def test_another_authority_s_broker_is_refused_with_the_remedy(
-    fortress: Fortress, other_authority: str
-) -> None:
-    url = fortress.environments["worker"]["TURNSTILE_AMQP_URL"].replace(
-        str(fortress.ca_file), other_authority
-    )
-    connection = BrokerConnection(url, name="test", timeouts=BrokerTimeouts())
 
     async def serve(_: Link) -> None:
         raise AssertionError("the connection was accepted")
 
-    running = asyncio.create_task(connection.run(serve))
-    await until(lambda: "not trusted" in str(connection.last_error))
-    running.cancel()
+    connection = BrokerConnection(urls["TURNSTILE_AMQP_URL"], name="test", timeouts=BrokerTimeouts())
+    async with in_background(connection.run(serve)):
+        await until(lambda: "not trusted" in str(connection.last_error))
     assert str(connection.last_error).endswith("cafile in TURNSTILE_AMQP_URL")
 
 

@@ -9,15 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import aio_pika
 import asyncpg
 import httpx
 import pytest
-from aiormq.exceptions import AMQPConnectionError
 
 from tests.integration.cli.conftest import CommandLines, Ended
 from tests.integration.security.fortress import DATABASE, VHOST, Fortress, read_environment, run
 from tests.integration.security.test_fortress import submit, until_status
+from tests.support.processes import CERTIFICATES
+from tests.support.traffic import in_background, until
+from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Link
 from turnstile.executor.cli import setup_permissions
 from turnstile.executor.permissions.broker import ManagementApi
 
@@ -63,8 +64,9 @@ def owner_of_second(fortress: Fortress) -> Mapping[str, str]:
 def second(fortress: Fortress, owner_of_second: Mapping[str, str], tmp_path: Path) -> Iterator[Second]:
     """The second installation without accounts."""
     yield Second(owner=owner_of_second, folder=tmp_path / "second")
+    management = fortress.owner["TURNSTILE_MANAGEMENT_URL"]
     for service in _SERVICES:
-        httpx.delete(f"{fortress.owner['TURNSTILE_MANAGEMENT_URL']}/api/users/turnstile-second-{service}")
+        httpx.delete(f"{management}/api/users/turnstile-second-{service}", verify=CERTIFICATES)
         name = f'"turnstile-second-{service}"'
         fortress.servers.postgresql.execute(
             f"DO $$ BEGIN IF to_regrole('{name}') IS NOT NULL THEN"
@@ -81,11 +83,18 @@ async def can_connect(environment: Mapping[str, str]) -> bool:
             accepted.append(True)
         except asyncpg.InvalidPasswordError:
             accepted.append(False)
-    try:
-        await (await aio_pika.connect(environment["TURNSTILE_AMQP_URL"], timeout=10)).close()
-        accepted.append(True)
-    except AMQPConnectionError:
-        accepted.append(False)
+    # That of the library leaves its transport open where the password is refused.
+    connection = BrokerConnection(environment["TURNSTILE_AMQP_URL"], name="test", timeouts=BrokerTimeouts())
+    connected = asyncio.Event()
+
+    async def serve(link: Link) -> None:
+        connected.set()
+        await asyncio.wait({link.gone})
+
+    async with in_background(connection.run(serve)):
+        await until(lambda: connected.is_set() or connection.last_error is not None)
+    assert connected.is_set() or "refuses the user" in str(connection.last_error)
+    accepted.append(connected.is_set())
     assert len(set(accepted)) == 1, "the servers have different passwords"
     return accepted[0]
 
@@ -116,12 +125,7 @@ async def test_the_first_goes_on_working_after_the_second_is_set_up(
     with ManagementApi(fortress.owner["TURNSTILE_MANAGEMENT_URL"]) as api:
         accounts = api.read_accounts({f"{prefix}-worker" for prefix in ("turnstile", "turnstile-second")})
     assert [sorted(account.vhosts) for _, account in sorted(accounts.items())] == [["second"], [VHOST]]
-
-
-async def test_a_database_closed_to_the_public_admits_its_own_accounts_only(
-    fortress: Fortress, second: Second
-) -> None:
-    assert (await asyncio.to_thread(second.set_up)).exit_code == 0
+    # A database that is closed to the public admits its own accounts only.
     fortress.servers.postgresql.execute(
         f"REVOKE CONNECT ON DATABASE {DATABASE} FROM PUBLIC, turnstile_executor, turnstile_worker"
     )
@@ -132,15 +136,21 @@ async def test_a_database_closed_to_the_public_admits_its_own_accounts_only(
     await assert_first_works(fortress)
 
 
-async def test_a_second_run_changes_nothing(second: Second) -> None:
+async def test_a_second_run_changes_nothing_and_one_with_another_folder_is_refused(second: Second) -> None:
     first = await asyncio.to_thread(second.set_up)
     before = {file: (file.read_text(), file.stat().st_mtime_ns) for file in second.folder.iterdir()}
     again = await asyncio.to_thread(second.set_up)
     assert (first.exit_code, again.exit_code) == (0, 0)
     assert (first.out.count("  create  turn"), again.out.count("  keep    turn")) == (5, 5)
     assert "restart" not in again.out
+    elsewhere = replace(second, folder=second.folder.with_name("elsewhere"))
+    ended = await asyncio.to_thread(elsewhere.set_up)
+    assert ended.exit_code == 1
+    assert "name the folder of the earlier run with --credentials" in ended.err
+    assert not elsewhere.folder.exists()
     after = {file: (file.read_text(), file.stat().st_mtime_ns) for file in second.folder.iterdir()}
     assert after == before
+    assert await all_connect(second.environments())
 
 
 async def test_a_dry_run_names_a_missing_right_to_create_roles(fortress: Fortress, second: Second) -> None:
@@ -169,16 +179,17 @@ async def test_accounts_of_the_first_are_changed_only_with_rotate(fortress: Fort
     await assert_first_works(fortress)
 
 
-async def test_rotate_changes_this_installation_only_and_names_what_to_restart(
+async def test_rotate_changes_this_installation_only_and_an_old_copy_of_the_folder_brings_nothing_back(
     fortress: Fortress, second: Second
 ) -> None:
     assert (await asyncio.to_thread(second.set_up)).exit_code == 0
-    before = second.environments()
+    before, old = second.environments(), {file: file.read_text() for file in second.folder.iterdir()}
     ended = await asyncio.to_thread(second.set_up, "--rotate")
     assert ended.exit_code == 0, ended.err
     assert "restart with the new credentials: all executors, all workers, all clients over AMQP" in ended.out
     assert not await all_connect(before)
-    assert await all_connect(second.environments())
+    current = second.environments()
+    assert await all_connect(current)
     await assert_first_works(fortress)
     listed = await asyncpg.connect(second.owner["TURNSTILE_DATABASE_URL"])
     try:
@@ -190,23 +201,6 @@ async def test_rotate_changes_this_installation_only_and_names_what_to_restart(
     recorded = {(row["verb"], row["subject"]) for row in rows if row["channel"] == "database"}
     services = {f"turnstile-second-{service}" for service in _SERVICES}
     assert recorded >= {(verb, name) for verb in ("created", "rotated") for name in services}
-
-
-async def test_another_folder_gives_no_new_passwords_without_rotate(second: Second) -> None:
-    assert (await asyncio.to_thread(second.set_up)).exit_code == 0
-    elsewhere = replace(second, folder=second.folder.with_name("elsewhere"))
-    ended = await asyncio.to_thread(elsewhere.set_up)
-    assert ended.exit_code == 1
-    assert "name the folder of the earlier run with --credentials" in ended.err
-    assert not elsewhere.folder.exists()
-    assert await all_connect(second.environments())
-
-
-async def test_an_old_copy_of_the_folder_brings_no_old_password_back(second: Second) -> None:
-    assert (await asyncio.to_thread(second.set_up)).exit_code == 0
-    old = {file: file.read_text() for file in second.folder.iterdir()}
-    assert (await asyncio.to_thread(second.set_up, "--rotate")).exit_code == 0
-    current = second.environments()
     for file, text in old.items():
         file.write_text(text)
     ended = await asyncio.to_thread(second.set_up)

@@ -68,13 +68,13 @@ def samples_in(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]
     return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def receiver() -> Iterator[Receiver]:
     with receiving() as receiver:
         yield receiver
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
 async def observed(lent_urls: LentUrls, receiver: Receiver) -> AsyncIterator[Observed]:
     settings = {
         "TURNSTILE_API_TOKENS": TOKEN,

@@ -80,7 +80,7 @@ async def test_each_repair_is_counted_by_its_kind(protocol: Protocol) -> None:
     }
 
 
-async def test_reclaims_are_counted_by_the_resulting_status(protocol: Protocol) -> None:
+async def test_reclaims_and_ends_without_a_worker_are_counted(protocol: Protocol) -> None:
     await protocol.put("a", max_concurrent=2)
     await protocol.put("once", on_worker_lost="abandon")
     again = await protocol.submit("a", 2)
@@ -92,15 +92,15 @@ async def test_reclaims_are_counted_by_the_resulting_status(protocol: Protocol) 
     assert RECLAIMS.values[("queued",)] - before[("queued",)] == 2
     assert RECLAIMS.values[("abandoned",)] - before[("abandoned",)] == 1
 
-
-async def test_an_attempt_ended_without_its_worker_is_counted(protocol: Protocol) -> None:
-    await protocol.put("a", timeout=1)
-    (overdue,) = await protocol.submit("a")
-    await protocol.claim(overdue)
-    await protocol.connection.execute("UPDATE slot SET overdue_at = now() - interval '1 h', cancels_sent = 2")
-    before = CANCELS_ENFORCED.values[("timeout",)]
-    assert await watchdog_over(protocol).reclaims.stop_overdue() == 1
-    assert CANCELS_ENFORCED.values[("timeout",)] - before == 1
+    await protocol.register("other")
+    await protocol.put("slow", timeout=1)
+    (overdue,) = await protocol.submit("slow")
+    await protocol.claim(overdue, worker="other")
+    late = "UPDATE slot SET overdue_at = now() - interval '1 h', cancels_sent = 2 WHERE execution_id = $1"
+    await protocol.connection.execute(late, overdue)
+    enforced = CANCELS_ENFORCED.values[("timeout",)]
+    assert await leases.stop_overdue() == 1
+    assert CANCELS_ENFORCED.values[("timeout",)] - enforced == 1
 
 
 async def test_drift_is_counted_when_it_is_found_and_when_it_is_repaired(protocol: Protocol) -> None:
@@ -124,9 +124,12 @@ async def test_the_rows_that_a_sweep_changed_are_counted(protocol: Protocol) -> 
     assert SWEEP_ROWS.values[("wake_due",)] - before == 3
 
 
-async def test_a_failed_sweep_is_counted_and_its_last_success_stays(
-    protocol: Protocol,
+async def test_a_failed_and_a_broken_sweep_are_counted_and_end_nothing_and_the_last_success_stays(
+    protocol: Protocol, caplog: pytest.LogCaptureFixture
 ) -> None:
+    async def break_down() -> int:
+        raise RuntimeError("unexpected")
+
     watchdog = watchdog_over(protocol)
     before = SWEEP_FAILURES.values.get(("repeat_offers",), 0)
     await watchdog._attempt(watchdog.redelivery.repeat_offers)
@@ -135,15 +138,6 @@ async def test_a_failed_sweep_is_counted_and_its_last_success_stays(
     await watchdog._attempt(watchdog.redelivery.repeat_offers)
     assert SWEEP_FAILURES.values[("repeat_offers",)] == before + 1
     assert LAST_SWEEP.values[("repeat_offers",)] == ended_well_at
-
-
-async def test_an_unexpected_error_in_a_sweep_is_counted_and_ends_nothing(
-    protocol: Protocol, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def break_down() -> int:
-        raise RuntimeError("unexpected")
-
-    watchdog = watchdog_over(protocol)
     assert await watchdog._attempt(break_down) is None
     assert SWEEP_FAILURES.values[("break_down",)] == 1
     (line,) = [record for record in caplog.records if record.getMessage() == "sweep_broken"]

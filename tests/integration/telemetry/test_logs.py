@@ -51,7 +51,7 @@ def said_by(form: str, text: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.parametrize("form", ["console", "json"])
-def test_a_record_is_one_line_of_printable_characters(
+def test_a_record_and_a_log_line_of_an_action_are_one_line_of_printable_characters(
     form: str, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     written = said_by(form, text, capsys)
@@ -60,24 +60,15 @@ def test_a_record_is_one_line_of_printable_characters(
     assert "code" in written.partition("message_id")[2]
     if form == "json":
         assert json.loads(written)["message_id"] == text
-
-
-@pytest.mark.parametrize("text", HOSTILE)
-@pytest.mark.parametrize("form", ["console", "json"])
-def test_a_log_line_of_an_action_is_one_line(
-    form: str, text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    configure_logging(level="INFO", form="json" if form == "json" else "console")
     log_in_worker(logging.INFO, text, execution_id=ExecutionId(1), attempt=Attempt(1), action_ref="a")
     assert capsys.readouterr().err[:-1].isprintable()
 
 
-def test_a_value_on_the_console_cannot_look_like_several_fields(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_value_on_the_console_is_unchanged_and_cannot_look_like_several_fields(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     written = said_by("console", 'm code=accepted execution_id=7 "', capsys)
     assert 'message_id="m code=accepted execution_id=7 \\"" code=not_found' in written
-
-
-def test_names_in_any_script_are_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     assert "message_id=señor-مرحبا-👩\u200d💻-数" in said_by("console", "señor-مرحبا-👩\u200d💻-数", capsys)
 
 

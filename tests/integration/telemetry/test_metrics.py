@@ -9,7 +9,7 @@ from tests.integration.telemetry.conftest import Observed, secrets_of
 from tests.support.traffic import until
 from turnstile.client import ExecutionFailed, Rejected, Request, Status
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 RUNS = 5
 

@@ -14,7 +14,7 @@ from tests.support.traffic import until
 from turnstile.client import ExecutionFailed
 from turnstile.client.requests import traceparent_here
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 PRODUCER, CONSUMER = 4, 5
 

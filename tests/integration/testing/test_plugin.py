@@ -17,7 +17,8 @@ pytestmark = pytest.mark.timeout(300)
 
 _CONFIGURATION = """
 [pytest]
-turnstile_actions = shop.actions
+turnstile_actions = shop.actions mail.actions
+pythonpath = src
 asyncio_default_fixture_loop_scope = function
 filterwarnings = error
 faulthandler_timeout = 60
@@ -42,6 +43,13 @@ async def flaky(context: Context) -> int:
 @action("shop.slow")
 def slow() -> None:
     time.sleep(3600)
+"""
+_MAIL = """
+from turnstile import action
+
+@action("mail.send")
+async def send(to: str) -> str:
+    return to
 """
 _TESTS = """
 import asyncio
@@ -84,6 +92,10 @@ def test_what_the_application_submits_goes_to_the_installation(turnstile):
     assert turnstile.client.get(handle.id).status == "completed"
     assert os.environ["TURNSTILE_AMQP_URL"] == turnstile.amqp_url
     assert "TURNSTILE_API_TOKEN" not in os.environ
+
+
+def test_the_worker_imports_from_the_folders_that_the_tests_import_from(turnstile):
+    assert turnstile.client.run("mail.send", {"to": "ada"}, wait_timeout=30) == "ada"
 
 
 def test_after_a_test_the_environment_is_the_former_one():
@@ -177,26 +189,15 @@ def server_urls(postgresql: DatabaseServer, rabbitmq: BrokerServer) -> dict[str,
 def test_a_project_tests_its_actions_on_a_private_installation(
     tmp_path: Path, server_urls: dict[str, str]
 ) -> None:
-    (tmp_path / "shop").mkdir()
+    for folder, text in ((tmp_path / "shop", _ACTIONS), (tmp_path / "src" / "mail", _MAIL)):
+        folder.mkdir(parents=True)
+        (folder / "actions.py").write_text(text)
     (tmp_path / "shop" / "__init__.py").touch()
-    (tmp_path / "shop" / "actions.py").write_text(_ACTIONS)
     (tmp_path / "pytest.ini").write_text(_CONFIGURATION)
     (tmp_path / "test_shop.py").write_text(_TESTS)
     done = run_pytest(tmp_path, server_urls)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "9 passed" in done.stdout
-
-
-def test_the_worker_imports_from_the_folders_that_the_tests_import_from(
-    tmp_path: Path, server_urls: dict[str, str]
-) -> None:
-    (tmp_path / "src" / "shop").mkdir(parents=True)
-    (tmp_path / "src" / "shop" / "actions.py").write_text(_ACTIONS)
-    (tmp_path / "pytest.ini").write_text(_CONFIGURATION + "pythonpath = src\n")
-    (tmp_path / "test_shop.py").write_text(_ONE_TEST)
-    done = run_pytest(tmp_path, server_urls)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed" in done.stdout
+    assert "10 passed" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -210,7 +211,7 @@ def test_the_worker_imports_from_the_folders_that_the_tests_import_from(
 def test_without_the_modules_of_the_worker_the_remedy_is_shown_and_no_traceback(
     tmp_path: Path, modules: str, remedy: str
 ) -> None:
-    (tmp_path / "pytest.ini").write_text(_CONFIGURATION.replace("shop.actions", modules))
+    (tmp_path / "pytest.ini").write_text(_CONFIGURATION.replace("shop.actions mail.actions", modules))
     (tmp_path / "test_shop.py").write_text(_ONE_TEST)
     # Nothing listens there: the modules are checked before the servers are used.
     unused = {DATABASE_URL: "postgresql://127.0.0.1:9/x", AMQP_URL: "amqp://127.0.0.1:9/"}

@@ -48,11 +48,11 @@ async def claim(protocol: Protocol, limit: int = 100, *, lease_seconds: float = 
 
 
 async def claim_after(
-    protocol: Protocol, after_origin: str, limit: int, *, lease_seconds: float = 60.0
+    protocol: Protocol, after_origin: str, limit: int, *, lease_seconds: float = 60.0, each_max: int = 8
 ) -> tuple[list[Claim], str]:
     """Claim as executors of the previous version do: the next of all receivers."""
     row = await protocol.row(
-        "SELECT * FROM turnstile.claim_webhooks($1, $2, $3, $4)", after_origin, lease_seconds, limit, 8
+        "SELECT * FROM turnstile.claim_webhooks($1, $2, $3, $4)", after_origin, lease_seconds, limit, each_max
     )
     claimed = zip(row["claimed"] or (), row["claimed_origins"] or (), strict=True)
     return [Claim(**dict(item.items()), origin=origin) for item, origin in claimed], row["next_origin"]

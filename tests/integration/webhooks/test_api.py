@@ -50,36 +50,28 @@ async def test_webhooks_are_listed_by_state_the_newest_first_in_pages(api: Serve
     assert (first["last_status"], first["execution_status"]) == (500, "scheduled")
 
 
-async def test_a_replay_reports_a_result_for_each_webhook(api: Served) -> None:
+async def test_a_dry_run_counts_what_a_replay_reports_for_each_webhook_and_changes_nothing(
+    api: Served,
+) -> None:
     failed, pending, delivered, other = await webhooks(api, "failed", "pending", "delivered", "failed")
-    assert await replay(api, {"ids": [failed, pending, delivered, 999]}) == (
-        200,
-        {"done": 2, "refused": [{"id": pending, "reason": "it is pending"}], "missing": [999], "left": 1},
-    )
-    assert await listed(api, state="failed") == [other]
-    assert await replay(api, {"all": True}) == (200, {"done": 1, "refused": [], "missing": [], "left": 0})
-
-
-async def test_a_dry_run_counts_what_a_replay_would_do_and_changes_nothing(api: Served) -> None:
-    failed, pending, delivered, _ = await webhooks(api, "failed", "pending", "delivered", "failed")
-    wanted = {"ids": [failed, pending, delivered, 999], "dry_run": True}
-    assert await replay(api, wanted) == (
-        200,
-        {"done": 0, "refused": [{"id": pending, "reason": "it is pending"}], "missing": [999], "left": 2},
-    )
+    named = {"ids": [failed, pending, delivered, 999]}
+    result = {"refused": [{"id": pending, "reason": "it is pending"}], "missing": [999]}
+    assert await replay(api, {**named, "dry_run": True}) == (200, {"done": 0, **result, "left": 2})
     for _ in range(2):
         planned = await replay(api, {"all": True, "limit": 1, "dry_run": True})
         assert planned == (200, {"done": 0, "refused": [], "missing": [], "left": 2})
     assert await listed(api, state="pending") == [pending]
     assert (await api.get("/audit-log", subject_kind="webhook"))["items"] == []
 
+    assert await replay(api, named) == (200, {"done": 2, **result, "left": 1})
+    assert await listed(api, state="failed") == [other]
+    assert await replay(api, {"all": True}) == (200, {"done": 1, "refused": [], "missing": [], "left": 0})
+
 
 async def test_a_replay_of_all_takes_the_oldest_up_to_its_limit(api: Served) -> None:
     oldest, newest = await webhooks(api, "failed", "failed")
-    assert await replay(api, {"all": True, "limit": 1}) == (
-        200,
-        {"done": 1, "refused": [], "missing": [], "left": 1},
-    )
+    result = {"done": 1, "refused": [], "missing": [], "left": 1}
+    assert await replay(api, {"all": True, "limit": 1}) == (200, result)
     assert (await listed(api, state="pending"), await listed(api, state="failed")) == ([oldest], [newest])
 
 
@@ -97,9 +89,7 @@ async def test_an_unclear_replay_or_list_is_refused_with_the_remedy(api: Served)
         assert says in problem["detail"]
     for query in "state=lost", "limit=0", "cursor=x", "status=failed":
         answer = await api.http.get(f"/api/v1/webhooks?{query}")
-        assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json"), (
-            query
-        )
+        assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
 
 
 async def test_an_invalid_callback_url_is_refused_by_name(api: Served) -> None:

@@ -115,9 +115,14 @@ async def test_a_result_after_the_lease_and_the_next_claim_changes_nothing(proto
     assert await states(protocol) == {one: "delivered"}
 
 
-async def test_a_pending_delivery_is_due_after_its_wait(protocol: Protocol) -> None:
+async def test_a_released_delivery_is_due_at_once_uncounted_and_a_pending_one_after_its_wait(
+    protocol: Protocol,
+) -> None:
     await completed(protocol)
+    (released,) = await claim(protocol)
+    assert await store(protocol).record([result(released, "released")]) == [True]
     (claimed,) = await claim(protocol)
+    assert (claimed.event_id, claimed.attempts) == (released.event_id, 1)
     await store(protocol).record([result(claimed, "pending", delay_seconds=3600.0)])
     assert await claim(protocol) == []
     await protocol.connection.execute("UPDATE webhook_delivery SET due_at = now()")
@@ -174,14 +179,6 @@ async def test_due_receivers_come_with_how_much_may_be_claimed(protocol: Protoco
     assert [d.origin for d in due] == ["https://b.example"]
 
 
-async def test_a_released_delivery_is_due_at_once_and_its_attempt_does_not_count(protocol: Protocol) -> None:
-    await completed(protocol)
-    (claimed,) = await claim(protocol)
-    assert await store(protocol).record([result(claimed, "released")]) == [True]
-    (again,) = await claim(protocol)
-    assert (again.event_id, again.attempts) == (claimed.event_id, 1)
-
-
 async def test_failed_deliveries_are_replayed_with_the_same_event_id_and_all_attempts(
     protocol: Protocol,
 ) -> None:
@@ -192,9 +189,7 @@ async def test_failed_deliveries_are_replayed_with_the_same_event_id_and_all_att
     claims = await claim(protocol)
     assert [c.event_id for c in claims] == before
     assert {c.attempts for c in claims} == {1}
-
-
-async def test_a_replay_by_id_includes_delivered_and_excludes_pending_deliveries(protocol: Protocol) -> None:
+    # By id also those that were delivered, and none that is pending.
     (delivered,) = await in_state(protocol, "delivered")
     (pending,) = await completed(protocol)
     assert await replay(protocol) == ([], [], 0)
@@ -244,23 +239,20 @@ async def test_a_delivery_pending_for_too_long_fails_with_the_reason(protocol: P
     assert await store(protocol).record([result(claims[running], "delivered")]) == [True]
 
 
-async def test_the_age_of_a_replayed_delivery_counts_from_its_replay(protocol: Protocol) -> None:
-    (one,) = await completed(protocol)
-    await age(protocol, one)
-    assert await give_up(protocol) == (1, 0)
-    assert await replay(protocol, one) == ([one], [], 0)
-    await age(protocol, one, column="due_at")
-    assert await give_up(protocol) == (0, 0)
-    await age(protocol, one, column="created_at")
-    assert await give_up(protocol) == (1, 0)
-
-
-async def test_old_deliveries_fail_a_bounded_number_at_a_time(protocol: Protocol) -> None:
+async def test_old_deliveries_fail_a_bounded_number_at_a_time_and_their_age_counts_from_a_replay(
+    protocol: Protocol,
+) -> None:
     ids = await completed(protocol, count=5)
     await age(protocol, *ids[1:])
     assert await give_up(protocol, limit=2) == (1, ids[1])
     assert await give_up(protocol, limit=2, after_id=ids[1]) == (2, ids[3])
     assert await give_up(protocol, limit=2, after_id=ids[3]) == (1, 0)
+    one = ids[4]
+    assert await replay(protocol, one) == ([one], [], 3)
+    await age(protocol, one, column="due_at")
+    assert await give_up(protocol) == (0, 0)
+    await age(protocol, one, column="created_at")
+    assert await give_up(protocol) == (1, 0)
 
 
 async def test_beside_many_deliveries_each_statement_costs_what_it_moves(protocol: Protocol) -> None:

@@ -5,8 +5,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import cast
 
-import pytest
-
 from tests.support.brokers import declares, publishing, running, until_ready
 from tests.support.proxy import proxy_to
 from tests.support.traffic import until
@@ -296,14 +294,14 @@ async def test_each_offer_of_a_pack_is_postponed_passed_on_or_dropped_by_its_own
     assert attempts.not_applied == {"stale": 1}
 
 
-@pytest.mark.parametrize("more", ["1", "[1]", '[{"execution_id": 2}]', "null"])
-async def test_a_pack_that_cannot_be_read_is_dead_lettered_as_a_whole(amqp_url: str, more: str) -> None:
+async def test_a_pack_that_cannot_be_read_is_dead_lettered_as_a_whole(amqp_url: str) -> None:
     gateway = ScriptedGateway({})
     attempts = Attempts(gateway, cast("Runners", None), event_result_max_bytes=1)
-    invalid = pack(1)
-    invalid.body = invalid.body[:-1] + f',"more":{more}}}'.encode()
+    invalid = [pack(1) for _ in range(4)]
+    for message, more in zip(invalid, ("1", "[1]", '[{"execution_id": 2}]', "null"), strict=True):
+        message.body = message.body[:-1] + f',"more":{more}}}'.encode()
     async with serving(amqp_url, 4, attempts=attempts):
-        await publish(amqp_url, invalid)
-        await until(lambda: gateway.letters)
+        await publish(amqp_url, *invalid)
+        await until(lambda: len(gateway.letters) == 4)
     await until_ready(amqp_url, "q", 0)
-    assert [letter.body for letter in gateway.letters] == [invalid.body]
+    assert {letter.body for letter in gateway.letters} == {message.body for message in invalid}
