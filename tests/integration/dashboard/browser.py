@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 
 from tests.support.sources import skip
 from turnstile.localservers.binaries import install, may_install
@@ -50,10 +50,28 @@ async def watched_page(
     browser: Browser, url: str, *, token: str | None = None, **look: Any
 ) -> AsyncIterator[Page]:
     """Open a page in a session of its own; errors and warnings in its console fail the test."""
+    async with session(browser, url, token=token, **look) as context, watched(context) as page:
+        yield page
+
+
+@asynccontextmanager
+async def session(
+    browser: Browser, url: str, *, token: str | None = None, **look: Any
+) -> AsyncIterator[BrowserContext]:
+    """Lend a session, whose pages have this token and share the files that were loaded."""
     context = await browser.new_context(base_url=url, **look)
     context.set_default_timeout(DEADLINE_MILLISECONDS)
     if token is not None:
         await context.add_init_script(f"sessionStorage.setItem('turnstile.token', '{token}')")
+    try:
+        yield context
+    finally:
+        await context.close()
+
+
+@asynccontextmanager
+async def watched(context: BrowserContext) -> AsyncIterator[Page]:
+    """Open a page; errors and warnings in its console fail the test."""
     page = await context.new_page()
     messages: list[str] = []
     page.on(
@@ -67,7 +85,7 @@ async def watched_page(
         complaints = [words for words in messages if not _REFUSED.match(words)]
         assert complaints == [], complaints
     finally:
-        await context.close()
+        await page.close()
 
 
 def _found() -> str | None:
