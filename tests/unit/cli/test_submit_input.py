@@ -8,12 +8,7 @@ import pytest
 import typer
 
 from turnstile.common.cli import EXIT_USAGE, CommandFailed
-from turnstile.executor.cli.arguments import (
-    instant_text,
-    priority_number,
-    read_assignments,
-    read_parameters,
-)
+from turnstile.executor.cli.arguments import instant_text, priority_number, read_assignments, read_parameters
 from turnstile.executor.cli.client import Api, ApiRefused, Json
 from turnstile.executor.cli.submit import LIST_BYTES_MAX, LIST_MAX, Line, read_lines, send
 
