@@ -80,12 +80,6 @@ def test_a_line_gets_the_options_and_a_key_of_its_own_number() -> None:
     ]
 
 
-def test_a_line_has_its_own_priority_or_that_of_the_option() -> None:
-    lines = lines_of('{}\n{"priority": 1}\n{"priority": 5}', action_ref="a", priority=2)
-    assert [json.loads(line.body)["priority"] for line in lines] == [2, 1, 5]
-    assert "priority" not in json.loads(lines_of("{}", action_ref="a")[0].body)
-
-
 def test_an_invalid_line_is_rejected_with_its_number_and_the_others_are_not() -> None:
     found = lines_of(b'{}\nnot json\n[1]\n"\xff"\n{"x": NaN}\n{}')
     assert [(line.number, None if line.refusal is None else line.refusal["code"]) for line in found] == [
