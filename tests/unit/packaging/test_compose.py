@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-import check_jsonschema
+import check_jsonschema  # type: ignore[import-untyped]
 import yaml
 from click.testing import CliRunner
 from pydantic import BaseModel
