@@ -22,23 +22,79 @@ from tests.support.http_server import answering
 from turnstile.localservers.ports import free_port
 
 _READY_SECONDS = 60.0
-_TYPED = """
-from turnstile import AsyncClient, Client, Context, PermanentError, action
+_GOOD = """
+from typing import Any
+from uuid import UUID
 
-@action("typed.one", max_concurrent=3)
-async def one(context: Context, number: int) -> int:
-    raise PermanentError("no")
+from turnstile import AsyncClient, AsyncHandle, Client, Context, Rejected, action
 
-client: AsyncClient = AsyncClient(amqp_url="amqp://127.0.0.1/", http_url="http://127.0.0.1:8000")
-sync_client: Client = Client(amqp_url="amqp://127.0.0.1/")
+
+@action("render", max_concurrent=3)
+async def render(context: Context, customer_id: int, *, deep: bool = False) -> dict[str, Any]:
+    return {}
+
+
+@action("resize")
+def resize(width: int = 800) -> str:
+    return ""
+
+
+async def main(row: Any, context: Context) -> None:
+    handle: AsyncHandle[dict[str, Any]] = await render.submit(7, deep=True)
+    found: dict[str, Any] = await handle.result(timeout="5m")
+    await render.with_options(priority=1, delay="5m").submit(customer_id=row["id"])
+    text: str = resize.submit_sync(width=3).result()
+    direct: dict[str, Any] = await render(context=context, customer_id=7)
+    length: int = len(resize())
+    request_id: UUID = resize.submit_in(row, width=3)
+    request_id = await render.submit_in_async(row, 7, deep=True)
+    urgent = render.with_options(priority=1)
+    many = await render.submit_many([render.request(7), urgent.request(8, deep=True)])
+    first: AsyncHandle[dict[str, Any]] | Rejected = many[0]
+    async with AsyncClient.from_env() as client:
+        own: AsyncHandle[dict[str, Any]] = await client.submit(render.request(customer_id=7))
+        named: AsyncHandle[Any] = await client.submit("render", {"customer_id": 7})
+        once: AsyncHandle[Any] | Rejected = (await client.submit_many([render.request(7)]))[0]
+        await client.change_action("render", max_concurrent=5, timeout="5m", retry={"max_attempts": 2})
+        await client.change_resource("licence", capacity=None, rate={"starts": 5, "per": "1s"})
+    with Client.from_env() as blocking:
+        text = blocking.submit(resize.request(3)).result()
+        ended: str = blocking.submit("resize", {"width": 3}).status()
+        blocking.change_action("resize", uses=["licence", {"resource": "gpu", "units": 2}], paused=True)
 """
-_WRONG = """
-from turnstile import AsyncClient, action, nothing
+_BAD = """
+from turnstile import Client, Context, action
 
-@action(7, max_concurent=3)
-async def one() -> None: ...
 
-AsyncClient(amqp_url=7)
+@action("render")
+async def render(context: Context, customer_id: int) -> int:
+    return 1
+
+
+@action("resize")
+def resize(width: int) -> str:
+    return ""
+
+
+async def main() -> None:
+    await render.submit(customer=7)
+    await render.submit(customer_id="x")
+    resize.submit_sync()
+    resize.submit_sync(width="x")
+    number: int = resize.submit_sync(1).result()
+    render.with_options(prioritty=1)
+    await render(7)
+    resize.submit_in(object(), width="x")
+    await render.submit_in_async(object(), customer=7)
+    await render.submit_many([render.request(customer=7)])
+    resize.submit_many_sync([render.request(7)])
+    resize.request("x")
+    Client.from_env().change_action("resize", max_concurent=5)
+    Client.from_env().change_action("resize", max_concurrent="five")
+    Client.from_env().change_resource("licence", capacity="5")
+    Client(amqp_url=7)
+    action(7)
+    from turnstile import nothing
 """
 
 
@@ -133,13 +189,18 @@ def test_an_editable_install_follows_the_repository(environment: Environment, ap
     assert shown == [str(ROOT / "src" / "turnstile" / "__init__.py"), "user"]
 
 
-def test_mypy_sees_the_types_in_a_users_project(environment: Environment, application: Path) -> None:
-    (application / "typed.py").write_text(_TYPED)
-    (application / "wrong.py").write_text(_WRONG)
+@pytest.mark.timeout(300)
+def test_mypy_checks_names_types_and_results_in_a_users_project(
+    environment: Environment, application: Path
+) -> None:
+    (application / "good.py").write_text(_GOOD)
+    (application / "bad.py").write_text(_BAD)
     options = ["--strict", "--python-executable", str(environment.bin / "python"), "--no-error-summary"]
-    mypy = [sys.executable, "-m", "mypy", *options]
-    errors = environment.run(*mypy, "typed.py", "wrong.py", folder=application, expected=1)
-    assert "typed.py" not in errors
-    assert 'Module "turnstile" has no attribute "nothing"' in errors
-    assert 'Argument 1 to "action" has incompatible type "int"' in errors
-    assert 'Argument "amqp_url" to "AsyncClient" has incompatible type "int"' in errors
+    mypy = [sys.executable, "-m", "mypy", *options, "--hide-error-context"]
+    output = environment.run(*mypy, "good.py", "bad.py", folder=application, expected=1)
+    errors = [line for line in output.splitlines() if ": error:" in line]
+    assert {line.partition(":")[0] for line in errors} == {"bad.py"}, output
+    wrong = [number for number, line in enumerate(_BAD.splitlines(), 1) if number > 15]
+    assert sorted({int(line.split(":")[1]) for line in errors}) == wrong, output
+    assert any('"customer"' in line and 'did you mean "customer_id"' in line for line in errors)
+    assert any('Module "turnstile" has no attribute "nothing"' in line for line in errors)

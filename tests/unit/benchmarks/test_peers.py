@@ -15,13 +15,7 @@ from benchmarks.peers.history import (
     peak_concurrency_of_actions,
     trace_of,
 )
-from benchmarks.peers.job import (
-    TRACES,
-    Group,
-    gate_of,
-    run,
-    run_blocking,
-)
+from benchmarks.peers.job import TRACES, Group, gate_of, run, run_blocking
 from benchmarks.peers.session import Counts
 from benchmarks.peers.tables import Comparison, Entry, sections
 from benchmarks.waiting import DidNotHappen

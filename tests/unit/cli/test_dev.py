@@ -2,13 +2,13 @@
 
 import fcntl
 import io
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from turnstile.cli import app
 from turnstile.dev import Terminal, is_code
 
 WARNING = "09:14:02.517 WARNING worker   action_differs action_ref=a.b"
@@ -75,38 +75,24 @@ def test_only_code_of_the_project_is_watched(tmp_path: Path, path: str, expected
     assert is_code(folder / path, folder=folder, ignored=folder / "data") is expected
 
 
-def run(cwd: Path, *arguments: str, program: str = "") -> subprocess.CompletedProcess[str]:
-    code = (
-        f"{program}\nimport sys; sys.argv[1:] = {list(arguments)!r}\nfrom turnstile.cli import main; main()"
-    )
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=cwd,
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
+def test_a_folder_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     folder = tmp_path / ".turnstile"
     folder.mkdir()
     with (folder / "lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        ended = run(tmp_path, "dev", "--actions", "reports")
-    assert ended.returncode == 2
-    assert ended.stderr == (
+        result = CliRunner().invoke(app, ["dev", "--actions", "reports"])
+    assert (result.exit_code, result.stderr) == (
+        2,
         ".turnstile is in use by another `turnstile dev`; end that one, or name another folder with"
-        " --data-folder\n"
+        " --data-folder\n",
     )
 
 
-def test_without_watchfiles_the_remedy_is_named(tmp_path: Path) -> None:
-    program = "import sys; sys.modules['watchfiles'] = None"
-    ended = run(tmp_path, "dev", "--actions", "reports", program=program)
-    assert ended.returncode == 2
-    assert "install it from your clone: pip install '/path/to/turnstile[dev]'" in ended.stderr
-    assert "watchfiles is missing" in ended.stderr
-    assert len(ended.stderr.splitlines()) == 1
+def test_without_watchfiles_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "turnstile.dev")
+    monkeypatch.setitem(sys.modules, "watchfiles", None)
+    result = CliRunner().invoke(app, ["dev", "--actions", "reports"])
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+    assert "install it from your clone: pip install '/path/to/turnstile[dev]'" in result.stderr
+    assert "watchfiles is missing" in result.stderr

@@ -30,174 +30,133 @@ def starting(earliest_seconds: float, latest_seconds: float) -> dict[str, str]:
     return {name: (NOW + timedelta(seconds=seconds)).isoformat() for name, seconds in ends.items()}
 
 
-@pytest.mark.parametrize(
-    ("waiting_on", "sentence"),
-    [
-        (None, ""),
-        (
-            {"reason": "limit", "max_concurrent": 2, "active_count": 2, "holders": [11, 12]},
-            "2 of 2 slots in use, held by #11, #12",
+def limit(most: int, active: int, *holders: int, **rest: Any) -> dict[str, Any]:
+    return {
+        "reason": "limit", "max_concurrent": most, "active_count": active, "holders": [*holders], **rest
+    }  # fmt: skip
+
+
+def pool(held: int, **rest: Any) -> dict[str, Any]:
+    return {"reason": "pool", "pool": "gpu", "closed": None, "capacity": 2, "held": held, **rest}
+
+
+def no_worker(**rest: Any) -> dict[str, Any]:
+    return {"reason": "no_worker", "pool": "gpu", **rest}
+
+
+def handed_over(granted_at: str) -> dict[str, Any]:
+    return {"reason": "handing_over", "pool": "gpu", "granted_at": f"2026-11-21T07:{granted_at}Z"}
+
+
+def caused_by(on: Any, *ids: int) -> dict[str, Any]:
+    return {"root_cause": {"ids": [*ids], "on": on}}
+
+
+def held_by(*holders: tuple[int, int]) -> list[dict[str, int]]:
+    return [{"id": execution_id, "units": units} for execution_id, units in holders]
+
+
+NO_WORKER = f"no live worker in pool gpu serves the action; {START_ONE}"
+AUTOCAD = "waits at resource autocad: needs 2 units, 1 of 10 free"
+PAUSED_VPN = {**GATE, "gate": "resource vpn", "closed": "paused"}
+SENTENCES: list[tuple[Any, str]] = [
+    (None, ""),
+    (limit(2, 2, 11, 12), "2 of 2 slots in use, held by #11, #12"),
+    (limit(1, 1, 11), "1 of 1 slots in use, held by #11"),
+    (limit(0, 0), "0 of 0 slots in use"),
+    (
+        limit(2, 2, 60, 61, **caused_by(no_worker(), 60, 61)),
+        f"2 of 2 slots in use, held by #60, #61; #60, #61 hold slots but do not run yet: {NO_WORKER}",
+    ),
+    (
+        limit(1, 0, **caused_by(no_worker())),
+        f"0 of 1 slots in use; the executions ahead are waiting, too: {NO_WORKER}",
+    ),
+    ({"reason": "paused"}, "the action is paused"),
+    (
+        pool(3, position=4, waiting=9, holders=[60, 61, 62]),
+        "all 2 worker slots of pool gpu are in use, held by #60, #61, #62; position 4 there",
+    ),
+    (pool(1, position=1), "waits for its turn in pool gpu; position 1 there"),
+    (
+        pool(2, closed="paused", position=4),
+        "pool gpu is paused; executor pools resume gpu continues it; position 4 there",
+    ),
+    (pool(5), "all 2 worker slots of pool gpu are in use"),
+    (no_worker(), NO_WORKER),
+    (no_worker(other_pools=[]), NO_WORKER),
+    (
+        no_worker(other_pools=["default"]),
+        "no live worker in pool gpu serves the action, but a worker in pool default has it; let one serve"
+        " both pools (TURNSTILE_WORKER_POOLS=default,gpu), or change the action's pool"
+        " (executor actions apply)",
+    ),
+    (
+        no_worker(other_pools=["a", "b"]),
+        "no live worker in pool gpu serves the action, but workers in the pools a, b have it; let one"
+        " serve both pools (TURNSTILE_WORKER_POOLS=a,gpu), or change the action's pool"
+        " (executor actions apply)",
+    ),
+    ({"reason": "not_due", "run_at": "2026-11-21T07:30:00Z"}, "not due before 2026-11-21 07:30:00Z"),
+    ({"reason": "not_due", "run_at": None}, "not due yet"),
+    ({"reason": "handing_over", "pool": "gpu"}, "about to be dispatched to a worker"),
+    (handed_over("29:31"), "about to be dispatched to a worker"),
+    (
+        handed_over("27:30"),
+        "its slot was granted 2m30s ago, and no worker of pool gpu has claimed it: they are busy, or"
+        " cannot reach the broker; see their logs and /readyz",
+    ),
+    (
+        {"reason": "unavailable", "part": "broker", "message": "not connected"},
+        "the executor cannot reach the broker: not connected",
+    ),
+    (
+        {**GATE, "holders": held_by((14, 2), (15, 4), (17, 3))},
+        f"{AUTOCAD}; held by #14 (2), #15 (4), #17 (3); position 1",
+    ),
+    (
+        {**GATE, "reason": "total", "gate": "total", "units": 1, "free": 0, "capacity": 20},
+        "waits at the total of its action: needs 1 unit, 0 of 20 free; position 1",
+    ),
+    (
+        {**GATE, "holders": held_by((60, 9)), **caused_by(no_worker(), 60)},
+        f"{AUTOCAD}; held by #60 (9); position 1; #60 holds units but does not run yet: {NO_WORKER}",
+    ),
+    (
+        limit(
+            1, 1, 60,
+            **caused_by({**GATE, "holders": held_by((50, 5), (51, 4)), **caused_by(PAUSED_VPN, 50, 51)}, 60),
         ),
-        (
-            {"reason": "limit", "max_concurrent": 1, "active_count": 1, "holders": [11]},
-            "1 of 1 slots in use, held by #11",
-        ),
-        (
-            {"reason": "limit", "max_concurrent": 0, "active_count": 0, "holders": []},
-            "0 of 0 slots in use",
-        ),
-        (
-            {
-                "reason": "limit",
-                "max_concurrent": 2,
-                "active_count": 2,
-                "holders": [60, 61],
-                "root_cause": {"ids": [60, 61], "on": {"reason": "no_worker", "pool": "gpu"}},
-            },
-            "2 of 2 slots in use, held by #60, #61; #60, #61 hold slots but do not run yet: no live"
-            f" worker in pool gpu serves the action; {START_ONE}",
-        ),
-        (
-            {
-                "reason": "limit",
-                "max_concurrent": 1,
-                "active_count": 0,
-                "holders": [],
-                "root_cause": {"ids": [], "on": {"reason": "no_worker", "pool": "gpu"}},
-            },
-            "0 of 1 slots in use; the executions ahead are waiting, too: no live worker in pool gpu serves"
-            f" the action; {START_ONE}",
-        ),
-        ({"reason": "paused"}, "the action is paused"),
-        (
-            {
-                "reason": "pool",
-                "pool": "gpu",
-                "closed": None,
-                "capacity": 2,
-                "held": 3,
-                "position": 4,
-                "waiting": 9,
-                "holders": [60, 61, 62],
-            },
-            "all 2 worker slots of pool gpu are in use, held by #60, #61, #62; position 4 there",
-        ),
-        (
-            {"reason": "pool", "pool": "gpu", "closed": None, "capacity": 2, "held": 1, "position": 1},
-            "waits for its turn in pool gpu; position 1 there",
-        ),
-        (
-            {"reason": "pool", "pool": "gpu", "closed": "paused", "capacity": 2, "held": 2, "position": 4},
-            "pool gpu is paused; executor pools resume gpu continues it; position 4 there",
-        ),
-        (
-            {"reason": "no_worker", "pool": "gpu"},
-            f"no live worker in pool gpu serves the action; {START_ONE}",
-        ),
-        (
-            {"reason": "no_worker", "pool": "gpu", "other_pools": []},
-            f"no live worker in pool gpu serves the action; {START_ONE}",
-        ),
-        (
-            {"reason": "no_worker", "pool": "gpu", "other_pools": ["default"]},
-            "no live worker in pool gpu serves the action, but a worker in pool default has it; let one serve"
-            " both pools (TURNSTILE_WORKER_POOLS=default,gpu), or change the action's pool"
-            " (executor actions apply)",
-        ),
-        (
-            {"reason": "no_worker", "pool": "gpu", "other_pools": ["a", "b"]},
-            "no live worker in pool gpu serves the action, but workers in the pools a, b have it; let one"
-            " serve both pools (TURNSTILE_WORKER_POOLS=a,gpu), or change the action's pool"
-            " (executor actions apply)",
-        ),
-        ({"reason": "not_due", "run_at": "2026-11-21T07:30:00Z"}, "not due before 2026-11-21 07:30:00Z"),
-        ({"reason": "not_due", "run_at": None}, "not due yet"),
-        (
-            {"reason": "pool", "pool": "gpu", "capacity": 4, "held": 5},
-            "all 4 worker slots of pool gpu are in use",
-        ),
-        ({"reason": "handing_over", "pool": "gpu"}, "about to be dispatched to a worker"),
-        (
-            {"reason": "handing_over", "pool": "gpu", "granted_at": "2026-11-21T07:29:31Z"},
-            "about to be dispatched to a worker",
-        ),
-        (
-            {"reason": "handing_over", "pool": "gpu", "granted_at": "2026-11-21T07:27:30Z"},
-            "its slot was granted 2m30s ago, and no worker of pool gpu has claimed it: they are busy, or"
-            " cannot reach the broker; see their logs and /readyz",
-        ),
-        (
-            {"reason": "unavailable", "part": "broker", "message": "not connected"},
-            "the executor cannot reach the broker: not connected",
-        ),
-        (
-            {**GATE, "holders": [{"id": 14, "units": 2}, {"id": 15, "units": 4}, {"id": 17, "units": 3}]},
-            "waits at resource autocad: needs 2 units, 1 of 10 free; held by #14 (2), #15 (4), #17 (3);"
-            " position 1",
-        ),
-        (
-            {**GATE, "reason": "total", "gate": "total", "units": 1, "free": 0, "capacity": 20},
-            "waits at the total of its action: needs 1 unit, 0 of 20 free; position 1",
-        ),
-        (
-            {
-                **GATE,
-                "holders": [{"id": 60, "units": 9}],
-                "root_cause": {"ids": [60], "on": {"reason": "no_worker", "pool": "gpu"}},
-            },
-            "waits at resource autocad: needs 2 units, 1 of 10 free; held by #60 (9); position 1; #60 holds"
-            f" units but does not run yet: no live worker in pool gpu serves the action; {START_ONE}",
-        ),
-        (
-            {
-                "reason": "limit",
-                "max_concurrent": 1,
-                "active_count": 1,
-                "holders": [60],
-                "root_cause": {
-                    "ids": [60],
-                    "on": {
-                        **GATE,
-                        "holders": [{"id": 50, "units": 5}, {"id": 51, "units": 4}],
-                        "root_cause": {
-                            "ids": [50, 51],
-                            "on": {**GATE, "gate": "resource vpn", "closed": "paused"},
-                        },
-                    },
-                },
-            },
-            "1 of 1 slots in use, held by #60; #60 holds a slot but does not run yet: waits at resource"
-            " autocad: needs 2 units, 1 of 10 free; held by #50 (5), #51 (4); position 1; #50, #51 hold units"
-            " but do not run yet: resource vpn is paused",
-        ),
-        ({**GATE, "closed": "paused"}, "resource autocad is paused"),
-        ({**GATE, "closed": "capacity_zero"}, "the capacity of resource autocad is 0"),
-        (
-            {**GATE, "closed": "capacity_too_low", "capacity": 1},
-            "needs 2 units of resource autocad, whose capacity is 1",
-        ),
-        (
-            {**RATE, "rate_of": "resource partner-api"},
-            "waits for the rate of resource partner-api: 100 starts per 1m; next start 2026-11-21 07:30:00Z;"
-            " position 4 of its action",
-        ),
-        (
-            {**RATE, "rate_of": "action", "next_start_at": None},
-            "waits for the rate of its action: 100 starts per 1m; position 4 of its action",
-        ),
-        ({"reason": "of a later version"}, "of a later version"),
-    ],
-)
+        f"1 of 1 slots in use, held by #60; #60 holds a slot but does not run yet: {AUTOCAD}; held by"
+        " #50 (5), #51 (4); position 1; #50, #51 hold units but do not run yet: resource vpn is paused",
+    ),
+    ({**GATE, "closed": "paused"}, "resource autocad is paused"),
+    ({**GATE, "closed": "capacity_zero"}, "the capacity of resource autocad is 0"),
+    (
+        {**GATE, "closed": "capacity_too_low", "capacity": 1},
+        "needs 2 units of resource autocad, whose capacity is 1",
+    ),
+    (
+        {**RATE, "rate_of": "resource partner-api"},
+        "waits for the rate of resource partner-api: 100 starts per 1m; next start 2026-11-21 07:30:00Z;"
+        " position 4 of its action",
+    ),
+    (
+        {**RATE, "rate_of": "action", "next_start_at": None},
+        "waits for the rate of its action: 100 starts per 1m; position 4 of its action",
+    ),
+    ({"reason": "of a later version"}, "of a later version"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("waiting_on", "sentence"), SENTENCES)
 def test_every_reason_is_a_sentence(waiting_on: Any, sentence: str) -> None:
     assert waiting_sentence(execution(waiting_on), now=NOW) == sentence
 
 
 def test_position_reason_and_start_make_one_sentence() -> None:
     waits = execution(
-        {"reason": "limit", "max_concurrent": 4, "active_count": 4, "holders": [12, 13, 14, 15]},
-        position=3,
-        queue_length=17,
-        estimated_start=starting(20, 45),
+        limit(4, 4, 12, 13, 14, 15), position=3, queue_length=17, estimated_start=starting(20, 45)
     )
     assert waiting_sentence(waits, now=NOW) == (
         "position 3 of 17 in reports.render; 4 of 4 slots in use, held by #12, #13, #14, #15; "
@@ -229,8 +188,7 @@ def test_a_start_is_as_precise_as_its_estimate(earliest: float, latest: float, w
 
 
 def test_only_the_first_holders_are_listed() -> None:
-    waiting_on = {"reason": "limit", "max_concurrent": 50, "active_count": 50, "holders": list(range(50))}
-    assert waiting_sentence(execution(waiting_on), now=NOW).endswith("#8, #9 and 40 more")
+    assert waiting_sentence(execution(limit(50, 50, *range(50))), now=NOW).endswith("#8, #9 and 40 more")
 
 
 def test_the_duration_of_a_run_is_known_once_it_has_ended() -> None:

@@ -28,9 +28,7 @@ def test_json_is_valid_in_every_encoding_of_stdout(monkeypatch: pytest.MonkeyPat
 _HOSTILE = "a\r\x1b[2J\x9bm\u202etxt\u2066\u2028\u200b"
 
 
-def test_values_cannot_control_the_terminal_or_hide(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_values_cannot_control_the_terminal_or_hide(capsys: pytest.CaptureFixture[str]) -> None:
     print_table({"ID": "id", "KEY": "id"}, [Json(id=_HOSTILE)], empty="none")
     print_fields([("key", _HOSTILE)])
     print_line(_HOSTILE)

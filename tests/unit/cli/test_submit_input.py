@@ -8,12 +8,7 @@ import pytest
 import typer
 
 from turnstile.common.cli import EXIT_USAGE, CommandFailed
-from turnstile.executor.cli.arguments import (
-    instant_text,
-    priority_number,
-    read_assignments,
-    read_parameters,
-)
+from turnstile.executor.cli.arguments import instant_text, priority_number, read_assignments, read_parameters
 from turnstile.executor.cli.client import Api, ApiRefused, Json
 from turnstile.executor.cli.submit import LIST_BYTES_MAX, LIST_MAX, Line, read_lines, send
 
@@ -83,12 +78,6 @@ def test_a_line_gets_the_options_and_a_key_of_its_own_number() -> None:
         {"action_ref": "a", "ttl": 5, "idempotency_key": "mine"},
         {"action_ref": "a", "ttl": 1, "idempotency_key": "run:5"},
     ]
-
-
-def test_a_line_has_its_own_priority_or_that_of_the_option() -> None:
-    lines = lines_of('{}\n{"priority": 1}\n{"priority": 5}', action_ref="a", priority=2)
-    assert [json.loads(line.body)["priority"] for line in lines] == [2, 1, 5]
-    assert "priority" not in json.loads(lines_of("{}", action_ref="a")[0].body)
 
 
 def test_an_invalid_line_is_rejected_with_its_number_and_the_others_are_not() -> None:

@@ -25,17 +25,10 @@ from turnstile.executor.cli.top_view import (
 
 def queue(ref: str, **fields: Any) -> Json:
     usual: dict[str, Any] = {
-        "concurrency_key": None,
-        "pool": "default",
-        "max_concurrent": 2,
-        "active_count": 2,
-        "queue_length": 5,
-        "oldest_enqueued_at": "2026-11-21T07:30:00Z",
-        "paused": False,
-        "served": True,
-        "enqueued_per_second": None,
-        "completed_per_second": 1.5,
-    }
+        "concurrency_key": None, "pool": "default", "max_concurrent": 2, "active_count": 2, "queue_length": 5,
+        "oldest_enqueued_at": "2026-11-21T07:30:00Z", "paused": False, "served": True,
+        "enqueued_per_second": None, "completed_per_second": 1.5,
+    }  # fmt: skip
     return Json({"action_ref": ref, **usual, **fields})
 
 
@@ -88,22 +81,15 @@ def test_keys_change_the_order_and_quit_and_are_harmless_without_queues() -> Non
 
 
 def test_a_limit_is_not_stepped_below_0_and_no_limit_stays_none() -> None:
-    assert [stepped(limit, step) for limit, step in ((1, 1), (1, -1), (0, -1), (None, 1))] == [
-        2,
-        0,
-        None,
-        None,
-    ]
+    steps = ((1, 1), (1, -1), (0, -1), (None, 1))
+    assert [stepped(limit, step) for limit, step in steps] == [2, 0, None, None]
 
 
 def test_a_change_is_shown_at_once_in_all_queues_of_the_action() -> None:
     seen = view(queue("a", concurrency_key="k"), queue("a"), queue("b"))
     seen = after_change(seen, Json(ref="a", max_concurrent=7, paused=True))
-    assert [(each["max_concurrent"], each["paused"]) for each in seen.queues] == [
-        (7, True),
-        (7, True),
-        (2, False),
-    ]
+    shown = [(each["max_concurrent"], each["paused"]) for each in seen.queues]
+    assert shown == [(7, True), (7, True), (2, False)]
 
 
 def test_a_queue_shows_slots_length_rates_and_problems() -> None:

@@ -109,22 +109,6 @@ def test_an_invalid_field_is_refused_by_its_name(fields: dict[str, object], name
 
 
 @pytest.mark.parametrize(
-    ("runner", "good", "bad"),
-    [
-        ("command", [["wc", "-w"]], [None, "wc -w", []]),
-        ("http", ["https://example.org/hook"], [None, "example.org", ["https://example.org"]]),
-        ("python", [None, "reports:render"], [["a", "b"]]),
-    ],
-)
-def test_an_entrypoint_fits_its_runner(runner: str, good: list[object], bad: list[object]) -> None:
-    for entrypoint in good:
-        fields = {"ref": "a", "runner": runner, "entrypoint": entrypoint}
-        assert ActionDefinition.model_validate(fields).entrypoint == entrypoint
-    for entrypoint in bad:
-        assert "entrypoint: " in error_of(runner=runner, entrypoint=entrypoint)
-
-
-@pytest.mark.parametrize(
     ("retry", "max_delay_seconds"),
     [({}, 300.0), ({"delay": "1h"}, 3600.0), ({"delay": "1h", "max_delay": "5m"}, 300.0)],
 )

@@ -1,5 +1,6 @@
 """A repeated failure is logged at its start, once a minute with a count, and at its end; no count is lost."""
 
+import asyncio
 import logging
 import threading
 from types import SimpleNamespace
@@ -7,18 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.traffic import until
+from tests.support.clock import Clock
 from turnstile.common.telemetry import logs
 from turnstile.common.telemetry.logs import Episodes
 
 LOGGER = logging.getLogger("turnstile.test")
-
-
-class Clock:
-    """The instant that episodes see."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
 
 
 @pytest.fixture
@@ -34,7 +28,7 @@ def sweeper(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch, sweeper: logs._Sweeper) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(logs, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(logs, "time", SimpleNamespace(monotonic=clock))
     monkeypatch.setattr(sweeper, "start", lambda: None)
     return clock
 
@@ -48,10 +42,6 @@ def lines(caplog: pytest.LogCaptureFixture, *fields: str) -> list[tuple[Any, ...
         (record.getMessage(), *(record.__dict__[name] for name in names if name in record.__dict__))
         for record in found
     ]
-
-
-async def until_ended(thread: threading.Thread) -> None:
-    await until(lambda: not thread.is_alive(), "the end of the thread")
 
 
 def test_a_failure_that_is_not_seen_for_a_minute_ends_by_itself_with_its_count_and_fields(
@@ -166,5 +156,6 @@ async def test_a_thread_ends_quiet_failures_and_itself(
             episodes.failed("a")
             thread = sweeper._thread
         assert thread is not None
-        await until_ended(thread)
+        await asyncio.to_thread(thread.join, 10)
+        assert not thread.is_alive()
         assert lines(caplog) == [("refused", 1), ("refused_over", 1)]

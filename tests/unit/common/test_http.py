@@ -67,11 +67,6 @@ async def connected(
             writer.close()
 
 
-async def all_closed(server: HttpServer) -> None:
-    while server.server_state.connections:
-        await asyncio.sleep(0.01)
-
-
 @pytest.mark.parametrize("sent", [b"", REQUEST[:20]])
 async def test_a_connection_without_a_whole_request_is_closed(server: HttpServer, sent: bytes) -> None:
     async with connected(server) as (reader, writer):
@@ -94,7 +89,8 @@ async def test_a_connection_that_does_not_read_its_response_is_closed(
     async with connected(server, limit=1) as (reader, writer):
         writer.write(REQUEST)
         assert await reader.read(1)
-        await all_closed(server)
+        while server.server_state.connections:
+            await asyncio.sleep(0.01)
 
 
 async def test_a_slow_reader_receives_the_whole_response(

@@ -7,28 +7,18 @@ from datetime import UTC, datetime
 from uuid import RFC_4122, UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from turnstile.common.action_definition import ActionDefinition
-from turnstile.common.broker.message import Outgoing
 from turnstile.common.domain.errors import Refusal
 from turnstile.common.domain.outcomes import Failure
 from turnstile.common.domain.states import Status
-from turnstile.common.envelopes import (
-    alone,
-    cancel_message,
-    completed_message,
-    message_id,
-    scheduled_message,
-    status_message,
-)
+from turnstile.common.envelopes import alone, completed_message, message_id, scheduled_message, status_message
 from turnstile.common.messages import (
-    AppId,
     CancelRequested,
     Error,
-    ExecutionCancel,
     ExecutionCompleted,
     ExecutionRequested,
     ExecutionScheduled,
@@ -63,6 +53,7 @@ def test_any_bytes_are_a_request_or_a_refusal(body: bytes) -> None:
 
 
 @given(FIELDS)
+@settings(max_examples=40)
 def test_any_value_of_any_field_is_a_request_or_a_refusal(value: dict[str, object]) -> None:
     with suppress(Refusal):
         read_requested_body(json.dumps(value).encode())
@@ -85,16 +76,17 @@ def test_an_unknown_field_is_refused_with_the_known_fields_beside_it() -> None:
         read_model(ActionDefinition, {"ref": "a", "retry": {"attempts": 3}})
 
 
-@pytest.mark.parametrize("timeout", [[1], {}, True, 10**400, -1, "soon", "", "1h30"])
-def test_an_invalid_duration_is_refused_by_its_field(timeout: object) -> None:
-    with pytest.raises(Refusal, match="timeout"):
-        read_requested_body(json.dumps({"action_ref": "noop", "timeout": timeout}).encode())
-
-
 def test_the_order_of_keys_does_not_change_the_hash() -> None:
     one = read_requested_body(b'{"action_ref": "noop", "parameters": {"a": 1, "b": {"c": 2, "d": 3}}}')
     two = read_requested_body(b'{"parameters": {"b": {"d": 3, "c": 2}, "a": 1}, "action_ref": "noop"}')
     assert request_hash(one) == request_hash(two)
+
+
+def test_only_what_is_executed_changes_the_hash() -> None:
+    usual = read_requested_body(b'{"action_ref": "a", "parameters": {"b": 1}, "idempotency_key": "k"}')
+    spelled = read_requested_body(b'{"action_ref": "a", "parameters": {"b": 1}, "timeout": null}')
+    other = read_requested_body(b'{"action_ref": "a", "parameters": {"b": 1}, "timeout": 5}')
+    assert request_hash(usual) == request_hash(spelled) != request_hash(other)
 
 
 def test_another_value_or_message_id_is_another_delivery() -> None:
@@ -126,19 +118,10 @@ def test_an_invalid_priority_is_refused_with_range_and_remedy(priority: object) 
     )
 
 
-def test_a_request_has_the_priority_that_it_names_or_3() -> None:
-    named = [read_requested_body(b'{"action_ref": "a", "priority": %d}' % n).priority for n in range(1, 6)]
-    assert named == [1, 2, 3, 4, 5]
-    assert read_requested_body(b'{"action_ref": "a"}').priority == 3
+def test_a_priority_may_be_written_as_a_decimal_fraction() -> None:
     # To JSON Schema 2.0 is an integer; some languages write all numbers like that.
     written = read_requested_body(b'{"action_ref": "a", "priority": 2.0}').priority
     assert (type(written), written) == (int, 2)
-
-
-def test_the_schema_of_a_request_has_the_range_and_the_default_of_its_priority() -> None:
-    described = ExecutionRequested.model_json_schema()["properties"]["priority"]
-    expected = {"type": "integer", "minimum": 1, "maximum": 5, "default": 3}
-    assert described | expected == described
 
 
 def test_another_priority_is_another_request_and_3_is_the_same_as_none() -> None:
@@ -153,66 +136,19 @@ def test_another_priority_is_another_request_and_3_is_the_same_as_none() -> None
     assert len(set(hashes)) == 6
 
 
-@pytest.mark.parametrize("model", [ExecutionRequested, CancelRequested])
-def test_an_unknown_field_from_outside_is_refused(model: type[BaseModel]) -> None:
-    needed = {"action_ref": "a"} if "action_ref" in model.model_fields else {}
-    with pytest.raises(ValidationError, match="paramters"):
-        model.model_validate({"paramters": {}} | needed)
+def test_an_unknown_field_of_a_cancel_is_refused() -> None:
+    with pytest.raises(ValidationError, match="reson"):
+        CancelRequested.model_validate({"execution_id": 1, "reson": "late"})
 
 
 def test_an_unknown_field_from_a_newer_version_is_ignored() -> None:
     assert named_attempt({"execution_id": 1, "attempt": 2, "action_ref": "a", "priority": 9}) == (1, 2)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"idempotency_key": ""}, {"concurrency_key": "x" * 513}, {"run_at": "2030-01-01T00:00:00"},
-        {"callback_url": "ftp://there"}, {"parameters": []},
-        {"metadata": None}, {"action_ref": "no spaces"},
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize("fields", [{"concurrency_key": "x" * 513}, {"metadata": None}], ids=str)
 def test_an_invalid_field_of_a_request_is_refused(fields: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         ExecutionRequested.model_validate({"action_ref": "a", **fields})
-
-
-def assert_enveloped(
-    message: Outgoing, message_type: str, routing_key: str, *, exchange: str = "executions"
-) -> None:
-    assert (message.type, message.exchange, message.routing_key) == (message_type, exchange, routing_key)
-    assert UUID(message.message_id).version == 4
-    assert message.headers is not None
-    assert message.headers["schema_version"] == 1
-    assert message.persistent
-
-
-def test_an_offer_is_addressed_to_the_pool_of_its_action_with_its_trace() -> None:
-    message = scheduled_message(1, 2, "a", pool="gpu", traceparent=TRACE)
-    assert_enveloped(message, "execution.scheduled", "execution.scheduled.gpu")
-    assert message.headers is not None
-    assert message.headers["traceparent"] == TRACE
-    assert message.app_id == "executor"
-    assert message.correlation_id == "1"
-
-
-def test_a_cancel_is_addressed_to_the_worker_that_runs_the_attempt() -> None:
-    message = cancel_message(ExecutionCancel(execution_id=1, attempt=2), worker_id="w-1")
-    assert_enveloped(message, "execution.cancel", "worker.w-1", exchange="")
-    assert message.headers is not None
-    # Where a node is down, the worker's control queue has another name.
-    assert message.headers["CC"] == tuple(f"worker.w-1.{number}" for number in range(2, 10))
-
-
-@pytest.mark.parametrize("app_id", ["worker", "executor"])
-def test_a_completion_is_addressed_to_the_executor_and_to_listeners(app_id: AppId) -> None:
-    message = completed_message(
-        execution_id=1, action_id=2, action_ref="a", status=Status.COMPLETED, attempt=3, completed_at=NOW,
-        app_id=app_id,
-    )  # fmt: skip
-    assert_enveloped(message, "execution.completed", "execution.completed")
-    assert (message.app_id, message.correlation_id) == (app_id, "1")
 
 
 class _StatusChanged(BaseModel):
@@ -345,10 +281,3 @@ def test_message_ids_are_uuids_and_those_of_a_child_process_are_others() -> None
 def test_a_value_that_cannot_be_stored_is_refused(body: str) -> None:
     with pytest.raises(Refusal):
         read_json(body.encode(), bytes_max=10_000)
-
-
-def test_usual_and_unusual_requests_have_the_hash_of_their_fields() -> None:
-    usual = read_requested_body(b'{"action_ref": "a", "parameters": {"b": 1}, "idempotency_key": "k"}')
-    spelled = read_requested_body(b'{"action_ref": "a", "parameters": {"b": 1}, "timeout": null}')
-    other = read_requested_body(b'{"action_ref": "a", "parameters": {"b": 1}, "timeout": 5}')
-    assert request_hash(usual) == request_hash(spelled) != request_hash(other)

@@ -6,12 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnstile.common.domain.durations import (
-    SECONDS_MAX,
-    format_duration,
-    format_elapsed,
-    parse_duration,
-)
+from turnstile.common.domain.durations import SECONDS_MAX, format_duration, format_elapsed, parse_duration
 
 
 @pytest.mark.parametrize(

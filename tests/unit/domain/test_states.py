@@ -14,13 +14,7 @@ from turnstile.common.domain.outcomes import (
     failure_of,
     status_of,
 )
-from turnstile.common.domain.states import (
-    TERMINAL,
-    TRANSITIONS,
-    Status,
-    is_terminal,
-    sources_of,
-)
+from turnstile.common.domain.states import TERMINAL, TRANSITIONS, Status, is_terminal, sources_of
 
 FAILURE = Failure(type="Broken", message="it broke")
 

@@ -21,7 +21,6 @@ from turnstile.executor.permissions.plan import (
     plan_account,
     prefixes_in_use,
     remedies,
-    to_restart,
 )
 
 HERE = Installation(database="orders", vhost="orders")
@@ -39,11 +38,6 @@ def plan(
 def every_present() -> Iterator[Present]:
     for users, password in product(USERS, get_args(Check)):
         yield Present(users=users, password=password)
-
-
-def test_an_account_that_does_not_exist_is_created() -> None:
-    for source, rotate in product(Source, (False, True)):
-        assert plan(None, source, rotate=rotate).change is AccountChange.CREATE
 
 
 @pytest.mark.parametrize("source", Source)
@@ -122,11 +116,6 @@ def test_an_account_is_compared_with_its_database_or_vhost() -> None:
                 source=Source.STORED,
             )
             assert step.change is change
-
-
-def test_processes_of_accounts_with_new_passwords_are_to_be_restarted() -> None:
-    assert to_restart([plan(None, Source.NEW), plan(Present(users=USERS[1]), Source.STORED)]) == []
-    assert to_restart([plan(Present(users=USERS[1]), Source.NEW, rotate=True)]) == ["worker"]
 
 
 @pytest.mark.parametrize(

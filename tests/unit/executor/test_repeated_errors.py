@@ -47,11 +47,11 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
     await serving
 
 
-async def test_a_hundred_failing_requests_are_a_line_for_each_route_and_kind_of_error(
+async def test_many_failing_requests_are_a_line_for_each_route_and_kind_of_error(
     http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     for path in ("/one", "/two", "/two?kind=x"):
-        for _ in range(100):
+        for _ in range(20):
             answer = await http.get(path)
             assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
     shown = [

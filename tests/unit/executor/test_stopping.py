@@ -20,19 +20,6 @@ def row(**fields: Any) -> dict[str, Any]:
     return running | asked | fields
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"timeout_seconds": 101.0},
-        {"cancel_requested_at": after(1), "started_at": None},
-        {"cancel_requested_at": after(1), "completed_at": after(2)},
-    ],
-)
-def test_what_was_not_asked_or_does_not_run_is_not_stopping(fields: dict[str, Any]) -> None:
-    assert stopping_of(row(**fields), 30) is None
-
-
 def test_the_first_request_counts() -> None:
     both = stopping_of(row(timeout_seconds=50.0, cancel_requested_at=after(60)), 30)
     assert both is not None

@@ -1,30 +1,18 @@
 """The bound of the submissions: it rises past what is decided, and never past an open transaction."""
 
-from collections.abc import Iterator
-
 import pytest
 
+from tests.support.clock import Clock
 from turnstile.executor import submission_listener
 from turnstile.executor.protocol import SubmissionPage
 from turnstile.executor.submission_listener import SubmissionBound
 
 
-class Clock:
-    """A clock that the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def time(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    with monkeypatch.context() as patched:
-        patched.setattr(submission_listener, "monotonic", clock.time)
-        yield clock
+    monkeypatch.setattr(submission_listener, "monotonic", clock)
+    return clock
 
 
 def poll(bound: SubmissionBound, clock: Clock, newest: int, oldest: int | None, *entering: str) -> int:

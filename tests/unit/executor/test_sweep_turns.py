@@ -4,15 +4,9 @@ import asyncio
 
 import pytest
 
+from tests.support.clock import Clock
 from turnstile.executor.metrics import LAST_SWEEP
 from turnstile.executor.sweep_turns import SweepTurns
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -12,8 +12,6 @@ ROOT = Path(__file__).parents[3]
 REQUIREMENTS = sorted((ROOT / "requirements").glob("*.txt"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
-every_file = pytest.mark.parametrize("path", REQUIREMENTS, ids=lambda path: path.name)
-
 
 def entries(path: Path) -> list[str]:
     """Return one string per requirement, with continued lines joined and without comments."""
@@ -30,7 +28,7 @@ def pins(path: Path) -> dict[str, set[str]]:
     return found
 
 
-@every_file
+@pytest.mark.parametrize("path", REQUIREMENTS, ids=lambda path: path.name)
 def test_every_requirement_is_one_exact_version_with_a_sha256(path: Path) -> None:
     shape = re.compile(r"[a-z0-9-]+==\S+ (; .+ )?( *--hash=sha256:[0-9a-f]{64})+")
     assert [entry for entry in entries(path) if not shape.fullmatch(entry)] == []
@@ -54,9 +52,8 @@ def test_every_declared_dependency_is_pinned_within_its_bounds() -> None:
 
 
 def test_the_documentation_gives_a_reason_for_every_declared_dependency() -> None:
-    explained = {
-        canonicalize_name(name) for name in re.findall(r"^\| `([\w.-]+)", explanation(), re.MULTILINE)
-    }
+    page = (ROOT / "docs" / "dependencies.md").read_text()
+    explained = {canonicalize_name(name) for name in re.findall(r"^\| `([\w.-]+)", page, re.MULTILINE)}
     assert explained == {canonicalize_name(requirement.name) for requirement in declared()}
 
 
@@ -66,7 +63,3 @@ def declared() -> list[Requirement]:
     extras = [text for extra in project["optional-dependencies"].values() for text in extra]
     texts = [*project["dependencies"], *extras, *groups["build"], *groups["dev"]]
     return [Requirement(text) for text in texts if isinstance(text, str)]
-
-
-def explanation() -> str:
-    return (ROOT / "docs" / "dependencies.md").read_text()

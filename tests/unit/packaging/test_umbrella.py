@@ -1,69 +1,40 @@
-"""`import turnstile` and the command `turnstile`: fast, lazy, and clear about what is not installed."""
+"""`import turnstile` and the command `turnstile`: lazy, and clear about what is not installed."""
 
 import json
-import os
 import re
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+import turnstile
+from tests.support.commands import ended, in_a_fresh_process
 from tests.support.http_server import answering
+from turnstile.healthcheck import healthcheck
 
 ROOT = Path(__file__).parents[3]
 _HARNESS = ("stress", "localservers")
 _SERVER_CODE = (
-    "fastapi",
-    "uvicorn",
-    "starlette",
-    "matplotlib",
-    "sqlalchemy",
-    "alembic",
-    "asyncpg",
-    "turnstile.executor",
-)
-_IMPORTED = """
-import json, sys, time
-began = time.perf_counter()
-{statement}
-seconds = time.perf_counter() - began
-print(json.dumps([seconds, sorted(sys.modules)]))
-"""
+    "fastapi", "uvicorn", "starlette", "matplotlib", "sqlalchemy", "alembic", "asyncpg", "turnstile.executor"
+)  # fmt: skip
+_INSTALL = "install it from your clone: pip install '/path/to/turnstile"
 
 
-def run(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("TURNSTILE_")}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env=clean | settings,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+def imported(*statements: str) -> list[set[str]]:
+    """Return the modules that a fresh process has loaded after each of these statements."""
+    shown = "\nprint(json.dumps(sorted(sys.modules)))\n"
+    output = in_a_fresh_process("-c", "import json, sys\n" + "".join(each + shown for each in statements))
+    return [set(json.loads(line)) for line in output.splitlines()]
+
+
+def test_importing_loads_nothing_else_of_turnstile_and_using_it_no_server_code() -> None:
+    bare, used = imported(
+        "import turnstile",
+        "from turnstile import action, command_action, http_action, use, rate, Client, AsyncClient",
     )
-
-
-def imported(statement: str) -> tuple[float, set[str]]:
-    """Return the duration of an import in a fresh process, and the modules that are loaded then."""
-    seconds, modules = json.loads(run("-c", _IMPORTED.format(statement=statement)).stdout)
-    return seconds, set(modules)
-
-
-def test_import_turnstile_is_fast_and_loads_no_other_module_of_it() -> None:
-    measured = [imported("import turnstile") for _ in range(3)]
-    assert min(seconds for seconds, _ in measured) < 0.15
-    assert {name for _, modules in measured for name in modules if name.startswith("turnstile.")} == set()
-
-
-def test_actions_and_clients_load_no_server_code() -> None:
-    _, modules = imported(
-        "from turnstile import action, command_action, http_action, use, rate, Client, AsyncClient"
-    )
-    assert {"turnstile.client", "turnstile.worker"} <= modules
-    assert {name for name in modules if name.startswith(_SERVER_CODE)} == set()
+    assert [name for name in bare if name.startswith("turnstile.")] == []
+    assert {"turnstile.client", "turnstile.worker"} <= used
+    assert [name for name in used if name.startswith(_SERVER_CODE)] == []
 
 
 @pytest.mark.parametrize(
@@ -81,7 +52,7 @@ def test_actions_and_clients_load_no_server_code() -> None:
     ],
 )
 def test_a_process_starts_without_the_modules_that_few_runs_need(module: str, not_loaded: set[str]) -> None:
-    _, modules = imported(f"import {module}")
+    (modules,) = imported(f"import {module}")
     assert modules & not_loaded == set()
 
 
@@ -100,87 +71,63 @@ def test_every_error_and_name_of_the_documentation_is_imported_from_turnstile() 
     table = page.partition("### Errors")[2].partition("##")[0]
     errors = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
     assert {"TurnstileError", "Rejected", "NotReceived", "InvalidResult", "InvalidSetting"} <= {*errors}
-    names = ", ".join([*errors, "Request", "Status"])
-    ended = run("-c", f"from turnstile import {names}; assert issubclass(NotReceived, TurnstileError)")
-    assert ended.returncode == 0, ended.stderr
+    assert all(issubclass(getattr(turnstile, name), turnstile.TurnstileError) for name in errors)
+    assert all(hasattr(turnstile, name) for name in ("Request", "Status"))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "exit_code"),
-    [(["--help"], 0), (["executor", "get", "--help"], 0), (["executor", "get", "x"], 2), (["nothing"], 2)],
-)
-def test_the_umbrella_command_returns_the_exit_code_of_its_part(arguments: list[str], exit_code: int) -> None:
-    assert run("-m", "turnstile", *arguments).returncode == exit_code
+def test_the_umbrella_command_returns_the_exit_code_of_its_part() -> None:
+    commands = ("--help", "executor get --help", "executor get x", "nothing")
+    assert [code for code, _ in ended(*commands)] == [0, 0, 2, 2]
 
 
-@pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package without the harness, as the image holds it."""
-    package = tmp_path_factory.mktemp("image") / "turnstile"
+def test_without_the_harness_its_commands_name_the_remedy_and_the_services_work(tmp_path: Path) -> None:
+    package = tmp_path / "turnstile"
     package.mkdir()
     for path in (ROOT / "src" / "turnstile").iterdir():
         if path.name not in (*_HARNESS, "__pycache__"):
             (package / path.name).symlink_to(path.resolve())
-    return package.parent
+    remedies = {
+        "stress run": f"{_INSTALL}[stress]'",
+        "stress --help": f"{_INSTALL}[stress]'",
+        "dev --actions reports": f"{_INSTALL}[dev]'",
+        "executor demo": "run `make demo` in a clone of the repository",
+    }
+    working = ("--help", "executor serve --help", "worker serve --help")
+    # As in the image.
+    *refused, top, executor, worker = ended(*remedies, *working, PYTHONPATH=str(tmp_path))
+    for (code, errors), remedy in zip(refused, remedies.values(), strict=True):
+        assert (code, len(errors.splitlines())) == (2, 1)
+        assert f"is not part of this installation; {remedy}" in errors
+    assert [top, executor, worker] == [(0, "")] * 3
 
 
-@pytest.mark.parametrize(
-    ("arguments", "remedy"),
-    [
-        (
-            "stress run",
-            "install it from your clone: pip install '/path/to/turnstile[stress]'",
-        ),
-        (
-            "stress --help",
-            "install it from your clone: pip install '/path/to/turnstile[stress]'",
-        ),
-        (
-            "dev --actions reports",
-            "install it from your clone: pip install '/path/to/turnstile[dev]'",
-        ),
-        ("executor demo", "run `make demo` in a clone of the repository"),
-    ],
-)
-def test_without_the_harness_its_commands_name_the_remedy(image: Path, arguments: str, remedy: str) -> None:
-    ended = run("-m", "turnstile", *arguments.split(), PYTHONPATH=str(image))
-    assert ended.returncode == 2
-    assert f"is not part of this installation; {remedy}" in ended.stderr
-    assert len(ended.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["executor", "serve", "--help"], ["worker", "serve", "--help"]]
-)
-def test_without_the_harness_the_services_work(image: Path, arguments: list[str]) -> None:
-    ended = run("-m", "turnstile", *arguments, PYTHONPATH=str(image))
-    assert ended.returncode == 0, ended.stderr
-
-
-@contextmanager
-def livez(status: int) -> Iterator[int]:
-    """Answer `status` to /livez on a free port."""
-    with answering(lambda path, _: (status if path == "/livez" else 404, b"")) as url:
-        yield int(url.rpartition(":")[2])
+def exit_of_healthcheck(monkeypatch: pytest.MonkeyPatch, variable: str, port: object) -> object:
+    """Return what the program exits with: None is exit code 0, a text is printed and 1."""
+    for each in ("TURNSTILE_HTTP_PORT", "TURNSTILE_WORKER_HTTP_PORT"):
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setenv(variable, str(port))
+    try:
+        healthcheck()
+    except SystemExit as failed:
+        return failed.code
+    return None
 
 
 @pytest.mark.parametrize("variable", ["TURNSTILE_HTTP_PORT", "TURNSTILE_WORKER_HTTP_PORT"])
-def test_healthcheck_asks_the_service_on_its_port(variable: str) -> None:
-    with livez(200) as port:
-        assert run("-m", "turnstile", "healthcheck", **{variable: str(port)}).returncode == 0
-    with livez(503) as port:
-        assert run("-m", "turnstile", "healthcheck", **{variable: str(port)}).returncode == 1
-    gone = run("-m", "turnstile", "healthcheck", **{variable: str(port)})
-    assert (gone.returncode, gone.stderr.startswith(f"port {port}: ")) == (1, True)
-
-
-def test_healthcheck_of_an_invalid_port_fails_with_one_line() -> None:
-    ended = run("-m", "turnstile", "healthcheck", TURNSTILE_HTTP_PORT="http")
-    assert (ended.returncode, len(ended.stderr.splitlines())) == (1, 1)
+def test_healthcheck_asks_the_service_on_its_port(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    status = 200
+    with answering(lambda path, _: (status if path == "/livez" else 404, b"")) as url:
+        port = url.rpartition(":")[2]
+        assert exit_of_healthcheck(monkeypatch, variable, port) is None
+        status = 503
+        unhealthy = exit_of_healthcheck(monkeypatch, variable, port)
+    assert unhealthy == f"port {port}: /livez responded with status 503"
+    assert str(exit_of_healthcheck(monkeypatch, variable, port)).startswith(f"port {port}: ")
+    assert str(exit_of_healthcheck(monkeypatch, variable, "http")).startswith("port http: ")
 
 
 def test_healthcheck_imports_no_command_line() -> None:
     statement = "sys.argv = ['turnstile', 'healthcheck']\nfrom turnstile.__main__ import main\n"
-    _, modules = imported(f"{statement}try: main()\nexcept SystemExit: pass")
+    (modules,) = imported(f"{statement}try: main()\nexcept SystemExit: pass")
     assert "turnstile.healthcheck" in modules
     assert {"typer", "pydantic", "turnstile.cli"} & modules == set()

@@ -223,11 +223,7 @@ VIOLATIONS: Final[dict[str, tuple[Callable[[], Recording], str, set[Rule]]]] = {
         "in queue 0 at 0.005 s",
         {Rule.GRANTED_IN_ORDER, Rule.STARTED_IN_ORDER},
     ),
-    "admitted out of order": (
-        in_reverse,
-        "sent before, is execution 2",
-        {Rule.ADMITTED_IN_ORDER},
-    ),
+    "admitted out of order": (in_reverse, "sent before, is execution 2", {Rule.ADMITTED_IN_ORDER}),
     "started out of order": (
         by_hand(
             Life(id=1, since=0, granted=1, start=22, stop=22, ended=20),

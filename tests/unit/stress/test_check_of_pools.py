@@ -165,69 +165,57 @@ def test_a_correct_history_breaks_no_rule_and_is_checked(recording: Recording, r
     assert {finding.rule for finding in findings if finding.checked} == rules
 
 
-@pytest.mark.parametrize(
-    ("recording", "rule", "text"),
-    [
-        (pooled((*ONES, *TWOS)), Rule.SHARED_FAIRLY, "their shares became"),
-        (pooled(IN_TURNS, weights={action_ref(0): 3}), Rule.SHARED_FAIRLY, "their shares became"),
-        (pooled(BY_WEIGHT), Rule.SHARED_FAIRLY, "their shares became"),
-        (
-            pooled(IN_TURNS, order="arrival"),
-            Rule.PASSED_IN_ORDER,
-            "execution 40: 38 later ones started while it waited, in one tick start 3",
-        ),
-        (
-            pooled(BY_KEY),
-            Rule.PASSED_IN_ORDER,
-            "execution 34: 3 later ones started while it waited, in one tick start 2",
-        ),
-        (pooled((*ONES, *TWOS), limit=2), Rule.SHARED_FAIRLY, "their shares became"),
-        (
-            pooled(ahead(6), limit=4, tick_seconds=0.09),
-            Rule.SHARED_FAIRLY,
-            "'stress.00' and 'stress.01' both waited, and their shares became 5 apart, more than 4",
-        ),
-        (
-            pooled(BY_KEY, limit=1),
-            Rule.PASSED_IN_ORDER,
-            "execution 2: 19 later ones started while it waited, in one tick start 2",
-        ),
-        (
-            pooled(IN_TURNS, order="arrival", limit=8),
-            Rule.PASSED_IN_ORDER,
-            "execution 40: 15 later ones started while it waited, in one tick start 3",
-        ),
-        (
-            prioritized(pooled(IN_TURNS)),
-            Rule.PASSED_IN_ORDER,
-            "execution 80: 15 less urgent ones started while it waited, in one tick start 3",
-        ),
-        (
-            beside_a_long_run(ended=1_000),
-            Rule.PASSED_IN_ORDER,
-            "execution 2: 30 later ones started while it waited, in one tick start 3",
-        ),
-        (
-            beside_a_long_run(limit=2),
-            Rule.PASSED_IN_ORDER,
-            "execution 2: 38 later ones started while it waited, in one tick start 3",
-        ),
-    ],
-    ids=[
-        "not in turns",
-        "without the weight",
-        "with a weight",
-        "turns by arrival",
-        "by key",
-        "limit, not in turns",
-        "limit, two turns too many",
-        "limit, by key",
-        "limit, turns by arrival",
-        "less urgent first",
-        "limit, passed over",
-        "limit, never used",
-    ],
-)
+VIOLATIONS: Final[dict[str, tuple[Recording, Rule, str]]] = {
+    "not in turns": (pooled((*ONES, *TWOS)), Rule.SHARED_FAIRLY, "their shares became"),
+    "without the weight": (
+        pooled(IN_TURNS, weights={action_ref(0): 3}), Rule.SHARED_FAIRLY, "their shares became"
+    ),
+    "with a weight": (pooled(BY_WEIGHT), Rule.SHARED_FAIRLY, "their shares became"),
+    "turns by arrival": (
+        pooled(IN_TURNS, order="arrival"),
+        Rule.PASSED_IN_ORDER,
+        "execution 40: 38 later ones started while it waited, in one tick start 3",
+    ),
+    "by key": (
+        pooled(BY_KEY),
+        Rule.PASSED_IN_ORDER,
+        "execution 34: 3 later ones started while it waited, in one tick start 2",
+    ),
+    "limit, not in turns": (pooled((*ONES, *TWOS), limit=2), Rule.SHARED_FAIRLY, "their shares became"),
+    "limit, two turns too many": (
+        pooled(ahead(6), limit=4, tick_seconds=0.09),
+        Rule.SHARED_FAIRLY,
+        "'stress.00' and 'stress.01' both waited, and their shares became 5 apart, more than 4",
+    ),
+    "limit, by key": (
+        pooled(BY_KEY, limit=1),
+        Rule.PASSED_IN_ORDER,
+        "execution 2: 19 later ones started while it waited, in one tick start 2",
+    ),
+    "limit, turns by arrival": (
+        pooled(IN_TURNS, order="arrival", limit=8),
+        Rule.PASSED_IN_ORDER,
+        "execution 40: 15 later ones started while it waited, in one tick start 3",
+    ),
+    "less urgent first": (
+        prioritized(pooled(IN_TURNS)),
+        Rule.PASSED_IN_ORDER,
+        "execution 80: 15 less urgent ones started while it waited, in one tick start 3",
+    ),
+    "limit, passed over": (
+        beside_a_long_run(ended=1_000),
+        Rule.PASSED_IN_ORDER,
+        "execution 2: 30 later ones started while it waited, in one tick start 3",
+    ),
+    "limit, never used": (
+        beside_a_long_run(limit=2),
+        Rule.PASSED_IN_ORDER,
+        "execution 2: 38 later ones started while it waited, in one tick start 3",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("recording", "rule", "text"), VIOLATIONS.values(), ids=VIOLATIONS)
 def test_each_violation_is_found_by_its_rule(recording: Recording, rule: Rule, text: str) -> None:
     (finding,) = (each for each in at_the_pool(recording) if each.broken)
     assert finding.rule == rule

@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 
 from turnstile.stress.cli import app, run_command
 from turnstile.stress.config import Preset, RunConfig, installation_at, read_config
-from turnstile.stress.presets import scenarios_of
 from turnstile.stress.run import shown_command
 from turnstile.stress.scenario import DurationMix, FaultKind
 
@@ -58,18 +57,6 @@ def test_options_are_parsed() -> None:
         FaultKind.RESTART_BROKER,
     )
     assert read(faults="all").faults == tuple(FaultKind)
-
-
-def test_the_duration_is_that_of_the_preset_by_default() -> None:
-    (soak,) = scenarios_of(read(preset="soak"))
-    (gates,) = scenarios_of(read(preset="gates"))
-    assert (soak.load.executions, gates.load.executions) == (360_000, 4_800)
-
-
-def test_a_smoke_run_has_a_short_lease_by_default() -> None:
-    assert read().lease_seconds == 15.0
-    assert read(preset="smoke").lease_seconds == 3.0
-    assert read(preset="smoke", lease="15s").lease_seconds == 15.0
 
 
 @pytest.mark.parametrize(

@@ -169,12 +169,6 @@ def steady(starts: Iterable[float], *faults: InjectedFault, arrived: float | Non
     return hand_made(*lives, limit=None, faults=faults)
 
 
-def at_rate(rate: float, recording: Recording) -> Recording:
-    """Return the recording with a load of this rate."""
-    load = replace(recording.scenario.load, rate=rate)
-    return replace(recording, scenario=replace(recording.scenario, load=load))
-
-
 def only(recording: Recording) -> Recovery:
     (recovery,) = recoveries(recording)
     return recovery
@@ -206,7 +200,9 @@ def test_a_fault_is_recovered_from_when_the_previous_throughput_is_reached(
 
 def test_requests_that_could_not_be_sent_still_count() -> None:
     starts = [*range(0, 6_000, 20), *range(9_000, 16_000, 20)]
-    paced = at_rate(50.0, steady(starts, broken_at(6_000)))
+    paced = steady(starts, broken_at(6_000))
+    load = replace(paced.scenario.load, rate=50.0)
+    paced = replace(paced, scenario=replace(paced.scenario, load=load))
     assert only(paced).recovered_seconds == pytest.approx(3.01)
     assert only(paced).stall_seconds == pytest.approx(3.0, abs=0.03)
 

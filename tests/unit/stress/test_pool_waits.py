@@ -221,7 +221,7 @@ def recorded(every: Sequence[Simulated], limit: int, changes: dict[int, int]) ->
 def test_nothing_is_found_to_wait_before_it_does_and_no_rule_is_broken() -> None:
     found = 0
     checked: Counter[Rule] = Counter()
-    for seed in range(3):
+    for seed in range(2):
         limit, changes = 2 + seed % 2, {600: 1, 1_500: 3}
         every = Simulation(random.Random(seed), limit, changes).run()
         recording = recorded(every, limit, changes)

@@ -18,33 +18,25 @@ from turnstile.stress.report.live import live_view
 from turnstile.stress.report.run_report import RunReport
 from turnstile.stress.report.store import write_report
 from turnstile.stress.report.summary import print_summary
-from turnstile.stress.scenario import Progress, Scenario
+from turnstile.stress.scenario import Progress
 
 HOSTILE = "<script>alert('stress.00')</script> [bold]&amp; \"quoted\""
 OVER_LIMIT = Finding(
-    rule=Rule.LIMIT_HELD,
-    checked=400,
-    broken=2,
-    examples=(f"execution 7 of {HOSTILE}", "execution 9: 5 of 4"),
+    rule=Rule.LIMIT_HELD, checked=400, broken=2, examples=(f"execution 7 of {HOSTILE}", "execution 9: 5 of 4")
 )
 OVERTAKEN = Finding(rule=Rule.GRANTED_IN_ORDER, checked=398, broken=1, examples=("execution 11 before 10",))
 VOID = {"meta", "img", "br", "hr", "link", "input"}
-
-
-def hostile_scenario() -> Scenario:
-    return replace(
-        valid_recording(Plan(executions=2)).scenario, name="second", title=f"Scenario of {HOSTILE}"
-    )
 
 
 def broken_run() -> RunReport:
     recording = valid_recording(Plan(killed_at=KILLED_AT))
     fault = replace(recording.faults[0], target=HOSTILE)
     kept = scenario_report(replace(recording, faults=(fault,)))
-    other = replace(valid_recording(Plan(keys=3)), scenario=hostile_scenario())
+    other = valid_recording(Plan(keys=3))
+    hostile = replace(other.scenario, name="second", title=f"Scenario of {HOSTILE}")
     return run_report(
         kept,
-        scenario_report(other, broken=(OVER_LIMIT, OVERTAKEN)),
+        scenario_report(replace(other, scenario=hostile), broken=(OVER_LIMIT, OVERTAKEN)),
         collapses=(f"worker-2 ended by itself {HOSTILE}",),
     )
 
@@ -123,13 +115,7 @@ def test_the_page_has_pictures_of_each_scenario_with_text_alternatives(page: Pag
         assert start == (b"\x89PNG" if kind == "data:image/png" else b"<svg")
     names = {path.stem for path in (folder / "pictures").iterdir()}
     assert len(names) == len(pictures)
-    assert {
-        "made-up-flow",
-        "made-up-slots",
-        "made-up-fault-1",
-        "second-flow",
-        "second-slots",
-    } <= names
+    assert {"made-up-flow", "made-up-slots", "made-up-fault-1", "second-flow", "second-slots"} <= names
     assert "of-an-earlier-run" not in names
 
 

@@ -51,8 +51,7 @@ def press(context: Context, seconds: float = 0.0) -> str:
 
 
 add = command_action(
-    "testing.add",
-    argv=[sys.executable, "-c", "import json, sys; print(json.load(sys.stdin)['number'] + 1)"],
+    "testing.add", argv=[sys.executable, "-c", "import json, sys; print(json.load(sys.stdin)['number'] + 1)"]
 )
 SHIRT = {"size": "large", "wanted_at": "2026-05-01T08:00:00Z"}
 
@@ -73,14 +72,6 @@ def test_a_failure_has_its_type_its_retry_and_its_traceback() -> None:
     assert (later.error_type, later.retryable, later.retry_delay_seconds) == ("TemporaryError", True, 7.0)
     with pytest.raises(AssertionError, match="ended as failed: PermanentError: no shirts"):
         final.expect()
-
-
-def test_parameters_that_do_not_fit_fail_the_attempt_like_in_a_worker() -> None:
-    ran = run(order, shirts=[{"size": "huge"}], color="red")
-    assert ran.error_type == "InvalidParameters"
-    assert ran.error_message is not None
-    for part in ("shirts.0.size", "shirts.0.wanted_at", "color: unknown parameter"):
-        assert part in ran.error_message
 
 
 def test_a_plain_function_and_a_command_run_too() -> None:

@@ -21,9 +21,9 @@ from turnstile.worker.runners.supervisor import Supervisor
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Run the tests of file descriptors and processes on uvloop too: a worker uses it if it is installed."""
+    """Run the tests of child processes and commands on uvloop, as a worker does; the others on asyncio."""
     if item.path.stem in ("test_child", "test_command"):
-        return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+        return {"uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}
 
 

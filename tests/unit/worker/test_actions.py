@@ -1,13 +1,12 @@
 """Declaring actions in code, and loading them."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
 from tests.unit.worker.conftest import MakeModule
 from turnstile.worker import command_action, http_action, rate, use
-from turnstile.worker.actions import ActionsNotFound, action, action_from_entrypoint, load_actions
+from turnstile.worker.actions import ActionsNotFound, action_from_entrypoint, load_actions
 from turnstile.worker.parameters import ActionDeclarationError
 
 HEAD = "from turnstile.worker import Context, action, command_action, http_action, rate, use\n"
@@ -15,20 +14,6 @@ HEAD = "from turnstile.worker import Context, action, command_action, http_actio
 
 def refs(*targets: str) -> list[str]:
     return [found.definition.ref for found in load_actions(*targets)]
-
-
-def test_a_decorated_function_stays_an_ordinary_function() -> None:
-    @action("add")
-    def add(a: int, b: int = 2) -> int:
-        return a + b
-
-    @action("add.async")
-    async def add_async(a: int) -> int:
-        return a + 1
-
-    assert add(1) == 3
-    assert add.__name__ == "add"
-    assert asyncio.run(add_async(1)) == 2
 
 
 @pytest.mark.parametrize(
@@ -39,17 +24,11 @@ def test_a_decorated_function_stays_an_ordinary_function() -> None:
             "max_concurent: unknown field; known: callback_url, concurrency_key, ",
         ),
         ("@action('a', max_concurrent=-1)", "max_concurrent: expected 0 or more"),
-        (
-            "@action('a', timeout='soon')",
-            "timeout: not a duration: 'soon'; expected for example",
-        ),
+        ("@action('a', timeout='soon')", "timeout: not a duration: 'soon'; expected for example"),
         ("@action('a b')", "ref: 'a b' cannot name an action"),
         ("@action('a', retry={'times': 2})", "retry.times: Extra inputs are not permitted"),
         ("@action('a', entrypoint='x:y')", "entrypoint: unknown field"),
-        (
-            "@action('a', uses=[use('cad', units=0)])",
-            "uses.0.units: expected 1 or more",
-        ),
+        ("@action('a', uses=[use('cad', units=0)])", "uses.0.units: expected 1 or more"),
         ("@action('a', uses=['c d'])", "uses.0.resource: 'c d' cannot name a resource"),
         ("@action('a', rate=rate(1, '2d'))", "rate.per: 2d is not between 1ms and 1d"),
         ("@action('a', max_concurrent_total=3)", "max_concurrent_total: an action without concurrency keys"),
@@ -155,11 +134,6 @@ def test_a_target_that_cannot_be_loaded_is_explained_in_one_line(make_module: Ma
             load_actions(target)
         assert words in str(missing.value)
         assert "\n" not in str(missing.value)
-
-
-def test_the_exception_of_a_module_is_raised_unchanged(make_module: MakeModule) -> None:
-    with pytest.raises(ValueError, match="my own"):
-        load_actions(make_module("raise ValueError('my own')\n"))
 
 
 @pytest.mark.parametrize(

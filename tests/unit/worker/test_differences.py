@@ -26,12 +26,7 @@ def compared(stored: dict[str, Any], code: dict[str, Any]) -> Difference | None:
         ("retry", {"delay": "5s"}, {"delay": "1m"}, "retry.delay: stored 5s, code 1m"),
         ("retry", {"max_attempts": 3}, {}, "retry.max_attempts: stored 3, code 1"),
         ("rate", {"starts": 5, "per": "1s"}, None, "rate: stored 5/1s, code none"),
-        (
-            "rate",
-            {"starts": 5, "per": "1s"},
-            {"starts": 4, "per": "1m"},
-            "rate: stored 5/1s, code 4/1m",
-        ),
+        ("rate", {"starts": 5, "per": "1s"}, {"starts": 4, "per": "1m"}, "rate: stored 5/1s, code 4/1m"),
         ("pool", "default", "gpu", "pool: stored default, code gpu"),
         ("concurrency_key", "/x", "/y", "concurrency_key: stored /x, code /y"),
         ("paused", True, False, "paused: stored true, code false"),

@@ -28,9 +28,7 @@ def test_the_last_part_is_kept_and_a_line_says_how_much_was_cut() -> None:
     assert log.rest() == LogPiece(start=len(text), text="")
 
 
-@given(
-    st.lists(st.one_of(st.binary(max_size=20), st.sampled_from(["take", "confirm"])), max_size=40),
-)
+@given(st.lists(st.one_of(st.binary(max_size=20), st.sampled_from(["take", "confirm"])), max_size=40))
 def test_the_concatenation_of_all_pieces_is_the_log(steps: list[bytes | str]) -> None:
     log, written = LogTail(10_000), b""
     confirmed = ""
