@@ -185,16 +185,6 @@ for _limit in (1, 2, 3, 5):
     action(f"tiny.{_limit}", max_concurrent=_limit, submitter_keys=True)(tiny)
 
 
-@action("stubborn")
-async def stubborn(context: Context, file: str) -> None:
-    """Ignore the first cancellation."""
-    _append(file, "start", context, 0, 0)
-    try:
-        await asyncio.sleep(3600)
-    except asyncio.CancelledError:
-        await asyncio.sleep(3600)
-
-
 @action("insists")
 def insists(file: str) -> None:
     """Block a child process, after writing its number."""

@@ -1,4 +1,4 @@
-"""Commands that start private servers, as a user runs them: their output, their end, and what they leave."""
+"""Commands as a user runs them: their output, their end, and what those leave that start private servers."""
 
 import asyncio
 import os
@@ -6,9 +6,19 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from typer.testing import CliRunner
+
 from tests.integration.localservers.watching import processes_of
+from turnstile.executor.cli import app
 
 _LINE_SECONDS = 60.0
+
+
+async def printed(*arguments: str, **settings: str) -> str:
+    """Return what a command of the executor prints, which runs in this process."""
+    ended = await asyncio.to_thread(CliRunner().invoke, app, list(arguments), env=settings)
+    assert ended.exit_code == 0, ended.output
+    return ended.output
 
 
 class Command:

@@ -12,15 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import httpx
 import pytest
 import pytest_asyncio
-from typer.testing import CliRunner
 
+from tests.e2e.commands import printed
 from tests.support.environment import ACTIONS, Environment, running_environment
-from tests.support.processes import CERTIFICATES, Service, running
+from tests.support.processes import running
 from tests.support.traffic import until
-from turnstile.executor.cli import app as executor_app
 from turnstile.localservers import PostgresServer, RabbitServer
 from turnstile.localservers.ports import LOOPBACK
 from turnstile.migrations.run import migrate
@@ -98,30 +96,14 @@ def _as(login: str, url: str) -> str:
     return f"{scheme}://{login}@{rest.rpartition('@')[2]}"
 
 
-async def _until_unready(service: Service, **reasons: str | None) -> None:
-    """Wait until /readyz refuses with these reasons, by server."""
-
-    async def refused() -> bool:
-        try:
-            async with httpx.AsyncClient(verify=CERTIFICATES) as http:
-                answer = await http.get(f"{service.http_url}/readyz")
-        except httpx.HTTPError:
-            return False
-        return answer.status_code == 503 and reasons.items() <= answer.json()["parts"].items()
-
-    await until(refused, f"/readyz of {service.name} with {reasons}", deadline_seconds=20)
-
-
 def _lines(file: Path, event: str) -> list[str]:
     return [line for line in file.read_text().splitlines() if f" {event} " in line]
 
 
 async def _printed(env: Environment, *arguments: str) -> str:
     """Return what a command prints, as one line."""
-    settings = {"TURNSTILE_API_URL": env.system.http_url, "COLUMNS": "300"}
-    ended = await asyncio.to_thread(CliRunner().invoke, executor_app, list(arguments), env=settings)
-    assert ended.exit_code == 0, ended.output
-    return " ".join(ended.stdout.split())
+    text = await printed(*arguments, TURNSTILE_API_URL=env.system.http_url, COLUMNS="300")
+    return " ".join(text.split())
 
 
 async def test_a_wrong_password_is_named_with_its_setting_by_readyz_and_in_one_line_of_the_log(
@@ -135,9 +117,9 @@ async def test_a_wrong_password_is_named_with_its_setting_by_readyz_and_in_one_l
         # A worker connects to the broker only once it has its database.
         without_database = await system.launch_worker(ACTIONS, **wrong)
         without_broker = await system.launch_worker(ACTIONS, **wrong_broker)
-        await _until_unready(executor, database=DATABASE_LOGIN, broker=BROKER_LOGIN)
-        await _until_unready(without_database, database=DATABASE_LOGIN, broker=NOT_REGISTERED)
-        await _until_unready(without_broker, database=None, broker=BROKER_LOGIN)
+        await executor.until_unready(database=DATABASE_LOGIN, broker=BROKER_LOGIN)
+        await without_database.until_unready(database=DATABASE_LOGIN, broker=NOT_REGISTERED)
+        await without_broker.until_unready(database=None, broker=BROKER_LOGIN)
         for service in (executor, without_database):
             (line,) = _lines(service.log, "database_unreachable")
             assert DATABASE_LOGIN in line
@@ -196,9 +178,8 @@ async def test_a_full_disk_of_the_broker_is_named_by_readyz_top_and_what_waits(
         waiting = await env.submit("noop")
 
         async def named() -> bool:
-            async with httpx.AsyncClient() as http:
-                answer = await http.get(f"{env.system.http_url}/readyz")
-            return bool(answer.json().get("degraded", {}).get("broker") == ALARM)
+            degraded = (await env.executor.readiness()).get("degraded", {})
+            return bool(degraded.get("broker") == ALARM)
 
         await until(named, "/readyz names the alarm")
         assert f"Does not work: broker: {ALARM}" in await _printed(env, "top", "--once")

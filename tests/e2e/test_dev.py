@@ -124,25 +124,22 @@ async def test_a_change_is_followed_and_code_that_does_not_load_leaves_the_worke
         await terminal.wait_for(" serving worker_id=")
         assert await rendered(env_file) == "fourth 7"
 
-        # The definition in the database stays, until the command that the worker names is run.
-        write(project, answer="fifth", declared="max_concurrent=4, timeout='90s'")
+        # The definition in the database stays, until the command that the worker names is run. The worker
+        # serves the pool of its code, the executions wait in that of the database.
+        write(project, answer="fifth", declared="max_concurrent=4, timeout='90s', pool='gpu'")
         line = await terminal.wait_for("action_differs action_ref=reports.render")
-        assert "max_concurrent: stored 2, code 4; timeout: stored none, code 1m30s" in line
-        await run_named_command(line, project)
+        assert "max_concurrent: stored 2, code 4; pool: stored default, code gpu" in line
+        assert "timeout: stored none, code 1m30s" in line
+        await terminal.wait_for(" serving worker_id=")
         async with AsyncClient(http_url=urls(env_file)["TURNSTILE_API_URL"]) as client:
-            stored = await client.action("reports.render")
-            assert (stored.max_concurrent, stored.timeout) == (4, 90)
-
-            # The worker serves the pool of its code, the executions wait in that of the database.
-            write(project, answer="sixth", declared="max_concurrent=4, timeout='90s', pool='gpu'")
-            line = await terminal.wait_for("action_differs action_ref=reports.render fields=pool")
-            await terminal.wait_for(" serving worker_id=")
             waiting = (await client.submit("reports.render", {"number": 7})).execution_id
             shown = (await client.get(waiting)).waiting_on
             assert shown is not None
             assert shown.model_dump() == {"reason": "no_worker", "pool": "default", "other_pools": ["gpu"]}
             await run_named_command(line, project)
-            assert (await client.wait(waiting, timeout=60)).result == "sixth 7"
+            stored = await client.action("reports.render")
+            assert (stored.max_concurrent, stored.timeout, stored.pool) == (4, 90, "gpu")
+            assert (await client.wait(waiting, timeout=60)).result == "fifth 7"
     assert "\x1b[" not in terminal.text
     assert terminal.text.count("ended by itself") == 1
 

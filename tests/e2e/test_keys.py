@@ -88,7 +88,7 @@ async def test_a_full_queue_is_refused_at_once_with_its_numbers_over_http_and_ov
     await cancel_all(env, [*ids[1:], other, next_one])
 
 
-@sizes("depth", short=2_000, whole=10_000)
+@sizes("depth", short=1_000, whole=10_000)
 async def test_of_thousands_that_wait_for_one_action_none_is_dropped(env: Environment, depth: int) -> None:
     await env.patch("noop", max_concurrent=0)
     ids = []
@@ -105,7 +105,7 @@ async def test_of_thousands_that_wait_for_one_action_none_is_dropped(env: Enviro
     assert (await env.history.grant_order("noop"))[-depth:] == ids
 
 
-@sizes("count", short=2_000, whole=10_000)
+@sizes("count", short=1_000, whole=10_000)
 async def test_thousands_of_keys_with_one_waiting_each_are_all_granted_in_bounded_memory(
     env: Environment, count: int
 ) -> None:

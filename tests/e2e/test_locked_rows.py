@@ -7,11 +7,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 
 from tests.support.environment import Environment, StartEnvironment
-from tests.support.history import started_in
+from tests.support.history import session_of, started_in
 from tests.support.protocol import CREATE_QUEUES
 from tests.support.traffic import cancel_request, publishing, request
 
@@ -26,7 +25,7 @@ OPTIONS = {
         "TURNSTILE_BATCH_MAX": "20",
     }
 }
-OTHERS = 20
+OTHERS = 8
 BOUND_SECONDS = 20.0
 """Without isolation the others would not end before the lock does."""
 QUEUE = "SELECT FROM action_queue q JOIN action a ON a.id = q.action_id WHERE a.ref = $1 FOR UPDATE OF q"
@@ -37,13 +36,9 @@ SLOT = "SELECT FROM slot WHERE execution_id = $1 FOR UPDATE"
 @asynccontextmanager
 async def locked(database_url: str, query: str, argument: Any) -> AsyncIterator[None]:
     """Hold a row from a session outside of the services."""
-    connection = await asyncpg.connect(database_url)
-    try:
-        async with connection.transaction():
-            assert (await connection.execute(query, argument)) != "SELECT 0"
-            yield
-    finally:
-        await connection.close()
+    async with session_of(database_url) as connection, connection.transaction():
+        assert (await connection.execute(query, argument)) != "SELECT 0"
+        yield
 
 
 async def defined(env: Environment, name: str, function: str, **fields: Any) -> list[str]:

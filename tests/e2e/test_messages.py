@@ -104,24 +104,24 @@ BAD: list[tuple[str, bytes, Mapping[str, Any], str, str]] = [
 ]  # fmt: skip
 
 
-async def test_invalid_requests_are_rejected_and_stored_and_a_thousand_valid_ones_around_them_run(
+async def test_invalid_requests_are_rejected_and_stored_and_the_valid_ones_around_them_run(
     env: Environment,
 ) -> None:
-    good = [request({"action_ref": "noop", "parameters": {"number": n}}) for n in range(1000)]
+    good = [request({"action_ref": "noop", "parameters": {"number": n}}) for n in range(200)]
 
     def mixed(reply_to: str) -> list[Any]:
         return [request(body, reply_to=reply_to, **properties) for _, body, properties, _, _ in BAD]
 
     before = await env.history.value("SELECT last_value FROM execution_id_seq")
     async with publishing(env.amqp_url) as publisher:
-        await publisher.publish(good[:500])
+        await publisher.publish(good[:100])
         replies = await ask(env.amqp_url, mixed)
-        await publisher.publish(good[500:])
+        await publisher.publish(good[100:])
     dead = await env.history.dead_letters(len(BAD))
-    finished = "SELECT count(*) = 1000 FROM execution WHERE id > $1 AND completed_at IS NOT NULL"
+    finished = "SELECT count(*) = 200 FROM execution WHERE id > $1 AND completed_at IS NOT NULL"
     await env.history.until(finished, before)
     results = "SELECT result::text::int AS number FROM execution WHERE id > $1 ORDER BY id"
-    assert [row["number"] for row in await env.history.rows(results, before)] == list(range(1000))
+    assert [row["number"] for row in await env.history.rows(results, before)] == list(range(200))
     reasons = {(letter["body"][:1000], letter["code"]): letter["error"] for letter in dead}
     for (name, body, _, code, word), (kind, reply) in zip(BAD, replies, strict=True):
         assert kind == "execution.rejected", name

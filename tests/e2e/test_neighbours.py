@@ -21,7 +21,7 @@ from turnstile.common.broker.topology import EXECUTION_COMPLETED, EXECUTIONS
 from turnstile.localservers import BrokerServer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-EXECUTIONS_EACH = 100
+EXECUTIONS_EACH = 40
 PROMPT_SECONDS = 60.0
 """Without the neighbour it takes less than one."""
 REFUSING: FieldTable = {"x-max-length": 5, "x-overflow": "reject-publish"}

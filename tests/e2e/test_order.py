@@ -9,7 +9,7 @@ from tests.support.sizes import sizes
 from tests.support.traffic import submit
 
 
-@sizes("each", short=20, whole=125)
+@sizes("each", short=10, whole=125)
 async def test_requests_from_eight_clients_start_in_order_of_arrival(
     start_env: StartEnvironment, tmp_path: Path, each: int
 ) -> None:

@@ -7,12 +7,11 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import asyncpg
 import httpx
 import pytest
 
 from tests.support.environment import Environment, StartEnvironment, until_logged
-from tests.support.history import started_in
+from tests.support.history import session_of, started_in
 from tests.support.partition import partitionable
 from tests.support.processes import Service
 from tests.support.steady import steady
@@ -31,19 +30,16 @@ WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '
 @asynccontextmanager
 async def admission_blocked(database_url: str) -> AsyncIterator[Callable[[int], Awaitable[bool]]]:
     """Lock the rows of all queues; lends a check of the number of sessions that wait in order to admit."""
-    connection = await asyncpg.connect(database_url)
+    async with session_of(database_url) as connection:
 
-    async def admitting(count: int) -> bool:
-        # A transaction reads one snapshot of the activity until it clears it.
-        await connection.execute("SELECT pg_stat_clear_snapshot()")
-        return bool(await connection.fetchval(_ADMITTING, count))
+        async def admitting(count: int) -> bool:
+            # A transaction reads one snapshot of the activity until it clears it.
+            await connection.execute("SELECT pg_stat_clear_snapshot()")
+            return bool(await connection.fetchval(_ADMITTING, count))
 
-    try:
         async with connection.transaction():
             await connection.execute("SELECT FROM action_queue FOR UPDATE")
             yield admitting
-    finally:
-        await connection.close()
 
 
 async def test_a_restarted_executor_loses_and_doubles_nothing(
@@ -80,12 +76,12 @@ async def test_a_drained_worker_finishes_what_runs_and_gives_back_what_does_not_
         assert await env.attempts(hanging) == [(1, "handed_back"), (2, "completed")]
 
 
-async def test_a_drained_worker_ends_with_what_it_cannot_stop_and_only_then_that_runs_again(
+async def test_a_worker_that_is_drained_or_told_twice_ends_with_what_it_cannot_stop_and_that_runs_again(
     database_url: str, amqp_url: str, tmp_path: Path
 ) -> None:
     async with partitionable(database_url, amqp_url, tmp_path, worker_settings=FAST_STOP) as it:
         ids = await it.start(["stubborn", "thread", "command"], seconds=[60.0, 0.1])
-        await it.start_worker()
+        second = await it.start_worker()
         it.worker.signal(signal.SIGTERM)
         assert await asyncio.wait_for(it.worker.process.wait(), 20) == EXIT_NOT_STOPPED
         await it.history.ended(len(ids))
@@ -96,31 +92,23 @@ async def test_a_drained_worker_ends_with_what_it_cannot_stop_and_only_then_that
         assert await it.attempts(ids) == [(1, "handed_back"), (2, "completed")] * 3
         assert await it.history.value("SELECT count(*) FROM worker WHERE stopped_at IS NOT NULL") == 1
         log = it.worker.log.read_text()
-    assert "not_stopped_in_time" in log
-    assert f"executions={ids[0]},{ids[1]}" in log
+        assert "not_stopped_in_time" in log
+        assert f"executions={ids[0]},{ids[1]}" in log
 
-
-async def test_a_worker_that_an_operator_drains_ends_with_what_it_cannot_stop(
-    database_url: str, amqp_url: str, tmp_path: Path
-) -> None:
-    async with partitionable(database_url, amqp_url, tmp_path, worker_settings=FAST_STOP) as it:
-        ids = await it.start(["stubborn"], seconds=[60.0, 0.1])
-        worker_id = await it.history.value("SELECT id FROM worker")
-        assert (await it.env.http.post(f"/workers/{worker_id}/drain")).is_success
-        assert await asyncio.wait_for(it.worker.process.wait(), 20) == EXIT_NOT_STOPPED
-        assert await it.attempts(ids) == [(1, "handed_back")]
-
-
-async def test_a_second_signal_ends_a_worker_at_once_whatever_it_runs(
-    database_url: str, amqp_url: str, tmp_path: Path
-) -> None:
-    async with partitionable(database_url, amqp_url, tmp_path) as it:
         await it.start(["stubborn", "thread"], seconds=[60.0])
-        it.worker.signal(signal.SIGTERM)
-        await until_logged(it.worker, "draining")
-        it.worker.signal(signal.SIGTERM)
+        second.signal(signal.SIGTERM)
+        await until_logged(second, "draining")
+        second.signal(signal.SIGTERM)
         # Otherwise it would wait for 30 s, and then for ever.
-        assert await asyncio.wait_for(it.worker.process.wait(), 10) == EXIT_NOT_STOPPED
+        assert await asyncio.wait_for(second.process.wait(), 10) == EXIT_NOT_STOPPED
+        await it.env.stop_running()
+
+        third = await it.start_worker(**FAST_STOP)
+        ids = await it.start(["stubborn"], seconds=[60.0, 0.1])
+        worker_id = await it.history.value("SELECT id FROM worker WHERE name = $1", third.name)
+        assert (await it.env.http.post(f"/workers/{worker_id}/drain")).is_success
+        assert await asyncio.wait_for(third.process.wait(), 20) == EXIT_NOT_STOPPED
+        assert await it.attempts(ids) == [(1, "handed_back")]
 
 
 @pytest.mark.whole

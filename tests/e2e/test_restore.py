@@ -5,9 +5,7 @@ runs once more, and requests that were taken after it are lost unless they are s
 """
 
 import asyncio
-import os
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.commands import printed
 from tests.support.environment import Environment, StartEnvironment, running_environment
 from tests.support.history import runs_in
 from tests.support.processes import System
@@ -98,19 +97,6 @@ def _in_progress(folder: Path) -> list[dict[str, object]]:
     ]
 
 
-async def _command(*arguments: str, **settings: str) -> str:
-    others = {name: value for name, value in os.environ.items() if not name.startswith("TURNSTILE_")}
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "turnstile.executor.cli", *arguments),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env=others | settings,
-    )
-    output, _ = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode == 0, output.decode()
-    return output.decode()
-
-
 async def _stop(system: System) -> None:
     await asyncio.gather(*(service.stop() for service in (*system.workers, *system.executors)))
 
@@ -126,7 +112,7 @@ async def test_a_backup_under_load_is_restored_on_a_new_server_without_loss_or_r
         await until(lambda: load.starts().total() >= 12, "executions run")
         await env.history.until(_RUNNING)
         exported, _ = await asyncio.gather(
-            _command("export", str(dump), **urls),
+            printed("export", str(dump), **urls),
             submit(env.amqp_url, load.bodies(range(_COUNT, 2 * _COUNT))),
         )
         assert str(dump) in exported
@@ -139,12 +125,12 @@ async def test_a_backup_under_load_is_restored_on_a_new_server_without_loss_or_r
         before, last_seen = load.starts(), max(later)
 
     urls["TURNSTILE_DATABASE_URL"] = restored_url = new_server.create_database("restored")
-    planned = await _command("restore-check", "--from", str(dump), "--dry-run", **urls)
+    planned = await printed("restore-check", "--from", str(dump), "--dry-run", **urls)
     assert "would    restore" in planned
-    said = await _command("restore-check", "--from", str(dump), "--yes", **urls)
+    said = await printed("restore-check", "--from", str(dump), "--yes", **urls)
     assert f"executor.requests: {len(_LATE)} messages, which executors will admit" in said
     assert "audit    no violations" in said
-    assert "healthy" in await _command("restore-check", **urls)
+    assert "healthy" in await printed("restore-check", **urls)
     last_id = int(re.findall(r"newest execution, #(\d+),", said)[0])
     first_id = int(re.findall(r"ids continue with ([\d,]+)", said)[0].replace(",", ""))
     assert last_id < last_seen < first_id

@@ -27,6 +27,7 @@ def environment(postgresql: DatabaseServer, rabbitmq: BrokerServer) -> dict[str,
     }
 
 
+@pytest.mark.whole
 def test_its_command_plays_customers_and_checks_the_result(environment: dict[str, str]) -> None:
     ended = run([sys.executable, "-m", "examples.shop"], environment)
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -4,10 +4,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import httpx
-
 from tests.support.environment import StartEnvironment
-from tests.support.processes import Service
 from tests.support.traffic import until
 
 # Not imported: its hooks would be those of this process, too.
@@ -42,7 +39,7 @@ async def test_a_failing_start_is_shown_and_repeated_until_it_succeeds(
     async with start_env(workers=0, settings={FOLDER: str(tmp_path)}) as env:
         worker = await env.system.launch_worker(MODULE)
         await until(lambda: worker.log.exists() and "start_failed" in worker.log.read_text(), "the failure")
-        await _until_unready(worker, "a start hook failed: FileNotFoundError")
+        await worker.until_unready(actions="a start hook failed: FileNotFoundError")
         (tmp_path / "model").write_text("found")
         await worker.ready()
         execution_id = await env.submit("started.async")
@@ -54,7 +51,7 @@ async def test_a_failing_start_is_shown_and_repeated_until_it_succeeds(
         (tmp_path / "model").unlink()
         reason = "a child process cannot start: FileNotFoundError: [Errno 2] No such file"
         worker = await env.system.launch_worker(f"{MODULE}:use_plain", TURNSTILE_CHILD_RUNS_MAX="1")
-        await _until_unready(worker, reason)
+        await worker.until_unready(actions=reason)
         (tmp_path / "model").write_text("found")
         await worker.ready()
         assert await env.ended(await env.submit("started.plain")) == ["completed"]
@@ -63,7 +60,7 @@ async def test_a_failing_start_is_shown_and_repeated_until_it_succeeds(
         assert noted(tmp_path)["worker"] == 2  # also in a worker that runs no async action
         started_before = noted(tmp_path)["start"]
         ids = await env.submit_many([{"action_ref": "started.plain"}] * 3)
-        await _until_unready(worker, reason)
+        await worker.until_unready(actions=reason)
         # Its attempts were handed back, and it takes no others.
         await env.history.until("SELECT count(*) = 0 FROM slot WHERE claimed_at IS NOT NULL")
         (tmp_path / "model").write_text("found")
@@ -73,15 +70,3 @@ async def test_a_failing_start_is_shown_and_repeated_until_it_succeeds(
         assert noted(tmp_path)["start"] - started_before <= 3 + 3 + 5
         (*_, failure) = re.findall("start_failed where=child .*", worker.log.read_text())
         assert re.search("error_type=FileNotFoundError .*started_actions.py:[0-9]+ in load_model", failure)
-
-
-async def _until_unready(service: Service, reason: str) -> None:
-    async def named() -> bool:
-        try:
-            async with httpx.AsyncClient() as http:
-                parts = (await http.get(f"{service.http_url}/readyz")).json()["parts"]
-        except httpx.HTTPError:
-            return False
-        return reason in (parts.get("actions") or "")
-
-    await until(named, f"/readyz with {reason}", deadline_seconds=20)

@@ -7,13 +7,12 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
-import asyncpg
 import pytest
 import pytest_asyncio
 
 from tests.support.environment import Environment, StartEnvironment
+from tests.support.history import session_of
 from tests.support.traffic import until
-from turnstile.common.crash_points import VARIABLE, CrashPoint
 
 if TYPE_CHECKING:
     from tests.support.protocol import Connection
@@ -29,9 +28,8 @@ _LAST_STATEMENT = """
 @pytest_asyncio.fixture(loop_scope="module")
 async def session(env: Environment) -> AsyncIterator["Connection"]:
     """A session of an application on the same database."""
-    connection = await asyncpg.connect(env.system.database_url)
-    yield connection
-    await connection.close()
+    async with session_of(env.system.database_url) as connection:
+        yield connection
 
 
 async def submit(session: "Connection", ref: str, **options: Any) -> UUID:
@@ -104,6 +102,10 @@ async def test_what_is_committed_runs_once_and_what_is_rolled_back_never(
     assert (await env.get(execution_id))["result"] == 2
     for request_id in (abandoned, undone):
         assert await session.fetchrow(_OUTCOME, request_id) is None
+    shown = (await env.http.get(f"/submissions/{kept}")).json()
+    admitted = {"status": "admitted", "execution_id": execution_id, "code": None, "message": None}
+    assert shown == {"request_id": str(kept), **admitted}
+    assert (await env.http.get(f"/submissions/{uuid4()}")).json()["code"] == "not_found"
     rows = await env.history.rows("SELECT delivery_key FROM execution WHERE delivery_key IS NOT NULL")
     assert [row["delivery_key"] for row in rows].count(kept) == 1
     assert {abandoned, undone}.isdisjoint(row["delivery_key"] for row in rows)
@@ -178,15 +180,12 @@ async def test_sessions_at_once_lose_nothing_and_each_keeps_its_order(
     env: Environment, session: "Connection"
 ) -> None:
     async def application(number: int) -> list[UUID]:
-        own = await asyncpg.connect(env.system.database_url)
-        try:
+        async with session_of(env.system.database_url) as own:
             request_ids = []
             for size in (1, 7, 30):
                 async with own.transaction():
                     request_ids += [await submit(own, "noop") for _ in range(size)]
             return request_ids
-        finally:
-            await own.close()
 
     by_session = await asyncio.gather(*(application(number) for number in range(6)))
     for request_ids in by_session:
@@ -197,8 +196,7 @@ async def test_sessions_at_once_lose_nothing_and_each_keeps_its_order(
 
 
 async def test_without_a_notification_a_poll_finds_it(env: Environment, session: "Connection") -> None:
-    silencer = await asyncpg.connect(env.system.database_url)
-    try:
+    async with session_of(env.system.database_url) as silencer:
         # Like an executor that says it will read within milliseconds, and then freezes.
         await silencer.execute("SELECT pg_advisory_lock(turnstile.submissions_lock('busy'))")
 
@@ -208,15 +206,12 @@ async def test_without_a_notification_a_poll_finds_it(env: Environment, session:
         await until(waits, "the wait of the executor for a notification")
         request_id = await submit(session, "noop")
         await env.ended(await execution_of(session, request_id))
-    finally:
-        await silencer.close()
 
 
 async def test_sessions_stop_to_notify_also_while_their_transactions_overlap(
     env: Environment, session: "Connection"
 ) -> None:
-    overlapping = await asyncpg.connect(env.system.database_url)
-    try:
+    async with session_of(env.system.database_url) as overlapping:
         async with overlapping.transaction():
             # From here on it holds the lock of a transaction that notifies.
             last = await submit(overlapping, "noop")
@@ -229,15 +224,12 @@ async def test_sessions_stop_to_notify_also_while_their_transactions_overlap(
 
             await until(silent, "a submission without a notification")
         await env.ended(await execution_of(session, last))
-    finally:
-        await overlapping.close()
 
 
 async def test_what_takes_long_to_commit_is_found_behind_later_ones(
     env: Environment, session: "Connection"
 ) -> None:
-    slow = await asyncpg.connect(env.system.database_url)
-    try:
+    async with session_of(env.system.database_url) as slow:
         async with slow.transaction():
             early = await submit(slow, "noop")
             await slow.execute("SET CONSTRAINTS ALL IMMEDIATE")
@@ -247,15 +239,12 @@ async def test_what_takes_long_to_commit_is_found_behind_later_ones(
                 later.append(await execution_of(session, await submit(session, "noop")))
                 await until_polled(session)
         found = await execution_of(session, early)
-    finally:
-        await slow.close()
     assert found > max(later)
     await env.ended(found, *later)
 
 
 async def test_another_executor_takes_what_a_frozen_leader_leaves(start_env: StartEnvironment) -> None:
-    async with start_env() as env:
-        session = await asyncpg.connect(env.system.database_url)
+    async with start_env() as env, session_of(env.system.database_url) as session:
         await env.ended(await execution_of(session, await submit(session, "noop")))
         await env.system.start_executor()
         env.executor.signal(signal.SIGSTOP)
@@ -266,37 +255,3 @@ async def test_another_executor_takes_what_a_frozen_leader_leaves(start_env: Sta
         finally:
             env.executor.signal(signal.SIGCONT)
         await env.ended(*executions)
-        await session.close()
-
-
-async def test_a_crash_between_two_steps_loses_and_repeats_nothing(start_env: StartEnvironment) -> None:
-    async with start_env(executor_settings={VARIABLE: f"{CrashPoint.SUBMISSIONS_ADMITTED}:1"}) as env:
-        session = await asyncpg.connect(env.system.database_url)
-        async with session.transaction():
-            wanted = [await submit(session, "noop", parameters=f'{{"number": {n}}}') for n in range(20)]
-            refused = await submit(session, "noop", callback_url="https://user:secret@shop.example/")
-        await asyncio.wait_for(env.executor.process.wait(), 30)
-        disarmed: dict[str, Any] = {VARIABLE: ""}
-        await env.system.start_executor(**disarmed)
-        executions = [await execution_of(session, request_id) for request_id in wanted]
-        assert executions == sorted(set(executions))
-        await env.history.until("SELECT count(*) = 20 FROM execution WHERE status = 'completed'")
-        assert (await outcome_of(session, refused))["code"] == "invalid_message"
-        assert await session.fetchval("SELECT count(*) FROM execution") == 20
-        assert await session.fetchval("SELECT count(*) FROM dead_letter") == 1
-        await session.close()
-
-
-async def test_the_api_shows_what_became_of_it(env: Environment, session: "Connection") -> None:
-    request_id = await submit(session, "noop")
-    execution_id = await execution_of(session, request_id)
-    answer = await env.http.get(f"/submissions/{request_id}")
-    assert answer.json() == {
-        "request_id": str(request_id),
-        "status": "admitted",
-        "execution_id": execution_id,
-        "code": None,
-        "message": None,
-    }
-    assert (await env.http.get(f"/submissions/{uuid4()}")).json()["code"] == "not_found"
-    await env.ended(execution_id)

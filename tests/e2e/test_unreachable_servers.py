@@ -20,7 +20,7 @@ from tests.support.environment import (
     until_logged,
 )
 from tests.support.history import history_of
-from tests.support.processes import System, running
+from tests.support.processes import running
 from tests.support.protocol import connected
 from tests.support.proxy import CLEAR, LinkState, Proxy
 from tests.support.traffic import drain_queue, publishing, until
@@ -41,25 +41,10 @@ SETTINGS = {
 }
 
 
-async def _until_unready(system: System, *, missing: str) -> None:
-    """Wait until /readyz names exactly this part, with the reason."""
-
-    async def names_it() -> bool:
-        try:
-            async with httpx.AsyncClient() as http:
-                parts = (await http.get(f"{system.http_url}/readyz")).json()["parts"]
-        except httpx.HTTPError:
-            return False
-        failed = {name: reason for name, reason in parts.items() if reason is not None}
-        return list(failed) == [missing] and "refused" in failed[missing]
-
-    await until(names_it, f"/readyz without the {missing}", deadline_seconds=20)
-
-
 async def test_without_a_database_readyz_names_it_and_a_stop_is_obeyed(amqp_url: str) -> None:
     async with running(f"postgresql://user@{NOWHERE}/none", amqp_url, executors=0, workers=0) as system:
         executor = await system.start_executor(wait=False)
-        await _until_unready(system, missing="database")
+        await executor.until_unready(database="refused", broker=None)
         started = asyncio.get_running_loop().time()
         assert await executor.stop() == 0
         assert asyncio.get_running_loop().time() - started < 10
@@ -72,8 +57,8 @@ async def test_without_a_broker_readyz_names_it_and_requests_are_still_accepted(
         running(database_url, amqp_url, executors=0, workers=0) as system,
         history_of(database_url) as history,
     ):
-        await system.start_executor(wait=False)
-        await _until_unready(system, missing="broker")
+        executor = await system.start_executor(wait=False)
+        await executor.until_unready(broker="refused", database=None)
         async with httpx.AsyncClient(base_url=f"{system.http_url}/api/v1") as http:
             assert (await http.put("/actions/noop", json={})).status_code in (200, 201)
             assert (await http.post("/executions", json={"action_ref": "noop"})).status_code == 202
@@ -256,7 +241,7 @@ async def test_an_unreachable_server_fills_no_log_and_its_return_is_logged(
                         for path in ("/metrics", "/api/v1/queues", "/api/v1/executions", "/readyz"):
                             with suppress(httpx.HTTPError):
                                 await http.get(path, timeout=0.5)
-                        await asyncio.sleep(0.05)
+                        await asyncio.sleep(0.2)
             parts = (await http.get("/readyz")).json()["parts"]
             assert [name for name, reason in parts.items() if reason is not None] == [part]
             lines = {each.name: each.log.read_text().splitlines()[before[each.name] :] for each in services}

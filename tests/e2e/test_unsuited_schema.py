@@ -1,46 +1,27 @@
 """A database without the schema of this version: the services say so once, and wait for the migration."""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, cast
 
-import asyncpg
 import httpx
 
 from tests.support.environment import ACTIONS
-from tests.support.history import value_in
-from tests.support.processes import CERTIFICATES, Service, System, running
+from tests.support.history import session_of, value_in
+from tests.support.processes import Service, running
 from tests.support.traffic import until
 from turnstile.migrations.run import migrate
 
 MISSING = "the database has no schema of Turnstile: run 'executor migrate'"
+OLDER = ("is older (0001) than this version needs", "executor migrate")
 LINES_MAX = 25
 """Of a log, whatever repeats in the meantime."""
+_RENAMED = (("TABLE", "alembic_version", "gone"), ("SCHEMA", "turnstile", "gone"))
 
 
-async def _readiness(service: System | Service) -> Mapping[str, Any]:
-    """Return the answer of /readyz: parts, degraded; empty while the service does not listen."""
-    try:
-        async with httpx.AsyncClient(verify=CERTIFICATES) as http:
-            answer = await http.get(f"{service.http_url}/readyz")
-    except httpx.HTTPError:
-        return {}
-    return cast("Mapping[str, Any]", answer.json())
-
-
-async def _until_unready(service: System | Service, *texts: str) -> None:
-    async def named() -> bool:
-        reason = (await _readiness(service)).get("parts", {}).get("database") or ""
-        return all(text in reason for text in texts)
-
-    await until(named, f"/readyz with {texts}", deadline_seconds=30)
-
-
-async def _until_ready(service: System | Service, *, schema: str | None = None) -> None:
+async def _until_ready(service: Service, *, schema: str | None = None) -> None:
     """Wait until it is ready, and reports this of the schema; None: it reports nothing of it."""
 
     async def ready() -> bool:
-        answer = await _readiness(service)
+        answer = await service.readiness()
         reported = answer.get("degraded", {}).get("schema")
         return answer.get("status") == "ready" and (
             reported is None if schema is None else schema in (reported or "")
@@ -54,11 +35,8 @@ def _lines(service: Service, text: str) -> int:
 
 
 async def _execute(url: str, statement: str) -> None:
-    connection = await asyncpg.connect(url)
-    try:
+    async with session_of(url) as connection:
         await connection.execute(statement)
-    finally:
-        await connection.close()
 
 
 async def test_without_a_schema_the_services_name_the_command_and_continue_after_it(
@@ -67,7 +45,7 @@ async def test_without_a_schema_the_services_name_the_command_and_continue_after
     async with running(empty_database_url, amqp_url, executors=0, workers=0) as system:
         executor = await system.start_executor(wait=False)
         worker = await system.launch_worker(ACTIONS)
-        await _until_unready(system, MISSING)
+        await executor.until_unready(database=MISSING)
         async with httpx.AsyncClient(base_url=f"{system.http_url}/api/v1") as http:
             for path in ("/actions", "/executions", "/workers"):
                 answer = await http.get(path)
@@ -81,10 +59,20 @@ async def test_without_a_schema_the_services_name_the_command_and_continue_after
         assert _lines(executor, "executor migrate") == _lines(worker, "executor migrate") == 1
         assert _lines(executor, "serving") == 0
         await migrate(empty_database_url)
-        await _until_ready(system)
+        await _until_ready(executor)
         async with httpx.AsyncClient(base_url=f"{system.http_url}/api/v1") as http:
             assert (await http.get("/actions")).status_code == 200
         assert _lines(executor, "schema_unsuited_over") == 1
+        # It disappears while they run.
+        await worker.ready()
+        for what, name, new_name in _RENAMED:
+            await _execute(empty_database_url, f"ALTER {what} {name} RENAME TO {new_name}")
+        await executor.until_unready(database=MISSING)
+        await asyncio.sleep(1)
+        for what, name, new_name in reversed(_RENAMED):
+            await _execute(empty_database_url, f"ALTER {what} {new_name} RENAME TO {name}")
+        await _until_ready(executor)
+        assert _lines(executor, "Traceback") == 0
         assert all(_lines(service, "") < LINES_MAX for service in (executor, worker))
 
 
@@ -97,10 +85,8 @@ async def test_an_older_schema_is_named_with_both_versions_and_a_newer_one_is_us
     async with running(database_url, amqp_url, executors=0, workers=0) as system:
         executor = await system.start_executor(wait=False)
         worker = await system.launch_worker(ACTIONS)
-        await _until_unready(system, "is older (0001) than this version needs", "executor migrate")
-        await until(
-            lambda: _lines(worker, "is older (0001) than this version needs"), "the line of the worker"
-        )
+        await executor.until_unready(database=OLDER)
+        await until(lambda: _lines(worker, OLDER[0]), "the line of the worker")
         assert _lines(worker, "executor migrate") == 1
         # Two adjacent versions run side by side during an upgrade.
         await _execute(database_url, "UPDATE alembic_version SET version_num = '9999_later'")
@@ -116,7 +102,7 @@ async def test_an_older_schema_is_named_with_both_versions_and_a_newer_one_is_us
         # An older backup is restored.
         await _execute(database_url, older)
         for service in (executor, worker):
-            await _until_unready(service, "is older (0001) than this version needs", "executor migrate")
+            await service.until_unready(database=OLDER)
 
 
 async def test_functions_that_lack_what_a_service_needs_are_named_though_the_tables_are_current(
@@ -142,7 +128,7 @@ async def test_functions_that_lack_what_a_service_needs_are_named_though_the_tab
         executor = await system.start_executor(wait=False)
         worker = await system.launch_worker(ACTIONS)
         for service in (executor, worker):
-            await _until_unready(service, "lack what this version needs", "executor migrate")
+            await service.until_unready(database=("lack what this version needs", "executor migrate"))
         async with httpx.AsyncClient(base_url=f"{system.http_url}/api/v1") as http:
             answer = await http.get("/actions")
             assert answer.status_code == 503
@@ -153,21 +139,3 @@ async def test_functions_that_lack_what_a_service_needs_are_named_though_the_tab
             assert _lines(service, "schema_unsuited_over") == 1
             assert _lines(service, "Traceback") == 0
             assert _lines(service, "") < LINES_MAX
-
-
-async def test_a_schema_that_disappears_is_noticed_and_its_return_too(
-    database_url: str, amqp_url: str
-) -> None:
-    async with running(database_url, amqp_url, executors=0, workers=0) as system:
-        executor = await system.start_executor(wait=False)
-        await _until_ready(system)
-        await _execute(database_url, "ALTER TABLE alembic_version RENAME TO gone")
-        await _execute(database_url, "ALTER SCHEMA turnstile RENAME TO gone")
-        await _until_unready(system, MISSING)
-        await asyncio.sleep(1)
-        assert _lines(executor, "Traceback") == 0
-        await _execute(database_url, "ALTER SCHEMA gone RENAME TO turnstile")
-        await _execute(database_url, "ALTER TABLE gone RENAME TO alembic_version")
-        await _until_ready(system)
-        assert _lines(executor, "schema_unsuited_over") == 1
-        assert _lines(executor, "") < LINES_MAX

@@ -12,20 +12,6 @@ SLOW_WATCHDOG = {**SHORT_LEASE, "TURNSTILE_WATCHDOG_INTERVAL": "1500ms"}
 KILL_AND_OK = [{"action_ref": "scripted", "parameters": {"steps": [step]}} for step in ("KILL", "OK")]
 
 
-async def test_the_work_of_a_killed_worker_goes_back_to_the_head_and_is_run_again(
-    start_env: StartEnvironment, tmp_path: Path
-) -> None:
-    file = tmp_path / "record.jsonl"
-    parameters = [{"file": str(file), "number": n, "seconds": 3 if n == 0 else 0} for n in range(5)]
-    async with start_env(settings=SLOW_WATCHDOG) as env:
-        ids = await env.submit_many([{"action_ref": "record", "parameters": p} for p in parameters])
-        await env.until_status(ids[0], "running")
-        await asyncio.gather(env.worker.kill(), env.start_worker())
-        await env.history.ended(5)
-        assert await env.attempts(ids[0]) == [(1, "reclaimed"), (2, "completed")]
-    assert [line.number for line in runs_in(file) if line.event == "stop"] == [0, 1, 2, 3, 4]
-
-
 async def test_a_killed_worker_that_held_messages_with_several_offers_loses_none_of_them(
     start_env: StartEnvironment, tmp_path: Path
 ) -> None:

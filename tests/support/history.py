@@ -116,13 +116,20 @@ async def history_of(database_url: str) -> AsyncIterator[History]:
             await history.close()
 
 
-async def value_in(database_url: str, query: str) -> Any:
-    """Return one value of a database, over a connection of its own."""
+@asynccontextmanager
+async def session_of(database_url: str) -> "AsyncIterator[asyncpg.Connection[asyncpg.Record]]":
+    """Lend a connection of its own to a database."""
     connection = await asyncpg.connect(database_url)
     try:
-        return await connection.fetchval(query)
+        yield connection
     finally:
         await connection.close()
+
+
+async def value_in(database_url: str, query: str) -> Any:
+    """Return one value of a database, over a connection of its own."""
+    async with session_of(database_url) as connection:
+        return await connection.fetchval(query)
 
 
 async def faults_in(database_url: str) -> list[str]:

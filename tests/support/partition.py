@@ -40,9 +40,9 @@ class Partitionable:
         """The system's history."""
         return self.env.history
 
-    async def start_worker(self) -> Service:
+    async def start_worker(self, **settings: str) -> Service:
         """Start one more worker, with direct links."""
-        return await self.env.system.start_worker(ACTIONS)
+        return await self.env.system.start_worker(ACTIONS, **settings)
 
     async def start(self, kinds: Sequence[str] = KINDS, *, seconds: list[float]) -> list[int]:
         """Submit one execution of each kind, attempt n to run seconds[n - 1]; wait until all run."""

@@ -1,8 +1,8 @@
 """Real executor and worker processes for the tests: started with an environment, awaited, stopped by pid.
 
 They have no supervisor, as in production: the supervisor of `localservers` would end the processes that a
-worker leaves behind, and no test would notice. The kernel ends them when the test process dies. The logs of
-a failed test are not deleted.
+worker leaves behind, and no test would notice. The kernel ends them when the test process dies. On Linux a
+template forks them (`service_template.py`). The logs of a failed test are not deleted.
 """
 
 import asyncio
@@ -16,16 +16,17 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 import httpx
 
+from tests.support.service_template import DIES_WITH_US, IMPORTED_BY, ForkedProcess, fork_service
+from tests.support.traffic import until
 from turnstile.localservers.services import Service as PlannedService
 from turnstile.stress.local.launcher import Deployment
 
 _READY_SECONDS = 30.0
 _STOP_SECONDS = 45.0
-_DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--") if sys.platform == "linux" else ()
 
 CERTIFICATES: Final = httpx.create_ssl_context()
 """Loaded once: a client that loads its own takes 20 ms of processor time for it."""
@@ -48,7 +49,7 @@ class Service:
     """One executor or worker process."""
 
     name: str
-    process: asyncio.subprocess.Process
+    process: asyncio.subprocess.Process | ForkedProcess
     log: Path
     http_url: str
 
@@ -77,20 +78,39 @@ class Service:
             self.process.kill()
         await self.process.wait()
 
+    async def readiness(self) -> Mapping[str, Any]:
+        """Return the answer of /readyz: status, parts, degraded; empty while it has none."""
+        async with httpx.AsyncClient(verify=CERTIFICATES) as http:
+            try:
+                answer = await http.get(f"{self.http_url}/readyz", timeout=2)
+            except httpx.HTTPError:
+                return {}
+        return cast("Mapping[str, Any]", answer.json())
+
     async def ready(self) -> None:
         """Wait until /readyz succeeds; fail with the log if it does not."""
-        async with httpx.AsyncClient(verify=CERTIFICATES) as http:
-            deadline = asyncio.get_running_loop().time() + _READY_SECONDS
-            while True:
-                try:
-                    if (await http.get(f"{self.http_url}/readyz", timeout=2)).status_code == 200:
-                        return
-                except httpx.HTTPError:
-                    pass
-                ended = self.process.returncode is not None
-                if ended or asyncio.get_running_loop().time() > deadline:
-                    raise AssertionError(f"{self.name} is not ready:\n{self.log.read_text()[-4000:]}")
-                await asyncio.sleep(0.05)
+        deadline = asyncio.get_running_loop().time() + _READY_SECONDS
+        while (await self.readiness()).get("status") != "ready":
+            ended = self.process.returncode is not None
+            if ended or asyncio.get_running_loop().time() > deadline:
+                raise AssertionError(f"{self.name} is not ready:\n{self.log.read_text()[-4000:]}")
+            await asyncio.sleep(0.05)
+
+    async def until_unready(self, **parts: tuple[str, ...] | str | None) -> None:
+        """Wait until /readyz gives for each of these parts a reason with these texts, or none."""
+
+        async def is_unready() -> bool:
+            found = (await self.readiness()).get("parts", {})
+            return parts.keys() <= found.keys() and all(
+                found[name] is None if texts is None else _has(found[name], texts)
+                for name, texts in parts.items()
+            )
+
+        await until(is_unready, f"/readyz of {self.name} with {parts}", deadline_seconds=30)
+
+
+def _has(reason: str | None, texts: tuple[str, ...] | str) -> bool:
+    return all(text in (reason or "") for text in ([texts] if isinstance(texts, str) else texts))
 
 
 @dataclass(kw_only=True)
@@ -147,17 +167,26 @@ class System:
 
     async def _start(self, planned: PlannedService) -> Service:
         with planned.log.open("wb") as output:
-            process = await asyncio.create_subprocess_exec(
-                *_DIES_WITH_US,
-                sys.executable,
-                "-m",
-                *planned.arguments,
-                stdout=output,
-                stderr=output,
-                env=planned.environment,
-                cwd=self.working_folder,
-            )
+            process = await self._process(planned, output.fileno())
         return Service(name=planned.name, process=process, log=planned.log, http_url=planned.url)
+
+    async def _process(
+        self, planned: PlannedService, output: int
+    ) -> asyncio.subprocess.Process | ForkedProcess:
+        if sys.platform == "linux" and planned.arguments[0] in IMPORTED_BY:
+            return await fork_service(
+                planned.arguments, environment=planned.environment, folder=self.working_folder, log=output
+            )
+        return await asyncio.create_subprocess_exec(
+            *DIES_WITH_US,
+            sys.executable,
+            "-m",
+            *planned.arguments,
+            stdout=output,
+            stderr=output,
+            env=planned.environment,
+            cwd=self.working_folder,
+        )
 
 
 @asynccontextmanager

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Final, NamedTuple
 
-import asyncpg
-
 from tests.proof.chaos.load import GATES, NUMBERS
+from tests.support.history import session_of
 
 _LEFT: Final = """
 SELECT a.ref, e.concurrency_key, count(*) AS executions,
@@ -34,11 +33,8 @@ class Left(NamedTuple):
 
 async def read_left(database_url: str, over_at: datetime) -> list[Left]:
     """Return what ended after this instant, by queue."""
-    connection = await asyncpg.connect(database_url)
-    try:
+    async with session_of(database_url) as connection:
         return [Left(*row.values()) for row in await connection.fetch(_LEFT, over_at)]
-    finally:
-        await connection.close()
 
 
 def shortest_seconds(left: Iterable[Left], *, worker_slots: int) -> float:

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-import asyncpg
 import httpx
 
 from tests.proof.history.recorder import start_recording
 from tests.proof.history.run_log import RUN_LOG, RUN_LOG_VARIABLE
+from tests.support.history import session_of
 from tests.support.proxy import Proxy
 from turnstile.localservers import LocalServers, running_servers
 from turnstile.localservers.services import Service, environment_without
@@ -169,8 +169,7 @@ async def drain(
     """
     now = asyncio.get_running_loop().time
     deadline = now() + deadline_seconds
-    connection = await asyncpg.connect(database_url)
-    try:
+    async with session_of(database_url) as connection:
         while True:
             row = await connection.fetchrow(left_query)
             assert row is not None
@@ -182,8 +181,6 @@ async def drain(
                 assert restore is not None, "an action was changed"
                 await restore()
             await asyncio.sleep(_POLL_SECONDS)
-    finally:
-        await connection.close()
 
 
 @dataclass(slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from aio_pika.abc import AbstractChannel
 
 from tests.proof.chaos.environment import SERVERS, VHOST, Environment
 from tests.proof.chaos.schedule import Fault, Kind, parts_of
+from tests.support.history import session_of
 from tests.support.proxy import CLEAR, Flow, LinkState, Proxy
 from turnstile.common.broker.topology import worker_queue
 from turnstile.localservers.postgresql import PostgresServer
@@ -155,14 +156,11 @@ async def _terminate_sessions(environment: Environment, fault: Fault) -> None:
 
     async def terminate() -> None:
         async with asyncio.timeout(_REQUEST_SECONDS):
-            connection = await asyncpg.connect(environment.database_url)
-            try:
+            async with session_of(environment.database_url) as connection:
                 await connection.fetch(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                     " WHERE datname = current_database() AND application_name LIKE 'turnstile %'"
                 )
-            finally:
-                await connection.close()
 
     await _repeat(fault.lasting_seconds, _AGAIN_SECONDS, terminate)
 
@@ -232,11 +230,8 @@ async def _queue_name(environment: Environment, target: str) -> str:
         # The database may be down by another fault.
         while True:
             with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
-                connection = await asyncpg.connect(environment.database_url)
-                try:
+                async with session_of(environment.database_url) as connection:
                     worker_id = await connection.fetchval(query, owner)
-                finally:
-                    await connection.close()
                 return "" if worker_id is None else worker_queue(worker_id)
             await asyncio.sleep(_AGAIN_SECONDS)
 

@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-import asyncpg
 import httpx
 
 from tests.proof.chaos.environment import LEASE_SECONDS, Environment
@@ -23,6 +22,7 @@ from tests.proof.chaos.submitters import SubmitLog
 from tests.proof.history.checker import late_runs, violations
 from tests.proof.history.recording import Bounds, Recording, Window, WorkerChange, WorkerEvent
 from tests.proof.history.run_log import RUN_LOG, RUN_LOG_VARIABLE
+from tests.support.history import session_of
 
 FENCED: Final = 70
 """The exit code of a worker that ends itself because it cannot stop what it runs."""
@@ -120,11 +120,8 @@ async def _lost_leases(database_url: str, recording: Recording, injected: Sequen
 
     An outage of a server alone reclaims no live worker's work (P6), and nothing else does.
     """
-    connection = await asyncpg.connect(database_url)
-    try:
+    async with session_of(database_url) as connection:
         names = {row["id"]: row["name"] for row in await connection.fetch("SELECT id, name FROM worker")}
-    finally:
-        await connection.close()
     return [
         f"{names[event.worker_id]} ({event.worker_id}) lost its lease at {event.stamp.at:%H:%M:%S.%f}, "
         f"last renewed at {event.renewed_at:%H:%M:%S.%f}, without a fault of its own"

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
-import asyncpg
-
 from tests.proof.history.recording import moment
 from tests.proof.history.stored_gates import read_gates
+from tests.support.history import session_of
 from turnstile.stress.check.passages import Broken, check_passages
 
 Fields = Mapping[str, Any]
@@ -118,14 +117,11 @@ class GatesChecked:
 
 async def check_gates(database_url: str) -> GatesChecked:
     """Replay the gates of all executions; the triggers of `event_log` say how long changes took."""
-    connection = await asyncpg.connect(database_url)
-    try:
+    async with session_of(database_url) as connection:
         async with asyncio.timeout(_READING_SECONDS):
             longest = await connection.fetchval(_LONGEST_CHANGE) or timedelta()
             settling_ns = longest // timedelta(microseconds=1) * 1000 + _COMMIT_NS
             history = await read_gates(connection, settling_ns=settling_ns)
-    finally:
-        await connection.close()
     verdict = await asyncio.to_thread(check_passages, history)
     return GatesChecked(
         executions=sum(bool(passer.stays) for passer in history.passers),

@@ -4,10 +4,10 @@ import asyncio
 import os
 from pathlib import Path
 
-import asyncpg
 import pytest
 
 from tests.proof.cluster.loaded import loaded
+from tests.support.history import session_of
 from turnstile.localservers import PostgresServer
 from turnstile.localservers.binaries import find_postgresql
 from turnstile.localservers.processes import run_once, server_folder, server_user
@@ -47,13 +47,10 @@ async def test_a_lost_primary_costs_nothing_but_the_time_until_its_standby_is_pr
 
 async def _change_of_origin(url: str) -> str:
     """Return how `executor restore-check` recognises the database: it may have lost the last commits."""
-    connection = await asyncpg.connect(url)
-    try:
+    async with session_of(url) as connection:
         recorded = await recorded_origin(connection)
         assert recorded is not None
         return "".join(changes_of_origin(recorded, await present_origin(connection)))
-    finally:
-        await connection.close()
 
 
 def standby_of(primary: PostgresServer, folder: Path) -> PostgresServer:

@@ -5,21 +5,41 @@ correct. All share one system, so each begins with what the last one left. `make
 alone, the first, the second and the seventh time.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Final
 
 import pytest
 import pytest_asyncio
 
 from tests.proof.crash.environment import Environment, running_environment
-from tests.proof.crash.trial import groups, tried
+from tests.proof.crash.trial import Case, groups, tried
 from tests.support.sizes import sizes
 from turnstile.common.crash_points import CrashPoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-EVERY: Final = dict.fromkeys(groups(1), 1)
-SHORT: Final = EVERY | {"requests and completions": 2, "attempts": 2, "sweeps": 3, "takeovers": 3}
-"""Of each group, every so many of its points."""
+EVERY: Final = groups(1)
+_FEW: Final = frozenset(
+    {
+        CrashPoint.REQUESTS_DECIDED,
+        CrashPoint.REQUESTS_PUBLISHED,
+        CrashPoint.COMPLETIONS_SETTLED,
+        CrashPoint.SUBMISSIONS_ADMITTED,
+        CrashPoint.ACTIONS_STORED,
+        CrashPoint.RESOURCE_PUT,
+        CrashPoint.POOL_STORED,
+        CrashPoint.RATE_GRANTED,
+        CrashPoint.WEBHOOKS_CLAIMED,
+        CrashPoint.ATTEMPT_CLAIMED,
+        CrashPoint.ATTEMPT_RUN,
+        CrashPoint.WORKER_ACKNOWLEDGED,
+        CrashPoint.ATTEMPT_HANDED_BACK,
+    }
+)
+"""Between them the commit, the publication and the acknowledgement of each kind of work."""
+SHORT: Final = {
+    group: cases[::3] if group in ("sweeps", "takeovers") else [case for case in cases if case.point in _FEW]
+    for group, cases in EVERY.items()
+}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -30,15 +50,15 @@ async def env(module_urls: tuple[str, str]) -> AsyncIterator[Environment]:
 
 # The machine may be busy, and this starts processes one after the other.
 @pytest.mark.timeout(400)
-@sizes("steps", short=SHORT, whole=EVERY)
-@pytest.mark.parametrize("group", groups(1))
+@sizes("cases", short=SHORT, whole=EVERY)
+@pytest.mark.parametrize("group", EVERY)
 async def test_processes_that_die_between_two_steps_break_no_promise(
-    env: Environment, group: str, steps: Mapping[str, int]
+    env: Environment, group: str, cases: dict[str, list[Case]]
 ) -> None:
-    faults = await tried(env, groups(1)[group][:: steps[group]])
+    faults = await tried(env, cases[group])
     assert not faults, "\n".join(faults)
 
 
 async def test_every_point_is_tried() -> None:
-    tried_points = {case.point for group in groups(1).values() for case in group}
+    tried_points = {case.point for cases in EVERY.values() for case in cases}
     assert tried_points == set(CrashPoint)

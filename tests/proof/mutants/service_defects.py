@@ -131,7 +131,7 @@ SERVICE_DEFECTS: Final = (
         before="                self.replies.append(Reply(delivery=delivery, message=letter))\n",
         after="                del letter\n",
         caught_by=(
-            f"{_E2E}/test_messages.py::test_invalid_requests_are_rejected_and_stored_and_a_thousand_valid_ones_around_them_run",
+            f"{_E2E}/test_messages.py::test_invalid_requests_are_rejected_and_stored_and_the_valid_ones_around_them_run",
         ),
     ),
     Defect(
@@ -188,7 +188,7 @@ SERVICE_DEFECTS: Final = (
         before="            self.reclaims.reclaim_lost,\n",
         after="",
         caught_by=(
-            f"{_E2E}/test_workers_lost.py::test_the_work_of_a_killed_worker_goes_back_to_the_head_and_is_run_again",
+            f"{_E2E}/test_workers_lost.py::test_the_work_of_a_killed_worker_runs_again_within_its_lease_and_a_tick_heads_first",
         ),
     ),
     Defect(

@@ -15,7 +15,6 @@ from typing import Any, Final
 from uuid import UUID
 
 from tests.proof.chaos.environment import Environment
-from tests.proof.chaos.gates import Change, Gates, numbers_of_gates
 from tests.proof.chaos.load import Submit
 from tests.proof.chaos.submitters import HttpSubmitter, SubmitLog
 from tests.support.traffic import publishing, request
@@ -29,9 +28,7 @@ _PER_SECOND: Final = {
     "steady.keyed": 8.0,
     "steady.child": 1.0,
 }
-GATES: Final = Gates(resources={}, actions={}, keys={}, changes={})
-"""None: the load has none after its queues."""
-LIMITS: Final[dict[str, int | None]] = {
+NUMBERS: Final[dict[str, int | None]] = {
     "steady.free": None,
     "steady.seven": 7,
     "steady.keyed": 2,
@@ -45,8 +42,7 @@ LIMITS: Final[dict[str, int | None]] = {
     "neighbour.callback": None,
     "neighbour.replaced": None,
 }
-NUMBERS: Final = {**LIMITS, **numbers_of_gates(GATES)}
-"""What must be in force at the end."""
+"""The limit of each action: no other gates, and none of them changes."""
 _AMQP_SUBMITTERS: Final = ("amqp-1", "amqp-2")
 _AMQP_SHARE: Final = 0.6
 _CALLBACK_SHARE: Final = 0.1
@@ -77,10 +73,6 @@ def _submit(rng: random.Random, number: int, at_seconds: float, ref: str, callba
     }
     if ref == "steady.keyed":
         body["parameters"]["customer"] = rng.randrange(_CUSTOMERS)
-    if ref in GATES.actions:
-        body["priority"] = rng.randint(1, 5)
-    if ref == "steady.total":
-        body["concurrency_key"] = str(rng.randrange(_CUSTOMERS))
     if rng.random() < _CALLBACK_SHARE:
         body["callback_url"] = f"{callback_url}/{number}"
     is_message = rng.random() < _AMQP_SHARE
@@ -97,19 +89,13 @@ def _submit(rng: random.Random, number: int, at_seconds: float, ref: str, callba
     )
 
 
-async def send_all(
-    environment: Environment, steps: Sequence[Submit | Change], log: SubmitLog, began: float
-) -> None:
+async def send_all(environment: Environment, submits: Sequence[Submit], log: SubmitLog, began: float) -> None:
     """Send each when it is due, counted from `began`; return when all are confirmed."""
     http_urls = [executor.url for executor in environment.executors]
-    submits = [step for step in steps if isinstance(step, Submit)]
     async with asyncio.TaskGroup() as tasks:
         for name in _AMQP_SUBMITTERS:
             own = [step for step in submits if step.submitter == name]
             tasks.create_task(_send_messages(environment.amqp_url, own, log, began), name=f"submitter-{name}")
-        changes = [step for step in steps if isinstance(step, Change)]
-        operator = HttpSubmitter(environment.http, http_urls, log)
-        tasks.create_task(operator.send(changes, began), name="operator")
         for step in submits:
             if step.submitter not in _AMQP_SUBMITTERS:
                 urls = http_urls if step.number % 2 else http_urls[::-1]

@@ -5,7 +5,6 @@ In: a seed and the shape of the run. Out: an `Outcome`. Its folder stays only if
 
 import asyncio
 import pickle
-import random
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 from typing import ClassVar, Final
 
 import aio_pika
-import asyncpg
 
 from tests.integration.webhooks.receiver import Receiver, receiving
 from tests.proof.chaos.environment import (
@@ -28,10 +26,10 @@ from tests.proof.chaos.environment import (
     running_environment,
 )
 from tests.proof.chaos.findings import Course, findings, left_behind
-from tests.proof.chaos.gates import Change, check_gates
+from tests.proof.chaos.gates import check_gates
 from tests.proof.chaos.load import Submit
 from tests.proof.chaos.neighbours.kinds import UNKNOWN_FROM
-from tests.proof.chaos.neighbours.load import GATES, NUMBERS, plan_load, send_all
+from tests.proof.chaos.neighbours.load import NUMBERS, plan_load, send_all
 from tests.proof.chaos.neighbours.monitor import Observations, memory_limits, monitoring
 from tests.proof.chaos.neighbours.neighbour import Access, Disturbed, Plan
 from tests.proof.chaos.neighbours.process import read_disturbed
@@ -39,10 +37,11 @@ from tests.proof.chaos.neighbours.schedule import Shape
 from tests.proof.chaos.neighbours.verdict import DELIVERED_SECONDS, Effects, missed, starts_of
 from tests.proof.chaos.run import ANSWERED_SECONDS, DRAIN_DEADLINE_SECONDS, sending
 from tests.proof.chaos.run import Outcome as FaultsOutcome
-from tests.proof.chaos.submitters import HttpSubmitter, SubmitLog
+from tests.proof.chaos.submitters import SubmitLog
 from tests.proof.history.checker import statistics, violations
 from tests.proof.history.recorder import read_recording
 from tests.proof.history.recording import Bounds, Recording, Violation, Window
+from tests.support.history import session_of
 from turnstile.common.broker.topology import EXECUTOR_REQUESTS
 from turnstile.localservers.processes import ServerProcess, run_in_thread
 
@@ -79,7 +78,6 @@ class _Run:
     environment: Environment
     plan: Plan
     steps: Sequence[Submit]
-    changes: Sequence[Change]
     receiver: Receiver
     log: SubmitLog
 
@@ -93,15 +91,12 @@ async def run_neighbours(seed: int, shape: Shape, *, patience: float, keep: bool
     """Run one seed; raises what the harness or a server could not do. `keep`: the folder stays anyway."""
     with run_folder(f"chaos-neighbours-{seed}", keep=keep) as folder:
         async with receiving() as receiver, running_environment(folder.path, LAYOUT) as environment:
-            log = SubmitLog()
-            await _define_gates(environment, log)
             run = _Run(
                 environment=environment,
                 plan=_plan(environment, seed, shape),
                 steps=plan_load(seed, shape.seconds, receiver.url),
-                changes=list(GATES.changed(random.Random(f"{seed} gates"), shape.seconds)),
                 receiver=receiver,
-                log=log,
+                log=SubmitLog(),
             )
             async with monitoring(environment) as observed:
                 course, disturbed = await _run_course(run)
@@ -127,13 +122,12 @@ async def _run_course(run: _Run) -> tuple[Course, list[Disturbed]]:
     """Load and disturb the system, and let it drain."""
     now = asyncio.get_running_loop().time
     began = now() + (run.plan.began_at - datetime.now(UTC)).total_seconds()
-    async with sending(send_all(run.environment, [*run.steps, *run.changes], run.log, began)) as answered:
+    async with sending(send_all(run.environment, run.steps, run.log, began)) as answered:
         disturbed = await _disturb(run)
         over_at = max(now(), began + run.plan.shape.seconds)
         await answered(over_at - now() + ANSWERED_SECONDS)
     database_url = run.environment.database_url
     await _all_admitted(run)
-    await _define_gates(run.environment, run.log)
     left = await drain(database_url, NUMBERS, None, deadline_seconds=DRAIN_DEADLINE_SECONDS)
     course = Course(
         began_at=run.plan.began_at,
@@ -148,13 +142,6 @@ async def _run_course(run: _Run) -> tuple[Course, list[Disturbed]]:
 
     await _until_or_deadline(all_delivered, 2 * DELIVERED_SECONDS)
     return course, disturbed
-
-
-async def _define_gates(environment: Environment, log: SubmitLog) -> None:
-    http_urls = [executor.url for executor in environment.executors]
-    async with asyncio.timeout(ANSWERED_SECONDS):
-        now = asyncio.get_running_loop().time()
-        await HttpSubmitter(environment.http, http_urls, log).send(GATES.defined(), now)
 
 
 async def _disturb(run: _Run) -> list[Disturbed]:
@@ -182,19 +169,18 @@ async def _disturb(run: _Run) -> list[Disturbed]:
 
 async def _all_admitted(run: _Run) -> None:
     """Wait until no request is in flight any more, those of the neighbours included."""
-    connection = await asyncpg.connect(run.environment.database_url)
-    try:
-        async with await aio_pika.connect(run.environment.amqp_url) as broker:
-            channel = await broker.channel()
+    async with (
+        session_of(run.environment.database_url) as connection,
+        await aio_pika.connect(run.environment.amqp_url) as broker,
+    ):
+        channel = await broker.channel()
 
-            async def are_admitted() -> bool:
-                queue = await channel.declare_queue(EXECUTOR_REQUESTS, passive=True)
-                admitted = await connection.fetchval("SELECT count(*) FROM execution WHERE metadata ? 'tag'")
-                return admitted >= len(run.steps) and not queue.declaration_result.message_count
+        async def are_admitted() -> bool:
+            queue = await channel.declare_queue(EXECUTOR_REQUESTS, passive=True)
+            admitted = await connection.fetchval("SELECT count(*) FROM execution WHERE metadata ? 'tag'")
+            return admitted >= len(run.steps) and not queue.declaration_result.message_count
 
-            await _until_or_deadline(are_admitted, DRAIN_DEADLINE_SECONDS)
-    finally:
-        await connection.close()
+        await _until_or_deadline(are_admitted, DRAIN_DEADLINE_SECONDS)
 
 
 async def _until_or_deadline(condition: Callable[[], Awaitable[bool]], seconds: float) -> None:
@@ -273,12 +259,9 @@ async def _broken_promises(
 
 async def _steady_ids(database_url: str) -> tuple[frozenset[int], frozenset[int]]:
     """Return the ids of the executions of the steady load, and of its queues."""
-    connection = await asyncpg.connect(database_url)
-    try:
+    async with session_of(database_url) as connection:
         rows = await connection.fetch(
             "SELECT e.id, e.queue_id FROM execution e JOIN action a ON a.id = e.action_id"
             " WHERE a.ref LIKE 'steady.%'"
         )
-    finally:
-        await connection.close()
     return frozenset(row["id"] for row in rows), frozenset(row["queue_id"] for row in rows)
