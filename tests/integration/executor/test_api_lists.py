@@ -152,11 +152,11 @@ async def test_an_invalid_parameter_is_refused_with_code_and_field(api: Served) 
         assert field in answer.json()["detail"]
 
 
-@pytest.mark.parametrize("name", ["actoin_ref", "action-ref", "Action_Ref"])
-async def test_an_unknown_parameter_is_named_with_the_nearest_known_one(api: Served, name: str) -> None:
-    answer = await api.http.get("/api/v1/executions", params={name: "a.b", "limit": 2})
-    assert (answer.status_code, answer.json()["code"]) == (422, "unknown_field")
-    assert answer.json()["detail"] == f"{name}: no such parameter; did you mean action_ref?"
+async def test_an_unknown_parameter_is_named_with_the_nearest_known_one(api: Served) -> None:
+    for name in ("actoin_ref", "action-ref", "Action_Ref"):
+        answer = await api.http.get("/api/v1/executions", params={name: "a.b", "limit": 2})
+        assert (answer.status_code, answer.json()["code"]) == (422, "unknown_field")
+        assert answer.json()["detail"] == f"{name}: no such parameter; did you mean action_ref?"
 
 
 async def test_every_route_refuses_an_unknown_parameter(api: Served) -> None:

@@ -117,10 +117,10 @@ async def test_a_queue_is_listed_in_the_order_of_starts_over_all_pages(api: Serv
         assert listed == [each for each in expected if key in (None, each[2])]
 
 
-@pytest.mark.parametrize("parts", [(0, 1), (6, 1), (10**18, 1), (5, 2**58), (5, 2**63 - 1), (7,), (1, 2, 3)])
-async def test_a_cursor_that_no_queue_returned_is_refused(api: Served, parts: tuple[int, ...]) -> None:
-    answer = await api.http.get("/api/v1/actions/a.b/queue", params={"cursor": cursor_of("line", *parts)})
-    assert problem_of(answer)[:2] == (422, "invalid_message")
+async def test_a_cursor_that_no_queue_returned_is_refused(api: Served) -> None:
+    for parts in ((0, 1), (6, 1), (10**18, 1), (5, 2**58), (5, 2**63 - 1), (7,), (1, 2, 3)):
+        answer = await api.http.get("/api/v1/actions/a.b/queue", params={"cursor": cursor_of("line", *parts)})
+        assert problem_of(answer)[:2] == (422, "invalid_message"), parts
 
 
 async def test_another_priority_under_the_same_key_is_a_conflict(api: Served) -> None:

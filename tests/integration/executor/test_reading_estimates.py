@@ -108,20 +108,18 @@ async def test_a_started_execution_has_no_estimate(api: Served) -> None:
     assert await expected(api, granted) is None
 
 
-@pytest.mark.parametrize(
-    "hindrance",
-    [
-        "UPDATE action_queue SET paused = true",
-        "UPDATE action_queue SET max_concurrent = 0",
-        "UPDATE worker SET draining_at = now()",
-        "UPDATE worker SET pools = '{other}'",
-    ],
-)
-async def test_a_blocked_execution_has_no_estimate(api: Served, hindrance: str) -> None:
+async def test_a_blocked_execution_has_no_estimate(api: Served) -> None:
     _, waiting, *_ = await queue(api)
-    assert await expected(api, waiting) is not None
-    await api.database.fetch(hindrance)
-    assert await expected(api, waiting) is None
+    for table, hindrance, end in (
+        ("action_queue", "paused = true", "paused = false"),
+        ("action_queue", "max_concurrent = 0", "max_concurrent = 1"),
+        ("worker", "draining_at = now()", "draining_at = NULL"),
+        ("worker", "pools = '{other}'", "pools = '{default}'"),
+    ):
+        assert await expected(api, waiting) is not None
+        await api.database.fetch(f"UPDATE {table} SET {hindrance}")
+        assert await expected(api, waiting) is None, hindrance
+        await api.database.fetch(f"UPDATE {table} SET {end}")
 
 
 async def test_a_delayed_execution_starts_after_its_run_at(api: Served) -> None:

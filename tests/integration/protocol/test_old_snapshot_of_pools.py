@@ -69,8 +69,16 @@ def _grown(before: Cost, after: Cost) -> dict[str, tuple[int, int]]:
     return {name: (old.get(name, 0), n) for name, n in after.by_relation.items() if n > old.get(name, 0) + 1}
 
 
-async def _turn(protocol: Protocol) -> dict[str, Cost]:
+async def _turn(protocol: Protocol, *, is_measured: bool = True) -> dict[str, Cost]:
     """Let the oldest granted execution run and end, and submit one like it; return what that cost."""
+    costs: dict[str, Cost] = {}
+
+    async def step(name: str, call: Awaitable[object]) -> None:
+        if is_measured:
+            costs[name] = await _cost(protocol, call)
+        else:
+            await call
+
     (row,) = await protocol.connection.fetch(
         "SELECT s.execution_id, s.attempt, a.ref, e.concurrency_key FROM turnstile.live_slot s"
         " JOIN execution e ON e.id = s.execution_id JOIN action a ON a.id = e.action_id ORDER BY 1 LIMIT 1"
@@ -78,15 +86,13 @@ async def _turn(protocol: Protocol) -> dict[str, Cost]:
     one, attempt = row["execution_id"], row["attempt"]
     key = {"concurrency_key": row["concurrency_key"]} if row["concurrency_key"] else {}
     await protocol.run(one, attempt=attempt)
-    costs = {
-        "settle": await _cost(protocol, protocol.settle_as((one, attempt, Status.COMPLETED))),
-        "admit": await _cost(protocol, protocol.submit(row["ref"], **key)),
-    }
+    await step("settle", protocol.settle_as((one, attempt, Status.COMPLETED)))
+    await step("admit", protocol.submit(row["ref"], **key))
     more = await protocol.column(
         "SELECT unnest(turnstile.queues_with_room(ARRAY(SELECT id FROM worker_pool)))"
     )
     if more:
-        costs["grant"] = await _cost(protocol, protocol.grant(*more))
+        await step("grant", protocol.grant(*more))
     return costs
 
 
@@ -111,7 +117,7 @@ async def test_the_cost_of_a_full_pool_stays_flat(old_snapshot: None, full: Prot
     first = [await _turn(full) for _ in range(_SAMPLE)]
     sweeps = await _sweeps(full)
     for _ in range(_TURNS):
-        await _turn(full)
+        await _turn(full, is_measured=False)
     last = [await _turn(full) for _ in range(_SAMPLE)]
     for name in ("settle", "admit"):
         _stays_flat(name, *([turn[name] for turn in turns] for turns in (first, last)))
@@ -125,19 +131,23 @@ async def test_pools_that_fill_and_empty_at_every_tick_cost_what_they_did(
     """Each recount inserts what it notes, and each settle and each count reads it."""
     protocol = counted
 
-    async def tick() -> dict[str, Cost]:
-        ids = await protocol.submit("a", 6)
-        *others, last = ids
+    async def fill() -> int:
+        """Let six executions run, and end all but the returned one."""
+        *others, last = await protocol.submit("a", 6)
         for one in others:
             await protocol.run(one)
             await protocol.settle_as((one, 1, Status.COMPLETED))
         await protocol.run(last)
-        settle = await _cost(protocol, protocol.settle_as((last, 1, Status.COMPLETED)))
+        return last
+
+    async def tick() -> dict[str, Cost]:
+        settle = await _cost(protocol, protocol.settle_as((await fill(), 1, Status.COMPLETED)))
         return {"settle": settle, "count": await _cost(protocol, protocol.column(_COUNT))}
 
     first = [await tick() for _ in range(_SAMPLE)]
     for number in range(_TICKS):
-        await tick()
+        await protocol.settle_as((await fill(), 1, Status.COMPLETED))
+        await protocol.column(_COUNT)
         if number % 100 == 0:
             await _move_window(protocol)
     await _move_window(protocol)

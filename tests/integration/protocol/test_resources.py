@@ -308,16 +308,6 @@ async def test_a_queue_that_another_session_holds_gets_its_key_s_limit_later(
     assert await limits(protocol) == {"x": 2}
 
 
-async def test_settings_of_a_key_that_the_action_cannot_have_are_refused(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=1)
-    with pytest.raises(Refusal, match="the action 'a' has no concurrency keys; set its concurrency_key"):
-        await set_key(protocol, "x", max_concurrent=2)
-    await protocol.put(max_concurrent=1, submitter_keys=True)
-    await set_key(protocol, "x", max_concurrent=2)
-    change, _ = await protocol.queue_manager.set_key("b", "x", None, changed_by=Caller("alice"))
-    assert not change.action_found
-
-
 async def test_the_settings_of_keys_are_recorded_and_go_with_their_action(protocol: Protocol) -> None:
     await protocol.put(max_concurrent=1, concurrency_key="/who")
     await set_key(protocol, "x", max_concurrent=2)
