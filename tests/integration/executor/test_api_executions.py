@@ -37,9 +37,7 @@ async def post(
 
 async def ended(api: Served, status: str = "failed", **fields: object) -> int:
     execution_id: int = (await api.submit("a.b", **fields))["id"]
-    await api.claim(execution_id)
-    await api.finish(execution_id, status=status)
-    await api.settle(execution_id)
+    await api.run(execution_id, status)
     return execution_id
 
 

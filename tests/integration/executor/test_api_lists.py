@@ -21,14 +21,9 @@ async def api(api: Served) -> Served:
 
 
 async def pages(api: Served, path: str, **parameters: Any) -> list[list[Any]]:
-    """Follow the cursors to the end."""
-    found = []
-    while True:
-        page = await api.get(path, **parameters)
-        found.append([item.get("ref", item.get("id")) for item in page["items"]])
-        if page["next_cursor"] is None:
-            return found
-        parameters["cursor"] = page["next_cursor"]
+    """Return the names or ids of each page."""
+    found = await api.pages(path, **parameters)
+    return [[item.get("ref", item.get("id")) for item in page] for page in found]
 
 
 def flat(found: list[list[Any]]) -> list[Any]:
@@ -306,9 +301,7 @@ async def test_the_time_of_the_end_is_a_condition_that_waiting_executions_do_not
     await api.register_worker()
     first, second, _ = await api.submit_many("a.b", 3)
     for execution_id in (first, second):
-        await api.claim(execution_id)
-        await api.finish(execution_id)
-        await api.settle(execution_id)
+        await api.run(execution_id)
     at = (await api.get(f"/executions/{second}"))["completed_at"]
 
     async def listed(**parameters: Any) -> list[int]:

@@ -48,10 +48,7 @@ async def history(api: Served, ref: str, *, runs: int = 50, key: str = "") -> No
 async def queue(api: Served, **fields: Any) -> list[int]:
     """Submit one that holds the only slot of `a.b` and three that wait for it, after 50 runs of 10 s."""
     await api.define("a.b", max_concurrent=1)
-    past = await api.submit("a.b")
-    await api.claim(past["id"])
-    await api.finish(past["id"])
-    await api.settle(past["id"])
+    await api.run((await api.submit("a.b"))["id"])
     await history(api, "a.b")
     return await api.submit_many("a.b", 4, **fields)
 

@@ -100,20 +100,6 @@ async def test_a_resource_or_total_whose_holder_waits_for_a_worker_names_that(ap
     assert (await waiting_on(api, waiting))["root_cause"] is None
 
 
-async def test_a_total_whose_holder_waits_at_a_resource_names_that(api: Served) -> None:
-    await api.register_worker()
-    await put_resource(api.database, "cad", 1)
-    await gated(api, "cad", ref="a.cad")
-    await gated(api, "cad", max_concurrent_total=1)
-    (running,) = await submit_and_grant(api, "a.cad")
-    await api.claim(running)
-    holder, waiting = await submit_and_grant(api, "a.b", 2)
-    on = await waiting_on(api, waiting)
-    assert (on["gate"], on["holders"]) == ("total", [{"id": holder, "units": 1}])
-    assert on["root_cause"] == {"ids": [holder], "on": await waiting_on(api, holder)}
-    assert on["root_cause"]["on"]["holders"] == [{"id": running, "units": 1}]
-
-
 async def test_the_cause_is_followed_from_holder_to_holder(api: Served) -> None:
     await api.register_worker()
     await register_gpu_worker(api)
@@ -243,8 +229,9 @@ async def test_the_position_at_a_fair_gate_is_the_order_in_which_executions_pass
     expected = await order_at(api, waiting)
     listed = await api.get("/resources/shared/queue", limit=100)
     assert [item["id"] for item in listed["items"]] == expected
-    pages = await all_pages(api, "/resources/shared/queue", limit=4)
-    assert pages == [(position, each) for position, each in enumerate(expected, start=1)]
+    pages = await api.pages("/resources/shared/queue", limit=4)
+    assert [item["id"] for page in pages for item in page] == expected
+    assert [item["position"] for page in pages for item in page] == [*range(1, len(expected) + 1)]
     passed: list[int] = []
     running = [*held]
     while len(passed) < len(waiting):
@@ -268,17 +255,6 @@ async def order_at(api: Served, ids: list[int]) -> list[int]:
     positions = {each: (await waiting_on(api, each))["position"] for each in ids}
     assert sorted(positions.values()) == list(range(1, len(ids) + 1))
     return sorted(positions, key=lambda each: int(positions[each]))
-
-
-async def all_pages(api: Served, path: str, **query: Any) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    cursor: str | None = None
-    while True:
-        page = await api.get(path, **query, **({} if cursor is None else {"cursor": cursor}))
-        found += [(item["position"], item["id"]) for item in page["items"]]
-        cursor = page["next_cursor"]
-        if cursor is None:
-            return found
 
 
 async def test_an_urgent_execution_is_first_at_every_gate(api: Served) -> None:

@@ -20,18 +20,6 @@ async def test_a_new_request_does_not_overtake_the_queue_when_a_slot_is_free(pro
     assert await protocol.status(newcomer) == "queued"
 
 
-async def test_a_limit_holds_for_each_queue_of_the_action_and_for_later_ones(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=0, concurrency_key="/who")
-    for who in "xxxyyy":
-        await protocol.submit(parameters={"who": who})
-    granted = await protocol.put(max_concurrent=2, concurrency_key="/who")
-    assert [(await protocol.execution(i))["concurrency_key"] for i in granted] == ["x", "x", "y", "y"]
-    await protocol.put(max_concurrent=5, paused=True, concurrency_key="/who")
-    await protocol.submit(parameters={"who": "z"})
-    queue = await protocol.queue(key="z")
-    assert (queue["max_concurrent"], queue["paused"]) == (5, True)
-
-
 async def test_many_definitions_are_stored_together_and_repeating_them_changes_nothing(
     protocol: Protocol,
 ) -> None:

@@ -235,12 +235,6 @@ async def test_a_report_of_what_the_worker_does_not_run_is_stale(
     assert await snapshot(protocol) == before
 
 
-async def test_reports_beside_one_that_is_refused_are_applied(protocol: Protocol, running: list[int]) -> None:
-    finished = await protocol.finish(running[0], 10**12, running[1], log="a line")
-    assert [f.verdict for f in finished] == ["applied", "stale", "applied"]
-    assert await protocol.column("SELECT log FROM turnstile.ended_attempt") == ["a line"] * 2
-
-
 async def test_a_report_after_the_lease_changes_nothing_until_the_lease_is_renewed(
     protocol: Protocol, running: list[int]
 ) -> None:

@@ -235,27 +235,32 @@ async def test_statistics_of_dead_versions_lead_to_no_plan_that_reads_them(
         return found
 
     first = await costs()
-    for number in range(_DEAD_VERSIONS):
-        await full.connection.execute(_WRITE_ANEW)
-        # A queue that had its turn.
-        await full.connection.execute(
-            "INSERT INTO ready_queue SELECT id, $1, 1 FROM action", number - _DEAD_VERSIONS
-        )
-        await full.connection.execute("DELETE FROM ready_queue WHERE place < 0")
+    await full.connection.execute(_WRITE_ANEW)
     last = await costs()
     grown = [name for name in first if last[name].pages > first[name].pages * 1.3 + 12]
     assert {name: _grown(first[name], last[name]) for name in grown} == {}
 
 
-_WRITE_ANEW = """
-WITH state AS (DELETE FROM pool_state RETURNING *),
-     turn AS (DELETE FROM pool_turn RETURNING *),
-     new_state AS (
-        INSERT INTO pool_state
-        SELECT s.pool_id, s.version + 1, s.capacity, s.places, s.lead, s.leaving, s.held, s.depth,
-               ARRAY(SELECT v + 1 FROM unnest(s.virtual_times) v), s.total_released, NULL, s.updated_at
-        FROM state s
-     )
-INSERT INTO pool_turn SELECT t.action_id, t.priority, t.start_tag + 1, t.pool_id, t.place FROM turn t
+_WRITE_ANEW = f"""
+DO $$ BEGIN
+    FOR number IN 1..{_DEAD_VERSIONS} LOOP
+        WITH state AS (DELETE FROM pool_state RETURNING *),
+             turn AS (DELETE FROM pool_turn RETURNING *),
+             new_state AS (
+                INSERT INTO pool_state
+                SELECT s.pool_id, s.version + 1, s.capacity, s.places, s.lead, s.leaving, s.held, s.depth,
+                       ARRAY(SELECT v + 1 FROM unnest(s.virtual_times) v), s.total_released, NULL,
+                       s.updated_at
+                FROM state s
+             )
+        INSERT INTO pool_turn SELECT t.action_id, t.priority, t.start_tag + 1, t.pool_id, t.place FROM turn t;
+        COMMIT;
+        -- A queue that had its turn.
+        INSERT INTO ready_queue SELECT id, number - {_DEAD_VERSIONS} - 1, 1 FROM action;
+        COMMIT;
+        DELETE FROM ready_queue WHERE place < 0;
+        COMMIT;
+    END LOOP;
+END $$
 """
-"""What a decision leaves: dead versions of all rows, below the live ones."""
+"""What decisions leave: dead versions of all rows, below the live ones."""
