@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from tests.support.protocol import Protocol, connected, ids_in
+from tests.support.protocol import Protocol, ids_in
 from turnstile.common.domain.states import Status
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
@@ -138,11 +138,11 @@ async def test_a_queue_is_grantable_only_with_a_free_slot_and_a_waiting_executio
     assert await protocol.grantable_queues() == []
 
 
-async def test_two_replicas_share_the_due_rows(protocol: Protocol, database_url: str) -> None:
+async def test_two_replicas_share_the_due_rows(protocol: Protocol, other: Protocol) -> None:
     await protocol.put()
     ids = await protocol.submit(count=4)
     await protocol.run(*ids[:2])
-    async with connected(database_url) as other, protocol.transaction():
+    async with protocol.transaction():
         assert await protocol.missing_offers({"default": 0}, limit=1) == [ids[2]]
         assert await other.missing_offers({"default": 0}) == [ids[3]]
         assert await protocol.due_completions(limit=1) == [ids[0]]
