@@ -2,8 +2,7 @@
 
 import json
 import random
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -17,17 +16,6 @@ from turnstile.common.action_definition import ActionDefinition, UseDefinition
 from turnstile.common.domain.states import Status
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-@asynccontextmanager
-async def undone(protocol: Protocol) -> AsyncIterator[None]:
-    """Roll back what happens here."""
-    transaction = protocol.transaction()
-    await transaction.start()
-    try:
-        yield
-    finally:
-        await transaction.rollback()
 
 
 async def resource(protocol: Protocol, name: str, capacity: int, *, rank: int = 1, **fields: Any) -> int:
@@ -647,7 +635,7 @@ async def test_starts_are_counted_as_a_reader_of_the_whole_window_would(protocol
             seconds.append(seconds[-1] + chance.choice((0, 0, 0.5, 1, 4, 12)))
         seconds = seconds[1:]
         deleted = chance.randrange(taken // 3 + 1)
-        async with undone(protocol):
+        async with protocol.undone():
             await protocol.connection.execute("UPDATE gate_state SET starts_taken = $1", taken)
             await protocol.connection.execute(
                 "INSERT INTO rate_start SELECT $1, number, $4::timestamptz + make_interval(secs => second)"

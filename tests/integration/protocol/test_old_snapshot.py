@@ -170,14 +170,12 @@ async def test_statistics_of_dead_rows_lead_to_no_plan_that_reads_them(
         found = {}
         await protocol.connection.execute("ANALYZE queue_state, worker_lease, action_queue, worker")
         for name, call in _READERS.items():
-            undone = protocol.transaction()
-            await undone.start()
-            if name in ("finish", "settle"):
-                await protocol.claim(1)
-            if name == "settle":
-                await protocol.finish(1)
-            cost = (await cost_of(protocol, call(protocol))).by_relation
-            await undone.rollback()
+            async with protocol.undone():
+                if name in ("finish", "settle"):
+                    await protocol.claim(1)
+                if name == "settle":
+                    await protocol.finish(1)
+                cost = (await cost_of(protocol, call(protocol))).by_relation
             found[name] = sum(n for r, n in cost.items() if "queue_state" in r or "worker_lease" in r)
         return found
 
@@ -365,12 +363,10 @@ async def test_a_message_that_another_session_holds_keeps_the_window_back(
             await other.column(f"SELECT 1 FROM {table} FOR UPDATE")
             for _ in range(4):
                 await protocol.column(_MOVE_NOW)
-        undone = protocol.transaction()
-        await undone.start()
-        assert completion in await protocol.due_completions()
-        assert [i for i, *_ in await protocol.due_cancels()] == [cancel]
-        assert await _overdue_early_cancels(protocol) == [early]
-        await undone.rollback()
+        async with protocol.undone():
+            assert completion in await protocol.due_completions()
+            assert [i for i, *_ in await protocol.due_cancels()] == [cancel]
+            assert await _overdue_early_cancels(protocol) == [early]
 
 
 # --- delays and deadlines
@@ -448,12 +444,10 @@ async def test_what_was_woken_and_rolled_back_is_woken_again(protocol: Protocol,
     await protocol.settle_as((ids[0], 1, None))
     await protocol.submit(ttl=0.001, run_at=_LATER)
     await protocol.until("SELECT clock_timestamp() > max(expires_at) FROM expiring")
-    undone = other.connection.transaction()
-    await undone.start()
-    assert await _woken(other) == ids
-    assert len(await _expired(other)) == 1
-    await _move_due(protocol)
-    await undone.rollback()
+    async with other.undone():
+        assert await _woken(other) == ids
+        assert len(await _expired(other)) == 1
+        await _move_due(protocol)
     assert await _woken(protocol) == ids
     assert len(await _expired(protocol)) == 1
 

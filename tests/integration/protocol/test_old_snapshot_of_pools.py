@@ -228,10 +228,8 @@ async def test_statistics_of_dead_versions_lead_to_no_plan_that_reads_them(
         found = {}
         await full.connection.execute(f"ANALYZE {', '.join(_TABLES)}")
         for name, call in _READERS.items():
-            undone = full.transaction()
-            await undone.start()
-            found[name] = await cost_of(full, call(full))
-            await undone.rollback()
+            async with full.undone():
+                found[name] = await cost_of(full, call(full))
         return found
 
     first = await costs()

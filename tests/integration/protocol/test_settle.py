@@ -205,10 +205,8 @@ async def test_a_settle_that_a_crash_undoes_is_published_again_and_frees_its_slo
     await protocol.put(max_concurrent=1)
     one, two = await protocol.submit(count=2)
     await protocol.run(one)
-    crash = protocol.transaction()
-    await crash.start()
-    assert (await protocol.settle((one, 1))).granted == [two]
-    await crash.rollback()
+    async with protocol.undone():
+        assert (await protocol.settle((one, 1))).granted == [two]
     assert await protocol.claim_verdicts(two) == ["unknown"]
     for _ in range(2):
         assert await protocol.due_completions() == [one]

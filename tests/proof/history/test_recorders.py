@@ -108,11 +108,9 @@ FALSIFIED: Final = {
 async def test_a_manual_change_breaks_a_promise_in_the_log(executor: Protocol, worker: Protocol) -> None:
     await run_every_transition(executor, worker)
     for statement, promise in FALSIFIED.items():
-        undone = executor.transaction()
-        await undone.start()
-        await executor.connection.execute(statement)
-        assert promise in {line[:2] for line in await broken(executor)}, statement
-        await undone.rollback()
+        async with executor.undone():
+            await executor.connection.execute(statement)
+            assert promise in {line[:2] for line in await broken(executor)}, statement
 
 
 async def test_the_log_is_append_only(executor: Protocol) -> None:
