@@ -172,8 +172,8 @@ async def test_the_cost_of_recent_grants_depends_neither_on_queue_nor_on_history
     small = await cost_of_recent_grants(protocol, last)
     # The plan may read as far back as the bound; 500 rows of this size fill 10 to 20 pages.
     assert small.pages < 150, small
-    await connection.execute(HISTORY, "a", 60_000, "")
-    await connection.execute(LINE, 40_000)
+    await connection.execute(HISTORY, "a", 20_000, "")
+    await connection.execute(LINE, 20_000)
     await connection.execute("ANALYZE")
     for execution_id in (last, await connection.fetchval("SELECT max(id) FROM execution")):
         large = await cost_of_recent_grants(protocol, execution_id)

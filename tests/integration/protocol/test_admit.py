@@ -216,11 +216,12 @@ async def test_one_batch_fills_the_slots_and_the_queue_to_the_bound(protocol: Pr
 
 
 async def test_the_rejection_names_the_numbers(protocol: Protocol) -> None:
-    for ref, definition, numbers in (
-        ("a", {"max_concurrent": 3, "max_queued": 2}, "2 waiting of at most 2, 3 running of at most 3"),
-        ("b", {"max_queued": 0, "paused": True}, "0 waiting of at most 0, 0 running without a limit"),
+    await protocol.put("a", max_concurrent=3, max_queued=2)
+    await protocol.put("b", max_queued=0, paused=True)
+    for ref, numbers in (
+        ("a", "2 waiting of at most 2, 3 running of at most 3"),
+        ("b", "0 waiting of at most 0, 0 running without a limit"),
     ):
-        await protocol.put(ref, **definition)
         await admitted(protocol, ref, 5)
         (verdict,), _ = await protocol.admit(request(ref))
         assert numbers in rejected(verdict).message

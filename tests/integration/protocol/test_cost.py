@@ -14,8 +14,8 @@ from tests.integration.executor.page_counts import Cost, cost_of
 from tests.support.protocol import COUNT_QUEUES, Protocol, connected, ids_in, request
 from turnstile.localservers import DatabaseServer
 
-WAITING = 200_000
-DEAD = 100_000
+WAITING = 100_000
+DEAD = 60_000
 KEYS = 10_000
 PAGES_PER_STATEMENT, PAGES_PER_ROW = 100, 60
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deep:
-    """A database with 200,000 waiting in one queue and 10,000 other queues, and three sessions."""
+    """A database with 100,000 waiting in one queue and 10,000 other queues, and three sessions."""
 
     planned_empty: Protocol
     planned_full: Protocol
