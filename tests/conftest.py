@@ -19,6 +19,7 @@ import pytest
 
 from tests.support.processes import failed_tests
 from tests.support.sources import LentUrls, NoServers, Servers, create_tables, servers_of_the_session, skip
+from tests.support.types_once import ask_once_for_types
 from turnstile.common.telemetry import logs
 from turnstile.localservers import (
     BrokerServer,
@@ -124,9 +125,11 @@ def local_binaries() -> None:
 
 
 @pytest.fixture(scope="session")
-def postgresql(servers: Servers) -> DatabaseServer:
+def postgresql(servers: Servers) -> Iterator[DatabaseServer]:
     """The session's PostgreSQL."""
-    return servers.postgresql
+    with pytest.MonkeyPatch.context() as patched:
+        ask_once_for_types(patched, servers.postgresql.url("postgres"))
+        yield servers.postgresql
 
 
 @pytest.fixture(scope="session")

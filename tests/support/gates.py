@@ -28,6 +28,18 @@ async def use(
     weights: Sequence[int] = (),
     **fields: Any,
 ) -> None:
+    """Give an action its gates, let what waits return from those that it has no longer, and grant."""
+    await route(database, ref, *resources, weights=weights, **fields)
+    await advance(database)
+
+
+async def route(
+    database: Database,
+    ref: str,
+    *resources: str | tuple[str, int],
+    weights: Sequence[int] = (),
+    **fields: Any,
+) -> None:
     """Give an action its gates: resources with units, and columns like `max_concurrent_total` and `fair`."""
     uses = [(each, 1) if isinstance(each, str) else each for each in resources]
     stored = [
@@ -38,7 +50,6 @@ async def use(
     changes = ", ".join(f"{name} = ${number}" for number, name in enumerate(given, start=2))
     await database.fetch(f"UPDATE action SET {changes} WHERE ref = $1", ref, *given.values())
     await database.fetch("SELECT turnstile.reroute(ARRAY(SELECT id FROM action WHERE ref = $1))", ref)
-    await advance(database)
 
 
 async def grant_all(database: Database) -> list[int]:

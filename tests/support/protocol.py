@@ -119,6 +119,16 @@ class Protocol:
     def transaction(self) -> Transaction:
         return self.connection.transaction()
 
+    @asynccontextmanager
+    async def undone(self) -> AsyncIterator[None]:
+        """Roll back what happens here."""
+        transaction = self.transaction()
+        await transaction.start()
+        try:
+            yield
+        finally:
+            await transaction.rollback()
+
     # --- actions, workers
 
     async def put(self, ref: str = "a", **fields: Any) -> list[int]:

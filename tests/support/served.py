@@ -57,6 +57,17 @@ class Served:
         assert answer.status_code == 200, answer.text
         return dict(answer.json())
 
+    async def pages(self, path: str, **parameters: Any) -> list[list[dict[str, Any]]]:
+        """Follow the cursors of a list to its end; return the items of each page."""
+        found: list[list[dict[str, Any]]] = []
+        cursor: dict[str, str] = {}
+        while True:
+            page = await self.get(path, **parameters, **cursor)
+            found.append(page["items"])
+            if page["next_cursor"] is None:
+                return found
+            cursor = {"cursor": page["next_cursor"]}
+
     async def register_worker(self, worker_id: str = WORKER, *, lease_seconds: float = 60.0) -> None:
         await self.database.fetch(
             "SELECT turnstile.register_worker($1, 'test', 'localhost', 1, '{default}', 4, $2)",
@@ -70,10 +81,10 @@ class Served:
         )
         assert verdict == "claimed"
 
-    async def run(self, execution_id: int) -> None:
-        """Let a granted execution complete and free its slot."""
+    async def run(self, execution_id: int, status: str = "completed") -> None:
+        """Let a granted execution end and free its slot."""
         await self.claim(execution_id)
-        await self.finish(execution_id)
+        await self.finish(execution_id, status=status)
         await self.settle(execution_id)
 
     async def finish(

@@ -212,9 +212,7 @@ async def test_if_match_and_if_none_match_decide_between_create_and_replace(api:
 
 async def test_a_deleted_action_is_gone_and_its_executions_stay(defined: Served) -> None:
     (one,) = await defined.submit_many("a.b", 1)
-    await defined.claim(one)
-    await defined.finish(one)
-    await defined.settle(one)
+    await defined.run(one)
     answer = await defined.http.delete(URL)
     assert (answer.status_code, answer.json()) == (200, {"action_ref": "a.b", "cancelled": 0})
     assert (await defined.get("/actions"))["items"] == []

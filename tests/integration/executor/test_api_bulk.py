@@ -34,9 +34,7 @@ def ids(outcome: dict[str, Any]) -> list[int]:
 
 async def end(api: Served, execution_ids: Sequence[int], status: str = "failed") -> None:
     for execution_id in execution_ids:
-        await api.claim(execution_id)
-        await api.finish(execution_id, status=status)
-        await api.settle(execution_id)
+        await api.run(execution_id, status)
 
 
 async def statuses(api: Served) -> dict[str, int]:
@@ -44,20 +42,6 @@ async def statuses(api: Served) -> dict[str, int]:
         "SELECT status::text, count(*) FROM turnstile.current_execution GROUP BY 1"
     )
     return {row[0]: row[1] for row in rows}
-
-
-async def test_a_dry_run_lists_the_matches_and_changes_nothing(api: Served) -> None:
-    mine = await api.submit_many("a.b", 3)
-    await api.submit_many("c.d", 2)
-    before = await statuses(api)
-    outcome = await ask(api, "cancel", {"action_ref": "a.b"}, dry_run=True)
-    assert ids(outcome) == mine[::-1]
-    assert [item["status"] for item in outcome["items"]] == ["queued", "queued", "scheduled"]
-    assert (outcome["dry_run"], outcome["matched"], outcome["changed"]) == (True, 3, 0)
-    assert await statuses(api) == before
-    await end(api, mine[:1])
-    outcome = await ask(api, "retry", {"action_ref": "a.b"}, dry_run=True)
-    assert (ids(outcome), outcome["changed"], outcome["items"][0]["retry_id"]) == (mine[:1], 0, None)
 
 
 async def test_a_bulk_cancel_ends_what_waits_and_requests_the_rest_to_stop(api: Served) -> None:

@@ -37,9 +37,7 @@ async def post(
 
 async def ended(api: Served, status: str = "failed", **fields: object) -> int:
     execution_id: int = (await api.submit("a.b", **fields))["id"]
-    await api.claim(execution_id)
-    await api.finish(execution_id, status=status)
-    await api.settle(execution_id)
+    await api.run(execution_id, status)
     return execution_id
 
 
@@ -172,17 +170,17 @@ async def test_each_request_of_a_list_may_have_a_trace_of_its_own(api: Served, p
     assert stored == [own, others]
 
 
-@pytest.mark.parametrize("field", ["parameters", "metadata"])
-async def test_a_document_may_be_nested_as_deep_as_it_can_be_shown(api: Served, field: str) -> None:
+async def test_a_document_may_be_nested_as_deep_as_it_can_be_shown(api: Served) -> None:
     def nested(levels: int) -> Any:
         return [nested(levels - 1)] if levels else 1
 
-    answer = await api.http.post(URL, json={"action_ref": "a.b", field: {"deep": nested(196)}})
-    assert refused(answer) == (422, "invalid_parameters")
-    assert answer.json()["detail"].startswith(f"{field}: it is nested deeper than 196 levels")
-    submitted = await api.submit("a.b", **{field: {"deep": nested(190)}})
-    assert (await api.get(f"/executions/{submitted['id']}"))[field] == {"deep": nested(190)}
-    assert (await api.get("/executions"))["items"][0][field] == {"deep": nested(190)}
+    for field in ("parameters", "metadata"):
+        answer = await api.http.post(URL, json={"action_ref": "a.b", field: {"deep": nested(196)}})
+        assert refused(answer) == (422, "invalid_parameters")
+        assert answer.json()["detail"].startswith(f"{field}: it is nested deeper than 196 levels")
+        submitted = await api.submit("a.b", **{field: {"deep": nested(190)}})
+        assert (await api.get(f"/executions/{submitted['id']}"))[field] == {"deep": nested(190)}
+        assert (await api.get("/executions"))["items"][0][field] == {"deep": nested(190)}
 
 
 async def test_a_full_queue_refuses_a_submission_and_a_retry(worked: Served) -> None:
@@ -244,22 +242,14 @@ async def test_the_position_is_exact_and_the_limit_names_the_slot_holders(api: S
         }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("fields", "reason"),
-    [
-        (
-            {"max_concurrent": 0},
-            {"reason": "limit", "max_concurrent": 0, "active_count": 0, "holders": [], "root_cause": None},
-        ),
-        ({"max_concurrent": 2, "paused": True}, {"reason": "paused"}),
-    ],
-)
-async def test_a_limit_of_zero_and_a_pause_are_named(
-    api: Served, fields: dict[str, Any], reason: dict[str, Any]
-) -> None:
-    await api.define("c.d", **fields)
-    submitted = await api.submit("c.d")
-    assert (await api.get(f"/executions/{submitted['id']}"))["waiting_on"] == reason
+async def test_a_limit_of_zero_and_a_pause_are_named(api: Served) -> None:
+    await api.define("zero", max_concurrent=0)
+    await api.define("paused", max_concurrent=2, paused=True)
+    zero, paused = [(await api.submit(ref))["id"] for ref in ("zero", "paused")]
+    assert (await api.get(f"/executions/{zero}"))["waiting_on"] == {
+        "reason": "limit", "max_concurrent": 0, "active_count": 0, "holders": [], "root_cause": None,
+    }  # fmt: skip
+    assert (await api.get(f"/executions/{paused}"))["waiting_on"] == {"reason": "paused"}
 
 
 async def test_a_delayed_execution_has_no_position(api: Served) -> None:

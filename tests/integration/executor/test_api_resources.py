@@ -4,8 +4,6 @@ import asyncio
 from typing import Any
 from urllib.parse import quote
 
-import pytest
-
 from tests.support.served import Served, serve
 
 URL = "/api/v1/resources/cad"
@@ -43,21 +41,17 @@ async def test_patch_keeps_the_other_fields_and_put_replaces_them(api: Served) -
     assert (replaced["capacity"], replaced["rank"]) == (None, 2)
 
 
-@pytest.mark.parametrize(
-    ("method", "rest"), [("PUT", ""), ("PATCH", ""), ("POST", "/pause"), ("POST", "/resume")]
-)
-async def test_a_change_of_another_state_than_the_named_one_is_refused(
-    api: Served, method: str, rest: str
-) -> None:
+async def test_a_change_of_another_state_than_the_named_one_is_refused(api: Served) -> None:
     assert (await api.http.put(URL, json={}, headers={"If-Match": "*"})).status_code == 412
-    seen = (await api.http.put(URL, json={"capacity": 1})).headers["etag"]
-    current = (await api.http.patch(URL, json={"capacity": 2})).headers["etag"]
-    body = None if rest else {"capacity": 3}
-    answer = await api.http.request(method, URL + rest, json=body, headers={"If-Match": seen})
-    assert (answer.status_code, answer.json()["code"]) == (412, "precondition_failed")
-    assert (await api.http.get(URL)).headers["etag"] == current
-    answer = await api.http.request(method, URL + rest, json=body, headers={"If-Match": current})
-    assert answer.status_code == 200, answer.text
+    for method, rest in (("PUT", ""), ("PATCH", ""), ("POST", "/pause"), ("POST", "/resume")):
+        seen = (await api.http.put(URL, json={"capacity": 1})).headers["etag"]
+        current = (await api.http.patch(URL, json={"capacity": 2})).headers["etag"]
+        body = None if rest else {"capacity": 3}
+        answer = await api.http.request(method, URL + rest, json=body, headers={"If-Match": seen})
+        assert (answer.status_code, answer.json()["code"]) == (412, "precondition_failed")
+        assert (await api.http.get(URL)).headers["etag"] == current
+        answer = await api.http.request(method, URL + rest, json=body, headers={"If-Match": current})
+        assert answer.status_code == 200, answer.text
 
 
 async def test_changes_through_two_executors_undo_none(api: Served, database_url: str) -> None:
@@ -71,38 +65,27 @@ async def test_changes_through_two_executors_undo_none(api: Served, database_url
             assert (stored["capacity"], stored["rank"]) == (number, number)
 
 
-@pytest.mark.parametrize(
-    ("body", "code", "part"),
-    [
-        ({"capacity": -1}, "invalid_message", "capacity"),
-        ({"capacity": 1_000_001}, "invalid_message", "capacity"),
-        ({"rank": 0}, "invalid_message", "rank"),
-        ({"order": "random"}, "invalid_message", "order"),
-        ({"rate": {"starts": 0, "per": "1s"}}, "invalid_message", "rate.starts"),
-        ({"rate": {"starts": 1, "per": 0}}, "invalid_message", "rate.per: 0s is not between 1ms and 1d"),
-        ({"rate": {"starts": 1, "per": "2d"}}, "invalid_message", "rate.per: 2d is not between 1ms and 1d"),
-        (
-            {"rate": {"start": 1}},
-            "unknown_field",
-            "rate.start: no such field; did you mean starts?; known are starts, per",
-        ),
-        (
-            {"capacty": 1},
-            "unknown_field",
-            "capacty: no such field; did you mean capacity?; known are name, capacity",
-        ),
-        ({"name": "other"}, "invalid_message", "name: "),
-    ],
-    ids=str,
-)
-async def test_an_invalid_resource_is_refused_by_its_field(
-    api: Served, body: dict[str, Any], code: str, part: str
-) -> None:
+INVALID: list[tuple[dict[str, Any], str, str]] = [
+    ({"capacity": -1}, "invalid_message", "capacity"),
+    ({"capacity": 1_000_001}, "invalid_message", "capacity"),
+    ({"rank": 0}, "invalid_message", "rank"),
+    ({"order": "random"}, "invalid_message", "order"),
+    ({"rate": {"starts": 0, "per": "1s"}}, "invalid_message", "rate.starts"),
+    ({"rate": {"starts": 1, "per": 0}}, "invalid_message", "rate.per: 0s is not between 1ms and 1d"),
+    ({"rate": {"starts": 1, "per": "2d"}}, "invalid_message", "rate.per: 2d is not between 1ms and 1d"),
+    ({"rate": {"start": 1}}, "unknown_field", "did you mean starts?; known are starts, per"),
+    ({"capacty": 1}, "unknown_field", "did you mean capacity?; known are name, capacity"),
+    ({"name": "other"}, "invalid_message", "name: "),
+]
+
+
+async def test_an_invalid_resource_is_refused_by_its_field(api: Served) -> None:
     await api.http.put(URL, json={"capacity": 3})
-    for method in ("PUT", "PATCH"):
-        status, found, detail = await refused(api, method, URL, body)
-        assert (status, found) == (422, code)
-        assert part in detail
+    for body, code, part in INVALID:
+        for method in ("PUT", "PATCH"):
+            status, found, detail = await refused(api, method, URL, body)
+            assert (status, found) == (422, code), body
+            assert part in detail
     assert (await api.http.get(URL)).json()["capacity"] == 3
 
 
@@ -195,47 +178,30 @@ async def test_a_request_above_the_capacity_is_refused_and_its_neighbours_are_no
     assert (await api.http.post(executions, json=body)).status_code == 202
 
 
-@pytest.mark.parametrize("key", ["7", "a/b", ".", "..", "a b?c#d", "ü\n", "x" * 512])
-async def test_a_key_gets_its_own_limit_and_weight(api: Served, key: str) -> None:
+async def test_a_key_gets_its_own_limit_and_weight(api: Served) -> None:
     await api.define("a.b", concurrency_key="/who", max_concurrent=1)
-    url = f"{ACTION}/keys/{quote(key, safe='').replace('.', '%2E')}"
-    assert (await refused(api, "GET", url))[:2] == (404, "not_found")
-    stored = (await api.http.put(url, json={"max_concurrent": 5, "weight": 2})).json()
-    assert stored == {"concurrency_key": key, "max_concurrent": 5, "has_limit": True, "weight": 2}
-    assert (await api.http.get(url)).json() == stored
-    weighted = (await api.http.put(url, json={"weight": 3})).json()
-    assert weighted == {"concurrency_key": key, "max_concurrent": 1, "has_limit": False, "weight": 3}
-    unlimited = (await api.http.put(url, json={"max_concurrent": None})).json()
-    assert (unlimited["max_concurrent"], unlimited["has_limit"]) == (None, True)
-    assert (await api.get("/actions/a.b/keys"))["items"] == [unlimited]
-    assert (await api.http.delete(url)).json() == {"action_ref": "a.b", "concurrency_key": key}
-    assert (await refused(api, "DELETE", url))[:2] == (404, "not_found")
-    assert (await api.get("/actions/a.b/keys"))["items"] == []
-
-
-async def test_a_raised_limit_of_a_key_starts_its_executions(api: Served) -> None:
-    await api.define("a.b", concurrency_key="/who", max_concurrent=1)
-    ids = await api.submit_many("a.b", 3, parameters={"who": 7})
-    await api.http.put(f"{ACTION}/keys/7", json={"max_concurrent": 2})
-    assert [grant.execution_id for grant in api.granted] == ids[:2]
-    changes = (await api.get("/actions/a.b/changes"))["items"]
-    assert changes[0]["new"] == {"keys.7": {"max_concurrent": 2, "weight": 1}}
+    for key in ("7", "a/b", ".", "..", "a b?c#d", "ü\n", "x" * 512):
+        url = f"{ACTION}/keys/{quote(key, safe='').replace('.', '%2E')}"
+        assert (await refused(api, "GET", url))[:2] == (404, "not_found")
+        stored = (await api.http.put(url, json={"max_concurrent": 5, "weight": 2})).json()
+        assert stored == {"concurrency_key": key, "max_concurrent": 5, "has_limit": True, "weight": 2}
+        assert (await api.http.get(url)).json() == stored
+        weighted = (await api.http.put(url, json={"weight": 3})).json()
+        assert weighted == {"concurrency_key": key, "max_concurrent": 1, "has_limit": False, "weight": 3}
+        unlimited = (await api.http.put(url, json={"max_concurrent": None})).json()
+        assert (unlimited["max_concurrent"], unlimited["has_limit"]) == (None, True)
+        assert (await api.get("/actions/a.b/keys"))["items"] == [unlimited]
+        assert (await api.http.delete(url)).json() == {"action_ref": "a.b", "concurrency_key": key}
+        assert (await refused(api, "DELETE", url))[:2] == (404, "not_found")
+        assert (await api.get("/actions/a.b/keys"))["items"] == []
 
 
 async def test_keys_are_listed_by_page(api: Served) -> None:
     await api.define("a.b", submitter_keys=True)
     for key in ("b\nc", "a", "d"):
         await api.http.put(f"{ACTION}/keys/{quote(key)}", json={"weight": 2})
-    found: list[str] = []
-    cursor: str | None = None
-    while True:
-        parameters = {"limit": 1} | ({} if cursor is None else {"cursor": cursor})
-        page = await api.get("/actions/a.b/keys", **parameters)
-        found += [item["concurrency_key"] for item in page["items"]]
-        cursor = page["next_cursor"]
-        if cursor is None:
-            break
-    assert found == ["a", "b\nc", "d"]
+    pages = await api.pages("/actions/a.b/keys", limit=1)
+    assert [[item["concurrency_key"] for item in page] for page in pages] == [["a"], ["b\nc"], ["d"]]
 
 
 async def test_invalid_settings_of_a_key_are_refused(api: Served) -> None:

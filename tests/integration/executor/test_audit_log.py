@@ -80,11 +80,9 @@ async def test_a_change_that_is_rolled_back_leaves_no_row_and_a_row_none_without
     await protocol.put(max_concurrent=0)
     (one,) = await protocol.submit()
     await protocol.connection.execute("DELETE FROM audit_log")
-    transaction = protocol.transaction()
-    await transaction.start()
-    await protocol.queue_manager.cancel([(ExecutionId(one), None)], changed_by=ALICE)
-    assert len(await rows(protocol)) == 1
-    await transaction.rollback()
+    async with protocol.undone():
+        await protocol.queue_manager.cancel([(ExecutionId(one), None)], changed_by=ALICE)
+        assert len(await rows(protocol)) == 1
     assert await rows(protocol) == []
     # A log that cannot be written stops the change.
     await protocol.connection.execute("ALTER TABLE audit_log ADD CONSTRAINT closed CHECK (false) NOT VALID")

@@ -29,7 +29,7 @@ async def test_the_caller_of_the_first_grant_does_not_wait_for_the_rest_of_the_q
     protocol: Protocol, database_url: str, amqp_url: str
 ) -> None:
     await protocol.put("a", max_concurrent=0)
-    ids = await protocol.submit("a", 2500)
+    ids = await protocol.submit("a", 1200)
     await protocol.connection.execute("UPDATE action_queue SET max_concurrent = NULL")
     queue_id = await protocol.connection.fetchval("SELECT id FROM action_queue")
     database = Database(database_url, application_name="test")
@@ -37,10 +37,10 @@ async def test_the_caller_of_the_first_grant_does_not_wait_for_the_rest_of_the_q
     async with publishing(amqp_url) as publisher:
         dispatcher = Dispatcher(publisher, QueueManager(database), "quorum", publisher)
         await dispatcher.dispatch(Grants(granted=[], more_queue_ids=[queue_id]))
-        assert await protocol.connection.fetchval("SELECT depth FROM turnstile.current_queue") == 2500
+        assert await protocol.connection.fetchval("SELECT depth FROM turnstile.current_queue") == 1200
         granting = asyncio.create_task(dispatcher.run(), name="dispatcher")
         await protocol.until("SELECT depth = 0 FROM turnstile.current_queue")
-        offered = await drain_queue(amqp_url, pool_queue("default"), 2500)
+        offered = await drain_queue(amqp_url, pool_queue("default"), 1200)
         granting.cancel()
         await asyncio.gather(granting, return_exceptions=True)
     await database.close()

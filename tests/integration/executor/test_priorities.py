@@ -1,5 +1,6 @@
 """The priority of a request: kept, shown, filtered by, part of the request, and bounded by the action."""
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -48,9 +49,7 @@ async def priority_of(served: Served, execution_id: int) -> int:
 
 async def ended(api: Served, **fields: object) -> int:
     execution_id: int = (await api.submit("a.b", **fields))["id"]
-    await api.claim(execution_id)
-    await api.finish(execution_id, status="failed")
-    await api.settle(execution_id)
+    await api.run(execution_id, "failed")
     return execution_id
 
 
@@ -84,9 +83,7 @@ async def test_a_smaller_number_goes_first_and_equal_ones_in_order_of_arrival(ap
     assert [positions[number] for number in sorted(positions)] == expected
     order = []
     while holder not in expected[-1:]:
-        await api.claim(holder)
-        await api.finish(holder)
-        await api.settle(holder)
+        await api.run(holder)
         running_now = await api.get("/executions", status="scheduled")
         (holder,) = [item["id"] for item in running_now["items"]]
         order.append(holder)
@@ -102,25 +99,20 @@ async def test_a_queue_is_listed_in_the_order_of_starts_over_all_pages(api: Serv
     submitted = zip(bodies, (item["id"] for item in answer.json()["items"]), strict=True)
     expected = sorted((n, execution_id, key) for (n, key), execution_id in submitted)
     for key in (None, "x"):
-        listed, positions, cursor = [], dict[str, int](), None
-        while True:
-            query = {"limit": 5, "concurrency_key": key, "cursor": cursor}
-            page = await api.get("/actions/k.l/queue", **{n: v for n, v in query.items() if v is not None})
-            for item in page["items"]:
-                listed.append((item["priority"], item["id"], item["concurrency_key"]))
-                positions[item["concurrency_key"]] = positions.get(item["concurrency_key"], 0) + 1
-                assert item["position"] == positions[item["concurrency_key"]]
-                assert (await api.get(f"/executions/{item['id']}"))["position"] == item["position"]
-            cursor = page["next_cursor"]
-            if cursor is None:
-                break
+        listed, positions = [], Counter[str]()
+        pages = await api.pages("/actions/k.l/queue", limit=5, **({"concurrency_key": key} if key else {}))
+        for item in (item for page in pages for item in page):
+            listed.append((item["priority"], item["id"], item["concurrency_key"]))
+            positions[item["concurrency_key"]] += 1
+            assert item["position"] == positions[item["concurrency_key"]]
+            assert (await api.get(f"/executions/{item['id']}"))["position"] == item["position"]
         assert listed == [each for each in expected if key in (None, each[2])]
 
 
-@pytest.mark.parametrize("parts", [(0, 1), (6, 1), (10**18, 1), (5, 2**58), (5, 2**63 - 1), (7,), (1, 2, 3)])
-async def test_a_cursor_that_no_queue_returned_is_refused(api: Served, parts: tuple[int, ...]) -> None:
-    answer = await api.http.get("/api/v1/actions/a.b/queue", params={"cursor": cursor_of("line", *parts)})
-    assert problem_of(answer)[:2] == (422, "invalid_message")
+async def test_a_cursor_that_no_queue_returned_is_refused(api: Served) -> None:
+    for parts in ((0, 1), (6, 1), (10**18, 1), (5, 2**58), (5, 2**63 - 1), (7,), (1, 2, 3)):
+        answer = await api.http.get("/api/v1/actions/a.b/queue", params={"cursor": cursor_of("line", *parts)})
+        assert problem_of(answer)[:2] == (422, "invalid_message"), parts
 
 
 async def test_another_priority_under_the_same_key_is_a_conflict(api: Served) -> None:

@@ -4,11 +4,8 @@ import re
 from datetime import datetime, timedelta
 from typing import Any
 
-import pytest
-
 from tests.support.gates import admit_with_priority, advance, put_resource, submit_and_grant, use
 from tests.support.served import Served
-from turnstile.executor.api.paging import cursor_of
 from turnstile.executor.queries.schemas import CAUSES_MAX
 from turnstile.executor.sql import query
 
@@ -103,20 +100,6 @@ async def test_a_resource_or_total_whose_holder_waits_for_a_worker_names_that(ap
     assert (await waiting_on(api, waiting))["root_cause"] is None
 
 
-async def test_a_total_whose_holder_waits_at_a_resource_names_that(api: Served) -> None:
-    await api.register_worker()
-    await put_resource(api.database, "cad", 1)
-    await gated(api, "cad", ref="a.cad")
-    await gated(api, "cad", max_concurrent_total=1)
-    (running,) = await submit_and_grant(api, "a.cad")
-    await api.claim(running)
-    holder, waiting = await submit_and_grant(api, "a.b", 2)
-    on = await waiting_on(api, waiting)
-    assert (on["gate"], on["holders"]) == ("total", [{"id": holder, "units": 1}])
-    assert on["root_cause"] == {"ids": [holder], "on": await waiting_on(api, holder)}
-    assert on["root_cause"]["on"]["holders"] == [{"id": running, "units": 1}]
-
-
 async def test_the_cause_is_followed_from_holder_to_holder(api: Served) -> None:
     await api.register_worker()
     await register_gpu_worker(api)
@@ -191,30 +174,25 @@ async def test_a_bounded_number_of_holders_is_asked_for_the_cause(api: Served) -
     assert chain == [holders[number] for number in range(1, CAUSES_MAX + 1)]
 
 
-@pytest.mark.parametrize(
-    ("change", "closed"),
-    [
-        ({"capacity": 4, "paused": True}, "paused"),
-        ({"capacity": 0}, "capacity_zero"),
-        ({"capacity": 1}, "capacity_too_low"),
-    ],
-)
-async def test_a_closed_gate_is_named_by_what_waits_in_its_queue(
-    api: Served, change: dict[str, Any], closed: str
-) -> None:
+async def test_a_closed_gate_is_named_by_what_waits_in_its_queue(api: Served) -> None:
     await put_resource(api.database, "first", 1)
     await put_resource(api.database, "later", 4)
     await gated(api, "first", ("later", 2))
     ids = await submit_and_grant(api, "a.b", 3)
-    await put_resource(api.database, "later", **change)
-    for position, execution_id in enumerate(ids[1:], start=1):
-        shown = await api.get(f"/executions/{execution_id}")
-        assert (shown["position"], shown["queue_length"]) == (position, 2)
-        on = shown["waiting_on"]
-        assert (on["reason"], on["gate"], on["closed"]) == ("resource", "resource later", closed)
-        assert (on["units"], on["capacity"]) == (2, change["capacity"])
-        assert (on["position"], on["position_of"], on["waiting"]) == (position, "queue", None)
-        assert on["holders"] == [{"id": ids[0], "units": 2}]
+    changes: dict[str, dict[str, Any]] = {
+        "paused": {"capacity": 4, "paused": True}, "capacity_zero": {"capacity": 0},
+        "capacity_too_low": {"capacity": 1},
+    }  # fmt: skip
+    for closed, change in changes.items():
+        await put_resource(api.database, "later", **change)
+        for position, execution_id in enumerate(ids[1:], start=1):
+            shown = await api.get(f"/executions/{execution_id}")
+            assert (shown["position"], shown["queue_length"]) == (position, 2)
+            on = shown["waiting_on"]
+            assert (on["reason"], on["gate"], on["closed"]) == ("resource", "resource later", closed)
+            assert (on["units"], on["capacity"]) == (2, change["capacity"])
+            assert (on["position"], on["position_of"], on["waiting"]) == (position, "queue", None)
+            assert on["holders"] == [{"id": ids[0], "units": 2}]
     await api.database.fetch("UPDATE action_queue SET paused = true")
     assert await waiting_on(api, ids[1]) == {"reason": "paused"}
 
@@ -251,8 +229,9 @@ async def test_the_position_at_a_fair_gate_is_the_order_in_which_executions_pass
     expected = await order_at(api, waiting)
     listed = await api.get("/resources/shared/queue", limit=100)
     assert [item["id"] for item in listed["items"]] == expected
-    pages = await all_pages(api, "/resources/shared/queue", limit=4)
-    assert pages == [(position, each) for position, each in enumerate(expected, start=1)]
+    pages = await api.pages("/resources/shared/queue", limit=4)
+    assert [item["id"] for page in pages for item in page] == expected
+    assert [item["position"] for page in pages for item in page] == [*range(1, len(expected) + 1)]
     passed: list[int] = []
     running = [*held]
     while len(passed) < len(waiting):
@@ -278,17 +257,6 @@ async def order_at(api: Served, ids: list[int]) -> list[int]:
     return sorted(positions, key=lambda each: int(positions[each]))
 
 
-async def all_pages(api: Served, path: str, **query: Any) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    cursor: str | None = None
-    while True:
-        page = await api.get(path, **query, **({} if cursor is None else {"cursor": cursor}))
-        found += [(item["position"], item["id"]) for item in page["items"]]
-        cursor = page["next_cursor"]
-        if cursor is None:
-            return found
-
-
 async def test_an_urgent_execution_is_first_at_every_gate(api: Served) -> None:
     await api.register_worker()
     for fair in (False, True):
@@ -306,18 +274,6 @@ async def test_an_urgent_execution_is_first_at_every_gate(api: Served) -> None:
             (urgent, 1), (second, 3), (third, 3), (late, 5)
         ]  # fmt: skip
         assert [holder["id"] for holder in page["holders"]] == [first]
-
-
-async def test_pages_of_a_queue_follow_its_order(api: Served) -> None:
-    await api.define("a.b", max_concurrent=0)
-    priorities = (3, 5, 1, 3, 2, 1, 4, 5)
-    ids = [await admit_with_priority(api.database, "a.b", each) for each in priorities]
-    expected = [each for _, each in sorted(zip(priorities, ids, strict=True))]
-    for limit in (1, 3, 8):
-        pages = await all_pages(api, "/actions/a.b/queue", limit=limit)
-        assert pages == [(position, each) for position, each in enumerate(expected, start=1)]
-    refused = await api.http.get("/api/v1/actions/a.b/queue", params={"cursor": cursor_of("line", ids[0])})
-    assert refused.status_code == 422
 
 
 async def test_the_gates_are_kept_from_the_queue_to_the_end(api: Served) -> None:
@@ -423,27 +379,6 @@ async def test_the_list_has_the_gates_of_what_has_ended_and_passed_gates(api: Se
     listed = {item["id"]: item for item in (await api.get("/executions"))["items"]}
     assert listed[one]["gates"] == (await api.get(f"/executions/{one}"))["gates"] != []
     assert not any("gates" in listed[each] for each in (plain, running))
-
-
-async def test_an_execution_before_its_queue_shows_the_queue_only(api: Served) -> None:
-    await put_resource(api.database, "r", 1)
-    await api.define("a.b", max_concurrent=1)
-    await use(api.database, "a.b", "r")
-    first, second = await submit_and_grant(api, "a.b", 2)
-    (step,) = (await api.get(f"/executions/{second}"))["gates"]
-    assert (step["gate"], step["units"], step["passed_at"]) == ("queue", 1, None)
-    assert [step["gate"] for step in (await api.get(f"/executions/{first}"))["gates"]] == [
-        "queue",
-        "resource r",
-    ]
-
-
-async def test_a_plain_action_shows_nothing_of_gates(api: Served) -> None:
-    await put_resource(api.database, "r", 1)
-    await gated(api, "r")
-    await api.define("plain")
-    (plain,) = await submit_and_grant(api, "plain")
-    assert "gates" not in await api.get(f"/executions/{plain}")
 
 
 async def test_what_leaves_a_changed_route_is_explained_until_it_has_left(api: Served) -> None:

@@ -20,18 +20,6 @@ async def test_a_new_request_does_not_overtake_the_queue_when_a_slot_is_free(pro
     assert await protocol.status(newcomer) == "queued"
 
 
-async def test_a_limit_holds_for_each_queue_of_the_action_and_for_later_ones(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=0, concurrency_key="/who")
-    for who in "xxxyyy":
-        await protocol.submit(parameters={"who": who})
-    granted = await protocol.put(max_concurrent=2, concurrency_key="/who")
-    assert [(await protocol.execution(i))["concurrency_key"] for i in granted] == ["x", "x", "y", "y"]
-    await protocol.put(max_concurrent=5, paused=True, concurrency_key="/who")
-    await protocol.submit(parameters={"who": "z"})
-    queue = await protocol.queue(key="z")
-    assert (queue["max_concurrent"], queue["paused"]) == (5, True)
-
-
 async def test_many_definitions_are_stored_together_and_repeating_them_changes_nothing(
     protocol: Protocol,
 ) -> None:
@@ -52,19 +40,17 @@ async def test_a_new_action_has_one_instant_of_creation_and_change(protocol: Pro
 # --- registration by workers
 
 
-@pytest.mark.parametrize("limit", [None, 0, 7])
-async def test_a_worker_s_declaration_never_changes_a_stored_limit(
-    protocol: Protocol, limit: int | None
-) -> None:
-    await protocol.put(max_concurrent=limit, timeout=60)
-    await protocol.submit()
-    (difference,) = await protocol.register_actions(
-        ActionDefinition(ref="a", max_concurrent=3, timeout=60), ActionDefinition(ref="new", max_concurrent=3)
-    )
-    assert (difference.ref, difference.fields) == ("a", ("max_concurrent",))
-    assert (await protocol.queue())["max_concurrent"] == limit
+async def test_a_worker_s_declaration_never_changes_a_stored_limit(protocol: Protocol) -> None:
+    limits: dict[str, int | None] = {"a": None, "b": 0, "c": 7}
+    for ref, limit in limits.items():
+        await protocol.put(ref, max_concurrent=limit, timeout=60)
+        await protocol.submit(ref)
+    declared = [ActionDefinition(ref=ref, max_concurrent=3, timeout=60) for ref in limits]
+    differences = await protocol.register_actions(*declared, ActionDefinition(ref="new", max_concurrent=3))
+    assert [(each.ref, each.fields) for each in differences] == [(ref, ("max_concurrent",)) for ref in limits]
+    assert [(await protocol.queue(ref))["max_concurrent"] for ref in limits] == [*limits.values()]
     stored = await protocol.connection.fetch("SELECT ref, max_concurrent FROM action ORDER BY ref")
-    assert [tuple(row) for row in stored] == [("a", limit), ("new", 3)]
+    assert [tuple(row) for row in stored] == [*limits.items(), ("new", 3)]
 
 
 async def test_declaring_the_stored_definition_is_no_difference(protocol: Protocol) -> None:

@@ -11,10 +11,9 @@ from turnstile.common.domain.errors import Code
 from turnstile.common.domain.identifiers import ExecutionId
 from turnstile.executor.results import Accepted, Admission, Rejected, Verdict
 
-in_one_or_two_batches = pytest.mark.parametrize("together", [True, False], ids=["one batch", "two batches"])
-
 
 async def admit_both(protocol: Protocol, *twice: Admission, together: bool) -> list[Verdict]:
+    """Admit two requests in one batch, or in two."""
     batches = [twice] if together else [(admission,) for admission in twice]
     return [verdict for batch in batches for verdict in (await protocol.admit(*batch))[0]]
 
@@ -57,50 +56,49 @@ async def test_a_duplicate_grants_its_queue_beside_a_new_request(protocol: Proto
     assert [g.execution_id for g in grants.granted] == [handed_back, accepted(new).execution_id]
 
 
-@in_one_or_two_batches
-@pytest.mark.parametrize("known", ["idempotency_key", "delivery_key"])
-async def test_the_same_key_or_delivery_is_the_same_execution(
-    protocol: Protocol, together: bool, known: str
-) -> None:
+@pytest.mark.parametrize("together", [True, False], ids=["one batch", "two batches"])
+async def test_the_same_key_or_delivery_is_the_same_execution(protocol: Protocol, together: bool) -> None:
+    await protocol.put("keyed", max_concurrent=0)
+    await protocol.put("delivered", max_concurrent=0)
+    known: dict[str, dict[str, Any]] = {
+        "keyed": {"idempotency_key": "k"}, "delivered": {"delivery_key": uuid4()},
+    }  # fmt: skip
+    for ref, fields in known.items():
+        twice = [request(ref, parameters={"x": 1}, **fields) for _ in range(2)]
+        first, second = map(accepted, await admit_both(protocol, *twice, together=together))
+        assert (first.duplicate, second.duplicate) == (False, True)
+        assert first.execution_id == second.execution_id
+        assert (first.position, second.position) == (1, 1)
+        queue = await protocol.queue(ref)
+        assert (queue["depth"], queue["total_enqueued"]) == (1, 1)
+
+
+async def test_the_same_key_with_another_request_is_a_conflict(protocol: Protocol) -> None:
     await protocol.put(max_concurrent=0)
-    fields: dict[str, Any] = {known: uuid4() if known == "delivery_key" else "k", "parameters": {"x": 1}}
-    first, second = await admit_both(protocol, request(**fields), request(**fields), together=together)
-    assert (accepted(first).duplicate, accepted(second).duplicate) == (False, True)
-    assert accepted(first).execution_id == accepted(second).execution_id
-    assert (accepted(first).position, accepted(second).position) == (1, 1)
-    queue = await protocol.queue()
-    assert (queue["depth"], queue["total_enqueued"]) == (1, 1)
+    for together in (True, False):
+        requests = [request(idempotency_key=f"k {together}", parameters={"x": x}) for x in (1, 2)]
+        first, second = await admit_both(protocol, *requests, together=together)
+        assert rejected(second).code is Code.IDEMPOTENCY_CONFLICT
+        assert str(accepted(first).execution_id) in rejected(second).message
+        assert (await protocol.waiting())[-1] == accepted(first).execution_id
+    assert len(await protocol.waiting()) == 2
 
 
-@in_one_or_two_batches
-async def test_the_same_key_with_another_request_is_a_conflict(protocol: Protocol, together: bool) -> None:
-    await protocol.put(max_concurrent=0)
-    first, second = await admit_both(
-        protocol, *(request(idempotency_key="k", parameters={"x": x}) for x in (1, 2)), together=together
-    )
-    assert rejected(second).code is Code.IDEMPOTENCY_CONFLICT
-    assert str(accepted(first).execution_id) in rejected(second).message
-    assert await protocol.waiting() == [accepted(first).execution_id]
-
-
-@pytest.mark.parametrize(
-    "known", [{"idempotency_key": "k"}, {"delivery_key": uuid4()}], ids=["key", "delivery"]
-)
-async def test_a_duplicate_is_recognised_after_its_action_was_deleted(
-    protocol: Protocol, known: dict[str, Any]
-) -> None:
-    await protocol.put()
-    ((first,), _) = await protocol.admit(request(**known))
-    known_id = accepted(first).execution_id
-    await protocol.run(known_id)
-    await protocol.settle((known_id, 1))
-    await protocol.executor.delete_action("a", cancel_max=0, reason="", changed_by=None)
-    (again, new, other), _ = await protocol.admit(
-        request(**known), request(), request(**known, parameters={"x": 1})
-    )
-    assert (accepted(again).execution_id, accepted(again).status) == (known_id, "completed")
-    assert accepted(again).duplicate
-    assert [rejected(v).code for v in (new, other)] == [Code.UNKNOWN_ACTION] * 2
+async def test_a_duplicate_is_recognised_after_its_action_was_deleted(protocol: Protocol) -> None:
+    keys: tuple[dict[str, Any], ...] = ({"idempotency_key": "k"}, {"delivery_key": uuid4()})
+    for known in keys:
+        await protocol.put()
+        ((first,), _) = await protocol.admit(request(**known))
+        known_id = accepted(first).execution_id
+        await protocol.run(known_id)
+        await protocol.settle((known_id, 1))
+        await protocol.executor.delete_action("a", cancel_max=0, reason="", changed_by=None)
+        (again, new, other), _ = await protocol.admit(
+            request(**known), request(), request(**known, parameters={"x": 1})
+        )
+        assert (accepted(again).execution_id, accepted(again).status) == (known_id, "completed")
+        assert accepted(again).duplicate
+        assert [rejected(v).code for v in (new, other)] == [Code.UNKNOWN_ACTION] * 2
 
 
 async def test_a_duplicate_is_recognised_where_a_new_request_would_have_no_queue(protocol: Protocol) -> None:
@@ -153,22 +151,20 @@ async def test_a_retry_keeps_its_key_where_new_requests_may_have_none(protocol: 
     assert again["concurrency_key"] == "mine"
 
 
-@pytest.mark.parametrize(
-    ("pointer", "parameters"),
-    [("/who", {}), ("/who/id", {"who": None}), ("/who/id", {"who": {}}), ("/who", {"who": "x" * 513})],
-    ids=["absent", "null", "too shallow", "too long"],
-)
-async def test_a_request_without_a_usable_concurrency_key_is_rejected(
-    protocol: Protocol, pointer: str, parameters: dict[str, object]
-) -> None:
-    await protocol.put(concurrency_key=pointer)
-    verdicts, _ = await protocol.admit(
-        request(parameters=parameters),
-        request(parameters={"who": {"id": 1} if "id" in pointer else "x" * 512}),
-    )
-    assert rejected(verdicts[0]).code is Code.INVALID_PARAMETERS
-    assert "concurrency key" in rejected(verdicts[0]).message
-    assert accepted(verdicts[1]).status == "scheduled"
+async def test_a_request_without_a_usable_concurrency_key_is_rejected(protocol: Protocol) -> None:
+    await protocol.put("flat", concurrency_key="/who")
+    await protocol.put("deep", concurrency_key="/who/id")
+    unusable: list[tuple[str, dict[str, Any]]] = [
+        ("flat", {}), ("deep", {"who": None}), ("deep", {"who": {}}), ("flat", {"who": "x" * 513}),
+    ]  # fmt: skip
+    usable: dict[str, Any] = {"flat": {"who": "x" * 512}, "deep": {"who": {"id": 1}}}
+    for ref, parameters in unusable:
+        (refused, taken), _ = await protocol.admit(
+            request(ref, parameters=parameters), request(ref, parameters=usable[ref])
+        )
+        assert rejected(refused).code is Code.INVALID_PARAMETERS
+        assert "concurrency key" in rejected(refused).message
+        assert accepted(taken).status == "scheduled"
 
 
 # --- run_at, ttl, timeout
@@ -200,52 +196,47 @@ async def test_ttl_and_timeout_of_the_request_override_those_of_the_action(proto
 # --- bounded queues
 
 
-async def admitted(protocol: Protocol, count: int) -> int:
-    verdicts, _ = await protocol.admit(*(request() for _ in range(count)))
+async def admitted(protocol: Protocol, ref: str, count: int) -> int:
+    verdicts, _ = await protocol.admit(*(request(ref) for _ in range(count)))
     outcome = [isinstance(v, Accepted) for v in verdicts]
     assert outcome == sorted(outcome, reverse=True), "a later one was admitted after a rejected one"
     assert all(v.code is Code.QUEUE_FULL for v in verdicts if isinstance(v, Rejected))
     return sum(outcome)
 
 
-@pytest.mark.parametrize(
-    ("definition", "capacity"),
-    [
-        ({"max_concurrent": 1, "max_queued": 3}, 4),
-        ({"max_concurrent": 3, "max_queued": 0}, 3),
-        ({"max_concurrent": 0, "max_queued": 2}, 2),
-        ({"max_concurrent": 5, "max_queued": 5}, 10),
-        ({"max_concurrent": 2, "when_full": "reject"}, 2),
-        ({"max_concurrent": 5, "max_queued": 2, "paused": True}, 2),
-        ({"when_full": "reject"}, 50),
-        ({"max_queued": 1}, 50),
-    ],
-)
-async def test_one_batch_fills_the_slots_and_the_queue_to_the_bound(
-    protocol: Protocol, definition: dict[str, Any], capacity: int
-) -> None:
-    await protocol.put(**definition)
-    assert await admitted(protocol, 50) == capacity
-    held, depth = len(await protocol.held()), (await protocol.queue())["depth"]
-    assert held + depth == capacity
-    if capacity < 50:
-        assert await admitted(protocol, 3) == 0
+BOUNDED: list[tuple[dict[str, Any], int]] = [
+    ({"max_concurrent": 1, "max_queued": 3}, 4),
+    ({"max_concurrent": 3, "max_queued": 0}, 3),
+    ({"max_concurrent": 0, "max_queued": 2}, 2),
+    ({"max_concurrent": 5, "max_queued": 5}, 10),
+    ({"max_concurrent": 2, "when_full": "reject"}, 2),
+    ({"max_concurrent": 5, "max_queued": 2, "paused": True}, 2),
+    ({"when_full": "reject"}, 50),
+    ({"max_queued": 1}, 50),
+]
 
 
-@pytest.mark.parametrize(
-    ("definition", "numbers"),
-    [
-        ({"max_concurrent": 3, "max_queued": 2}, "2 waiting of at most 2, 3 running of at most 3"),
-        ({"max_queued": 0, "paused": True}, "0 waiting of at most 0, 0 running without a limit"),
-    ],
-)
-async def test_the_rejection_names_the_numbers(
-    protocol: Protocol, definition: dict[str, Any], numbers: str
-) -> None:
-    await protocol.put(**definition)
-    await admitted(protocol, 5)
-    (verdict,), _ = await protocol.admit(request())
-    assert numbers in rejected(verdict).message
+async def test_one_batch_fills_the_slots_and_the_queue_to_the_bound(protocol: Protocol) -> None:
+    for number, (definition, capacity) in enumerate(BOUNDED):
+        ref = f"a{number}"
+        await protocol.put(ref, **definition)
+        assert await admitted(protocol, ref, 50) == capacity, definition
+        queue = await protocol.queue(ref)
+        assert queue["held"] + queue["depth"] == capacity
+        if capacity < 50:
+            assert await admitted(protocol, ref, 3) == 0
+
+
+async def test_the_rejection_names_the_numbers(protocol: Protocol) -> None:
+    await protocol.put("a", max_concurrent=3, max_queued=2)
+    await protocol.put("b", max_queued=0, paused=True)
+    for ref, numbers in (
+        ("a", "2 waiting of at most 2, 3 running of at most 3"),
+        ("b", "0 waiting of at most 0, 0 running without a limit"),
+    ):
+        await admitted(protocol, ref, 5)
+        (verdict,), _ = await protocol.admit(request(ref))
+        assert numbers in rejected(verdict).message
 
 
 async def test_the_bound_counts_after_an_invalid_copy(protocol: Protocol) -> None:

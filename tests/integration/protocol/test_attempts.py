@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 
 from tests.integration.executor.page_counts import cost_of
-from tests.support.protocol import OTHER_WORKER, WORKER, Protocol, ids_in, new_worker, offer, request
+from tests.support.protocol import OTHER_WORKER, WORKER, Protocol, ids_in, offer, request
 from turnstile.common.domain.states import Status
 from turnstile.worker.logs import LogPiece
 from turnstile.worker.protocol import Claim, Finished, Offer, Report
@@ -85,21 +85,15 @@ async def test_one_batch_of_claims_may_get_every_verdict(protocol: Protocol, gra
     assert await protocol.claim_verdicts(granted[0], attempt=2) == ["unknown"]
 
 
-@pytest.mark.parametrize("how", ["never registered", "lease over", "signed off", "lost"])
-async def test_without_a_live_lease_nothing_is_claimed(
-    protocol: Protocol, granted: list[int], how: str
-) -> None:
-    worker = new_worker()
-    if how != "never registered":
+async def test_without_a_live_lease_nothing_is_claimed(protocol: Protocol, granted: list[int]) -> None:
+    for worker in ("lease over", "signed off", "lost"):
         await protocol.register(worker)
-    if how == "lease over":
-        await protocol.lose_lease(worker)
-    elif how == "signed off":
-        await protocol.connection.execute("SELECT turnstile.sign_off($1)", worker)
-    elif how == "lost":
-        await protocol.connection.execute("UPDATE worker SET lost_at = now() WHERE id = $1", worker)
-    assert await protocol.claim_verdicts(*granted, worker=worker) == ["lease_over"] * 3
-    assert await protocol.statuses(*granted) == ["scheduled"] * 3
+    await protocol.lose_lease("lease over")
+    await protocol.connection.execute("SELECT turnstile.sign_off('signed off')")
+    await protocol.connection.execute("UPDATE worker SET lost_at = now() WHERE id = 'lost'")
+    for worker in ("never registered", "lease over", "signed off", "lost"):
+        assert await protocol.claim_verdicts(*granted, worker=worker) == ["lease_over"] * 3, worker
+        assert await protocol.statuses(*granted) == ["scheduled"] * 3
 
 
 async def test_an_execution_cannot_be_claimed_after_its_deadline(protocol: Protocol) -> None:
@@ -189,18 +183,19 @@ async def test_the_oldest_log_pieces_are_deleted_and_the_rest_comes_with_the_fin
 # --- finish
 
 
-@pytest.mark.parametrize("status", [Status.COMPLETED, Status.FAILED, Status.TIMEOUT, Status.CANCELLED])
-async def test_an_attempt_ends_as_reported(protocol: Protocol, running: list[int], status: Status) -> None:
-    result = '{"words": [1, "é"]}' if status is Status.COMPLETED else None
-    (finished,) = await protocol.finish(running[0], status=status, result_json=result, log="a line")
-    ended = await protocol.execution(running[0])
-    assert (finished.verdict, finished.status) == ("applied", status)
-    assert finished.ended_at == ended["completed_at"]
-    assert (ended["status"], ended["result"]) == (status, result)
-    assert ended["error_type"] == (None if status is Status.COMPLETED else "Broken")
-    assert ended["failures"] == (status is Status.FAILED)
-    assert await protocol.attempts(running[0]) == [(1, "worker-1", status.value)]
-    assert await protocol.column("SELECT log FROM turnstile.ended_attempt") == ["a line"]
+async def test_an_attempt_ends_as_reported(protocol: Protocol) -> None:
+    statuses = Status.COMPLETED, Status.FAILED, Status.TIMEOUT, Status.CANCELLED
+    for one, status in zip(await protocol.start(len(statuses)), statuses, strict=True):
+        result = '{"words": [1, "é"]}' if status is Status.COMPLETED else None
+        (finished,) = await protocol.finish(one, status=status, result_json=result, log="a line")
+        ended = await protocol.execution(one)
+        assert (finished.verdict, finished.status) == ("applied", status)
+        assert finished.ended_at == ended["completed_at"]
+        assert (ended["status"], ended["result"]) == (status, result)
+        assert ended["error_type"] == (None if status is Status.COMPLETED else "Broken")
+        assert ended["failures"] == (status is Status.FAILED)
+        assert await protocol.attempts(one) == [(1, "worker-1", status.value)]
+    assert await protocol.column("SELECT log FROM turnstile.ended_attempt") == ["a line"] * len(statuses)
 
 
 async def test_a_repeated_report_changes_nothing_and_is_published_again(
@@ -240,12 +235,6 @@ async def test_a_report_of_what_the_worker_does_not_run_is_stale(
     assert await snapshot(protocol) == before
 
 
-async def test_reports_beside_one_that_is_refused_are_applied(protocol: Protocol, running: list[int]) -> None:
-    finished = await protocol.finish(running[0], 10**12, running[1], log="a line")
-    assert [f.verdict for f in finished] == ["applied", "stale", "applied"]
-    assert await protocol.column("SELECT log FROM turnstile.ended_attempt") == ["a line"] * 2
-
-
 async def test_a_report_after_the_lease_changes_nothing_until_the_lease_is_renewed(
     protocol: Protocol, running: list[int]
 ) -> None:
@@ -257,18 +246,13 @@ async def test_a_report_after_the_lease_changes_nothing_until_the_lease_is_renew
     assert await protocol.finish_verdict(running[0]) == "applied"
 
 
-@pytest.mark.parametrize("status", ["running", "queued", "scheduled", "no such state"])
-async def test_only_a_terminal_status_can_be_reported(
-    protocol: Protocol, running: list[int], status: str
-) -> None:
+async def test_only_a_terminal_status_can_be_reported(protocol: Protocol, running: list[int]) -> None:
     before = await snapshot(protocol)
-    with pytest.raises((asyncpg.CheckViolationError, asyncpg.InvalidTextRepresentationError)):
-        await protocol.connection.fetch(
-            "SELECT turnstile.finish('worker-1', $1, '{1}', $2, '{null}', '{E}', '{m}', '{null}', '{null}')",
-            [running[0]],
-            [status],
-        )
-    assert await snapshot(protocol) == before
+    call = "SELECT turnstile.finish('worker-1', $1, '{1}', $2, '{null}', '{E}', '{m}', '{null}', '{null}')"
+    for status in ("running", "queued", "scheduled", "no such state"):
+        with pytest.raises((asyncpg.CheckViolationError, asyncpg.InvalidTextRepresentationError)):
+            await protocol.connection.fetch(call, [running[0]], [status])
+        assert await snapshot(protocol) == before
 
 
 async def test_a_retry_is_delayed_and_counted(protocol: Protocol, running: list[int]) -> None:
@@ -305,15 +289,13 @@ async def test_a_cancelled_attempt_has_the_reason_of_its_cancel_request(
     assert (await protocol.execution(not_requested))["error_message"] == "it broke"
 
 
-@pytest.mark.parametrize("delay_seconds", [1e12, 1e300, float("inf"), float("nan")])
-async def test_the_delay_of_a_retry_is_at_most_ten_years(
-    protocol: Protocol, running: list[int], delay_seconds: float
-) -> None:
-    one = running[0]
-    (finished,) = await protocol.finish(one, status=Status.FAILED, retry_delay_seconds=delay_seconds)
-    assert (finished.verdict, finished.status) == ("applied", "delayed")
-    run_at = await protocol.connection.fetchval("SELECT run_at FROM execution WHERE id = $1", one)
-    assert run_at < datetime.now(UTC) + timedelta(days=3661)
+async def test_the_delay_of_a_retry_is_at_most_ten_years(protocol: Protocol) -> None:
+    delays = 1e12, 1e300, float("inf"), float("nan")
+    for one, seconds in zip(await protocol.start(len(delays)), delays, strict=True):
+        (finished,) = await protocol.finish(one, status=Status.FAILED, retry_delay_seconds=seconds)
+        assert (finished.verdict, finished.status) == ("applied", "delayed")
+        run_at = await protocol.connection.fetchval("SELECT run_at FROM execution WHERE id = $1", one)
+        assert run_at < datetime.now(UTC) + timedelta(days=3661)
 
 
 # --- hand_back

@@ -1,7 +1,5 @@
 """cancel: ends what has not started, requests a running attempt to stop, keeps terminal ones (P3, P4)."""
 
-import pytest
-
 from tests.support.protocol import Protocol
 from turnstile.common.domain.states import Status
 from turnstile.executor.results import Move
@@ -34,13 +32,13 @@ async def test_a_running_execution_gets_a_stop_request_and_continues(protocol: P
     assert await protocol.finish_verdict(one, status=Status.CANCELLED) == "applied"
 
 
-@pytest.mark.parametrize("status", [Status.COMPLETED, Status.FAILED, Status.TIMEOUT, Status.CANCELLED])
-async def test_a_terminal_execution_stays_as_it_is(protocol: Protocol, status: Status) -> None:
-    (one,) = await protocol.start()
-    await protocol.finish(one, status=status)
-    before = dict(await protocol.execution(one))
-    assert moves(await protocol.cancel(one)) == [(status.value, status.value)]
-    assert dict(await protocol.execution(one)) == before
+async def test_a_terminal_execution_stays_as_it_is(protocol: Protocol) -> None:
+    statuses = Status.COMPLETED, Status.FAILED, Status.TIMEOUT, Status.CANCELLED
+    for one, status in zip(await protocol.start(len(statuses)), statuses, strict=True):
+        await protocol.finish(one, status=status)
+        before = dict(await protocol.execution(one))
+        assert moves(await protocol.cancel(one)) == [(status.value, status.value)]
+        assert dict(await protocol.execution(one)) == before
 
 
 async def test_a_cancelled_execution_that_is_handed_back_does_not_start_again(protocol: Protocol) -> None:

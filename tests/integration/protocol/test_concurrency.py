@@ -20,7 +20,7 @@ from turnstile.worker.protocol import Claim
 
 
 async def test_eight_granting_sessions_never_exceed_the_limit(database_url: str, protocol: Protocol) -> None:
-    limit, rounds = 3, 40
+    limit, rounds = 3, 20
     async with AsyncExitStack() as stack:
         sessions = [await stack.enter_async_context(connected(database_url)) for _ in range(8)]
         await protocol.put(max_concurrent=limit)

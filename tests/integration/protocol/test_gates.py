@@ -1,36 +1,21 @@
 """Gates after the queue: units, order, priority, turns, rates, and what other changes do to them."""
 
-import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
-import asyncpg
 import pytest
 
 from tests.proof.gates.twin import CLOSED, Tables, found
-from tests.support.gates import put_resource
-from tests.support.protocol import OTHER_WORKER, WORKER, Protocol, blocked, in_turn
+from tests.support.gates import put_resource, route
+from tests.support.protocol import OTHER_WORKER, WORKER, Protocol, accepted, blocked, in_turn, request
 from turnstile.common.action_definition import ActionDefinition, UseDefinition
 from turnstile.common.domain.states import Status
 
-HASH = "00000000-0000-0000-0000-000000000000"
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-@asynccontextmanager
-async def undone(protocol: Protocol) -> AsyncIterator[None]:
-    """Roll back what happens here."""
-    transaction = protocol.transaction()
-    await transaction.start()
-    try:
-        yield
-    finally:
-        await transaction.rollback()
 
 
 async def resource(protocol: Protocol, name: str, capacity: int, *, rank: int = 1, **fields: Any) -> int:
@@ -40,20 +25,10 @@ async def resource(protocol: Protocol, name: str, capacity: int, *, rank: int = 
     return gate_id
 
 
-async def define(
-    protocol: Protocol,
-    ref: str,
-    *,
-    uses: dict[str, int] | None = None,
-    weight: int = 1,
-    limit: int | None = None,
-    total: int | None = None,
-    fair: bool = False,
-    rate: tuple[int, float] | None = None,
-) -> None:
+async def define(protocol: Protocol, ref: str, *, limit: int | None = None, **gates: Any) -> None:
     """Define an action and its gates."""
     await protocol.put(ref, max_concurrent=limit, submitter_keys=True)
-    await redefine(protocol, ref, uses=uses, weight=weight, total=total, fair=fair, rate=rate)
+    await redefine(protocol, ref, **gates)
 
 
 async def redefine(
@@ -61,26 +36,15 @@ async def redefine(
     ref: str,
     *,
     uses: dict[str, int] | None = None,
-    weight: int = 1,
     total: int | None = None,
     fair: bool = False,
-    rate: tuple[int, float] | None = None,
+    rate: tuple[int | None, float | None] = (None, None),
 ) -> None:
-    used = [
-        {"resource": name, "units": units, "weight": weight} for name, units in sorted((uses or {}).items())
-    ]
     async with protocol.transaction():
-        action_id = await protocol.connection.fetchval(
-            "UPDATE action SET uses = $2, max_concurrent_total = $3, fair = $4, rate_starts = $5,"
-            " rate_per_seconds = $6 WHERE ref = $1 RETURNING id",
-            ref,
-            json.dumps(used),
-            total,
-            fair,
-            rate and rate[0],
-            rate and rate[1],
-        )
-        await protocol.connection.execute("SELECT turnstile.reroute($1)", [action_id])
+        await route(
+            protocol.database, ref, *sorted((uses or {}).items()), max_concurrent_total=total, fair=fair,
+            rate_starts=rate[0], rate_per_seconds=rate[1],
+        )  # fmt: skip
 
 
 async def capacity(protocol: Protocol, gate_id: int, units: int | None) -> None:
@@ -92,39 +56,11 @@ async def capacity(protocol: Protocol, gate_id: int, units: int | None) -> None:
 
 async def submit(protocol: Protocol, *refs: str, key: str | None = None, priority: int = 3) -> list[int]:
     """Admit one request for each action, together, and grant; returns the ids."""
-    answers = await admit(protocol, *refs, key=key, priority=priority)
-    return [answer["execution_id"] for answer in answers]
-
-
-async def admit(
-    protocol: Protocol,
-    *refs: str,
-    key: str | None = None,
-    priority: int = 3,
-    idempotency_key: str | None = None,
-) -> list[asyncpg.Record]:
-    """Admit one request for each action, together, and grant; returns the answers."""
-    n = len(refs)
-    row = await protocol.row(
-        "SELECT * FROM turnstile.admit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12,"
-        " in_priorities => $13)",
-        list(refs),
-        ["{}"] * n,
-        [key] * n,
-        [idempotency_key] * n,
-        [None] * n,
-        [HASH] * n,
-        [None] * n,
-        [None] * n,
-        [None] * n,
-        [None] * n,
-        ["{}"] * n,
-        [None] * n,
-        [priority] * n,
+    verdicts, grants = await protocol.admit(
+        *(request(ref, concurrency_key=key, priority=priority) for ref in refs)
     )
-    await grant(protocol, row["more_queue_ids"])
-    answers: list[asyncpg.Record] = row["admitted"]
-    return answers
+    await grant(protocol, grants.more_queue_ids)
+    return [accepted(verdict).execution_id for verdict in verdicts]
 
 
 async def grant(protocol: Protocol, queue_ids: Sequence[int] | None) -> None:
@@ -185,50 +121,6 @@ async def test_an_execution_takes_all_its_units(protocol: Protocol) -> None:
     assert await settle(protocol, first) == [second]
     assert await settle(protocol, second) == []
     assert await held_units(protocol, "cad") == 0
-
-
-async def test_a_request_that_needs_more_units_than_the_capacity_is_refused(protocol: Protocol) -> None:
-    cad = await resource(protocol, "cad", 3)
-    await resource(protocol, "api", 5, rank=2)
-    await define(protocol, "heavy", uses={"api": 1, "cad": 3})
-    await define(protocol, "light", uses={"cad": 2})
-    await define(protocol, "plain")
-    await capacity(protocol, cad, 2)
-    answers = await admit(protocol, "light", "heavy", "plain", "heavy")
-    assert [answer["code"] for answer in answers] == [None, "invalid_parameters", None, "invalid_parameters"]
-    assert answers[1]["detail"] == (
-        "uses: the action 'heavy' takes 3 units of the resource 'cad', whose capacity is 2; raise it:"
-        " executor resources put cad --capacity 3, or let the action take fewer units"
-    )
-    assert await protocol.held() == [answers[0]["execution_id"], answers[2]["execution_id"]]
-    await capacity(protocol, cad, None)
-    assert [answer["code"] for answer in await admit(protocol, "heavy")] == [None]
-
-
-async def test_a_request_for_a_paused_resource_or_a_capacity_of_0_waits(protocol: Protocol) -> None:
-    cad = await resource(protocol, "cad", 3)
-    await define(protocol, "heavy", uses={"cad": 3})
-    await capacity(protocol, cad, 0)
-    (waiting,) = await submit(protocol, "heavy")
-    await capacity(protocol, cad, 3)
-    await pause(protocol, cad)
-    (other,) = await submit(protocol, "heavy")
-    assert await protocol.held() == []
-    await pause(protocol, cad, False)
-    await grant(protocol, await protocol.column("SELECT id FROM action_queue"))
-    assert await protocol.held() == [waiting]
-    assert await settle(protocol, waiting) == [other]
-
-
-async def test_a_copy_of_an_admitted_request_is_accepted_after_the_capacity_was_lowered(
-    protocol: Protocol,
-) -> None:
-    cad = await resource(protocol, "cad", 3)
-    await define(protocol, "heavy", uses={"cad": 3})
-    (first,) = await admit(protocol, "heavy", idempotency_key="once")
-    await capacity(protocol, cad, 2)
-    (copy,) = await admit(protocol, "heavy", idempotency_key="once")
-    assert (copy["code"], copy["execution_id"]) == (None, first["execution_id"])
 
 
 async def test_a_light_execution_does_not_pass_a_heavy_one_that_waits_before_it(protocol: Protocol) -> None:
@@ -445,21 +337,6 @@ async def test_executions_before_a_closed_resource_return_too(protocol: Protocol
     assert await protocol.waiting() == [waiting]
 
 
-async def test_a_paused_action_starts_nothing_that_waits_at_a_later_gate(protocol: Protocol) -> None:
-    await resource(protocol, "cad", 1)
-    await define(protocol, "a", uses={"cad": 1})
-    await define(protocol, "b", uses={"cad": 1})
-    running, paused, other = await submit(protocol, "a", "a", "b")
-    await protocol.connection.execute(
-        "UPDATE action SET paused = true, rollout_from_key = '' WHERE ref = 'a'"
-    )
-    await protocol.roll_out()
-    await advance(protocol)
-    assert await settle(protocol, running) == [other]
-    assert await settle(protocol, other) == []
-    assert await protocol.waiting() == [paused]
-
-
 async def serve(protocol: Protocol, worker: str, *refs: str) -> None:
     """Let this worker, which serves these actions, be the only one of them, and count."""
     await protocol.register(worker, serves=refs)
@@ -575,31 +452,6 @@ async def test_a_reclaimed_execution_gives_its_units_back_and_is_first_again(pro
     assert second in await protocol.waiting()
 
 
-async def test_what_a_worker_hands_back_releases_its_units(protocol: Protocol) -> None:
-    await resource(protocol, "cad", 1)
-    await define(protocol, "a", uses={"cad": 1})
-    (first,) = await submit(protocol, "a")
-    assert await protocol.claim_verdicts(first) == ["claimed"]
-    assert await protocol.hand_back(first) == {first}
-    assert await held_units(protocol, "cad") == 0
-    assert (await protocol.settle_as((first, 1, None))).granted == [first]
-
-
-async def test_a_retry_releases_its_units_until_it_is_due(protocol: Protocol) -> None:
-    await resource(protocol, "cad", 1)
-    await define(protocol, "a", uses={"cad": 1})
-    first, second = await submit(protocol, "a", "a")
-    await protocol.claim_verdicts(first)
-    await protocol.finish(first, status=Status.FAILED, retry_delay_seconds=60)
-    assert (await protocol.settle_as((first, 1, None))).granted == [second]
-    await protocol.connection.execute(
-        "UPDATE delayed SET due_at = (SELECT b.first_at FROM turnstile.due_bound b)"
-    )
-    _, grants = await protocol.wake_due()
-    await grant(protocol, grants.more_queue_ids)
-    assert await settle(protocol, second) == [first]
-
-
 async def test_a_deleted_action_leaves_no_unit_held(protocol: Protocol) -> None:
     await resource(protocol, "cad", 1)
     await define(protocol, "a", uses={"cad": 1})
@@ -641,16 +493,6 @@ async def test_a_settle_and_a_cancel_at_once_free_each_unit_once(protocol: Proto
     await protocol.settle((waiting, 1))
     assert await held_units(protocol, "cad") == 0
     Tables(await found(protocol.connection)).check()
-
-
-async def test_a_hand_over_and_the_watchdog_grant_a_unit_once(protocol: Protocol, other: Protocol) -> None:
-    await resource(protocol, "cad", 1)
-    await define(protocol, "a", uses={"cad": 1})
-    first, second, _ = await submit(protocol, "a", "a", "a")
-    await protocol.run(first)
-    freed, granted = await asyncio.gather(protocol.settle((first, 1)), advance(other))
-    assert [*freed.granted, *granted] == [second]
-    assert await held_units(protocol, "cad") == 1
 
 
 async def test_an_arrival_while_the_turns_of_idle_flows_are_deleted_has_a_turn(
@@ -793,7 +635,7 @@ async def test_starts_are_counted_as_a_reader_of_the_whole_window_would(protocol
             seconds.append(seconds[-1] + chance.choice((0, 0, 0.5, 1, 4, 12)))
         seconds = seconds[1:]
         deleted = chance.randrange(taken // 3 + 1)
-        async with undone(protocol):
+        async with protocol.undone():
             await protocol.connection.execute("UPDATE gate_state SET starts_taken = $1", taken)
             await protocol.connection.execute(
                 "INSERT INTO rate_start SELECT $1, number, $4::timestamptz + make_interval(secs => second)"

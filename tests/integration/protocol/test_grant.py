@@ -1,15 +1,13 @@
 """grant: free slots go to the heads of the queues, never more than the limit (P1, P2)."""
 
-import pytest
-
 from tests.support.protocol import Protocol, ids_in
 
 
-async def drained(protocol: Protocol, limit: int | None, count: int) -> list[list[int]]:
+async def drained(protocol: Protocol, ref: str, limit: int | None, count: int) -> list[list[int]]:
     """Admit while nothing starts, then run everything; returns the grants of each step."""
-    await protocol.put(max_concurrent=0)
-    await protocol.submit(count=count)
-    steps = [await protocol.put(max_concurrent=limit)]
+    await protocol.put(ref, max_concurrent=0)
+    await protocol.submit(ref, count)
+    steps = [await protocol.put(ref, max_concurrent=limit)]
     while steps[-1]:
         await protocol.run(*steps[-1])
         steps.append((await protocol.settle(*((i, 1) for i in steps[-1]))).granted)
@@ -25,15 +23,13 @@ async def two_queues(protocol: Protocol) -> list[int]:
     return [(await protocol.queue(ref))["id"] for ref in "ab"]
 
 
-@pytest.mark.parametrize(("limit", "first_step"), [(1, 1), (3, 3), (7, 7), (None, 20)])
-async def test_a_queue_is_granted_in_the_order_of_ids_within_its_limit(
-    protocol: Protocol, limit: int | None, first_step: int
-) -> None:
-    steps = await drained(protocol, limit, 20)
-    granted = [i for step in steps for i in step]
-    assert granted == sorted(granted)
-    assert len(granted) == 20
-    assert {len(step) for step in steps[:-1]} | {len(steps[0])} == {first_step}
+async def test_a_queue_is_granted_in_the_order_of_ids_within_its_limit(protocol: Protocol) -> None:
+    for limit, first_step in ((1, 1), (3, 3), (7, 7), (None, 20)):
+        steps = await drained(protocol, f"limit-{limit}", limit, 20)
+        granted = [i for step in steps for i in step]
+        assert granted == sorted(granted)
+        assert len(granted) == 20
+        assert {len(step) for step in steps[:-1]} | {len(steps[0])} == {first_step}
 
 
 async def test_a_limit_of_zero_and_a_pause_start_nothing(protocol: Protocol) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.protocol import OTHER_WORKER, Protocol, connected, offer
+from tests.support.protocol import OTHER_WORKER, Protocol, offer
 from turnstile.executor.protocol import ExecutorProtocol
 
 POOL = "default"
@@ -88,10 +88,10 @@ async def test_messages_may_carry_several_offers_each_and_overtaken_ones_are_rep
 
 
 async def test_executors_that_sweep_at_the_same_time_repeat_no_offer_twice(
-    protocol: Protocol, ids: list[int], database_url: str
+    protocol: Protocol, ids: list[int], other: Protocol
 ) -> None:
     looked_at = await protocol.connection.fetchval("SELECT clock_timestamp()")
-    async with connected(database_url) as other, protocol.transaction():
+    async with protocol.transaction():
         first = await missing(protocol, 4)
         # It saw the same messages, and cannot see what the first one has not committed.
         second = await other.missing_offers({POOL: 4}, timeout_seconds=30, looked_at=looked_at)

@@ -23,19 +23,22 @@ _MOVE_DUE_NOW = "SELECT turnstile.move_due_window(0, 0)"
 _LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
 
-async def _turn(protocol: Protocol) -> dict[str, int]:
+async def _turn(protocol: Protocol, *, is_measured: bool = True) -> dict[str, int]:
     """Submit, claim, finish and settle one execution; return the pages that each statement read."""
     pages: dict[str, int] = {}
 
-    async def measured(name: str, call: Callable[[], Awaitable[object]]) -> None:
+    async def step(name: str, call: Awaitable[object]) -> None:
+        if not is_measured:
+            await call
+            return
         async with protocol.transaction():
-            pages[name] = (await cost_of(protocol, call())).pages
+            pages[name] = (await cost_of(protocol, call)).pages
 
-    await measured("admit", protocol.submit)
+    await step("admit", protocol.submit())
     (running,) = await protocol.column("SELECT execution_id FROM turnstile.live_slot")
-    await measured("claim", lambda: protocol.claim(running))
-    await measured("finish", lambda: protocol.finish(running))
-    await measured("settle", lambda: protocol.settle((running, 1)))
+    await step("claim", protocol.claim(running))
+    await step("finish", protocol.finish(running))
+    await step("settle", protocol.settle((running, 1)))
     return pages
 
 
@@ -70,7 +73,7 @@ async def test_the_cost_of_every_statement_stays_flat(protocol: Protocol, old_sn
     await protocol.column(_MOVE_NOW)
     others = await _sweeps(protocol) | await _reads(protocol)
     for _ in range(_TURNS):
-        await _turn(protocol)
+        await _turn(protocol, is_measured=False)
     last = [await _turn(protocol) for _ in range(_SAMPLE)]
     for _ in range(2):
         await protocol.column(_MOVE_NOW)
@@ -106,8 +109,10 @@ async def test_the_cost_of_a_lease_stays_flat(protocol: Protocol, old_snapshot: 
     for _ in range(3):
         await pages()
     first = await pages()
-    for _ in range(_RENEWALS):
-        await protocol.renew()
+    await protocol.connection.execute(
+        f"DO $$ BEGIN FOR n IN 1..{_RENEWALS} LOOP"
+        f" PERFORM turnstile.renew('{WORKER}', 600); COMMIT; END LOOP; END $$"
+    )
     last = await pages()
     assert await protocol.column("SELECT count(*) FROM worker_lease WHERE worker_id = $1", WORKER) == [1]
     for name in first:
@@ -138,6 +143,18 @@ _READERS: dict[str, Callable[[Protocol], Awaitable[object]]] = {
 }
 
 
+_LEAVE_DEAD_VERSIONS = f"""
+DO $$ BEGIN
+    FOR n IN 1..{_DEAD_VERSIONS} LOOP
+        PERFORM turnstile.change_queues(ARRAY(
+            SELECT ROW(q.id, 0, 0, NULL, 0, 0, NULL)::turnstile.queue_change FROM action_queue q));
+        PERFORM turnstile.renew('{WORKER}', 600);
+        COMMIT;
+    END LOOP;
+END $$
+"""
+
+
 async def test_statistics_of_dead_rows_lead_to_no_plan_that_reads_them(
     protocol: Protocol, old_snapshot: None
 ) -> None:
@@ -153,24 +170,17 @@ async def test_statistics_of_dead_rows_lead_to_no_plan_that_reads_them(
         found = {}
         await protocol.connection.execute("ANALYZE queue_state, worker_lease, action_queue, worker")
         for name, call in _READERS.items():
-            undone = protocol.transaction()
-            await undone.start()
-            if name in ("finish", "settle"):
-                await protocol.claim(1)
-            if name == "settle":
-                await protocol.finish(1)
-            cost = (await cost_of(protocol, call(protocol))).by_relation
-            await undone.rollback()
+            async with protocol.undone():
+                if name in ("finish", "settle"):
+                    await protocol.claim(1)
+                if name == "settle":
+                    await protocol.finish(1)
+                cost = (await cost_of(protocol, call(protocol))).by_relation
             found[name] = sum(n for r, n in cost.items() if "queue_state" in r or "worker_lease" in r)
         return found
 
     first = await pages()
-    for _ in range(_DEAD_VERSIONS):
-        await protocol.connection.execute(
-            "SELECT turnstile.change_queues(ARRAY("
-            "SELECT ROW(q.id, 0, 0, NULL, 0, 0, NULL)::turnstile.queue_change FROM action_queue q))"
-        )
-        await protocol.renew()
+    await protocol.connection.execute(_LEAVE_DEAD_VERSIONS)
     last = await pages()
     print({name: (first[name], last[name]) for name in first})
     # Each index may have grown by one level.
@@ -344,18 +354,19 @@ async def test_messages_that_stay_unpublished_move_with_the_window(protocol: Pro
     assert await _overdue_early_cancels(protocol) == [early]
 
 
-@pytest.mark.parametrize("table", ["unpublished_completion", "unpublished_cancel", "early_cancel"])
 async def test_a_message_that_another_session_holds_keeps_the_window_back(
-    protocol: Protocol, other: Protocol, table: str
+    protocol: Protocol, other: Protocol
 ) -> None:
     completion, cancel, early = await _one_of_each(protocol)
-    async with other.transaction():
-        await other.column(f"SELECT 1 FROM {table} FOR UPDATE")
-        for _ in range(4):
-            await protocol.column(_MOVE_NOW)
-    assert completion in await protocol.due_completions()
-    assert [i for i, *_ in await protocol.due_cancels()] == [cancel]
-    assert await _overdue_early_cancels(protocol) == [early]
+    for table in ("unpublished_completion", "unpublished_cancel", "early_cancel"):
+        async with other.transaction():
+            await other.column(f"SELECT 1 FROM {table} FOR UPDATE")
+            for _ in range(4):
+                await protocol.column(_MOVE_NOW)
+        async with protocol.undone():
+            assert completion in await protocol.due_completions()
+            assert [i for i, *_ in await protocol.due_cancels()] == [cancel]
+            assert await _overdue_early_cancels(protocol) == [early]
 
 
 # --- delays and deadlines
@@ -433,12 +444,10 @@ async def test_what_was_woken_and_rolled_back_is_woken_again(protocol: Protocol,
     await protocol.settle_as((ids[0], 1, None))
     await protocol.submit(ttl=0.001, run_at=_LATER)
     await protocol.until("SELECT clock_timestamp() > max(expires_at) FROM expiring")
-    undone = other.connection.transaction()
-    await undone.start()
-    assert await _woken(other) == ids
-    assert len(await _expired(other)) == 1
-    await _move_due(protocol)
-    await undone.rollback()
+    async with other.undone():
+        assert await _woken(other) == ids
+        assert len(await _expired(other)) == 1
+        await _move_due(protocol)
     assert await _woken(protocol) == ids
     assert len(await _expired(protocol)) == 1
 

@@ -51,20 +51,18 @@ async def _entries(protocol: Protocol, statement: str) -> int:
 
 async def _looks(protocol: Protocol) -> dict[str, int]:
     """Return what it costs to look at the rate while few of its starts count."""
-    undone = protocol.transaction()
-    await undone.start()
-    await _take(protocol, _IN_WINDOW, 0)
-    entries = {
-        name: await _entries(protocol, statement)
-        for name, statement in {
-            "starts_left": _STARTS_LEFT,
-            "pass_rates": "SELECT next_seconds FROM turnstile.pass_rates()",
-            "clamp_future_instants": "SELECT turnstile.clamp_future_instants(false)",
-            "tidy_gates": _TIDY,
-        }.items()
-    }
-    assert await protocol.column(_STARTS_LEFT) == [_STARTS - _IN_WINDOW]
-    await undone.rollback()
+    async with protocol.undone():
+        await _take(protocol, _IN_WINDOW, 0)
+        entries = {
+            name: await _entries(protocol, statement)
+            for name, statement in {
+                "starts_left": _STARTS_LEFT,
+                "pass_rates": "SELECT next_seconds FROM turnstile.pass_rates()",
+                "clamp_future_instants": "SELECT turnstile.clamp_future_instants(false)",
+                "tidy_gates": _TIDY,
+            }.items()
+        }
+        assert await protocol.column(_STARTS_LEFT) == [_STARTS - _IN_WINDOW]
     return entries
 
 

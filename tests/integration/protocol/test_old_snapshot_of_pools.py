@@ -69,8 +69,16 @@ def _grown(before: Cost, after: Cost) -> dict[str, tuple[int, int]]:
     return {name: (old.get(name, 0), n) for name, n in after.by_relation.items() if n > old.get(name, 0) + 1}
 
 
-async def _turn(protocol: Protocol) -> dict[str, Cost]:
+async def _turn(protocol: Protocol, *, is_measured: bool = True) -> dict[str, Cost]:
     """Let the oldest granted execution run and end, and submit one like it; return what that cost."""
+    costs: dict[str, Cost] = {}
+
+    async def step(name: str, call: Awaitable[object]) -> None:
+        if is_measured:
+            costs[name] = await _cost(protocol, call)
+        else:
+            await call
+
     (row,) = await protocol.connection.fetch(
         "SELECT s.execution_id, s.attempt, a.ref, e.concurrency_key FROM turnstile.live_slot s"
         " JOIN execution e ON e.id = s.execution_id JOIN action a ON a.id = e.action_id ORDER BY 1 LIMIT 1"
@@ -78,15 +86,13 @@ async def _turn(protocol: Protocol) -> dict[str, Cost]:
     one, attempt = row["execution_id"], row["attempt"]
     key = {"concurrency_key": row["concurrency_key"]} if row["concurrency_key"] else {}
     await protocol.run(one, attempt=attempt)
-    costs = {
-        "settle": await _cost(protocol, protocol.settle_as((one, attempt, Status.COMPLETED))),
-        "admit": await _cost(protocol, protocol.submit(row["ref"], **key)),
-    }
+    await step("settle", protocol.settle_as((one, attempt, Status.COMPLETED)))
+    await step("admit", protocol.submit(row["ref"], **key))
     more = await protocol.column(
         "SELECT unnest(turnstile.queues_with_room(ARRAY(SELECT id FROM worker_pool)))"
     )
     if more:
-        costs["grant"] = await _cost(protocol, protocol.grant(*more))
+        await step("grant", protocol.grant(*more))
     return costs
 
 
@@ -111,7 +117,7 @@ async def test_the_cost_of_a_full_pool_stays_flat(old_snapshot: None, full: Prot
     first = [await _turn(full) for _ in range(_SAMPLE)]
     sweeps = await _sweeps(full)
     for _ in range(_TURNS):
-        await _turn(full)
+        await _turn(full, is_measured=False)
     last = [await _turn(full) for _ in range(_SAMPLE)]
     for name in ("settle", "admit"):
         _stays_flat(name, *([turn[name] for turn in turns] for turns in (first, last)))
@@ -125,19 +131,23 @@ async def test_pools_that_fill_and_empty_at_every_tick_cost_what_they_did(
     """Each recount inserts what it notes, and each settle and each count reads it."""
     protocol = counted
 
-    async def tick() -> dict[str, Cost]:
-        ids = await protocol.submit("a", 6)
-        *others, last = ids
+    async def fill() -> int:
+        """Let six executions run, and end all but the returned one."""
+        *others, last = await protocol.submit("a", 6)
         for one in others:
             await protocol.run(one)
             await protocol.settle_as((one, 1, Status.COMPLETED))
         await protocol.run(last)
-        settle = await _cost(protocol, protocol.settle_as((last, 1, Status.COMPLETED)))
+        return last
+
+    async def tick() -> dict[str, Cost]:
+        settle = await _cost(protocol, protocol.settle_as((await fill(), 1, Status.COMPLETED)))
         return {"settle": settle, "count": await _cost(protocol, protocol.column(_COUNT))}
 
     first = [await tick() for _ in range(_SAMPLE)]
     for number in range(_TICKS):
-        await tick()
+        await protocol.settle_as((await fill(), 1, Status.COMPLETED))
+        await protocol.column(_COUNT)
         if number % 100 == 0:
             await _move_window(protocol)
     await _move_window(protocol)
@@ -218,34 +228,37 @@ async def test_statistics_of_dead_versions_lead_to_no_plan_that_reads_them(
         found = {}
         await full.connection.execute(f"ANALYZE {', '.join(_TABLES)}")
         for name, call in _READERS.items():
-            undone = full.transaction()
-            await undone.start()
-            found[name] = await cost_of(full, call(full))
-            await undone.rollback()
+            async with full.undone():
+                found[name] = await cost_of(full, call(full))
         return found
 
     first = await costs()
-    for number in range(_DEAD_VERSIONS):
-        await full.connection.execute(_WRITE_ANEW)
-        # A queue that had its turn.
-        await full.connection.execute(
-            "INSERT INTO ready_queue SELECT id, $1, 1 FROM action", number - _DEAD_VERSIONS
-        )
-        await full.connection.execute("DELETE FROM ready_queue WHERE place < 0")
+    await full.connection.execute(_WRITE_ANEW)
     last = await costs()
     grown = [name for name in first if last[name].pages > first[name].pages * 1.3 + 12]
     assert {name: _grown(first[name], last[name]) for name in grown} == {}
 
 
-_WRITE_ANEW = """
-WITH state AS (DELETE FROM pool_state RETURNING *),
-     turn AS (DELETE FROM pool_turn RETURNING *),
-     new_state AS (
-        INSERT INTO pool_state
-        SELECT s.pool_id, s.version + 1, s.capacity, s.places, s.lead, s.leaving, s.held, s.depth,
-               ARRAY(SELECT v + 1 FROM unnest(s.virtual_times) v), s.total_released, NULL, s.updated_at
-        FROM state s
-     )
-INSERT INTO pool_turn SELECT t.action_id, t.priority, t.start_tag + 1, t.pool_id, t.place FROM turn t
+_WRITE_ANEW = f"""
+DO $$ BEGIN
+    FOR number IN 1..{_DEAD_VERSIONS} LOOP
+        WITH state AS (DELETE FROM pool_state RETURNING *),
+             turn AS (DELETE FROM pool_turn RETURNING *),
+             new_state AS (
+                INSERT INTO pool_state
+                SELECT s.pool_id, s.version + 1, s.capacity, s.places, s.lead, s.leaving, s.held, s.depth,
+                       ARRAY(SELECT v + 1 FROM unnest(s.virtual_times) v), s.total_released, NULL,
+                       s.updated_at
+                FROM state s
+             )
+        INSERT INTO pool_turn SELECT t.action_id, t.priority, t.start_tag + 1, t.pool_id, t.place FROM turn t;
+        COMMIT;
+        -- A queue that had its turn.
+        INSERT INTO ready_queue SELECT id, number - {_DEAD_VERSIONS} - 1, 1 FROM action;
+        COMMIT;
+        DELETE FROM ready_queue WHERE place < 0;
+        COMMIT;
+    END LOOP;
+END $$
 """
-"""What a decision leaves: dead versions of all rows, below the live ones."""
+"""What decisions leave: dead versions of all rows, below the live ones."""

@@ -143,18 +143,6 @@ async def test_actions_take_turns(working: Protocol) -> None:
     assert await end(working, few[0], few[1]) == many[8:10]
 
 
-async def test_a_turn_may_go_to_a_queue_that_the_settle_has_not_locked(working: Protocol) -> None:
-    first = await working.submit("a", 5)
-    refs = ["b", "c", "d"]
-    waiting = []
-    for ref in refs:
-        await working.put(ref)
-        waiting += await working.submit(ref, 1)
-    assert await end(working, *first[:2]) == waiting[:2]
-    assert await end(working, first[2]) == waiting[2:]
-    assert await pool(working) == (5, 0)
-
-
 async def test_settles_know_whether_something_waits_for_a_worker_slot(working: Protocol) -> None:
     """Only then they look for other queues that could use their worker slots, and grant to them."""
 
@@ -193,17 +181,6 @@ async def test_an_action_that_was_idle_has_no_credit(working: Protocol) -> None:
     assert len([i for i in order if i in late]) in (2, 3)
 
 
-async def test_priority_comes_before_turns(working: Protocol) -> None:
-    ids = await working.submit("a", 8)
-    await working.put("b")
-    urgent = await working.submit("b", 2, priority=1)
-    low = await working.submit("b", 1, priority=5)
-    assert await end(working, *ids[:3]) == sorted([*urgent, ids[5]])
-    assert await end(working, *ids[3:5]) == ids[6:8]
-    assert await end(working, ids[5]) == low
-    assert await pool(working) == (5, 0)
-
-
 async def test_within_an_action_the_oldest_of_all_keys_is_first(working: Protocol) -> None:
     await working.put("k", max_concurrent=2, submitter_keys=True)
     first = await working.submit("a", 5)
@@ -232,16 +209,6 @@ async def test_an_action_without_a_worker_waits_and_blocks_nothing(protocol: Pro
     assert set(waiting) <= set(await granted(protocol))
 
 
-async def test_a_pool_without_workers_grants_nothing(protocol: Protocol) -> None:
-    await drop_workers(protocol)
-    await protocol.put("a")
-    await refresh(protocol)
-    ids = await protocol.submit("a", 2)
-    assert await granted(protocol) == []
-    await protocol.register("first")
-    assert await refresh(protocol) == ids
-
-
 async def test_a_new_pool_has_no_worker_slots_before_its_workers_are_counted(working: Protocol) -> None:
     await working.put("b", pool="gpu")
     ids = await working.submit("b", 2)
@@ -256,18 +223,6 @@ async def test_the_first_pool_of_an_installation_has_its_worker_slots_at_once(pr
     await refresh(protocol)
     await protocol.put("a")
     assert await protocol.column("SELECT capacity FROM turnstile.current_pool WHERE name = 'default'") == [5]
-
-
-async def test_a_worker_of_two_pools_counts_in_both(protocol: Protocol) -> None:
-    await drop_workers(protocol)
-    await protocol.register("first", pools=["default", "gpu"])
-    await protocol.put("a")
-    await protocol.put("b", pool="gpu")
-    await refresh(protocol)
-    await protocol.submit("a", 9)
-    await protocol.submit("b", 9)
-    assert await pool(protocol) == (5, 1)
-    assert await pool(protocol, "gpu") == (5, 1)
 
 
 async def test_what_a_draining_worker_runs_leaves_the_pool_with_it(working: Protocol) -> None:

@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 
 from tests.support.gates import put_resource
-from tests.support.protocol import Protocol, blocked, connected
+from tests.support.protocol import Protocol, blocked
 from turnstile.common.action_definition import ActionDefinition, action_columns
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.executor.callers import Caller
@@ -177,15 +177,14 @@ async def test_a_resource_in_use_is_not_deleted(protocol: Protocol) -> None:
 
 
 async def test_a_deletion_waits_for_a_definition_that_names_the_resource(
-    protocol: Protocol, database_url: str
+    protocol: Protocol, other: Protocol
 ) -> None:
     await put_resource(protocol.database, "cad", capacity=1)
-    async with connected(database_url) as other:
-        async with protocol.transaction():
-            await protocol.put(uses=["cad"])
-            statement = other.executor.delete_resource("cad", changed_by=Caller("alice"))
-            deleting = await blocked(other, protocol, statement)
-        deletion = await deleting
+    async with protocol.transaction():
+        await protocol.put(uses=["cad"])
+        statement = other.executor.delete_resource("cad", changed_by=Caller("alice"))
+        deleting = await blocked(other, protocol, statement)
+    deletion = await deleting
     assert deletion is not None
     assert not deletion.deleted
 
@@ -294,28 +293,18 @@ async def test_the_limit_of_a_key_is_no_drift_and_a_lost_one_is_repaired(protoco
 
 
 async def test_a_queue_that_another_session_holds_gets_its_key_s_limit_later(
-    protocol: Protocol, database_url: str
+    protocol: Protocol, other: Protocol
 ) -> None:
     await protocol.put(max_concurrent=1, concurrency_key="/who")
     await protocol.submit(parameters={"who": "x"})
     queue_id = (await protocol.queue(key="x"))["id"]
-    async with connected(database_url) as other, other.transaction():
+    async with other.transaction():
         await other.connection.execute("SELECT 1 FROM action_queue WHERE id = $1 FOR UPDATE", queue_id)
         await set_key(protocol, "x", max_concurrent=2)
         assert await limits(protocol) == {"x": 1}
     (action_id,) = await protocol.queue_manager.protocol.rollouts_due(10)
     await protocol.queue_manager.protocol.roll_out(action_id, 10)
     assert await limits(protocol) == {"x": 2}
-
-
-async def test_settings_of_a_key_that_the_action_cannot_have_are_refused(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=1)
-    with pytest.raises(Refusal, match="the action 'a' has no concurrency keys; set its concurrency_key"):
-        await set_key(protocol, "x", max_concurrent=2)
-    await protocol.put(max_concurrent=1, submitter_keys=True)
-    await set_key(protocol, "x", max_concurrent=2)
-    change, _ = await protocol.queue_manager.set_key("b", "x", None, changed_by=Caller("alice"))
-    assert not change.action_found
 
 
 async def test_the_settings_of_keys_are_recorded_and_go_with_their_action(protocol: Protocol) -> None:

@@ -5,7 +5,7 @@ terminal status. That message may arrive before the completion of the execution,
 service that ended the execution may have died before it published the completion.
 """
 
-from itertools import permutations
+from itertools import permutations, product
 
 import pytest
 
@@ -116,12 +116,12 @@ async def totals(protocol: Protocol, ref: str = "a") -> tuple[int, list[int], li
 
 
 @pytest.mark.parametrize("status", [Status.CANCELLED, Status.EXPIRED])
-@pytest.mark.parametrize("before", [0, 1, 2])
 async def test_a_completion_is_repeated_until_it_is_consumed_whatever_slot_messages_arrive(
-    protocol: Protocol, status: Status, before: int
+    protocol: Protocol, status: Status
 ) -> None:
-    for after in sorted(set(permutations([SLOT_MESSAGE, SLOT_MESSAGE, COMPLETION, COMPLETION], 3))):
-        ref = "-".join(after).replace(" ", "")
+    orders = sorted(set(permutations([SLOT_MESSAGE, SLOT_MESSAGE, COMPLETION, COMPLETION], 3)))
+    for number, (before, after) in enumerate(product(range(3), orders)):
+        ref = f"a{number}"
         one = await wait_for_retry(protocol, ref)
         for _ in range(before):
             await protocol.settle_as((one, 1, None))
@@ -138,16 +138,14 @@ async def test_a_completion_is_repeated_until_it_is_consumed_whatever_slot_messa
         assert await totals(protocol, ref) == (1, [], []), after
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
-async def test_a_completion_and_slot_messages_in_one_batch_count_it_once(
-    protocol: Protocol, order: tuple[int, ...]
-) -> None:
-    one = await wait_for_retry(protocol)
-    await protocol.cancel(one)
-    messages = [(one, 1, None), (one, 1, Status.CANCELLED), (one, 1, None)]
-    freed = await protocol.settle_as(*(messages[i] for i in order))
-    assert (freed.count, freed.early, freed.unknown) == (1, set(), set())
-    assert await totals(protocol) == (1, [], [])
+async def test_a_completion_and_slot_messages_in_one_batch_count_it_once(protocol: Protocol) -> None:
+    for ref, order in (("a", (0, 1, 2)), ("b", (2, 1, 0)), ("c", (1, 0, 2))):
+        one = await wait_for_retry(protocol, ref)
+        await protocol.cancel(one)
+        messages = [(one, 1, None), (one, 1, Status.CANCELLED), (one, 1, None)]
+        freed = await protocol.settle_as(*(messages[i] for i in order))
+        assert (freed.count, freed.early, freed.unknown) == (1, set(), set())
+        assert await totals(protocol, ref) == (1, [], [])
 
 
 async def test_the_message_of_a_handed_back_attempt_is_no_completion(protocol: Protocol) -> None:
@@ -160,19 +158,16 @@ async def test_the_message_of_a_handed_back_attempt_is_no_completion(protocol: P
     assert await totals(protocol) == (1, [], [])
 
 
-@pytest.mark.parametrize(
-    ("attempt", "status"),
-    [(0, Status.CANCELLED), (2, Status.CANCELLED), (1, Status.FAILED), (1, Status.EXPIRED)],
-)
-async def test_a_completion_of_another_attempt_or_status_does_not_count(
-    protocol: Protocol, attempt: int, status: Status
-) -> None:
+async def test_a_completion_of_another_attempt_or_status_does_not_count(protocol: Protocol) -> None:
     one = await wait_for_retry(protocol)
     await protocol.settle_as((one, 1, None))
     await protocol.cancel(one)
-    freed = await protocol.settle_as((one, attempt, status))
-    assert (freed.count, freed.early, freed.unknown) == (0, set(), set())
-    assert await totals(protocol) == (0, [], [one])
+    for attempt, status in (
+        (0, Status.CANCELLED), (2, Status.CANCELLED), (1, Status.FAILED), (1, Status.EXPIRED),
+    ):  # fmt: skip
+        freed = await protocol.settle_as((one, attempt, status))
+        assert (freed.count, freed.early, freed.unknown) == (0, set(), set())
+        assert await totals(protocol) == (0, [], [one])
 
 
 async def test_a_service_of_the_previous_version_settles_all_but_what_it_cannot_distinguish(
@@ -191,17 +186,17 @@ async def test_a_service_of_the_previous_version_settles_all_but_what_it_cannot_
     assert await totals(protocol) == (1, [], [])
 
 
-@pytest.mark.parametrize(("callback_url", "commit"), [(None, "off"), ("http://127.0.0.1:9/", "on")])
 async def test_only_a_settle_without_a_webhook_commits_without_waiting_for_the_disk(
-    protocol: Protocol, callback_url: str | None, commit: str
+    protocol: Protocol,
 ) -> None:
-    await protocol.put(max_concurrent=1, callback_url=callback_url)
-    (one,) = await protocol.submit()
-    await protocol.run(one)
-    async with protocol.transaction():
-        assert (await protocol.settle((one, 1))).count == 1
-        assert await protocol.column("SHOW synchronous_commit") == [commit]
-    assert await protocol.column("SHOW synchronous_commit") == ["on"]
+    for callback_url, commit in ((None, "off"), ("http://127.0.0.1:9/", "on")):
+        await protocol.put(max_concurrent=1, callback_url=callback_url)
+        (one,) = await protocol.submit()
+        await protocol.run(one)
+        async with protocol.transaction():
+            assert (await protocol.settle((one, 1))).count == 1
+            assert await protocol.column("SHOW synchronous_commit") == [commit]
+        assert await protocol.column("SHOW synchronous_commit") == ["on"]
 
 
 async def test_admissions_claims_ends_and_returns_wait_for_the_disk(protocol: Protocol) -> None:
@@ -222,10 +217,8 @@ async def test_a_settle_that_a_crash_undoes_is_published_again_and_frees_its_slo
     await protocol.put(max_concurrent=1)
     one, two = await protocol.submit(count=2)
     await protocol.run(one)
-    crash = protocol.transaction()
-    await crash.start()
-    assert (await protocol.settle((one, 1))).granted == [two]
-    await crash.rollback()
+    async with protocol.undone():
+        assert (await protocol.settle((one, 1))).granted == [two]
     assert await protocol.claim_verdicts(two) == ["unknown"]
     for _ in range(2):
         assert await protocol.due_completions() == [one]

@@ -2,9 +2,7 @@
 
 from datetime import UTC, datetime
 
-import pytest
-
-from tests.support.protocol import Protocol, connected, ids_in
+from tests.support.protocol import Protocol, ids_in
 from turnstile.common.domain.states import Status
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
@@ -140,11 +138,11 @@ async def test_a_queue_is_grantable_only_with_a_free_slot_and_a_waiting_executio
     assert await protocol.grantable_queues() == []
 
 
-async def test_two_replicas_share_the_due_rows(protocol: Protocol, database_url: str) -> None:
+async def test_two_replicas_share_the_due_rows(protocol: Protocol, other: Protocol) -> None:
     await protocol.put()
     ids = await protocol.submit(count=4)
     await protocol.run(*ids[:2])
-    async with connected(database_url) as other, protocol.transaction():
+    async with protocol.transaction():
         assert await protocol.missing_offers({"default": 0}, limit=1) == [ids[2]]
         assert await other.missing_offers({"default": 0}) == [ids[3]]
         assert await protocol.due_completions(limit=1) == [ids[0]]
@@ -166,9 +164,8 @@ async def test_correct_counters_are_no_drift_even_beside_an_open_admission(
         assert await protocol.drifted_queues() == []
 
 
-@pytest.mark.parametrize(
-    "drift",
-    [
+async def test_wrong_counters_are_repaired(protocol: Protocol) -> None:
+    for drift in (
         "queue_state SET depth = depth + 1",
         "queue_state SET depth = 0",
         "queue_state SET held = 0",
@@ -176,20 +173,18 @@ async def test_correct_counters_are_no_drift_even_beside_an_open_admission(
         "queue_state SET head_id = head_id + 100",
         "action_queue SET max_concurrent = 7",
         "action_queue SET paused = true",
-    ],
-)
-async def test_wrong_counters_are_repaired(protocol: Protocol, drift: str) -> None:
-    await protocol.put(max_concurrent=1)
-    one, two, three = await protocol.submit(count=3)
-    queue_id = (await protocol.queue())["id"]
-    await protocol.connection.execute(f"UPDATE {drift}")
-    assert await protocol.drifted_queues() == [queue_id]
-    assert await protocol.repair(queue_id) == ([queue_id], [])
-    assert await protocol.drifted_queues() == []
-    assert await protocol.repair(queue_id) == ([], [])
-    await protocol.run(one)
-    assert (await protocol.settle((one, 1))).granted == [two]
-    assert await protocol.waiting() == [three]
+    ):
+        await protocol.put(max_concurrent=1)
+        one, two, three = await protocol.submit(count=3)
+        queue_id = (await protocol.queue())["id"]
+        await protocol.connection.execute(f"UPDATE {drift}")
+        assert await protocol.drifted_queues() == [queue_id], drift
+        assert await protocol.repair(queue_id) == ([queue_id], [])
+        assert await protocol.drifted_queues() == []
+        assert await protocol.repair(queue_id) == ([], [])
+        for granted, following in ((one, [two]), (two, [three]), (three, [])):
+            await protocol.run(granted)
+            assert (await protocol.settle((granted, 1))).granted == following, drift
 
 
 async def test_a_repair_grants_what_a_wrong_depth_held_up(protocol: Protocol) -> None:

@@ -78,10 +78,8 @@ async def test_the_cost_of_a_search_for_idle_keys_does_not_grow_with_the_queues(
         )
 
     for _ in range(6):
-        undone = protocol.transaction()
-        await undone.start()
-        await sweep_cost(0, 0.0)
-        await undone.rollback()
+        async with protocol.undone():
+            await sweep_cost(0, 0.0)
     await protocol.connection.execute(
         "INSERT INTO action_queue (action_id, concurrency_key, max_concurrent)"
         f" SELECT id, 'key-' || n, 1 FROM action, generate_series(1, {_ROWS}) n;"

@@ -65,11 +65,9 @@ async def test_an_admission_that_waits_for_a_deletion_that_fails_keeps_the_queue
     await protocol.put("a", **KEYED)
     await ended_with(protocol, "x")
     queue_id = (await protocol.queue("a", "x"))["id"]
-    transaction = protocol.transaction()
-    await transaction.start()
-    assert await protocol.delete_idle_queues() == 1
-    waiting = await blocked(other, protocol, other.submit(**X))
-    await transaction.rollback()
+    async with protocol.undone():
+        assert await protocol.delete_idle_queues() == 1
+        waiting = await blocked(other, protocol, other.submit(**X))
     (one,) = await waiting
     assert await protocol.held() == [one]
     assert (await protocol.queue("a", "x"))["id"] == queue_id

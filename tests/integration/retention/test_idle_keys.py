@@ -1,6 +1,5 @@
 """Queues of idle keys are deleted; their totals stay with the action, and their executions stay stored."""
 
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -118,21 +117,17 @@ async def has_wrong_counters(protocol: Protocol) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "use",
-    [
+async def test_a_key_that_is_in_use_in_any_way_keeps_its_queue(protocol: Protocol) -> None:
+    for use in (
         waits, is_not_due, is_offered, runs, is_not_settled, waits_for_its_retry,
         has_an_unpublished_completion, has_a_limit_of_its_own, has_a_pause_of_its_own, has_wrong_counters,
-    ],
-)  # fmt: skip
-async def test_a_key_that_is_in_use_in_any_way_keeps_its_queue(
-    protocol: Protocol, use: Callable[[Protocol], Awaitable[None]]
-) -> None:
-    await protocol.put("a", **KEYED)
-    await ended_with(protocol, "idle")
-    await use(protocol)
-    await protocol.delete_idle_queues()
-    assert await keys(protocol) == ["x"]
+    ):  # fmt: skip
+        async with protocol.undone():
+            await protocol.put("a", **KEYED)
+            await ended_with(protocol, "idle")
+            await use(protocol)
+            await protocol.delete_idle_queues()
+            assert await keys(protocol) == ["x"], use.__name__
 
 
 async def test_only_queues_idle_for_long_enough_are_deleted_and_never_one_without_a_key(

@@ -98,7 +98,7 @@ async def managing(database_url: str) -> AsyncIterator[QueueManager]:
     await database.close()
 
 
-@sizes("count", short=4_000, whole=20_000)
+@sizes("count", short=2_000, whole=20_000)
 @pytest.mark.parametrize(
     "limits",
     [{}, {"max_concurrent_total": _TOTAL, "order": "fair"}],

@@ -244,13 +244,13 @@ def everything(alive_max: int) -> Configuration:
 
 
 CONFIGURATIONS: tuple[tuple[Callable[[int], Configuration], int, int], ...] = (
-    (plain, 3, 4),
+    (plain, 2, 4),
     (resources, 4, 6),
     (crossed, 4, 6),
     (totals, 2, 4),
     (fair, 3, 4),
     (urgent_share, 3, 4),
-    (rates, 3, 4),
+    (rates, 2, 4),
     (pool, 2, 4),
     (weighted_pool, 4, 6),
     (paused_pools, 2, 3),

@@ -183,7 +183,7 @@ class Walk:
         return is_served and not self.paused & {kind.pool, *kind.uses}
 
 
-@sizes("walks", short=4, whole=200)
+@sizes("walks", short=2, whole=200)
 async def test_what_is_closed_holds_nothing_and_what_is_open_passes(database_url: str, walks: int) -> None:
     async with connected(database_url) as protocol:
         for seed in range(walks):

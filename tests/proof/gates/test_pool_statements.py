@@ -179,7 +179,7 @@ class Walk:
         assert abs(self.gains["a", "turns"] - self.gains["c", "turns"]) <= 2, "P14"
 
 
-@sizes("walks", short=4, whole=300)
+@sizes("walks", short=2, whole=300)
 async def test_pools_keep_their_rules_in_random_walks(database_url: str, walks: int) -> None:
     async with connected(database_url) as protocol:
         # Without sets of workers the first of these fails.

@@ -129,7 +129,7 @@ class Session:
         )  # fmt: skip
 
 
-@sizes("rounds", short=4, whole=60)
+@sizes("rounds", short=2, whole=60)
 @pytest.mark.timeout(900)
 async def test_sessions_at_once_exceed_and_miscount_nothing(database_url: str, rounds: int) -> None:
     async with AsyncExitStack() as stack:

@@ -7,7 +7,7 @@ from tests.support.protocol import connected
 from tests.support.sizes import sizes
 
 
-@sizes("walks", short=60, whole=1000)
+@sizes("walks", short=30, whole=1000)
 @pytest.mark.timeout(600)
 async def test_the_statements_decide_like_the_model(database_url: str, walks: int) -> None:
     async with connected(database_url) as protocol:

@@ -37,14 +37,11 @@ _WEIGHTS: Final = {
 @asynccontextmanager
 async def rolled_back(protocol: Protocol, seed: int) -> AsyncIterator[None]:
     """Run a walk in a transaction that is rolled back; an AssertionError names its seed."""
-    transaction = protocol.transaction()
-    await transaction.start()
-    try:
-        yield
-    except AssertionError as broken:
-        raise AssertionError(f"walk {seed}: {broken}") from broken
-    finally:
-        await transaction.rollback()
+    async with protocol.undone():
+        try:
+            yield
+        except AssertionError as broken:
+            raise AssertionError(f"walk {seed}: {broken}") from broken
 
 
 def chain(alive_max: int) -> Configuration:
@@ -160,20 +157,17 @@ def draw(seed: int, steps: int) -> Walk:
 
 async def failure(protocol: Protocol, walk: Walk) -> tuple[str, str] | None:
     """Run a walk in a transaction that is rolled back; return the move that failed, and how."""
-    transaction = protocol.transaction()
-    await transaction.start()
     move: Move = ("define", 0)
-    try:
-        twin = Twin(protocol, walk.configuration)
-        await twin.define()
-        for move in walk.moves:
-            if move[0] == "admit" and len(twin.live) >= 24:
-                continue
-            await getattr(twin, move[0])(move[1])
-    except Exception as error:  # noqa: BLE001  (whatever went wrong is the result)
-        return move[0], f"{move[0]}({move[1]}): {type(error).__name__}: {error}"
-    finally:
-        await transaction.rollback()
+    async with protocol.undone():
+        try:
+            twin = Twin(protocol, walk.configuration)
+            await twin.define()
+            for move in walk.moves:
+                if move[0] == "admit" and len(twin.live) >= 24:
+                    continue
+                await getattr(twin, move[0])(move[1])
+        except Exception as error:  # noqa: BLE001  (whatever went wrong is the result)
+            return move[0], f"{move[0]}({move[1]}): {type(error).__name__}: {error}"
     return None
 
 

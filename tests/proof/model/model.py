@@ -184,7 +184,6 @@ class Model:
         run = self.runs.get(i)
         if worker not in self.live_workers:
             return "lease_over"
-        # A terminal execution has no later attempt.
         if run is None or (run.attempt < attempt and run.status not in TERMINAL):
             return "unknown"
         if run.status == "scheduled" and run.attempt == attempt and not run.overdue:

@@ -13,7 +13,7 @@ from tests.support.protocol import Protocol
 from tests.support.sizes import sizes
 
 
-@sizes("examples", short=60, whole=200)
+@sizes("examples", short=30, whole=200)
 @pytest.mark.timeout(400)
 def test_the_functions_behave_like_the_model(database_url: str, examples: int) -> None:
     with asyncio.Runner() as runner:
