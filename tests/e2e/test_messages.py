@@ -112,7 +112,7 @@ async def test_invalid_requests_are_rejected_and_stored_and_the_valid_ones_aroun
     def mixed(reply_to: str) -> list[Any]:
         return [request(body, reply_to=reply_to, **properties) for _, body, properties, _, _ in BAD]
 
-    before = await env.history.value("SELECT last_value FROM execution_id_seq")
+    before = await env.history.value("SELECT coalesce(max(id), 0) FROM execution")
     async with publishing(env.amqp_url) as publisher:
         await publisher.publish(good[:100])
         replies = await ask(env.amqp_url, mixed)
