@@ -19,7 +19,6 @@ import pytest
 
 from tests.support.processes import failed_tests
 from tests.support.sources import LentUrls, NoServers, Servers, create_tables, servers_of_the_session, skip
-from tests.support.types_once import ask_once_for_types
 from turnstile.common.telemetry import logs
 from turnstile.localservers import (
     BrokerServer,
@@ -125,11 +124,9 @@ def local_binaries() -> None:
 
 
 @pytest.fixture(scope="session")
-def postgresql(servers: Servers) -> Iterator[DatabaseServer]:
+def postgresql(servers: Servers) -> DatabaseServer:
     """The session's PostgreSQL."""
-    with pytest.MonkeyPatch.context() as patched:
-        ask_once_for_types(patched, servers.postgresql.url("postgres"))
-        yield servers.postgresql
+    return servers.postgresql
 
 
 @pytest.fixture(scope="session")
