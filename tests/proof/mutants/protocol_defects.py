@@ -136,6 +136,31 @@ PROTOCOL_DEFECTS: Final = (
         caught_by=(f"{_TESTS}_pool.py",),
     ),
     Defect(
+        name="a settle grants only the queues that it has changed",
+        file=f"{_SQL}/40_settle.sql",
+        before=" AND settled_count = cardinality(in_execution_ids) THEN\n        SELECT g.is_decided",
+        after=" THEN\n        SELECT g.is_decided",
+        caught_by=(
+            f"{_TESTS}_settle.py::test_a_message_that_settles_nothing_grants_its_queue_beside_others",
+        ),
+    ),
+    Defect(
+        name="an admission grants only the queues that it has changed",
+        file=f"{_SQL}/20_admit.sql",
+        before="is_plain AND (SELECT count(*) FROM inserted) = cardinality(tickets)\n",
+        after="is_plain AND EXISTS (SELECT FROM inserted)\n",
+        caught_by=(f"{_TESTS}_admit.py::test_a_duplicate_grants_its_queue_beside_a_new_request",),
+    ),
+    Defect(
+        name="a second executor creates the default pool without looking",
+        file=f"{_SQL}/15_pools.sql",
+        before="      AND (SELECT v.pool_id FROM pool_state v WHERE v.pool_id = p.id LIMIT 1) IS NULL\n",
+        after="",
+        caught_by=(
+            f"{_TESTS}_races.py::test_two_executors_that_start_together_create_one_state_of_the_default_pool",
+        ),
+    ),
+    Defect(
         name="a plain grant is by arrival although priorities wait",
         file=f"{_SQL}/10_grant.sql",
         before="q.heads IS NOT NULL OR c.first_places IS NOT NULL OR a.route",
