@@ -72,7 +72,7 @@ export function changePoolPause({ name, paused }) {
 function pauseOrResume(path, name, paused, words) {
   const verb = paused ? "Resume" : "Pause";
   const act = () => ask("POST", `${path}/${verb.toLowerCase()}`);
-  return confirm({ title: `${verb} ${name}?`, verb, words, act });
+  return confirm({ title: paused ? `Resume ${name}?` : `Pause ${name}?`, verb, words, act });
 }
 
 /** Change the capacity of a resource; rejected if the resource has been changed meanwhile. */
