@@ -246,6 +246,12 @@ async def test_a_report_after_the_lease_changes_nothing_until_the_lease_is_renew
     assert await protocol.finish_verdict(running[0]) == "applied"
 
 
+async def test_reports_beside_one_that_is_refused_are_applied(protocol: Protocol, running: list[int]) -> None:
+    finished = await protocol.finish(running[0], 10**12, running[1], log="a line")
+    assert [f.verdict for f in finished] == ["applied", "stale", "applied"]
+    assert await protocol.column("SELECT log FROM turnstile.ended_attempt") == ["a line"] * 2
+
+
 async def test_only_a_terminal_status_can_be_reported(protocol: Protocol, running: list[int]) -> None:
     before = await snapshot(protocol)
     call = "SELECT turnstile.finish('worker-1', $1, '{1}', $2, '{null}', '{E}', '{m}', '{null}', '{null}')"
