@@ -352,13 +352,14 @@ BEGIN
                            array_agg(i.place) FILTER (WHERE i.status = 'queued')) END AS first_places
                 FROM inserted i GROUP BY i.queue_id
             ) n),
-           (SELECT array_agg(i.queue_id ORDER BY i.id) FROM inserted i WHERE i.status = 'queued'),
-           (SELECT array_agg(i.place ORDER BY i.id) FROM inserted i WHERE i.status = 'queued'),
-           is_plain AND (SELECT count(*) FROM inserted) = cardinality(tickets)
+           ARRAY(SELECT i.queue_id FROM inserted i WHERE i.status = 'queued' ORDER BY i.id),
+           ARRAY(SELECT i.place FROM inserted i WHERE i.status = 'queued' ORDER BY i.id),
+           is_plain AND EXISTS (SELECT FROM inserted)
+           AND (SELECT count(*) FROM inserted) = (SELECT count(*) FROM unnest(codes) c WHERE c IS NULL)
     INTO changes, arrival_queue_ids, arrival_places, is_plain;
 
     -- 6. Enqueue them, and grant the free slots, in the same transaction. The common case first: no pool is
-    -- full, and every request has changed its queue.
+    -- full, and every accepted request has changed its queue.
     IF is_plain AND in_suspect_ids IS NOT NULL THEN
         INSERT INTO waiting (line_id, place) SELECT * FROM unnest(arrival_queue_ids, arrival_places);
         arrival_queue_ids := '{}';

@@ -102,6 +102,18 @@ async def working(protocol: Protocol) -> Protocol:
     return protocol
 
 
+async def test_a_duplicate_grants_what_its_pool_has_room_for(working: Protocol) -> None:
+    known = request("a", idempotency_key="k")
+    (verdict,), _ = await working.admit(known)
+    handed_back = accepted(verdict).execution_id
+    ids = await working.submit("a", 7)
+    assert await granted(working) == [handed_back, *ids[:4]]
+    await working.claim(handed_back, worker="first")
+    await working.hand_back(handed_back, worker="first")
+    _, grants = await working.admit(known)
+    assert ids_in(grants) == [handed_back]
+
+
 async def test_no_more_is_granted_than_the_pool_has_worker_slots(working: Protocol) -> None:
     ids = await working.submit("a", 8)
     assert await granted(working) == ids[:5]
