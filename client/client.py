@@ -34,7 +34,7 @@ from turnstile.client.errors import ExecutionFailed, Rejected, Unavailable
 from turnstile.client.events import StatusEvents
 from turnstile.client.fields import ActionFields, Filters, KeyFields, Listing, ResourceFields
 from turnstile.client.handle import AsyncHandle, Handle
-from turnstile.client.http_submission import submitted
+from turnstile.client.http_submission import submitted_of
 from turnstile.client.requests import ActionRequest, Options, Request
 from turnstile.client.schemas import (
     BulkOutcome,
@@ -373,7 +373,7 @@ class AsyncClient:
         return self.handle(await self._retry(execution_id, idempotency_key))
 
     async def _retry(self, execution_id: int, idempotency_key: str | None) -> Submitted:
-        return submitted(await self._api.retry(execution_id, idempotency_key))
+        return submitted_of(await self._api.retry(execution_id, idempotency_key))
 
     async def cancel_many(
         self,

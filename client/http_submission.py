@@ -138,10 +138,10 @@ def _given_up(error: Unavailable, item: _Item) -> Unavailable:
 
 
 def _result(answer: Acceptance | Problem) -> Submitted | Rejected:
-    return Rejected(answer.code, answer.detail) if isinstance(answer, Problem) else submitted(answer)
+    return Rejected(answer.code, answer.detail) if isinstance(answer, Problem) else submitted_of(answer)
 
 
-def submitted(answer: Acceptance) -> Submitted:
+def submitted_of(answer: Acceptance) -> Submitted:
     """Return what the API answered to a submit or a retry."""
     return Submitted(
         execution_id=answer.id,

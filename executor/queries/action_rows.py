@@ -1,4 +1,4 @@
-"""Decodes rows of actions, of their queues and of their changes into the schemas of the HTTP API.
+"""Decodes rows of actions and queues into the schemas of the HTTP API, and what rows of several kinds share.
 
 A JSON value that cannot be read is left out rather than failing its page.
 """

@@ -340,8 +340,8 @@ export function errorLine() {
 }
 
 /**
- * The line that shows the result of a change: {text, isComplete}, or null if nothing was changed. Screen
- * readers hear it. `changed()` reloads the list after a change, `describe()` updates the buttons.
+ * The line that shows the result of a change; screen readers hear it. A result is {text, isComplete}, or
+ * null if nothing was changed. `changed()` reloads the list after a change, `describe()` updates the buttons.
  */
 export function resultLine({ changed, describe = () => {} }) {
   const node = el("p", { class: "result", role: "status" });

@@ -10,7 +10,7 @@ const PAGE = 50;
 
 export function show(main, { parameters }, { live, signal }) {
   const wrong = errorLine();
-  const result = resultLine({ changed: () => { loading.now(); } });
+  const result = resultLine({ changed: () => loading.now() });
   const pages = listPages({ parameters, path: "tokens", reload: () => loading.now() });
   const revoke = (token) => result.run(async () => (await revokeToken(token)
     ? { text: `Token ${token.id} of ${token.name} revoked.`, isComplete: true } : null));

@@ -9,7 +9,7 @@ import { badge, elapsed, errorLine, executionLink, instant, loader, none, occupa
 import { drain } from "./changes.js";
 import { block } from "./permissions.js";
 import { poolLink } from "./pools.js";
-import { actionOf, queueLink } from "./queues.js";
+import { actionOf } from "./queues.js";
 import { stoppingWords } from "./stopping.js";
 
 const EVERY_MILLISECONDS = 2000;

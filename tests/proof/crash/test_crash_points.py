@@ -35,7 +35,7 @@ _FEW: Final = frozenset(
         CrashPoint.ATTEMPT_HANDED_BACK,
     }
 )
-"""Between them the commit, the publication and the acknowledgement of each kind of work."""
+"""Commits, publications and acknowledgements of the kinds of work."""
 SHORT: Final = {
     group: cases[::3] if group in ("sweeps", "takeovers") else [case for case in cases if case.point in _FEW]
     for group, cases in EVERY.items()
