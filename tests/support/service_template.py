@@ -20,6 +20,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,8 +65,10 @@ class ForkedProcess:
         return await asyncio.shield(self._code)
 
     def _send(self, number: signal.Signals) -> None:
+        # It may have ended, and the template knows it first.
         if self.returncode is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def _end(self) -> None:
         # Empty where the template is dead, with which the kernel killed it.
@@ -94,9 +97,13 @@ class _Template:
         try:
             with self._lock:
                 socket.send_fds(self._orders, [json.dumps(order).encode()], [log, ends])
-                return int(self._orders.recv(16)), ended
+                pid = self._orders.recv(16)
         finally:
             os.close(ends)
+        if not pid:
+            os.close(ended)
+            raise ChildProcessError(f"the process that forks services ended with {self._process.wait()}")
+        return int(pid), ended
 
     def _close(self) -> None:
         self._orders.close()

@@ -73,7 +73,8 @@ def _reference(message: Outgoing, channel: int, piece_bytes_max: int) -> bytes:
 def test_a_message_is_packed_as_the_library_packs_it(bare: bool) -> None:
     for size_bytes in (0, 1, 4087, 4088, 4089, 20000):
         message = _outgoing(bare=bare, payload=b"x" * size_bytes)
-        assert pack_publishes(7, [message], frame_bytes_max=4096) == _reference(message, 7, 4088)
+        packed = pack_publishes(7, [message], frame_bytes_max=4096)
+        assert packed == _reference(message, 7, 4088), size_bytes
 
 
 @pytest.mark.parametrize("value", [True, False, None, 0, 1, 127, 128, -1, 65536, 1 << 40, "", "ü", "x" * 300])

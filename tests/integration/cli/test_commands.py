@@ -25,6 +25,9 @@ def test_submit_and_wait_shows_result_or_error_and_exits_by_the_outcome(system: 
     assert ended.err.startswith("Traceback (most recent call last):")
     assert "served_actions.py" in ended.err
     assert ended.err.rstrip().endswith("PermanentError: no paper")
+    ended = system.executor("submit", "cli.add", "a=4", "b=3", "--concurrency-key", "k", "--wait")
+    assert (ended.exit_code, ended.out) == (EXIT_FAILED, "")
+    assert "invalid_parameters: concurrency_key: the action has no keys" in ended.err
 
 
 def test_an_invalid_request_is_exit_code_2(system: CommandLines) -> None:

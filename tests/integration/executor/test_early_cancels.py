@@ -86,6 +86,13 @@ async def stored(protocol: Protocol) -> list[int | str]:
     )
 
 
+async def test_a_bounded_number_of_cancels_is_stored(protocol: Protocol) -> None:
+    assert await store(protocol, (1, None), (None, "k"), rows_max=3) == 2
+    assert await store(protocol, (3, None), (4, None), rows_max=3) == 1
+    assert await store(protocol, (5, None), rows_max=3) == 0
+    assert await stored(protocol) == ["1", "k", "3"]
+
+
 async def test_a_message_delivered_twice_is_one_row(protocol: Protocol) -> None:
     one, other = UUID(int=1), UUID(int=2)
     assert await store(protocol, (7, None), (7, None), (8, None), message_keys=[one, one, other]) == 3

@@ -7,6 +7,7 @@ import asyncpg
 import pytest
 
 from tests.integration.executor.page_counts import cost_of
+from tests.support.cases import named
 from tests.support.protocol import OTHER_WORKER, WORKER, Protocol, ids_in, offer, request
 from turnstile.common.domain.states import Status
 from turnstile.worker.logs import LogPiece
@@ -256,9 +257,10 @@ async def test_only_a_terminal_status_can_be_reported(protocol: Protocol, runnin
     before = await snapshot(protocol)
     call = "SELECT turnstile.finish('worker-1', $1, '{1}', $2, '{null}', '{E}', '{m}', '{null}', '{null}')"
     for status in ("running", "queued", "scheduled", "no such state"):
-        with pytest.raises((asyncpg.CheckViolationError, asyncpg.InvalidTextRepresentationError)):
+        refused = pytest.raises((asyncpg.CheckViolationError, asyncpg.InvalidTextRepresentationError))
+        with named(status), refused:
             await protocol.connection.fetch(call, [running[0]], [status])
-        assert await snapshot(protocol) == before
+        assert await snapshot(protocol) == before, status
 
 
 async def test_a_retry_is_delayed_and_counted(protocol: Protocol, running: list[int]) -> None:

@@ -29,7 +29,7 @@ async def test_a_queue_is_granted_in_the_order_of_ids_within_its_limit(protocol:
         granted = [i for step in steps for i in step]
         assert granted == sorted(granted)
         assert len(granted) == 20
-        assert {len(step) for step in steps[:-1]} | {len(steps[0])} == {first_step}
+        assert {len(step) for step in steps[:-1]} | {len(steps[0])} == {first_step}, limit
 
 
 async def test_a_limit_of_zero_and_a_pause_start_nothing(protocol: Protocol) -> None:

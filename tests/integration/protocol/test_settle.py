@@ -129,13 +129,13 @@ async def test_a_completion_is_repeated_until_it_is_consumed_whatever_slot_messa
         consumed = False
         for message in after:
             # The service that ended it has died: only the watchdog publishes the completion.
-            assert await is_due(protocol, one) is not consumed, after
+            assert await is_due(protocol, one) is not consumed, (before, after)
             await protocol.settle_as((one, 1, status if message is COMPLETION else None))
             consumed = consumed or message is COMPLETION
-            assert (await protocol.queue(ref))["total_completed"] == consumed, after
-        assert consumed, after
-        assert not await is_due(protocol, one), after
-        assert await totals(protocol, ref) == (1, [], []), after
+            assert (await protocol.queue(ref))["total_completed"] == consumed, (before, after)
+        assert consumed, (before, after)
+        assert not await is_due(protocol, one), (before, after)
+        assert await totals(protocol, ref) == (1, [], []), (before, after)
 
 
 async def test_a_completion_and_slot_messages_in_one_batch_count_it_once(protocol: Protocol) -> None:
@@ -195,7 +195,7 @@ async def test_only_a_settle_without_a_webhook_commits_without_waiting_for_the_d
         await protocol.run(one)
         async with protocol.transaction():
             assert (await protocol.settle((one, 1))).count == 1
-            assert await protocol.column("SHOW synchronous_commit") == [commit]
+            assert await protocol.column("SHOW synchronous_commit") == [commit], callback_url
         assert await protocol.column("SHOW synchronous_commit") == ["on"]
 
 

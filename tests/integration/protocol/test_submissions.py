@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 
 from tests.integration.executor.page_counts import cost_of
+from tests.support.cases import named
 from tests.support.protocol import Connection, Protocol
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.messages import ExecutionRequested
@@ -117,7 +118,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 async def test_what_cannot_be_admitted_is_refused_at_once(protocol: Protocol) -> None:
     await protocol.put()
     for options, message in REFUSED:
-        with pytest.raises(asyncpg.InvalidParameterValueError) as refused:
+        with named(message), pytest.raises(asyncpg.InvalidParameterValueError) as refused:
             await submit(protocol.connection, **options)
         assert str(refused.value).startswith(message)
     assert await line(protocol) == []

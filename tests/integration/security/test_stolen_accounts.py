@@ -16,6 +16,7 @@ from yarl import URL
 
 from tests.integration.compatibility.test_calls import statements_of
 from tests.integration.security.fortress import DATABASE, Fortress
+from tests.support.cases import named
 from tests.support.traffic import until
 from turnstile.common.broker import topology
 from turnstile.common.database import Database
@@ -336,5 +337,5 @@ CHANGES_OF_THE_SCHEMA = (
 async def test_a_service_role_cannot_change_the_schema(fortress: Fortress, service: str) -> None:
     async with session_of(fortress, service) as session:
         for statement in CHANGES_OF_THE_SCHEMA:
-            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            with named(statement), pytest.raises(asyncpg.InsufficientPrivilegeError):
                 await session.execute(statement)

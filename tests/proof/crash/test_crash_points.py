@@ -20,9 +20,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 EVERY: Final = groups(1)
 _FEW: Final = frozenset(
     {
-        CrashPoint.REQUESTS_DECIDED,
         CrashPoint.REQUESTS_PUBLISHED,
         CrashPoint.COMPLETIONS_SETTLED,
+        CrashPoint.COMPLETIONS_PUBLISHED,
         CrashPoint.SUBMISSIONS_ADMITTED,
         CrashPoint.ACTIONS_STORED,
         CrashPoint.RESOURCE_PUT,
@@ -36,8 +36,12 @@ _FEW: Final = frozenset(
     }
 )
 """Commits, publications and acknowledgements of the kinds of work."""
+_EVERY_THIRD: Final = {"sweeps": slice(None, None, 3), "takeovers": slice(1, None, 3)}
+"""Of the takeovers, those between a settle and what follows it."""
 SHORT: Final = {
-    group: cases[::3] if group in ("sweeps", "takeovers") else [case for case in cases if case.point in _FEW]
+    group: cases[_EVERY_THIRD[group]]
+    if group in _EVERY_THIRD
+    else [case for case in cases if case.point in _FEW]
     for group, cases in EVERY.items()
 }
 

@@ -162,7 +162,7 @@ async def _stops_and_continues(env: Environment, armed: Service, case: Case) -> 
 
 
 def _is_stopped(armed: Service) -> bool:
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{armed.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
     return False
 

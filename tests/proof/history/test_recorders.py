@@ -12,6 +12,7 @@ from tests.proof.history.event_log import install, read_events
 from tests.proof.history.recorder import declare_recorder, read_published
 from tests.proof.history.recording import Bounds, Published, Recording
 from tests.proof.history.replay import EXECUTOR, transitions_of
+from tests.support.cases import named
 from tests.support.protocol import OTHER_WORKER, WORKER, Protocol, connected
 from tests.support.traffic import publishing
 from turnstile.common.broker.topology import EXECUTION_COMPLETED
@@ -115,7 +116,7 @@ async def test_a_manual_change_breaks_a_promise_in_the_log(executor: Protocol, w
 
 async def test_the_log_is_append_only(executor: Protocol) -> None:
     for change in ("UPDATE history.log SET seq = DEFAULT", "DELETE FROM history.log", "TRUNCATE history.log"):
-        with pytest.raises(asyncpg.RaiseError, match="append-only"):
+        with named(change), pytest.raises(asyncpg.RaiseError, match="append-only"):
             await executor.connection.execute(change)
 
 
