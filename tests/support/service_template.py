@@ -127,7 +127,7 @@ async def fork_service(
 
 
 def _main() -> None:
-    """Fork a process for each order, and report its pid and its end, until nobody is left to order."""
+    """Fork a process for each order; report its pid, and later its exit code. Ends with the test process."""
     module, orders = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
     for name in (module, *IMPORTED_BY[module], "uvloop"):
         importlib.import_module(name)

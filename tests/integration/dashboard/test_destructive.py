@@ -1,4 +1,4 @@
-"""A dialog names how much it destroys, or whose; the request then changes no more than was confirmed."""
+"""A dialog says how many items it destroys or whom it affects; the request changes no more than that."""
 
 import asyncio
 import json
