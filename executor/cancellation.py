@@ -32,8 +32,8 @@ from turnstile.executor.completions import completion_of
 from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.metrics import DEAD_LETTERED, REFUSED
 from turnstile.executor.protocol import EarlyCancel, ExecutorProtocol
-from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.results import Move
+from turnstile.executor.slot_grants import QueueManager
 
 logger = logging.getLogger(__name__)
 

@@ -35,8 +35,8 @@ from turnstile.executor import instrumentation
 from turnstile.executor.batch_consumer import Reply, check_kept
 from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.metrics import DEAD_LETTERED, HAND_OVER_SECONDS, NOT_APPLIED
-from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.results import Completion, Grants, Settled
+from turnstile.executor.slot_grants import QueueManager
 
 logger = logging.getLogger(__name__)
 _REFUSED: Final = Episodes(logger, "completion_refused")

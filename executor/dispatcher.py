@@ -40,8 +40,8 @@ from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor import instrumentation
 from turnstile.executor.metrics import POOL_UNUSABLE, UNDELIVERED
 from turnstile.executor.packing import Packing
-from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.results import Accepted, Grant, Grants, Move
+from turnstile.executor.slot_grants import QueueManager
 
 logger = logging.getLogger(__name__)
 

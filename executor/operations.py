@@ -27,7 +27,6 @@ from turnstile.executor.cancellation import Canceller
 from turnstile.executor.completions import completion_of
 from turnstile.executor.definitions import KeySettings, PoolDefinition, ResourceDefinition
 from turnstile.executor.dispatcher import Dispatcher
-from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.results import (
     Accepted,
     Admission,
@@ -40,6 +39,7 @@ from turnstile.executor.results import (
     blocked_verdict,
     is_blocked,
 )
+from turnstile.executor.slot_grants import QueueManager
 
 BLOCKED_SECONDS: Final = 2.0
 """How long a submission waits for a queue that another session holds."""

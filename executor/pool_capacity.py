@@ -19,7 +19,7 @@ from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.domain.errors import Unavailable
 from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.protocol import ExecutorProtocol
-from turnstile.executor.queue_manager import QueueManager
+from turnstile.executor.slot_grants import QueueManager
 from turnstile.executor.sweep_turns import SweepTurns
 
 logger = logging.getLogger(__name__)

@@ -37,8 +37,8 @@ from turnstile.executor.batch_consumer import Reply, check_kept
 from turnstile.executor.cancellation import UNKNOWN, Canceller, EarlyCancels
 from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.metrics import DEAD_LETTERED
-from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.results import Accepted, Admission, Grants, Move, Rejected, Verdict, is_blocked
+from turnstile.executor.slot_grants import QueueManager
 
 logger = logging.getLogger(__name__)
 

@@ -39,11 +39,11 @@ from turnstile.executor.operations import Operations, Submissions
 from turnstile.executor.parameter_schemas import ParameterSchemas
 from turnstile.executor.pool_capacity import PoolRefresher
 from turnstile.executor.protocol import ExecutorProtocol
-from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.rate_timer import RateTimer
 from turnstile.executor.request_listener import RequestListener
 from turnstile.executor.retention import Pruner
 from turnstile.executor.settings import ExecutorSettings
+from turnstile.executor.slot_grants import QueueManager
 from turnstile.executor.sql import query
 from turnstile.executor.submission_listener import SubmissionListener
 from turnstile.executor.sweep_turns import SweepTurns

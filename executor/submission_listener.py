@@ -34,8 +34,8 @@ from turnstile.executor import instrumentation
 from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.metrics import DEAD_LETTERED, SUBMISSION_LEFT_SECONDS
 from turnstile.executor.protocol import SWEEPS_CHANNEL, StoredSubmission, SubmissionPage
-from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.results import Accepted, Admission, Rejected, is_blocked
+from turnstile.executor.slot_grants import QueueManager
 
 logger = logging.getLogger(__name__)
 

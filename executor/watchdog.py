@@ -38,10 +38,10 @@ from turnstile.executor.metrics import (
     SWEEP_FAILURES,
     SWEEP_ROWS,
 )
-from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.results import Grants, Move
 from turnstile.executor.retention import Pruner
 from turnstile.executor.settings import CANCELS_MAX, ExecutorSettings
+from turnstile.executor.slot_grants import QueueManager
 from turnstile.executor.sql import query
 from turnstile.executor.sweep_turns import SweepTurns
 

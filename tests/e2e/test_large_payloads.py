@@ -16,7 +16,7 @@ from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.broker.message import Outgoing
 from turnstile.common.broker.topology import EXECUTION_ACCEPTED, EXECUTION_REJECTED
 from turnstile.common.database import Database
-from turnstile.executor.queue_manager import QueueManager
+from turnstile.executor.slot_grants import QueueManager
 
 _MEMORY_MB_MAX = 384
 """The limit of an executor in the deployment files."""

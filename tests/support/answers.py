@@ -13,8 +13,8 @@ from turnstile.executor.cancellation import Canceller, EarlyCancels
 from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.parameter_schemas import ParameterSchemas
 from turnstile.executor.protocol import ExecutorProtocol
-from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.request_listener import RequestListener
+from turnstile.executor.slot_grants import QueueManager
 
 
 async def answers_to(

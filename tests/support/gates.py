@@ -8,7 +8,7 @@ from tests.support.served import Served
 from turnstile.common.database import Database
 from turnstile.executor.callers import Caller
 from turnstile.executor.definitions import ResourceDefinition
-from turnstile.executor.queue_manager import QueueManager
+from turnstile.executor.slot_grants import QueueManager
 
 ADVANCES_MAX = 100
 

@@ -21,7 +21,6 @@ from turnstile.common.domain.identifiers import Attempt, ExecutionId, QueueId, W
 from turnstile.common.domain.states import Status
 from turnstile.common.messages import ExecutionRequested
 from turnstile.common.requests import request_hash
-from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.results import (
     Accepted,
     Admission,
@@ -31,6 +30,7 @@ from turnstile.executor.results import (
     Verdict,
     read_grant,
 )
+from turnstile.executor.slot_grants import QueueManager
 from turnstile.worker.differences import Difference
 from turnstile.worker.protocol import Claim, Finished, Offer, Report, WorkerProtocol
 from turnstile.worker.protocol import Verdict as WorkerVerdict

@@ -21,9 +21,9 @@ from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.operations import Operations, Submissions
 from turnstile.executor.parameter_schemas import ParameterSchemas
 from turnstile.executor.protocol import ExecutorProtocol
-from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.results import Admission, Grant, Grants, Retried, Verdict
 from turnstile.executor.settings import ExecutorSettings
+from turnstile.executor.slot_grants import QueueManager
 
 WORKER = "worker-1"
 NO_BROKER = "amqp://127.0.0.1:1/"

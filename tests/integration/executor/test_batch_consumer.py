@@ -30,8 +30,8 @@ from turnstile.executor.batch_consumer import BatchHandler, Processed, consume_b
 from turnstile.executor.cancellation import Canceller, EarlyCancels
 from turnstile.executor.completion_listener import CompletionListener
 from turnstile.executor.dispatcher import Dispatcher
-from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.request_listener import RequestListener
+from turnstile.executor.slot_grants import QueueManager
 
 _SLOW_WHERE_IT_SAYS_SO = """
 CREATE FUNCTION sleep_if_slow() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -11,8 +11,8 @@ from turnstile.common.domain.identifiers import Attempt, ExecutionId, QueueId
 from turnstile.common.envelopes import cancel_message
 from turnstile.common.messages import ExecutionCancel
 from turnstile.executor.dispatcher import Dispatcher
-from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.results import Grant, Grants
+from turnstile.executor.slot_grants import QueueManager
 
 
 async def test_an_offer_is_published_though_the_database_fails_before_the_next_grant(amqp_url: str) -> None:

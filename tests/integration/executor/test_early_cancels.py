@@ -18,8 +18,8 @@ from turnstile.common.broker.topology import DEAD_LETTERS, EXECUTOR_REQUESTS, de
 from turnstile.executor import cancellation
 from turnstile.executor.cancellation import Canceller, EarlyCancels
 from turnstile.executor.dispatcher import Dispatcher
-from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.request_listener import RequestListener
+from turnstile.executor.slot_grants import QueueManager
 
 UNKNOWN = 2**60
 

@@ -13,8 +13,8 @@ from tests.support.traffic import until
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.database import Database
 from turnstile.executor.protocol import SWEEPS_CHANNEL
-from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.settings import ExecutorSettings
+from turnstile.executor.slot_grants import QueueManager
 from turnstile.executor.submission_listener import SubmissionListener
 from turnstile.executor.sweep_turns import SweepTurns
 from turnstile.executor.watchdog import Watchdog

@@ -17,8 +17,8 @@ from turnstile.common.broker.topology import pool_queue
 from turnstile.common.database import Database
 from turnstile.common.domain.states import Status
 from turnstile.executor.dispatcher import Dispatcher
-from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.settings import ExecutorSettings
+from turnstile.executor.slot_grants import QueueManager
 from turnstile.executor.sweep_turns import SweepTurns
 from turnstile.executor.watchdog import ReclaimSweeps, Watchdog
 

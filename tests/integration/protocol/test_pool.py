@@ -8,7 +8,7 @@ from tests.support.gates import put_resource
 from tests.support.protocol import WORKER, Protocol, accepted, connected, ids_in, request
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.common.domain.states import Status
-from turnstile.executor.queue_manager import QueueManager
+from turnstile.executor.slot_grants import QueueManager
 
 
 async def refresh(protocol: Protocol, leads: dict[str, int] | None = None) -> list[int]:

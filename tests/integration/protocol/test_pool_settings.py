@@ -10,7 +10,7 @@ from tests.support.gates import put_resource
 from tests.support.protocol import Protocol, ids_in
 from turnstile.executor.callers import Caller
 from turnstile.executor.definitions import PoolDefinition
-from turnstile.executor.queue_manager import QueueManager
+from turnstile.executor.slot_grants import QueueManager
 
 
 async def set_pool(protocol: Protocol, name: str = "default", **fields: Any) -> list[int]:

@@ -16,8 +16,8 @@ from tests.support.sizes import sizes
 from turnstile.common.database import Database
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.common.domain.states import Status
-from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.results import Grants
+from turnstile.executor.slot_grants import QueueManager
 from turnstile.worker.protocol import Claim
 
 _SUBMITTERS, _WORKERS, _SWEEPERS = 4, 2, 2

@@ -12,8 +12,8 @@ from tests.support.protocol import WORKER, Protocol, accepted, blocked, connecte
 from turnstile.common.database import Database
 from turnstile.common.domain.identifiers import ExecutionId
 from turnstile.executor.protocol import ExecutorProtocol
-from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.settings import ExecutorSettings
+from turnstile.executor.slot_grants import QueueManager
 from turnstile.worker.progress import Progress
 
 

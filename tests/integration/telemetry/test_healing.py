@@ -24,9 +24,9 @@ from turnstile.executor.metrics import (
     SWEEP_FAILURES,
     SWEEP_ROWS,
 )
-from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.results import Grants
 from turnstile.executor.settings import ExecutorSettings
+from turnstile.executor.slot_grants import QueueManager
 from turnstile.executor.sweep_turns import SweepTurns
 from turnstile.executor.watchdog import Watchdog
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.clock import Clock
 from turnstile.common.domain.identifiers import QueueId
-from turnstile.executor.queue_manager import BlockedQueues
+from turnstile.executor.slot_grants import BlockedQueues
 
 ONE, TWO = QueueId(1), QueueId(2)
 
