@@ -1,0 +1,132 @@
+"""What a turn decided: the leader writes it in one transaction, and publishes it afterwards.
+
+Each list is in the order of decision. The objects of the state that changed are named in `changed` and the
+fields after it: the ledger writes what they are after the turn.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from turnstile.common.domain.errors import Code
+from turnstile.common.domain.states import Status
+from turnstile.executor.queue_manager.inputs import Cancel, Ended, Grant
+
+if TYPE_CHECKING:
+    from turnstile.executor.queue_manager.state import Execution, Queue, Worker
+
+
+class Admitted(NamedTuple):
+    """A request became an execution."""
+
+    id: int
+    queue: "Queue"
+    priority: int
+    queued_at: float
+    due_at: float | None
+    """None: it waits in its queue; else it is delayed until then."""
+    expires_at: float
+    position: int | None
+    source: Any
+
+
+class Refused(NamedTuple):
+    """A request that can never be accepted unchanged."""
+
+    code: Code
+    message: str
+    source: Any
+
+
+class Granted(NamedTuple):
+    """An execution is offered to a worker."""
+
+    id: int
+    grant: Grant
+    attempt: int
+    queue: "Queue"
+    worker: "Worker"
+    expires_at: float
+    timeout_seconds: float | None
+
+
+class Finished(NamedTuple):
+    """An execution reached its terminal state."""
+
+    id: int
+    status: Status
+    queue: "Queue"
+    attempt: int
+    error: tuple[str, str] | None
+    """Type and message where the leader decided the end; None: the report has them."""
+    worker_id: str | None
+    scheduled_at: float | None
+    started_at: float | None
+    completed_at: float
+    passages: tuple["Passage", ...]
+    report: Ended | None
+
+
+class Passage(NamedTuple):
+    """A gate that an execution passed, with its units and instants."""
+
+    gate: str
+    units: int
+    arrived_at: float
+    passed_at: float
+
+
+class AttemptOver(NamedTuple):
+    """An attempt ended, and its execution did not: it is retried, was reclaimed, or was handed back."""
+
+    id: int
+    attempt: int
+    outcome: str
+    """A status, `reclaimed` or `handed_back`."""
+    worker_id: str
+    scheduled_at: float
+    started_at: float | None
+    ended_at: float
+    report: Ended | None
+
+
+class Asked(NamedTuple):
+    """A worker is asked to stop an attempt: always before a new grant of the execution is offered."""
+
+    worker_id: str
+    execution_id: int
+    grant: Grant
+    reason: str
+
+
+class Cancelled(NamedTuple):
+    """The answer to a cancel: the status that the execution has now, and whether it had ended before."""
+
+    status: Status | None
+    had_ended: bool
+    cancel: Cancel
+
+
+@dataclass(slots=True)
+class Decisions:
+    """Everything that one turn decided."""
+
+    now: float
+    admitted: list[Admitted] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    granted: list[Granted] = field(default_factory=list)
+    finished: list[Finished] = field(default_factory=list)
+    attempts: list[AttemptOver] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
+    cancelled: list[Cancelled] = field(default_factory=list)
+    deleted: list[tuple[bool, int, int, Any]] = field(default_factory=list)
+    """For each `DeleteAction`: whether it was deleted, how many waited and ran, and its source."""
+    stale: list[Any] = field(default_factory=list)
+    """Reports about grants that are over: nothing changed, and they can be acknowledged."""
+    changed: dict[int, "Execution | None"] = field(default_factory=dict)
+    """Executions that have more to remember than that they wait or were granted; None: they have ended."""
+    passed_over: int = 0
+    """How often an execution passed another one, which no worker could take."""
+    is_unfinished: bool = False
+    """The bound of the turn was reached: more can be decided at once."""
+    next_at: float = float("inf")
+    """When time alone leads to the next decision."""

@@ -1,0 +1,54 @@
+"""Rates: at most `starts` grants in any span of `per_seconds` (P13).
+
+The window slides exactly: it consists of the instants of the latest grants. A start can be kept for an
+execution that holds units and waits for something else; otherwise its neighbours would take each start while
+it waits for another one.
+"""
+
+from collections import deque
+from math import inf
+
+from turnstile.executor.queue_manager.definitions import Rate
+
+
+class RateWindow:
+    """The latest grants through one rate. Instants in seconds, ascending."""
+
+    __slots__ = ("instants", "kept", "name", "new", "rate")
+
+    def __init__(self, name: str, rate: Rate) -> None:
+        self.name = name
+        """`action <ref>` or `resource <name>`."""
+        self.rate = rate
+        self.instants: deque[float] = deque()
+        self.kept = 0
+        """Starts that are kept for executions that hold units."""
+        self.new: list[float] = []
+        """Instants that the next turn writes."""
+
+    def has_start(self, now: float) -> bool:
+        """Return whether one more grant is allowed now, beside the kept starts."""
+        return self.left(now) > 0
+
+    def left(self, now: float) -> int:
+        """Return how many grants are allowed now, beside the kept starts."""
+        self._forget(now)
+        return self.rate.starts - len(self.instants) - self.kept
+
+    def next_start_at(self, now: float) -> float:
+        """Return when the next grant is allowed; inf: not before a kept start is used or given up."""
+        self._forget(now)
+        missing = len(self.instants) + self.kept - self.rate.starts
+        if missing < 0:
+            return now
+        return self.instants[missing] + self.rate.per_seconds if missing < len(self.instants) else inf
+
+    def count(self, now: float) -> None:
+        """Record a grant."""
+        self.instants.append(now)
+        self.new.append(now)
+
+    def _forget(self, now: float) -> None:
+        instants, per = self.instants, self.rate.per_seconds
+        while instants and now >= instants[0] + per:
+            instants.popleft()

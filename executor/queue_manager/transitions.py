@@ -1,0 +1,696 @@
+"""What each input and the passing of time do to the state. Nothing here grants: `decide` does, afterwards.
+
+Reports name a grant. One about a grant that is over changes nothing, however often or late it comes (P3, P6).
+What returns to its queue keeps its id, so it waits at its old place (P2), and releases all that it held first.
+"""
+
+from functools import singledispatch
+from math import inf
+from typing import Final
+from zlib import crc32
+
+from turnstile.common.domain.errors import Code
+from turnstile.common.domain.retries import retry_delay_seconds
+from turnstile.common.domain.states import Status
+from turnstile.executor.queue_manager.decisions import (
+    Admitted,
+    Asked,
+    AttemptOver,
+    Cancelled,
+    Decisions,
+    Finished,
+    Refused,
+)
+from turnstile.executor.queue_manager.definitions import Rate
+from turnstile.executor.queue_manager.gates import (
+    look_at,
+    lose_patience,
+    obstacle_of,
+    refresh_all,
+    relist,
+    unlist,
+)
+from turnstile.executor.queue_manager.inputs import (
+    Admit,
+    Cancel,
+    DefineAction,
+    DefinePool,
+    DefineResource,
+    DeleteAction,
+    DeleteResource,
+    Ended,
+    Grant,
+    Input,
+    Overdue,
+    Returned,
+    SetKey,
+    Started,
+    WorkerChanged,
+    WorkerGone,
+)
+from turnstile.executor.queue_manager.lines import FairClock, Line
+from turnstile.executor.queue_manager.pools import (
+    assign_crew,
+    crew_of,
+    pool_of,
+    reassign_crews,
+    slot_freed,
+)
+from turnstile.executor.queue_manager.rates import RateWindow
+from turnstile.executor.queue_manager.state import (
+    PLAIN,
+    ActionState,
+    Execution,
+    Queue,
+    ResourceGate,
+    State,
+    Worker,
+)
+from turnstile.executor.queue_manager.waiting import Waiting, WaitingList
+
+STEPS_MAX: Final = 5000
+"""How many timers, expiries or queues of a changed definition one turn looks at; the next turn goes on."""
+
+
+@singledispatch
+def apply(each: Input, state: State, out: Decisions) -> None:
+    """Apply one input."""
+    raise AssertionError(f"unknown input {each!r}")
+
+
+# Admission.
+
+
+@apply.register
+def _admit(each: Admit, state: State, out: Decisions) -> None:
+    action = state.actions.get(each.action_ref)
+    if action is None or action.is_deleted:
+        out.refused.append(Refused(Code.UNKNOWN_ACTION, each.action_ref, each.source))
+        return
+    queue = queue_for(action, each.key)
+    refusal = _too_heavy(action) or _queue_full(queue, each)
+    if refusal is not None:
+        out.refused.append(Refused(*refusal, each.source))
+        return
+    execution_id, state.next_id = state.next_id, state.next_id + 1
+    action.enqueued += 1
+    ttl_seconds = action.definition.ttl_seconds if each.ttl_seconds is None else each.ttl_seconds
+    is_delayed = each.run_at is not None and each.run_at > state.now
+    expires_at = inf if ttl_seconds is None or is_delayed else state.now + ttl_seconds
+    if is_delayed or each.timeout_seconds is not None:
+        execution = Execution(execution_id, queue, each.priority, state.now, expires_at)
+        execution.timeout_seconds, execution.ttl_seconds = each.timeout_seconds, ttl_seconds
+        state.executions[execution_id] = execution
+        if is_delayed and each.run_at is not None:
+            _delay(state, execution, each.run_at, out)
+    if not is_delayed:
+        enqueue(state, queue, each.priority, Waiting(execution_id, state.now, expires_at))
+    out.admitted.append(
+        Admitted(
+            execution_id, queue, each.priority, state.now, each.run_at if is_delayed else None, expires_at,
+            None if is_delayed else _position(queue, each.priority, execution_id), each.source,
+        )
+    )  # fmt: skip
+
+
+def _too_heavy(action: ActionState) -> tuple[Code, str] | None:
+    for use, gate in zip(action.uses, action.gates, strict=True):
+        if use.units > gate.definition.capacity:
+            return Code.INVALID_PARAMETERS, (
+                f"resource {use.resource}: an execution of {action.ref} needs {use.units} units, its capacity is"
+                f" {gate.definition.capacity}; raise the capacity, or lower the units in the action's uses"
+            )
+    return None
+
+
+def _queue_full(queue: Queue, each: Admit) -> tuple[Code, str] | None:
+    definition = queue.action.definition
+    bound = definition.max_queued
+    if bound is None and definition.when_full == "reject":
+        bound = 0
+    if bound is None or queue.limit is None:
+        return None
+    free = max(queue.limit - queue.held, 0)
+    length = queue.length + queue.holding
+    if length + 1 - free <= bound:
+        return None
+    of_key = f" (key {each.key!r})" if each.key else ""
+    return Code.QUEUE_FULL, (
+        f"{each.action_ref}{of_key}: {length} waiting of at most {bound}, {queue.held - queue.holding} running of"
+        f" at most {queue.limit}; submit again later, or raise max_queued"
+    )
+
+
+def _position(queue: Queue, priority: int, execution_id: int) -> int:
+    before = sum(len(waiting) for other, waiting in queue.waiting.items() if other < priority)
+    return before + (queue.waiting[priority].position(execution_id) or 0)
+
+
+def queue_for(action: ActionState, key: str) -> Queue:
+    """Return the queue of a key, created when it is needed."""
+    queue = action.queues.get(key)
+    if queue is None:
+        queue = action.queues[key] = Queue(action, key)
+    return queue
+
+
+def enqueue(state: State, queue: Queue, priority: int, entry: Waiting) -> None:
+    """Put an execution into its queue at the place of its id."""
+    waiting = queue.waiting.get(priority)
+    if waiting is None:
+        waiting = queue.waiting[priority] = WaitingList()
+    if entry.expires_at < waiting.soonest:
+        state.set_timer(entry.expires_at, (queue, priority))
+    waiting.add(entry)
+    if waiting.length == 1 or waiting.first() == entry.id:
+        look_at(state, queue)
+
+
+# Reports of workers.
+
+
+def _reported(state: State, execution_id: int, grant: Grant) -> Execution | None:
+    execution = state.executions.get(execution_id)
+    return execution if execution is not None and execution.grant == grant else None
+
+
+@apply.register
+def _started(each: Started, state: State, out: Decisions) -> None:
+    execution = _reported(state, each.execution_id, each.grant)
+    if execution is None or execution.started_at is not None:
+        return
+    execution.status, execution.started_at = Status.RUNNING, each.at
+    record(execution, out)
+
+
+@apply.register
+def _ended(each: Ended, state: State, out: Decisions) -> None:
+    execution = _reported(state, each.execution_id, each.grant)
+    if execution is None:
+        out.stale.append(each.source)
+        return
+    if each.started_at is not None:
+        execution.started_at = each.started_at
+    execution.failures += each.status is Status.FAILED
+    due_at = _retried_at(state, execution, each) if each.is_retryable else None
+    if due_at is None:
+        error = None
+        if each.status is Status.CANCELLED and execution.cancel_reason is not None:
+            # The operator's reason wins: the worker knows only that the execution was cancelled.
+            error = "Cancelled", execution.cancel_reason
+        finish(state, execution, each.status, out, error=error, report=each)
+    else:
+        _attempt_over(state, execution, str(each.status), out, each)
+        release(state, execution)
+        _delay(state, execution, due_at, out)
+
+
+def _retried_at(state: State, execution: Execution, each: Ended) -> float | None:
+    """Return when a failed attempt is tried again. A cancel wins, and so does a time to live that ends before."""
+    if execution.cancel_reason is not None:
+        return None
+    delay = retry_delay_seconds(
+        execution.queue.action.definition.retry,
+        failures=max(execution.failures, 1),
+        spread=_spread(execution),
+    )
+    if delay is None:
+        return None
+    due_at = state.now + (delay if each.delay_seconds is None else max(each.delay_seconds, 0.0))
+    return due_at if due_at < execution.expires_at else None
+
+
+def _spread(execution: Execution) -> float:
+    """Return a number from -1 to 1 that differs between executions and attempts, and is the same each time."""
+    return crc32(f"{execution.id}.{execution.attempt}".encode()) / 0x7FFFFFFF - 1
+
+
+@apply.register
+def _returned(each: Returned, state: State, out: Decisions) -> None:
+    execution = _reported(state, each.execution_id, each.grant)
+    if execution is None:
+        return
+    if execution.cancel_reason is not None:
+        finish(state, execution, Status.CANCELLED, out, error=("Cancelled", execution.cancel_reason))
+        return
+    _attempt_over(state, execution, "handed_back", out)
+    _begin_again(state, execution, out)
+
+
+@apply.register
+def _overdue(each: Overdue, state: State, out: Decisions) -> None:
+    execution = _reported(state, each.execution_id, each.grant)
+    if execution is None or execution.worker is None:
+        return
+    reason = execution.cancel_reason
+    out.asked.append(Asked(execution.worker.id, execution.id, each.grant, reason or "overdue"))
+    if reason is not None:
+        finish(state, execution, Status.CANCELLED, out, error=("Cancelled", reason))
+    else:
+        message = f"ran longer than its timeout, and its worker {execution.worker.id} did not stop it"
+        finish(state, execution, Status.TIMEOUT, out, error=("Timeout", message))
+
+
+def _attempt_over(
+    state: State, execution: Execution, outcome: str, out: Decisions, report: Ended | None = None
+) -> None:
+    assert execution.worker is not None
+    assert execution.scheduled_at is not None
+    out.attempts.append(
+        AttemptOver(
+            execution.id, execution.attempt, outcome, execution.worker.id, execution.scheduled_at,
+            execution.started_at, state.now, report,
+        )
+    )  # fmt: skip
+
+
+# Cancels.
+
+
+@apply.register
+def _cancel(each: Cancel, state: State, out: Decisions) -> None:
+    execution = state.executions.get(each.execution_id)
+    if execution is None:
+        execution = _plainly_waiting(state, each)
+    if execution is None:
+        out.cancelled.append(Cancelled(None, True, each))
+        return
+    if execution.worker is None:
+        _leave_waiting(state, execution)
+        finish(state, execution, Status.CANCELLED, out, error=("Cancelled", each.reason))
+        out.cancelled.append(Cancelled(Status.CANCELLED, False, each))
+        return
+    if execution.cancel_reason is None:
+        execution.cancel_reason = each.reason
+        record(execution, out)
+    assert execution.grant is not None
+    out.asked.append(Asked(execution.worker.id, execution.id, execution.grant, execution.cancel_reason))
+    out.cancelled.append(Cancelled(execution.status, False, each))
+
+
+def _plainly_waiting(state: State, each: Cancel) -> Execution | None:
+    """Return an execution that is nothing but an entry in its waiting list."""
+    queue = state.queue(each.action_ref, each.key)
+    waiting = queue.waiting.get(each.priority) if queue is not None else None
+    entry = waiting.find(each.execution_id) if waiting is not None else None
+    if queue is None or entry is None:
+        return None
+    return Execution(entry.id, queue, each.priority, entry.queued_at, entry.expires_at)
+
+
+def _leave_waiting(state: State, execution: Execution) -> None:
+    """Take an execution without a worker out of where it waits; what it holds is released by `finish`."""
+    queue = execution.queue
+    if execution.status is Status.DELAYED:
+        queue.delayed -= 1
+        execution.due_at = None
+        state.void_timer()
+    elif execution not in queue.action.holding:
+        waiting = queue.waiting[execution.priority]
+        waiting.remove(execution.id)
+        if not waiting:
+            del queue.waiting[execution.priority]
+        look_at(state, queue)
+
+
+# The end of an attempt, and what follows it.
+
+
+def finish(
+    state: State,
+    execution: Execution,
+    status: Status,
+    out: Decisions,
+    *,
+    error: tuple[str, str] | None = None,
+    report: Ended | None = None,
+) -> None:
+    """The execution is terminal: it releases everything."""
+    worker_id = None if execution.worker is None else execution.worker.id
+    completed_at = state.now
+    if report is not None and report.completed_at is not None:
+        completed_at = report.completed_at
+    out.finished.append(
+        Finished(
+            execution.id, status, execution.queue, execution.attempt, error, worker_id, execution.scheduled_at,
+            execution.started_at, completed_at, execution.passages, report,
+        )
+    )  # fmt: skip
+    execution.queue.action.completed += 1
+    if execution.is_recorded:
+        out.changed[execution.id] = None
+    state.executions.pop(execution.id, None)
+    execution.grant = None
+    release(state, execution)
+
+
+def release(state: State, execution: Execution) -> None:
+    """Release worker slot, units, total and slot, and let others have them."""
+    queue, action = execution.queue, execution.queue.action
+    worker = execution.worker
+    is_holding = action.holding.pop(execution, 0) is None
+    if is_holding:
+        unlist(state, execution)
+        action.crew.holding.pop(execution, None)
+        queue.holding -= 1
+        if action.window is not None:
+            action.window.kept -= 1
+    if worker is not None:
+        del worker.held[execution.id]
+        execution.worker = None
+        slot_freed(state, worker)
+    if worker is not None or is_holding:
+        queue.held -= 1
+        action.held -= 1
+    gates, execution.held_at = execution.held_at, ()
+    for gate in gates:
+        gate.held -= gate.holders.pop(execution)
+        if is_holding and gate.window is not None:
+            gate.window.kept -= 1
+        refresh_all(state, gate)
+    execution.base, execution.is_impatient = 0, False
+    look_at(state, queue)
+
+
+def give_back(state: State, execution: Execution, out: Decisions) -> None:
+    """An execution that waits between two gates returns to its queue, with everything that it held."""
+    release(state, execution)
+    _back_to_queue(state, execution, out)
+
+
+def _begin_again(state: State, execution: Execution, out: Decisions) -> None:
+    """A granted execution returns to its queue: the next grant has a new number."""
+    release(state, execution)
+    execution.grant = execution.scheduled_at = execution.started_at = None
+    _back_to_queue(state, execution, out)
+
+
+def _back_to_queue(state: State, execution: Execution, out: Decisions) -> None:
+    execution.status = Status.QUEUED
+    execution.passages = ()
+    if execution.is_plain:
+        state.executions.pop(execution.id, None)
+    else:
+        record(execution, out)
+    entry = Waiting(execution.id, execution.queued_at, execution.expires_at)
+    enqueue(state, _current(state, execution), execution.priority, entry)
+
+
+def _current(state: State, execution: Execution) -> Queue:
+    """Return the queue of an execution; it may have been dropped while nothing waited in it."""
+    queue = execution.queue
+    queue.action.queues.setdefault(queue.key, queue)
+    return queue
+
+
+def _delay(state: State, execution: Execution, due_at: float, out: Decisions) -> None:
+    execution.status = Status.DELAYED
+    execution.due_at = due_at
+    execution.grant = execution.scheduled_at = execution.started_at = None
+    execution.passages = ()
+    _current(state, execution).delayed += 1
+    state.set_timer(due_at, execution)
+    record(execution, out)
+
+
+def record(execution: Execution, out: Decisions) -> None:
+    """The ledger keeps more about it than that it waits or was granted."""
+    execution.is_recorded = True
+    out.changed[execution.id] = execution
+
+
+# Time.
+
+
+def pass_time(state: State, out: Decisions) -> None:
+    """Do what is due: delays, expiries, starts of rates, patience."""
+    steps = 0
+    for timer in state.due_timers(state.now):
+        steps += 1
+        match timer.about:
+            case Execution() as execution:
+                _wake(state, execution, timer.at, out)
+            case ResourceGate() as gate:
+                refresh_all(state, gate)
+                _set_rate_timer(state, gate.window, gate)
+            case ActionState() as action:
+                lose_patience(state, action)
+                relist(state, action)
+                _set_rate_timer(state, action.window, action)
+            case (queue, priority):
+                steps += _expire(state, queue, priority, out)
+        if steps >= STEPS_MAX:
+            out.is_unfinished = True
+            return
+
+
+def _set_rate_timer(state: State, window: RateWindow | None, about: ResourceGate | ActionState) -> None:
+    if window is not None and not window.has_start(state.now):
+        state.set_timer(window.next_start_at(state.now), about)
+
+
+def _wake(state: State, execution: Execution, at: float, out: Decisions) -> None:
+    if execution.status is Status.DELAYED and execution.due_at == at:
+        queue = execution.queue
+        queue.delayed -= 1
+        execution.due_at = None
+        if not execution.attempt:
+            execution.queued_at = state.now
+            execution.expires_at = inf if execution.ttl_seconds is None else state.now + execution.ttl_seconds
+        _back_to_queue(state, execution, out)
+    elif execution in execution.queue.action.holding and execution.expires_at <= state.now:
+        _end_expired(state, execution, out)
+    elif execution.due_at is None:
+        state.timers_void -= state.timers_void > 0
+
+
+def _expire(state: State, queue: Queue, priority: int, out: Decisions) -> int:
+    waiting = queue.waiting.get(priority)
+    if waiting is None:
+        return 0
+    over = waiting.expired(state.now, STEPS_MAX)
+    for execution_id in over:
+        entry = waiting.find(execution_id)
+        assert entry is not None
+        execution = state.executions.get(execution_id)
+        if execution is None:
+            execution = Execution(entry.id, queue, priority, entry.queued_at, entry.expires_at)
+        _leave_waiting(state, execution)
+        _end_expired(state, execution, out)
+    if waiting:
+        state.set_timer(state.now if len(over) == STEPS_MAX else waiting.soonest, (queue, priority))
+    return len(over)
+
+
+def _end_expired(state: State, execution: Execution, out: Decisions) -> None:
+    seconds = execution.expires_at - execution.queued_at
+    error = "Expired", f"did not start within its ttl of {seconds:g} s"
+    finish(state, execution, Status.EXPIRED, out, error=error)
+
+
+# Workers.
+
+
+@apply.register
+def _worker_changed(each: WorkerChanged, state: State, out: Decisions) -> None:
+    worker = state.workers.get(each.worker_id)
+    if worker is None:
+        worker = state.workers[each.worker_id] = Worker(each.worker_id)
+    pools = frozenset(worker.pools) | each.pools
+    has_moved = frozenset(worker.pools) != each.pools or worker.actions != each.actions
+    if has_moved:
+        worker.pools, worker.actions = tuple(sorted(each.pools)), each.actions
+    worker.concurrency, worker.is_taking = each.concurrency, each.is_taking
+    if has_moved:
+        reassign_crews(state, pools)
+    slot_freed(state, worker)
+
+
+@apply.register
+def _worker_gone(each: WorkerGone, state: State, out: Decisions) -> None:
+    worker = state.workers.pop(each.worker_id, None)
+    if worker is None:
+        return
+    worker.is_taking = False
+    for execution in sorted(worker.held.values(), key=lambda held: held.id):
+        _reclaim(state, execution, each.is_counted, out)
+    reassign_crews(state, frozenset(worker.pools))
+
+
+def _reclaim(state: State, execution: Execution, is_counted: bool, out: Decisions) -> None:
+    definition = execution.queue.action.definition
+    assert execution.worker is not None
+    assert execution.grant is not None
+    worker_id = execution.worker.id
+    out.asked.append(Asked(worker_id, execution.id, execution.grant, "its worker was lost"))
+    if execution.cancel_reason is not None:
+        finish(state, execution, Status.CANCELLED, out, error=("Cancelled", execution.cancel_reason))
+    elif definition.on_worker_lost == "abandon" or (
+        is_counted and execution.reclaims >= definition.max_reclaims
+    ):
+        message = f"worker {worker_id} was lost; reclaimed {execution.reclaims} times before"
+        finish(state, execution, Status.ABANDONED, out, error=("WorkerLost", message))
+    else:
+        execution.reclaims += is_counted
+        _attempt_over(state, execution, "reclaimed", out)
+        _begin_again(state, execution, out)
+
+
+# Definitions.
+
+
+@apply.register
+def _define_action(each: DefineAction, state: State, out: Decisions) -> None:
+    definition = each.action
+    action = state.actions.get(definition.ref)
+    if action is None:
+        pool = pool_of(state, definition.pool)
+        action = state.actions[definition.ref] = ActionState(definition, crew_of(state, pool, ()))
+    unlist(state, action)
+    for execution in list(action.holding):
+        give_back(state, execution, out)
+    unlist(state, action)
+    action.definition = definition
+    action.is_deleted = False
+    action.window = _window(action.window, f"action {definition.ref}", definition.rate)
+    _set_line(action)
+    _set_route(state, action)
+    assign_crew(state, action)
+    _changed(state, action)
+
+
+def _set_line(action: ActionState) -> None:
+    """Order the queues of an action as its total says; tags are kept while the order stays fair."""
+    is_fair = action.definition.max_concurrent_total is not None and action.definition.order == "fair"
+    if is_fair != (action.clock is not None):
+        action.clock = FairClock() if is_fair else None
+        action.line = Line(action.clock)
+
+
+def _set_route(state: State, action: ActionState) -> None:
+    for gate in action.gates:
+        gate.users.pop(action, None)
+    used = [(state.resources[use.resource], use) for use in action.definition.uses]
+    used.sort(key=lambda each: (each[0].definition.rank, each[0].definition.name))
+    action.gates = tuple(gate for gate, _ in used)
+    action.uses = tuple(use for _, use in used)
+    for gate in action.gates:
+        gate.users[action] = None
+    action.obstacle = obstacle_of(state, action)
+
+
+def _changed(state: State, action: ActionState) -> None:
+    """Look at all queues of an action again, in this turn or the next ones."""
+    state.queues_to_look_at |= dict.fromkeys(action.queues.values())
+    relist(state, action)
+
+
+def look_at_changed_queues(state: State, out: Decisions) -> None:
+    """Look again at queues whose definition changed, as many as a turn may."""
+    for queue in list(state.queues_to_look_at)[:STEPS_MAX]:
+        del state.queues_to_look_at[queue]
+        look_at(state, queue)
+    if state.queues_to_look_at:
+        out.is_unfinished = True
+
+
+def _window(window: RateWindow | None, name: str, rate: Rate | None) -> RateWindow | None:
+    if rate is None:
+        return None
+    if window is None:
+        return RateWindow(name, rate)
+    window.rate = rate
+    return window
+
+
+@apply.register
+def _delete_action(each: DeleteAction, state: State, out: Decisions) -> None:
+    action = state.actions.get(each.ref)
+    if action is None or action.is_deleted:
+        out.deleted.append((False, 0, 0, each.source))
+        return
+    delayed = sum(queue.delayed for queue in action.queues.values())
+    waiting = sum(queue.length + queue.holding for queue in action.queues.values()) + delayed
+    running = action.held - len(action.holding)
+    is_deleted = not running and waiting <= each.cancel_max
+    out.deleted.append((is_deleted, waiting, running, each.source))
+    if not is_deleted:
+        return
+    for execution in _all_waiting(state, action):
+        _leave_waiting(state, execution)
+        finish(state, execution, Status.CANCELLED, out, error=("Cancelled", each.reason))
+    action.is_deleted = True
+    for queue in list(action.queues.values()):
+        queue.settings = PLAIN
+        look_at(state, queue)
+
+
+def _all_waiting(state: State, action: ActionState) -> list[Execution]:
+    found = {e.id: e for e in state.executions.values() if e.queue.action is action}
+    for queue in action.queues.values():
+        for priority, waiting in queue.waiting.items():
+            for entry in waiting.entries():
+                if entry.id not in found:
+                    found[entry.id] = Execution(entry.id, queue, priority, entry.queued_at, entry.expires_at)
+    return [found[execution_id] for execution_id in sorted(found)]
+
+
+@apply.register
+def _set_key(each: SetKey, state: State, out: Decisions) -> None:
+    action = state.actions.get(each.action_ref)
+    if action is None:
+        return
+    queue = queue_for(action, each.key)
+    queue.settings = PLAIN if each.settings is None else each.settings
+    look_at(state, queue)
+
+
+@apply.register
+def _define_resource(each: DefineResource, state: State, out: Decisions) -> None:
+    definition = each.resource
+    gate = state.resources.get(definition.name)
+    if gate is None:
+        gate = state.resources[definition.name] = ResourceGate(definition)
+    users = list(gate.users)
+    is_reordered = (gate.definition.order, gate.definition.rank) != (definition.order, definition.rank)
+    for action in users:
+        if is_reordered or definition.paused or definition.capacity < gate.definition.capacity:
+            for execution in list(action.holding):
+                give_back(state, execution, out)
+        unlist(state, action)
+    gate.definition = definition
+    gate.window = _window(gate.window, f"resource {definition.name}", definition.rate)
+    if (definition.order == "fair") != (gate.clock is not None):
+        gate.clock = FairClock() if definition.order == "fair" else None
+    for action in users:
+        _set_route(state, action)
+        relist(state, action)
+    refresh_all(state, gate)
+
+
+@apply.register
+def _delete_resource(each: DeleteResource, state: State, out: Decisions) -> None:
+    gate = state.resources.get(each.name)
+    if gate is not None and not gate.users:
+        del state.resources[each.name]
+
+
+@apply.register
+def _define_pool(each: DefinePool, state: State, out: Decisions) -> None:
+    pool = pool_of(state, each.pool.name)
+    actions = [action for action in state.actions.values() if action.crew.pool is pool]
+    is_reordered = (each.pool.order == "fair") != (pool.clock is not None)
+    for action in actions:
+        if each.pool.paused or is_reordered:
+            for execution in list(action.holding):
+                give_back(state, execution, out)
+        if is_reordered:
+            unlist(state, action)
+    pool.definition = each.pool
+    if is_reordered:
+        pool.clock = FairClock() if each.pool.order == "fair" else None
+        for crew in pool.crews.values():
+            crew.line = Line(pool.clock)
+        for action in actions:
+            relist(state, action)
+    state.dirty_pools[pool] = None

@@ -1,0 +1,222 @@
+"""The executions of one queue and priority that wait, in the order of their ids, in 24 bytes each.
+
+An id, the instant of its first enqueue and the instant of its expiry stand in three packed arrays, in chunks.
+New ids are appended, the first one is taken, and both cost the same whatever waits. What returns is inserted
+at its place (P2). The position of an id is found by two binary searches.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from math import inf
+from typing import Final, NamedTuple
+
+_CHUNK_MAX: Final = 512
+
+
+class Waiting(NamedTuple):
+    """One execution that waits. Instants in seconds since 1970; `expires_at` is inf without a limit."""
+
+    id: int
+    queued_at: float
+    expires_at: float
+
+
+class _Chunk:
+    __slots__ = ("expires_at", "ids", "queued_at", "soonest")
+
+    def __init__(self) -> None:
+        self.ids = array("q")
+        self.queued_at = array("d")
+        self.expires_at = array("d")
+        self.soonest = inf
+        """No instant of expiry in this chunk is earlier."""
+
+    def add(self, index: int, entry: Waiting) -> None:
+        self.ids.insert(index, entry.id)
+        self.queued_at.insert(index, entry.queued_at)
+        self.expires_at.insert(index, entry.expires_at)
+        self.soonest = min(self.soonest, entry.expires_at)
+
+    def remove(self, index: int) -> Waiting:
+        return Waiting(self.ids.pop(index), self.queued_at.pop(index), self.expires_at.pop(index))
+
+    def split(self) -> "_Chunk":
+        """Move the second half into a new chunk."""
+        half, rest = len(self.ids) // 2, _Chunk()
+        for name in ("ids", "queued_at", "expires_at"):
+            values = getattr(self, name)
+            setattr(rest, name, values[half:])
+            setattr(self, name, values[:half])
+        rest.soonest = self.soonest
+        return rest
+
+
+class WaitingList:
+    """Ids in ascending order, each at most once."""
+
+    __slots__ = ("_chunks", "_exact_to", "_starts", "length", "soonest")
+
+    def __init__(self) -> None:
+        self._chunks: list[_Chunk] = []
+        self._starts: list[int] = []
+        """For each chunk how many ids stood before it, counted from a common origin."""
+        self._exact_to = 0
+        """Up to this chunk `_starts` is exact; a removal in the middle moves what follows."""
+        self.length = 0
+        self.soonest = inf
+        """No instant of expiry is earlier."""
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[int]:
+        for chunk in self._chunks:
+            yield from chunk.ids
+
+    def entries(self) -> Iterator[Waiting]:
+        """Yield all entries in order."""
+        for chunk in self._chunks:
+            yield from map(Waiting, chunk.ids, chunk.queued_at, chunk.expires_at)
+
+    def first(self) -> int:
+        """Return the first id. The list must not be empty."""
+        return self._chunks[0].ids[0]
+
+    def first_queued_at(self) -> float:
+        """Return the instant of the enqueue of the first id. The list must not be empty."""
+        return self._chunks[0].queued_at[0]
+
+    def add(self, entry: Waiting) -> None:
+        """Insert an entry at the place of its id."""
+        chunks = self._chunks
+        if not chunks or entry.id > chunks[-1].ids[-1]:
+            if not chunks or len(chunks[-1].ids) >= _CHUNK_MAX:
+                self._append_chunk()
+            chunk = chunks[-1]
+            chunk.ids.append(entry.id)
+            chunk.queued_at.append(entry.queued_at)
+            chunk.expires_at.append(entry.expires_at)
+            chunk.soonest = min(chunk.soonest, entry.expires_at)
+        else:
+            self._insert(entry)
+        self.length += 1
+        self.soonest = min(self.soonest, entry.expires_at)
+
+    def _append_chunk(self) -> None:
+        self._update_starts()
+        end = self._starts[-1] + len(self._chunks[-1].ids) if self._chunks else 0
+        self._chunks.append(_Chunk())
+        self._starts.append(end)
+        self._exact_to = len(self._chunks)
+
+    def _insert(self, entry: Waiting) -> None:
+        number = self._chunk_of(entry.id)
+        chunk = self._chunks[number]
+        index = bisect_left(chunk.ids, entry.id)
+        assert index == len(chunk.ids) or chunk.ids[index] != entry.id, "an id waits once"
+        chunk.add(index, entry)
+        if len(chunk.ids) > _CHUNK_MAX:
+            self._chunks.insert(number + 1, chunk.split())
+            self._starts.insert(number + 1, 0)
+        self._exact_to = min(self._exact_to, number + 1)
+
+    def extend(self, entries: Iterable[Waiting]) -> None:
+        """Append entries whose ids ascend and follow those of the list."""
+        for entry in entries:
+            self.add(entry)
+
+    def take_first(self) -> Waiting:
+        """Remove and return the first entry. The list must not be empty."""
+        entry = self._chunks[0].remove(0)
+        self._starts[0] += 1
+        self.length -= 1
+        if not self._chunks[0].ids:
+            self._drop_chunk(0)
+        return entry
+
+    def remove(self, execution_id: int) -> Waiting | None:
+        """Remove and return an entry; None: it does not wait here."""
+        if not self._chunks:
+            return None
+        number = self._chunk_of(execution_id)
+        chunk = self._chunks[number]
+        index = bisect_left(chunk.ids, execution_id)
+        if index == len(chunk.ids) or chunk.ids[index] != execution_id:
+            return None
+        entry = chunk.remove(index)
+        self.length -= 1
+        self._exact_to = min(self._exact_to, number + 1)
+        if not chunk.ids:
+            self._drop_chunk(number)
+        return entry
+
+    def _drop_chunk(self, number: int) -> None:
+        del self._chunks[number], self._starts[number]
+        if number < self._exact_to:
+            self._exact_to = max(self._exact_to - 1, min(number, 1))
+        if not self._chunks:
+            self._exact_to, self.soonest = 0, inf
+
+    def find(self, execution_id: int) -> Waiting | None:
+        """Return the entry of an id; None: it does not wait here."""
+        if not self._chunks:
+            return None
+        chunk = self._chunks[self._chunk_of(execution_id)]
+        index = bisect_left(chunk.ids, execution_id)
+        if index == len(chunk.ids) or chunk.ids[index] != execution_id:
+            return None
+        return Waiting(execution_id, chunk.queued_at[index], chunk.expires_at[index])
+
+    def position(self, execution_id: int) -> int | None:
+        """Return the position of an id, from 1; None: it does not wait here."""
+        if not self._chunks:
+            return None
+        number = self._chunk_of(execution_id)
+        ids = self._chunks[number].ids
+        index = bisect_left(ids, execution_id)
+        if index == len(ids) or ids[index] != execution_id:
+            return None
+        self._update_starts()
+        return self._starts[number] - self._starts[0] + index + 1
+
+    def _update_starts(self) -> None:
+        for number in range(max(self._exact_to, 1), len(self._chunks)):
+            self._starts[number] = self._starts[number - 1] + len(self._chunks[number - 1].ids)
+        self._exact_to = len(self._chunks)
+
+    def _chunk_of(self, execution_id: int) -> int:
+        """Return the number of the chunk where an id stands or would be inserted."""
+        return min(bisect_left(self._chunks, execution_id, key=_last_id), len(self._chunks) - 1)
+
+    def slice(self, start: int, count: int) -> list[int]:
+        """Return `count` ids from position `start` (from 0) on."""
+        found: list[int] = []
+        for chunk in self._chunks:
+            if start < len(chunk.ids):
+                found.extend(chunk.ids[max(start, 0) : max(start, 0) + count - len(found)])
+            start -= len(chunk.ids)
+            if len(found) >= count:
+                break
+        return found
+
+    def expired(self, now: float, count_max: int) -> list[int]:
+        """Return up to `count_max` ids whose time is over, and set `soonest` to the next instant.
+
+        They stay in the list; with as many as `count_max` there may be more.
+        """
+        found: list[int] = []
+        for chunk in self._chunks:
+            if chunk.soonest > now:
+                continue
+            over = [i for i, at in zip(chunk.ids, chunk.expires_at, strict=True) if at <= now]
+            found.extend(over[: count_max - len(found)])
+            if len(found) >= count_max:
+                return found
+            chunk.soonest = min((at for at in chunk.expires_at if at > now), default=inf)
+        self.soonest = min((chunk.soonest for chunk in self._chunks), default=inf)
+        return found
+
+
+def _last_id(chunk: _Chunk) -> int:
+    return chunk.ids[-1]
