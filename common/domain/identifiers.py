@@ -1,6 +1,6 @@
 """Identifiers, as distinct types."""
 
-from typing import NewType
+from typing import NamedTuple, NewType
 
 ExecutionId = NewType("ExecutionId", int)
 """The arrival order: a smaller id was admitted earlier."""
@@ -10,3 +10,19 @@ Attempt = NewType("Attempt", int)
 """Number of the grant, from 1. Claim and finish name it, which fences stale workers (P6)."""
 WorkerId = NewType("WorkerId", str)
 """A UUID, new at each start of a worker process."""
+
+
+class Grant(NamedTuple):
+    """The number of one grant. It is never used again, so a report that names it cannot be about another."""
+
+    epoch: int
+    counter: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch}.{self.counter}"
+
+
+def parse_grant(text: str) -> Grant:
+    """Return the grant of its text on the wire; raises ValueError."""
+    epoch, _, counter = text.partition(".")
+    return Grant(int(epoch), int(counter))

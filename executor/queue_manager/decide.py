@@ -16,6 +16,7 @@ A turn first applies what happened (`transitions`), then grants to the fixed poi
 from collections.abc import Iterable
 from typing import Final
 
+from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.states import Status
 from turnstile.executor.queue_manager import transitions
 from turnstile.executor.queue_manager.decisions import Decisions, Granted, Passage
@@ -27,7 +28,7 @@ from turnstile.executor.queue_manager.gates import (
     refresh_all,
     unlist,
 )
-from turnstile.executor.queue_manager.inputs import Grant, Input
+from turnstile.executor.queue_manager.inputs import Input
 from turnstile.executor.queue_manager.lines import Entry, Rank
 from turnstile.executor.queue_manager.pools import served, worker_for
 from turnstile.executor.queue_manager.state import (

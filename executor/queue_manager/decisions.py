@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from turnstile.common.domain.errors import Code
+from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.states import Status
-from turnstile.executor.queue_manager.inputs import Cancel, Ended, Grant
+from turnstile.executor.queue_manager.inputs import Cancel, Ended
 
 if TYPE_CHECKING:
     from turnstile.executor.queue_manager.state import Execution, Queue, Worker

@@ -4,20 +4,11 @@ All of them may come twice or late: `transitions` says for each what a repetitio
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
+from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.states import Status
 from turnstile.executor.queue_manager.definitions import Action, KeySettings, Pool, Resource
-
-
-class Grant(NamedTuple):
-    """The number of one grant. It is never used again, so a report that names it cannot be about another."""
-
-    epoch: int
-    counter: int
-
-    def __str__(self) -> str:
-        return f"{self.epoch}.{self.counter}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

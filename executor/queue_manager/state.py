@@ -9,10 +9,10 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Final, TypeAlias
 
+from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.states import Status
 from turnstile.executor.queue_manager.decisions import Passage
 from turnstile.executor.queue_manager.definitions import Action, KeySettings, Pool, Resource, Use
-from turnstile.executor.queue_manager.inputs import Grant
 from turnstile.executor.queue_manager.lines import FairClock, Line
 from turnstile.executor.queue_manager.rates import RateWindow
 from turnstile.executor.queue_manager.waiting import WaitingList

@@ -10,6 +10,7 @@ from typing import Final
 from zlib import crc32
 
 from turnstile.common.domain.errors import Code
+from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.retries import retry_delay_seconds
 from turnstile.common.domain.states import Status
 from turnstile.executor.queue_manager.decisions import (
@@ -39,7 +40,6 @@ from turnstile.executor.queue_manager.inputs import (
     DeleteAction,
     DeleteResource,
     Ended,
-    Grant,
     Input,
     Overdue,
     Returned,

@@ -1,0 +1,202 @@
+"""What the leader needs of its surroundings: a store, a broker, a clock. The simulation has its own of each.
+
+Every call that leaves the process may take long, fail, or succeed without an answer; each says what it raises.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+from uuid import UUID
+
+from turnstile.common.worker_protocol import FromWorker, ToSession
+from turnstile.executor.leader.records import Known, Loaded, Turn
+
+
+class StoreError(Exception):
+    """A call to the store did not succeed."""
+
+
+class OutcomeUnknown(StoreError):
+    """The statement may have committed, may commit later, or never."""
+
+
+class Deposed(StoreError):
+    """Another executor leads, or this one under another epoch: nothing was written."""
+
+
+class TurnRefused(StoreError):
+    """The database refused the content of the turn; nothing was written. `input_index` names it if known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewestTurn:
+    """The newest turn row of the installation."""
+
+    epoch: int
+    number: int
+
+
+class Store(Protocol):
+    """The database, as the leader uses it. Every call has its own time-out."""
+
+    async def take_over(self, executor_id: str) -> int:
+        """Raise the epoch above all earlier ones and the database's clock in milliseconds; return it, committed.
+
+        Waits for a turn in flight, and terminates its session after a second. Raises OutcomeUnknown.
+        """
+
+    async def load(self, epoch: int) -> Loaded:
+        """Read everything, in one snapshot that is newer than the epoch. Raises OutcomeUnknown, Deposed."""
+
+    async def write(self, turn: Turn) -> None:
+        """Write a turn in one statement that checks epoch and executor.
+
+        Raises OutcomeUnknown, Deposed, TurnRefused.
+        """
+
+    async def newest_turn(self) -> NewestTurn | None:
+        """Return the newest turn row. Raises OutcomeUnknown."""
+
+    async def leader_seen(self) -> tuple[NewestTurn | None, bool]:
+        """Return the newest turn row, and whether the session of its leader is known to be gone."""
+
+    async def look_up(
+        self, delivery_keys: Sequence[UUID], idempotency_keys: Sequence[str], execution_ids: Sequence[int]
+    ) -> Mapping[UUID | str | int, Known]:
+        """Return the executions that were admitted under these keys or have these ids. Raises OutcomeUnknown."""
+
+    async def inbox(self, count: int) -> Sequence[InboxRow]:
+        """Return the first commands that no turn has decided. Raises OutcomeUnknown."""
+
+    async def requests_of(self, execution_ids: Sequence[int]) -> Mapping[int, "StoredRequest"]:
+        """Return what offers need of these executions. Raises OutcomeUnknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRequest:
+    """The part of an execution's row that its offer needs."""
+
+    parameters: bytes
+    metadata: bytes | None = None
+    traceparent: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """An admission request that was validated at the door."""
+
+    action_ref: str
+    parameters: bytes
+    request_hash: UUID
+    key: str = ""
+    priority: int = 3
+    run_at: float | None = None
+    ttl_seconds: float | None = None
+    timeout_seconds: float | None = None
+    idempotency_key: str | None = None
+    callback_url: str | None = None
+    metadata: bytes | None = None
+    traceparent: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelRequest:
+    """A cancel, by id or by idempotency key."""
+
+    execution_id: int | None
+    idempotency_key: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefinitionCommand:
+    """A change of a definition, as an operator asked for it; `definition` is None for a deletion."""
+
+    kind: Literal["action", "key", "resource", "pool", "worker"]
+    name: str
+    definition: Mapping[str, Any] | None
+    changed_by: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboxRow:
+    """A command that HTTP, the CLI or `turnstile.submit` stored. Its id is its order, `command_id` its identity."""
+
+    id: int
+    command_id: UUID
+    body: "Request | CancelRequest | DefinitionCommand"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """A message of the leader to itself: what was sent to this queue before it has been received."""
+
+    epoch: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One message that the leader has taken from a queue and not acknowledged."""
+
+    queue: str
+    tag: Any
+    """Identifies it to the broker port."""
+    body: Request | CancelRequest | FromWorker | Probe
+    delivery_key: UUID
+    """Of message id and body: the same for a copy of the same message."""
+    reply_to: str | None = None
+    correlation_id: str | None = None
+    is_redelivered: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """One message to publish: to a worker's session, to a client, to listeners, or to the leader itself."""
+
+    to: str
+    """`session <worker id> <number>`, `reply <queue>`, `event`, or the name of one of the leader's queues."""
+    body: ToSession | Probe | Mapping[str, Any]
+
+
+class Broker(Protocol):
+    """The broker, as the leader uses it. Its consumers are single active ones on one connection of their own."""
+
+    async def open(self) -> None:
+        """Begin to consume the leader's queues. Raises BrokerUnavailable."""
+
+    async def close(self) -> None:
+        """Stop consuming; what was not acknowledged is delivered again, to whoever consumes next."""
+
+    def take(self, queue: str, count: int) -> list[Delivery]:
+        """Return up to `count` deliveries that have arrived, in order; empty while not connected."""
+
+    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        """Acknowledge; it is lost with the connection, and then they are delivered again."""
+
+    async def publish(self, publications: Sequence[Publication]) -> list[bool]:
+        """Publish in order; return for each whether it was routed, once all are confirmed.
+
+        Raises BrokerUnavailable: each of them may have arrived or may arrive later.
+        """
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the consuming connection stands."""
+
+
+class BrokerUnavailable(Exception):
+    """The broker did not answer in time, or the connection is gone."""
+
+
+class Clock(Protocol):
+    """A monotonic clock that also counts while the machine sleeps, in seconds."""
+
+    def monotonic(self) -> float:
+        """Return the present instant of this process's clock."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until something arrived for this process, at most so long."""

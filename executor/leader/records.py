@@ -1,0 +1,290 @@
+"""What a turn writes and what a load finds, as values. Instants are seconds since 1970, durations seconds.
+
+Every row is written by its key. What an execution that lives for less than a second needs is one row, inserted
+with its admission and updated once at its end, and one row per worker and turn for its grant. Everything else is
+written when it differs from that: a `WaitingRow` for what has waited for longer, a `LiveRow` for what has a past,
+is delayed, runs long, or holds units. Small values that many turns change (totals, tags, starts of rates) travel
+in the row of the turn and are gathered by a checkpoint, so no row is updated by every turn (P15).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from uuid import UUID
+
+from turnstile.common.domain.identifiers import Grant
+from turnstile.common.domain.states import Status
+from turnstile.executor.queue_manager.decisions import Passage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmittedRow:
+    """Inserted at admission: the whole request. JSON is text."""
+
+    id: int
+    action_ref: str
+    key: str
+    priority: int
+    status: Literal[Status.QUEUED, Status.DELAYED]
+    created_at: float
+    run_at: float | None
+    expires_at: float | None
+    timeout_seconds: float | None
+    parameters: bytes
+    request_hash: UUID
+    delivery_key: UUID | None
+    """Of the message that brought it; None: it came in another way."""
+    idempotency_key: str | None = None
+    callback_url: str | None = None
+    metadata: bytes | None = None
+    traceparent: str | None = None
+    retry_of: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedRow:
+    """Updated once, at the end."""
+
+    id: int
+    status: Status
+    attempt: int
+    failures: int
+    reclaims: int
+    worker_id: str | None
+    queued_at: float
+    scheduled_at: float | None
+    started_at: float | None
+    completed_at: float
+    result: bytes | None
+    error: tuple[str, str] | None
+    passages: tuple[Passage, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRow:
+    """An attempt that was not the last one."""
+
+    execution_id: int
+    attempt: int
+    outcome: str
+    worker_id: str
+    scheduled_at: float
+    started_at: float | None
+    ended_at: float
+    error: tuple[str, str] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingRow:
+    """An execution that has not ended, and is older than the low id."""
+
+    id: int
+    action_ref: str
+    key: str
+    priority: int
+    queued_at: float
+    expires_at: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantRow:
+    """What one worker was granted in one turn. Its key is the epoch and the first counter."""
+
+    epoch: int
+    counter: int
+    worker_id: str
+    granted_at: float
+    execution_ids: tuple[int, ...]
+    counters: tuple[int, ...]
+    """The counter of each grant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveRow:
+    """All about an execution of which more is to be known than that it waits or was granted the first time."""
+
+    id: int
+    action_ref: str
+    key: str
+    priority: int
+    status: Status
+    attempt: int
+    failures: int
+    reclaims: int
+    queued_at: float
+    expires_at: float | None
+    due_at: float | None
+    ttl_seconds: float | None
+    timeout_seconds: float | None
+    cancel_reason: str | None
+    grant: Grant | None
+    worker_id: str | None
+    scheduled_at: float | None
+    started_at: float | None
+    held: tuple[tuple[str, int], ...]
+    """Resources and units that it holds, also where its action uses others by now."""
+    is_holding: bool
+    """It holds them and still waits."""
+    is_impatient: bool
+    passages: tuple[Passage, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRow:
+    """A worker that may hold something."""
+
+    worker_id: str
+    session: int
+    secret_hash: bytes
+    name: str
+    pools: tuple[str, ...]
+    actions: tuple[str, ...] | None
+    concurrency: int
+    lease_seconds: float
+    is_taking: bool
+    is_draining: bool = False
+    """An operator asked for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefinitionRow:
+    """An action, key, resource or pool as it is from this turn on. `body` is its JSON; None: it was deleted."""
+
+    kind: Literal["action", "key", "resource", "pool"]
+    name: str
+    body: Mapping[str, Any] | None
+    changed_by: Mapping[str, Any] | None = None
+    """For the audit log, which is written in the same transaction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRow:
+    """A message that must be published although its input is acknowledged: kept until it is confirmed."""
+
+    id: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyCancelRow:
+    """A cancel of something that is not known yet."""
+
+    id: int
+    execution_id: int | None
+    idempotency_key: str | None
+    reason: str
+    kept_until: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockChange:
+    """The virtual time of a gate and priority, and the finish tags of the flows that passed; None: forgotten."""
+
+    gate: str
+    priority: int
+    virtual: int
+    finish: Mapping[str, int | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Journal:
+    """Small changes of one turn, in its row until the next checkpoint."""
+
+    totals: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """By action: how many were enqueued and completed."""
+    clocks: tuple[ClockChange, ...] = ()
+    starts: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """By rate: instants of grants."""
+
+    def __bool__(self) -> bool:
+        return bool(self.totals or self.clocks or self.starts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """All of what journals change, as it is after this turn. Earlier journals mean nothing any more."""
+
+    totals: Mapping[str, tuple[int, int]]
+    """By action: since it was first defined."""
+    clocks: tuple[ClockChange, ...]
+    starts: Mapping[str, tuple[float, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One transaction. It writes nothing unless this executor leads under this epoch."""
+
+    epoch: int
+    number: int
+    """Counted within the epoch, without gaps."""
+    at: float
+    admitted: Sequence[AdmittedRow] = ()
+    ended: Sequence[EndedRow] = ()
+    attempts: Sequence[AttemptRow] = ()
+    granted: Sequence[GrantRow] = ()
+    grants_over: Sequence[tuple[int, int]] = ()
+    """Epoch and counter of grant rows whose executions have all ended or been granted anew."""
+    live: Sequence[LiveRow] = ()
+    live_over: Sequence[int] = ()
+    waiting: Sequence[WaitingRow] = ()
+    waiting_over: Sequence[int] = ()
+    low_id: int | None = None
+    """From now on what has not ended and has a smaller id has a `WaitingRow` or a `LiveRow`."""
+    reserved_id: int | None = None
+    """Ids below this one may be given to executions."""
+    workers: Sequence[WorkerRow] = ()
+    workers_over: Sequence[str] = ()
+    definitions: Sequence[DefinitionRow] = ()
+    events: Sequence[EventRow] = ()
+    events_over: Sequence[int] = ()
+    early_cancels: Sequence[EarlyCancelRow] = ()
+    early_cancels_over: Sequence[int] = ()
+    inbox_over: Sequence[int] = ()
+    """Commands that were decided: their rows are deleted."""
+    answers: Sequence[tuple[UUID, bytes]] = ()
+    """Command ids and answers, kept for a while: the repetition of a command finds the answer."""
+    journal: Journal = field(default_factory=Journal)
+    checkpoint: Checkpoint | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it writes nothing but its own row."""
+        return all(
+            not getattr(self, name) for name in self.__slots__ if name not in ("epoch", "number", "at")
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """Everything that the last commit left, read in one snapshot after the epoch was raised."""
+
+    epoch: int
+    now: float
+    """The database's clock."""
+    reserved_id: int
+    low_id: int
+    definitions: Sequence[DefinitionRow]
+    waiting: Sequence[WaitingRow]
+    """Everything that has not ended, also what is granted: the older part, and what is not below the low id."""
+    grants: Sequence[GrantRow]
+    live: Sequence[LiveRow]
+    workers: Sequence[WorkerRow]
+    events: Sequence[EventRow]
+    early_cancels: Sequence[EarlyCancelRow]
+    checkpoint: Checkpoint | None
+    journals: Sequence[Journal]
+    """Of the turns after the checkpoint, in order."""
+    instant_max: float
+    """The newest instant that the turns wrote: `now` of the next turn is not below it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """An execution that was admitted under a key."""
+
+    execution_id: int
+    request_hash: UUID
+    status: Status
+    action_ref: str
+    key: str
+    priority: int

@@ -1,0 +1,485 @@
+"""What a single leader builds on: takeover of its queues in order, session queues, probes, slow listeners.
+
+Each test is a fact about RabbitMQ and, as contrast, what breaks without it. Measured with 3.10.
+"""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import pytest
+from aio_pika import ExchangeType
+from aio_pika.abc import AbstractChannel
+from pamqp.common import FieldTable
+
+from tests.support.brokers import (
+    bare_channel,
+    bodies,
+    channel_of,
+    declares,
+    linked,
+    message,
+    numbered,
+    numbered_bodies,
+    publishing,
+    ready_messages,
+    running,
+    settled,
+    subscribed,
+    take,
+    until_ready,
+    unused,
+)
+from tests.support.proxy import Flow, LinkState, proxy_to
+from tests.support.service_template import DIES_WITH_US
+from tests.support.traffic import until
+from turnstile.common.broker.channel import BulkChannel
+from turnstile.common.broker.connection import BrokerTimeouts, Declare
+from turnstile.common.broker.consumer import ConsumerConnection, Subscription
+from turnstile.common.broker.delivery import Delivery
+from turnstile.common.broker.message import Outgoing, Publication
+from turnstile.localservers import BrokerServer, RabbitServer
+
+CONFIRMED, RETURNED, REFUSED = Publication.CONFIRMED, Publication.RETURNED, Publication.REFUSED
+
+HELD: Final = 2000
+LATER: Final = 500
+HEARTBEAT_SECONDS: Final = 2
+FRESH_SECONDS: Final = 0.5
+"""How long a test waits for what must not arrive."""
+TAKEOVER_SECONDS: Final = 15.0
+"""Far above the three heartbeats after which the broker closes a silent connection at the latest."""
+EVENT_SECONDS: Final = 1.0
+"""How long the leader waits for the confirm of an event before the event moves to an outbox."""
+RESULT_BYTES: Final = 16 << 20
+
+_QUORUM: Final[FieldTable] = {"x-queue-type": "quorum", "x-delivery-limit": 100}
+_SINGLE: Final[FieldTable] = {**_QUORUM, "x-single-active-consumer": True}
+REQUESTS: Final = "requests"
+declare_requests: Final = declares(REQUESTS, _SINGLE)
+
+
+def requests(start: int, stop: int) -> list[Outgoing]:
+    return numbered(REQUESTS, stop)[start:]
+
+
+@asynccontextmanager
+async def leader(
+    amqp_url: str,
+    *,
+    heartbeat_seconds: int = HEARTBEAT_SECONDS,
+    declare: Declare = declare_requests,
+    prefetch: int = HELD + LATER,
+    earliest_first: bool = False,
+) -> AsyncIterator[Subscription]:
+    """A connection of its own that consumes the requests."""
+    timeouts = BrokerTimeouts(heartbeat_seconds=heartbeat_seconds, rpc_seconds=1.0)
+    consumer = ConsumerConnection(amqp_url, name="leader", timeouts=timeouts)
+    queue = consumer.subscribe(REQUESTS, prefetch=prefetch, declare=declare, earliest_first=earliest_first)
+    async with running(consumer):
+        yield queue
+
+
+async def receives_nothing(queue: Subscription) -> None:
+    await asyncio.sleep(FRESH_SECONDS)
+    assert queue.buffered == 0
+
+
+def assert_all_in_order(deliveries: Sequence[Delivery], *, redelivered: int) -> None:
+    assert bodies(deliveries) == numbered_bodies(*range(len(deliveries)))
+    assert all(delivery.redelivered for delivery in deliveries[:redelivered])
+
+
+class LeaderProcess:
+    """A leader in a process of its own, which holds the first requests; it runs `_hold`."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def continue_(self) -> None:
+        """Resume it: it acknowledges what it holds, waits as a consumer again, and prints what it receives."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"\n")
+        self.send(signal.SIGCONT)
+
+    async def lines(self, count: int) -> list[bytes]:
+        assert self._process.stdout is not None
+        async with asyncio.timeout(TAKEOVER_SECONDS):
+            return [(await self._process.stdout.readline()).strip() for _ in range(count)]
+
+
+@asynccontextmanager
+async def leader_process(amqp_url: str) -> AsyncIterator[LeaderProcess]:
+    process = await asyncio.create_subprocess_exec(
+        *DIES_WITH_US,
+        *(sys.executable, "-m", "tests.integration.broker.test_leader_queues", amqp_url),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        cwd=Path(__file__).parents[3],
+    )
+    try:
+        yield LeaderProcess(process)
+    finally:
+        process.kill()
+        await process.communicate()
+
+
+async def _hold(amqp_url: str) -> None:
+    async with leader(amqp_url, prefetch=HELD) as queue:
+        held = await take(queue, HELD)
+        print("holds", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        queue.ack(held)
+        await until(lambda: not held[0].live)
+        await until(lambda: queue.ready)
+        print("waits", flush=True)
+        while True:
+            for delivery in await queue.next_batch(HELD):
+                print(delivery.body.decode(), flush=True)
+
+
+async def test_what_a_stopped_leader_holds_reaches_the_next_one_first_and_nothing_reaches_it_before(
+    amqp_url: str,
+) -> None:
+    now = asyncio.get_running_loop().time
+    async with publishing(amqp_url, declare=declare_requests) as publisher, leader_process(amqp_url) as old:
+        await publisher.publish(requests(0, HELD))
+        assert await old.lines(1) == [b"holds"]
+        async with leader(amqp_url) as queue:
+            await receives_nothing(queue)
+            old.send(signal.SIGSTOP)
+            stopped_at = now()
+            await publisher.publish(requests(HELD, HELD + LATER))
+            await receives_nothing(queue)
+            taken = await take(queue, HELD + LATER)
+            assert FRESH_SECONDS < now() - stopped_at < TAKEOVER_SECONDS
+            assert_all_in_order(taken, redelivered=HELD)
+            # Its late acknowledgements settle nothing, and it waits behind the new leader.
+            old.continue_()
+            assert await old.lines(1) == [b"waits"]
+            queue.ack(taken[:HELD])
+            await settled(taken[0])
+        assert await old.lines(LATER) == numbered_bodies(*range(HELD, HELD + LATER))
+
+
+@pytest.mark.parametrize("flow", [Flow.DROP, Flow.HOLD], ids=["bytes are lost", "bytes arrive late"])
+async def test_what_a_leader_behind_a_partition_holds_reaches_the_next_one_first_whatever_it_acknowledges(
+    amqp_url: str, flow: Flow
+) -> None:
+    now = asyncio.get_running_loop().time
+    async with (
+        publishing(amqp_url, declare=declare_requests) as publisher,
+        proxy_to(amqp_url) as proxy,
+        leader(proxy.url, heartbeat_seconds=1, prefetch=HELD) as old,
+        AsyncExitStack() as next_leader,
+    ):
+        queue = await next_leader.enter_async_context(leader(amqp_url))
+        await publisher.publish(requests(0, HELD))
+        held = await take(old, HELD)
+        proxy.state = LinkState(up=flow, down=flow)
+        parted_at = now()
+        old.ack(held)
+        await publisher.publish(requests(HELD, HELD + LATER))
+        await receives_nothing(queue)
+        taken = await take(queue, HELD + LATER)
+        assert FRESH_SECONDS < now() - parted_at < TAKEOVER_SECONDS
+        assert_all_in_order(taken, redelivered=HELD)
+        proxy.thaw()
+        await until(lambda: not held[0].live, deadline_seconds=TAKEOVER_SECONDS)
+        await next_leader.aclose()
+        # None of them was settled.
+        assert_all_in_order(await take(old, HELD), redelivered=HELD)
+
+
+@pytest.mark.parametrize("how", ["closes", "loses"])
+async def test_a_leader_that_closes_or_loses_its_connection_is_followed_at_once_and_in_order(
+    amqp_url: str, how: str
+) -> None:
+    now = asyncio.get_running_loop().time
+    async with (
+        publishing(amqp_url, declare=declare_requests) as publisher,
+        proxy_to(amqp_url) as proxy,
+        AsyncExitStack() as exits,
+    ):
+        old = await exits.enter_async_context(leader(proxy.url, prefetch=HELD))
+        await publisher.publish(requests(0, HELD + LATER))
+        # Every second of the first ones is settled: the others keep their places.
+        held = await take(old, HELD)
+        old.ack(held[:LATER:2])
+        await settled(held[0])
+        async with leader(amqp_url) as queue:
+            await receives_nothing(queue)
+            began_at = now()
+            if how == "loses":
+                proxy.state = LinkState(refuses=True)
+            else:
+                await exits.aclose()
+            first = await take(queue, 1)
+            assert now() - began_at < HEARTBEAT_SECONDS
+            left = [*range(1, LATER, 2), *range(LATER, HELD + LATER)]
+            assert bodies(first + await take(queue, len(left) - 1)) == numbered_bodies(*left)
+
+
+async def test_without_a_single_active_consumer_later_requests_overtake_those_that_another_leader_holds(
+    amqp_url: str,
+) -> None:
+    declare = declares(REQUESTS, _QUORUM)
+    async with publishing(amqp_url, declare=declare) as publisher, AsyncExitStack() as exits:
+        old = await exits.enter_async_context(leader(amqp_url, declare=declare, prefetch=HELD))
+        await publisher.publish(requests(0, HELD))
+        await take(old, HELD)
+        async with leader(amqp_url, declare=declare) as queue:
+            await publisher.publish(requests(HELD, HELD + LATER))
+            overtaking = await take(queue, LATER)
+            await exits.aclose()
+            taken = overtaking + await take(queue, HELD)
+            assert bodies(taken) == numbered_bodies(*range(HELD, HELD + LATER), *range(HELD))
+
+
+async def test_a_leader_that_cancels_its_consumer_lets_later_requests_overtake_those_that_it_holds(
+    amqp_url: str,
+) -> None:
+    async with publishing(amqp_url, declare=declare_requests) as publisher, AsyncExitStack() as exits:
+        old = await exits.enter_async_context(leader(amqp_url, prefetch=10))
+        await publisher.publish(requests(0, 10))
+        await take(old, 10)
+        async with leader(amqp_url) as queue:
+            # It keeps what it has taken, and its connection: only closing the channel gives it back.
+            await old.pause()
+            await publisher.publish(requests(10, 20))
+            overtaking = await take(queue, 10)
+            await exits.aclose()
+            taken = overtaking + await take(queue, 10)
+            assert bodies(taken) == numbered_bodies(*range(10, 20), *range(10))
+
+
+async def test_requests_given_back_keep_their_order_where_the_channel_closes_instead_of_rejecting_them(
+    amqp_url: str, rabbitmq: BrokerServer
+) -> None:
+    async with publishing(amqp_url, declare=declare_requests) as publisher, leader(amqp_url) as queue:
+        await publisher.publish(requests(0, 100))
+        taken = await take(queue, 100)
+        # RabbitMQ 3.10 requeues up to 32 rejected together in order, and more in the order of a hash.
+        queue.reject(taken, requeue=True)
+        again = await take(queue, 100)
+        assert sorted(map(int, bodies(again))) == [*range(100)]
+        if rabbitmq.version().startswith("3.10."):
+            assert bodies(again) != bodies(taken)
+        await channel_of(again[0]).close()
+        assert_all_in_order(await take(queue, 100), redelivered=100)
+
+
+async def test_a_consumer_of_higher_priority_receives_nothing_while_the_active_one_holds_requests(
+    amqp_url: str, rabbitmq: BrokerServer
+) -> None:
+    async with (
+        publishing(amqp_url, declare=declare_requests) as publisher,
+        # With a priority below zero.
+        leader(amqp_url, earliest_first=True) as old,
+    ):
+        await publisher.publish(requests(0, 10))
+        held = await take(old, 10)
+        async with leader(amqp_url) as queue:
+            await publisher.publish(requests(10, 20))
+            await receives_nothing(queue)
+            if int(rabbitmq.version().partition(".")[0]) < 4:
+                # Not displaced later either. From 4.0 on, the next leader may get what is left.
+                held += await take(old, 10)
+                old.ack(held)
+                await settled(held[0])
+                await publisher.publish(requests(20, 30))
+                assert bodies(await take(old, 10)) == numbered_bodies(*range(20, 30))
+                await receives_nothing(queue)
+
+
+@asynccontextmanager
+async def worker_session(amqp_url: str, name: str) -> AsyncIterator[None]:
+    """The queue of one session of a worker, which ends with its connection."""
+    async with bare_channel(amqp_url) as channel:
+        await channel.queue_declare(name, exclusive=True, auto_delete=True)
+        await channel.basic_consume(name, unused, no_ack=True)
+        yield
+
+
+async def test_a_cancel_to_a_session_that_is_gone_is_returned_before_it_is_confirmed(amqp_url: str) -> None:
+    async with publishing(amqp_url) as publisher, worker_session(amqp_url, "new"):
+        async with worker_session(amqp_url, "old"):
+            assert await publisher.publish(numbered("old", 10)) == [CONFIRMED] * 10
+        # A return that came after its confirm would leave that one confirmed.
+        pairs = [each for _ in range(100) for each in (message("old"), message("new"))]
+        assert await publisher.publish(pairs) == [RETURNED, CONFIRMED] * 100
+
+
+async def test_of_the_messages_to_a_session_that_ends_none_is_confirmed_after_one_was_returned(
+    amqp_url: str,
+) -> None:
+    async with publishing(amqp_url) as publisher:
+        for number in range(10):
+            name = f"session {number}"
+            outcomes: list[Publication] = []
+            async with AsyncExitStack() as session, asyncio.TaskGroup() as tasks:
+                await session.enter_async_context(worker_session(amqp_url, name))
+                outcomes += await publisher.publish(numbered(name, 20))
+                ending = tasks.create_task(session.aclose(), name="ending")
+                async with asyncio.timeout(TAKEOVER_SECONDS):
+                    while outcomes[-1] is not RETURNED:
+                        outcomes += await publisher.publish(numbered(name, 20))
+                await ending
+            assert set(outcomes) == {CONFIRMED, RETURNED}
+            assert outcomes == sorted(outcomes, key=lambda outcome: outcome is RETURNED)
+
+
+async def test_a_probe_arrives_after_all_that_others_had_confirmed_before_also_over_a_reconnection(
+    amqp_url: str,
+) -> None:
+    declare = declares("q", _SINGLE)
+    async with (
+        proxy_to(amqp_url) as proxy,
+        publishing(amqp_url, declare=declare) as workers,
+        subscribed(amqp_url, consumer_url=proxy.url, declare=declare, prefetch=60) as (prober, _, queue),
+    ):
+        for number in range(100):
+            await (prober if number % 2 else workers).publish([message("q", str(number).encode())])
+        taken = await take(queue, 60)
+        assert_all_in_order(taken, redelivered=0)
+        queue.ack(taken[:40:2])
+        await settled(taken[0])
+        proxy.cut()
+        assert await prober.publish([message("q", b"probe")]) == [CONFIRMED]
+        left = [*range(1, 40, 2), *range(40, 100)]
+        again = await take(queue, 60)
+        queue.ack(again)
+        again += await take(queue, len(left) + 1 - 60)
+        assert bodies(again) == [*numbered_bodies(*left), b"probe"]
+
+
+EVENTS: Final = "events"
+
+
+def listened(*queues: str, **arguments: str | int) -> Declare:
+    """Declare a topic exchange, and queues of listeners with these arguments."""
+
+    async def declare(channel: AbstractChannel) -> None:
+        events = await channel.declare_exchange(EVENTS, ExchangeType.TOPIC, durable=True)
+        for name in queues:
+            its_arguments = {key.replace("_", "-"): value for key, value in arguments.items()}
+            queue = await channel.declare_queue(name, durable=True, arguments={**_QUORUM, **its_arguments})
+            await queue.bind(events, "#")
+
+    return declare
+
+
+async def confirm_seconds(
+    channel: BulkChannel, *, seconds: float, beside: Callable[[int], None]
+) -> list[float]:
+    """Publish 2,000 messages/s to `q`, 20 with each write; return how long each write was unconfirmed.
+
+    `beside` is called before each write with its number.
+    """
+    loop = asyncio.get_running_loop()
+    began_at = loop.time()
+    delays: list[float] = []
+    writes: list[asyncio.Future[list[Publication]]] = []
+
+    def write() -> None:
+        written_at = loop.time()
+        written = channel.publish_all(numbered("q", 20))
+        written.add_done_callback(lambda _: delays.append(loop.time() - written_at))
+        writes.append(written)
+
+    for number in range(round(seconds * 100)):
+        await asyncio.sleep(began_at + number / 100 - loop.time())
+        beside(number)
+        write()
+    async with asyncio.timeout(TAKEOVER_SECONDS):
+        assert {outcome for written in writes for outcome in await written} == {CONFIRMED}
+    return delays
+
+
+async def test_a_full_queue_of_a_listener_refuses_its_copy_and_delays_no_other_confirm(amqp_url: str) -> None:
+    answers: list[asyncio.Future[list[Publication]]] = []
+    async with linked(amqp_url) as (link, channel):
+        await link.declare(listened("full", x_max_length=1, x_overflow="reject-publish"))
+        await link.declare(listened("other"))
+        while await channel.publish_all([message("event", exchange=EVENTS)]) == [CONFIRMED]:
+            pass
+        had = await ready_messages(amqp_url, "other")
+        delays = await confirm_seconds(
+            channel,
+            seconds=1.0,
+            beside=lambda _: answers.append(channel.publish_all([message("event", exchange=EVENTS)])),
+        )
+        assert max(delays) < EVENT_SECONDS
+        assert [await answer for answer in answers] == [[REFUSED]] * len(answers)
+        # Refused means that one queue did not take it: the others have.
+        await until_ready(amqp_url, "other", had + len(answers))
+
+
+async def test_large_results_for_a_listener_that_never_acknowledges_delay_other_confirms_by_less_than_1_s(
+    amqp_url: str,
+) -> None:
+    result = message("event", bytes(RESULT_BYTES), exchange=EVENTS)
+    answers: list[asyncio.Future[list[Publication]]] = []
+    async with linked(amqp_url) as (link, channel), bare_channel(amqp_url) as listener:
+        await link.declare(listened("slow"))
+        await listener.basic_qos(prefetch_count=1)
+        await listener.basic_consume("slow", unused)
+
+        def publish_some(number: int) -> None:
+            if number % 30 == 0:
+                answers.append(channel.publish_all([result]))
+
+        delays = await confirm_seconds(channel, seconds=1.5, beside=publish_some)
+        assert max(delays) < EVENT_SECONDS
+        assert [await answer for answer in answers] == [[CONFIRMED]] * 5
+
+
+@asynccontextmanager
+async def hanging(broker: RabbitServer, amqp_url: str, queue: str) -> AsyncIterator[None]:
+    """Let a quorum queue answer nothing, as one without a majority of its members does."""
+    vhost = urlsplit(amqp_url).path[1:]
+    process = (
+        f'{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"{vhost}">>, queue, <<"{queue}">>)),'
+        " {Name, _} = amqqueue:get_pid(Q), sys:%s(whereis(Name))."
+    )
+    await asyncio.to_thread(broker.ctl, "eval", process % "suspend")
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(broker.ctl, "eval", process % "resume")
+
+
+async def test_a_queue_that_hangs_stops_every_confirm_of_a_connection_that_publishes_to_it_and_no_other(
+    controlled_broker: RabbitServer, controlled_amqp_url: str
+) -> None:
+    event = message("event", exchange=EVENTS)
+    async with (
+        linked(controlled_amqp_url) as (link, channel),
+        linked(controlled_amqp_url) as (events, its_channel),
+    ):
+        await link.declare(listened("hanging"))
+        neighbour = await events.open_channel(confirms=True)
+        assert await its_channel.publish_all([event]) == [CONFIRMED]
+        async with hanging(controlled_broker, controlled_amqp_url, "hanging"):
+            # More than the broker takes from one channel and from one connection.
+            unconfirmed = [its_channel.publish_all([event] * 1000)]
+            delays = await confirm_seconds(channel, seconds=1.0, beside=lambda _: None)
+            assert max(delays) < EVENT_SECONDS
+            unconfirmed += [each.publish_all([message("q")]) for each in (its_channel, neighbour)]
+            await asyncio.wait(unconfirmed, timeout=EVENT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            assert not any(each.done() for each in unconfirmed)
+        # Nothing is lost, only late.
+        async with asyncio.timeout(TAKEOVER_SECONDS):
+            assert {outcome for each in unconfirmed for outcome in await each} == {CONFIRMED}
+
+
+if __name__ == "__main__":
+    asyncio.run(_hold(sys.argv[1]))
