@@ -8,7 +8,7 @@ sender's clock, durations are seconds.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from turnstile.common.domain.identifiers import Grant
@@ -21,7 +21,7 @@ class Sender:
 
     worker_id: str
     session: int
-    secret: str
+    secret: str = field(repr=False)
 
 
 # From a worker, to the queue of heartbeats.
@@ -186,7 +186,12 @@ class Heard:
     """All reports of the worker up to this number are committed; it forgets them."""
 
 
-LeaderBody: TypeAlias = Welcome | Offers | CancelAttempt | Recall | Heard
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dismissed:
+    """The answer to a heartbeat of a worker that was lost: it kills what it runs, and registers anew."""
+
+
+LeaderBody: TypeAlias = Welcome | Offers | CancelAttempt | Recall | Heard | Dismissed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 from uuid import UUID
 
+from turnstile.common.domain.states import Status
 from turnstile.common.worker_protocol import FromWorker, ToSession
 from turnstile.executor.leader.records import Known, Loaded, Turn
 
@@ -25,7 +26,15 @@ class Deposed(StoreError):
 
 
 class TurnRefused(StoreError):
-    """The database refused the content of the turn; nothing was written. `input_index` names it if known."""
+    """The database refused the content of the turn; nothing was written.
+
+    `execution_ids` names the executions whose request or result it cannot store; empty: a constraint or something
+    unknown refused it.
+    """
+
+    def __init__(self, message: str, execution_ids: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.execution_ids = tuple(execution_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +48,22 @@ class NewestTurn:
 class Store(Protocol):
     """The database, as the leader uses it. Every call has its own time-out."""
 
-    async def take_over(self, executor_id: str) -> int:
-        """Raise the epoch above all earlier ones and the database's clock in milliseconds; return it, committed.
+    async def take_over(self, executor_id: str, *, above: int = 0, only_if_leading: bool = False) -> int:
+        """Raise the epoch above all earlier ones, `above`, and the database's clock in milliseconds; return it.
 
-        Waits for a turn in flight, and terminates its session after a second. Raises OutcomeUnknown.
+        The commit is known. Waits for a turn in flight, and terminates its session after a second. With
+        `only_if_leading`, nothing changes and Deposed is raised if the fence names another executor. Raises
+        OutcomeUnknown.
         """
+
+    async def announce(self, executor_id: str, *, has_broker: bool) -> bool:
+        """Say that this executor could lead; return whether another one, with the broker, said so lately.
+
+        Raises OutcomeUnknown.
+        """
+
+    async def resign(self) -> None:
+        """Let go of what shows candidates that this leader lives: they take over at once."""
 
     async def load(self, epoch: int) -> Loaded:
         """Read everything, in one snapshot that is newer than the epoch. Raises OutcomeUnknown, Deposed."""
@@ -68,6 +88,9 @@ class Store(Protocol):
     async def inbox(self, count: int) -> Sequence[InboxRow]:
         """Return the first commands that no turn has decided. Raises OutcomeUnknown."""
 
+    async def outcomes(self, execution_ids: Sequence[int]) -> Mapping[int, "Outcome"]:
+        """Return those of these executions that have ended. Raises OutcomeUnknown."""
+
     async def requests_of(self, execution_ids: Sequence[int]) -> Mapping[int, "StoredRequest"]:
         """Return what offers need of these executions. Raises OutcomeUnknown."""
 
@@ -79,6 +102,19 @@ class StoredRequest:
     parameters: bytes
     metadata: bytes | None = None
     traceparent: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """An ended execution as its event shows it."""
+
+    execution_id: int
+    action_ref: str
+    status: Status
+    attempt: int
+    result: bytes | None
+    error: tuple[str, str] | None
+    completed_at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

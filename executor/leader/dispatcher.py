@@ -1,0 +1,70 @@
+"""Messages to sessions: offers of what was granted, cancels, recalls.
+
+A cancel of an old attempt is confirmed, or returned because its session is gone, before the new attempt is offered:
+both are in batches of their own, published one after the other.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from turnstile.common.domain.identifiers import Grant
+from turnstile.common.worker_protocol import Offer, Offers, Recall
+from turnstile.executor.leader.ports import StoredRequest
+from turnstile.executor.leader.records import DefinitionRow
+from turnstile.executor.leader.sessions import Sessions
+from turnstile.executor.queue_manager.state import Execution, Queue, State
+
+
+def queue_name(queue: Queue) -> str:
+    """Return the name of a queue, as users see it: the action, and its key."""
+    return f"{queue.action.ref}/{queue.key}" if queue.key else queue.action.ref
+
+
+def send_offers(
+    state: State, sessions: Sessions, executions: Iterable[Execution], requests: Mapping[int, StoredRequest]
+) -> None:
+    """Offer executions to their workers, in order: of one queue to one worker in one message."""
+    groups: dict[tuple[str, Queue], list[Offer]] = {}
+    for execution in executions:
+        if execution.worker is None or execution.grant is None:
+            continue
+        offer = _offer(state, execution, requests[execution.id])
+        groups.setdefault((execution.worker.id, execution.queue), []).append(offer)
+    for (worker_id, queue), offers in groups.items():
+        body = Offers(queue=queue_name(queue), at_once=queue.limit, offers=tuple(offers))
+        sessions.send(worker_id, body)
+
+
+def _offer(state: State, execution: Execution, request: StoredRequest) -> Offer:
+    assert execution.grant is not None
+    definition = execution.queue.action.definition
+    has_ttl = execution.expires_at != float("inf")
+    return Offer(
+        execution_id=execution.id, grant=execution.grant, attempt=execution.attempt,
+        action_ref=definition.ref, parameters=request.parameters, priority=execution.priority,
+        expires_in_seconds=max(execution.expires_at - state.now, 0.0) if has_ttl else None,
+        timeout_seconds=(
+            definition.timeout_seconds if execution.timeout_seconds is None else execution.timeout_seconds
+        ),
+    )  # fmt: skip
+
+
+def send_recalls(state: State, sessions: Sessions, rows: Iterable[DefinitionRow]) -> None:
+    """Recall what has not started in queues that were paused, or whose limit is below what they hold now."""
+    barrier = Grant(state.epoch, state.grant_counter)
+    for row in rows:
+        if row.kind not in ("action", "key") or row.body is None:
+            continue
+        ref = row.name if row.kind == "action" else row.body["action_ref"]
+        for queue in state.actions[ref].queues.values():
+            is_over = queue.limit is not None and queue.held > queue.limit
+            if is_over or queue.action.definition.paused:
+                for worker_id in _with_unstarted(state, queue):
+                    sessions.send(worker_id, Recall(queue=queue_name(queue), barrier=barrier))
+
+
+def _with_unstarted(state: State, queue: Queue) -> list[str]:
+    return [
+        worker.id
+        for worker in state.workers.values()
+        if any(each.queue is queue and each.started_at is None for each in worker.held.values())
+    ]

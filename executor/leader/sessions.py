@@ -1,0 +1,370 @@
+"""The leader's side of the protocol with workers: who lives, what each has received, what is committed (LEADER 5).
+
+In: messages of workers, probes that came back, the time. Out: inputs of the queue manager, messages to sessions,
+rows to write. Pure: instants come from the caller, in seconds of one monotonic clock. A worker is lost only if
+its lease is over and nothing of it was left in the queues, which a probe behind it shows (P6); after a takeover, an
+outage or a pause of the leader every lease begins anew.
+"""
+
+import hashlib
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from turnstile.common.worker_protocol import (
+    AttemptEnded,
+    AttemptReturned,
+    AttemptStarted,
+    CancelAttempt,
+    Dismissed,
+    Heard,
+    Heartbeat,
+    Held,
+    Hello,
+    LeaderBody,
+    Leaving,
+    Report,
+    Sender,
+    ToSession,
+    Welcome,
+)
+from turnstile.executor.leader.ports import Probe, Publication
+from turnstile.executor.leader.records import WorkerRow
+from turnstile.executor.queue_manager.inputs import (
+    Ended,
+    Input,
+    Returned,
+    Started,
+    WorkerChanged,
+    WorkerGone,
+)
+from turnstile.executor.queue_manager.state import Execution, State
+
+COMPLETIONS: Final = "executor.completions"
+HEARTBEATS: Final = "executor.heartbeats"
+
+
+class Sent(NamedTuple):
+    """A message that the worker has not confirmed to have received."""
+
+    message: ToSession
+    at: float
+
+
+@dataclass(slots=True)
+class Session:
+    """One worker process and its present session."""
+
+    row: WorkerRow
+    lease_until: float
+    is_answered: bool = False
+    """The worker has answered the welcome of this epoch and session."""
+    sent: int = 0
+    unreceived: deque[Sent] = field(default_factory=deque)
+    heartbeat: int = 0
+    heartbeat_at: float = 0.0
+    committed: int = 0
+    """All reports up to this number are committed."""
+    above: set[int] = field(default_factory=set)
+    """Later reports that are committed, behind a gap."""
+    leaving: int | None = None
+    """The number of its last report: it has left once everything before it is committed."""
+    probe: int | None = None
+    """The probe that was sent after its lease was over."""
+
+
+def secret_hash(secret: str) -> bytes:
+    """Return what the leader keeps of a worker's secret."""
+    return hashlib.sha256(secret.encode()).digest()
+
+
+class Sessions:
+    """All workers of an epoch."""
+
+    def __init__(self, epoch: int, state: State, rows: Iterable[WorkerRow], now: float) -> None:
+        self.epoch = epoch
+        self.epoch_above = 0
+        """An epoch that a worker has seen and that is higher than this leader's."""
+        self.refused = 0
+        """Messages without the secret of their worker."""
+        self._out: list[tuple[Session, LeaderBody]] = []
+        self._again: list[Publication] = []
+        """Numbered messages that are sent again, and what goes to unknown sessions."""
+        self.rows: dict[str, WorkerRow | None] = {}
+        """Workers whose row the next turn writes; None: deletes."""
+        self.offer_again: list[Execution] = []
+        self.stale: list[object] = []
+        """Sources of ends that change nothing: of attempts that their sender does not hold."""
+        self._state = state
+        self._sessions = {
+            row.worker_id: Session(row=row, lease_until=now + row.lease_seconds) for row in rows
+        }
+        self._departed: dict[str, Session] = {}
+        """Workers that went in this turn: the cancels of their attempts still go to them."""
+        self._probes = 0
+        self._returned: dict[int, set[str]] = {}
+        self._renewed_at = now
+        """When all leases began anew."""
+
+    def welcome_all(self) -> None:
+        """Ask every known worker what it holds, at the beginning of an epoch."""
+        for session in self._sessions.values():
+            self._send(session, Welcome())
+
+    def renew_all(self, now: float) -> None:
+        """Begin every lease anew: for some time nobody could be heard."""
+        self._renewed_at = now
+        for session in self._sessions.values():
+            session.lease_until = now + session.row.lease_seconds
+            session.probe = None
+
+    def lease_min(self) -> float:
+        """Return the shortest lease of all workers, or a second."""
+        return min((session.row.lease_seconds for session in self._sessions.values()), default=1.0)
+
+    def __contains__(self, worker_id: str) -> bool:
+        return worker_id in self._sessions
+
+    # What workers send.
+
+    def hello(self, each: Hello, now: float) -> Iterator[Input]:
+        """A session begins: nothing counts before the worker has answered the welcome."""
+        self._see(each.epoch_seen)
+        known = self._sessions.get(each.sender.worker_id)
+        row = WorkerRow(
+            worker_id=each.sender.worker_id, session=each.sender.session,
+            secret_hash=secret_hash(each.sender.secret), name=each.name, pools=each.pools,
+            actions=each.actions, concurrency=each.concurrency, lease_seconds=each.lease_seconds,
+            is_taking=each.is_taking, is_draining=known is not None and known.row.is_draining,
+        )  # fmt: skip
+        if known is not None:
+            if known.row.secret_hash != row.secret_hash:
+                self.refused += 1
+                return
+            if row.session < known.row.session:
+                return
+            if row.session == known.row.session and known.is_answered:
+                return
+            known.row, known.is_answered = row, False
+            known.sent, known.unreceived = 0, deque()
+            known.lease_until, known.probe = now + row.lease_seconds, None
+            session = known
+        else:
+            session = self._sessions[row.worker_id] = Session(row=row, lease_until=now + row.lease_seconds)
+        # Written before it is answered: the next leader must know where to ask.
+        self.rows[row.worker_id] = row
+        yield self._changed(session)
+        self._send(session, Welcome())
+
+    def heartbeat(self, each: Heartbeat, now: float, *, is_certain: bool) -> Iterator[Input]:
+        """A worker lives. It is answered only while the leadership is certain."""
+        self._see(each.epoch_seen)
+        session = self._sessions.get(each.sender.worker_id)
+        if session is None:
+            if is_certain:
+                self._dismiss(each.sender)
+            return
+        if not self._is_from(session, each.sender) or each.sender.session != session.row.session:
+            return
+        session.lease_until, session.probe = now + session.row.lease_seconds, None
+        if each.epoch_seen < self.epoch:
+            self._send(session, Welcome())
+            return
+        self._received(session, each.received, now)
+        if each.number > session.heartbeat:
+            session.heartbeat, session.heartbeat_at = each.number, now
+            if each.is_taking != session.row.is_taking:
+                session.row = replace(session.row, is_taking=each.is_taking)
+                self.rows[session.row.worker_id] = session.row
+                yield self._changed(session)
+        if is_certain:
+            self._send(session, Heard(heartbeat=each.number, committed=session.committed))
+
+    def _received(self, session: Session, received: int, now: float) -> None:
+        """Forget what the worker has; send again what it should have had before its last heartbeat."""
+        unreceived = session.unreceived
+        while unreceived and unreceived[0].message.number <= received:
+            unreceived.popleft()
+        for index, sent in enumerate(unreceived):
+            if sent.at >= session.heartbeat_at:
+                break
+            unreceived[index] = Sent(sent.message, now)
+            self._again.append(self._publication(session.row, sent.message))
+
+    def report(self, each: Report, now: float, source: object) -> Iterator[Input]:
+        """A numbered report. A repetition changes nothing; it may still need its event (`Ended` is stale then)."""
+        self._see(each.epoch_seen)
+        session = self._sessions.get(each.sender.worker_id)
+        if session is None or not self._is_from(session, each.sender):
+            if isinstance(each.body, AttemptEnded):
+                self.stale.append(source)
+            return
+        self._advance(session, each.kept_from - 1)
+        yield from self._inputs(session, each, now, source)
+        if each.number > session.committed:
+            session.above.add(each.number)
+            self._advance(session, session.committed)
+        if session.leaving is not None and session.committed >= session.leaving:
+            yield from self._gone(session, is_counted=False)
+
+    def _inputs(self, session: Session, each: Report, now: float, source: object) -> Iterator[Input]:
+        match each.body:
+            case AttemptEnded() as body:
+                if not self._holds(session, body):
+                    self.stale.append(source)
+                    return
+                yield Ended(
+                    execution_id=body.execution_id, grant=body.grant, status=body.status,
+                    is_retryable=body.is_retryable, delay_seconds=body.delay_seconds, started_at=body.started_at,
+                    completed_at=body.completed_at, source=source,
+                )  # fmt: skip
+            case AttemptStarted() as body if self._holds(session, body):
+                yield Started(execution_id=body.execution_id, grant=body.grant, at=body.at)
+            case AttemptReturned() as body if self._holds(session, body):
+                yield Returned(execution_id=body.execution_id, grant=body.grant, had_started=body.had_started)
+            case Held() as body:
+                if body.epoch == self.epoch and each.sender.session == session.row.session:
+                    yield from self._answered(session, body, now)
+            case Leaving():
+                session.leaving = each.number
+            case _:
+                pass
+
+    def _holds(self, session: Session, body: AttemptEnded | AttemptStarted | AttemptReturned) -> bool:
+        """Return whether the sender holds the attempt: a worker can end, start and return only its own."""
+        worker = self._state.workers.get(session.row.worker_id)
+        execution = None if worker is None else worker.held.get(body.execution_id)
+        return execution is not None and execution.grant == body.grant
+
+    def _answered(self, session: Session, held: Held, now: float) -> Iterator[Input]:
+        """The worker says what it holds: offer the rest again, and cancel what it should not hold."""
+        session.is_answered = True
+        self.rows[session.row.worker_id] = session.row
+        yield self._changed(session)
+        worker = self._state.workers.get(session.row.worker_id)
+        given = {} if worker is None else worker.held
+        for execution_id, grant in held.grants:
+            execution = given.get(execution_id)
+            if execution is None or execution.grant != grant:
+                self._send(session, CancelAttempt(execution_id=execution_id, grant=grant, reason="is over"))
+        holds = set(held.grants)
+        for execution in sorted(given.values(), key=lambda each: each.id):
+            if (execution.id, execution.grant) not in holds:
+                self.offer_again.append(execution)
+
+    def _changed(self, session: Session) -> WorkerChanged:
+        row = session.row
+        return WorkerChanged(
+            worker_id=row.worker_id, pools=frozenset(row.pools), concurrency=row.concurrency,
+            actions=None if row.actions is None else frozenset(row.actions),
+            is_taking=session.is_answered and row.is_taking and not row.is_draining,
+        )  # fmt: skip
+
+    def drain(self, worker_id: str, *, is_draining: bool) -> Iterator[Input]:
+        """An operator lets a worker take nothing new, or something again."""
+        session = self._sessions.get(worker_id)
+        if session is not None:
+            session.row = replace(session.row, is_draining=is_draining)
+            self.rows[worker_id] = session.row
+            yield self._changed(session)
+
+    # Time.
+
+    def overdue(self, now: float) -> Iterator[Publication]:
+        """Yield probes for workers whose lease is over: behind everything that they may have sent before."""
+        late = [s for s in self._sessions.values() if now > s.lease_until and s.probe is None]
+        if late:
+            self._probes += 1
+            self._returned[self._probes] = set()
+            for session in late:
+                session.probe = self._probes
+            for queue in (COMPLETIONS, HEARTBEATS):
+                yield Publication(to=queue, body=Probe(epoch=self.epoch, number=self._probes))
+
+    def probe_lost(self) -> None:
+        """A probe may not have been published: the next tick sends another."""
+        for session in self._sessions.values():
+            session.probe = None
+
+    def probed(self, queue: str, each: Probe, now: float) -> Iterator[Input]:
+        """A probe came back: the workers that were silent until it came through both queues are lost."""
+        returned = self._returned.get(each.number)
+        if each.epoch != self.epoch or returned is None:
+            return
+        returned.add(queue)
+        if len(returned) < 2:
+            return
+        del self._returned[each.number]
+        for session in [s for s in self._sessions.values() if s.probe == each.number]:
+            was_shared = now - self._renewed_at < 2 * session.row.lease_seconds
+            yield from self._gone(session, is_counted=not was_shared)
+
+    def _gone(self, session: Session, *, is_counted: bool) -> Iterator[Input]:
+        worker_id = session.row.worker_id
+        del self._sessions[worker_id]
+        self.rows[worker_id] = None
+        self._departed[worker_id] = session
+        yield WorkerGone(worker_id=worker_id, is_counted=is_counted)
+
+    # What goes to sessions.
+
+    def send(self, worker_id: str, body: LeaderBody) -> None:
+        """Send a message to the present session of a worker, or to the last one of a worker that is gone."""
+        session = self._sessions.get(worker_id) or self._departed.get(worker_id)
+        if session is not None:
+            self._send(session, body)
+
+    def _send(self, session: Session, body: LeaderBody) -> None:
+        self._out.append((session, body))
+
+    def _dismiss(self, sender: Sender) -> None:
+        message = ToSession(epoch=self.epoch, number=1, body=Dismissed())
+        self._again.append(Publication(to=f"session {sender.worker_id} {sender.session}", body=message))
+
+    def _publication(self, row: WorkerRow, message: ToSession) -> Publication:
+        return Publication(to=f"session {row.worker_id} {row.session}", body=message)
+
+    def take_out(self, now: float) -> list[Publication]:
+        """Number what is to be sent and return it, in order; forget the workers that are gone."""
+        found, self._again = self._again, []
+        for session, body in self._out:
+            session.sent += 1
+            message = ToSession(epoch=self.epoch, number=session.sent, body=body)
+            session.unreceived.append(Sent(message, now))
+            found.append(self._publication(session.row, message))
+        self._out.clear()
+        self._departed.clear()
+        return found
+
+    def take_stale(self) -> list[object]:
+        """Return the sources of ends that changed nothing."""
+        found, self.stale = self.stale, []
+        return found
+
+    def raise_epoch(self, epoch: int) -> None:
+        """Go on under a new epoch: numbers begin again, and every worker says what it holds."""
+        self.epoch = epoch
+        pending, self._out, self._again = self._out, [], []
+        for session in self._sessions.values():
+            session.sent, session.unreceived = 0, deque()
+            self._send(session, Welcome())
+        self._out += pending
+
+    # Parts.
+
+    def _see(self, epoch: int) -> None:
+        if epoch > self.epoch:
+            self.epoch_above = max(self.epoch_above, epoch)
+
+    def _is_from(self, session: Session, sender: Sender) -> bool:
+        if session.row.secret_hash == secret_hash(sender.secret):
+            return True
+        self.refused += 1
+        return False
+
+    def _advance(self, session: Session, committed: int) -> None:
+        session.committed = max(session.committed, committed)
+        while session.committed + 1 in session.above:
+            session.committed += 1
+        session.above = {number for number in session.above if number > session.committed}

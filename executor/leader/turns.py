@@ -1,0 +1,603 @@
+"""The leader: one turn after another, each a short story.
+
+    take what is there > decide > write in one transaction > publish > acknowledge
+
+Nothing is undone. A write whose outcome is unknown is settled by the turn's own row; everything else that goes
+wrong ends in a load, after which the same inputs come again. So every input may come twice, and what was
+published had been committed before (P5, P6).
+"""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+from turnstile.common.domain.states import Status
+from turnstile.common.worker_protocol import CancelAttempt, Heartbeat, Hello, Report
+from turnstile.executor.leader.admission import Admission, Source, source_of
+from turnstile.executor.leader.dispatcher import send_offers, send_recalls
+from turnstile.executor.leader.loading import state_of
+from turnstile.executor.leader.outbox import Outbox, event_of, event_of_outcome
+from turnstile.executor.leader.ports import (
+    Broker,
+    BrokerUnavailable,
+    CancelRequest,
+    Clock,
+    DefinitionCommand,
+    Delivery,
+    Deposed,
+    InboxRow,
+    NewestTurn,
+    OutcomeUnknown,
+    Probe,
+    Publication,
+    Request,
+    Store,
+    StoredRequest,
+    TurnRefused,
+)
+from turnstile.executor.leader.records import EndedRow, Loaded, Turn
+from turnstile.executor.leader.sessions import COMPLETIONS, HEARTBEATS, Sessions
+from turnstile.executor.leader.watchdog import Watchdog
+from turnstile.executor.leader.writing import rows_of
+from turnstile.executor.queue_manager.decide import decide
+from turnstile.executor.queue_manager.decisions import Decisions
+from turnstile.executor.queue_manager.inputs import Input
+from turnstile.executor.queue_manager.state import Execution
+
+REQUESTS: Final = "executor.requests"
+SHARES: Final = {REQUESTS: 500, COMPLETIONS: 2000, HEARTBEATS: 1000}
+"""How many messages of each queue one turn takes, so that none waits for the others for long."""
+_INBOX_SHARE: Final = 200
+_REQUESTS_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Budget of the parameters that are kept in memory; others are read when their execution was granted."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Durations of a leadership, in seconds."""
+
+    renewal: float = 0.25
+    """An empty turn after so long."""
+    certain: float = 2.0
+    """How long after the sending of its last committed turn a leader answers heartbeats."""
+    leadership: float = 3.0
+    """Without a new turn row for so long, a candidate takes over; the leader has stopped consuming by then."""
+    poll: float = 0.25
+    """How often a candidate looks, and a leader reads its inbox and tries the broker again."""
+    event: float = 1.0
+    """How long a turn waits for the confirmation of events."""
+
+
+class Reload(Exception):
+    """Memory may differ from the rows: take over again, above this epoch, and load."""
+
+    def __init__(self, above: int = 0) -> None:
+        super().__init__(above)
+        self.above = above
+
+
+@dataclass(slots=True)
+class Taken:
+    """What one turn took."""
+
+    deliveries: list[Delivery] = field(default_factory=list)
+    commands: list[InboxRow] = field(default_factory=list)
+
+    decided: list[int] = field(default_factory=list)
+    """Rows of the inbox that this turn deletes."""
+
+    def __len__(self) -> int:
+        return len(self.deliveries) + len(self.commands)
+
+    def __iter__(self) -> Iterator[Delivery | InboxRow]:
+        yield from self.deliveries
+        yield from self.commands
+
+
+class Leadership:
+    """One leadership: the state, and all that is remembered beside it until the next load."""
+
+    def __init__(self, loaded: Loaded, clock: Clock, asked_at: float) -> None:
+        self.epoch = loaded.epoch
+        self.number = 0
+        """Of the last turn of this epoch that was committed."""
+        self.previous: NewestTurn | None = None
+        """The newest turn row before the first turn of this epoch."""
+        self.state, self.memory = state_of(loaded)
+        self.sessions = Sessions(loaded.epoch, self.state, loaded.workers, clock.monotonic())
+        self.admission = Admission(loaded.early_cancels)
+        self.outbox = Outbox(loaded.events)
+        self.watchdog = Watchdog()
+        self.carried: list[Input] = []
+        """Inputs that follow from the decisions of the last turn."""
+        self.is_unfinished = False
+        self.requests: dict[int, StoredRequest] = {}
+        """What offers need of executions that were admitted lately."""
+        self.requests_bytes = 0
+        self.to_offer: dict[int, Execution] = {}
+        """Granted executions that were not offered yet."""
+        self.backlog: deque[list[Publication]] = deque()
+        """Batches that are to be published, in order."""
+        self.unacknowledged: list[Delivery] = []
+        self._clock = clock
+        self._offset = loaded.now - asked_at
+
+    def now(self) -> float:
+        """Return the database's clock, carried forward by this process's own."""
+        return self._clock.monotonic() + self._offset
+
+
+class Leader:
+    """An executor that leads, or waits until it can."""
+
+    def __init__(
+        self, executor_id: str, store: Store, broker: Broker, clock: Clock, times: Times | None = None
+    ) -> None:
+        self.executor_id = executor_id
+        self.store, self.broker, self.clock = store, broker, clock
+        self.times = times or Times()
+        self.leadership: Leadership | None = None
+        """None: it does not lead."""
+        self._is_stopping = False
+        self._committed_at = 0.0
+        """When the last committed turn was sent."""
+        self._turn_began_at = 0.0
+        self._tried_at = 0.0
+        """When the broker, or the inbox, was tried last."""
+        self._singly = 0
+        """How many inputs are still taken alone, after a turn was refused."""
+        self._draining: asyncio.Future[None] | None = None
+        self._poison: set[UUID] = set()
+        """Keys of the messages and commands that alone made a turn fail."""
+
+    async def run(self) -> None:
+        """Wait for the leadership and lead, again and again, until `stop`."""
+        above: int | None = None
+        while not self._is_stopping:
+            try:
+                if above is None:
+                    await self._wait_for_leadership()
+                if not self._is_stopping:
+                    await self._lead(above)
+            except Reload as reload:
+                above = reload.above
+            except Deposed:
+                above = None
+            except OutcomeUnknown:
+                await self.clock.sleep(self.times.poll)
+            finally:
+                self.leadership = None
+                if self._draining is not None:
+                    self._draining.cancel()
+                await self.broker.close()
+
+    def stop(self) -> None:
+        """Finish the present turn, and let another executor lead."""
+        self._is_stopping = True
+
+    async def _wait_for_leadership(self) -> None:
+        """Return once nothing was heard of a leader for too long, by this process's own clock."""
+        seen: NewestTurn | None = None
+        since = self.clock.monotonic()
+        while not self._is_stopping:
+            try:
+                newest, is_gone = await self.store.leader_seen()
+                has_broker = await self._has_broker()
+                await self.store.announce(self.executor_id, has_broker=has_broker)
+            except OutcomeUnknown:
+                since = self.clock.monotonic()
+            else:
+                now = self.clock.monotonic()
+                if newest != seen:
+                    seen, since = newest, now
+                is_gone = is_gone and has_broker and now > since
+                if newest is None or is_gone or now - since > self.times.leadership:
+                    return
+            await self.clock.sleep(self.times.poll)
+
+    async def _has_broker(self) -> bool:
+        with suppress(BrokerUnavailable):
+            await self.broker.publish([])
+            return True
+        return False
+
+    async def _lead(self, above: int | None) -> None:
+        """Lead until something goes wrong; `above` is None for an executor that did not lead before."""
+        self._committed_at = self.clock.monotonic()
+        epoch = await self.store.take_over(
+            self.executor_id, above=above or 0, only_if_leading=above is not None
+        )
+        asked_at = self.clock.monotonic()
+        loading = asyncio.ensure_future(self.store.load(epoch))
+        try:
+            number = await self._renew_while(loading, epoch)
+        finally:
+            loading.cancel()
+        lead = Leadership(loading.result(), self.clock, asked_at)
+        lead.number = number
+        lead.sessions.welcome_all()
+        self.leadership = lead
+        self._turn_began_at = self.clock.monotonic()
+        while not self._is_stopping:
+            await self._next_turn(lead)
+        await self.store.resign()
+
+    async def _renew_while(self, loading: "asyncio.Future[Loaded]", epoch: int) -> int:
+        """Write empty turns while the load lasts; return the number of the last one."""
+        number = 0
+        while not loading.done():
+            sent_at = self.clock.monotonic()
+            try:
+                await self.store.write(Turn(epoch=epoch, number=number + 1, at=0.0))
+            except OutcomeUnknown:
+                raise Reload from None
+            number += 1
+            self._committed_at = sent_at
+            await asyncio.wait({loading}, timeout=self.times.renewal)
+        return number
+
+    # One turn.
+
+    async def _next_turn(self, lead: Leadership) -> None:
+        now = self.clock.monotonic()
+        self._check_leadership(lead, now)
+        if now - self._turn_began_at > lead.sessions.lease_min() / 3:
+            # For this long no worker was heard: this process was paused, or a server did not answer.
+            lead.sessions.renew_all(now)
+        self._turn_began_at = now
+        is_polling = now - self._tried_at >= self.times.poll
+        if is_polling:
+            self._tried_at = now
+            await self._try_broker(lead)
+        taken = await self._take(lead, is_polling=is_polling)
+        if taken or self._has_work(lead, now) or (is_polling and lead.backlog):
+            await self._turn(lead, taken)
+        else:
+            await self.clock.wait(self._rest(lead))
+
+    def _check_leadership(self, lead: Leadership, now: float) -> None:
+        if lead.sessions.epoch_above:
+            raise Reload(lead.sessions.epoch_above)
+        if now - self._committed_at > self.times.leadership:
+            # Another executor may lead by now: what this one has taken must not stay with it.
+            raise Reload
+
+    async def _try_broker(self, lead: Leadership) -> None:
+        if not self.broker.is_open:
+            with suppress(BrokerUnavailable):
+                await self.broker.open()
+                lead.sessions.renew_all(self.clock.monotonic())
+        if not self.broker.is_open and await self._persist(
+            lambda: self.store.announce(self.executor_id, has_broker=False)
+        ):
+            # Another executor has both servers, so this one lets it lead.
+            await self.store.resign()
+            raise Deposed
+
+    def _has_work(self, lead: Leadership, now: float) -> bool:
+        timers = lead.state.timers
+        return (
+            now - self._committed_at >= self.times.renewal or lead.watchdog.is_due(now) or lead.is_unfinished
+            or bool(lead.carried or lead.to_offer) or lead.outbox.has_more
+            or bool(timers and timers[0].at <= lead.now())
+        )  # fmt: skip
+
+    def _rest(self, lead: Leadership) -> float:
+        rest = self._committed_at + self.times.renewal - self.clock.monotonic()
+        if lead.state.timers:
+            rest = min(rest, lead.state.timers[0].at - lead.now())
+        return max(rest, 0.001)
+
+    async def _take(self, lead: Leadership, *, is_polling: bool) -> Taken:
+        """Take what has arrived, of each source its share; one input alone after a turn was refused."""
+        taken = Taken()
+        for queue, share in SHARES.items():
+            if self._singly and len(taken):
+                return taken
+            taken.deliveries += self.broker.take(queue, 1 if self._singly else share)
+        if is_polling and not (self._singly and len(taken)):
+            count = 1 if self._singly else _INBOX_SHARE
+            taken.commands += await self._persist(lambda: self.store.inbox(count))
+            taken.decided = [command.id for command in taken.commands]
+        return taken
+
+    async def _turn(self, lead: Leadership, taken: Taken) -> None:
+        self._bury(lead, taken)
+        try:
+            inputs = await self._inputs(lead, taken)
+            out = self._decide(lead, inputs)
+            rows = rows_of(lead.state, lead.memory, out)
+        except (AssertionError, KeyError, IndexError, ValueError) as broken:
+            self._refuse(taken)
+            raise Reload from broken
+        events = [event_of(*each) for each in zip(out.finished, rows.ended, strict=True)]
+        lead.outbox.store(
+            event for event, end in zip(events, out.finished, strict=True) if end.report is None
+        )
+        turn = Turn(
+            epoch=lead.epoch, number=lead.number + 1, at=lead.state.now, **rows.fields(),
+            workers=[row for row in lead.sessions.rows.values() if row is not None],
+            workers_over=[name for name, row in lead.sessions.rows.items() if row is None],
+            definitions=lead.admission.rows, early_cancels=lead.admission.early_rows,
+            early_cancels_over=lead.admission.early_over, events=lead.outbox.take_new(),
+            events_over=lead.outbox.take_confirmed(), answers=[(key, json.dumps(body).encode()) for key, body in lead.admission.answers],
+            inbox_over=taken.decided,
+        )  # fmt: skip
+        turn = await self._write(lead, turn, taken)
+        self._singly = max(self._singly - len(taken), 0)
+        events = [
+            event_of(*each)
+            for each in zip(out.finished, turn.ended, strict=True)
+            if each[0].report is not None
+        ]
+        await self._publish(lead, out, turn, events)
+        await self._acknowledge(lead, taken, events)
+
+    async def _inputs(self, lead: Leadership, taken: Taken) -> list[Input]:
+        """Return the inputs of a turn: what time and the last turn led to, then what was taken, in order."""
+        now = self.clock.monotonic()
+        inputs, lead.carried = lead.carried, []
+        inputs += lead.watchdog.inputs(lead.state, lead.sessions, now)
+        sources = [source_of(each) for each in taken if is_request(each)]
+        missing = lead.admission.missing(sources)
+        if any(missing):
+            lead.admission.learn(await self._persist(lambda: self.store.look_up(*missing)))
+        lead.admission.expire_early(lead.state.now)
+        following = iter(sources)
+        for each in taken:
+            match each.body:
+                case Hello() as hello:
+                    inputs += lead.sessions.hello(hello, now)
+                case Heartbeat() as heartbeat:
+                    inputs += lead.sessions.heartbeat(heartbeat, now, is_certain=self._is_certain(now))
+                case Report() as report:
+                    inputs += lead.sessions.report(report, now, each)
+                case Probe() as probe:
+                    assert isinstance(each, Delivery)
+                    inputs += lead.sessions.probed(each.queue, probe, now)
+                case _:
+                    inputs += self._of_source(lead, next(following))
+        return inputs
+
+    def _of_source(self, lead: Leadership, source: Source) -> Iterable[Input]:
+        command = source.request
+        if isinstance(command, DefinitionCommand) and command.kind == "worker":
+            is_draining = bool((command.definition or {}).get("is_draining"))
+            yield from lead.sessions.drain(command.name, is_draining=is_draining)
+        yield from lead.admission.inputs(source, lead.state.now)
+
+    def _is_certain(self, now: float) -> bool:
+        return now - self._committed_at < self.times.certain
+
+    def _decide(self, lead: Leadership, inputs: Sequence[Input]) -> Decisions:
+        """Decide. What a cancel names that came before its execution is cancelled before it can be granted."""
+        now = max(lead.now(), lead.state.now)
+        if lead.admission.has_early():
+            out = decide(lead.state, inputs, now, grants_max=0)
+            following = list(lead.admission.decided(out))
+            second = decide(lead.state, following, now)
+            lead.carried += lead.admission.decided(second)
+            join(out, second)
+        else:
+            out = decide(lead.state, inputs, now)
+            lead.carried += lead.admission.decided(out)
+        lead.is_unfinished = out.is_unfinished
+        self._remember_requests(lead, out)
+        return out
+
+    def _remember_requests(self, lead: Leadership, out: Decisions) -> None:
+        for admitted in out.admitted:
+            request = admitted.source.request
+            if lead.requests_bytes + len(request.parameters) <= _REQUESTS_BYTES_MAX:
+                lead.requests_bytes += len(request.parameters)
+                lead.requests[admitted.id] = StoredRequest(
+                    parameters=request.parameters, metadata=request.metadata, traceparent=request.traceparent
+                )
+        for finished in out.finished:
+            self._forget_request(lead, finished.id)
+
+    def _forget_request(self, lead: Leadership, execution_id: int) -> None:
+        request = lead.requests.pop(execution_id, None)
+        if request is not None:
+            lead.requests_bytes -= len(request.parameters)
+
+    # Writing.
+
+    async def _write(self, lead: Leadership, turn: Turn, taken: Taken) -> Turn:
+        """Write a turn and return it as it was committed; raises Deposed, or Reload."""
+        sent_at = self.clock.monotonic()
+        while True:
+            try:
+                await self.store.write(turn)
+            except OutcomeUnknown:
+                turn, is_committed = await self._settle(lead, turn)
+                if is_committed:
+                    break
+                sent_at = self.clock.monotonic()
+            except TurnRefused as refused:
+                turn = self._without(turn, refused, taken)
+            else:
+                lead.number = turn.number
+                break
+        self._committed_at = sent_at
+        lead.admission.written()
+        lead.sessions.rows.clear()
+        return turn
+
+    async def _settle(self, lead: Leadership, turn: Turn) -> tuple[Turn, bool]:
+        """Find out whether a turn was committed; if not, return it for the new epoch."""
+        epoch = await self._persist(lambda: self.store.take_over(self.executor_id, only_if_leading=True))
+        newest = await self._persist(self.store.newest_turn)
+        if turn.number == 1:
+            before = lead.previous
+        else:
+            before = NewestTurn(epoch=turn.epoch, number=turn.number - 1)
+        lead.epoch = lead.state.epoch = epoch
+        lead.number, lead.previous = 0, newest
+        lead.state.grant_counter = 0
+        lead.sessions.raise_epoch(epoch)
+        if newest == NewestTurn(epoch=turn.epoch, number=turn.number):
+            return turn, True
+        if newest != before:
+            raise Reload
+        return replace(turn, epoch=epoch, number=1), False
+
+    def _without(self, turn: Turn, refused: TurnRefused, taken: Taken) -> Turn:
+        """Return the turn without results that the database cannot store; else its inputs are taken singly."""
+        ids = set(refused.execution_ids)
+        if not ids or not ids <= {row.id for row in turn.ended if row.result is not None}:
+            self._refuse(taken)
+            raise Reload
+        ended = [_unstorable(row, str(refused)) if row.id in ids else row for row in turn.ended]
+        return replace(turn, ended=ended)
+
+    def _refuse(self, taken: Taken) -> None:
+        """Take the inputs of a refused turn one at a time after the load; one that fails alone is poison."""
+        if len(taken) == 1:
+            self._poison.update(each.delivery_key for each in taken.deliveries)
+            self._poison.update(each.command_id for each in taken.commands)
+        self._singly = max(self._singly, len(taken))
+
+    def _bury(self, lead: Leadership, taken: Taken) -> None:
+        """Send what makes every turn fail to the dead letters."""
+        if not self._poison:
+            return
+        for each in [d for d in taken.deliveries if d.delivery_key in self._poison]:
+            taken.deliveries.remove(each)
+            letter: Mapping[str, Any] = {"x-error-code": "invalid_message", "request": each.body}
+            lead.backlog.append([Publication(to="dead letters", body=letter)])
+            lead.unacknowledged.append(each)
+        for command in [c for c in taken.commands if c.command_id in self._poison]:
+            taken.commands.remove(command)
+            lead.admission.answers.append((command.command_id, {"code": "invalid_message"}))
+
+    async def _persist(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Repeat a call that changes nothing twice until it succeeds, or the leadership is over."""
+        while True:
+            try:
+                return await call()
+            except OutcomeUnknown:
+                if self.clock.monotonic() - self._committed_at > self.times.leadership:
+                    raise Reload from None
+                await self.clock.sleep(self.times.poll / 5)
+
+    # Publishing.
+
+    async def _publish(
+        self, lead: Leadership, out: Decisions, turn: Turn, events: list[Mapping[str, Any]]
+    ) -> None:
+        """Publish cancels and answers, then offers: what cannot be published now stays in the backlog."""
+        for asked in out.asked:
+            body = CancelAttempt(execution_id=asked.execution_id, grant=asked.grant, reason=asked.reason)
+            lead.sessions.send(asked.worker_id, body)
+        send_recalls(lead.state, lead.sessions, turn.definitions)
+        now = self.clock.monotonic()
+        letters = await self._of_stale(lead, [*out.stale, *lead.sessions.take_stale()], events)
+        first = [*lead.sessions.take_out(now), *lead.admission.take_publications(), *letters]
+        await self._offer(lead, out)
+        lead.backlog += [batch for batch in (first, lead.sessions.take_out(now)) if batch]
+        with suppress(BrokerUnavailable):
+            while lead.backlog:
+                await self.broker.publish(lead.backlog[0])
+                lead.backlog.popleft()
+            await self._probe(lead)
+
+    async def _acknowledge(self, lead: Leadership, taken: Taken, events: list[Mapping[str, Any]]) -> None:
+        """Publish the events of a turn and acknowledge it; events that are not confirmed are stored first."""
+        are_published = not events
+        if events and not lead.backlog and not lead.outbox.rows:
+            publications = [Publication(to="event", body=event) for event in events]
+            with suppress(BrokerUnavailable, TimeoutError):
+                await asyncio.wait_for(self.broker.publish(publications), self.times.event)
+                are_published = True
+        if not are_published:
+            lead.outbox.store(events)
+        if not lead.backlog:
+            acknowledged, lead.unacknowledged = lead.unacknowledged, []
+            if are_published:
+                acknowledged += taken.deliveries
+            else:
+                lead.unacknowledged = taken.deliveries
+            self.broker.acknowledge(acknowledged)
+        else:
+            lead.unacknowledged += taken.deliveries
+        if lead.outbox.rows and (self._draining is None or self._draining.done()):
+            self._draining = asyncio.ensure_future(self._drain_outbox(lead.outbox))
+
+    async def _drain_outbox(self, outbox: Outbox) -> None:
+        """Publish stored events beside the turns, for as long as a slow listener takes."""
+        with suppress(BrokerUnavailable):
+            while rows := outbox.first():
+                await self.broker.publish(
+                    [Publication(to="event", body=json.loads(row.body)) for row in rows]
+                )
+                outbox.confirm(rows)
+
+    async def _of_stale(
+        self, lead: Leadership, sources: Sequence[Any], events: list[Mapping[str, Any]]
+    ) -> list[Publication]:
+        """Publish again what repeated reports are about; return those about unknown executions as dead letters."""
+        if not sources:
+            return []
+        ids = {each.body.body.execution_id: each for each in sources}
+        outcomes = await self._persist(lambda: self.store.outcomes(list(ids)))
+        known = await self._persist(lambda: self.store.look_up([], [], [i for i in ids if i not in outcomes]))
+        events += [event_of_outcome(outcome) for outcome in outcomes.values()]
+        unknown = [each for execution_id, each in ids.items() if execution_id not in {*outcomes, *known}]
+        return [
+            Publication(to="dead letters", body={"x-error-code": "unknown_execution", "request": each.body})
+            for each in unknown
+        ]
+
+    async def _offer(self, lead: Leadership, out: Decisions) -> None:
+        """Send the offers of this turn, those that an earlier turn could not send, and those to repeat."""
+        again, lead.sessions.offer_again = lead.sessions.offer_again, []
+        for execution_id in (*(each.id for each in out.granted), *(each.id for each in again)):
+            execution = lead.state.executions.get(execution_id)
+            if execution is not None:
+                lead.to_offer[execution_id] = execution
+        if not lead.to_offer:
+            return
+        missing = [execution_id for execution_id in lead.to_offer if execution_id not in lead.requests]
+        found = dict(await self._persist(lambda: self.store.requests_of(missing))) if missing else {}
+        requests = {**found, **{i: lead.requests[i] for i in lead.to_offer if i in lead.requests}}
+        executions, lead.to_offer = lead.to_offer, {}
+        send_offers(lead.state, lead.sessions, executions.values(), requests)
+        for execution_id in executions:
+            self._forget_request(lead, execution_id)
+
+    async def _probe(self, lead: Leadership) -> None:
+        probes = list(lead.sessions.overdue(self.clock.monotonic())) if self.broker.is_open else []
+        if probes:
+            try:
+                await self.broker.publish(probes)
+            except BrokerUnavailable:
+                lead.sessions.probe_lost()
+
+
+def is_request(each: Delivery | InboxRow) -> bool:
+    """Return whether it asks for something, and is no message of a worker or of the leader itself."""
+    return isinstance(each.body, Request | CancelRequest | DefinitionCommand)
+
+
+def join(first: Decisions, second: Decisions) -> None:
+    """Add the decisions of the second half of a turn to those of the first one."""
+    for each in fields(Decisions):
+        mine, other = getattr(first, each.name), getattr(second, each.name)
+        if isinstance(mine, list):
+            mine.extend(other)
+        elif isinstance(mine, dict):
+            mine.update(other)
+        else:
+            setattr(first, each.name, other)
+
+
+def _unstorable(row: EndedRow, reason: str) -> EndedRow:
+    return replace(row, status=Status.FAILED, result=None, error=("Unstorable", reason))

@@ -1,0 +1,60 @@
+"""What time means: leases that are over, attempts that neither end nor answer.
+
+In: the state and the time. Out: probes, cancels, and `Overdue` inputs. It only heals: nothing on the normal path
+waits for it (P7, P8).
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from turnstile.common.domain.identifiers import Grant
+from turnstile.common.worker_protocol import CancelAttempt
+from turnstile.executor.leader.sessions import Sessions
+from turnstile.executor.queue_manager.inputs import Input, Overdue
+from turnstile.executor.queue_manager.state import Execution, State
+
+TICK_SECONDS: Final = 1.0
+GRACE_SECONDS: Final = 15.0
+"""How long a worker has to stop an attempt by itself after its timeout, and again after a cancel."""
+
+
+class Watchdog:
+    """Looks at what is at workers, once per tick."""
+
+    def __init__(self) -> None:
+        self._ticked_at = 0.0
+        self._asked_at: dict[Grant, float] = {}
+        """Since when an attempt has been asked to stop."""
+
+    def is_due(self, now: float) -> bool:
+        """Return whether the next tick has come."""
+        return now - self._ticked_at >= TICK_SECONDS
+
+    def inputs(self, state: State, sessions: Sessions, now: float) -> Iterator[Input]:
+        """Have attempts stopped that should have ended, and end those that were not stopped."""
+        if not self.is_due(now):
+            return
+        self._ticked_at = now
+        asked: dict[Grant, float] = {}
+        for worker in list(state.workers.values()):
+            for execution in worker.held.values():
+                if execution.grant is None or not self._must_end(state, execution):
+                    continue
+                since = asked[execution.grant] = self._asked_at.get(execution.grant, now)
+                if since == now and execution.cancel_reason is None:
+                    body = CancelAttempt(execution_id=execution.id, grant=execution.grant, reason="timeout")
+                    sessions.send(worker.id, body)
+                elif now - since > GRACE_SECONDS:
+                    yield Overdue(execution_id=execution.id, grant=execution.grant)
+        self._asked_at = asked
+
+    def _must_end(self, state: State, execution: Execution) -> bool:
+        if execution.cancel_reason is not None:
+            return True
+        timeout = execution.timeout_seconds
+        if timeout is None:
+            timeout = execution.queue.action.definition.timeout_seconds
+        if timeout is None:
+            return False
+        began_at = execution.started_at or execution.scheduled_at or state.now
+        return state.now > began_at + timeout + GRACE_SECONDS
