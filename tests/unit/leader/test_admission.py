@@ -1,0 +1,174 @@
+"""What is a duplicate, what is too early, who is answered."""
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID, uuid5
+
+from turnstile.common.domain.errors import Code
+from turnstile.common.domain.states import Status
+from turnstile.executor.leader.admission import EARLY_SECONDS, Admission, Source
+from turnstile.executor.leader.ports import CancelRequest, DefinitionCommand, Request
+from turnstile.executor.leader.records import EarlyCancelRow, Known
+from turnstile.executor.leader.turns import join
+from turnstile.executor.queue_manager.decide import decide
+from turnstile.executor.queue_manager.decisions import Decisions
+from turnstile.executor.queue_manager.definitions import Action
+from turnstile.executor.queue_manager.inputs import DefineAction, WorkerChanged
+from turnstile.executor.queue_manager.state import State
+
+SPACE = UUID(int=0)
+
+
+def request(text: str = "1", *, idempotency_key: str | None = None, ref: str = "a") -> Request:
+    return Request(
+        action_ref=ref, parameters=text.encode(), request_hash=uuid5(SPACE, ref + text),
+        idempotency_key=idempotency_key,
+    )  # fmt: skip
+
+
+def message(body: Request | CancelRequest, key: str) -> Source:
+    return Source(request=body, delivery_key=uuid5(SPACE, key), reply_to="client", correlation_id=key)
+
+
+class World:
+    """An admission beside a state with one action and one worker slot."""
+
+    def __init__(self, *early: EarlyCancelRow) -> None:
+        self.state = State()
+        joined = WorkerChanged(worker_id="w", pools=frozenset({"default"}), concurrency=1)
+        decide(self.state, [DefineAction(action=Action(ref="a")), joined], 0.0)
+        self.admission = Admission(early)
+
+    def turn(self, *sources: Source, now: float = 1.0) -> Decisions:
+        inputs = [each for source in sources for each in self.admission.inputs(source, now)]
+        out = decide(self.state, inputs, now, grants_max=0)
+        second = decide(self.state, list(self.admission.decided(out)), now)
+        assert not list(self.admission.decided(second))
+        join(out, second)
+        return out
+
+    def answers(self) -> list[Mapping[str, Any]]:
+        return [p.body for p in self.admission.take_publications() if isinstance(p.body, Mapping)]
+
+
+def test_a_message_that_is_published_again_is_the_same_execution() -> None:
+    world = World()
+    world.turn(message(request(), "m"))
+    out = world.turn(message(request(), "m"))
+    assert not out.admitted
+    assert [(a["execution_id"], a["duplicate"]) for a in world.answers()] == [(1, False), (1, True)]
+
+
+def test_copies_inside_one_turn_are_one_execution_and_each_is_answered() -> None:
+    world = World()
+    out = world.turn(*[message(request(idempotency_key="k"), f"m{n}") for n in range(50)])
+    assert len(out.admitted) == 1
+    assert [a["execution_id"] for a in world.answers()] == [1] * 50
+
+
+def test_an_idempotency_key_with_another_request_is_refused() -> None:
+    world = World()
+    world.turn(message(request("1", idempotency_key="k"), "m1"))
+    world.answers()
+    out = world.turn(message(request("2", idempotency_key="k"), "m2"))
+    assert not out.admitted
+    assert world.answers()[0]["code"] is Code.IDEMPOTENCY_CONFLICT
+
+
+def test_a_copy_of_a_refused_request_is_refused_with_it() -> None:
+    world = World()
+    twice = [message(request(ref="unknown", idempotency_key="k"), f"m{n}") for n in range(2)]
+    world.turn(*twice)
+    codes = [a.get("code") for a in world.answers() if "code" in a]
+    assert codes == [Code.UNKNOWN_ACTION, Code.UNKNOWN_ACTION]
+
+
+def test_keys_that_are_not_in_memory_are_looked_up_and_decided() -> None:
+    world = World()
+    source = message(request(idempotency_key="k"), "m")
+    keys, names, ids = world.admission.missing([source])
+    assert (keys, names, ids) == ([source.delivery_key], ["k"], [])
+    known = Known(
+        execution_id=40, request_hash=source.request.request_hash, status=Status.COMPLETED,  # type: ignore[union-attr]
+        action_ref="a", key="", priority=3,
+    )  # fmt: skip
+    world.admission.learn({"k": known})
+    out = world.turn(source)
+    assert not out.admitted
+    assert world.answers()[0]["execution_id"] == 40
+
+
+def test_a_cancel_in_the_turn_of_its_request_wins_over_the_grant() -> None:
+    world = World()
+    cancel = CancelRequest(execution_id=None, idempotency_key="k", reason="not needed")
+    out = world.turn(message(request(idempotency_key="k"), "m"), message(cancel, "c"))
+    assert not out.granted
+    (end,) = out.finished
+    assert (end.status, end.error) == (Status.CANCELLED, ("Cancelled", "not needed"))
+
+
+def test_a_cancel_before_its_request_is_kept_and_wins() -> None:
+    world = World()
+    cancel = CancelRequest(execution_id=None, idempotency_key="k", reason="early")
+    world.turn(message(cancel, "c"))
+    (row,) = world.admission.early_rows
+    world.admission.written()
+    out = world.turn(message(request(idempotency_key="k"), "m"))
+    assert [end.status for end in out.finished] == [Status.CANCELLED]
+    assert world.admission.early_over == [row.id]
+
+
+def test_an_early_cancel_survives_a_change_of_leader() -> None:
+    row = EarlyCancelRow(id=4, execution_id=None, idempotency_key="k", reason="early", kept_until=99.0)
+    world = World(row)
+    out = world.turn(message(request(idempotency_key="k"), "m"))
+    assert [end.status for end in out.finished] == [Status.CANCELLED]
+
+
+def test_an_early_cancel_whose_execution_does_not_come_is_a_dead_letter() -> None:
+    world = World()
+    world.turn(message(CancelRequest(execution_id=99, idempotency_key=None, reason="x"), "c"))
+    assert not world.answers()
+    world.admission.expire_early(1.0 + EARLY_SECONDS)
+    refused, letter = world.answers()
+    assert refused["code"] is Code.UNKNOWN_EXECUTION
+    assert letter["x-error-code"] is Code.UNKNOWN_EXECUTION
+
+
+def test_a_cancel_of_an_ended_execution_is_refused() -> None:
+    world = World()
+    world.turn(message(request(idempotency_key="k"), "m"))
+    cancel = CancelRequest(execution_id=1, idempotency_key=None, reason="x")
+    world.state.executions.clear()
+    world.answers()
+    world.turn(message(cancel, "c"))
+    assert world.answers()[0]["code"] is Code.ALREADY_TERMINAL
+
+
+def test_a_command_of_the_inbox_is_answered_under_its_id() -> None:
+    world = World()
+    command = uuid5(SPACE, "command")
+    world.turn(Source(request=request(), delivery_key=command, command_id=command))
+    ((key, answer),) = world.admission.answers
+    assert key == command
+    assert answer["execution_id"] == 1
+
+
+def test_a_definition_is_written_in_the_turn_that_applies_it() -> None:
+    world = World()
+    body = {"ref": "b", "max_concurrent": 2, "uses": [], "rate": None}
+    command = DefinitionCommand(kind="action", name="b", definition=body, changed_by={"user": "ann"})
+    world.turn(Source(request=command))
+    (row,) = world.admission.rows
+    assert (row.name, row.changed_by) == ("b", {"user": "ann"})
+    assert world.state.actions["b"].definition.max_concurrent == 2
+
+
+def test_an_action_with_running_executions_is_not_deleted() -> None:
+    world = World()
+    world.turn(message(request(), "m"))
+    command = uuid5(SPACE, "delete")
+    delete = DefinitionCommand(kind="action", name="a", definition=None)
+    world.turn(Source(request=delete, command_id=command))
+    assert not world.admission.rows
+    assert world.admission.answers[-1][1]["code"] is Code.IN_USE

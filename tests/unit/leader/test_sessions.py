@@ -1,0 +1,370 @@
+"""What the leader believes about workers, message by message (LEADER 5)."""
+
+from turnstile.common.domain.identifiers import Grant
+from turnstile.common.domain.states import Status
+from turnstile.common.worker_protocol import (
+    AttemptEnded,
+    AttemptReturned,
+    CancelAttempt,
+    Dismissed,
+    Heard,
+    Heartbeat,
+    Held,
+    Hello,
+    LeaderBody,
+    Leaving,
+    Report,
+    ReportBody,
+    Sender,
+    ToSession,
+    Welcome,
+)
+from turnstile.executor.leader.ports import Probe
+from turnstile.executor.leader.sessions import COMPLETIONS, HEARTBEATS, Sessions
+from turnstile.executor.queue_manager.decide import decide
+from turnstile.executor.queue_manager.definitions import Action
+from turnstile.executor.queue_manager.inputs import (
+    Admit,
+    DefineAction,
+    Ended,
+    Input,
+    Returned,
+    WorkerChanged,
+    WorkerGone,
+)
+from turnstile.executor.queue_manager.state import State
+
+EPOCH = 7
+LEASE = 30.0
+
+
+def sender(worker_id: str = "w", session: int = 1, secret: str = "s") -> Sender:
+    return Sender(worker_id=worker_id, session=session, secret=secret)
+
+
+def hello(of: Sender | None = None, *, epoch_seen: int = 0) -> Hello:
+    return Hello(
+        sender=of or sender(), name="worker", pools=("default",), actions=None, concurrency=2,
+        lease_seconds=LEASE, epoch_seen=epoch_seen,
+    )  # fmt: skip
+
+
+def beat(number: int, received: int, *, of: Sender | None = None, epoch: int = EPOCH) -> Heartbeat:
+    return Heartbeat(sender=of or sender(), number=number, epoch_seen=epoch, received=received)
+
+
+class World:
+    """Sessions beside a state, and the messages that they sent."""
+
+    def __init__(self) -> None:
+        self.state = State(epoch=EPOCH)
+        decide(self.state, [DefineAction(action=Action(ref="a"))], 0.0)
+        self.sessions = Sessions(EPOCH, self.state, (), 0.0)
+        self.reports = 0
+
+    def hello(self, each: Hello, now: float = 0.0) -> list[Input]:
+        return self._apply(list(self.sessions.hello(each, now)))
+
+    def beat(self, each: Heartbeat, now: float = 0.0, *, is_certain: bool = True) -> list[Input]:
+        return self._apply(list(self.sessions.heartbeat(each, now, is_certain=is_certain)))
+
+    def report(
+        self, body: ReportBody, *, of: Sender | None = None, number: int | None = None, kept_from: int = 1
+    ) -> list[Input]:
+        self.reports = self.reports + 1 if number is None else number
+        report = Report(
+            sender=of or sender(), number=self.reports, kept_from=kept_from, epoch_seen=EPOCH, body=body
+        )
+        return self._apply(list(self.sessions.report(report, 0.0, report)))
+
+    def join(self, of: Sender | None = None) -> None:
+        self.hello(hello(of))
+        self.report(Held(epoch=EPOCH, grants=()), of=of)
+        self.sent()
+
+    def granted(self, count: int = 1) -> list[Grant]:
+        out = decide(self.state, [Admit(action_ref="a")] * count, 1.0)
+        return [each.grant for each in out.granted]
+
+    def sent(self, now: float = 0.0) -> list[LeaderBody]:
+        found = []
+        for publication in self.sessions.take_out(now):
+            assert isinstance(publication.body, ToSession)
+            found.append(publication.body.body)
+        return found
+
+    def _apply(self, inputs: list[Input]) -> list[Input]:
+        decide(self.state, inputs, self.state.now)
+        return inputs
+
+
+def ended(execution_id: int, grant: Grant) -> AttemptEnded:
+    return AttemptEnded(execution_id=execution_id, grant=grant, status=Status.COMPLETED, result=b"1")
+
+
+def test_a_worker_takes_nothing_before_it_has_answered_the_welcome() -> None:
+    world = World()
+    world.hello(hello())
+    assert world.sent() == [Welcome()]
+    assert not world.granted()
+    (changed,) = world.report(Held(epoch=EPOCH, grants=()))
+    assert isinstance(changed, WorkerChanged)
+    assert changed.is_taking
+
+
+def test_an_answer_to_the_welcome_of_another_epoch_counts_nothing() -> None:
+    world = World()
+    world.hello(hello())
+    assert world.report(Held(epoch=EPOCH - 1, grants=())) == []
+
+
+def test_a_worker_is_written_before_it_is_answered_so_that_the_next_leader_can_ask_it() -> None:
+    world = World()
+    world.hello(hello())
+    row = world.sessions.rows["w"]
+    assert row is not None
+    assert row.secret_hash != b"s"
+
+
+def test_a_session_with_another_secret_is_refused() -> None:
+    world = World()
+    world.join()
+    grant = world.granted()[0]
+    thief = sender(secret="guess")
+    assert world.hello(hello(sender(session=2, secret="guess"))) == []
+    assert world.beat(beat(1, 1, of=thief)) == []
+    assert world.report(ended(1, grant), of=thief, number=99) == []
+    assert world.sessions.refused == 3
+    assert world.sent() == []
+
+
+def test_a_worker_ends_and_returns_only_its_own_attempts() -> None:
+    world = World()
+    world.join()
+    grant = world.granted()[0]
+    other = sender("other", secret="o")
+    world.join(other)
+    assert world.report(ended(1, grant), of=other, number=2) == []
+    assert world.report(AttemptReturned(execution_id=1, grant=grant), of=other, number=3) == []
+    assert len(world.sessions.take_stale()) == 1
+    (end,) = world.report(ended(1, grant), number=2)
+    assert isinstance(end, Ended)
+
+
+def test_what_the_worker_does_not_hold_is_offered_again() -> None:
+    world = World()
+    world.join()
+    grants = world.granted(2)
+    world.hello(hello(sender(session=2)))
+    world.report(Held(epoch=EPOCH, grants=((1, grants[0]),)), of=sender(session=2))
+    assert [each.id for each in world.sessions.offer_again] == [2]
+
+
+def test_what_the_worker_should_not_hold_is_cancelled_there() -> None:
+    world = World()
+    world.join()
+    old = Grant(EPOCH - 1, 4)
+    world.hello(hello(sender(session=2)))
+    world.sent()
+    world.report(Held(epoch=EPOCH, grants=((9, old),)), of=sender(session=2))
+    (cancel,) = world.sent()
+    assert isinstance(cancel, CancelAttempt)
+    assert cancel.grant == old
+
+
+def test_a_heartbeat_is_answered_with_what_is_committed() -> None:
+    world = World()
+    world.join()
+    world.beat(beat(1, 1))
+    assert world.sent() == [Heard(heartbeat=1, committed=1)]
+
+
+def test_a_heartbeat_is_not_answered_while_the_leadership_is_in_doubt() -> None:
+    world = World()
+    world.join()
+    world.beat(beat(1, 1), is_certain=False)
+    assert world.sent() == []
+
+
+def test_nothing_is_committed_behind_a_gap_of_reports() -> None:
+    world = World()
+    world.join()
+    world.report(AttemptReturned(execution_id=5, grant=Grant(1, 1)), number=3)
+    world.beat(beat(1, 1))
+    assert world.sent() == [Heard(heartbeat=1, committed=1)]
+    world.report(AttemptReturned(execution_id=4, grant=Grant(1, 2)), number=2)
+    world.beat(beat(2, 2))
+    assert world.sent() == [Heard(heartbeat=2, committed=3)]
+
+
+def test_what_the_worker_has_forgotten_was_committed_by_an_earlier_leader() -> None:
+    world = World()
+    world.hello(hello())
+    world.report(Held(epoch=EPOCH, grants=()), number=41, kept_from=41)
+    world.sent()
+    world.beat(beat(1, 1))
+    assert world.sent() == [Heard(heartbeat=1, committed=41)]
+
+
+def test_a_message_that_the_worker_should_have_is_sent_again_and_a_newer_one_is_not() -> None:
+    world = World()
+    world.join()
+    world.beat(beat(1, 1), 10.0)
+    world.sent(10.0)
+    world.sessions.send("w", CancelAttempt(execution_id=1, grant=Grant(1, 1), reason="old"))
+    world.sent(11.0)
+    world.beat(beat(2, 2), 20.0)
+    world.sessions.send("w", CancelAttempt(execution_id=2, grant=Grant(1, 2), reason="new"))
+    world.sent(21.0)
+    world.beat(beat(3, 2), 22.0)
+    again = [each for each in world.sent(22.0) if isinstance(each, CancelAttempt)]
+    assert [each.reason for each in again] == ["old"]
+
+
+def test_a_heartbeat_of_an_older_epoch_is_answered_with_a_welcome() -> None:
+    world = World()
+    world.join()
+    world.beat(beat(1, 40, epoch=EPOCH - 1))
+    assert world.sent() == [Welcome()]
+
+
+def test_a_worker_that_has_seen_a_higher_epoch_makes_the_leader_take_over_above_it() -> None:
+    world = World()
+    world.join()
+    world.beat(beat(1, 1, epoch=EPOCH + 5))
+    assert world.sessions.epoch_above == EPOCH + 5
+
+
+def lost(world: World, now: float) -> list[Input]:
+    probes = list(world.sessions.overdue(now))
+    assert [each.to for each in probes] == [COMPLETIONS, HEARTBEATS] * bool(probes)
+    found: list[Input] = []
+    for each in probes:
+        assert isinstance(each.body, Probe)
+        found += world.sessions.probed(each.to, each.body, now)
+    return found
+
+
+def test_a_worker_is_lost_once_a_probe_behind_its_messages_has_come_back() -> None:
+    world = World()
+    world.join()
+    assert lost(world, LEASE - 1) == []
+    (gone,) = lost(world, 3 * LEASE)
+    assert gone == WorkerGone(worker_id="w", is_counted=True)
+
+
+def test_a_heartbeat_before_the_probe_keeps_the_worker() -> None:
+    world = World()
+    world.join()
+    first, second = world.sessions.overdue(LEASE + 1)
+    assert isinstance(first.body, Probe)
+    assert isinstance(second.body, Probe)
+    assert list(world.sessions.probed(COMPLETIONS, first.body, LEASE + 2)) == []
+    world.beat(beat(1, 1), LEASE + 2)
+    assert list(world.sessions.probed(HEARTBEATS, second.body, LEASE + 3)) == []
+
+
+def test_a_probe_of_one_queue_loses_nobody() -> None:
+    world = World()
+    world.join()
+    first, _ = world.sessions.overdue(LEASE + 1)
+    assert isinstance(first.body, Probe)
+    assert list(world.sessions.probed(COMPLETIONS, first.body, LEASE + 2)) == []
+    assert list(world.sessions.probed(COMPLETIONS, first.body, LEASE + 2)) == []
+
+
+def test_a_loss_soon_after_an_outage_is_not_counted() -> None:
+    world = World()
+    world.join()
+    world.sessions.renew_all(2 * LEASE)
+    (gone,) = lost(world, 3 * LEASE + 1)
+    assert gone == WorkerGone(worker_id="w", is_counted=False)
+
+
+def test_after_an_outage_every_lease_begins_anew() -> None:
+    world = World()
+    world.join()
+    world.sessions.renew_all(2 * LEASE)
+    assert lost(world, 2 * LEASE + LEASE - 1) == []
+
+
+def test_a_heartbeat_of_a_lost_worker_dismisses_it() -> None:
+    world = World()
+    world.join()
+    decide(world.state, lost(world, 3 * LEASE), 0.0)
+    world.beat(beat(9, 1), 3 * LEASE)
+    assert world.sent() == [Dismissed()]
+
+
+def test_the_cancels_of_a_lost_worker_still_go_to_its_session() -> None:
+    world = World()
+    world.join()
+    grant = world.granted()[0]
+    out = decide(world.state, lost(world, 3 * LEASE), 1.0)
+    for asked in out.asked:
+        body = CancelAttempt(execution_id=asked.execution_id, grant=asked.grant, reason=asked.reason)
+        world.sessions.send(asked.worker_id, body)
+    assert [each.grant for each in world.sent() if isinstance(each, CancelAttempt)] == [grant]
+
+
+def test_a_leaving_waits_for_the_earlier_reports_of_its_worker() -> None:
+    world = World()
+    world.join()
+    grant = world.granted()[0]
+    assert world.report(Leaving(), number=3) == []
+    end, gone = world.report(ended(1, grant), number=2)
+    assert isinstance(end, Ended)
+    assert gone == WorkerGone(worker_id="w", is_counted=False)
+
+
+def test_a_report_that_comes_twice_changes_nothing_the_second_time() -> None:
+    world = World()
+    world.join()
+    grant = world.granted()[0]
+    (end,) = world.report(ended(1, grant), number=2)
+    assert isinstance(end, Ended)
+    assert world.report(ended(1, grant), number=2) == []
+    assert len(world.sessions.take_stale()) == 1
+
+
+def test_messages_of_an_older_session_are_ignored() -> None:
+    world = World()
+    world.hello(hello(sender(session=2)))
+    world.sent()
+    assert world.hello(hello(sender(session=1))) == []
+    assert world.report(Held(epoch=EPOCH, grants=()), of=sender(session=1)) == []
+    assert world.beat(beat(1, 1, of=sender(session=1))) == []
+    assert world.sent() == []
+
+
+def test_a_drained_worker_takes_nothing_and_keeps_what_it_has() -> None:
+    world = World()
+    world.join()
+    world.granted()
+    changes = list(world.sessions.drain("w", is_draining=True))
+    decide(world.state, changes, 1.0)
+    assert not world.granted()
+    assert list(world.state.workers["w"].held) == [1]
+
+
+def test_a_returned_attempt_is_first_again() -> None:
+    world = World()
+    world.join()
+    grants = world.granted(3)
+    (returned,) = world.report(AttemptReturned(execution_id=1, grant=grants[0]), number=2)
+    assert isinstance(returned, Returned)
+    assert sorted(world.state.workers["w"].held) == [1, 2]
+    assert world.state.executions[1].grant != grants[0]
+
+
+def test_a_new_epoch_of_the_same_leader_begins_its_numbers_again_with_a_welcome() -> None:
+    world = World()
+    world.join()
+    world.sessions.send("w", CancelAttempt(execution_id=1, grant=Grant(1, 1), reason="x"))
+    world.sessions.raise_epoch(EPOCH + 1)
+    messages = [each.body for each in world.sessions.take_out(0.0)]
+    assert all(isinstance(each, ToSession) for each in messages)
+    assert [(m.epoch, m.number, type(m.body)) for m in messages if isinstance(m, ToSession)] == [
+        (EPOCH + 1, 1, Welcome),
+        (EPOCH + 1, 2, CancelAttempt),
+    ]
