@@ -83,8 +83,12 @@ cluster: $(READY) ## Lose one of three brokers, and the primary of a database wi
 	@CLUSTER=1 $(BIN)/python -m pytest tests/proof/cluster $(ARGS)
 
 .PHONY: model
-model: $(READY) ## Explore every interleaving of the model of gates, and its planted bugs (ARGS=)
-	@$(BIN)/python -m tests.proof.gates model $(ARGS)
+model: $(READY) ## Explore every interleaving of the queue manager in small systems, and its planted bugs (ARGS=)
+	@$(BIN)/python -m tests.proof.queue_manager $(ARGS)
+
+.PHONY: simulate
+simulate: $(READY) ## Run leader, ledger and workers on a simulated clock, broker and database, with faults (ARGS=)
+	@$(BIN)/python -m tests.proof.simulation $(ARGS)
 
 .PHONY: stress
 stress: $(READY) ## Load a private installation, check its whole history, write stress-report/ (ARGS=--preset ...)

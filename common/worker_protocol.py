@@ -1,10 +1,10 @@
 """The messages between the leader and the session of a worker, as values (docs/architecture.md, Workers).
 
-A worker process has an id that is never used again and a random secret. Its session is one life of its queue:
-it begins with a hello, and again after each reconnection. Both directions are numbered. The leader numbers what
-it sends to a session within its epoch, from 1; a worker refuses lower epochs. A worker numbers its reports, from 1
-over all its sessions, and keeps each until the leader has committed it. Instants are seconds since 1970 on the
-sender's clock, durations are seconds.
+A worker process has an id that is never used again and a random secret. Its session is one life of its
+queue: it begins with a hello, and again after each reconnection. Both directions are numbered. The leader
+numbers what it sends to a session within its epoch, from 1; a worker refuses lower epochs. A worker numbers
+its reports, from 1 over all its sessions, and keeps each until the leader has committed it. Instants are
+seconds since 1970 on the sender's clock, durations are seconds.
 """
 
 from collections.abc import Mapping
@@ -60,7 +60,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """The answer to a welcome: all that the worker holds. What the leader has given beyond it never arrived."""
+    """The answer to a welcome: all that the worker holds. The rest was never received."""
 
     epoch: int
     """Of the welcome."""
@@ -152,7 +152,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offers:
-    """`execution.scheduled`: offers of one queue, in order, and how many of it may run at once at this worker."""
+    """`execution.scheduled`: offers of one queue, in order, and how many of it may run at once here."""
 
     queue: str
     at_once: int | None

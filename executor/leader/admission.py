@@ -1,7 +1,8 @@
 """Requests and commands as inputs of a turn: what is a duplicate, what is too early, who is answered.
 
-Message keys, idempotency keys and ids that are not in memory were looked up before (`ports.Store.look_up`). So a
-repetition is decided, inside one batch, across turns, and after a takeover: the constraint behind it never speaks.
+Message keys, idempotency keys and ids that are not in memory were looked up before (`ports.Store.look_up`).
+So a repetition is decided, inside one batch, across turns, and after a takeover: the constraint behind it
+never speaks.
 """
 
 from collections import OrderedDict
@@ -184,8 +185,8 @@ class Admission:
         for key in (*keys, each.id):
             self._recent[key] = known
         self._reply(source, {
-            "type": "execution.accepted", "execution_id": each.id, "status": status, "position": each.position,
-            "duplicate": False,
+            "type": "execution.accepted", "execution_id": each.id, "status": status,
+            "position": each.position, "duplicate": False,
         })  # fmt: skip
         for copy in self._copies.get(id(source), ()):
             assert isinstance(copy.request, Request)

@@ -1,7 +1,7 @@
 """Messages to sessions: offers of what was granted, cancels, recalls.
 
-A cancel of an old attempt is confirmed, or returned because its session is gone, before the new attempt is offered:
-both are in batches of their own, published one after the other.
+A cancel of an old attempt is confirmed, or returned because its session is gone, before the new attempt is
+offered: both are in batches of their own, published one after the other.
 """
 
 from collections.abc import Iterable, Mapping

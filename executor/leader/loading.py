@@ -1,6 +1,7 @@
 """Builds the state of the scheduler from what a load found: the same that the last commit left.
 
-Read in this order: definitions, what gates remember, workers, what waits, what is at workers, what has a past.
+Read in this order: definitions, what gates remember, workers, what waits, what is at workers, what has a
+past.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,6 +20,7 @@ from turnstile.executor.leader.records import (
     Journal,
     LiveRow,
     Loaded,
+    PackedWaiting,
     WaitingRow,
 )
 from turnstile.executor.queue_manager.decide import decide
@@ -30,7 +32,7 @@ from turnstile.executor.queue_manager.definitions import (
     Resource,
     Use,
 )
-from turnstile.executor.queue_manager.gates import enlist, look_at
+from turnstile.executor.queue_manager.gates import enlist, look_at, recount
 from turnstile.executor.queue_manager.inputs import (
     DefineAction,
     DefinePool,
@@ -43,7 +45,7 @@ from turnstile.executor.queue_manager.lines import FairClock
 from turnstile.executor.queue_manager.rates import RateWindow
 from turnstile.executor.queue_manager.state import Execution, State
 from turnstile.executor.queue_manager.transitions import enqueue, queue_for
-from turnstile.executor.queue_manager.waiting import Waiting
+from turnstile.executor.queue_manager.waiting import Waiting, WaitingList
 
 _KINDS: Final = ("resource", "pool", "action", "key")
 """An action names its resources, and a key its action."""
@@ -78,6 +80,8 @@ def state_of(loaded: Loaded) -> tuple[State, Memory]:
         )  # fmt: skip
         decide(state, [changed], state.now)
     memory = Memory(low_id=loaded.low_id, reserved_id=loaded.reserved_id, journals=len(loaded.journals))
+    for packed in loaded.packed:
+        _enqueue_all(state, packed)
     live = {row.id: row for row in loaded.live}
     granted = _current_grants(loaded.grants, live, {row.id for row in loaded.waiting} | live.keys(), memory)
     for waiting in loaded.waiting:
@@ -144,7 +148,7 @@ def input_of(row: DefinitionRow) -> Input:
 
 
 def action_of_body(body: Mapping[str, Any]) -> Action:
-    """Return an action of the JSON of its definition; other fields than those of the scheduler are left out."""
+    """Return an action of the JSON of its definition, without the fields that do not matter here."""
     fields = {name: value for name, value in body.items() if name in Action.__slots__}
     fields["uses"] = tuple(Use(**use) for use in fields.get("uses", ()))
     if fields.get("rate") is not None:
@@ -220,8 +224,19 @@ def _recall_starts(state: State, starts: Mapping[str, tuple[float, ...]]) -> Non
             windows[name].instants.extend(instants)
 
 
+def _enqueue_all(state: State, packed: PackedWaiting) -> None:
+    """Let many executions wait in their queue."""
+    queue = queue_for(state.actions[packed.action_ref], packed.key)
+    waiting = queue.waiting.setdefault(packed.priority, WaitingList())
+    soonest = waiting.soonest
+    waiting.extend(packed.ids, packed.queued_at, packed.expires_at)
+    if waiting.soonest < soonest:
+        state.set_timer(waiting.soonest, (queue, packed.priority))
+    look_at(state, queue)
+
+
 def _grant(state: State, row: WaitingRow, grants: GrantRow, counter: int) -> None:
-    """An execution is at the worker of its first grant."""
+    """Put an execution at the worker of its first grant."""
     queue = queue_for(state.actions[row.action_ref], row.key)
     expires_at = inf if row.expires_at is None else row.expires_at
     execution = Execution(row.id, queue, row.priority, row.queued_at, expires_at)
@@ -234,6 +249,7 @@ def _put_at_worker(state: State, execution: Execution, worker_id: str) -> None:
     worker = state.workers[worker_id]
     worker.held[execution.id] = execution
     execution.worker = worker
+    recount(state, worker)
     state.executions[execution.id] = execution
     execution.queue.held += 1
     execution.queue.action.held += 1
@@ -247,8 +263,8 @@ def _revive(state: State, row: LiveRow) -> None:
     execution = Execution(row.id, queue, row.priority, row.queued_at, expires_at)
     execution.is_recorded = True
     for name in (
-        "status", "attempt", "failures", "reclaims", "due_at", "ttl_seconds", "timeout_seconds", "cancel_reason",
-        "grant", "scheduled_at", "started_at", "is_impatient", "passages",
+        "status", "attempt", "failures", "reclaims", "due_at", "ttl_seconds", "timeout_seconds",
+        "cancel_reason", "grant", "scheduled_at", "started_at", "is_impatient", "passages",
     ):  # fmt: skip
         setattr(execution, name, getattr(row, name))
     state.executions[row.id] = execution
@@ -299,10 +315,12 @@ def snapshot_of(state: State) -> dict[str, Any]:
         "waiting": waiting,
         "executions": {
             each.id: (
-                each.queue.action.ref, each.queue.key, each.priority, each.status, each.attempt, each.failures,
-                each.reclaims, each.queued_at, each.expires_at, each.due_at, each.cancel_reason, each.grant,
-                None if each.worker is None else each.worker.id, each.scheduled_at, each.started_at, each.base,
-                tuple((gate.definition.name, gate.holders[each]) for gate in each.held_at), each.is_impatient,
+                each.queue.action.ref, each.queue.key, each.priority, each.status, each.attempt,
+                each.failures, each.reclaims, each.queued_at, each.expires_at, each.due_at,
+                each.cancel_reason, each.grant,
+                None if each.worker is None else each.worker.id, each.scheduled_at, each.started_at,
+                each.base, tuple((gate.definition.name, gate.holders[each]) for gate in each.held_at),
+                each.is_impatient,
                 each.passages, each.timeout_seconds,
             )
             for each in state.executions.values()
@@ -318,7 +336,7 @@ def snapshot_of(state: State) -> dict[str, Any]:
             },
         ),
         "totals": {
-            **{ref: (a.enqueued, a.completed) for ref, a in state.actions.items() if a.enqueued or a.completed},
+            **{ref: (a.enqueued, a.completed) for ref, a in state.actions.items() if a.enqueued},
             **state.retired,
         },
         "clocks": {
@@ -328,14 +346,16 @@ def snapshot_of(state: State) -> dict[str, Any]:
             if tag > clock.virtual.get(priority, 0)
         },
         "virtual": {
-            (name, priority): tag for name, clock in clocks_of(state) for priority, tag in clock.virtual.items()
+            (name, priority): tag
+            for name, clock in clocks_of(state)
+            for priority, tag in clock.virtual.items()
         },
         "starts": {
             window.name: [at for at in window.instants if state.now < at + window.rate.per_seconds]
             for window in windows_of(state)
         },
         "workers": {
-            worker.id: (worker.pools and frozenset(worker.pools), worker.actions, worker.concurrency, set(worker.held))
+            worker.id: (frozenset(worker.pools), worker.actions, worker.concurrency, set(worker.held))
             for worker in state.workers.values()
         },
     }  # fmt: skip

@@ -1,8 +1,8 @@
 """Events for listeners: `execution.completed` of every end, at least once (P4).
 
-The end that a worker reported is published before its report is acknowledged; a repetition of the report publishes
-it again. An end that no worker saw is stored in the turn that decided it, and so is an event that was not confirmed
-in time: no input waits for a slow listener.
+The end that a worker reported is published before its report is acknowledged; a repetition of the report
+publishes it again. An end that no worker saw is stored in the turn that decided it, and so is an event that
+was not confirmed in time: no input waits for a slow listener.
 """
 
 import json
@@ -13,7 +13,6 @@ from typing import Any, Final
 from turnstile.executor.leader.ports import Outcome
 from turnstile.executor.leader.records import EndedRow, EventRow
 from turnstile.executor.queue_manager.decisions import Finished
-
 
 _BATCH: Final = 500
 
@@ -64,31 +63,18 @@ class Outbox:
 
 def event_of(finished: Finished, row: EndedRow) -> Mapping[str, Any]:
     """Return the body of `execution.completed` for an end that this turn decided."""
-    return _body(
-        row.id, finished.queue.action.ref, row.status, row.attempt, row.result, row.error, row.completed_at
-    )
+    return _body(finished.queue.action.ref, row.id, row)
 
 
 def event_of_outcome(outcome: Outcome) -> Mapping[str, Any]:
     """Return the body of `execution.completed` for an end that was read."""
-    return _body(
-        outcome.execution_id, outcome.action_ref, outcome.status, outcome.attempt, outcome.result, outcome.error,
-        outcome.completed_at,
-    )  # fmt: skip
+    return _body(outcome.action_ref, outcome.execution_id, outcome)
 
 
-def _body(
-    execution_id: int,
-    action_ref: str,
-    status: str,
-    attempt: int,
-    result: bytes | None,
-    error: tuple[str, str] | None,
-    completed_at: float,
-) -> Mapping[str, Any]:
+def _body(action_ref: str, execution_id: int, end: EndedRow | Outcome) -> Mapping[str, Any]:
     return {
         "type": "execution.completed", "execution_id": execution_id, "action_ref": action_ref,
-        "status": str(status), "attempt": attempt, "completed_at": completed_at,
-        "result": None if result is None else result.decode(),
-        "error": None if error is None else {"type": error[0], "message": error[1]},
+        "status": str(end.status), "attempt": end.attempt, "completed_at": end.completed_at,
+        "result": None if end.result is None else end.result.decode(),
+        "error": None if end.error is None else {"type": end.error[0], "message": end.error[1]},
     }  # fmt: skip

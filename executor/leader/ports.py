@@ -1,6 +1,7 @@
 """What the leader needs of its surroundings: a store, a broker, a clock. The simulation has its own of each.
 
-Every call that leaves the process may take long, fail, or succeed without an answer; each says what it raises.
+Every call that leaves the process may take long, fail, or succeed without an answer; each says what it
+raises.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,8 +29,8 @@ class Deposed(StoreError):
 class TurnRefused(StoreError):
     """The database refused the content of the turn; nothing was written.
 
-    `execution_ids` names the executions whose request or result it cannot store; empty: a constraint or something
-    unknown refused it.
+    `execution_ids` names the executions whose request or result it cannot store; empty: a constraint or
+    something unknown refused it.
     """
 
     def __init__(self, message: str, execution_ids: Sequence[int] = ()) -> None:
@@ -49,11 +50,11 @@ class Store(Protocol):
     """The database, as the leader uses it. Every call has its own time-out."""
 
     async def take_over(self, executor_id: str, *, above: int = 0, only_if_leading: bool = False) -> int:
-        """Raise the epoch above all earlier ones, `above`, and the database's clock in milliseconds; return it.
+        """Raise the epoch above all earlier ones, and return it.
 
-        The commit is known. Waits for a turn in flight, and terminates its session after a second. With
-        `only_if_leading`, nothing changes and Deposed is raised if the fence names another executor. Raises
-        OutcomeUnknown.
+        It is also above `above` and the database's clock in milliseconds, and its commit is known. Waits for a
+        turn in flight, and terminates its session after a second. With `only_if_leading`, nothing changes and
+        Deposed is raised if the fence names another executor. Raises OutcomeUnknown.
         """
 
     async def announce(self, executor_id: str, *, has_broker: bool) -> bool:
@@ -83,9 +84,9 @@ class Store(Protocol):
     async def look_up(
         self, delivery_keys: Sequence[UUID], idempotency_keys: Sequence[str], execution_ids: Sequence[int]
     ) -> Mapping[UUID | str | int, Known]:
-        """Return the executions that were admitted under these keys or have these ids. Raises OutcomeUnknown."""
+        """Return the executions admitted under these keys or with these ids. Raises OutcomeUnknown."""
 
-    async def inbox(self, count: int) -> Sequence[InboxRow]:
+    async def inbox(self, count: int) -> Sequence["InboxRow"]:
         """Return the first commands that no turn has decided. Raises OutcomeUnknown."""
 
     async def outcomes(self, execution_ids: Sequence[int]) -> Mapping[int, "Outcome"]:
@@ -156,7 +157,7 @@ class DefinitionCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxRow:
-    """A command that HTTP, the CLI or `turnstile.submit` stored. Its id is its order, `command_id` its identity."""
+    """A command that HTTP, CLI or `turnstile.submit` stored: `id` is its order, `command_id` its identity."""
 
     id: int
     command_id: UUID
@@ -196,7 +197,7 @@ class Publication:
 
 
 class Broker(Protocol):
-    """The broker, as the leader uses it. Its consumers are single active ones on one connection of their own."""
+    """The broker, as the leader uses it. Its consumers are single active ones on one connection."""
 
     async def open(self) -> None:
         """Begin to consume the leader's queues. Raises BrokerUnavailable."""
@@ -214,6 +215,12 @@ class Broker(Protocol):
         """Publish in order; return for each whether it was routed, once all are confirmed.
 
         Raises BrokerUnavailable: each of them may have arrived or may arrive later.
+        """
+
+    async def publish_events(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """Publish events to listeners, on a connection of its own; return once all are confirmed.
+
+        The queue of a listener that hangs stops its whole connection. Raises BrokerUnavailable.
         """
 
     @property

@@ -1,12 +1,14 @@
 """What a turn writes and what a load finds, as values. Instants are seconds since 1970, durations seconds.
 
-Every row is written by its key. What an execution that lives for less than a second needs is one row, inserted
-with its admission and updated once at its end, and one row per worker and turn for its grant. Everything else is
-written when it differs from that: a `WaitingRow` for what has waited for longer, a `LiveRow` for what has a past,
-is delayed, runs long, or holds units. Small values that many turns change (totals, tags, starts of rates) travel
-in the row of the turn and are gathered by a checkpoint, so no row is updated by every turn (P15).
+Every row is written by its key. What an execution that lives for less than a second needs is one row,
+inserted with its admission and updated once at its end, and one row per worker and turn for its grant.
+Everything else is written when it differs from that: a `WaitingRow` for what has waited for longer, a
+`LiveRow` for what has a past, is delayed, runs long, or holds units. Small values that many turns change
+(totals, tags, starts of rates) travel in the row of the turn and are gathered by a checkpoint, so no row is
+updated by every turn (P15).
 """
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -87,6 +89,19 @@ class WaitingRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PackedWaiting:
+    """Many executions of one queue that wait plainly, in the order of their ids: three parallel arrays."""
+
+    action_ref: str
+    key: str
+    priority: int
+    ids: "array[int]"
+    queued_at: "array[float]"
+    expires_at: "array[float]"
+    """inf: it does not expire."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GrantRow:
     """What one worker was granted in one turn. Its key is the epoch and the first counter."""
 
@@ -101,7 +116,7 @@ class GrantRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRow:
-    """All about an execution of which more is to be known than that it waits or was granted the first time."""
+    """All about an execution that does more than wait or run after its first grant."""
 
     id: int
     action_ref: str
@@ -148,7 +163,7 @@ class WorkerRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefinitionRow:
-    """An action, key, resource or pool as it is from this turn on. `body` is its JSON; None: it was deleted."""
+    """An action, key, resource or pool from this turn on. `body` is its JSON; None: it was deleted."""
 
     kind: Literal["action", "key", "resource", "pool"]
     name: str
@@ -178,7 +193,7 @@ class EarlyCancelRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockChange:
-    """The virtual time of a gate and priority, and the finish tags of the flows that passed; None: forgotten."""
+    """The virtual time of a gate and priority, and finish tags of flows that passed; None: forgotten."""
 
     gate: str
     priority: int
@@ -265,7 +280,7 @@ class Loaded:
     low_id: int
     definitions: Sequence[DefinitionRow]
     waiting: Sequence[WaitingRow]
-    """Everything that has not ended, also what is granted: the older part, and what is not below the low id."""
+    """What has not ended, also what is granted, without what is `packed`."""
     grants: Sequence[GrantRow]
     live: Sequence[LiveRow]
     workers: Sequence[WorkerRow]
@@ -274,6 +289,9 @@ class Loaded:
     checkpoint: Checkpoint | None
     journals: Sequence[Journal]
     """Of the turns after the checkpoint, in order."""
+    packed: Sequence[PackedWaiting] = ()
+    """What waits plainly below the low id; `waiting` has the rest: what has a grant or a `LiveRow`, and
+    what is not below the low id. Of one queue there may be several; ids ascend from one to the next."""
     instant_max: float
     """The newest instant that the turns wrote: `now` of the next turn is not below it."""
 

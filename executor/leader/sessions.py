@@ -1,9 +1,9 @@
-"""The leader's side of the protocol with workers: who lives, what each has received, what is committed (LEADER 5).
+"""The leader's side of the protocol with workers: who lives, what each has received, what is committed.
 
-In: messages of workers, probes that came back, the time. Out: inputs of the queue manager, messages to sessions,
-rows to write. Pure: instants come from the caller, in seconds of one monotonic clock. A worker is lost only if
-its lease is over and nothing of it was left in the queues, which a probe behind it shows (P6); after a takeover, an
-outage or a pause of the leader every lease begins anew.
+In: messages of workers, probes that came back, the time. Out: inputs of the queue manager, messages to
+sessions, rows to write. Pure: instants come from the caller, in seconds of one monotonic clock. A worker is
+lost only if its lease is over and nothing of it was left in the queues, which a probe behind it shows (P6);
+after a takeover, an outage or a pause of the leader every lease begins anew.
 """
 
 import hashlib
@@ -129,7 +129,7 @@ class Sessions:
     # What workers send.
 
     def hello(self, each: Hello, now: float) -> Iterator[Input]:
-        """A session begins: nothing counts before the worker has answered the welcome."""
+        """Begin a session: nothing counts before the worker has answered the welcome."""
         self._see(each.epoch_seen)
         known = self._sessions.get(each.sender.worker_id)
         row = WorkerRow(
@@ -158,7 +158,7 @@ class Sessions:
         self._send(session, Welcome())
 
     def heartbeat(self, each: Heartbeat, now: float, *, is_certain: bool) -> Iterator[Input]:
-        """A worker lives. It is answered only while the leadership is certain."""
+        """Renew a lease, and answer it only while the leadership is certain."""
         self._see(each.epoch_seen)
         session = self._sessions.get(each.sender.worker_id)
         if session is None:
@@ -193,7 +193,7 @@ class Sessions:
             self._again.append(self._publication(session.row, sent.message))
 
     def report(self, each: Report, now: float, source: object) -> Iterator[Input]:
-        """A numbered report. A repetition changes nothing; it may still need its event (`Ended` is stale then)."""
+        """Take a numbered report. A repetition changes nothing; its event may still be missing (`stale`)."""
         self._see(each.epoch_seen)
         session = self._sessions.get(each.sender.worker_id)
         if session is None or not self._is_from(session, each.sender):
@@ -216,8 +216,8 @@ class Sessions:
                     return
                 yield Ended(
                     execution_id=body.execution_id, grant=body.grant, status=body.status,
-                    is_retryable=body.is_retryable, delay_seconds=body.delay_seconds, started_at=body.started_at,
-                    completed_at=body.completed_at, source=source,
+                    is_retryable=body.is_retryable, delay_seconds=body.delay_seconds,
+                    started_at=body.started_at, completed_at=body.completed_at, source=source,
                 )  # fmt: skip
             case AttemptStarted() as body if self._holds(session, body):
                 yield Started(execution_id=body.execution_id, grant=body.grant, at=body.at)
@@ -238,7 +238,7 @@ class Sessions:
         return execution is not None and execution.grant == body.grant
 
     def _answered(self, session: Session, held: Held, now: float) -> Iterator[Input]:
-        """The worker says what it holds: offer the rest again, and cancel what it should not hold."""
+        """Compare what a worker holds: offer the rest again, and cancel what it should not hold."""
         session.is_answered = True
         self.rows[session.row.worker_id] = session.row
         yield self._changed(session)
@@ -262,7 +262,7 @@ class Sessions:
         )  # fmt: skip
 
     def drain(self, worker_id: str, *, is_draining: bool) -> Iterator[Input]:
-        """An operator lets a worker take nothing new, or something again."""
+        """Let a worker take nothing new, or something again."""
         session = self._sessions.get(worker_id)
         if session is not None:
             session.row = replace(session.row, is_draining=is_draining)
@@ -283,12 +283,12 @@ class Sessions:
                 yield Publication(to=queue, body=Probe(epoch=self.epoch, number=self._probes))
 
     def probe_lost(self) -> None:
-        """A probe may not have been published: the next tick sends another."""
+        """Forget a probe that may not have been published: the next tick sends another."""
         for session in self._sessions.values():
             session.probe = None
 
     def probed(self, queue: str, each: Probe, now: float) -> Iterator[Input]:
-        """A probe came back: the workers that were silent until it came through both queues are lost."""
+        """Take a probe back: workers that were silent until it came through both queues are lost."""
         returned = self._returned.get(each.number)
         if each.epoch != self.epoch or returned is None:
             return
@@ -326,7 +326,7 @@ class Sessions:
         return Publication(to=f"session {row.worker_id} {row.session}", body=message)
 
     def take_out(self, now: float) -> list[Publication]:
-        """Number what is to be sent and return it, in order; forget the workers that are gone."""
+        """Return what is to be sent, numbered, in order; forget the workers that are gone."""
         found, self._again = self._again, []
         for session, body in self._out:
             session.sent += 1

@@ -2,9 +2,9 @@
 
     take what is there > decide > write in one transaction > publish > acknowledge
 
-Nothing is undone. A write whose outcome is unknown is settled by the turn's own row; everything else that goes
-wrong ends in a load, after which the same inputs come again. So every input may come twice, and what was
-published had been committed before (P5, P6).
+Nothing is undone. A write whose outcome is unknown is settled by the turn's own row; everything else that
+goes wrong ends in a load, after which the same inputs come again. So every input may come twice, and what
+was published had been committed before (P5, P6).
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class Times:
     certain: float = 2.0
     """How long after the sending of its last committed turn a leader answers heartbeats."""
     leadership: float = 3.0
-    """Without a new turn row for so long, a candidate takes over; the leader has stopped consuming by then."""
+    """Without a new turn row for so long, a candidate takes over; the leader consumes nothing by then."""
     poll: float = 0.25
     """How often a candidate looks, and a leader reads its inbox and tries the broker again."""
     event: float = 1.0
@@ -327,7 +327,8 @@ class Leader:
             workers_over=[name for name, row in lead.sessions.rows.items() if row is None],
             definitions=lead.admission.rows, early_cancels=lead.admission.early_rows,
             early_cancels_over=lead.admission.early_over, events=lead.outbox.take_new(),
-            events_over=lead.outbox.take_confirmed(), answers=[(key, json.dumps(body).encode()) for key, body in lead.admission.answers],
+            events_over=lead.outbox.take_confirmed(),
+            answers=[(key, json.dumps(body).encode()) for key, body in lead.admission.answers],
             inbox_over=taken.decided,
         )  # fmt: skip
         turn = await self._write(lead, turn, taken)
@@ -377,7 +378,7 @@ class Leader:
         return now - self._committed_at < self.times.certain
 
     def _decide(self, lead: Leadership, inputs: Sequence[Input]) -> Decisions:
-        """Decide. What a cancel names that came before its execution is cancelled before it can be granted."""
+        """Decide; what an early cancel names is cancelled before it can be granted."""
         now = max(lead.now(), lead.state.now)
         if lead.admission.has_early():
             out = decide(lead.state, inputs, now, grants_max=0)
@@ -435,10 +436,7 @@ class Leader:
         """Find out whether a turn was committed; if not, return it for the new epoch."""
         epoch = await self._persist(lambda: self.store.take_over(self.executor_id, only_if_leading=True))
         newest = await self._persist(self.store.newest_turn)
-        if turn.number == 1:
-            before = lead.previous
-        else:
-            before = NewestTurn(epoch=turn.epoch, number=turn.number - 1)
+        before = NewestTurn(epoch=turn.epoch, number=turn.number - 1) if turn.number > 1 else lead.previous
         lead.epoch = lead.state.epoch = epoch
         lead.number, lead.previous = 0, newest
         lead.state.grant_counter = 0
@@ -450,7 +448,7 @@ class Leader:
         return replace(turn, epoch=epoch, number=1), False
 
     def _without(self, turn: Turn, refused: TurnRefused, taken: Taken) -> Turn:
-        """Return the turn without results that the database cannot store; else its inputs are taken singly."""
+        """Return the turn without results that the database cannot store, or take its inputs singly."""
         ids = set(refused.execution_ids)
         if not ids or not ids <= {row.id for row in turn.ended if row.result is not None}:
             self._refuse(taken)
@@ -513,9 +511,8 @@ class Leader:
         """Publish the events of a turn and acknowledge it; events that are not confirmed are stored first."""
         are_published = not events
         if events and not lead.backlog and not lead.outbox.rows:
-            publications = [Publication(to="event", body=event) for event in events]
             with suppress(BrokerUnavailable, TimeoutError):
-                await asyncio.wait_for(self.broker.publish(publications), self.times.event)
+                await asyncio.wait_for(self.broker.publish_events(events), self.times.event)
                 are_published = True
         if not are_published:
             lead.outbox.store(events)
@@ -543,7 +540,7 @@ class Leader:
     async def _of_stale(
         self, lead: Leadership, sources: Sequence[Any], events: list[Mapping[str, Any]]
     ) -> list[Publication]:
-        """Publish again what repeated reports are about; return those about unknown executions as dead letters."""
+        """Publish again what repeated reports are about; return those about nothing as dead letters."""
         if not sources:
             return []
         ids = {each.body.body.execution_id: each for each in sources}

@@ -1,7 +1,8 @@
 """Turns decisions into the rows of a turn, and remembers what the next turns must write.
 
-An execution that ends within about a second of its admission has no row but its record; one that lives longer
-gets a `WaitingRow`, and the low id rises past it (LEADER 4). One row has all that a worker was granted in a turn.
+An execution that ends within about a second of its admission has no row but its record; one that lives
+longer gets a `WaitingRow`, and the low id rises past it (LEADER 4). One row has all that a worker was
+granted in a turn.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -95,8 +96,8 @@ def rows_of(state: State, memory: Memory, out: Decisions) -> Rows:
 
 
 def report_of(source: Any) -> AttemptEnded:
-    """Return the report behind an input `Ended`."""
-    report = source.body if hasattr(source, "body") else source
+    """Return the report behind an input `Ended`: its source is the delivery that brought it."""
+    report = source.body.body
     assert isinstance(report, AttemptEnded)
     return report
 

@@ -2,15 +2,17 @@
 
 A turn first applies what happened (`transitions`), then grants to the fixed point, or to its bound:
 
-1. A pool with a free worker slot takes the first of what stands in the lines of its crews, by its order. That
-   is an execution that could start now: the first of its queue, with a free slot under all limits of its action;
+1. A pool with a free worker slot takes the first of what stands in the lines of its crews, by its order. That is
+   an execution that could start now: the first of its queue, with a free slot under all limits of its action;
    the first at each of its resources, whose units are free; with a start of every rate (`gates`).
-2. It passes an earlier execution at a resource only if no worker can take that one now. What is passed over
-   for longer than the patience of the resource is not passed any more, and may hold units before it has a worker.
+2. It passes an earlier execution at a resource only if no worker can take that one now. What was passed over for
+   longer than the patience of the resource is not passed any more, and may hold units before it has a worker.
 3. It acquires everything together with the worker slot. Where a later resource keeps the first execution of an
-   earlier one waiting, it acquires the earlier ones and waits on, as long as a free worker slot is left for it.
+   earlier one waiting, that acquires the earlier ones and waits on, as long as a free worker slot is left for it
+   and for all others that wait so; else they give everything back, the last one first.
 
-`decide` changes the state, and nothing else: the same state, inputs and instant lead to the same decisions.
+Pools that share a worker take turns at its slots. `decide` changes the state, and nothing else: the same state,
+inputs and instant lead to the same decisions.
 """
 
 from collections.abc import Iterable
@@ -22,14 +24,14 @@ from turnstile.executor.queue_manager import transitions
 from turnstile.executor.queue_manager.decisions import Decisions, Granted, Passage
 from turnstile.executor.queue_manager.gates import (
     enlist,
-    is_blocked,
     look_at,
     note_passed_over,
+    recount,
     refresh_all,
     unlist,
 )
 from turnstile.executor.queue_manager.inputs import Input
-from turnstile.executor.queue_manager.lines import Entry, Rank
+from turnstile.executor.queue_manager.lines import Rank
 from turnstile.executor.queue_manager.pools import served, worker_for
 from turnstile.executor.queue_manager.state import (
     ActionState,
@@ -38,6 +40,7 @@ from turnstile.executor.queue_manager.state import (
     Member,
     PoolState,
     State,
+    Worker,
     action_of,
 )
 
@@ -62,53 +65,49 @@ def decide(state: State, inputs: Iterable[Input], now: float, *, grants_max: int
 
 def _grant_all(state: State, out: Decisions, grants_max: int) -> bool:
     """Grant until nothing more can start, one at a time from each pool in turn; False: the bound came first."""
-    if state.dirty_pools:
-        state.dirty_pools |= state.blocked_pools
-    granted_then = 0
     while state.dirty_pools:
         if len(out.granted) >= grants_max:
             return False
-        pool = next(iter(state.dirty_pools))
-        del state.dirty_pools[pool]
-        state.blocked_pools.pop(pool, None)
-        found = _next_at(state, pool)
-        if found is not None:
-            _grant(state, found, out)
-            state.dirty_pools[pool] = None
-        elif _hold_units(state, pool, out):
-            state.dirty_pools[pool] = None
-        if not state.dirty_pools and len(out.granted) > granted_then:
-            granted_then = len(out.granted)
-            state.dirty_pools |= state.blocked_pools
+        pool = min(state.dirty_pools, key=_turn)
+        crew = _next_at(pool)
+        if crew is not None:
+            crew = _in_turn(state, crew)
+            _grant(state, crew.line.head().member, worker_for(crew), out)
+        elif not _hold_units(state, pool, out):
+            del state.dirty_pools[pool]
     return True
 
 
-def _next_at(state: State, pool: PoolState) -> Member | None:
-    """Return what starts next in a pool: the first member, in its order, of all crews that have a free slot."""
-    best: tuple[Rank, Member] | None = None
+def _turn(pool: PoolState) -> tuple[int, str]:
+    return pool.served, pool.definition.name
+
+
+def _next_at(pool: PoolState, worker: Worker | None = None) -> Crew | None:
+    """Return the crew whose first member is next in the order of a pool, among those with room (at a worker)."""
+    best: tuple[Rank, Crew] | None = None
     for crew in pool.crews.values():
-        if crew.line.entries and crew.has_room:
-            entry = _first_not_blocked(state, crew)
-            if entry is not None and (best is None or crew.line.rank(entry) < best[0]):
-                best = crew.line.rank(entry), entry.member
+        if crew.has_room and (worker is None or crew in worker.crews):
+            entry = crew.line.first()
+            if entry is not None:
+                rank = crew.line.rank(entry)
+                if best is None or rank < best[0]:
+                    best = rank, crew
     return None if best is None else best[1]
 
 
-def _first_not_blocked(state: State, crew: Crew) -> Entry[Member] | None:
-    """Return the first member of a crew's line that no member of another crew precedes at a resource."""
-    blocked: list[Entry[Member]] = []
-    entry = crew.line.first()
-    while entry is not None and is_blocked(state, entry.member):
-        blocked.append(entry)
-        crew.line.discard(entry.member)
-        entry = crew.line.first()
-    for each in blocked:
-        crew.line.put(each.member, each.flow, each.priority, each.ticket)
-        state.blocked_pools[crew.pool] = None
-    return entry
+def _in_turn(state: State, crew: Crew) -> Crew:
+    """Return the crew that is served now: this one, or the next of a pool whose turn it is at the same worker."""
+    worker = worker_for(crew)
+    for name in worker.pools:
+        pool = state.pools.get(name)
+        if pool is crew.pool:
+            break
+        if pool is not None and _next_at(pool, worker) is not None:
+            return _next_at(pool) or crew
+    return crew
 
 
-def _grant(state: State, member: Member, out: Decisions) -> None:
+def _grant(state: State, member: Member, worker: Worker, out: Decisions) -> None:
     """Acquire everything that is missing, and give the execution to a worker."""
     action = action_of(member)
     crew, pool = action.crew, action.crew.pool
@@ -116,23 +115,13 @@ def _grant(state: State, member: Member, out: Decisions) -> None:
     if pool.clock is not None:
         weight = pool.definition.weights.get(action.ref, 1)
         pool.clock.charge(execution.priority, action.ref, 1, weight)
-    for gate in execution.held_at:
-        if gate.window is not None:
-            gate.window.kept -= 1
-            gate.window.count(state.now)
-            if not gate.window.has_start(state.now):
-                state.set_timer(gate.window.next_start_at(state.now), gate)
-    if action.window is not None:
-        action.window.kept -= 1
-        action.window.count(state.now)
-        if not action.window.has_start(state.now):
-            state.set_timer(action.window.next_start_at(state.now), action)
+    for window in (action.window, *(gate.window for gate in execution.held_at)):
+        if window is not None:
+            window.kept -= 1
+            window.count(state.now)
     if action.holding.pop(execution, 0) is None:
         crew.holding.pop(execution, None)
         execution.queue.holding -= 1
-    worker = worker_for(crew)
-    served(worker, pool)
-    worker.held[execution.id] = execution
     state.grant_counter += 1
     execution.worker = worker
     execution.grant = Grant(state.epoch, state.grant_counter)
@@ -140,6 +129,10 @@ def _grant(state: State, member: Member, out: Decisions) -> None:
     execution.status = Status.SCHEDULED
     execution.scheduled_at = state.now
     state.executions[execution.id] = execution
+    state.patience.pop(execution.id, None)
+    worker.held[execution.id] = execution
+    served(worker, pool, state.grant_counter)
+    recount(state, worker)
     if execution.is_recorded or execution.held_at:
         transitions.record(execution, out)
     out.granted.append(
@@ -148,9 +141,7 @@ def _grant(state: State, member: Member, out: Decisions) -> None:
             action.definition.timeout_seconds if execution.timeout_seconds is None else execution.timeout_seconds,
         )
     )  # fmt: skip
-    for gate in execution.held_at:
-        refresh_all(state, gate)
-    look_at(state, execution.queue)
+    _others_are_next(state, execution)
 
 
 def _acquire(state: State, member: Member, last: int, out: Decisions) -> Execution:
@@ -158,10 +149,8 @@ def _acquire(state: State, member: Member, last: int, out: Decisions) -> Executi
     action = action_of(member)
     if action.gates:
         out.passed_over += note_passed_over(state, member, last)
-    unlist(state, member)
     execution = member if isinstance(member, Execution) else _take_next(state, member)
-    for stage in range(execution.base, last):
-        gate, use = action.gates[stage], action.uses[stage]
+    for gate, use in zip(action.gates[member.base : last], action.uses[member.base : last], strict=True):
         gate.held += use.units
         gate.holders[execution] = use.units
         if gate.clock is not None:
@@ -170,14 +159,21 @@ def _acquire(state: State, member: Member, last: int, out: Decisions) -> Executi
             gate.window.kept += 1
         execution.held_at = (*execution.held_at, gate)
         _note_passage(execution, f"resource {use.resource}", use.units, state.now)
+    unlist(state, member)
     execution.base = last
     return execution
 
 
+def _others_are_next(state: State, execution: Execution) -> None:
+    """Let the next ones come to the front of the gates that an execution passed."""
+    for gate in execution.held_at:
+        refresh_all(state, gate)
+    look_at(state, execution.queue)
+
+
 def _take_next(state: State, action: ActionState) -> Execution:
     """Take the next execution of an action out of its queue, with its slot."""
-    entry = action.line.first()
-    assert entry is not None, "a listed action has something that waits"
+    entry = action.line.head()
     queue, priority = entry.member, entry.priority
     waiting = queue.waiting[priority]
     taken = waiting.take_first()
@@ -193,8 +189,6 @@ def _take_next(state: State, action: ActionState) -> Execution:
         action.window.kept += 1
     if action.clock is not None:
         action.clock.charge(priority, queue.key, 1, queue.settings.weight)
-    action.passed_over = None
-    state.impatient.pop(action, None)
     if action.gates or action.definition.max_concurrent_total is not None:
         _note_passage(execution, "queue", 1, state.now)
         if action.definition.max_concurrent_total is not None:
@@ -214,41 +208,34 @@ def _hold_units(state: State, pool: PoolState, out: Decisions) -> bool:
         while crew.holding and crew.spare() < 0:
             transitions.give_back(state, next(reversed(crew.holding)), out)
             has_changed = True
-        if crew.stuck and crew.spare() > 0:
-            for member in sorted(crew.stuck, key=_ticket):
-                if crew.spare() > 0 and member in crew.stuck and not is_blocked(state, member):
-                    _hold(state, member, out)
-                    has_changed = True
+        for member in sorted(crew.stuck, key=_ticket):
+            may_hold = isinstance(member, Execution) or crew.spare() > 0
+            if may_hold and member in crew.stuck:
+                _hold(state, member, out)
+                has_changed = True
     for action in list(state.impatient):
-        if action.crew.pool is pool and action.reached > 0 and not is_blocked(state, action):
-            _hold(state, action, out).is_impatient = True
+        if action.crew.pool is pool and action.reached > action.base:
+            _hold(state, action, out, is_impatient=True)
             has_changed = True
     return has_changed
 
 
 def _ticket(member: Member) -> tuple[int, int]:
-    if isinstance(member, Execution):
-        return member.priority, member.id
-    entry = member.line.first()
-    assert entry is not None
-    return entry.priority, entry.ticket
+    return member.priority, member.ticket
 
 
-def _hold(state: State, member: Member, out: Decisions) -> Execution:
+def _hold(state: State, member: Member, out: Decisions, *, is_impatient: bool = False) -> None:
     """Acquire the gates up to the one that keeps a member waiting, and wait there."""
     action = action_of(member)
-    is_impatient = member in state.impatient
     execution = _acquire(state, member, member.reached, out)
-    state.executions[execution.id] = execution
-    if execution not in action.holding:
+    if execution is not member:
+        state.executions[execution.id] = execution
         action.holding[execution] = None
         execution.queue.holding += 1
+        execution.is_impatient = is_impatient
         if not is_impatient:
             action.crew.holding[execution] = None
         state.set_timer(execution.expires_at, execution)
     transitions.record(execution, out)
     enlist(state, execution, execution.priority, execution.id)
-    for gate in execution.held_at:
-        refresh_all(state, gate)
-    look_at(state, execution.queue)
-    return execution
+    _others_are_next(state, execution)

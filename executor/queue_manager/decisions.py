@@ -65,6 +65,9 @@ class Finished(NamedTuple):
     completed_at: float
     passages: tuple["Passage", ...]
     report: Ended | None
+    failures: int
+    reclaims: int
+    queued_at: float
 
 
 class Passage(NamedTuple):

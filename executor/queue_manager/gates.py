@@ -1,29 +1,37 @@
-"""How executions come to the front of their gates: lines of resources, and of what waits only for a worker.
+"""How executions come to the front of their gates: lanes of resources, and lines of what needs only a worker.
 
-An action stands for its next execution. It joins the line of its first resource. Where it is the first of its
-crew and fits, it also joins the line of its next gate, and so on, without acquiring anything; behind the last
-resource that is the line of its crew. So what stands in a crew's line could start now, and each gate looks only at
-the front of its lines, however much waits. `decide` acquires: all gates at once with the grant, or the first ones
-if a later one keeps it waiting (P11, P12).
+An action stands for its next execution, and waits at its first resource. Where it is the first of its crew, fits,
+and need not wait for another crew, it is also coming at its next gate, and so on, without acquiring anything;
+behind the last resource that is the line of its crew. So what stands in a crew's line could start now, and each
+gate looks only at the front of its lanes, however much waits. `decide` acquires: all gates at once with the
+grant, or the first ones if a later one keeps it waiting (P11, P12).
+
+What waits at a resource, of whatever crew, is passed by none that it precedes, unless no worker can take it now.
+Patience bounds that exception: what was passed over for longer is urgent, as is what holds units already.
 """
 
 from math import inf
 
-from turnstile.executor.queue_manager.lines import Entry, Line
+from turnstile.executor.queue_manager.lines import Entry
+from turnstile.executor.queue_manager.rates import RateWindow
 from turnstile.executor.queue_manager.state import (
     ActionState,
     Crew,
     Execution,
+    Lane,
     Member,
     Queue,
     ResourceGate,
     State,
+    Worker,
     action_of,
 )
 
+# Which execution an action stands for.
+
 
 def look_at(state: State, queue: Queue) -> None:
-    """The first execution, the slots or the limit of a queue changed."""
+    """Note that the first execution, the slots or the limit of a queue changed."""
     action = queue.action
     if queue.waiting and queue.has_room:
         priority, ticket = queue.head()
@@ -36,8 +44,12 @@ def look_at(state: State, queue: Queue) -> None:
 
 
 def relist(state: State, action: ActionState) -> None:
-    """The next execution of an action changed, or what keeps it waiting."""
+    """Let an action stand for its next execution, or for none while it may start none."""
     entry = action.line.first() if is_open(state, action) else None
+    while entry is not None and not entry.member.has_room:
+        # Its limit was lowered, and the turn has not looked at it again.
+        action.line.discard(entry.member)
+        entry = action.line.first()
     if entry is None:
         unlist(state, action)
     else:
@@ -51,10 +63,10 @@ def is_open(state: State, action: ActionState) -> bool:
     total = action.definition.max_concurrent_total
     if total is not None and action.held >= total:
         return False
-    return action.window is None or action.window.has_start(state.now)
+    return action.window is None or has_start(state, action.window, action)
 
 
-def obstacle_of(state: State, action: ActionState) -> str | None:
+def obstacle_of(action: ActionState) -> str | None:
     """Return the first gate that is closed for the action, whatever others release."""
     if action.definition.paused:
         return "action"
@@ -64,174 +76,193 @@ def obstacle_of(state: State, action: ActionState) -> str | None:
     return None
 
 
-def units_of(member: Member, gate: ResourceGate) -> int:
-    """Return the units that one execution of this member acquires at a gate of its action."""
+def has_start(state: State, window: RateWindow, about: ResourceGate | ActionState) -> bool:
+    """Return whether a rate allows a grant now; if not, a timer looks again when it does."""
+    if window.has_start(state.now):
+        return True
+    at = window.next_start_at(state.now)
+    if at < window.timer_at:
+        window.timer_at = at
+        state.set_timer(at, about)
+    return False
+
+
+# Where members wait.
+
+
+def enlist(state: State, member: Member, priority: int, ticket: int) -> None:
+    """Let a member wait at its first gate, for this execution."""
+    if member.reached >= 0:
+        if member.priority == priority and member.ticket == ticket:
+            return
+        if action_of(member).gates:
+            unlist(state, member)
+    if isinstance(member, ActionState):
+        member.priority, member.ticket = priority, ticket
+    member.reached = member.base
+    _arrive(state, member)
+
+
+def unlist(state: State, member: Member) -> None:
+    """Remove a member from where it waits and where it is coming."""
+    if member.reached < 0:
+        return
     action = action_of(member)
-    return action.uses[action.gates.index(gate)].units
+    _withdraw(state, member, member.base)
+    if member.base == len(action.gates):
+        action.crew.line.discard(member)
+    else:
+        gate = action.gates[member.base]
+        lane = gate.lanes[action.crew]
+        lane.line.discard(member)
+        lane.urgent.pop(member, None)
+        if lane.front is member:
+            lane.front = None
+        refresh_all(state, gate)
+    if isinstance(member, ActionState):
+        state.impatient.pop(member, None)
+    action.crew.stuck.pop(member, None)
+    member.reached = -1
+
+
+def _arrive(state: State, member: Member) -> None:
+    """Let a member wait at the stage that it reached, or be coming there."""
+    action, stage = action_of(member), member.reached
+    crew = action.crew
+    if stage == len(action.gates):
+        crew.stuck.pop(member, None)
+        crew.line.put(member, action.ref, member.priority, member.ticket)
+        state.dirty_pools[crew.pool] = None
+        return
+    gate = action.gates[stage]
+    lane = gate.lanes.get(crew)
+    if lane is None:
+        lane = gate.lanes[crew] = Lane(gate, crew)
+        crew.lanes[lane] = None
+    if stage > member.base:
+        crew.stuck[member] = None
+        state.dirty_pools[crew.pool] = None
+        lane.coming[member] = Entry(member, action.ref, member.priority, member.ticket)
+        refresh(state, lane)
+        return
+    lane.line.put(member, action.ref, member.priority, member.ticket)
+    if isinstance(member, Execution):
+        lane.urgent[member] = None
+    elif state.patience.get(member.ticket, inf) <= state.now and crew.is_live:
+        lane.urgent[member] = state.impatient[member] = None
+    refresh_all(state, gate)
+
+
+def _withdraw(state: State, member: Member, stage: int) -> None:
+    """Remove a member from all gates behind one that it cannot pass now."""
+    action = action_of(member)
+    crew, last = action.crew, len(action.gates)
+    reached, member.reached = member.reached, stage
+    if reached == last > stage:
+        crew.line.discard(member)
+    lanes = [action.gates[later].lanes[crew] for later in range(stage + 1, min(reached + 1, last))]
+    for lane in lanes:
+        del lane.coming[member]
+        if lane.front is member:
+            lane.front = None
+    if stage > member.base:
+        crew.stuck[member] = None
+        state.dirty_pools[crew.pool] = None
+    else:
+        crew.stuck.pop(member, None)
+    for lane in lanes:
+        refresh(state, lane)
+
+
+# Who is at the front.
+
+
+def refresh_all(state: State, gate: ResourceGate) -> None:
+    """Note that what waits at a gate, its units, its rate, or the room of a crew changed."""
+    for lane in list(gate.lanes.values()):
+        refresh(state, lane)
+
+
+def refresh(state: State, lane: Lane) -> None:
+    """Find out who of a crew could pass a gate now: the first, if it fits and need not wait for another crew."""
+    gate, first, front = lane.gate, lane.first(), None
+    if first is not None and fits(state, first.member, gate) and obstructing(gate, lane, first) is None:
+        front = first.member
+    if front is not lane.front:
+        previous, lane.front = lane.front, front
+        if previous is not None:
+            _withdraw(state, previous, action_of(previous).gates.index(gate))
+        if front is not None:
+            front.reached = action_of(front).gates.index(gate) + 1
+            _arrive(state, front)
+    if lane.is_empty and gate.lanes.get(lane.crew) is lane:
+        del gate.lanes[lane.crew], lane.crew.lanes[lane]
 
 
 def fits(state: State, member: Member, gate: ResourceGate) -> bool:
     """Return whether the units of a member and one start of the rate are free at a gate."""
     if gate.held + units_of(member, gate) > gate.definition.capacity:
         return False
-    return gate.window is None or gate.window.has_start(state.now)
+    return gate.window is None or has_start(state, gate.window, gate)
 
 
-def enlist(state: State, member: Member, priority: int, ticket: int) -> None:
-    """Put a member into the line of its first gate, or correct what it stands for."""
-    line = line_at(member, member.base)
-    entry = line.entries.get(member)
-    if entry is not None:
-        if entry.priority == priority and entry.ticket == ticket:
-            return
-        withdraw(state, member, member.base)
-        action = action_of(member)
-        if member.base < len(action.gates) and action.gates[member.base].front.get(action.crew) is member:
-            del action.gates[member.base].front[action.crew]
-    if isinstance(member, ActionState) and member.passed_over is not None and member.passed_over[0] != ticket:
-        member.passed_over = None
-        state.impatient.pop(member, None)
-    member.reached = member.base
-    line.put(member, action_of(member).ref, priority, ticket)
-    arrived_at(state, member, member.base)
-
-
-def unlist(state: State, member: Member) -> None:
-    """Remove a member from all lines."""
-    if member.reached >= 0:
-        withdraw(state, member, member.base - 1)
-        member.reached = -1
-
-
-def line_at(member: Member, stage: int) -> Line[Member]:
-    """Return the line of a member's crew at a stage of its route, created when it is needed."""
+def units_of(member: Member, gate: ResourceGate) -> int:
+    """Return the units that one execution of this member acquires at a gate of its action."""
     action = action_of(member)
-    crew = action.crew
-    if stage == len(action.gates):
-        return crew.line
-    gate = action.gates[stage]
-    line = gate.lines.get(crew)
-    if line is None:
-        line = gate.lines[crew] = Line(gate.clock)
-    return line
+    return action.uses[action.gates.index(gate)].units
 
 
-def arrived_at(state: State, member: Member, stage: int) -> None:
-    """A member joined the line of a stage: it may be the front there."""
-    action = action_of(member)
-    if stage == len(action.gates):
-        action.crew.stuck.pop(member, None)
-        state.dirty_pools[action.crew.pool] = None
-        return
-    if stage > member.base:
-        action.crew.stuck[member] = None
-        state.dirty_pools[action.crew.pool] = None
-    refresh(state, action.gates[stage], action.crew)
-
-
-def refresh_all(state: State, gate: ResourceGate) -> None:
-    """The units, the rate or the definition of a gate changed."""
-    for crew in list(gate.lines):
-        refresh(state, gate, crew)
-
-
-def refresh(state: State, gate: ResourceGate, crew: Crew) -> None:
-    """Find out who of a crew could pass a gate now: its first member, if it fits."""
-    line = gate.lines[crew]
-    entry = line.first()
-    front = entry.member if entry is not None and fits(state, entry.member, gate) else None
-    previous = gate.front.get(crew)
-    if front is not previous:
-        if previous is not None:
-            del gate.front[crew]
-            withdraw(state, previous, action_of(previous).gates.index(gate))
-        if front is not None and entry is not None:
-            gate.front[crew] = front
-            stage = front.reached = action_of(front).gates.index(gate) + 1
-            line_at(front, stage).put(front, entry.flow, entry.priority, entry.ticket)
-            arrived_at(state, front, stage)
-    if not line.entries and gate.lines.get(crew) is line:
-        del gate.lines[crew]
-
-
-def withdraw(state: State, member: Member, stage: int) -> None:
-    """Remove a member from all lines behind a stage."""
-    action = action_of(member)
-    crew = action.crew
-    reached, member.reached = member.reached, min(member.reached, stage)
-    for later in range(reached, stage, -1):
-        if later == len(action.gates):
-            crew.line.discard(member)
-            continue
-        gate = action.gates[later]
-        line = gate.lines.get(crew)
-        if line is None:
-            continue
-        line.discard(member)
-        if gate.front.get(crew) is member:
-            del gate.front[crew]
-        refresh(state, gate, crew)
-    if stage <= member.base:
-        crew.stuck.pop(member, None)
-    elif stage < len(action.gates):
-        crew.stuck[member] = None
-        state.dirty_pools[crew.pool] = None
-
-
-def preceding(gate: ResourceGate, member: Member) -> list[tuple[Crew, Entry[Member]]]:
-    """Return the first members of other crews that precede a member in the order of a gate."""
-    crew = action_of(member).crew
-    if len(gate.lines) == 1:
-        return []
-    line = gate.lines[crew]
-    rank = line.rank(line.entries[member])
-    found = []
-    for other, others in gate.lines.items():
-        if other is not crew and (entry := others.first()) is not None and others.rank(entry) < rank:
-            found.append((other, entry))
-    return found
-
-
-def must_wait_for(state: State, crew: Crew, entry: Entry[Member]) -> bool:
-    """Return whether an earlier member of another crew may not be passed: a worker could take it now."""
-    member = entry.member
-    if isinstance(member, Execution) or member in state.impatient:
-        return True
-    return crew.spare() > 0 or (member in crew.line.entries and crew.has_room)
-
-
-def is_blocked(state: State, member: Member) -> bool:
-    """Return whether a member of another crew, which may not be passed, precedes this one at a resource."""
-    action = action_of(member)
-    last = min(member.reached, len(action.gates))
-    return any(
-        must_wait_for(state, crew, entry)
-        for stage in range(member.base, last)
-        for crew, entry in preceding(action.gates[stage], member)
-    )
+def obstructing(gate: ResourceGate, lane: Lane, entry: Entry[Member]) -> Entry[Member] | None:
+    """Return who of another crew waits at the gate before this one, and may not be passed."""
+    if len(gate.lanes) == 1:
+        return None
+    rank = lane.rank(entry)
+    for other in gate.lanes.values():
+        if other is not lane:
+            first = other.line.first() if other.crew.has_room else None
+            for each in [other.line.entries[member] for member in other.urgent] if first is None else [first]:
+                if other.rank(each) < rank:
+                    return each
+    return None
 
 
 def note_passed_over(state: State, member: Member, last: int) -> int:
     """Remember who is passed at the gates before stage `last` because no worker can take it; return how many."""
-    count = 0
-    action = action_of(member)
+    count, action = 0, action_of(member)
     for gate in action.gates[member.base : last]:
-        for crew, entry in preceding(gate, member):
-            passed = entry.member
-            if isinstance(passed, Execution) or not any(worker.is_taking for worker in crew.workers):
+        if len(gate.lanes) == 1:
+            continue
+        lane = gate.lanes[action.crew]
+        rank = lane.rank(Entry(member, action.ref, member.priority, member.ticket))
+        for other in gate.lanes.values():
+            first = other.first()
+            if other is lane or first is None or other.crew.has_room or other.rank(first) > rank:
                 continue
             count += 1
-            if not crew.pool.definition.paused and passed.passed_over is None:
-                passed.passed_over = (entry.ticket, state.now)
-                state.set_timer(state.now + gate.definition.patience_seconds, passed)
+            ticket, patience = first.ticket, state.now + gate.definition.patience_seconds
+            if other.crew.is_live and patience < state.patience.get(ticket, inf):
+                state.patience[ticket] = patience
+                state.set_timer(patience, action_of(first.member))
     return count
 
 
-def lose_patience(state: State, action: ActionState) -> None:
-    """An action whose next execution has been passed over for long may hold units before a worker is free."""
-    if action.passed_over is None:
+def recount(state: State, worker: Worker) -> None:
+    """Note that a worker slot was taken or freed, or that a worker takes more, fewer or no executions."""
+    free = max(worker.concurrency - len(worker.held), 0) if worker.is_taking else 0
+    change, worker.free = free - worker.free, free
+    if not change:
         return
-    patience = min((gate.definition.patience_seconds for gate in action.gates), default=inf)
-    if action.passed_over[1] + patience <= state.now:
-        state.impatient[action] = None
-        state.dirty_pools[action.crew.pool] = None
+    for crew in worker.crews:
+        had_room = crew.has_room
+        crew.free += change
+        if change > 0 or crew.holding:
+            state.dirty_pools[crew.pool] = None
+        if crew.has_room != had_room:
+            refresh_crew(state, crew)
+
+
+def refresh_crew(state: State, crew: Crew) -> None:
+    """Note that other crews may pass this one now, or may not any more."""
+    for gate in [lane.gate for lane in crew.lanes]:
+        if len(gate.lanes) > 1:
+            refresh_all(state, gate)

@@ -38,6 +38,10 @@ class FairClock:
         """Return the start tag of the next execution of a flow."""
         return max(self.virtual.get(priority, 0), self.finish.get((priority, flow), 0))
 
+    def is_ahead(self, priority: int, flow: str) -> bool:
+        """Return whether the start tag of a flow is later than the virtual time."""
+        return self.finish.get((priority, flow), 0) > self.virtual.get(priority, 0)
+
     def charge(self, priority: int, flow: str, units: int, weight: int) -> None:
         """One execution of the flow passes: virtual time becomes its start tag."""
         tag = self.start(priority, flow)
@@ -71,7 +75,7 @@ class Entry(Generic[Member]):
 class Line(Generic[Member]):
     """An ordered set of members. Several lines may share a clock: together they are one gate."""
 
-    __slots__ = ("_ahead", "_level", "clock", "entries")
+    __slots__ = ("_ahead", "_level", "_void", "clock", "entries")
 
     def __init__(self, clock: FairClock | None) -> None:
         self.clock = clock
@@ -80,6 +84,8 @@ class Line(Generic[Member]):
         """By priority: those whose start tag is the virtual time, by id. In arrival order: all."""
         self._ahead: dict[int, list[tuple[int, int, Entry[Member]]]] = {}
         """By priority: the others, by a finish tag that their flow had, and id."""
+        self._void = 0
+        """How many entries of both were replaced or removed."""
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -90,7 +96,7 @@ class Line(Generic[Member]):
         if entry is not None:
             if entry.ticket == ticket and entry.priority == priority:
                 return
-            entry.is_listed = False
+            self.discard(member)
         entry = self.entries[member] = Entry(member, flow, priority, ticket)
         self._push(entry)
 
@@ -99,21 +105,29 @@ class Line(Generic[Member]):
         entry = self.entries.pop(member, None)
         if entry is not None:
             entry.is_listed = False
-            if not self.entries:
+            self._void += 1
+            if not self.entries or self._void > 64 + 2 * len(self.entries):
                 self._level.clear()
                 self._ahead.clear()
+                self._void = 0
+                for other in self.entries.values():
+                    self._push(other)
 
     def first(self) -> Entry[Member] | None:
         """Return the first entry."""
-        if not self.entries:
-            return None
-        for priority in sorted(self._level):
-            entry = self._first_of(priority)
-            if entry is not None:
-                return entry
-            del self._level[priority]
-            self._ahead.pop(priority, None)
+        if self.entries:
+            for priority in sorted(self._level):
+                entry = self._first_of(priority)
+                if entry is not None:
+                    return entry
+                del self._level[priority], self._ahead[priority]
         return None
+
+    def head(self) -> Entry[Member]:
+        """Return the first entry. The line must not be empty."""
+        entry = self.first()
+        assert entry is not None, "the line is empty"
+        return entry
 
     def rank(self, entry: Entry[Member]) -> Rank:
         """Return what orders an entry in this line."""
@@ -125,41 +139,38 @@ class Line(Generic[Member]):
         return sorted(self.entries.values(), key=self.rank)
 
     def _push(self, entry: Entry[Member]) -> None:
-        level = self._level.setdefault(entry.priority, [])
-        if self.clock is not None:
-            finish = self.clock.finish.get((entry.priority, entry.flow), 0)
-            if finish > self.clock.virtual.get(entry.priority, 0):
-                heappush(self._ahead.setdefault(entry.priority, []), (finish, entry.ticket, entry))
-                return
-        heappush(level, (entry.ticket, entry))
+        priority, level = entry.priority, self._level.get(entry.priority)
+        if level is None:
+            level = self._level[priority] = []
+            self._ahead[priority] = []
+        if self.clock is not None and self.clock.is_ahead(priority, entry.flow):
+            finish = self.clock.finish[priority, entry.flow]
+            heappush(self._ahead[priority], (finish, entry.ticket, entry))
+        else:
+            heappush(level, (entry.ticket, entry))
 
     def _first_of(self, priority: int) -> Entry[Member] | None:
-        level, ahead = self._level[priority], self._ahead.get(priority, ())
-        if self.clock is not None and ahead:
-            virtual = self.clock.virtual.get(priority, 0)
-            while ahead and (not ahead[0][2].is_listed or ahead[0][0] <= virtual):
-                entry = heappop(ahead)[2]
-                if entry.is_listed:
-                    self._push(entry)
+        level, clock = self._level[priority], self.clock
+        if clock is None:
+            while level and not level[0][1].is_listed:
+                heappop(level)
+            return level[0][1] if level else None
+        ahead = self._ahead[priority]
+        virtual = clock.virtual.get(priority, 0)
+        while ahead and (ahead[0][0] <= virtual or not ahead[0][2].is_listed):
+            self._push_again(heappop(ahead)[2])
         while level:
             entry = level[0][1]
-            if entry.is_listed and not self._is_ahead(entry):
+            if entry.is_listed and not clock.is_ahead(priority, entry.flow):
                 return entry
-            heappop(level)
-            if entry.is_listed:
-                self._push(entry)
+            self._push_again(heappop(level)[1])
         while ahead:
             finish, _, entry = ahead[0]
-            if entry.is_listed and self.clock and finish == self.clock.finish.get((priority, entry.flow), 0):
+            if entry.is_listed and finish == clock.finish[priority, entry.flow]:
                 return entry
-            heappop(ahead)
-            if entry.is_listed:
-                self._push(entry)
+            self._push_again(heappop(ahead)[2])
         return None
 
-    def _is_ahead(self, entry: Entry[Member]) -> bool:
-        clock = self.clock
-        if clock is None:
-            return False
-        virtual = clock.virtual.get(entry.priority, 0)
-        return clock.finish.get((entry.priority, entry.flow), 0) > virtual
+    def _push_again(self, entry: Entry[Member]) -> None:
+        if entry.is_listed:
+            self._push(entry)

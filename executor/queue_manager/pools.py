@@ -4,6 +4,8 @@ Actions that the same workers serve form a crew, so that a worker slot never idl
 another worker of the pool cannot run.
 """
 
+from collections.abc import Iterable
+
 from turnstile.executor.queue_manager.definitions import Pool
 from turnstile.executor.queue_manager.gates import enlist, relist, unlist
 from turnstile.executor.queue_manager.state import ActionState, Crew, PoolState, State, Worker
@@ -17,73 +19,77 @@ def pool_of(state: State, name: str) -> PoolState:
     return pool
 
 
-def crew_of(state: State, pool: PoolState, workers: tuple[Worker, ...]) -> Crew:
+def crew_of(pool: PoolState, workers: tuple[Worker, ...]) -> Crew:
     """Return the crew of these workers in a pool."""
     key = tuple(worker.id for worker in workers)
     crew = pool.crews.get(key)
     if crew is None:
         crew = pool.crews[key] = Crew(pool, workers)
         for worker in workers:
-            worker.breadth += 1
+            worker.crews[crew] = None
     return crew
+
+
+def take_out(state: State, action: ActionState) -> None:
+    """Remove an action and what holds units of it from all lines, until `put_in`."""
+    unlist(state, action)
+    for execution in action.holding:
+        unlist(state, execution)
+
+
+def put_in(state: State, action: ActionState) -> None:
+    """Let an action and what holds units of it wait again where they belong now."""
+    for execution in action.holding:
+        enlist(state, execution, execution.priority, execution.id)
+    relist(state, action)
 
 
 def assign_crew(state: State, action: ActionState) -> None:
     """Find the workers that serve an action now; it waits in the line of their crew from then on."""
     pool = pool_of(state, action.definition.pool)
     workers = tuple(worker for worker in state.workers.values() if worker.serves(action.definition))
-    crew = crew_of(state, pool, workers)
-    if crew is not action.crew:
-        unlist(state, action)
-        for execution in action.holding:
-            unlist(state, execution)
-            if action.crew.holding.pop(execution, 0) is None:
-                crew.holding[execution] = None
-        action.crew = crew
-        for execution in action.holding:
-            enlist(state, execution, execution.priority, execution.id)
-        relist(state, action)
+    before, after = action.crew, crew_of(pool, workers)
+    if after is before:
+        return
+    take_out(state, action)
+    for execution in action.holding:
+        if before.holding.pop(execution, 0) is None:
+            after.holding[execution] = None
+    action.crew = after
+    after.actions[action] = None
+    before.actions.pop(action, None)
+    if not before.actions:
+        del before.pool.crews[tuple(worker.id for worker in before.workers)]
+        for worker in before.workers:
+            del worker.crews[before]
+    put_in(state, action)
     state.dirty_pools[pool] = None
 
 
-def reassign_crews(state: State, pools: frozenset[str]) -> None:
-    """The workers of these pools changed."""
+def reassign_crews(state: State, pools: Iterable[str]) -> None:
+    """Note that the workers of these pools changed."""
     for action in state.actions.values():
         if action.definition.pool in pools:
             assign_crew(state, action)
-    used = {action.crew for action in state.actions.values()}
-    for name in sorted(pools):
-        pool = pool_of(state, name)
-        for key, crew in list(pool.crews.items()):
-            if crew not in used:
-                del pool.crews[key]
-                for worker in crew.workers:
-                    worker.breadth -= 1
-        state.dirty_pools[pool] = None
 
 
 def worker_for(crew: Crew) -> Worker:
     """Return the worker that gets the next execution of a crew with room.
 
-    The one that serves the fewest actions first, so that what only others can run finds their slots free; among
+    The one that serves the fewest crews first, so that what only others can run finds their slots free; among
     equals the one with the smallest share of its slots in use.
     """
     free = [worker for worker in crew.workers if worker.free > 0]
-    if len(free) == 1:
-        return free[0]
-    return min(free, key=lambda worker: (worker.breadth, len(worker.held) / worker.concurrency))
+    return free[0] if len(free) == 1 else min(free, key=_burden)
 
 
-def slot_freed(state: State, worker: Worker) -> None:
-    """A worker slot is free: its pools take turns at it."""
-    for name in worker.pools:
-        pool = state.pools.get(name)
-        if pool is not None:
-            state.dirty_pools[pool] = None
+def _burden(worker: Worker) -> tuple[int, float]:
+    return len(worker.crews), len(worker.held) / worker.concurrency
 
 
-def served(worker: Worker, pool: PoolState) -> None:
-    """A worker slot went to this pool: the other pools of the worker come before it from now on."""
+def served(worker: Worker, pool: PoolState, grant: int) -> None:
+    """Note that a worker slot went to this pool: other pools of the worker come before it from now on."""
+    pool.served = grant
     if len(worker.pools) > 1:
         name = pool.definition.name
         worker.pools = (*(other for other in worker.pools if other != name), name)

@@ -14,7 +14,7 @@ from turnstile.executor.queue_manager.definitions import Rate
 class RateWindow:
     """The latest grants through one rate. Instants in seconds, ascending."""
 
-    __slots__ = ("instants", "kept", "name", "new", "rate")
+    __slots__ = ("instants", "kept", "name", "new", "rate", "timer_at")
 
     def __init__(self, name: str, rate: Rate) -> None:
         self.name = name
@@ -25,6 +25,8 @@ class RateWindow:
         """Starts that are kept for executions that hold units."""
         self.new: list[float] = []
         """Instants that the next turn writes."""
+        self.timer_at = inf
+        """When somebody looks again for a start."""
 
     def has_start(self, now: float) -> bool:
         """Return whether one more grant is allowed now, beside the kept starts."""

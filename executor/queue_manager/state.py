@@ -1,19 +1,19 @@
 """The state of the scheduler: everything that a decision depends on. `decide` and `transitions` change it.
 
-What waits plainly is an entry in a `WaitingList`, and nothing else. An `Execution` exists for what was granted,
-is delayed, holds units, or has a past: attempts, a cancel, settings of its own.
+What waits plainly is an entry in a `WaitingList`, and nothing else. An `Execution` exists for what was
+granted, is delayed, holds units, or has a past: attempts, a cancel, settings of its own.
 """
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.states import Status
 from turnstile.executor.queue_manager.decisions import Passage
 from turnstile.executor.queue_manager.definitions import Action, KeySettings, Pool, Resource, Use
-from turnstile.executor.queue_manager.lines import FairClock, Line
+from turnstile.executor.queue_manager.lines import Entry, FairClock, Line, Rank
 from turnstile.executor.queue_manager.rates import RateWindow
 from turnstile.executor.queue_manager.waiting import WaitingList
 
@@ -61,15 +61,20 @@ class Execution:
         self.passages: tuple[Passage, ...] = ()
 
     @property
+    def ticket(self) -> int:
+        """Its id: the place in all orders."""
+        return self.id
+
+    @property
     def is_plain(self) -> bool:
         """Whether an entry in a waiting list says all about it, once it waits."""
         return not self.attempt and self.timeout_seconds is None and not self.is_recorded
 
 
 class Worker:
-    """A live worker process."""
+    """A live worker process. `gates.recount` keeps `free` equal to what `held` and the settings say."""
 
-    __slots__ = ("actions", "breadth", "concurrency", "held", "id", "is_taking", "pools")
+    __slots__ = ("actions", "concurrency", "crews", "free", "held", "id", "is_taking", "pools")
 
     def __init__(self, worker_id: str) -> None:
         self.id = worker_id
@@ -80,15 +85,12 @@ class Worker:
         self.is_taking = False
         self.held: dict[int, Execution] = {}
         """What is at this worker: offered or running."""
-        self.breadth = 0
-        """How many crews it belongs to."""
-
-    @property
-    def free(self) -> int:
+        self.free = 0
         """Worker slots that take an offer now."""
-        return self.concurrency - len(self.held) if self.is_taking else 0
+        self.crews: dict[Crew, None] = {}
 
     def serves(self, action: Action) -> bool:
+        """Return whether it has the action's pool and code."""
         return action.pool in self.pools and (
             not action.needs_code or self.actions is None or action.ref in self.actions
         )
@@ -113,11 +115,13 @@ class Queue:
 
     @property
     def limit(self) -> int | None:
+        """The key's own limit, or the action's."""
         settings = self.settings
         return settings.max_concurrent if settings.has_limit else self.action.definition.max_concurrent
 
     @property
     def has_room(self) -> bool:
+        """Whether a slot is free."""
         limit = self.limit
         return limit is None or self.held < limit
 
@@ -133,13 +137,14 @@ class Queue:
 
     @property
     def is_idle(self) -> bool:
+        """Whether nothing needs it: it can be forgotten."""
         return not (self.waiting or self.held or self.delayed) and self.settings is PLAIN
 
 
 class ResourceGate:
-    """A resource: its units, and who waits for them. Each crew has a line, all of them share one clock."""
+    """A resource: its units, and who waits for them."""
 
-    __slots__ = ("clock", "definition", "front", "held", "holders", "lines", "users", "window")
+    __slots__ = ("clock", "definition", "held", "holders", "lanes", "users", "window")
 
     def __init__(self, definition: Resource) -> None:
         self.definition = definition
@@ -147,48 +152,91 @@ class ResourceGate:
         self.window: RateWindow | None = None
         self.held = 0
         self.holders: dict[Execution, int] = {}
-        self.lines: dict[Crew, Line[Member]] = {}
-        self.front: dict[Crew, Member] = {}
-        """Per crew the member that could pass now, and therefore also waits at its next gate."""
+        self.lanes: dict[Crew, Lane] = {}
         self.users: dict[ActionState, None] = {}
+
+
+class Lane:
+    """Where the executions of one crew wait at one resource."""
+
+    __slots__ = ("coming", "crew", "front", "gate", "line", "urgent")
+
+    def __init__(self, gate: ResourceGate, crew: "Crew") -> None:
+        self.gate = gate
+        self.crew = crew
+        self.line: Line[Member] = Line(gate.clock)
+        """Who waits here."""
+        self.urgent: dict[Member, None] = {}
+        """Those of them that are not passed: they hold units, or were passed over for too long."""
+        self.coming: dict[Member, Entry[Member]] = {}
+        """Who waits at an earlier resource, and could pass that now."""
+        self.front: Member | None = None
+        """The first of both, if it could pass now."""
+
+    def rank(self, entry: Entry["Member"]) -> Rank:
+        """Return what orders an entry among those of all lanes of the resource."""
+        return self.line.rank(entry)
+
+    def first(self) -> Entry["Member"] | None:
+        """Return the first of those who wait here or are coming."""
+        first = self.line.first()
+        if self.coming:
+            best = min(self.coming.values(), key=self.rank)
+            if first is None or self.rank(best) < self.rank(first):
+                return best
+        return first
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody is here."""
+        return not (self.line.entries or self.coming)
 
 
 class Crew:
     """The workers that can run an action of a pool: actions with the same workers wait in one line."""
 
-    __slots__ = ("holding", "line", "pool", "stuck", "workers")
+    __slots__ = ("actions", "free", "holding", "lanes", "line", "pool", "stuck", "workers")
 
     def __init__(self, pool: "PoolState", workers: tuple[Worker, ...]) -> None:
         self.pool = pool
         self.workers = workers
+        self.actions: dict[ActionState, None] = {}
+        self.free = sum(worker.free for worker in workers)
+        """Worker slots that take an offer now."""
         self.line: Line[Member] = Line(pool.clock)
         """What waits for nothing but a worker slot."""
+        self.lanes: dict[Lane, None] = {}
         self.stuck: dict[Member, None] = {}
-        """What could pass its first resource and not a later one."""
+        """What could pass the resource where it waits, and not a later one."""
         self.holding: dict[Execution, None] = {}
         """What holds units, waits, and gives them back when no worker can take it."""
 
     @property
     def has_room(self) -> bool:
         """Whether a worker can take one more now."""
-        return not self.pool.definition.paused and any(worker.free > 0 for worker in self.workers)
+        return self.free > 0 and not self.pool.definition.paused
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it has a worker that takes what is offered, as soon as it has a free slot."""
+        return not self.pool.definition.paused and any(w.is_taking and w.concurrency for w in self.workers)
 
     def spare(self) -> int:
         """Return how many more may hold units: the free worker slots that no holder counts on."""
-        if self.pool.definition.paused:
-            return -len(self.holding)
-        return sum(max(worker.free, 0) for worker in self.workers) - len(self.holding)
+        return (0 if self.pool.definition.paused else self.free) - len(self.holding)
 
 
 class PoolState:
     """A pool: the crews of its actions, and the order between the actions."""
 
-    __slots__ = ("clock", "crews", "definition")
+    __slots__ = ("clock", "crews", "definition", "served")
 
     def __init__(self, definition: Pool) -> None:
         self.definition = definition
         self.clock = FairClock() if definition.order == "fair" else None
         self.crews: dict[tuple[str, ...], Crew] = {}
+        self.served = 0
+        """The number of its last grant."""
 
 
 class ActionState:
@@ -196,7 +244,7 @@ class ActionState:
 
     __slots__ = (
         "base", "clock", "completed", "crew", "definition", "enqueued", "gates", "held", "holding", "is_deleted",
-        "line", "obstacle", "passed_over", "queues", "reached", "uses", "window",
+        "line", "obstacle", "priority", "queues", "reached", "ticket", "uses", "window",
     )  # fmt: skip
 
     def __init__(self, definition: Action, crew: Crew) -> None:
@@ -219,17 +267,18 @@ class ActionState:
         self.is_deleted = False
         self.holding: dict[Execution, None] = {}
         """What holds units and waits at a later gate."""
+        self.priority = self.ticket = 0
+        """Of its next execution, while that is in a line."""
         self.base = 0
         self.reached = -1
-        """The last line where its next execution stands: an index in `gates`, their number for the pool, or -1
-        for none. It stands in all lines from `base` to there."""
+        """The last line where its next execution is: an index in `gates`, their number for the pool, or -1 for
+        none. It waits at `base`, and could pass the gates from there to this one."""
         self.enqueued = 0
         self.completed = 0
-        self.passed_over: tuple[int, float] | None = None
-        """The id of its next execution, and since when others pass it because no worker can take it."""
 
     @property
     def ref(self) -> str:
+        """The name of the action."""
         return self.definition.ref
 
 
@@ -238,23 +287,35 @@ Member: TypeAlias = ActionState | Execution
 
 
 def action_of(member: Member) -> ActionState:
+    """Return the action of a member."""
     return member if isinstance(member, ActionState) else member.queue.action
 
 
-class Timer:
+class Timer(NamedTuple):
     """Something to look at when its time has come. What it is about may have changed meanwhile."""
 
-    __slots__ = ("about", "at", "number")
-
-    def __init__(self, at: float, number: int, about: "About") -> None:
-        self.at, self.number, self.about = at, number, about
-
-    def __lt__(self, other: "Timer") -> bool:
-        return (self.at, self.number) < (other.at, other.number)
+    at: float
+    number: int
+    about: "About"
 
 
 About: TypeAlias = Execution | ResourceGate | ActionState | tuple[Queue, int]
-"""A delayed execution, a rate's next start, an action whose execution is passed over, a list that expires."""
+"""A delayed execution or one that holds units and expires, the rate of a resource or an action, an action whose
+execution is passed over, a waiting list that expires."""
+
+
+def has_meaning(timer: Timer) -> bool:
+    """Return whether what a timer is about still waits for this instant."""
+    match timer.about:
+        case Execution() as execution:
+            if execution.status is Status.DELAYED:
+                return timer.at == execution.due_at
+            return execution.base > 0 and execution.worker is None and timer.at == execution.expires_at
+        case (queue, priority):
+            waiting = queue.waiting.get(priority)
+            return waiting is not None and waiting.soonest == timer.at
+        case _:
+            return True
 
 
 class State:
@@ -265,6 +326,8 @@ class State:
         self.next_id = next_id
         self.grant_counter = 0
         self.actions: dict[str, ActionState] = {}
+        self.retired: dict[str, tuple[int, int]] = {}
+        """Totals, enqueued and completed, of actions that were deleted: a new definition goes on from them."""
         self.resources: dict[str, ResourceGate] = {}
         self.pools: dict[str, PoolState] = {}
         self.workers: dict[str, Worker] = {}
@@ -272,38 +335,40 @@ class State:
         self.now = 0.0
         self.dirty_pools: dict[PoolState, None] = {}
         """Pools where something may be granted."""
-        self.blocked_pools: dict[PoolState, None] = {}
-        """Pools where something waits only because another crew precedes it at a resource."""
         self.queues_to_look_at: dict[Queue, None] = {}
         """Queues of a changed definition."""
+        self.patience: dict[int, float] = {}
+        """Executions that others pass at a resource because no worker can take them: until when."""
         self.impatient: dict[ActionState, None] = {}
         """Actions whose next execution has been passed over for too long."""
         self.timers: list[Timer] = []
         self.timers_set = 0
         self.timers_void = 0
-        """Timers of executions that are not delayed any more."""
 
     def set_timer(self, at: float, about: About) -> None:
-        if at == inf:
-            return
-        self.timers_set += 1
-        heappush(self.timers, Timer(at, self.timers_set, about))
+        """Look at something at an instant; inf: never."""
+        if at != inf:
+            self.timers_set += 1
+            heappush(self.timers, Timer(at, self.timers_set, about))
 
     def void_timer(self) -> None:
-        """One timer of a delayed execution has no meaning any more; rarely they are all removed."""
+        """Count a timer that has no meaning any more; when most have none, they are removed."""
         self.timers_void += 1
         if self.timers_void > 1000 and self.timers_void * 2 > len(self.timers):
-            self.timers = [
-                t for t in self.timers if not (isinstance(t.about, Execution) and t.at != t.about.due_at)
-            ]
+            self.timers = [timer for timer in self.timers if has_meaning(timer)]
             heapify(self.timers)
             self.timers_void = 0
 
     def due_timers(self, now: float) -> Iterator[Timer]:
         """Remove and yield the timers whose time has come."""
         while self.timers and self.timers[0].at <= now:
-            yield heappop(self.timers)
+            timer = heappop(self.timers)
+            if has_meaning(timer):
+                yield timer
+            else:
+                self.timers_void -= self.timers_void > 0
 
     def queue(self, ref: str, key: str) -> Queue | None:
+        """Return the queue of an action and key, if it has or had something to do."""
         action = self.actions.get(ref)
         return None if action is None else action.queues.get(key)

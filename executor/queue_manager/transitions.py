@@ -4,6 +4,8 @@ Reports name a grant. One about a grant that is over changes nothing, however of
 What returns to its queue keeps its id, so it waits at its old place (P2), and releases all that it held first.
 """
 
+from collections.abc import Iterable
+from dataclasses import replace
 from functools import singledispatch
 from math import inf
 from typing import Final
@@ -22,11 +24,11 @@ from turnstile.executor.queue_manager.decisions import (
     Finished,
     Refused,
 )
-from turnstile.executor.queue_manager.definitions import Rate
+from turnstile.executor.queue_manager.definitions import Rate, Use
 from turnstile.executor.queue_manager.gates import (
     look_at,
-    lose_patience,
     obstacle_of,
+    recount,
     refresh_all,
     relist,
     unlist,
@@ -53,8 +55,9 @@ from turnstile.executor.queue_manager.pools import (
     assign_crew,
     crew_of,
     pool_of,
+    put_in,
     reassign_crews,
-    slot_freed,
+    take_out,
 )
 from turnstile.executor.queue_manager.rates import RateWindow
 from turnstile.executor.queue_manager.state import (
@@ -69,7 +72,7 @@ from turnstile.executor.queue_manager.state import (
 from turnstile.executor.queue_manager.waiting import Waiting, WaitingList
 
 STEPS_MAX: Final = 5000
-"""How many timers, expiries or queues of a changed definition one turn looks at; the next turn goes on."""
+"""Most timers, expiries or queues of a changed definition that one turn looks at; the next turn goes on."""
 
 
 @singledispatch
@@ -88,14 +91,15 @@ def _admit(each: Admit, state: State, out: Decisions) -> None:
         out.refused.append(Refused(Code.UNKNOWN_ACTION, each.action_ref, each.source))
         return
     queue = queue_for(action, each.key)
-    refusal = _too_heavy(action) or _queue_full(queue, each)
+    is_delayed = each.run_at is not None and each.run_at > state.now
+    refusal = _too_heavy(action) or (None if is_delayed else _queue_full(queue))
     if refusal is not None:
         out.refused.append(Refused(*refusal, each.source))
+        look_at(state, queue)
         return
     execution_id, state.next_id = state.next_id, state.next_id + 1
     action.enqueued += 1
     ttl_seconds = action.definition.ttl_seconds if each.ttl_seconds is None else each.ttl_seconds
-    is_delayed = each.run_at is not None and each.run_at > state.now
     expires_at = inf if ttl_seconds is None or is_delayed else state.now + ttl_seconds
     if is_delayed or each.timeout_seconds is not None:
         execution = Execution(execution_id, queue, each.priority, state.now, expires_at)
@@ -103,6 +107,8 @@ def _admit(each: Admit, state: State, out: Decisions) -> None:
         state.executions[execution_id] = execution
         if is_delayed and each.run_at is not None:
             _delay(state, execution, each.run_at, out)
+        else:
+            record(execution, out)
     if not is_delayed:
         enqueue(state, queue, each.priority, Waiting(execution_id, state.now, expires_at))
     out.admitted.append(
@@ -123,21 +129,23 @@ def _too_heavy(action: ActionState) -> tuple[Code, str] | None:
     return None
 
 
-def _queue_full(queue: Queue, each: Admit) -> tuple[Code, str] | None:
+def _queue_full(queue: Queue) -> tuple[Code, str] | None:
+    """Refuse what would wait behind more than the bound: beyond those that can start at once."""
     definition = queue.action.definition
     bound = definition.max_queued
     if bound is None and definition.when_full == "reject":
         bound = 0
-    if bound is None or queue.limit is None:
+    if bound is None or (queue.limit is None and not definition.paused):
         return None
-    free = max(queue.limit - queue.held, 0)
+    free = 0 if definition.paused else max((queue.limit or 0) - queue.held, 0)
     length = queue.length + queue.holding
     if length + 1 - free <= bound:
         return None
-    of_key = f" (key {each.key!r})" if each.key else ""
+    of_key = f" (key {queue.key!r})" if queue.key else ""
+    of_limit = "without a limit" if queue.limit is None else f"of at most {queue.limit}"
     return Code.QUEUE_FULL, (
-        f"{each.action_ref}{of_key}: {length} waiting of at most {bound}, {queue.held - queue.holding} running of"
-        f" at most {queue.limit}; submit again later, or raise max_queued"
+        f"{definition.ref}{of_key}: {length} waiting of at most {bound}, {queue.held - queue.holding} running"
+        f" {of_limit}; submit again later, or raise max_queued"
     )
 
 
@@ -160,10 +168,21 @@ def enqueue(state: State, queue: Queue, priority: int, entry: Waiting) -> None:
     if waiting is None:
         waiting = queue.waiting[priority] = WaitingList()
     if entry.expires_at < waiting.soonest:
+        if waiting.soonest < inf:
+            state.void_timer()
         state.set_timer(entry.expires_at, (queue, priority))
     waiting.add(entry)
     if waiting.length == 1 or waiting.first() == entry.id:
         look_at(state, queue)
+
+
+def drop_if_empty(state: State, queue: Queue, priority: int) -> None:
+    """Forget a waiting list that has nothing any more, and its timer."""
+    waiting = queue.waiting[priority]
+    if not waiting:
+        del queue.waiting[priority]
+        if waiting.soonest < inf:
+            state.void_timer()
 
 
 # Reports of workers.
@@ -192,7 +211,8 @@ def _ended(each: Ended, state: State, out: Decisions) -> None:
     if each.started_at is not None:
         execution.started_at = each.started_at
     execution.failures += each.status is Status.FAILED
-    due_at = _retried_at(state, execution, each) if each.is_retryable else None
+    is_retryable = each.is_retryable and each.status is Status.FAILED
+    due_at = _retried_at(state, execution, each) if is_retryable else None
     if due_at is None:
         error = None
         if each.status is Status.CANCELLED and execution.cancel_reason is not None:
@@ -206,12 +226,12 @@ def _ended(each: Ended, state: State, out: Decisions) -> None:
 
 
 def _retried_at(state: State, execution: Execution, each: Ended) -> float | None:
-    """Return when a failed attempt is tried again. A cancel wins, and so does a time to live that ends before."""
+    """Return when a failed attempt is tried again; None: never. A cancel wins, and a ttl that ends before."""
     if execution.cancel_reason is not None:
         return None
     delay = retry_delay_seconds(
         execution.queue.action.definition.retry,
-        failures=max(execution.failures, 1),
+        failures=execution.failures,
         spread=_spread(execution),
     )
     if delay is None:
@@ -306,11 +326,8 @@ def _leave_waiting(state: State, execution: Execution) -> None:
         execution.due_at = None
         state.void_timer()
     elif execution not in queue.action.holding:
-        waiting = queue.waiting[execution.priority]
-        waiting.remove(execution.id)
-        if not waiting:
-            del queue.waiting[execution.priority]
-        look_at(state, queue)
+        queue.waiting[execution.priority].remove(execution.id)
+        drop_if_empty(state, queue, execution.priority)
 
 
 # The end of an attempt, and what follows it.
@@ -325,7 +342,7 @@ def finish(
     error: tuple[str, str] | None = None,
     report: Ended | None = None,
 ) -> None:
-    """The execution is terminal: it releases everything."""
+    """End an execution: it releases everything."""
     worker_id = None if execution.worker is None else execution.worker.id
     completed_at = state.now
     if report is not None and report.completed_at is not None:
@@ -334,12 +351,14 @@ def finish(
         Finished(
             execution.id, status, execution.queue, execution.attempt, error, worker_id, execution.scheduled_at,
             execution.started_at, completed_at, execution.passages, report,
+            execution.failures, execution.reclaims, execution.queued_at,
         )
     )  # fmt: skip
     execution.queue.action.completed += 1
     if execution.is_recorded:
         out.changed[execution.id] = None
     state.executions.pop(execution.id, None)
+    state.patience.pop(execution.id, None)
     execution.grant = None
     release(state, execution)
 
@@ -347,45 +366,56 @@ def finish(
 def release(state: State, execution: Execution) -> None:
     """Release worker slot, units, total and slot, and let others have them."""
     queue, action = execution.queue, execution.queue.action
-    worker = execution.worker
+    worker, execution.worker = execution.worker, None
     is_holding = action.holding.pop(execution, 0) is None
     if is_holding:
         unlist(state, execution)
         action.crew.holding.pop(execution, None)
+        state.dirty_pools[action.crew.pool] = None
         queue.holding -= 1
         if action.window is not None:
             action.window.kept -= 1
-    if worker is not None:
-        del worker.held[execution.id]
-        execution.worker = None
-        slot_freed(state, worker)
+        if execution.expires_at < inf:
+            state.void_timer()
     if worker is not None or is_holding:
         queue.held -= 1
         action.held -= 1
     gates, execution.held_at = execution.held_at, ()
+    execution.base, execution.is_impatient = 0, False
     for gate in gates:
         gate.held -= gate.holders.pop(execution)
         if is_holding and gate.window is not None:
             gate.window.kept -= 1
+    if worker is not None:
+        del worker.held[execution.id]
+        recount(state, worker)
+    for gate in gates:
         refresh_all(state, gate)
-    execution.base, execution.is_impatient = 0, False
     look_at(state, queue)
 
 
 def give_back(state: State, execution: Execution, out: Decisions) -> None:
-    """An execution that waits between two gates returns to its queue, with everything that it held."""
+    """Return an execution that waits between two gates to its queue, with everything that it held."""
     release(state, execution)
     _back_to_queue(state, execution, out)
 
 
+def _give_back_all(state: State, action: ActionState, out: Decisions) -> None:
+    for execution in list(action.holding):
+        give_back(state, execution, out)
+
+
 def _begin_again(state: State, execution: Execution, out: Decisions) -> None:
-    """A granted execution returns to its queue: the next grant has a new number."""
+    """Return a granted execution to its queue: the next grant has a new number."""
     release(state, execution)
     execution.grant = execution.scheduled_at = execution.started_at = None
     _back_to_queue(state, execution, out)
 
 
 def _back_to_queue(state: State, execution: Execution, out: Decisions) -> None:
+    if execution.expires_at <= state.now:
+        _end_expired(state, execution, out)
+        return
     execution.status = Status.QUEUED
     execution.passages = ()
     if execution.is_plain:
@@ -414,7 +444,7 @@ def _delay(state: State, execution: Execution, due_at: float, out: Decisions) ->
 
 
 def record(execution: Execution, out: Decisions) -> None:
-    """The ledger keeps more about it than that it waits or was granted."""
+    """Tell the ledger to keep more about it than that it waits or was granted."""
     execution.is_recorded = True
     out.changed[execution.id] = execution
 
@@ -428,15 +458,18 @@ def pass_time(state: State, out: Decisions) -> None:
     for timer in state.due_timers(state.now):
         steps += 1
         match timer.about:
+            case Execution() as execution if execution.status is Status.DELAYED:
+                _wake(state, execution, out)
             case Execution() as execution:
-                _wake(state, execution, timer.at, out)
+                _end_expired(state, execution, out)
             case ResourceGate() as gate:
+                _reset_timer(gate.window)
                 refresh_all(state, gate)
-                _set_rate_timer(state, gate.window, gate)
             case ActionState() as action:
-                lose_patience(state, action)
+                _reset_timer(action.window)
+                if action.ticket in state.patience:
+                    unlist(state, action)
                 relist(state, action)
-                _set_rate_timer(state, action.window, action)
             case (queue, priority):
                 steps += _expire(state, queue, priority, out)
         if steps >= STEPS_MAX:
@@ -444,41 +477,32 @@ def pass_time(state: State, out: Decisions) -> None:
             return
 
 
-def _set_rate_timer(state: State, window: RateWindow | None, about: ResourceGate | ActionState) -> None:
-    if window is not None and not window.has_start(state.now):
-        state.set_timer(window.next_start_at(state.now), about)
+def _reset_timer(window: RateWindow | None) -> None:
+    if window is not None:
+        window.timer_at = inf
 
 
-def _wake(state: State, execution: Execution, at: float, out: Decisions) -> None:
-    if execution.status is Status.DELAYED and execution.due_at == at:
-        queue = execution.queue
-        queue.delayed -= 1
-        execution.due_at = None
-        if not execution.attempt:
-            execution.queued_at = state.now
-            execution.expires_at = inf if execution.ttl_seconds is None else state.now + execution.ttl_seconds
-        _back_to_queue(state, execution, out)
-    elif execution in execution.queue.action.holding and execution.expires_at <= state.now:
-        _end_expired(state, execution, out)
-    elif execution.due_at is None:
-        state.timers_void -= state.timers_void > 0
+def _wake(state: State, execution: Execution, out: Decisions) -> None:
+    execution.queue.delayed -= 1
+    execution.due_at = None
+    if not execution.attempt:
+        execution.queued_at = state.now
+        execution.expires_at = inf if execution.ttl_seconds is None else state.now + execution.ttl_seconds
+    _back_to_queue(state, execution, out)
 
 
 def _expire(state: State, queue: Queue, priority: int, out: Decisions) -> int:
-    waiting = queue.waiting.get(priority)
-    if waiting is None:
-        return 0
+    waiting = queue.waiting[priority]
     over = waiting.expired(state.now, STEPS_MAX)
+    state.set_timer(waiting.soonest, (queue, priority))
     for execution_id in over:
-        entry = waiting.find(execution_id)
+        entry = waiting.remove(execution_id)
         assert entry is not None
+        drop_if_empty(state, queue, priority)
         execution = state.executions.get(execution_id)
         if execution is None:
             execution = Execution(entry.id, queue, priority, entry.queued_at, entry.expires_at)
-        _leave_waiting(state, execution)
         _end_expired(state, execution, out)
-    if waiting:
-        state.set_timer(state.now if len(over) == STEPS_MAX else waiting.soonest, (queue, priority))
     return len(over)
 
 
@@ -501,9 +525,21 @@ def _worker_changed(each: WorkerChanged, state: State, out: Decisions) -> None:
     if has_moved:
         worker.pools, worker.actions = tuple(sorted(each.pools)), each.actions
     worker.concurrency, worker.is_taking = each.concurrency, each.is_taking
+    recount(state, worker)
     if has_moved:
         reassign_crews(state, pools)
-    slot_freed(state, worker)
+    _rest(state, out)
+
+
+def _rest(state: State, out: Decisions) -> None:
+    """Let what no worker takes any more, whatever ends, hold nothing, and be passed by all."""
+    for action in state.actions.values():
+        if not action.crew.is_live:
+            state.patience.pop(action.ticket, None)
+            if action.holding or action in state.impatient:
+                _give_back_all(state, action, out)
+                unlist(state, action)
+                relist(state, action)
 
 
 @apply.register
@@ -512,9 +548,11 @@ def _worker_gone(each: WorkerGone, state: State, out: Decisions) -> None:
     if worker is None:
         return
     worker.is_taking = False
+    recount(state, worker)
     for execution in sorted(worker.held.values(), key=lambda held: held.id):
         _reclaim(state, execution, each.is_counted, out)
-    reassign_crews(state, frozenset(worker.pools))
+    reassign_crews(state, worker.pools)
+    _rest(state, out)
 
 
 def _reclaim(state: State, execution: Execution, is_counted: bool, out: Decisions) -> None:
@@ -544,19 +582,19 @@ def _define_action(each: DefineAction, state: State, out: Decisions) -> None:
     definition = each.action
     action = state.actions.get(definition.ref)
     if action is None:
-        pool = pool_of(state, definition.pool)
-        action = state.actions[definition.ref] = ActionState(definition, crew_of(state, pool, ()))
-    unlist(state, action)
-    for execution in list(action.holding):
-        give_back(state, execution, out)
+        crew = crew_of(pool_of(state, definition.pool), ())
+        action = state.actions[definition.ref] = ActionState(definition, crew)
+        crew.actions[action] = None
+        action.enqueued, action.completed = state.retired.pop(definition.ref, (0, 0))
+    _give_back_all(state, action, out)
     unlist(state, action)
     action.definition = definition
     action.is_deleted = False
     action.window = _window(action.window, f"action {definition.ref}", definition.rate)
     _set_line(action)
-    _set_route(state, action)
+    _set_route(action, [state.resources[use.resource] for use in definition.uses])
     assign_crew(state, action)
-    _changed(state, action)
+    _look_at_all(state, action)
 
 
 def _set_line(action: ActionState) -> None:
@@ -564,22 +602,28 @@ def _set_line(action: ActionState) -> None:
     is_fair = action.definition.max_concurrent_total is not None and action.definition.order == "fair"
     if is_fair != (action.clock is not None):
         action.clock = FairClock() if is_fair else None
-        action.line = Line(action.clock)
+        entries, action.line = action.line.entries, Line(action.clock)
+        for entry in entries.values():
+            action.line.put(entry.member, entry.flow, entry.priority, entry.ticket)
 
 
-def _set_route(state: State, action: ActionState) -> None:
+def _set_route(action: ActionState, gates: Iterable[ResourceGate]) -> None:
+    """Let an action acquire these resources, one for each of its uses."""
     for gate in action.gates:
         gate.users.pop(action, None)
-    used = [(state.resources[use.resource], use) for use in action.definition.uses]
-    used.sort(key=lambda each: (each[0].definition.rank, each[0].definition.name))
+    used = sorted(zip(gates, action.definition.uses, strict=True), key=_rank)
     action.gates = tuple(gate for gate, _ in used)
     action.uses = tuple(use for _, use in used)
     for gate in action.gates:
         gate.users[action] = None
-    action.obstacle = obstacle_of(state, action)
+    action.obstacle = obstacle_of(action)
 
 
-def _changed(state: State, action: ActionState) -> None:
+def _rank(used: tuple[ResourceGate, Use]) -> tuple[int, str]:
+    return used[0].definition.rank, used[0].definition.name
+
+
+def _look_at_all(state: State, action: ActionState) -> None:
     """Look at all queues of an action again, in this turn or the next ones."""
     state.queues_to_look_at |= dict.fromkeys(action.queues.values())
     relist(state, action)
@@ -616,10 +660,12 @@ def _delete_action(each: DeleteAction, state: State, out: Decisions) -> None:
     out.deleted.append((is_deleted, waiting, running, each.source))
     if not is_deleted:
         return
+    action.is_deleted = True
     for execution in _all_waiting(state, action):
         _leave_waiting(state, execution)
         finish(state, execution, Status.CANCELLED, out, error=("Cancelled", each.reason))
-    action.is_deleted = True
+    action.definition = replace(action.definition, uses=())
+    _set_route(action, ())
     for queue in list(action.queues.values()):
         queue.settings = PLAIN
         look_at(state, queue)
@@ -651,21 +697,24 @@ def _define_resource(each: DefineResource, state: State, out: Decisions) -> None
     gate = state.resources.get(definition.name)
     if gate is None:
         gate = state.resources[definition.name] = ResourceGate(definition)
-    users = list(gate.users)
     is_reordered = (gate.definition.order, gate.definition.rank) != (definition.order, definition.rank)
+    users = list(gate.users)
     for action in users:
-        if is_reordered or definition.paused or definition.capacity < gate.definition.capacity:
-            for execution in list(action.holding):
-                give_back(state, execution, out)
-        unlist(state, action)
+        closes = definition.paused or any(
+            use.units > definition.capacity for use in action.uses if use.resource == definition.name
+        )
+        if is_reordered or closes:
+            _give_back_all(state, action, out)
+        take_out(state, action)
     gate.definition = definition
     gate.window = _window(gate.window, f"resource {definition.name}", definition.rate)
+    if gate.window is not None:
+        gate.window.kept = sum(execution.worker is None for execution in gate.holders)
     if (definition.order == "fair") != (gate.clock is not None):
         gate.clock = FairClock() if definition.order == "fair" else None
     for action in users:
-        _set_route(state, action)
-        relist(state, action)
-    refresh_all(state, gate)
+        _set_route(action, [state.resources[use.resource] for use in action.definition.uses])
+        put_in(state, action)
 
 
 @apply.register
@@ -681,16 +730,15 @@ def _define_pool(each: DefinePool, state: State, out: Decisions) -> None:
     actions = [action for action in state.actions.values() if action.crew.pool is pool]
     is_reordered = (each.pool.order == "fair") != (pool.clock is not None)
     for action in actions:
-        if each.pool.paused or is_reordered:
-            for execution in list(action.holding):
-                give_back(state, execution, out)
         if is_reordered:
-            unlist(state, action)
+            _give_back_all(state, action, out)
+        take_out(state, action)
     pool.definition = each.pool
     if is_reordered:
         pool.clock = FairClock() if each.pool.order == "fair" else None
         for crew in pool.crews.values():
             crew.line = Line(pool.clock)
-        for action in actions:
-            relist(state, action)
+    _rest(state, out)
+    for action in actions:
+        put_in(state, action)
     state.dirty_pools[pool] = None

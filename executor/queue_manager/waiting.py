@@ -7,7 +7,7 @@ at its place (P2). The position of an id is found by two binary searches.
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from math import inf
 from typing import Final, NamedTuple
 
@@ -121,10 +121,16 @@ class WaitingList:
             self._starts.insert(number + 1, 0)
         self._exact_to = min(self._exact_to, number + 1)
 
-    def extend(self, entries: Iterable[Waiting]) -> None:
-        """Append entries whose ids ascend and follow those of the list."""
-        for entry in entries:
-            self.add(entry)
+    def extend(self, ids: "array[int]", queued_at: "array[float]", expires_at: "array[float]") -> None:
+        """Append entries whose ids ascend and follow those of the list: three parallel arrays."""
+        for start in range(0, len(ids), _CHUNK_MAX):
+            self._append_chunk()
+            chunk, end = self._chunks[-1], start + _CHUNK_MAX
+            chunk.ids, chunk.queued_at = ids[start:end], queued_at[start:end]
+            chunk.expires_at = expires_at[start:end]
+            chunk.soonest = min(chunk.expires_at)
+            self.soonest = min(self.soonest, chunk.soonest)
+        self.length += len(ids)
 
     def take_first(self) -> Waiting:
         """Remove and return the first entry. The list must not be empty."""

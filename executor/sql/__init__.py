@@ -24,10 +24,14 @@ def _statements() -> Mapping[str, str]:
     for file in resources.files("turnstile.executor.sql").iterdir():
         if not file.name.endswith(".sql"):
             continue
-        text = file.read_text(encoding="utf-8")
-        heads = list(_HEAD.finditer(text))
-        ends = [head.start() for head in heads[1:]] + [len(text)]
-        for head, end in zip(heads, ends, strict=True):
-            assert head[1] not in found, f"{head[1]} is defined twice"
-            found[head[1]] = text[head.start() : end].rstrip()
+        for name, text in named_statements(file.read_text(encoding="utf-8")).items():
+            assert name not in found, f"{name} is defined twice"
+            found[name] = text
     return found
+
+
+def named_statements(text: str) -> Mapping[str, str]:
+    """Return the statements of one file by name."""
+    heads = list(_HEAD.finditer(text))
+    ends = [head.start() for head in heads[1:]] + [len(text)]
+    return {head[1]: text[head.start() : end].rstrip() for head, end in zip(heads, ends, strict=True)}

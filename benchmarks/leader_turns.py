@@ -1,0 +1,308 @@
+"""Turns of the ledger beside many waiting executions, with and without a snapshot that is held open.
+
+`python -m benchmarks.leader_turns --help` lists the options. Each turn admits, ends and grants the same number of
+executions to four workers, as a leader under full load does; a checkpoint follows every thousand journals, a
+hundredth of the requests was published before. Printed: the time of a turn at the beginning and at the end, the
+longest one, the time of a load, WAL and processor time per execution.
+"""
+
+import argparse
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from random import Random
+from statistics import median
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import asyncpg
+import uvloop
+
+from benchmarks.system import cpu_seconds
+from turnstile.common.domain.states import Status
+from turnstile.executor.leader.ledger import Ledger
+from turnstile.executor.leader.ledger_rows import tables_text
+from turnstile.executor.leader.records import (
+    AdmittedRow,
+    Checkpoint,
+    ClockChange,
+    EndedRow,
+    GrantRow,
+    Journal,
+    Turn,
+    WaitingRow,
+)
+from turnstile.localservers.binaries import install_missing
+from turnstile.localservers.postgresql import PostgresServer
+from turnstile.localservers.servers import ScratchFolder
+
+if TYPE_CHECKING:
+    Session = asyncpg.Connection[asyncpg.Record]
+
+_ACTIONS = tuple(f"reports.render_{n}" for n in range(10))
+_WORKERS = tuple(f"0f8d1c52-6d0e-4d7c-9a43-00000000000{n}" for n in range(4))
+_JOURNALS_MAX = 1000
+_AGE_TURNS = 50
+"""How many turns lie between two raises of the low id."""
+_IN_PROGRESS_TURNS = 4
+_EDGE = 1000
+"""Turns at the beginning and at the end that are compared."""
+_WAITING = """
+INSERT INTO ledger.execution (id, created_at, request_hash, delivery_key, status, priority, action_ref, key, parameters)
+SELECT n, to_timestamp(1.8e9 + n / 1e4), md5(n::text)::uuid, md5(n::text)::uuid, 'queued', 3,
+       'reports.render_' || n % 10, '', '{"customer_id": 1, "name": "the parameters of an execution"}'
+FROM generate_series($1::bigint, $2::bigint) n
+"""
+_WAITING_ROWS = """
+INSERT INTO ledger.waiting (id, queued_at, priority, action_ref, key)
+SELECT e.id, e.created_at, e.priority, e.action_ref, e.key FROM ledger.execution e
+WHERE e.id BETWEEN $1::bigint AND $2::bigint
+"""
+_WAL = "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint"
+
+
+@dataclass(slots=True)
+class Load:
+    """A queue in its steady state: what is admitted at its end, and granted and ended at its head."""
+
+    per_turn: int
+    next_id: int
+    head: int
+    """The next id to be granted."""
+    low_id: int
+    is_short: bool
+    """What ends was admitted a few turns before, beside the others, which wait on."""
+    counter: int = 0
+    at_worker: list[list[GrantRow]] = field(default_factory=list)
+    random: Random = field(default_factory=lambda: Random(1))
+    journals: int = 0
+
+    def turn(self, epoch: int, number: int, at: float) -> Turn:
+        first = self.next_id
+        self.next_id += self.per_turn
+        new = range(first, self.next_id)
+        ended: list[int] = []
+        over: list[tuple[int, int]] = []
+        if len(self.at_worker) >= _IN_PROGRESS_TURNS:
+            for row in self.at_worker.pop(0):
+                ended += row.execution_ids
+                over.append((row.epoch, row.counter))
+        granted = self._grants(epoch, at)
+        self.at_worker.append(granted)
+        aged: Sequence[int] = ()
+        low_id = None
+        if number % _AGE_TURNS == 0:
+            low_id = first
+            aged = range(self.low_id, low_id) if not self.is_short else ()
+            self.low_id = low_id
+        self.journals += 1
+        checkpoint = None
+        if self.journals > _JOURNALS_MAX:
+            self.journals = 0
+            checkpoint = Checkpoint(
+                totals={ref: (number, number) for ref in _ACTIONS},
+                clocks=(ClockChange(gate="pool default", priority=3, virtual=number, finish=dict.fromkeys(_ACTIONS, 1)),),
+                starts={},
+            )  # fmt: skip
+        return Turn(
+            epoch=epoch, number=number, at=at, admitted=[self._admitted(each, at) for each in new],
+            ended=[_ended(each, at) for each in ended], granted=granted, grants_over=over, low_id=low_id,
+            waiting=[_waiting(each, at) for each in aged],
+            waiting_over=[each for each in ended if each < self.low_id] if not self.is_short else [],
+            reserved_id=self.next_id + 10_000 if number % 100 == 1 else None,
+            journal=Journal(
+                totals={ref: (10, 10) for ref in _ACTIONS},
+                clocks=(ClockChange(gate="pool default", priority=3, virtual=number, finish={"reports.render_1": number}),),
+            ),
+            checkpoint=checkpoint,
+        )  # fmt: skip
+
+    def _grants(self, epoch: int, at: float) -> list[GrantRow]:
+        rows = []
+        share = self.per_turn // len(_WORKERS)
+        for worker_id in _WORKERS:
+            ids = tuple(range(self.head, self.head + share))
+            self.head += share
+            counters = tuple(range(self.counter + 1, self.counter + share + 1))
+            self.counter += share
+            rows.append(
+                GrantRow(
+                    epoch=epoch, counter=counters[0], worker_id=worker_id, granted_at=at, execution_ids=ids,
+                    counters=counters,
+                )
+            )  # fmt: skip
+        return rows
+
+    def _admitted(self, execution_id: int, at: float) -> AdmittedRow:
+        number = UUID(int=self.random.getrandbits(128))
+        return AdmittedRow(
+            id=execution_id, action_ref=_ACTIONS[execution_id % 10], key="", priority=3, status=Status.QUEUED,
+            created_at=at, run_at=None, expires_at=None, timeout_seconds=None,
+            parameters=b'{"customer_id": %d, "name": "the parameters of an execution"}' % execution_id,
+            request_hash=number, delivery_key=number,
+        )  # fmt: skip
+
+
+def _ended(execution_id: int, at: float) -> EndedRow:
+    return EndedRow(
+        id=execution_id, status=Status.COMPLETED, attempt=1, failures=0, reclaims=0,
+        worker_id=_WORKERS[execution_id % 4], queued_at=at, scheduled_at=at, started_at=at, completed_at=at,
+        result=b'{"pages": 3}', error=None, passages=(),
+    )  # fmt: skip
+
+
+def _waiting(execution_id: int, at: float) -> WaitingRow:
+    return WaitingRow(
+        id=execution_id, action_ref=_ACTIONS[execution_id % 10], key="", priority=3, queued_at=at, expires_at=None
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a run of turns cost."""
+
+    seconds: Sequence[float]
+    """Of each write."""
+    python_seconds: float
+    server_seconds: float
+    wal_bytes: int
+    executions: int
+
+
+async def main(options: argparse.Namespace) -> None:
+    """Fill the tables, then run the turns alone and beside a snapshot."""
+    install_missing()
+    scratch = ScratchFolder.create()
+    try:
+        settings = {"max_wal_size": "4GB", "shared_buffers": options.shared_buffers}
+        server = await asyncio.to_thread(
+            lambda: PostgresServer.start(scratch.path / "postgresql", durable=True, settings=settings)
+        )
+        try:
+            await _measure(server, options)
+        finally:
+            await asyncio.to_thread(server.stop)
+    finally:
+        scratch.delete()
+
+
+async def _measure(server: PostgresServer, options: argparse.Namespace) -> None:
+    session: Session = await asyncpg.connect(server.url())
+    await session.execute(tables_text())
+    began = time.perf_counter()
+    for first in range(1, options.waiting + 1, 100_000):
+        last = min(first + 99_999, options.waiting)
+        await session.execute(_WAITING.replace("$1", str(first)).replace("$2", str(last)))
+        await session.execute(_WAITING_ROWS.replace("$1", str(first)).replace("$2", str(last)))
+    await session.execute("VACUUM ANALYZE")
+    print(f"{options.waiting:,} waiting: filled in {time.perf_counter() - began:.0f} s")
+    ledger = Ledger(server.url())
+    epoch = await ledger.take_over("benchmark")
+    next_id = options.waiting + 1
+    await ledger.write(Turn(epoch=epoch, number=1, at=1.9e9, low_id=next_id, reserved_id=next_id + 20_000))
+    load = Load(
+        per_turn=options.per_turn, next_id=next_id, head=next_id if options.short else 1, low_id=next_id,
+        is_short=options.short,
+    )  # fmt: skip
+    number = 1
+    for name, executions in (("alone", options.executions), ("beside a snapshot", options.snapshot)):
+        if not executions:
+            continue
+        async with AsyncExitStack() as stack:
+            if name != "alone":
+                holder: Session = await asyncpg.connect(server.url())
+                stack.push_async_callback(holder.close)
+                await holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class")
+            print(f"{name}: load before {await _load_seconds(server, epoch):.2f} s")
+            measured = []
+            for _ in range(options.parts):
+                turns = executions // options.per_turn // options.parts
+                measured.append(await _run(server, session, ledger, load, epoch, number + 1, turns))
+                number += turns
+                print(f"  {_shown(measured[-1])}", flush=True)
+            _print_edges(measured)
+            print(f"{name}: load after {await _load_seconds(server, epoch):.2f} s")
+            sizes = await session.fetch(
+                "SELECT relname, pg_total_relation_size(oid) / 1000000 AS mb FROM pg_class "
+                "WHERE relnamespace = 'ledger'::regnamespace AND relkind = 'r' ORDER BY 2 DESC LIMIT 5"
+            )
+            print("  MB:", ", ".join(f"{row['relname']} {row['mb']}" for row in sizes))
+    await ledger.close()
+    await session.close()
+
+
+async def _run(
+    server: PostgresServer, session: "Session", ledger: Ledger, load: Load, epoch: int, first: int, turns: int
+) -> Measured:
+    before = cpu_seconds([server.pid]), await session.fetchval(_WAL)
+    seconds: list[float] = []
+    python_seconds = 0.0
+    known: list[UUID] = []
+    for number in range(first, first + turns):
+        turn = load.turn(epoch, number, 1.9e9 + number / 100)
+        cpu_began, began = time.process_time(), time.perf_counter()
+        if known:
+            # Published twice: found under its key before the turn decides.
+            assert len(await ledger.look_up(known, [], [])) == len(known)
+        await ledger.write(turn)
+        seconds.append(time.perf_counter() - began)
+        python_seconds += time.process_time() - cpu_began
+        known = [row.delivery_key for row in turn.admitted[::100] if row.delivery_key is not None]
+    return Measured(
+        seconds=seconds, python_seconds=python_seconds,
+        server_seconds=cpu_seconds([server.pid]) - before[0],
+        wal_bytes=await session.fetchval(_WAL) - before[1], executions=turns * load.per_turn,
+    )  # fmt: skip
+
+
+async def _load_seconds(server: PostgresServer, epoch: int) -> float:
+    """Return how long a ledger needs to read everything, in a new session."""
+    ledger = Ledger(server.url())
+    ledger.leads_as("benchmark")
+    began = time.perf_counter()
+    await ledger.load(epoch)
+    elapsed = time.perf_counter() - began
+    await ledger.close()
+    return elapsed
+
+
+def _shown(run: Measured) -> str:
+    ordered = sorted(run.seconds)
+    return (
+        f"{run.executions:,} executions, {run.executions / sum(run.seconds):,.0f}/s while writing; a turn p50 "
+        f"{1000 * median(ordered):.1f}, p99 {1000 * ordered[-len(ordered) // 100]:.1f}, "
+        f"max {1000 * ordered[-1]:.0f} ms; "
+        f"Python {1e6 * run.python_seconds / run.executions:.1f}, PostgreSQL "
+        f"{1e6 * run.server_seconds / run.executions:.1f} us, WAL {run.wal_bytes / run.executions:.0f} B each"
+    )
+
+
+def _print_edges(runs: Sequence[Measured]) -> None:
+    seconds = [each for run in runs for each in run.seconds]
+    edge = min(_EDGE, len(seconds) // 2)
+    first, last = median(seconds[:edge]), median(seconds[-edge:])
+    stops = sum(each > 0.3 for each in seconds)
+    print(
+        f"  last {edge} turns / first {edge}: {1000 * last:.2f} / {1000 * first:.2f} ms = {last / first:.2f}; "
+        f"longest {1000 * max(seconds):.0f} ms, {stops} above 300 ms"
+    )
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.leader_turns", description=__doc__)
+    parser.add_argument("--waiting", type=int, default=100_000, help="executions that wait (default %(default)s)")
+    parser.add_argument("--executions", type=int, default=50_000, help="that pass without a snapshot (%(default)s)")
+    parser.add_argument("--snapshot", type=int, default=50_000, help="that pass beside a snapshot (%(default)s)")
+    parser.add_argument("--per-turn", type=int, default=100, help="admissions, ends and grants (%(default)s)")
+    parser.add_argument("--parts", type=int, default=5, help="lines for each run (%(default)s)")
+    parser.add_argument("--short", action="store_true", help="what ends has waited for less than a second")
+    parser.add_argument("--shared-buffers", default="512MB", help="of the server (%(default)s)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONHASHSEED", "0")
+    uvloop.run(main(_options()))

@@ -1,0 +1,362 @@
+"""Which value of which row goes into which parameter of a turn's statement, and rows of a load as values.
+
+In: the sequences of a `Turn`. Out: the parts of `turn.sql` that it needs, with their parameters.
+"""
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache
+from importlib import resources
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from turnstile.common.domain.identifiers import Grant
+from turnstile.common.domain.states import Status
+from turnstile.executor.leader.binary_arrays import (
+    bigints,
+    blobs,
+    doubles,
+    jsons,
+    packed_instants,
+    packed_integers,
+    texts,
+    uuids,
+)
+from turnstile.executor.leader.records import (
+    Checkpoint,
+    ClockChange,
+    DefinitionRow,
+    EarlyCancelRow,
+    EventRow,
+    GrantRow,
+    Journal,
+    LiveRow,
+    PackedWaiting,
+    Turn,
+    WaitingRow,
+    WorkerRow,
+)
+from turnstile.executor.queue_manager.decisions import Passage
+from turnstile.executor.sql import named_statements
+
+if TYPE_CHECKING:
+    import asyncpg
+
+    Record: TypeAlias = asyncpg.Record
+
+Encode: TypeAlias = Callable[[Sequence[Any]], bytes]
+Value: TypeAlias = Callable[[Any], Any]
+
+
+def turn_part(name: str) -> str:
+    """Return a part of a turn's statement."""
+    return _statements("turn.sql")[name]
+
+
+def statement(name: str) -> str:
+    """Return a statement of `reads.sql`."""
+    return _statements("reads.sql")[name]
+
+
+@cache
+def _statements(file: str) -> Mapping[str, str]:
+    """Return the statements of a file by name, without their comments."""
+    text = (resources.files("turnstile.executor.leader") / file).read_text(encoding="utf-8")
+    return {
+        name: "\n".join(line for line in each.splitlines() if not line.startswith("--"))
+        for name, each in named_statements(text).items()
+    }
+
+
+def tables_text() -> str:
+    """Return the statements that create the ledger's schema."""
+    return (resources.files("turnstile.executor.leader") / "tables.sql").read_text(encoding="utf-8")
+
+
+class Part:
+    """A part of a turn's statement: its name in `turn.sql`, and its columns in the order of parameters."""
+
+    __slots__ = ("_columns", "name")
+
+    def __init__(self, name: str, *columns: tuple[Encode, str | Value]) -> None:
+        """Each column is encoded from an attribute of each row, or from what a function returns of it."""
+        self.name = name
+        self._columns = [
+            (encode, attrgetter(value) if isinstance(value, str) else value) for encode, value in columns
+        ]
+
+    @property
+    def width(self) -> int:
+        """How many parameters it has."""
+        return len(self._columns)
+
+    def parameters(self, rows: Sequence[Any]) -> list[bytes]:
+        """Return one array per column. Raises ValueError or struct.error for what no server can store."""
+        return [encode(list(map(value, rows))) for encode, value in self._columns]
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _json_or_none(value: object) -> bytes | None:
+    return _json(value) if value else None
+
+
+def _numbers(values: Iterable[int]) -> str:
+    return "{" + ",".join(map(str, values)) + "}"
+
+
+def _error_type(row: Any) -> str | None:
+    return None if row.error is None else row.error[0]
+
+
+def _error_message(row: Any) -> str | None:
+    return None if row.error is None else row.error[1]
+
+
+def _of_first(value: str) -> Value:
+    get = attrgetter(value)
+    return lambda pair: get(pair[0])
+
+
+def _of_second(value: str | Value) -> Value:
+    get = attrgetter(value) if isinstance(value, str) else value
+    return lambda pair: get(pair[1])
+
+
+_ADMITTED: Final[tuple[tuple[Encode, str], ...]] = (
+    (bigints, "id"), (texts, "action_ref"), (texts, "key"), (bigints, "priority"), (texts, "status"),
+    (doubles, "created_at"), (doubles, "run_at"), (doubles, "expires_at"), (doubles, "timeout_seconds"),
+    (jsons, "parameters"), (uuids, "request_hash"), (uuids, "delivery_key"), (texts, "idempotency_key"),
+    (texts, "callback_url"), (jsons, "metadata"), (texts, "traceparent"), (bigints, "retry_of"),
+)  # fmt: skip
+_ENDED: Final[tuple[tuple[Encode, str | Value], ...]] = (
+    (bigints, "id"), (texts, "status"), (bigints, "attempt"), (bigints, "failures"), (bigints, "reclaims"),
+    (texts, "worker_id"), (doubles, "queued_at"), (doubles, "scheduled_at"), (doubles, "started_at"),
+    (doubles, "completed_at"), (jsons, "result"), (texts, _error_type), (texts, _error_message),
+    (jsons, lambda row: _json_or_none(row.passages)),
+)  # fmt: skip
+_PARTS: Final = {
+    part.name: part
+    for part in (
+        Part("admitted", *_ADMITTED),
+        Part(
+            "admitted_with_end",
+            *((encode, _of_first(value)) for encode, value in _ADMITTED),
+            *((encode, _of_second(value)) for encode, value in _ENDED),
+        ),
+        Part("ended", *_ENDED),
+        Part("pending", *_ENDED),
+        Part(
+            "attempts",
+            (bigints, "execution_id"), (bigints, "attempt"), (texts, "outcome"), (texts, "worker_id"),
+            (doubles, "scheduled_at"), (doubles, "started_at"), (doubles, "ended_at"), (texts, _error_type),
+            (texts, _error_message),
+        ),
+        Part(
+            "granted",
+            (bigints, "epoch"), (bigints, "counter"), (texts, "worker_id"), (doubles, "granted_at"),
+            (texts, lambda row: _numbers(row.execution_ids)),
+            (texts, lambda row: _numbers([counter - row.counter for counter in row.counters])),
+        ),
+        Part("grants_over", (bigints, lambda key: key[0]), (bigints, lambda key: key[1])),
+        Part(
+            "live",
+            (bigints, "id"), (texts, "action_ref"), (texts, "key"), (bigints, "priority"), (texts, "status"),
+            (bigints, "attempt"), (bigints, "failures"), (bigints, "reclaims"), (doubles, "queued_at"),
+            (doubles, "expires_at"), (doubles, "due_at"), (doubles, "ttl_seconds"),
+            (doubles, "timeout_seconds"), (texts, "cancel_reason"),
+            (bigints, lambda row: None if row.grant is None else row.grant.epoch),
+            (bigints, lambda row: None if row.grant is None else row.grant.counter),
+            (texts, "worker_id"), (doubles, "scheduled_at"), (doubles, "started_at"),
+            (jsons, lambda row: _json_or_none(row.held)), (bigints, "is_holding"), (bigints, "is_impatient"),
+            (jsons, lambda row: _json_or_none(row.passages)),
+        ),
+        Part("live_over", (bigints, int)),
+        Part(
+            "waiting",
+            (bigints, "id"), (texts, "action_ref"), (texts, "key"), (bigints, "priority"),
+            (doubles, "queued_at"), (doubles, "expires_at"),
+        ),
+        Part("waiting_over", (bigints, int)),
+        Part(
+            "workers",
+            (texts, "worker_id"), (bigints, "session"), (texts, lambda row: row.secret_hash.hex()),
+            (texts, "name"), (jsons, lambda row: _json(row.pools)), (jsons, lambda row: _json(row.actions)),
+            (bigints, "concurrency"), (doubles, "lease_seconds"), (bigints, "is_taking"),
+            (bigints, "is_draining"),
+        ),
+        Part("workers_over", (texts, str)),
+        Part("definitions", (texts, "kind"), (texts, "name"), (jsons, lambda row: _json(dict(row.body)))),
+        Part("definitions_over", (texts, "kind"), (texts, "name")),
+        Part(
+            "definition_changes",
+            (doubles, lambda pair: pair[0]), (texts, _of_second("kind")), (texts, _of_second("name")),
+            (jsons, lambda pair: None if pair[1].body is None else _json(dict(pair[1].body))),
+            (jsons, lambda pair: None if pair[1].changed_by is None else _json(dict(pair[1].changed_by))),
+        ),
+        Part("events", (bigints, "id"), (blobs, "body")),
+        Part("events_over", (bigints, int)),
+        Part(
+            "early_cancels",
+            (bigints, "id"), (bigints, "execution_id"), (texts, "idempotency_key"), (texts, "reason"),
+            (doubles, "kept_until"),
+        ),
+        Part("early_cancels_over", (bigints, int)),
+        Part("inbox_over", (bigints, int)),
+        Part(
+            "answers",
+            (uuids, lambda triple: triple[0]), (doubles, lambda triple: triple[1]),
+            (blobs, lambda triple: triple[2]),
+        ),
+    )
+}  # fmt: skip
+_COMMON: Final = (
+    ("admitted",),
+    ("ended",),
+    ("granted",),
+    ("grants_over",),
+    ("waiting", "waiting_over"),
+    ("attempts", "live", "live_over"),
+)
+_GROUPS: Final = (*_COMMON, tuple(name for name in _PARTS if all(name not in group for group in _COMMON)))
+"""Parts that come together or not at all, so that there are few statements: each is planned once, and kept."""
+_AS_THEY_ARE: Final = tuple(
+    name
+    for name in _PARTS
+    if name in Turn.__slots__ and name not in ("admitted", "ended", "definitions", "answers")
+)
+"""Parts whose rows are those of a field of the turn."""
+
+
+def parts_of(turn: Turn, locked: Collection[int]) -> list[tuple[Part, Sequence[Any]]]:
+    """Return the parts that a turn needs, with their rows; the ends of `locked` executions are pending."""
+    rows: dict[str, Sequence[Any]] = {name: getattr(turn, name) for name in _AS_THEY_ARE}
+    rows["admitted"], rows["ended"] = turn.admitted, turn.ended
+    if turn.admitted and turn.ended:
+        ends = {row.id: row for row in turn.ended}
+        both = [(row, ends[row.id]) for row in turn.admitted if row.id in ends]
+        if both:
+            # One statement sees none of its own rows, so what it inserts it cannot update.
+            ids = {row.id for row, _ in both}
+            rows["admitted"] = [row for row in turn.admitted if row.id not in ids]
+            rows["ended"] = [row for row in turn.ended if row.id not in ids]
+            rows["admitted_with_end"] = both
+    if locked:
+        rows["pending"] = [row for row in rows["ended"] if row.id in locked]
+        rows["ended"] = [row for row in rows["ended"] if row.id not in locked]
+    if turn.definitions:
+        last = {(row.kind, row.name): row for row in turn.definitions}.values()
+        rows["definitions"] = [row for row in last if row.body is not None]
+        rows["definitions_over"] = [row for row in last if row.body is None]
+        rows["definition_changes"] = [(turn.at, row) for row in turn.definitions]
+    if turn.answers:
+        rows["answers"] = [(key, turn.at, body) for key, body in turn.answers]
+    return [
+        (_PARTS[name], rows.get(name, ()))
+        for group in _GROUPS
+        if any(rows.get(name) for name in group)
+        for name in group
+    ]
+
+
+# What travels in the rows of turns.
+
+
+def journal_text(journal: Journal) -> str | None:
+    """Return a journal as JSON; None for an empty one."""
+    return _changes_text(journal) if journal else None
+
+
+def checkpoint_text(checkpoint: Checkpoint | None) -> str | None:
+    """Return a checkpoint as JSON."""
+    return None if checkpoint is None else _changes_text(checkpoint)
+
+
+def _changes_text(changes: Journal | Checkpoint) -> str:
+    clocks = [(each.gate, each.priority, each.virtual, dict(each.finish)) for each in changes.clocks]
+    body = {"totals": dict(changes.totals), "clocks": clocks, "starts": dict(changes.starts)}
+    return json.dumps(body, separators=(",", ":"))
+
+
+def journal_of(text: str) -> Journal:
+    """Return the journal of its JSON."""
+    return Journal(**_changes(text))
+
+
+def checkpoint_of(text: str) -> Checkpoint:
+    """Return the checkpoint of its JSON."""
+    return Checkpoint(**_changes(text))
+
+
+def _changes(text: str) -> Mapping[str, Any]:
+    body = json.loads(text)
+    clocks = [
+        ClockChange(gate=gate, priority=priority, virtual=virtual, finish=finish)
+        for gate, priority, virtual, finish in body["clocks"]
+    ]
+    return {
+        "totals": {ref: tuple(pair) for ref, pair in body["totals"].items()},
+        "clocks": tuple(clocks),
+        "starts": {rate: tuple(instants) for rate, instants in body["starts"].items()},
+    }
+
+
+# Rows of a load.
+
+
+def packed_of(row: "Record") -> PackedWaiting:
+    """Return what waits in one queue."""
+    return PackedWaiting(
+        action_ref=row["action_ref"], key=row["key"], priority=row["priority"],
+        ids=packed_integers(row["ids"]), queued_at=packed_instants(row["queued_at"]),
+        expires_at=packed_instants(row["expires_at"]),
+    )  # fmt: skip
+
+
+def waiting_of(row: "Record") -> WaitingRow:
+    """Return an execution that has not ended."""
+    return WaitingRow(**row)
+
+
+def grant_of(row: "Record") -> GrantRow:
+    """Return what a worker was granted in a turn."""
+    fields = dict(row)
+    counter, offsets = fields["counter"], fields.pop("offsets")
+    fields["execution_ids"] = tuple(fields["execution_ids"])
+    return GrantRow(**fields, counters=tuple(counter + offset for offset in offsets))
+
+
+def live_of(row: "Record") -> LiveRow:
+    """Return an execution with a past."""
+    fields = dict(row)
+    epoch, counter = fields.pop("grant_epoch"), fields.pop("grant_counter")
+    fields["grant"] = None if epoch is None else Grant(epoch, counter)
+    fields["status"] = Status(fields["status"])
+    fields["held"] = tuple((name, units) for name, units in json.loads(fields["held"] or "[]"))
+    fields["passages"] = tuple(Passage(*each) for each in json.loads(fields["passages"] or "[]"))
+    return LiveRow(**fields)
+
+
+def worker_of(row: "Record") -> WorkerRow:
+    """Return a worker."""
+    fields = dict(row)
+    fields["pools"] = tuple(fields["pools"])
+    fields["actions"] = None if fields["actions"] is None else tuple(fields["actions"])
+    return WorkerRow(**fields)
+
+
+def definition_of(row: "Record") -> DefinitionRow:
+    """Return a definition."""
+    return DefinitionRow(kind=row["kind"], name=row["name"], body=json.loads(row["body"]))
+
+
+def event_of(row: "Record") -> EventRow:
+    """Return a message that is to be published."""
+    return EventRow(**row)
+
+
+def early_cancel_of(row: "Record") -> EarlyCancelRow:
+    """Return a cancel of something that was not known."""
+    return EarlyCancelRow(**row)

@@ -1,0 +1,139 @@
+"""One database session of the ledger: opened when it is needed, dropped after an error of the connection.
+
+Pins what a turn depends on and a role, a database or a server may set otherwise: the isolation, the durability
+of a commit, the plans, the time-outs. Errors come out as those of `ports`, or as they are where the ledger decides.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import asyncpg
+
+from turnstile.common.database import CONNECTION_ERRORS, DatabaseHosts
+from turnstile.executor.leader.ports import OutcomeUnknown
+
+if TYPE_CHECKING:
+    Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
+    Statement: TypeAlias = asyncpg.prepared_stmt.PreparedStatement[asyncpg.Record]
+
+_SETTINGS: Final = {
+    "default_transaction_isolation": "read committed",
+    "default_transaction_read_only": "off",
+    "default_transaction_deferrable": "off",
+    "search_path": "pg_catalog, pg_temp",
+    "TimeZone": "UTC",
+    "statement_timeout": "0",
+    "idle_in_transaction_session_timeout": "60s",
+    "idle_session_timeout": "0",
+    "jit": "off",
+    "plan_cache_mode": "auto",
+}
+_PIN: Final = """
+SELECT set_config(s.name, s.value, false) FROM unnest($1::text[], $2::text[]) AS s(name, value)
+UNION ALL
+SELECT set_config(s.name, '0', false) FROM pg_catalog.pg_settings s WHERE s.name = 'transaction_timeout'
+UNION ALL
+SELECT set_config('synchronous_commit', 'on', false)
+WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')
+"""
+"""The second is there since PostgreSQL 17. The third: an acknowledged commit survives a crash; an installation may
+ask for more than `on`, not for less."""
+_STATEMENTS_MAX: Final = 200
+
+UNKNOWN: Final = (
+    *CONNECTION_ERRORS,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+)
+"""After these a statement may have been committed."""
+
+
+class Session:
+    """Calls go one after another. `seconds`: how long each may take, waiting for its turn not counted."""
+
+    def __init__(
+        self,
+        hosts: DatabaseHosts,
+        *,
+        application_name: str,
+        seconds: float,
+        settings: dict[str, str],
+        prepare: "Callable[[Connection], None] | None" = None,
+    ) -> None:
+        """`prepare` is called with each new connection."""
+        self._hosts = hosts
+        self._application_name = application_name
+        self._seconds = seconds
+        self._settings = _SETTINGS | settings
+        self._prepare = prepare
+        self._connection: Connection | None = None
+        self._statements: dict[object, Statement] = {}
+        self._lock = asyncio.Lock()
+
+    @asynccontextmanager
+    async def use(self, seconds: float | None = None) -> "AsyncIterator[Connection]":
+        """Lend the connection. Raises OutcomeUnknown after an error of the connection, or when time is up."""
+        async with self._lock:
+            try:
+                async with asyncio.timeout(self._seconds if seconds is None else seconds):
+                    yield await self._open()
+            except UNKNOWN as error:
+                self.drop()
+                raise OutcomeUnknown(str(error) or type(error).__name__) from error
+            except asyncio.CancelledError:
+                # Its statement may still run: it must not meet the next one.
+                self.drop()
+                raise
+
+    async def prepared(self, key: object, text: Callable[[], str]) -> "Statement":
+        """Return the statement with this key, prepared once for each connection. Only inside `use`."""
+        statement = self._statements.get(key)
+        if statement is None:
+            assert self._connection is not None
+            if len(self._statements) >= _STATEMENTS_MAX:
+                self._statements.clear()
+            statement = self._statements[key] = await self._connection.prepare(text())
+        return statement
+
+    @property
+    def backend_pid(self) -> int | None:
+        """The server's process of this session."""
+        return None if self._connection is None else self._connection.get_server_pid()
+
+    def drop(self) -> None:
+        """Give up the connection without asking the server."""
+        connection, self._connection = self._connection, None
+        self._statements.clear()
+        if connection is not None:
+            connection.terminate()
+
+    async def close(self) -> None:
+        """Close the connection."""
+        connection, self._connection = self._connection, None
+        self._statements.clear()
+        if connection is not None:
+            with suppress(*CONNECTION_ERRORS):
+                await connection.close(timeout=1.0)
+
+    async def _open(self) -> "Connection":
+        if self._connection is None or self._connection.is_closed():
+            self.drop()
+            connection: Any = await self._hosts.connect(
+                server_settings={"application_name": self._application_name}
+            )
+            try:
+                await _pin(connection, self._settings)
+                if self._prepare is not None:
+                    self._prepare(connection)
+            except BaseException:
+                connection.terminate()
+                raise
+            self._connection = connection
+        return self._connection
+
+
+async def _pin(connection: "Connection", settings: dict[str, str]) -> None:
+    await connection.fetch(_PIN, list(settings), list(settings.values()))

@@ -1,0 +1,196 @@
+-- What the leader and candidates read, beside the turns. Instants are seconds since 1970; those of large parts are
+-- packed as the server sends them, which `binary_arrays` reads.
+
+-- take_over: raise the epoch.
+--
+-- $1 executor, $2 above this epoch, $3 whether only the present leader may
+UPDATE ledger.leadership l
+SET epoch = greatest(l.epoch + 1, $2::bigint + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint),
+    executor = $1::text, taken_at = clock_timestamp()
+WHERE NOT $3::boolean OR l.executor = $1::text
+RETURNING l.epoch
+
+-- fence_of: whether this executor leads under this epoch, and the instant.
+--
+-- $1 epoch, $2 executor
+SELECT extract(epoch FROM clock_timestamp())::double precision AS now
+FROM ledger.leadership l WHERE l.epoch = $1 AND l.executor = $2
+
+-- newest: the newest turn row.
+SELECT t.epoch, t.number, t.low_id, t.reserved_id, extract(epoch FROM t.at)::double precision AS at,
+       t.checkpoint_epoch, t.checkpoint_number,
+       t.journal IS NOT NULL OR (t.epoch, t.number) = (t.checkpoint_epoch, t.checkpoint_number) AS counts
+FROM ledger.turn t ORDER BY t.epoch DESC, t.number DESC LIMIT 1
+
+-- journals: the newest checkpoint, and the journals after it.
+--
+-- $1 epoch and $2 number of the checkpoint
+SELECT t.checkpoint, t.journal FROM ledger.turn t
+WHERE (t.epoch, t.number) >= ($1::bigint, $2::bigint) AND (t.checkpoint IS NOT NULL OR t.journal IS NOT NULL)
+ORDER BY t.epoch, t.number
+
+-- waiting_packed: what waits plainly below the low id, by queue: ids in order, with both instants.
+--
+-- Without what has a grant or a row in `live`. $1 low id
+SELECT w.action_ref, w.key, w.priority, string_agg(w.id, '') AS ids, string_agg(w.queued_at, '') AS queued_at,
+       string_agg(w.expires_at, '') AS expires_at
+FROM (
+    SELECT s.action_ref, s.key, s.priority, s.id / 4000000 AS block, int8send(s.id) AS id,
+           timestamptz_send(s.queued_at) AS queued_at,
+           timestamptz_send(coalesce(s.expires_at, 'infinity')) AS expires_at
+    FROM ledger.waiting s
+    WHERE s.id < $1::bigint
+      AND s.id NOT IN (SELECT unnest(g.execution_ids) FROM ledger.granted g)
+      AND s.id NOT IN (SELECT l.id FROM ledger.live l)
+    ORDER BY s.id
+) w
+GROUP BY w.block, w.action_ref, w.key, w.priority
+ORDER BY w.block, w.action_ref, w.key, w.priority
+
+-- waiting_singly: everything else that has not ended: below the low id with a grant or a row in `live`, and from the
+-- low id on.
+--
+-- $1 low id
+SELECT w.id, w.action_ref, w.key, w.priority, extract(epoch FROM w.queued_at)::double precision AS queued_at,
+       extract(epoch FROM w.expires_at)::double precision AS expires_at
+FROM (
+    SELECT s.id, s.action_ref, s.key, s.priority, s.queued_at, s.expires_at FROM ledger.waiting s
+    WHERE s.id < $1::bigint AND s.id IN (
+        SELECT unnest(g.execution_ids) FROM ledger.granted g UNION SELECT l.id FROM ledger.live l
+    )
+    UNION ALL
+    SELECT e.id, e.action_ref, e.key, e.priority, e.created_at, e.expires_at FROM ledger.execution e
+    WHERE e.id >= $1::bigint AND e.completed_at IS NULL
+      AND NOT EXISTS (SELECT FROM ledger.pending_end p WHERE p.execution_id = e.id)
+) w
+ORDER BY w.id
+
+-- grants: what is at workers.
+SELECT g.epoch, g.counter, g.worker_id, extract(epoch FROM g.granted_at)::double precision AS granted_at,
+       g.execution_ids, g.offsets
+FROM ledger.granted g ORDER BY g.epoch, g.counter
+
+-- live: executions with a past.
+SELECT l.id, l.action_ref, l.key, l.priority, l.status::text AS status, l.attempt, l.failures, l.reclaims,
+       extract(epoch FROM l.queued_at)::double precision AS queued_at,
+       extract(epoch FROM l.expires_at)::double precision AS expires_at,
+       extract(epoch FROM l.due_at)::double precision AS due_at, l.ttl_seconds, l.timeout_seconds, l.cancel_reason,
+       l.grant_epoch, l.grant_counter, l.worker_id,
+       extract(epoch FROM l.scheduled_at)::double precision AS scheduled_at,
+       extract(epoch FROM l.started_at)::double precision AS started_at, l.held, l.is_holding, l.is_impatient,
+       l.passages
+FROM ledger.live l ORDER BY l.id
+
+-- workers: workers that may hold something.
+SELECT w.* FROM ledger.worker w ORDER BY w.worker_id
+
+-- definitions: actions, keys, resources and pools.
+SELECT d.kind, d.name, d.body FROM ledger.definition d ORDER BY d.kind, d.name
+
+-- events: messages to be published.
+SELECT e.id, e.body FROM ledger.event e ORDER BY e.id
+
+-- early_cancels: cancels of what was not known.
+SELECT c.id, c.execution_id, c.idempotency_key, c.reason,
+       extract(epoch FROM c.kept_until)::double precision AS kept_until
+FROM ledger.early_cancel c ORDER BY c.id
+
+-- look_up: executions by the keys under which they were admitted, or by id.
+--
+-- $1 delivery keys, $2 idempotency keys, $3 ids
+SELECT e.id, e.delivery_key, e.idempotency_key, e.request_hash, coalesce(p.status, e.status)::text AS status,
+       e.action_ref, e.key, e.priority
+FROM (
+    SELECT x.id FROM ledger.execution x WHERE x.delivery_key = ANY ($1::uuid[])
+    UNION SELECT x.id FROM ledger.execution x WHERE x.idempotency_key = ANY ($2::text[])
+    UNION SELECT unnest($3::bigint[])
+) f
+JOIN ledger.execution e ON e.id = f.id
+LEFT JOIN ledger.pending_end p ON p.execution_id = e.id
+
+-- requests_of: what offers need.
+--
+-- $1 ids
+SELECT e.id, e.parameters, e.metadata, e.traceparent
+FROM unnest($1::bigint[]) AS r(id) JOIN ledger.execution e ON e.id = r.id
+
+-- outcomes: executions that have ended.
+--
+-- $1 ids
+SELECT e.id, e.action_ref, coalesce(p.status, e.status)::text AS status, coalesce(p.attempt, e.attempt) AS attempt,
+       coalesce(p.result, e.result) AS result, coalesce(p.error_type, e.error_type) AS error_type,
+       coalesce(p.error_message, e.error_message) AS error_message,
+       extract(epoch FROM coalesce(p.completed_at, e.completed_at))::double precision AS completed_at
+FROM unnest($1::bigint[]) AS r(id)
+JOIN ledger.execution e ON e.id = r.id
+LEFT JOIN ledger.pending_end p ON p.execution_id = e.id
+WHERE coalesce(p.completed_at, e.completed_at) IS NOT NULL
+
+-- inbox: the first commands from an id on.
+--
+-- $1 id, $2 how many
+SELECT i.id, i.command_id, i.kind, i.body FROM ledger.inbox i WHERE i.id >= $1::bigint ORDER BY i.id LIMIT $2::bigint
+
+-- inbox_newest: the newest id that a command has got.
+SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END FROM ledger.inbox_id s
+
+-- transactions: those that run and may still commit rows.
+SELECT pg_snapshot_xmax(s)::text::bigint AS next, ARRAY(SELECT pg_snapshot_xip(s)::text::bigint) AS running
+FROM pg_current_snapshot() s
+
+-- unlocked: which of these executions no other session has locked; they are locked until the transaction ends.
+--
+-- $1 ids
+SELECT e.id FROM unnest($1::bigint[]) AS r(id) JOIN ledger.execution e ON e.id = r.id
+FOR NO KEY UPDATE OF e SKIP LOCKED
+
+-- living: which of these executions have not ended.
+--
+-- $1 ids
+SELECT e.id FROM unnest($1::bigint[]) AS r(id) JOIN ledger.execution e ON e.id = r.id WHERE e.completed_at IS NULL
+
+-- write_pending: the pending ends of executions that are not locked any more.
+WITH free AS MATERIALIZED (
+    SELECT e.id FROM ledger.pending_end p JOIN ledger.execution e ON e.id = p.execution_id
+    FOR NO KEY UPDATE OF e SKIP LOCKED
+),
+over AS (
+    DELETE FROM ledger.pending_end p USING free f WHERE p.execution_id = f.id RETURNING p.*
+)
+UPDATE ledger.execution e
+SET status = o.status, attempt = o.attempt, failures = o.failures, reclaims = o.reclaims, worker_id = o.worker_id,
+    queued_at = o.queued_at, scheduled_at = o.scheduled_at, started_at = o.started_at,
+    completed_at = o.completed_at, result = o.result, error_type = o.error_type, error_message = o.error_message,
+    passages = o.passages
+FROM over o WHERE e.id = o.execution_id AND e.completed_at IS NULL
+
+-- has_pending: whether ends are pending.
+SELECT EXISTS (SELECT FROM ledger.pending_end)
+
+-- blocked_by: end the sessions that this one waits for.
+--
+-- $1 process id of the waiting session
+SELECT pg_terminate_backend(b.pid) FROM unnest(pg_blocking_pids($1::integer)) AS b(pid)
+
+-- hold: whether this session now holds this advisory lock.
+--
+-- $1 kind
+SELECT pg_try_advisory_lock(1953853038, $1::integer)
+
+-- announce: say that this executor could lead.
+--
+-- $1 kind
+SELECT pg_try_advisory_lock_shared(1953853038, $1::integer)
+
+-- unannounce: take it back.
+--
+-- $1 kind
+SELECT pg_advisory_unlock_shared(1953853038, $1::integer)
+
+-- held_by: the other sessions of this database that hold this advisory lock.
+--
+-- $1 kind
+SELECT l.pid FROM pg_locks l
+WHERE l.locktype = 'advisory' AND l.classid = 1953853038 AND l.objid = $1::bigint::oid AND l.objsubid = 2 AND l.granted
+  AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+  AND l.pid <> pg_backend_pid()

@@ -1,0 +1,337 @@
+-- The tables of the ledger, in a schema of their own. Only `ledger.py` writes them, one statement per turn.
+--
+-- Rows are written by their keys. No row is updated by every turn, and indexes are only on columns that never
+-- change. There are no foreign keys: their checks would wait for a row that another session has locked.
+CREATE SCHEMA ledger;
+
+CREATE TYPE ledger.status AS ENUM (
+    'delayed', 'queued', 'scheduled', 'running', 'completed', 'failed', 'timeout', 'cancelled', 'expired', 'abandoned'
+);
+
+-- The fence: who leads. Only a takeover updates it; every turn reads it FOR SHARE.
+CREATE TABLE ledger.leadership (
+    is_only boolean PRIMARY KEY DEFAULT true,
+    epoch bigint NOT NULL,
+    executor text NOT NULL,
+    taken_at timestamptz NOT NULL,
+    -- There is one leader.
+    CONSTRAINT leadership_is_one_row CHECK (is_only)
+);
+INSERT INTO ledger.leadership (epoch, executor, taken_at) VALUES (0, '', 'epoch');
+
+-- One row per turn, as long as it is the newest, or its journal or checkpoint counts.
+CREATE TABLE ledger.turn (
+    epoch bigint NOT NULL,
+    number bigint NOT NULL,
+    at timestamptz NOT NULL,
+    -- The turn before it, as the statement found it.
+    after_epoch bigint NOT NULL,
+    after_number bigint NOT NULL,
+    after_counter bigint NOT NULL,
+    -- What the next turn, or a load, must know.
+    low_id bigint NOT NULL,
+    reserved_id bigint NOT NULL,
+    counter bigint NOT NULL,
+    checkpoint_epoch bigint NOT NULL,
+    checkpoint_number bigint NOT NULL,
+    -- What the constraints check.
+    first_counter bigint,
+    last_id bigint,
+    ends_decided integer NOT NULL,
+    ends_written integer NOT NULL,
+    journal text,
+    checkpoint text,
+    -- A number is used once.
+    PRIMARY KEY (epoch, number),
+    -- Numbers have no gaps, so a turn number never comes twice, even after its row was deleted.
+    CONSTRAINT turn_follows_the_turn_before CHECK (
+        epoch > after_epoch AND number = 1 OR epoch = after_epoch AND number = after_number + 1
+    ),
+    -- The counter of a grant is never used again within its epoch.
+    CONSTRAINT turn_grants_with_new_numbers CHECK (first_counter > after_counter AND first_counter <= counter),
+    -- Every end is written once, and after its admission.
+    CONSTRAINT turn_ends_what_lives CHECK (ends_written = ends_decided),
+    -- An id is durably reserved before an execution gets it.
+    CONSTRAINT turn_admits_reserved_ids CHECK (last_id < reserved_id),
+    -- What has no row of its own yet has an id from the low id on.
+    CONSTRAINT turn_low_id_is_reserved CHECK (low_id <= reserved_id)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+INSERT INTO ledger.turn VALUES (0, 1, 'epoch', -1, 0, 0, 1, 1, 0, 0, 1, NULL, NULL, 0, 0, NULL, NULL);
+
+-- The record of an execution: inserted at its admission, updated once at its end. Its id is given by the leader.
+CREATE TABLE ledger.execution (
+    id bigint PRIMARY KEY,
+    created_at timestamptz NOT NULL,
+    run_at timestamptz,
+    expires_at timestamptz,
+    queued_at timestamptz,
+    scheduled_at timestamptz,
+    started_at timestamptz,
+    completed_at timestamptz,
+    timeout_seconds double precision,
+    request_hash uuid NOT NULL,
+    delivery_key uuid,
+    retry_of bigint,
+    status ledger.status NOT NULL,
+    attempt integer NOT NULL DEFAULT 0,
+    failures integer NOT NULL DEFAULT 0,
+    reclaims integer NOT NULL DEFAULT 0,
+    priority smallint NOT NULL,
+    action_ref text NOT NULL,
+    key text NOT NULL,
+    idempotency_key text,
+    callback_url text,
+    traceparent text,
+    worker_id text,
+    error_type text,
+    error_message text,
+    parameters jsonb NOT NULL,
+    metadata jsonb,
+    result jsonb,
+    -- The gates that it passed: name, units, and the instants of arrival and passage.
+    passages jsonb,
+    -- Ids begin at 1.
+    CONSTRAINT execution_id_is_positive CHECK (id > 0),
+    -- There are five priorities.
+    CONSTRAINT execution_priority_is_known CHECK (priority BETWEEN 1 AND 5),
+    -- Parameters are passed by keyword.
+    CONSTRAINT execution_parameters_are_an_object CHECK (jsonb_typeof(parameters) = 'object'),
+    -- Metadata has names.
+    CONSTRAINT execution_metadata_is_an_object CHECK (jsonb_typeof(metadata) = 'object'),
+    -- Where an execution is before its end, other tables say.
+    CONSTRAINT execution_is_granted_elsewhere CHECK (status NOT IN ('scheduled', 'running')),
+    -- A terminal state has its instant, and no other state has one.
+    CONSTRAINT execution_completed_at_iff_terminal CHECK (
+        (completed_at IS NOT NULL) = (status NOT IN ('delayed', 'queued', 'scheduled', 'running'))
+    ),
+    -- The end fills in when it entered its queue first.
+    CONSTRAINT execution_end_has_its_columns CHECK (completed_at IS NULL OR queued_at IS NOT NULL),
+    -- Before the end nothing of an attempt is here.
+    CONSTRAINT execution_without_end_has_no_attempt CHECK (
+        completed_at IS NOT NULL
+        OR attempt = 0 AND num_nonnulls(queued_at, scheduled_at, started_at, worker_id, result, error_type) = 0
+    ),
+    -- Only a worker completes an execution.
+    CONSTRAINT execution_completed_by_a_worker CHECK (
+        status <> 'completed' OR attempt > 0 AND worker_id IS NOT NULL AND scheduled_at IS NOT NULL
+    ),
+    -- A result means success.
+    CONSTRAINT execution_result_only_when_completed CHECK (result IS NULL OR status = 'completed'),
+    -- An error has a type and a message, and means no success.
+    CONSTRAINT execution_error_is_whole CHECK (
+        (error_type IS NULL) = (error_message IS NULL) AND (error_type IS NULL OR status <> 'completed')
+    )
+) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05);
+-- A message that is delivered twice is one execution.
+CREATE UNIQUE INDEX execution_delivery_key_once ON ledger.execution (delivery_key) WHERE delivery_key IS NOT NULL;
+-- A client's key names one execution.
+CREATE UNIQUE INDEX execution_idempotency_key_once ON ledger.execution (idempotency_key)
+WHERE idempotency_key IS NOT NULL;
+-- The executions of an action, in order.
+CREATE INDEX execution_of_action ON ledger.execution (action_ref, id);
+
+-- Ends whose execution another session has locked. They count as written; a task writes them later.
+CREATE TABLE ledger.pending_end (
+    -- A second end is refused.
+    execution_id bigint PRIMARY KEY,
+    status ledger.status NOT NULL,
+    attempt integer NOT NULL,
+    failures integer NOT NULL,
+    reclaims integer NOT NULL,
+    worker_id text,
+    queued_at timestamptz NOT NULL,
+    scheduled_at timestamptz,
+    started_at timestamptz,
+    completed_at timestamptz NOT NULL,
+    result jsonb,
+    error_type text,
+    error_message text,
+    passages jsonb,
+    -- It is an end: what the constraints of the execution refuse, a turn must not promise.
+    CONSTRAINT pending_end_is_terminal CHECK (status NOT IN ('delayed', 'queued', 'scheduled', 'running')),
+    -- Only a worker completes an execution.
+    CONSTRAINT pending_end_completed_by_a_worker CHECK (
+        status <> 'completed' OR attempt > 0 AND worker_id IS NOT NULL AND scheduled_at IS NOT NULL
+    ),
+    -- A result means success.
+    CONSTRAINT pending_end_result_only_when_completed CHECK (result IS NULL OR status = 'completed'),
+    -- An error has a type and a message, and means no success.
+    CONSTRAINT pending_end_error_is_whole CHECK (
+        (error_type IS NULL) = (error_message IS NULL) AND (error_type IS NULL OR status <> 'completed')
+    )
+);
+
+-- Attempts that were not the last one.
+CREATE TABLE ledger.attempt (
+    execution_id bigint NOT NULL,
+    attempt integer NOT NULL,
+    outcome text NOT NULL,
+    worker_id text NOT NULL,
+    scheduled_at timestamptz NOT NULL,
+    started_at timestamptz,
+    ended_at timestamptz NOT NULL,
+    error_type text,
+    error_message text,
+    -- An attempt ends once.
+    PRIMARY KEY (execution_id, attempt),
+    -- The first attempt is 1.
+    CONSTRAINT attempt_is_positive CHECK (attempt > 0),
+    -- An error has a type and a message.
+    CONSTRAINT attempt_error_is_whole CHECK ((error_type IS NULL) = (error_message IS NULL))
+);
+
+-- Executions below the low id that have not ended and have no row in `live`.
+CREATE TABLE ledger.waiting (
+    -- It waits once.
+    id bigint PRIMARY KEY,
+    queued_at timestamptz NOT NULL,
+    expires_at timestamptz,
+    priority smallint NOT NULL,
+    action_ref text NOT NULL,
+    key text NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0);
+
+-- What one worker was granted in one turn; deleted once all of it has ended or was granted anew.
+CREATE TABLE ledger.granted (
+    epoch bigint NOT NULL,
+    counter bigint NOT NULL,
+    worker_id text NOT NULL,
+    granted_at timestamptz NOT NULL,
+    execution_ids bigint[] NOT NULL,
+    -- The counter of each grant, less the counter of the row.
+    offsets integer[] NOT NULL,
+    -- A grant's number is used once.
+    PRIMARY KEY (epoch, counter),
+    -- Every grant has its own number.
+    CONSTRAINT granted_has_a_number_for_each CHECK (
+        cardinality(execution_ids) = cardinality(offsets) AND cardinality(offsets) > 0
+    )
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+
+-- Executions of which more is to be known than that they wait or were granted the first time.
+CREATE TABLE ledger.live (
+    id bigint PRIMARY KEY,
+    action_ref text NOT NULL,
+    key text NOT NULL,
+    priority smallint NOT NULL,
+    status ledger.status NOT NULL,
+    attempt integer NOT NULL,
+    failures integer NOT NULL,
+    reclaims integer NOT NULL,
+    queued_at timestamptz NOT NULL,
+    expires_at timestamptz,
+    due_at timestamptz,
+    ttl_seconds double precision,
+    timeout_seconds double precision,
+    cancel_reason text,
+    grant_epoch bigint,
+    grant_counter bigint,
+    worker_id text,
+    scheduled_at timestamptz,
+    started_at timestamptz,
+    -- Resources and units.
+    held jsonb,
+    is_holding boolean NOT NULL,
+    is_impatient boolean NOT NULL,
+    passages jsonb,
+    -- What has ended is not here.
+    CONSTRAINT live_has_not_ended CHECK (status IN ('delayed', 'queued', 'scheduled', 'running')),
+    -- What is at a worker has a grant; nothing else has one.
+    CONSTRAINT live_grant_iff_at_a_worker CHECK (
+        num_nonnulls(grant_epoch, grant_counter, worker_id, scheduled_at)
+        = CASE WHEN status IN ('scheduled', 'running') THEN 4 ELSE 0 END
+    ),
+    -- What is delayed has an instant at which it is due.
+    CONSTRAINT live_delayed_is_due CHECK (status <> 'delayed' OR due_at IS NOT NULL),
+    -- What runs has started.
+    CONSTRAINT live_running_has_started CHECK (status <> 'running' OR started_at IS NOT NULL)
+) WITH (fillfactor = 70);
+
+-- Workers that may hold something.
+CREATE TABLE ledger.worker (
+    worker_id text PRIMARY KEY,
+    session bigint NOT NULL,
+    secret_hash bytea NOT NULL,
+    name text NOT NULL,
+    pools text[] NOT NULL,
+    -- Null: it has the code of every action.
+    actions text[],
+    concurrency integer NOT NULL,
+    lease_seconds double precision NOT NULL,
+    is_taking boolean NOT NULL,
+    is_draining boolean NOT NULL,
+    -- A worker has no negative number of slots.
+    CONSTRAINT worker_concurrency_is_a_count CHECK (concurrency >= 0)
+);
+
+-- Actions, keys, resources and pools as they are now.
+CREATE TABLE ledger.definition (
+    kind text NOT NULL,
+    name text NOT NULL,
+    body jsonb NOT NULL,
+    -- A name means one thing.
+    PRIMARY KEY (kind, name),
+    -- These four are defined.
+    CONSTRAINT definition_kind_is_known CHECK (kind IN ('action', 'key', 'resource', 'pool'))
+);
+
+-- Every change of a definition: who, when, what.
+CREATE TABLE ledger.definition_change (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    changed_at timestamptz NOT NULL,
+    kind text NOT NULL,
+    name text NOT NULL,
+    -- Null: it was deleted.
+    body jsonb,
+    changed_by jsonb
+);
+
+-- Messages that must be published although their inputs were acknowledged.
+CREATE TABLE ledger.event (
+    id bigint PRIMARY KEY,
+    body bytea NOT NULL
+);
+
+-- Cancels of something that is not known yet.
+CREATE TABLE ledger.early_cancel (
+    id bigint PRIMARY KEY,
+    execution_id bigint,
+    idempotency_key text,
+    reason text NOT NULL,
+    kept_until timestamptz NOT NULL,
+    -- It names an execution, by id or by key.
+    CONSTRAINT early_cancel_names_one CHECK (num_nonnulls(execution_id, idempotency_key) = 1)
+);
+
+-- Commands that no turn has decided. The order of ids is the order of decision.
+CREATE TABLE ledger.inbox (
+    id bigint PRIMARY KEY,
+    command_id uuid NOT NULL,
+    kind text NOT NULL,
+    body jsonb NOT NULL,
+    submitted_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- What a command can be.
+    CONSTRAINT inbox_kind_is_known CHECK (kind IN ('request', 'cancel', 'definition'))
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+CREATE SEQUENCE ledger.inbox_id AS bigint OWNED BY ledger.inbox.id;
+
+-- Gives a command its id. The transaction has its own number before: a reader that lists the transactions that run
+-- after the newest id was read therefore knows which of them can still commit a smaller id.
+CREATE FUNCTION ledger.number_command() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pg_current_xact_id();
+    NEW.id := nextval('ledger.inbox_id');
+    RETURN NEW;
+END
+$$;
+CREATE TRIGGER inbox_is_numbered BEFORE INSERT ON ledger.inbox FOR EACH ROW EXECUTE FUNCTION ledger.number_command();
+
+-- Answers to commands, kept for a while: the repetition of a command finds its answer.
+CREATE TABLE ledger.answer (
+    -- A command is decided once.
+    command_id uuid PRIMARY KEY,
+    answered_at timestamptz NOT NULL,
+    body bytea NOT NULL
+);
+-- Old answers are deleted.
+CREATE INDEX answer_answered_at ON ledger.answer (answered_at);

@@ -1,0 +1,479 @@
+"""Why executions wait, where they stand, and who holds what they wait for: from the state that decides (P10).
+
+The nearest reason wins: paused; a closed gate; the slots of the queue are held, or will be by those ahead
+(limit); no worker takes the action; else what keeps the next execution of the action waiting: the total, a
+resource, a rate, or the workers (pool). Nothing here changes what is decided. Counting costs as much as an
+action has keys, whatever waits; a position at a gate is searched among the first ones only.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from heapq import heapify, heappop, heapreplace, nsmallest
+from itertools import chain, islice
+from math import inf
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from turnstile.common.domain.states import Status
+from turnstile.executor.queue_manager.gates import obstructing, units_of
+from turnstile.executor.queue_manager.lines import Entry, FairClock
+from turnstile.executor.queue_manager.rates import RateWindow
+from turnstile.executor.queue_manager.state import (
+    ActionState,
+    Execution,
+    Member,
+    PoolState,
+    Queue,
+    ResourceGate,
+    State,
+    Worker,
+    action_of,
+)
+
+HOLDERS_MAX: Final = 100
+"""Most holders, workers or pools in one answer."""
+POSITIONS_MAX: Final = 1000
+"""Executions at a gate among which the position of one is searched."""
+CAUSES_MAX: Final = 3
+"""Longest chain of root causes."""
+
+Counted: TypeAlias = Literal["limit", "total", "resource", "rate", "pool", "paused", "no_worker"]
+Closed: TypeAlias = Literal["paused", "capacity_zero", "capacity_too_low"]
+
+
+class Holder(NamedTuple):
+    """An execution that holds a slot, units or a worker slot. Without a worker it waits at a later gate."""
+
+    id: int
+    action_ref: str
+    units: int
+    status: Status
+    worker_id: str | None
+    since: float
+
+
+class WorkerLoad(NamedTuple):
+    """A worker that serves an action."""
+
+    id: str
+    slots: int
+    held: int
+    is_taking: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingOn:
+    """What an execution waits for: mostly a gate. A field that does not apply has its default."""
+
+    reason: Counted | Literal["not_due", "handing_over"]
+    name: str = ""
+    """Of the resource or pool; of a rate: `action REF` or `resource NAME`."""
+    closed: Closed | None = None
+    units: int = 1
+    capacity: int | None = None
+    """Slots, units, or slots of the workers that take the action; of a rate: starts per `per_seconds`."""
+    held: int = 0
+    position: int | None = None
+    """There, from 1; for a limit or a closed gate: in its queue. None: behind `POSITIONS_MAX`."""
+    waiting: int | None = None
+    ahead: tuple[int, int] | None = None
+    """The one ahead at the resource that may not be passed, and its units: perhaps more than are free."""
+    holders: tuple[Holder, ...] = ()
+    workers: tuple[WorkerLoad, ...] = ()
+    """Those that serve the action, also without taking; when it is handed over: the one that has it."""
+    other_pools: tuple[str, ...] = ()
+    """For `no_worker`: other pools where a worker has the action."""
+    at: float | None = None
+    """When it is due, was granted, or has its next start; None: that is kept for one that holds units."""
+    per_seconds: float = 0.0
+    root_cause: "RootCause | None" = None
+
+
+class RootCause(NamedTuple):
+    """What holders that do not run wait for. No ids: what those ahead wait for, or it itself once due."""
+
+    ids: tuple[int, ...]
+    on: WaitingOn
+
+
+class Explanation(NamedTuple):
+    """Where an execution stands, and why it does not run."""
+
+    status: Status
+    position: int | None
+    """In its queue, from 1; None: it is not in it."""
+    queue_length: int
+    ahead: tuple[int, ...]
+    """The first ones of those ahead in its queue."""
+    waiting_on: WaitingOn | None
+
+
+class Stop(NamedTuple):
+    """What keeps the next execution of an action, or one that holds units, from its start."""
+
+    reason: Counted
+    closed: Closed | None = None
+    gate: ResourceGate | None = None
+    window: RateWindow | None = None
+    ahead: Entry[Member] | None = None
+
+
+class Place(NamedTuple):
+    """An execution that waits, in an order."""
+
+    priority: int
+    id: int
+    queue: Queue
+
+
+# One execution.
+
+
+def explain(
+    state: State, execution_id: int, action_ref: str, key: str = "", priority: int = 3, *, ahead_max: int = 10
+) -> Explanation | None:
+    """Explain an execution, which waits plainly if the state knows no more of it; None: it has ended."""
+    execution = state.executions.get(execution_id)
+    if execution is None:
+        queue = state.queue(action_ref, key)
+        if queue is None or position_in(queue, priority, execution_id) is None:
+            return None
+        execution = Execution(execution_id, queue, priority, 0.0, inf)
+    queue = execution.queue
+    position = position_in(queue, execution.priority, execution_id)
+    ahead = tuple(place.id for place in islice(in_order(queue), min(ahead_max, (position or 1) - 1)))
+    length = queue.length + queue.holding
+    return Explanation(execution.status, position, length, ahead, _waiting_on(state, execution, position))
+
+
+def position_in(queue: Queue, priority: int, execution_id: int) -> int | None:
+    """Return the position of an execution in its queue, from 1; None: it is not in it."""
+    waiting = queue.waiting.get(priority)
+    position = None if waiting is None else waiting.position(execution_id)
+    if position is None:
+        return None
+    return position + sum(len(others) for other, others in queue.waiting.items() if other < priority)
+
+
+def _waiting_on(state: State, execution: Execution, position: int | None) -> WaitingOn | None:
+    match execution.status:
+        case Status.DELAYED:
+            then = _in_queue(state, execution, execution.queue.length + 1, CAUSES_MAX)
+            return WaitingOn(reason="not_due", at=execution.due_at, root_cause=RootCause((), then))
+        case Status.QUEUED:
+            if position is None:
+                return _stopped(state, execution, stop_of(state, execution), CAUSES_MAX)
+            return _in_queue(state, execution, position, CAUSES_MAX)
+        case Status.SCHEDULED if (worker := execution.worker) is not None:
+            return WaitingOn(
+                reason="handing_over", name=execution.queue.action.definition.pool, at=execution.scheduled_at,
+                workers=loads_of([worker]), holders=holders_of(worker.held.values()),
+            )  # fmt: skip
+        case _:
+            return None
+
+
+def _in_queue(state: State, execution: Execution, position: int, depth: int) -> WaitingOn:
+    queue, stop = execution.queue, stop_of(state, execution.queue.action)
+    limit = queue.limit
+    if is_closed(stop) or limit is None or position <= limit - queue.held:
+        return _stopped(state, execution, stop, depth)
+    idle = [each for each in queue.action.holding if each.queue is queue]
+    at_workers = (each for each in _at_workers(state) if each.queue is queue)
+    return WaitingOn(
+        reason="limit", capacity=limit, held=queue.held, position=position,
+        holders=holders_of(chain(idle, at_workers)),
+        root_cause=_cause(state, idle, in_order(queue) if queue.has_room else iter(()), depth),
+    )  # fmt: skip
+
+
+def _stopped(state: State, execution: Execution, stop: Stop, depth: int) -> WaitingOn:
+    action = execution.queue.action
+    match stop.reason:
+        case "total" | "resource":
+            return _on_units(state, execution, stop, depth)
+        case "rate":
+            return _on_rate(state, execution, stop)
+        case "pool" | "no_worker":
+            return _on_workers(state, execution, stop)
+        case _:
+            return WaitingOn(reason="paused", name=action.ref)
+
+
+def _on_units(state: State, execution: Execution, stop: Stop, depth: int) -> WaitingOn:
+    action, gate, ahead, units = execution.queue.action, stop.gate, None, 1
+    if gate is None:
+        name, capacity, held = action.ref, action.definition.max_concurrent_total, action.held
+        order, waiting = order_of(action), startable(action)
+        holding = [*action.holding, *(each for each in _at_workers(state) if each.queue.action is action)]
+    else:
+        name, capacity, held = gate.definition.name, gate.definition.capacity, gate.held
+        members, holding, units = members_at(state, gate), [*gate.holders], units_of(action, gate)
+        order, waiting = order_at(gate, members), sum(map(startable, members))
+        if stop.ahead is not None:
+            ahead = stop.ahead.ticket, units_of(stop.ahead.member, gate)
+    idle = [each for each in holding if each.worker is None]
+    seen = WaitingOn(
+        reason=stop.reason, name=name, closed=stop.closed, units=units, capacity=capacity, held=held,
+        ahead=ahead, holders=holders_of(holding, gate),
+        position=position_in(execution.queue, execution.priority, execution.id),
+    )  # fmt: skip
+    if stop.closed is not None:
+        return seen
+    cause = _cause(state, idle, iter(()), depth)
+    return replace(seen, position=_index(order, execution), waiting=waiting, root_cause=cause)
+
+
+def _on_rate(state: State, execution: Execution, stop: Stop) -> WaitingOn:
+    action, gate, window = execution.queue.action, stop.gate, stop.window
+    assert window is not None
+    members = [action] if gate is None else members_at(state, gate)
+    order = order_of(action) if gate is None else order_at(gate, members)
+    next_start_at, rate = window.next_start_at(state.now), window.rate
+    return WaitingOn(
+        reason="rate", name=window.name, capacity=rate.starts, per_seconds=rate.per_seconds,
+        held=rate.starts - window.left(state.now), at=None if next_start_at == inf else next_start_at,
+        position=_index(order, execution), waiting=sum(map(startable, members)),
+    )  # fmt: skip
+
+
+def _on_workers(state: State, execution: Execution, stop: Stop) -> WaitingOn:
+    action, crew = execution.queue.action, execution.queue.action.crew
+    taking = [worker for worker in crew.workers if worker.is_taking]
+    seen = WaitingOn(
+        reason="handing_over" if stop.reason == "pool" and crew.has_room else stop.reason,
+        name=crew.pool.definition.name, closed="paused" if crew.pool.definition.paused else None,
+        capacity=sum(worker.concurrency for worker in taking), workers=loads_of(crew.workers),
+        held=sum(len(worker.held) for worker in taking),
+    )  # fmt: skip
+    if stop.reason == "no_worker":
+        return replace(seen, other_pools=_other_pools(state, action))
+    members = members_at(state, crew.pool)
+    return replace(
+        seen, position=_index(order_at(crew.pool, members), execution), waiting=sum(map(startable, members)),
+        holders=holders_of(chain.from_iterable(worker.held.values() for worker in crew.workers)),
+    )  # fmt: skip
+
+
+def _other_pools(state: State, action: ActionState) -> tuple[str, ...]:
+    taking = [worker for worker in state.workers.values() if worker.is_taking]
+    having = (each for each in taking if each.actions is None or action.ref in each.actions)
+    names = {name for worker in having for name in worker.pools}
+    return tuple(sorted(names - {action.definition.pool})[:HOLDERS_MAX])
+
+
+def _cause(state: State, idle: Iterable[Execution], ahead: Iterator[Place], depth: int) -> RootCause | None:
+    """Return what the first of those that hold and do not run waits for; else the first of those ahead."""
+    holding = nsmallest(HOLDERS_MAX, idle, key=_id)
+    if depth and holding:
+        stops = [stop_of(state, each) for each in holding]
+        ids = [each.id for each, stop in zip(holding, stops, strict=True) if stop[:4] == stops[0][:4]]
+        return RootCause(tuple(ids), _stopped(state, holding[0], stops[0], depth - 1))
+    place = next(ahead, None) if depth else None
+    if place is None:
+        return None
+    first = Execution(place.id, place.queue, place.priority, 0.0, inf)
+    return RootCause((), _stopped(state, first, stop_of(state, place.queue.action), depth - 1))
+
+
+# What keeps a member waiting.
+
+
+def is_closed(stop: Stop) -> bool:
+    """Return whether nothing that others release can help."""
+    return stop.closed is not None or stop.reason == "paused"
+
+
+def stop_of(state: State, member: Member) -> Stop:
+    """Return what keeps a member from its start, the nearest reason first."""
+    action = action_of(member)
+    total = action.definition.max_concurrent_total
+    if isinstance(member, ActionState):
+        if action.definition.paused:
+            return Stop("paused")
+        if total == 0:
+            return Stop("total", "capacity_zero")
+        for use, gate in zip(action.uses, action.gates, strict=True):
+            if gate.definition.paused:
+                return Stop("resource", "paused", gate)
+            if gate.definition.capacity == 0:
+                return Stop("resource", "capacity_zero", gate)
+            if gate.definition.capacity < use.units:
+                return Stop("resource", "capacity_too_low", gate)
+    if not any(worker.is_taking for worker in action.crew.workers):
+        return Stop("no_worker")
+    if isinstance(member, ActionState):
+        if total is not None and action.held >= total:
+            return Stop("total")
+        if action.window is not None and not action.window.has_start(state.now):
+            return Stop("rate", window=action.window)
+    return _stop_at_gates(state, member)
+
+
+def _stop_at_gates(state: State, member: Member) -> Stop:
+    """Follow a member to the gate that it cannot pass, and there the one that it may not pass."""
+    action, stage = action_of(member), member.reached
+    if not 0 <= stage < len(action.gates):
+        return Stop("pool")
+    gate = action.gates[stage]
+    lane = gate.lanes[action.crew]
+    ahead = lane.first()
+    if ahead is not None and ahead.member is member:
+        ahead = obstructing(gate, lane, ahead)
+    if gate.held + units_of(member, gate) > gate.definition.capacity:
+        return Stop("resource", gate=gate, ahead=ahead)
+    if gate.window is not None and not gate.window.has_start(state.now):
+        return Stop("rate", gate=gate, window=gate.window)
+    if ahead is not None and action_of(ahead.member).crew is not action.crew:
+        return Stop("resource", gate=gate, ahead=ahead)
+    stop = Stop("pool") if ahead is None else _stop_at_gates(state, ahead.member)
+    return stop if stop.reason == "pool" else Stop("resource", gate=gate, ahead=ahead)
+
+
+# Holders.
+
+
+def _id(execution: Execution) -> int:
+    return execution.id
+
+
+def _at_workers(state: State) -> Iterator[Execution]:
+    return chain.from_iterable(worker.held.values() for worker in state.workers.values())
+
+
+def holders_of(executions: Iterable[Execution], gate: ResourceGate | None = None) -> tuple[Holder, ...]:
+    """Return the first of these executions, by id, with their units at a gate."""
+    return tuple(
+        Holder(
+            each.id, each.queue.action.ref, gate.holders[each] if gate else 1, each.status,
+            each.worker.id if each.worker else None, each.scheduled_at or _passed_at(each),
+        )
+        for each in nsmallest(HOLDERS_MAX, executions, key=_id)
+    )  # fmt: skip
+
+
+def _passed_at(execution: Execution) -> float:
+    return execution.passages[-1].passed_at if execution.passages else execution.queued_at
+
+
+def loads_of(workers: Iterable[Worker]) -> tuple[WorkerLoad, ...]:
+    """Return how much is at the first of these workers."""
+    first = islice(workers, HOLDERS_MAX)
+    return tuple(WorkerLoad(each.id, each.concurrency, len(each.held), each.is_taking) for each in first)
+
+
+# Orders: what waits, as it will pass if nothing else arrives.
+
+
+def startable(member: Member) -> int:
+    """Return how many executions a member stands for: those that the limits of its queues let start."""
+    if isinstance(member, Execution):
+        return 1
+    return sum(startable_in(queue, queue.length) for queue in member.queues.values() if queue.waiting)
+
+
+def startable_in(queue: Queue, length: int) -> int:
+    """Return how many executions of a queue of this length its limit lets start."""
+    limit = queue.limit
+    return length if limit is None else min(length, max(limit - queue.held, 0))
+
+
+def in_order(queue: Queue) -> Iterator[Place]:
+    """Yield what waits in a queue."""
+    for priority in sorted(queue.waiting):
+        yield from (Place(priority, each, queue) for each in queue.waiting[priority])
+
+
+def order_of(action: ActionState) -> Iterator[Place]:
+    """Yield what could start under the limits of its queues, in the order of its total."""
+    entries = [(entry, entry.member) for entry in action.line.entries.values()]
+    return in_turn(
+        action.clock,
+        [
+            Flow(entry.priority, entry.ticket, entry.flow, 1, queue.settings.weight, partial(_ready, queue))
+            for entry, queue in entries
+        ],
+    )
+
+
+def _ready(queue: Queue) -> Iterator[Place]:
+    return islice(in_order(queue), startable_in(queue, queue.length))
+
+
+def members_at(state: State, gate: ResourceGate | PoolState) -> list[Member]:
+    """Return what waits or is coming at a resource, or waits only for a worker of a pool."""
+    if isinstance(gate, ResourceGate):
+        return [each for lane in gate.lanes.values() for each in chain(lane.line.entries, lane.coming)]
+    actions = chain.from_iterable(crew.actions for crew in gate.crews.values())
+    members: Iterator[Member] = chain.from_iterable((action, *action.holding) for action in actions)
+    return [each for each in members if each.reached >= 0 and stop_of(state, each).reason == "pool"]
+
+
+def order_at(gate: ResourceGate | PoolState, members: Iterable[Member]) -> Iterator[Place]:
+    """Yield what these members stand for, in the order of a resource or pool."""
+    flows = []
+    for each in members:
+        action, units = action_of(each), 1
+        if isinstance(gate, ResourceGate):
+            use = action.uses[action.gates.index(gate)]
+            units, weight = use.units, use.weight
+        else:
+            weight = gate.definition.weights.get(action.ref, 1)
+        flows.append(Flow(each.priority, each.ticket, action.ref, units, weight, partial(_places, each)))
+    return in_turn(gate.clock, flows)
+
+
+def _places(member: Member) -> Iterator[Place]:
+    if isinstance(member, ActionState):
+        return order_of(member)
+    return iter([Place(member.priority, member.id, member.queue)])
+
+
+def _index(order: Iterable[Place], execution: Execution) -> int | None:
+    first = enumerate(islice(order, POSITIONS_MAX), 1)
+    return next((number for number, place in first if place.id == execution.id), None)
+
+
+class Flow(NamedTuple):
+    """Executions that take turns with other flows: priority and id of the first, and all of them."""
+
+    priority: int
+    ticket: int
+    name: str
+    units: int
+    weight: int
+    places: Callable[[], Iterator[Place]]
+
+
+def in_turn(clock: FairClock | None, flows: Iterable[Flow]) -> Iterator[Place]:
+    """Merge flows as a `Line` with this clock would, and charge what passes; read a flow when it is first."""
+    ahead = None if clock is None else FairClock()
+    if ahead is not None and clock is not None:
+        ahead.virtual, ahead.finish = dict(clock.virtual), dict(clock.finish)
+
+    def tag(priority: int, name: str) -> int:
+        return 0 if ahead is None else ahead.start(priority, name)
+
+    heap = [(f.priority, tag(f.priority, f.name), f.ticket, number, f) for number, f in enumerate(flows)]
+    heapify(heap)
+    rest: dict[int, Iterator[Place]] = {}
+    following: dict[int, Place | None] = {}
+    while heap:
+        priority, was, ticket, number, flow = heap[0]
+        start = tag(priority, flow.name)
+        if start > was:
+            heapreplace(heap, (priority, start, ticket, number, flow))
+            continue
+        if number not in rest:
+            rest[number] = flow.places()
+            following[number] = next(rest[number], None)
+        place = following[number]
+        if place is not None:
+            yield place
+            if ahead is not None:
+                ahead.charge(priority, flow.name, flow.units, flow.weight)
+            place = following[number] = next(rest[number], None)
+        if place is None:
+            heappop(heap)
+        else:
+            heapreplace(heap, (place.priority, tag(place.priority, flow.name), place.id, number, flow))

@@ -1,0 +1,176 @@
+"""What waits in the queues of an action and at each gate, by reason: counts, and pages of lists.
+
+Counts are the reasons of `explain`, summed: one for all that an action has ready, and the limit for the rest.
+"""
+
+from functools import partial
+from heapq import nsmallest
+from itertools import chain, islice
+from operator import itemgetter
+from typing import Final, NamedTuple, get_args
+
+from turnstile.executor.queue_manager.explain import (
+    Counted,
+    Flow,
+    Holder,
+    Place,
+    WorkerLoad,
+    holders_of,
+    in_order,
+    in_turn,
+    is_closed,
+    loads_of,
+    members_at,
+    order_at,
+    startable,
+    startable_in,
+    stop_of,
+)
+from turnstile.executor.queue_manager.state import ActionState, Queue, State
+
+COUNTED: Final[tuple[Counted, ...]] = get_args(Counted)
+KEYS_MAX: Final = 100
+
+
+class KeyStats(NamedTuple):
+    """The queue of one key."""
+
+    key: str
+    queue_length: int
+    active_count: int
+    held_waiting: int
+
+
+class QueueStats(NamedTuple):
+    """The queues of an action. `queue_length` has what waits at later gates, and is the sum of `waiting`."""
+
+    queue_length: int
+    active_count: int
+    held_waiting: int
+    delayed: int
+    max_concurrent: int | None
+    oldest_enqueued_at: float | None
+    """Of the smallest id that waits."""
+    total_enqueued: int
+    total_completed: int
+    paused: bool
+    waiting: dict[Counted, int]
+    by_key: tuple[KeyStats, ...]
+    """The longest queues of keys."""
+
+
+class GatePage(NamedTuple):
+    """A resource or pool: those that hold it, and what waits there, from an offset on."""
+
+    capacity: int
+    """Units, or slots of the workers that take offers."""
+    held: int
+    held_waiting: int
+    """Units of executions that wait at later gates."""
+    waiting: int
+    wanted: int
+    """Of a pool: what is at workers, and what could start at once with more of them."""
+    items: tuple[Place, ...]
+    holders: tuple[Holder, ...]
+    workers: tuple[WorkerLoad, ...]
+
+
+def queue_stats(state: State, ref: str) -> QueueStats | None:
+    """Count what waits and runs of an action; None: it is unknown."""
+    action = state.actions.get(ref)
+    if action is None or action.is_deleted:
+        return None
+    lengths = [(queue, queue.length) for queue in action.queues.values()]
+    length, holding = sum(waiting for _, waiting in lengths), len(action.holding)
+    keys = [
+        (-waiting - queue.holding, -queue.held, queue.key, queue) for queue, waiting in lengths if queue.key
+    ]
+    ready = sum(startable_in(queue, waiting) for queue, waiting in lengths if waiting)
+    return QueueStats(
+        queue_length=length + holding, active_count=action.held - holding, held_waiting=holding,
+        delayed=sum(queue.delayed for queue, _ in lengths), max_concurrent=action.definition.max_concurrent,
+        oldest_enqueued_at=_oldest_enqueued_at(action), total_enqueued=action.enqueued,
+        total_completed=action.completed, paused=action.definition.paused,
+        waiting=_by_reason(state, action, length, ready),
+        by_key=tuple(_of_key(queue) for *_, queue in nsmallest(KEYS_MAX, keys)),
+    )  # fmt: skip
+
+
+def _by_reason(state: State, action: ActionState, length: int, ready: int) -> dict[Counted, int]:
+    stop, counts = stop_of(state, action), dict.fromkeys(COUNTED, 0)
+    counts["limit"] = 0 if is_closed(stop) else length - ready
+    counts[stop.reason] += length - counts["limit"]
+    for execution in action.holding:
+        counts[stop_of(state, execution).reason] += 1
+    return counts
+
+
+def _oldest_enqueued_at(action: ActionState) -> float | None:
+    lists = chain.from_iterable(queue.waiting.values() for queue in action.queues.values())
+    oldest = min(((waiting.first(), waiting) for waiting in lists), default=None, key=itemgetter(0))
+    holding = min(((each.id, each.queued_at) for each in action.holding), default=None)
+    if oldest is None or (holding is not None and holding[0] < oldest[0]):
+        return None if holding is None else holding[1]
+    return oldest[1].first_queued_at()
+
+
+def _of_key(queue: Queue) -> KeyStats:
+    return KeyStats(queue.key, queue.length + queue.holding, queue.held - queue.holding, queue.holding)
+
+
+def _could_start(state: State, action: ActionState) -> int:
+    """Return how many more could start at once with enough workers."""
+    if action.obstacle is not None:
+        return 0
+    bounds, total = [startable(action)], action.definition.max_concurrent_total
+    if total is not None:
+        bounds.append(total - action.held)
+    for use, gate in zip(action.uses, action.gates, strict=True):
+        bounds.append((gate.definition.capacity - gate.held) // use.units)
+    windows = [action.window, *(gate.window for gate in action.gates)]
+    bounds += [window.left(state.now) for window in windows if window is not None]
+    return max(min(bounds), 0)
+
+
+def waiting_page(state: State, ref: str, key: str | None, offset: int, limit: int) -> tuple[Place, ...]:
+    """Return what waits in the queues of an action, or in that of a key, by priority and id."""
+    action = state.actions.get(ref)
+    queues = (
+        [] if action is None else [q for q in action.queues.values() if q.waiting and key in (None, q.key)]
+    )
+    flows = [Flow(*queue.head(), "", 1, 1, partial(in_order, queue)) for queue in queues]
+    return tuple(islice(in_turn(None, flows), offset, offset + limit))
+
+
+def resource_page(state: State, name: str, offset: int, limit: int) -> GatePage | None:
+    """Return a resource, with what waits there in its order; None: there is no such resource."""
+    gate = state.resources.get(name)
+    if gate is None:
+        return None
+    members = members_at(state, gate)
+    return GatePage(
+        capacity=gate.definition.capacity, held=gate.held, waiting=sum(map(startable, members)), wanted=0,
+        held_waiting=sum(units for each, units in gate.holders.items() if each.worker is None),
+        items=tuple(islice(order_at(gate, members), offset, offset + limit)),
+        holders=holders_of(gate.holders, gate), workers=(),
+    )  # fmt: skip
+
+
+def pool_page(state: State, name: str, offset: int, limit: int) -> GatePage | None:
+    """Return a pool, with what waits only for its workers in its order; None: there is no such pool."""
+    pool = state.pools.get(name)
+    if pool is None:
+        return None
+    workers = [worker for worker in state.workers.values() if name in worker.pools]
+    members = members_at(state, pool)
+    at_workers = chain.from_iterable(worker.held.values() for worker in workers)
+    here = [each for each in at_workers if each.queue.action.definition.pool == name]
+    actions = [action for action in state.actions.values() if action.definition.pool == name]
+    holding = sum(len(action.holding) for action in actions)
+    more = 0 if pool.definition.paused else holding + sum(_could_start(state, each) for each in actions)
+    return GatePage(
+        capacity=sum(worker.concurrency for worker in workers if worker.is_taking), held=len(here),
+        held_waiting=holding, waiting=sum(map(startable, members)), wanted=len(here) + more,
+        items=tuple(islice(order_at(pool, members), offset, offset + limit)),
+        holders=holders_of(here), workers=loads_of(workers),
+    )  # fmt: skip

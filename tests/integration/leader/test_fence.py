@@ -1,0 +1,176 @@
+"""The fence: nothing of an old leader is committed after a takeover, and nothing is lost before it (P6)."""
+
+import asyncio
+import time
+
+import pytest
+
+from tests.support.ledger import Led, admitted, in_flight, session_on, until
+from turnstile.executor.leader.ledger import Ledger
+from turnstile.executor.leader.ports import Deposed, NewestTurn, OutcomeUnknown
+from turnstile.executor.leader.records import Turn
+
+_WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+
+
+async def test_a_deposed_leader_writes_nothing(led: Led, other: Ledger) -> None:
+    await led.admit(1)
+    epoch = await other.take_over("b")
+    with pytest.raises(Deposed):
+        await led.admit(2)
+    assert [row.id for row in (await other.load(epoch)).waiting] == [1]
+    assert await other.newest_turn() == NewestTurn(epoch=led.epoch, number=1)
+
+
+async def test_the_same_executor_under_an_old_epoch_writes_nothing(led: Led, other: Ledger) -> None:
+    await other.take_over("a")
+    with pytest.raises(Deposed):
+        await led.admit(1)
+
+
+async def test_a_deposed_leader_loads_nothing(led: Led, other: Ledger) -> None:
+    await other.take_over("b")
+    with pytest.raises(Deposed):
+        await led.load()
+
+
+async def test_a_takeover_waits_for_the_turn_in_flight_and_its_load_has_it(
+    led: Led, other: Ledger, ledger_url: str
+) -> None:
+    turn = Turn(epoch=led.epoch, number=1, at=1.0, admitted=[admitted(1)], reserved_id=10)
+    async with session_on(ledger_url) as watcher, in_flight(led.ledger, turn) as commit:
+        taking = asyncio.create_task(other.take_over("b"))
+        await until(lambda: watcher.fetchval(_WAITS))
+        assert not taking.done()
+        await commit()
+        epoch = await taking
+    assert await other.newest_turn() == NewestTurn(epoch=led.epoch, number=1)
+    assert [row.id for row in (await other.load(epoch)).waiting] == [1]
+    # The new leader's first turn follows the one for which it waited.
+    await other.write(Turn(epoch=epoch, number=1, at=2.0))
+
+
+async def test_a_turn_waits_for_the_takeover_in_flight_and_writes_nothing(led: Led, ledger_url: str) -> None:
+    async with session_on(ledger_url) as taker:
+        await taker.execute("BEGIN; UPDATE ledger.leadership SET epoch = epoch + 1, executor = 'b'")
+        writing = asyncio.create_task(led.admit(1))
+        # Longer than the time-out of one lock: the same statement is sent again.
+        done, _ = await asyncio.wait({writing}, timeout=0.3)
+        assert not done
+        await taker.execute("COMMIT")
+        with pytest.raises(Deposed):
+            await writing
+        assert not await taker.fetchval("SELECT count(*) FROM ledger.execution")
+
+
+async def test_a_turn_goes_on_when_a_takeover_is_given_up(led: Led, ledger_url: str) -> None:
+    async with session_on(ledger_url) as taker:
+        await taker.execute("BEGIN; UPDATE ledger.leadership SET epoch = epoch + 1, executor = 'b'")
+        writing = asyncio.create_task(led.admit(1))
+        await asyncio.wait({writing}, timeout=0.15)
+        await taker.execute("ROLLBACK")
+        await writing
+    assert await led.waiting_ids() == [1]
+
+
+async def test_a_takeover_ends_the_session_of_a_turn_that_does_not_end(led: Led, other: Ledger) -> None:
+    turn = Turn(epoch=led.epoch, number=1, at=1.0, admitted=[admitted(1)], reserved_id=10)
+    with pytest.raises(OutcomeUnknown):
+        async with in_flight(led.ledger, turn) as commit:
+            began = time.monotonic()
+            epoch = await other.take_over("b")
+            assert 0.9 < time.monotonic() - began < 3.0
+            await commit()
+    assert await other.newest_turn() is None
+    assert not (await other.load(epoch)).waiting
+
+
+async def test_of_two_that_take_over_at_once_the_higher_epoch_leads(ledger: Ledger, other: Ledger) -> None:
+    for _ in range(5):
+        first, second = await asyncio.gather(ledger.take_over("a"), other.take_over("b"))
+        assert first != second
+        winner, loser = (ledger, other) if first > second else (other, ledger)
+        await winner.write(Turn(epoch=max(first, second), number=1, at=1.0))
+        with pytest.raises(Deposed):
+            await loser.write(Turn(epoch=min(first, second), number=1, at=1.0))
+
+
+async def test_an_epoch_is_above_all_before_it_and_the_clock(ledger: Ledger, ledger_url: str) -> None:
+    async with session_on(ledger_url) as session:
+        clock = await session.fetchval("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")
+        first = await ledger.take_over("a")
+        assert first >= clock
+        # A worker has seen one that a failover has lost.
+        assert await ledger.take_over("a", above=first + 10**9) == first + 10**9 + 1
+        assert await ledger.take_over("a") == first + 10**9 + 2
+
+
+async def test_a_leader_that_asks_for_its_own_epoch_does_not_take_it_from_another(
+    led: Led, other: Ledger
+) -> None:
+    assert await led.ledger.take_over("a", only_if_leading=True) > led.epoch
+    epoch = await other.take_over("b")
+    with pytest.raises(Deposed):
+        await led.ledger.take_over("a", only_if_leading=True)
+    await other.write(Turn(epoch=epoch, number=1, at=1.0))
+
+
+async def test_a_turn_is_written_while_a_load_lasts(led: Led, ledger_url: str) -> None:
+    await led.admit(1)
+    async with session_on(ledger_url) as session:
+        await session.execute("BEGIN; LOCK TABLE ledger.worker IN ACCESS EXCLUSIVE MODE")
+        loading = asyncio.create_task(led.load())
+        await until(lambda: session.fetchval(_WAITS))
+        await led.write()
+        await session.execute("COMMIT")
+        assert [row.id for row in (await loading).waiting] == [1]
+
+
+async def test_candidates_see_a_leader_until_its_session_is_gone(
+    led: Led, other: Ledger, ledger_url: str
+) -> None:
+    await led.write()
+    newest = NewestTurn(epoch=led.epoch, number=1)
+    assert await other.leader_seen() == (newest, False)
+    async with session_on(ledger_url) as session:
+        await session.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND application_name = 'turnstile leader'"
+        )
+
+    async def is_gone() -> bool:
+        return (await other.leader_seen()) == (newest, True)
+
+    await until(is_gone)
+
+
+async def test_a_leader_that_resigns_is_gone_at_once(led: Led, other: Ledger) -> None:
+    await led.ledger.resign()
+
+    async def is_gone() -> bool:
+        return (await other.leader_seen())[1]
+
+    await until(is_gone, deadline_seconds=1.0)
+
+
+async def test_a_new_leader_ends_the_session_of_a_leader_that_hangs(led: Led, other: Ledger) -> None:
+    await other.take_over("b")
+    third = Ledger(other._writer._hosts._urls[0])
+    try:
+        assert not (await third.leader_seen())[1]
+        await other.resign()
+
+        async def is_gone() -> bool:
+            return (await third.leader_seen())[1]
+
+        await until(is_gone)
+    finally:
+        await third.close()
+
+
+async def test_an_executor_is_told_that_another_one_has_the_broker(ledger: Ledger, other: Ledger) -> None:
+    assert not await ledger.announce("a", has_broker=False)
+    assert not await other.announce("b", has_broker=True)
+    assert await ledger.announce("a", has_broker=False)
+    assert not await other.announce("b", has_broker=False)
+    assert not await ledger.announce("a", has_broker=True)

@@ -1,0 +1,362 @@
+"""The guarantees, as a checker of what the queue manager did: P1, P2, P3, P7, P11 to P14, and progress.
+
+The checker is told of each passage just before it happens, and looks at the state itself: who waits, what is
+held, who has a worker. It knows nothing of lines and lanes. What it remembers of the past are the starts of each
+rate and how far flows of fair gates are ahead of each other.
+"""
+
+import pickle
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import inf
+
+from tests.proof.queue_manager.recount import (
+    Seen,
+    Violation,
+    all_holders,
+    free_slots,
+    granted,
+    has_room,
+    heads,
+    is_open,
+    must,
+    next_of,
+    queue_has_room,
+    rank_at,
+    recount,
+    see,
+    serving,
+)
+from turnstile.common.domain.states import Status
+from turnstile.executor.queue_manager import decide as decide_module
+from turnstile.executor.queue_manager.decisions import Decisions
+from turnstile.executor.queue_manager.definitions import Rate
+from turnstile.executor.queue_manager.inputs import (
+    DefineAction,
+    DefinePool,
+    DefineResource,
+    Ended,
+    Input,
+    SetKey,
+)
+from turnstile.executor.queue_manager.lines import TAG_SCALE
+from turnstile.executor.queue_manager.state import (
+    ActionState,
+    Execution,
+    Member,
+    PoolState,
+    ResourceGate,
+    State,
+    action_of,
+)
+
+Gate = ActionState | ResourceGate | PoolState
+Pair = tuple[str, int, str, str]
+
+
+@dataclass(slots=True)
+class Memory:
+    """What the checker remembers of the past."""
+
+    starts: dict[str, tuple[Rate, tuple[float, ...]]] = field(default_factory=dict)
+    """For each rate the instants of its last grants, since it is what it is."""
+    shares: dict[Pair, tuple[int, int]] = field(default_factory=dict)
+    """For two flows that wait: how far the first is ahead of the second since both wait, and behind."""
+    costs: dict[tuple[str, str], int] = field(default_factory=dict)
+    """For each flow of a gate the most that one execution cost, by any weight that it had."""
+    last_grant: tuple[int, int] = (0, 0)
+
+
+class Checker:
+    """Checks one turn after the other."""
+
+    def __init__(self, state: State, memory: Memory) -> None:
+        self.state = state
+        self.memory = memory
+
+    # One passage.
+
+    def before_passage(self, member: Member, last: int) -> None:
+        """Check that a member may pass all gates before stage `last`. Raises Violation."""
+        state, action, seen = self.state, action_of(member), see(self.state)
+        base = member.base if isinstance(member, Execution) else 0
+        if isinstance(member, ActionState):
+            self._check_queue(member)
+        must("P12", is_open(state, action) or base > 0, action.ref, "is closed and starts")
+        is_start = last == len(action.gates) and has_room(state, action)
+        for gate, use in zip(action.gates[base:last], action.uses[base:last], strict=True):
+            capacity = gate.definition.capacity
+            must("P11", gate.held + use.units <= capacity, action.ref, "exceeds", gate.definition.name)
+            self._check_order_at(seen, gate, member)
+            if gate.clock is not None:
+                self._share(seen, gate, member, use.units, use.weight)
+        if is_start:
+            self._check_pool(seen, member)
+            pool = state.pools[action.definition.pool]
+            if pool.clock is not None:
+                self._share(seen, pool, member, 1, pool.definition.weights.get(action.ref, 1))
+        else:
+            must_hold = isinstance(member, Execution) or member in state.impatient or self._spare(action) > 0
+            must("hold", must_hold, action.ref, "holds units and no worker is left for it")
+
+    def _check_queue(self, action: ActionState) -> None:
+        """P1, P2: it is the first of its queue, which has a free slot; P12, P14 at the total."""
+        entry = action.line.head()
+        queue = entry.member
+        first = min((p, i) for p, ws in queue.waiting.items() for i in ws)
+        must("P2", (entry.priority, entry.ticket) == first, action.ref, "starts", entry.ticket, "not", first)
+        must("P1", queue_has_room(queue), action.ref, queue.key, "has no free slot")
+        total = action.definition.max_concurrent_total
+        must("P1", total is None or action.held < total, action.ref, "has no free total")
+        rank = rank_at(action.clock, entry.priority, queue.key, entry.ticket)
+        for key, (priority, ticket) in heads(action).items():
+            earlier = rank_at(action.clock, priority, key, ticket)
+            must("P12", earlier >= rank, action.ref, f"{entry.ticket} passes {ticket} at the total")
+        if action.clock is not None:
+            flows = {key for key, (priority, _) in heads(action).items() if priority == entry.priority}
+            weights = {key: action.queues[key].settings.weight for key in flows}
+            self._charge(f"total {action.ref}", entry.priority, queue.key, flows, 1, weights, dict.fromkeys(flows, 1))
+
+    def _check_order_at(self, seen: Seen, gate: ResourceGate, member: Member) -> None:
+        """P12: who waits there before it is passed only if no worker can take it."""
+        rank = rank_at(gate.clock, *_place(member))
+        for other in seen.at(gate):
+            if other is not member and seen.rank(gate, other) < rank:
+                is_excused = not seen.is_urgent(other) and not has_room(self.state, action_of(other))
+                must("P12", is_excused, _place(member), "passes", _place(other), "at", gate.definition.name)
+
+    def _check_pool(self, seen: Seen, member: Member) -> None:
+        """P12: nothing that could start, and has a worker, comes before it in the order of the pool."""
+        pool = self.state.pools[action_of(member).definition.pool]
+        rank = rank_at(pool.clock, *_place(member))
+        for other in seen.startable():
+            action = action_of(other)
+            if action.definition.pool == pool.definition.name and has_room(self.state, action):
+                must("P12", seen.rank(pool, other) >= rank, _place(member), "passes", _place(other), "at its pool")
+
+    def _spare(self, action: ActionState) -> int:
+        """Free worker slots of an action's workers that nothing which holds units counts on."""
+        state, workers = self.state, serving(self.state, action)
+        counting = [
+            e for e in all_holders(state)
+            if not e.is_impatient and e.queue.action.definition.pool == action.definition.pool
+            and serving(state, e.queue.action) == workers
+        ]  # fmt: skip
+        return (sum(map(free_slots, workers)) if has_room(state, action) else 0) - len(counting)
+
+    # Fairness.
+
+    def _share(self, seen: Seen, gate: ResourceGate | PoolState, member: Member, units: int, weight: int) -> None:
+        flows = self._flows(seen, gate, action_of(member), _place(member)[0])
+        refs = {action.ref for action in flows}
+        weights, most = {}, {}
+        for action in flows:
+            weights[action.ref], most[action.ref] = _weight_and_units(gate, action)
+        name = gate.definition.name
+        kind = "pool" if isinstance(gate, PoolState) else "resource"
+        self._charge(f"{kind} {name}", _place(member)[0], action_of(member).ref, refs, units, weights, most)
+
+    def _flows(
+        self, seen: Seen, gate: ResourceGate | PoolState, passing: ActionState | None, priority: int
+    ) -> set[ActionState]:
+        """Actions that wait at a gate and lack nothing but their turn."""
+        waiting = seen.at(gate) if isinstance(gate, ResourceGate) else [
+            m for m in seen.startable() if self.state.pools[action_of(m).definition.pool] is gate
+        ]  # fmt: skip
+        flows = {action_of(m) for m in waiting if seen.place[m][0] == priority} | ({passing} - {None})
+        some_has_room = any(has_room(self.state, action) for action in flows)
+        return {a for a in flows if a is passing or not some_has_room or has_room(self.state, a)}
+
+    def _charge(
+        self, gate: str, priority: int, flow: str, flows: set[str], units: int,
+        weights: dict[str, int], most: dict[str, int],
+    ) -> None:  # fmt: skip
+        """P14: of two flows that wait, none gets ahead by more than one execution of each."""
+        shares, costs = self.memory.shares, self.memory.costs
+        for each in flows:
+            cost = most[each] * TAG_SCALE // weights[each]
+            costs[gate, each] = max(costs.get((gate, each), 0), cost)
+        for pair in [p for p in shares if p[:2] == (gate, priority) and not {p[2], p[3]} <= flows]:
+            del shares[pair]
+        for other in flows - {flow}:
+            first, second = min(flow, other), max(flow, other)
+            growth = (units * TAG_SCALE // weights[flow]) * (1 if flow == first else -1)
+            above, below = shares.get((gate, priority, first, second), (0, 0))
+            above, below = max(above + growth, 0), max(below - growth, 0)
+            bound = costs[gate, flow] + costs[gate, other]
+            must("P14", max(above, below) <= bound, f"{flow} is ahead of {other} at {gate}")
+            shares[gate, priority, first, second] = above, below
+
+    def _forget_shares(self, seen: Seen) -> None:
+        """Drop the pairs of which one flow does not wait any more."""
+        for pair in list(self.memory.shares):
+            gate, priority, first, second = pair
+            kind, _, name = gate.partition(" ")
+            if kind == "total":
+                action = self.state.actions[name]
+                flows = {key for key, (p, _) in heads(action).items() if p == priority}
+                flows = flows if action.clock is not None and is_open_but_full(self.state, action) else set()
+            else:
+                at = self.state.resources.get(name) if kind == "resource" else self.state.pools[name]
+                found = set() if at is None or at.clock is None else self._flows(seen, at, None, priority)
+                flows = {action.ref for action in found}
+            if not {first, second} <= flows:
+                del self.memory.shares[pair]
+
+    # One turn.
+
+    def after_turn(self, out: Decisions) -> None:
+        """Check what a turn decided and the state that it left. Raises Violation."""
+        for each in out.granted:
+            number = each.grant.epoch, each.grant.counter
+            must("P6", number > self.memory.last_grant, each.id, "has an old grant")
+            self.memory.last_grant = number
+            self._count_starts(each.queue.action, each.id)
+        ended = [each.id for each in out.finished]
+        must("P3", len(ended) == len(set(ended)), "ended twice", ended)
+        must("P3", not set(ended) & self.state.executions.keys(), "ended and lives", ended)
+        self._check_asked(out)
+        known = {f"action {ref}" for ref, action in self.state.actions.items() if action.window is not None}
+        known |= {f"resource {name}" for name, gate in self.state.resources.items() if gate.window is not None}
+        for name in self.memory.starts.keys() - known:
+            del self.memory.starts[name]
+        seen = recount(self.state)
+        self._check_rest(seen, out)
+        self._forget_shares(seen)
+
+    def _count_starts(self, action: ActionState, execution_id: int) -> None:
+        """P13: any starts + 1 consecutive grants span at least `per`."""
+        windows = [w for w in (action.window, *(gate.window for gate in action.gates)) if w is not None]
+        for window in windows:
+            starts, per = window.rate.starts, window.rate.per_seconds
+            rate, before = self.memory.starts.get(window.name, (window.rate, ()))
+            instants = (*(before if rate == window.rate else ()), self.state.now)
+            if len(instants) > starts:
+                is_late = instants[-1] >= instants[-1 - starts] + per
+                must("P13", is_late, execution_id, "is one start too many of", window.name)
+            self.memory.starts[window.name] = window.rate, instants[-max(starts, 1) :]
+
+    def _check_asked(self, out: Decisions) -> None:
+        """A grant of a turn never follows an attempt at a lost worker of which that worker was not told."""
+        asked = {each.execution_id for each in out.asked}
+        for each in out.attempts:
+            must("asked", each.outcome != "reclaimed" or each.id in asked, each.id, "was reclaimed silently")
+
+    def _check_rest(self, seen: Seen, out: Decisions) -> None:
+        """P1, P7: at the fixed point nothing could start, hold or must give back."""
+        state = self.state
+        if out.is_unfinished:
+            return
+        for member in seen.startable():
+            must("P7", not has_room(state, action_of(member)), _place(member), "could start")
+        for member in seen.stuck():
+            could = isinstance(member, Execution) or member in state.impatient or self._spare(action_of(member)) > 0
+            must("P7", not could, _place(member), "could acquire what is free")
+        for action in state.impatient:
+            must("P7", seen.reached[action] == 0, action.ref, "was passed over for too long")
+        for execution in all_holders(state):
+            is_kept = execution.is_impatient or self._spare(execution.queue.action) >= 0
+            must("hold", is_kept, execution.id, "holds units and no worker is left for it")
+            must("hold", is_open_but_full(state, execution.queue.action), execution.id, "holds behind a closed gate")
+            pool = state.pools[execution.queue.action.definition.pool]
+            must("hold", not pool.definition.paused, execution.id, "holds units for a paused pool")
+            live = any(worker.is_taking and worker.concurrency for worker in serving(state, execution.queue.action))
+            must("hold", live, execution.id, "holds units and has no worker")
+
+
+def is_open_but_full(state: State, action: ActionState) -> bool:
+    """Whether the definitions let executions of an action start, whatever is held now."""
+    if action.is_deleted or action.definition.paused or action.definition.max_concurrent_total == 0:
+        return False
+    resources = ((state.resources[use.resource].definition, use.units) for use in action.definition.uses)
+    return not any(resource.paused or resource.capacity < units for resource, units in resources)
+
+
+def _place(member: Member) -> tuple[int, str, int]:
+    """Priority, flow at resources and pools, and id."""
+    if isinstance(member, Execution):
+        return member.priority, member.queue.action.ref, member.id
+    entry = member.line.head()
+    return entry.priority, member.ref, entry.ticket
+
+
+def _weight_and_units(gate: ResourceGate | PoolState, action: ActionState) -> tuple[int, int]:
+    if isinstance(gate, PoolState):
+        return gate.definition.weights.get(action.ref, 1), 1
+    use = action.uses[action.gates.index(gate)]
+    return use.weight, use.units
+
+
+# Turns, watched.
+
+_acquire = decide_module._acquire
+_checker: Checker | None = None
+
+
+@contextmanager
+def watched(checker: Checker) -> Iterator[None]:
+    """Tell a checker of each passage."""
+    acquire = decide_module._acquire
+
+    def acquire_watched(state: State, member: Member, last: int, out: Decisions) -> Execution:
+        checker.before_passage(member, last)
+        return acquire(state, member, last, out)
+
+    decide_module._acquire = acquire_watched
+    try:
+        yield
+    finally:
+        decide_module._acquire = acquire
+
+
+def turn(state: State, memory: Memory, inputs: Iterable[Input], now: float) -> Decisions:
+    """Let the queue manager decide, checked. Raises Violation."""
+    checker, told = Checker(state, memory), list(inputs)
+    if any(isinstance(each, DefineAction | DefineResource | DefinePool | SetKey) for each in told):
+        # Weights, units and orders may change: shares are counted from now on.
+        memory.shares.clear()
+    with watched(checker):
+        out = decide_module.decide(state, told, now)
+    checker.after_turn(out)
+    return out
+
+
+def check_progress(packed: bytes, steps_max: int) -> None:
+    """Starvation: if nothing arrives and all that runs ends, everything that is open starts. Raises Violation."""
+    state: State = pickle.loads(packed)
+    # Nothing expires, so what waits must start.
+    state.timers = sorted(timer for timer in state.timers if not isinstance(timer.about, tuple))
+    for _ in range(steps_max):
+        ends = [
+            Ended(execution_id=e.id, grant=e.grant, status=Status.COMPLETED) for e in granted(state) if e.grant
+        ]
+        left = [ref for ref, action in state.actions.items() if _could_ever_start(state, action)]
+        if not left:
+            return
+        out = decide_module.decide(state, ends, state.now)
+        if not out.granted and not ends:
+            at = min((timer.at for timer in state.timers), default=inf)
+            must("progress", at < inf, left, "wait and nothing will happen")
+            decide_module.decide(state, (), max(at, state.now))
+    raise Violation("progress", f"something waits after {steps_max} steps")
+
+
+def _could_ever_start(state: State, action: ActionState) -> bool:
+    if not is_open_but_full(state, action) or state.pools[action.definition.pool].definition.paused:
+        return False
+    if not any(worker.is_taking and worker.concurrency for worker in serving(state, action)):
+        return False
+    limits = (q.settings.max_concurrent if q.settings.has_limit else action.definition.max_concurrent
+              for q in action.queues.values() if q.waiting or q.holding)  # fmt: skip
+    return any(limit is None or limit > 0 for limit in limits)
+
+
+def check_idempotence(state: State) -> None:
+    """Deciding again without anything new changes nothing. Raises Violation."""
+    out = decide_module.decide(state, (), state.now)
+    changed = out.granted or out.changed or out.finished
+    must("again", not changed, "deciding twice decided something", out.granted, out.changed)
+
+
+__all__ = ["Checker", "Memory", "Violation", "check_idempotence", "check_progress", "next_of", "turn"]

@@ -1,0 +1,140 @@
+"""Random walks through larger systems, from a seed, with the checks of the explorer after each turn."""
+
+import pickle
+import random
+from dataclasses import replace
+
+from tests.proof.queue_manager.configurations import RETRY, Configuration, worker
+from tests.proof.queue_manager.explorer import Event, System, events_of, initial, inputs_of
+from tests.proof.queue_manager.rules import check_idempotence, check_progress, turn
+from turnstile.executor.queue_manager.definitions import Action, KeySettings, Pool, Rate, Resource, Use
+from turnstile.executor.queue_manager.inputs import (
+    DefineAction,
+    DefinePool,
+    DefineResource,
+    DeleteAction,
+    Input,
+    SetKey,
+    WorkerGone,
+)
+
+_WEIGHTS = {"admit": 6, "delay": 1, "end": 8, "fail": 2, "return": 1, "start": 1, "cancel": 1, "switch": 2, "tick": 3}
+
+
+def draw(seed: int) -> Configuration:
+    """Return a random system with up to 6 actions, 3 resources, 2 pools and 4 workers."""
+    dice = random.Random(seed)
+    maybe = lambda value, share=0.5: value if dice.random() < share else None  # noqa: E731
+    rate = lambda: Rate(starts=dice.randint(1, 3), per_seconds=dice.randint(1, 4))  # noqa: E731
+    resources = [
+        Resource(
+            name=name, capacity=dice.randint(1, 4), rank=dice.randint(1, 2), order=dice.choice(("arrival", "fair")),
+            rate=maybe(rate(), 0.3), patience_seconds=dice.randint(1, 5),
+        )
+        for name in "xyz"[: dice.randint(0, 3)]
+    ]  # fmt: skip
+    pools = [Pool(name=name, order=dice.choice(("arrival", "fair"))) for name in ("default", "gpu")]
+    pools[0] = replace(pools[0], weights={"a": dice.randint(1, 3)})
+    actions = [
+        Action(
+            ref=ref, pool=dice.choice(("default", "default", "gpu")), max_concurrent=maybe(dice.randint(1, 3)),
+            max_concurrent_total=maybe(dice.randint(1, 4), 0.3), order=dice.choice(("arrival", "fair")),
+            uses=tuple(
+                Use(resource=r.name, units=dice.randint(1, min(r.capacity, 2)), weight=dice.randint(1, 3))
+                for r in dice.sample(resources, dice.randint(0, len(resources)))
+            ),
+            rate=maybe(rate(), 0.2), retry=RETRY, on_worker_lost=dice.choice(("requeue", "requeue", "abandon")),
+            max_reclaims=dice.randint(0, 3),
+        )
+        for ref in "abcdef"[: dice.randint(1, 6)]
+    ]  # fmt: skip
+    refs = [action.ref for action in actions]
+    workers = [
+        worker(
+            f"w{n}", dice.randint(1, 3), pools=dice.choice(("default", "default gpu", "gpu default", "gpu")),
+            actions=maybe(" ".join(dice.sample(refs, dice.randint(1, len(refs)))), 0.4),
+        )
+        for n in range(dice.randint(1, 4))
+    ]  # fmt: skip
+    keys = ("", "k", "l") if dice.random() < 0.5 else ("",)
+    switches: list[tuple[Input, ...]] = []
+    for action in dice.sample(actions, min(2, len(actions))):
+        switches.append(
+            (
+                DefineAction(action=action),
+                DefineAction(action=replace(action, paused=True)),
+                DefineAction(action=replace(action, max_concurrent=dice.randint(0, 3), order="fair", pool="gpu")),
+                DefineAction(action=replace(action, uses=action.uses[1:], max_concurrent_total=2)),
+                DeleteAction(ref=action.ref, reason="gone", cancel_max=dice.choice((0, 99))),
+            )
+        )
+        key = dice.choice(keys)
+        settings = (None, KeySettings(weight=2), KeySettings(has_limit=True, max_concurrent=dice.randint(0, 2)))
+        switches.append(tuple(SetKey(action_ref=action.ref, key=key, settings=each) for each in settings))
+    for resource in resources:
+        changes = (
+            resource, replace(resource, capacity=dice.randint(0, 4)), replace(resource, paused=True),
+            replace(resource, order="fair", rank=3), replace(resource, rate=rate()),
+        )  # fmt: skip
+        switches.append(tuple(DefineResource(resource=each) for each in changes))
+    pool = dice.choice(pools)
+    changed = (pool, replace(pool, paused=True), replace(pool, order="fair"), replace(pool, order="arrival"))
+    switches.append(tuple(DefinePool(pool=each) for each in changed))
+    for each in workers:
+        values = (each, replace(each, is_taking=False), replace(each, concurrency=dice.randint(0, 4)))
+        switches.append((*values, replace(each, actions=frozenset(refs[:2])), WorkerGone(worker_id=each.worker_id)))
+    return Configuration(
+        name=f"walk {seed}",
+        definitions=(
+            *(DefineResource(resource=each) for each in resources),
+            *(DefinePool(pool=each) for each in pools),
+            *(DefineAction(action=each) for each in actions),
+        ),
+        workers=tuple(workers),
+        alive_max=dice.randint(4, 16),
+        requests=tuple(
+            (dice.choice(refs), dice.choice(keys), dice.choice((1, 3, 3, 3, 5))) for _ in range(2 * len(refs))
+        ),
+        switches=tuple(switches),
+        has_failures=True,
+        has_starts=True,
+        ttl_seconds=maybe(dice.randint(1, 9), 0.3),
+        delay_seconds=maybe(dice.randint(1, 4), 0.3),
+        tick_seconds=1,
+    )
+
+
+def walk(seed: int, turns: int = 60) -> int:
+    """Walk, checked; return the number of grants. Raises Violation."""
+    configuration, dice = draw(seed), random.Random(-seed - 1)
+    system, grants = initial(configuration), 0
+    for number in range(turns):
+        events = _choose(configuration, system, dice)
+        inputs: list[Input] = []
+        now = system.state.now
+        for event in events:
+            told, at = inputs_of(configuration, system, event)
+            inputs, now = inputs + told, max(now, at)
+            if event.name == "switch":
+                place, to = event.arguments
+                system.switched = (*system.switched[:place], to, *system.switched[place + 1 :])
+        out = turn(system.state, system.memory, inputs, now)
+        grants += len(out.granted)
+        if number % 10 == 9:
+            packed = pickle.dumps(system.state)
+            check_progress(packed, 500)
+            check_idempotence(pickle.loads(packed))
+    return grants
+
+
+def _choose(configuration: Configuration, system: System, dice: random.Random) -> list[Event]:
+    events = [event for event in events_of(configuration, system) if len(event.arguments) < 2 or event.name == "switch"]
+    by_name: dict[str, list[Event]] = {}
+    for event in events:
+        by_name.setdefault(event.name, []).append(event)
+    names = list(by_name)
+    chosen: dict[Event, None] = {}
+    for _ in range(dice.choice((1, 1, 2, 4))):
+        (name,) = dice.choices(names, [_WEIGHTS[name] for name in names])
+        chosen[dice.choice(by_name[name])] = None
+    return list(chosen)

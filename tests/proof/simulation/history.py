@@ -1,0 +1,171 @@
+"""The history of a world, in the tables that `stress.check` judges. Instants are true ones, in nanoseconds.
+
+The tables of the database say what was admitted, granted and ended, at the instants of the commits; the witness
+says what ran. Both are exact, so every order between them is.
+"""
+
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from tests.proof.simulation.runner import NS
+from tests.proof.simulation.world import Outcome as World
+from turnstile.common.domain.states import Status
+from turnstile.stress.check.gates import UNLIMITED
+from turnstile.stress.check.history import FOREIGN, History, history_of
+from turnstile.stress.check.limits import ALWAYS, LimitPeriod, LimitTimeline
+from turnstile.stress.recording import (
+    ATTEMPT,
+    EXECUTION,
+    NEVER,
+    ORDER,
+    RUN,
+    LimitChange,
+    Outcome,
+    Recording,
+    Table,
+    empty,
+    status_code,
+)
+from turnstile.stress.scenario import DurationMix, Load, Purpose, Scenario
+
+_AT_FIRST: Final = 1
+"""The limit of a queue that is not said to have another one."""
+_OUTCOMES: Final = {
+    "": Outcome.OPEN, "ended": Outcome.ENDED, "reclaimed": Outcome.RECLAIMED,
+    "handed_back": Outcome.HANDED_BACK,
+}  # fmt: skip
+
+
+def recording_of(world: World) -> Recording:
+    """Return what was observed."""
+    story = world.story
+    load = Load(
+        executions=len(story.requests), mix=DurationMix.always(0.01), actions=len(story.actions), keys=story.keys,
+        submitters=story.submitters,
+    )  # fmt: skip
+    scenario = Scenario(
+        name=f"seed-{story.seed}", title="", purpose=Purpose.LOAD, load=load, limit=_AT_FIRST
+    )
+    workers: dict[str, int] = {}
+    attempts = _attempts(world, workers)
+    return Recording(
+        scenario=scenario, began_at=0, ended_at=round(world.ended_at * NS), orders=_orders(world),
+        executions=_executions(world), attempts=attempts, runs=_runs(world), workers=tuple(workers),
+        faults=tuple(world.injected), limit_changes=tuple(_limit_changes(world)),
+        worker_capacity=max(sum(story.workers), 1),
+    )  # fmt: skip
+
+
+def history(world: World, recording: Recording) -> History:
+    """Return it as the rules read it, with the limit of each action from its beginning."""
+    changed: dict[int, tuple[LimitPeriod, ...]] = {}
+    for number in range(len(world.story.actions)):
+        own = [change for change in recording.limit_changes if change.action == number]
+        limits = [UNLIMITED if change.limit is None else change.limit for change in own]
+        if limits == [_AT_FIRST]:
+            continue
+        sinces = [ALWAYS, *(change.asked_at for change in own[1:])]
+        untils = [*(change.answered_at for change in own[1:]), NEVER]
+        changed[number] = tuple(map(LimitPeriod, limits, sinces, untils))
+    limits = LimitTimeline(at_first=_AT_FIRST, keys=max(world.story.keys, 1), changed=changed)
+    return replace(history_of(recording), limits=limits, is_changing=False, flawless=False)
+
+
+def _limit_changes(world: World) -> list[LimitChange]:
+    """Return all changes; the first one of each action is its limit at the beginning."""
+    changes = [
+        LimitChange(action=number, limit=action.limit, asked_at=-NS, answered_at=-NS)
+        for number, action in enumerate(world.story.actions)
+    ]
+    changes += sorted(
+        [*world.clients.limit_changes, *world.clients.open_changes], key=lambda change: change.asked_at
+    )
+    return changes
+
+
+def _queue(world: World, action: int, key: int) -> int:
+    return action * max(world.story.keys, 1) + key
+
+
+def _table(dtype: "np.dtype[Any]", rows: list[tuple[Any, ...]]) -> Table:
+    return np.array(rows, dtype) if rows else empty(dtype, 0)
+
+
+def _orders(world: World) -> Table:
+    # Requests are counted from 0 in the order of sending, which is that of their numbers.
+    rows = []
+    for order in world.clients.orders.values():
+        plan = order.plan
+        rows.append(
+            (
+                plan.submitter, _queue(world, plan.action, plan.key), 0, order.sent_at, order.confirmed_at,
+                order.answered_at, order.execution_id, order.answer, order.sendings,
+            )
+        )  # fmt: skip
+    return _table(ORDER, rows)
+
+
+def numbers_of(world: World) -> dict[int, int]:
+    """Return for each execution the place of its request among those of the story."""
+    places = {plan.number: place for place, plan in enumerate(world.story.requests)}
+    found = {}
+    for execution_id, row in world.postgres.tables.admitted.items():
+        number = int(row.parameters[len(b'{"number": ') : -1])
+        found[execution_id] = places.get(number, FOREIGN)
+    return found
+
+
+def _executions(world: World) -> Table:
+    tables, numbers = world.postgres.tables, numbers_of(world)
+    actions = {action.ref: number for number, action in enumerate(world.story.actions)}
+    rows = []
+    for execution_id in sorted(tables.admitted):
+        row, ended = tables.admitted[execution_id], tables.ended.get(execution_id)
+        status = ended.status if ended is not None else Status.QUEUED
+        attempts = tables.attempts.get(execution_id)
+        rows.append(
+            (
+                execution_id, numbers[execution_id], _queue(world, actions[row.action_ref], int(row.key or 0)),
+                status_code(status), len(attempts) if attempts else 0, tables.created_at[execution_id],
+                tables.completed_at.get(execution_id, NEVER),
+            )
+        )  # fmt: skip
+    return _table(EXECUTION, rows)
+
+
+def _attempts(world: World, workers: dict[str, int]) -> Table:
+    tables = world.postgres.tables
+    actions = {action.ref: number for number, action in enumerate(world.story.actions)}
+    rows = []
+    for execution_id, own in sorted(tables.attempts.items()):
+        row = tables.admitted[execution_id]
+        queue = _queue(world, actions[row.action_ref], int(row.key or 0))
+        for each in own:
+            worker = workers.setdefault(each.worker_id, len(workers))
+            # No claim is stored: what was granted may have started.
+            rows.append(
+                (
+                    execution_id, each.attempt, queue, min(each.waiting_since, each.granted_at), each.granted_at,
+                    each.granted_at, each.ended_at, _OUTCOMES.get(each.outcome, Outcome.RETRIED), worker,
+                )
+            )  # fmt: skip
+    return _table(ATTEMPT, rows)
+
+
+def _runs(world: World) -> Table:
+    plans = {plan.number: plan for plan in world.story.requests}
+    places = {plan.number: place for place, plan in enumerate(world.story.requests)}
+    rows = []
+    for each in world.witness.records:
+        plan = plans[each.number]
+        rows.append(
+            (
+                places[each.number], each.execution_id, each.attempt, _queue(world, plan.action, plan.key),
+                each.process, each.started_at, each.stopped_at, each.end,
+            )
+        )  # fmt: skip
+    return _table(RUN, rows)
+
+

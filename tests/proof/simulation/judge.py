@@ -1,0 +1,135 @@
+"""Judges what happened in a world: the rules of `stress.check`, and what only a simulation can know.
+
+Where a story loses commits by a failover, promises about what was committed do not hold; there only the world's
+own invariants count: everything ends, nothing is granted twice, memory equals the rows.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from tests.proof.simulation.history import history, recording_of
+from tests.proof.simulation.world import Outcome
+from turnstile.common.domain.states import Status
+from turnstile.stress.check.columns import column
+from turnstile.stress.check.history import History
+from turnstile.stress.check.order import started_in_order
+from turnstile.stress.check.queues import queues_kept
+from turnstile.stress.check.rules import RULES
+from turnstile.stress.check.timelines import counted_runs
+from turnstile.stress.check.verdict import Rule
+from turnstile.stress.recording import NEVER, RunEnd
+
+_EXAMPLES: Final = 3
+
+
+def violations(outcome: Outcome) -> list[str]:
+    """Return what is broken, in sentences; the first words name the rule."""
+    found = [f"INVARIANT {text}" for text in outcome.findings]
+    if not outcome.is_quiet:
+        found += _left(outcome)
+    if outcome.story.loses_commits:
+        return found
+    recording = recording_of(outcome)
+    told = history(outcome, recording)
+    if len(recording.executions):
+        findings = [rule(told).finding() for rule in RULES]
+        findings.append(started_in_order(_without_delayed(outcome, told)).finding())
+        findings += queues_kept(recording, told.time_text)
+        for finding in findings:
+            if finding.broken and not (finding.rule is Rule.NOTHING_STUCK and not outcome.is_quiet):
+                for example in finding.examples[:_EXAMPLES]:
+                    found.append(f"{finding.rule.name} ({finding.broken}) {example}")
+        found += _two_at_once(told)
+    found += _outcomes(outcome)
+    return found
+
+
+def _without_delayed(outcome: Outcome, told: History) -> History:
+    """Leave out the runs of what was delayed first: its place is not that of its arrival."""
+    delayed = [each.run_after is not None for each in outcome.story.requests]
+    return replace(told, runs=told.runs[~np.array(delayed, np.bool_)[told.runs["number"]]])
+
+
+def _left(outcome: Outcome) -> Iterator[str]:
+    """Yield what had not ended at the deadline."""
+    tables, rabbit = outcome.postgres.tables, outcome.clients.rabbit
+    lost = sum(order.confirmed_at == NEVER for order in outcome.clients.orders.values())
+    held = {name: len(queue.messages) for name, queue in rabbit.queues.items()}
+    unacknowledged = {
+        name: sum(len(consumer.unacknowledged) for consumer in queue.consumers)
+        for name, queue in rabbit.queues.items()
+    }
+    kinds = Counter(
+        "never granted" if execution_id not in tables.attempts else "granted"
+        if tables.attempts[execution_id][-1].ended_at == NEVER else "to be granted again"
+        for execution_id in tables.open_ids
+    )  # fmt: skip
+    yield (
+        f"STUCK at {outcome.ended_at:.2f} s: {dict(kinds)} executions such as {list(tables.open_ids)[:3]},"
+        f" {len(tables.inbox)} commands, {len(tables.events)} stored events, {len(tables.early_cancels)} early"
+        f" cancels, {lost} requests not sent, {outcome.witness.running} runs, queues {held}, unacknowledged"
+        f" {unacknowledged}"
+    )
+
+
+def _two_at_once(told: History) -> Iterator[str]:
+    """Yield executions of which two attempts ran at once, longer than a lost lease may explain."""
+    runs, counted = told.runs, counted_runs(told)
+    ids = column(runs, "execution_id")
+    order = np.lexsort((counted.starts, ids))
+    same = ids[order[1:]] == ids[order[:-1]]
+    overlap = same & (counted.ends[order[:-1]] > counted.starts[order[1:]])
+    for row in np.flatnonzero(overlap)[:_EXAMPLES].tolist():
+        first, second = order[row], order[row + 1]
+        yield (
+            f"ONE_RUN execution {ids[first]} ran in process {runs['process'][first]} until"
+            f" {told.time_text(counted.ends[first])}, and from {told.time_text(counted.starts[second])} on in"
+            f" process {runs['process'][second]}"
+        )
+
+
+def _outcomes(outcome: Outcome) -> Iterator[str]:
+    """Check each end: it has an event, and its status is what its runs and commands lead to."""
+    tables, clients = outcome.postgres.tables, outcome.clients
+    complete: dict[tuple[int, int], None] = {}
+    started: dict[int, list[int]] = defaultdict(list)
+    for run in outcome.witness.records:
+        started[run.execution_id].append(run.attempt)
+        if run.end is RunEnd.STOPPED:
+            complete[run.execution_id, run.attempt] = None
+    counts: Counter[str] = Counter()
+    scripts = {plan.number: plan for plan in outcome.story.requests}
+    for execution_id, row in tables.ended.items():
+        events = clients.events.get(execution_id, set())
+        number = int(tables.admitted[execution_id].parameters[len(b'{"number": ') : -1])
+        plan = scripts[number]
+        problem = None
+        if str(row.status) not in events:
+            problem = "EVENT", f"ended as {row.status}, and listeners heard {sorted(events) or 'nothing'}"
+        elif len(events) > 1:
+            problem = "EVENT", f"ended as {row.status}, and listeners heard {sorted(events)}"
+        elif row.status is Status.COMPLETED and (execution_id, row.attempt) not in complete:
+            problem = "OUTCOME", f"is completed, and its attempt {row.attempt} has no complete run"
+        elif row.status is Status.CANCELLED and number not in clients.cancelled:
+            problem = "OUTCOME", f"is cancelled ({row.error}), and nobody asked for it"
+        elif row.status is Status.EXPIRED and plan.ttl_seconds is None:
+            problem = "OUTCOME", "is expired, and has no time to live"
+        elif row.status is Status.TIMEOUT and plan.timeout_seconds is None:
+            problem = "OUTCOME", "has timed out, and has no timeout"
+        elif row.status is Status.FAILED and not any(
+            step.kind in ("fail", "retry", "unstorable") for step in plan.script
+        ):
+            problem = "OUTCOME", f"has failed ({row.error}), and its script does not"
+        elif row.status in (Status.EXPIRED, Status.CANCELLED) and row.attempt == 0 and started[execution_id]:
+            problem = "OUTCOME", f"is {row.status} without an attempt, and ran"
+        if problem is not None:
+            counts[problem[0]] += 1
+            if counts[problem[0]] <= _EXAMPLES:
+                yield f"{problem[0]} execution {execution_id} (request {number}) {problem[1]}"
+    for rule, count in counts.items():
+        if count > _EXAMPLES:
+            yield f"{rule} {count} executions in all"

@@ -1,0 +1,297 @@
+"""Operating system processes: each owns its tasks, and can be paused, slowed down, killed and started again.
+
+The product reaches the world through ports only, and each asynchronous call of a port passes through its process:
+`enter` before it takes effect, `answer` after it did. A trap pauses or kills the process at exactly that point. A
+paused process runs nothing, and its clock goes on. A killed process never runs again, not even what it would do
+in a `finally`; what it had sent is under way.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from contextvars import Context, ContextVar, copy_context
+from dataclasses import dataclass
+from enum import IntEnum
+from random import Random
+from typing import Any, Final, Literal, overload
+
+from tests.proof.simulation.loop import SimulatedHandle, SimulatedLoop
+
+WALL: Final = 1_700_000_000.0
+"""Seconds since 1970 at the beginning of the world."""
+_CLOSINGS_MAX: Final = 20
+"""How often a coroutine may await in what it does at its end."""
+
+
+class Killed(BaseException):
+    """The process does not live any more: a port refuses."""
+
+
+class State(IntEnum):
+    RUNNING = 0
+    PAUSED = 1
+    DEAD = 2
+
+
+@dataclass(slots=True)
+class Trap:
+    """Pauses or kills a process at its next call but `calls`, before or after the call takes effect."""
+
+    calls: int
+    is_after: bool
+    kind: Literal["pause", "kill"]
+    spring: Callable[[], None]
+    """Called when it springs; pauses or kills."""
+
+
+PROCESS: Final[ContextVar["Process | None"]] = ContextVar("PROCESS", default=None)
+
+
+class Processes:
+    """The gate of the loop: which callbacks run."""
+
+    def holds(self, handle: SimulatedHandle) -> bool:
+        process = handle._context.get(PROCESS)
+        if process is None or process.state is State.RUNNING:
+            return False
+        if process.state is State.PAUSED:
+            process.held.append(handle)
+        return True
+
+    def adopt(self, task: "asyncio.Task[Any]", context: Context) -> None:
+        process = context.get(PROCESS)
+        if process is not None:
+            process.own(task)
+
+
+class Process:
+    """One process, from its start to its end; a restarted one is a new process."""
+
+    def __init__(self, loop: SimulatedLoop, random: Random, name: str, *, boot_offset: float = 0.0) -> None:
+        self.loop = loop
+        self.random = random
+        self.name = name
+        self.state = State.RUNNING
+        self.held: list[SimulatedHandle] = []
+        self.boot_offset = boot_offset
+        """The instant of this host's monotonic clock at the beginning of the world."""
+        self.wall_offset = 0.0
+        """How far this host's wall clock is ahead of the true time."""
+        self.slowness = 0.0
+        """Each call takes up to so many seconds longer."""
+        self.calls = 0
+        self.paused_at = 0.0
+        self.at_death: list[Callable[[], None]] = []
+        """What the kernel does: close connections, kill children."""
+        self.at_pause: list[Callable[[], None]] = []
+        self.at_resume: list[Callable[[], None]] = []
+        self.outcomes: dict[str, deque[Any]] = {}
+        """What goes wrong with the next calls, by the name of the call."""
+        self.context = copy_context()
+        self.context.run(PROCESS.set, self)
+        self._trap: Trap | None = None
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._tasks_max = 64
+        self._resumed: list[asyncio.Future[None]] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._has_arrival = False
+        self.at_rest: Callable[[], None] = lambda: None
+        """Called when it begins to wait for something to arrive."""
+
+    def __repr__(self) -> str:
+        return f"<{self.name} {self.state.name.lower()}>"
+
+    # What runs.
+
+    def start(self, main: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        """Run a coroutine as a task of this process, and all tasks that it creates."""
+        return self.loop.create_task(main, context=self.context.copy())
+
+    def own(self, task: "asyncio.Task[Any]") -> None:
+        """Note a task of this process."""
+        self._tasks.append(task)
+        if len(self._tasks) > self._tasks_max:
+            self._tasks = [each for each in self._tasks if not each.done()]
+            self._tasks_max = 2 * len(self._tasks) + 64
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        if self.state is State.RUNNING:
+            self.state = State.PAUSED
+            self.paused_at = self.loop.now
+            self.loop.is_gating = True
+            for action in self.at_pause:
+                action()
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        if self.state is not State.PAUSED:
+            return
+        self.state = State.RUNNING
+        for action in list(self.at_resume):
+            action()
+        held, self.held = self.held, []
+        self.loop.requeue(held)
+        for future in self._resumed:
+            if not future.done():
+                future.set_result(None)
+        self._resumed.clear()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.state is State.DEAD:
+            return
+        self.state = State.DEAD
+        self.loop.is_gating = True
+        self.held.clear()
+        for action in self.at_death:
+            action()
+        # The task that runs at this moment cannot be closed before it awaits.
+        self.loop.after(0.0, self.bury)
+
+    def bury(self) -> None:
+        """Close what is suspended, so that nothing of it is left; its ports refuse everything."""
+        while self._tasks:
+            task = self._tasks.pop()
+            if task.done():
+                continue
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            for _ in range(_CLOSINGS_MAX):
+                try:
+                    self.context.copy().run(task.get_coro().close)  # type: ignore[union-attr]
+                except RuntimeError:
+                    continue
+                except BaseException:  # noqa: BLE001 - whatever a dead process raises is nothing
+                    break
+                break
+
+    @property
+    def is_alive(self) -> bool:
+        return self.state is not State.DEAD
+
+    # Calls of ports.
+
+    def check(self) -> None:
+        """Refuse a synchronous call of a dead process."""
+        if self.state is State.DEAD:
+            raise Killed
+
+    def arm(self, trap: Trap) -> None:
+        """Set the trap of this process; it has one at most."""
+        self._trap = trap
+
+    def next_outcome(self, call: str) -> Any:
+        """Return what goes wrong with this call; None: nothing."""
+        planned = self.outcomes.get(call)
+        return planned.popleft() if planned else None
+
+    async def enter(self) -> None:
+        """A call begins: it takes effect after this returns."""
+        if self.state is State.DEAD:
+            raise Killed
+        self.calls += 1
+        trap = self._trap
+        if trap is not None:
+            trap.calls -= 1
+            if trap.calls < 0 and not trap.is_after:
+                self._trap = None
+                trap.spring()
+        while self.state is not State.RUNNING:
+            future: asyncio.Future[None] = self.loop.create_future()
+            self._resumed.append(future)
+            await future
+
+    def answer(self, future: "asyncio.Future[Any]", value: Any) -> None:
+        """The answer to a call has arrived; an exception is raised there."""
+        if self.state is State.DEAD:
+            return
+        trap = self._trap
+        if trap is not None and trap.calls < 0:
+            self._trap = None
+            trap.spring()
+        if self.slowness:
+            self.loop.after(self.random.random() * self.slowness, self._deliver, future, value)
+        else:
+            self._deliver(future, value)
+
+    def _deliver(self, future: "asyncio.Future[Any]", value: Any) -> None:
+        if self.state is State.DEAD or future.done():
+            return
+        if isinstance(value, BaseException):
+            future.set_exception(value)
+        else:
+            future.set_result(value)
+
+    # Its clock.
+
+    def monotonic(self) -> float:
+        return self.loop.now + self.boot_offset
+
+    async def sleep(self, seconds: float) -> None:
+        await self.enter()
+        future: asyncio.Future[None] = self.loop.create_future()
+        self.loop.after(max(seconds, 0.0), self.answer, future, None)
+        await future
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until something arrives, or has arrived since the last wait; at most so long."""
+        await self.enter()
+        future: asyncio.Future[None] = self.loop.create_future()
+        if self._has_arrival:
+            self._has_arrival = False
+            self.loop.after(0.0, self.answer, future, None)
+        else:
+            self._waiter = future
+            self.loop.after(max(seconds, 0.0), self._stop_waiting, future)
+            self.at_rest()
+        await future
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for something to arrive."""
+        return self._waiter is not None and not self._waiter.done()
+
+    def wake(self) -> None:
+        """Something has arrived for this process."""
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            self._has_arrival = True
+        else:
+            self._waiter = None
+            self.answer(waiter, None)
+
+    def _stop_waiting(self, future: "asyncio.Future[None]") -> None:
+        if self._waiter is future:
+            self._waiter = None
+        if not future.done():
+            self.answer(future, None)
+
+
+class SimulatedClock:
+    """The clock of a process, as a port of the leader and of the worker."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self.monotonic = process.monotonic
+        self.sleep = process.sleep
+
+    def wall(self) -> float:
+        process = self._process
+        return WALL + process.loop.now + process.wall_offset
+
+    @overload
+    async def wait(self, event: float) -> None: ...
+    @overload
+    async def wait(self, event: asyncio.Event, seconds: float) -> None: ...
+    async def wait(self, event: asyncio.Event | float, seconds: float = 0.0) -> None:
+        """Wait for an event, or for anything that arrives for the process."""
+        process = self._process
+        if not isinstance(event, asyncio.Event):
+            await process.wait(event)
+            return
+        await process.enter()
+        if not event.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(seconds, 0.0)):
+                    await event.wait()

@@ -1,0 +1,551 @@
+"""Why executions wait, and what the counts and pages of queues and gates say about them (P10)."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from turnstile.common.domain.retries import RetryPolicy
+from turnstile.common.domain.states import Status
+from turnstile.executor.queue_manager.decide import decide
+from turnstile.executor.queue_manager.decisions import Decisions
+from turnstile.executor.queue_manager.definitions import Action, KeySettings, Pool, Rate, Resource, Use
+from turnstile.executor.queue_manager.explain import Explanation, WaitingOn, explain
+from turnstile.executor.queue_manager.inputs import (
+    Admit,
+    Cancel,
+    DefineAction,
+    DefinePool,
+    DefineResource,
+    Ended,
+    Input,
+    Returned,
+    SetKey,
+    Started,
+    WorkerChanged,
+    WorkerGone,
+)
+from turnstile.executor.queue_manager.queue_stats import pool_page, queue_stats, resource_page, waiting_page
+from turnstile.executor.queue_manager.state import Execution, State
+
+
+class Scheduler:
+    """A state, driven by inputs, and who was admitted and has not ended."""
+
+    def __init__(self, *inputs: Input) -> None:
+        self.state = State()
+        self.now = 1000.0
+        self.live: dict[int, tuple[str, str, int]] = {}
+        self.turn(*inputs)
+
+    def turn(self, *inputs: Input, after: float = 0.0) -> Decisions:
+        self.now += after
+        out = decide(self.state, inputs, self.now)
+        assert not out.is_unfinished
+        for admitted in out.admitted:
+            queue = admitted.queue
+            self.live[admitted.id] = (queue.action.ref, queue.key, admitted.priority)
+        for finished in out.finished:
+            del self.live[finished.id]
+        return out
+
+    def admit(self, ref: str, count: int = 1, *, key: str = "", priority: int = 3) -> list[int]:
+        out = self.turn(*[Admit(action_ref=ref, key=key, priority=priority)] * count)
+        return [admitted.id for admitted in out.admitted]
+
+    def end(self, execution_id: int, **fields: bool) -> Decisions:
+        return self.turn(self.ended(execution_id, **fields))
+
+    def ended(self, execution_id: int, **fields: bool) -> Ended:
+        grant = self.state.executions[execution_id].grant
+        assert grant is not None
+        if fields:
+            return Ended(execution_id=execution_id, grant=grant, status=Status.FAILED, **fields)
+        return Ended(execution_id=execution_id, grant=grant, status=Status.COMPLETED)
+
+    def running(self) -> list[Execution]:
+        return [each for each in self.state.executions.values() if each.worker is not None]
+
+    def explain(self, execution_id: int) -> Explanation:
+        found = explain(self.state, execution_id, *self.live[execution_id])
+        assert found is not None
+        return found
+
+    def on(self, execution_id: int) -> WaitingOn:
+        found = self.explain(execution_id).waiting_on
+        assert found is not None
+        return found
+
+
+def worker(
+    name: str = "w1", *, slots: int = 10, pools: str = "default", is_taking: bool = True
+) -> WorkerChanged:
+    return WorkerChanged(
+        worker_id=name, pools=frozenset(pools.split()), concurrency=slots, is_taking=is_taking
+    )
+
+
+def define(ref: str = "a", *uses: Use, **fields: object) -> DefineAction:
+    return DefineAction(action=replace(Action(ref=ref, uses=uses), **fields))  # type: ignore[arg-type]
+
+
+def resource(name: str, capacity: int, **fields: object) -> DefineResource:
+    return DefineResource(resource=replace(Resource(name=name, capacity=capacity), **fields))  # type: ignore[arg-type]
+
+
+# One execution.
+
+
+def test_an_execution_knows_its_position_and_the_first_ones_ahead() -> None:
+    scheduler = Scheduler(define(max_concurrent=0), worker())
+    late = scheduler.admit("a", 600)
+    urgent = scheduler.admit("a", 2, priority=1)
+    found = scheduler.explain(late[-1])
+    assert found.position == found.queue_length == 602
+    assert found.ahead == (*urgent, *late[:8])
+    assert scheduler.explain(urgent[1]).ahead == (urgent[0],)
+
+
+def test_what_has_ended_is_unknown_and_what_runs_waits_for_nothing() -> None:
+    scheduler = Scheduler(define(), worker())
+    (first,) = scheduler.admit("a")
+    execution = scheduler.state.executions[first]
+    assert execution.grant is not None
+    scheduler.turn(Started(execution_id=first, grant=execution.grant, at=scheduler.now))
+    assert scheduler.explain(first).waiting_on is None
+    scheduler.end(first)
+    assert explain(scheduler.state, first, "a") is None
+
+
+def test_what_is_at_a_worker_names_it_and_what_is_there() -> None:
+    scheduler = Scheduler(define(), worker())
+    first, second = scheduler.admit("a", 2)
+    on = scheduler.on(second)
+    assert (on.reason, on.at, [load.id for load in on.workers]) == ("handing_over", 1000.0, ["w1"])
+    assert [holder.id for holder in on.holders] == [first, second]
+
+
+def test_what_is_not_due_says_when_and_what_it_would_wait_for_then() -> None:
+    scheduler = Scheduler(define(max_concurrent=1), worker())
+    (running,) = scheduler.admit("a")
+    out = scheduler.turn(Admit(action_ref="a", run_at=1060.0))
+    on = scheduler.on(out.admitted[0].id)
+    assert (on.reason, on.at) == ("not_due", 1060.0)
+    assert on.root_cause is not None
+    assert on.root_cause.on.reason == "limit"
+    assert [holder.id for holder in on.root_cause.on.holders] == [running]
+
+
+def test_a_paused_action_is_the_nearest_reason() -> None:
+    scheduler = Scheduler(define(paused=True, max_concurrent=0))
+    assert scheduler.on(*scheduler.admit("a")).reason == "paused"
+
+
+def test_a_limit_names_its_holders_and_their_workers() -> None:
+    scheduler = Scheduler(define(max_concurrent=2), worker())
+    first, second, third = scheduler.admit("a", 3)
+    on = scheduler.on(third)
+    assert (on.reason, on.capacity, on.held, on.position) == ("limit", 2, 2, 1)
+    assert [(holder.id, holder.worker_id) for holder in on.holders] == [(first, "w1"), (second, "w1")]
+    assert on.root_cause is None
+
+
+def test_behind_free_slots_the_root_cause_is_what_those_ahead_wait_for() -> None:
+    scheduler = Scheduler(define(max_concurrent=1))
+    first, second = scheduler.admit("a", 2)
+    assert scheduler.on(first).reason == "no_worker"
+    on = scheduler.on(second)
+    assert on.reason == "limit"
+    assert on.root_cause is not None
+    assert (on.root_cause.ids, on.root_cause.on.reason) == ((), "no_worker")
+
+
+def test_without_a_worker_the_other_pools_and_the_draining_workers_are_named() -> None:
+    scheduler = Scheduler(define(), worker("here", is_taking=False), worker("there", pools="gpu"))
+    on = scheduler.on(*scheduler.admit("a"))
+    assert (on.reason, on.name, on.other_pools) == ("no_worker", "default", ("gpu",))
+    assert [(load.id, load.is_taking) for load in on.workers] == [("here", False)]
+
+
+def test_busy_workers_are_named_with_what_runs_there() -> None:
+    scheduler = Scheduler(define(), define("b"), worker(slots=2))
+    first, second = scheduler.admit("a", 2)
+    scheduler.admit("b", 3)
+    (late,) = scheduler.admit("a")
+    on = scheduler.on(late)
+    assert (on.reason, on.name, on.capacity, on.held, on.waiting) == ("pool", "default", 2, 2, 4)
+    assert [(load.id, load.slots, load.held) for load in on.workers] == [("w1", 2, 2)]
+    assert [(holder.id, holder.action_ref) for holder in on.holders] == [(first, "a"), (second, "a")]
+
+
+def test_a_total_in_use_names_its_holders() -> None:
+    scheduler = Scheduler(define(max_concurrent=1, max_concurrent_total=1), worker())
+    (first,) = scheduler.admit("a", key="1")
+    (second,) = scheduler.admit("a", key="2")
+    (third,) = scheduler.admit("a", key="3")
+    on = scheduler.on(third)
+    assert (on.reason, on.capacity, on.held, on.position, on.waiting) == ("total", 1, 1, 2, 2)
+    assert [holder.id for holder in on.holders] == [first]
+    assert scheduler.on(second).position == 1
+
+
+def test_a_resource_names_the_missing_units_and_who_holds_them() -> None:
+    scheduler = Scheduler(resource("cad", 3), define("a", Use(resource="cad", units=2)), worker())
+    first, second = scheduler.admit("a", 2)
+    on = scheduler.on(second)
+    assert (on.reason, on.name, on.units, on.capacity, on.held) == ("resource", "cad", 2, 3, 2)
+    assert (on.position, on.waiting, on.ahead) == (1, 1, None)
+    assert [(holder.id, holder.units) for holder in on.holders] == [(first, 2)]
+
+
+def test_behind_a_heavier_execution_a_light_one_names_it() -> None:
+    scheduler = Scheduler(
+        resource("cad", 3), worker(),
+        define("heavy", Use(resource="cad", units=2)), define("light", Use(resource="cad")),
+    )  # fmt: skip
+    _, second = scheduler.admit("heavy", 2)
+    on = scheduler.on(*scheduler.admit("light"))
+    assert (on.reason, on.units, on.capacity, on.held) == ("resource", 1, 3, 2)
+    assert (on.ahead, on.position) == ((second, 2), 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "closed"),
+    [
+        (resource("cad", 3, paused=True), "paused"),
+        (resource("cad", 1), "capacity_too_low"),
+        (resource("cad", 0), "capacity_zero"),
+    ],
+)
+def test_a_closed_resource_says_why_nothing_passes(change: DefineResource, closed: str) -> None:
+    scheduler = Scheduler(resource("cad", 3), define("a", Use(resource="cad", units=2)), worker())
+    _, second, third = scheduler.admit("a", 3)
+    scheduler.turn(change)
+    on = scheduler.on(third)
+    assert (on.reason, on.closed, on.position, on.waiting) == ("resource", closed, 2, None)
+    assert scheduler.on(second).position == 1
+
+
+def test_a_used_up_rate_says_when_the_next_start_is() -> None:
+    scheduler = Scheduler(define(rate=Rate(starts=2, per_seconds=60)), worker())
+    *_, third, fourth = scheduler.admit("a", 4)
+    on = scheduler.on(fourth)
+    assert (on.reason, on.name, on.at, on.position, on.waiting) == ("rate", "action a", 1060.0, 2, 2)
+    assert scheduler.on(third).position == 1
+
+
+def between_two_resources() -> tuple[Scheduler, int, int]:
+    """Return a scheduler where an execution holds a unit of `first`, and waits for `second`."""
+    scheduler = Scheduler(
+        resource("first", 1, rank=1), resource("second", 1, rank=2), worker(),
+        define("both", Use(resource="first"), Use(resource="second")),
+        define("other", Use(resource="second")),
+    )  # fmt: skip
+    (running,) = scheduler.admit("other")
+    (holding,) = scheduler.admit("both")
+    return scheduler, running, holding
+
+
+def test_an_execution_between_two_gates_has_no_position_in_its_queue() -> None:
+    scheduler, running, holding = between_two_resources()
+    found = scheduler.explain(holding)
+    assert (found.status, found.position, found.queue_length) == (Status.QUEUED, None, 1)
+    on = scheduler.on(holding)
+    assert (on.reason, on.name, on.position) == ("resource", "second", 1)
+    assert [holder.id for holder in on.holders] == [running]
+
+
+def test_behind_an_idle_holder_the_root_cause_is_what_that_waits_for() -> None:
+    scheduler, running, holding = between_two_resources()
+    on = scheduler.on(*scheduler.admit("both"))
+    assert (on.reason, on.name) == ("resource", "first")
+    assert [(holder.id, holder.worker_id) for holder in on.holders] == [(holding, None)]
+    assert on.root_cause is not None
+    assert on.root_cause.ids == (holding,)
+    assert on.root_cause.on.name == "second"
+    assert [holder.id for holder in on.root_cause.on.holders] == [running]
+
+
+# Counts and pages.
+
+
+def test_an_action_that_was_never_used_has_zeros_and_an_unknown_one_nothing() -> None:
+    stats = queue_stats(Scheduler(define()).state, "a")
+    assert stats is not None
+    assert (stats.queue_length, stats.active_count, stats.oldest_enqueued_at) == (0, 0, None)
+    assert set(stats.waiting.values()) == {0}
+    assert queue_stats(State(), "a") is None
+
+
+def test_the_stats_have_the_longest_queues_of_keys_and_the_totals() -> None:
+    scheduler = Scheduler(define(max_concurrent=1), worker())
+    (first,) = scheduler.admit("a", key="1")
+    scheduler.admit("a", 3, key="2")
+    scheduler.turn(after=5)
+    scheduler.admit("a", 2, key="1")
+    scheduler.end(first)
+    stats = queue_stats(scheduler.state, "a")
+    assert stats is not None
+    assert (stats.queue_length, stats.active_count, stats.oldest_enqueued_at) == (3, 2, 1000.0)
+    assert (stats.total_enqueued, stats.total_completed, stats.waiting["limit"]) == (6, 1, 3)
+    assert [(key.key, key.queue_length, key.active_count) for key in stats.by_key] == [
+        ("2", 2, 1),
+        ("1", 1, 1),
+    ]
+
+
+def test_units_that_wait_at_a_later_gate_are_reported_as_idle() -> None:
+    scheduler, _, holding = between_two_resources()
+    stats, page = queue_stats(scheduler.state, "both"), resource_page(scheduler.state, "first", 0, 10)
+    assert stats is not None
+    assert page is not None
+    assert (stats.queue_length, stats.active_count, stats.held_waiting) == (1, 0, 1)
+    assert (page.held, page.held_waiting, [holder.id for holder in page.holders]) == (1, 1, [holding])
+
+
+def test_a_pool_wants_what_the_limits_let_run() -> None:
+    scheduler = Scheduler(define(max_concurrent=4), worker(slots=2))
+    scheduler.admit("a", 100)
+    page = pool_page(scheduler.state, "default", 0, 10)
+    assert page is not None
+    assert (page.capacity, page.held, page.waiting, page.wanted) == (2, 2, 2, 4)
+    scheduler.turn(DefinePool(pool=Pool(name="default", paused=True)))
+    page = pool_page(scheduler.state, "default", 0, 10)
+    assert page is not None
+    assert page.wanted == page.held == 2
+
+
+def test_the_queues_of_an_action_are_paged_by_priority_and_id() -> None:
+    scheduler = Scheduler(define(max_concurrent=0))
+    first = scheduler.admit("a", 2, key="1")
+    second = scheduler.admit("a", 2, key="2")
+    urgent = scheduler.admit("a", key="1", priority=1)
+    every = [*urgent, *first, *second]
+    assert [place.id for place in waiting_page(scheduler.state, "a", None, 0, 9)] == every
+    assert [place.id for place in waiting_page(scheduler.state, "a", None, 2, 2)] == every[2:4]
+    assert [place.id for place in waiting_page(scheduler.state, "a", "2", 0, 9)] == second
+
+
+@pytest.mark.parametrize("order", ["fair", "arrival"])
+def test_what_a_pool_lists_starts_in_that_order(order: str) -> None:
+    pool = Pool(name="default", order="fair" if order == "fair" else "arrival", weights={"a": 3, "b": 2})
+    scheduler = Scheduler(DefinePool(pool=pool), define("a"), define("b"), define("c"), worker(slots=1))
+    for ref, count, priority in [("a", 9, 3), ("b", 9, 3), ("c", 9, 3), ("b", 2, 1), ("a", 3, 4)]:
+        scheduler.admit(ref, count, priority=priority)
+    page = pool_page(scheduler.state, "default", 0, 100)
+    assert page is not None
+    listed = [place.id for place in page.items]
+    started = []
+    while running := scheduler.running():
+        started += [granted.id for granted in scheduler.end(running[0].id).granted]
+    assert listed == started
+
+
+def test_what_a_fair_resource_and_a_fair_total_list_starts_in_that_order() -> None:
+    scheduler = Scheduler(
+        resource("cad", 1, order="fair"), worker(),
+        define("a", Use(resource="cad", weight=2), max_concurrent_total=5, order="fair"),
+        define("b", Use(resource="cad")),
+    )  # fmt: skip
+    scheduler.turn(SetKey(action_ref="a", key="1", settings=KeySettings(weight=3)))
+    for ref, key, count in [("a", "1", 8), ("a", "2", 8), ("b", "", 8)]:
+        scheduler.admit(ref, count, key=key)
+    page = resource_page(scheduler.state, "cad", 0, 100)
+    assert page is not None
+    listed = [place.id for place in page.items]
+    started = []
+    while running := scheduler.running():
+        started += [granted.id for granted in scheduler.end(running[0].id).granted]
+    assert listed == started
+
+
+# Random walks.
+
+ACTIONS = [
+    Action(ref="plain"),
+    Action(ref="limited", max_concurrent=2, retry=RetryPolicy(max_attempts=3)),
+    Action(ref="keyed", max_concurrent=1, max_concurrent_total=3, order="fair"),
+    Action(ref="slow", rate=Rate(starts=2, per_seconds=5), max_concurrent=4),
+    Action(ref="light", uses=(Use(resource="cad"),), pool="gpu"),
+    Action(ref="heavy", uses=(Use(resource="cad", units=2), Use(resource="api")), max_concurrent=3),
+    Action(ref="both", uses=(Use(resource="cad"), Use(resource="api", weight=2)), max_concurrent_total=2),
+    Action(ref="alone", uses=(Use(resource="api"),), pool="gpu", ttl_seconds=20.0),
+]
+RESOURCES = [
+    Resource(name="cad", capacity=3, rank=1, patience_seconds=4.0),
+    Resource(name="api", capacity=2, rank=2, order="fair", rate=Rate(starts=3, per_seconds=3)),
+]
+
+
+class Walk:
+    """A scheduler with all kinds of gates, and random inputs for it."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+        self.scheduler = Scheduler(
+            *(DefineResource(resource=each) for each in RESOURCES),
+            *(DefineAction(action=each) for each in ACTIONS),
+            worker(slots=3),
+        )
+
+    def step(self) -> Decisions:
+        inputs = [each for _ in range(self.dice.randint(1, 4)) if (each := self.some()) is not None]
+        return self.scheduler.turn(*inputs, after=self.dice.choice([0.0, 0.5, 2.0]))
+
+    def some(self) -> Input | None:
+        dice, scheduler = self.dice, self.scheduler
+        action = dice.choice(ACTIONS)
+        running = scheduler.running()
+        match dice.choices(
+            ["admit", "end", "return", "cancel", "worker", "gone", "define"], [9, 8, 1, 1, 2, 1, 2]
+        )[0]:
+            case "admit":
+                run_at = scheduler.now + 3 if dice.random() < 0.1 else None
+                timeout = 9.0 if dice.random() < 0.1 else None
+                return Admit(
+                    action_ref=action.ref, key=dice.choice("123"), priority=dice.choice([1, 3, 3, 3]),
+                    run_at=run_at, timeout_seconds=timeout,
+                )  # fmt: skip
+            case "end" if running:
+                return scheduler.ended(
+                    dice.choice(running).id, **dice.choice([{}, {}, {"is_retryable": True}])
+                )
+            case "return" if running:
+                execution = dice.choice(running)
+                assert execution.grant is not None
+                return Returned(execution_id=execution.id, grant=execution.grant)
+            case "cancel" if scheduler.live:
+                execution_id = dice.choice(sorted(scheduler.live))
+                ref, key, priority = scheduler.live[execution_id]
+                return Cancel(
+                    execution_id=execution_id, reason="", action_ref=ref, key=key, priority=priority
+                )  # fmt: skip
+            case "worker":
+                pools = dice.choice(["default", "default gpu", "gpu"])
+                taking = dice.random() < 0.8
+                return worker(dice.choice("xyz"), slots=dice.randint(1, 3), pools=pools, is_taking=taking)
+            case "gone":
+                return WorkerGone(worker_id=dice.choice("xyz"))
+            case "define":
+                return self.some_definition(action)
+            case _:
+                return None
+
+    def some_definition(self, action: Action) -> Input:
+        dice = self.dice
+        paused = dice.random() < 0.2
+        match dice.randint(0, 3):
+            case 0:
+                limit = dice.choice([None, 0, 1, 3])
+                return DefineAction(action=replace(action, paused=paused, max_concurrent=limit))
+            case 1:
+                changed = replace(dice.choice(RESOURCES), paused=paused, capacity=dice.randint(0, 4))
+                return DefineResource(resource=changed)
+            case 2:
+                pool = Pool(name=dice.choice(["default", "gpu"]), paused=paused)
+                return DefinePool(pool=pool if dice.random() < 0.7 else replace(pool, order="arrival"))
+            case _:
+                own = KeySettings(has_limit=True, max_concurrent=dice.randint(0, 3))
+                return SetKey(action_ref=action.ref, key=dice.choice("12"), settings=dice.choice([None, own]))
+
+
+def assert_true(scheduler: Scheduler, execution_id: int, found: Explanation) -> None:
+    """Check that what a reason claims is so."""
+    state, on = scheduler.state, found.waiting_on
+    assert on is not None
+    ref, key, _ = scheduler.live[execution_id]
+    action = state.actions[ref]
+    definition, total = action.definition, action.definition.max_concurrent_total
+    match on.reason:
+        case "paused":
+            assert definition.paused
+        case "limit":
+            queue = action.queues[key]
+            assert found.position is not None
+            assert queue.limit is not None
+            assert queue.held + found.position > queue.limit
+            assert queue.held >= queue.limit or on.root_cause is not None
+        case "total":
+            assert total is not None
+            assert action.held >= total
+        case "no_worker":
+            assert not any(each.serves(definition) and each.is_taking for each in state.workers.values())
+        case "rate":
+            name = on.name.removeprefix("resource ")
+            window = action.window if on.name.startswith("action ") else state.resources[name].window
+            assert window is not None
+            assert window.left(state.now) <= 0
+        case "resource":
+            gate = state.resources[on.name]
+            units = next(use.units for use in definition.uses if use.resource == on.name)
+            assert (on.units, on.held, on.capacity) == (units, gate.held, gate.definition.capacity)
+            if on.closed is not None:
+                assert gate.definition.paused or gate.definition.capacity < units
+                return
+            page = resource_page(state, on.name, 0, 1000)
+            assert page is not None
+            order = [place.id for place in page.items]
+            assert on.position is not None
+            assert order[on.position - 1] == execution_id
+            assert on.waiting == page.waiting == len(order)
+            if on.ahead is None:
+                assert gate.held + units > gate.definition.capacity
+            else:
+                assert on.ahead[0] in order[: on.position - 1]
+        case "pool":
+            assert not action.crew.has_room
+            page = pool_page(state, definition.pool, 0, 1000)
+            assert page is not None
+            assert on.position is not None
+            assert page.items[on.position - 1].id == execution_id
+            assert on.waiting == page.waiting == len(page.items)
+        case _:
+            pytest.fail(f"{on.reason} is no reason at the end of a turn")
+
+
+def naively_waiting(scheduler: Scheduler, ref: str) -> list[int]:
+    """Return what was admitted, has not ended, and is neither at a worker nor delayed."""
+    executions = scheduler.state.executions
+    return [
+        each
+        for each, (action_ref, _, _) in scheduler.live.items()
+        if action_ref == ref
+        and (each not in executions or executions[each].worker is None)
+        and (each not in executions or executions[each].status is not Status.DELAYED)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_every_reason_is_true_and_the_counts_are_those_of_the_reasons(seed: int) -> None:
+    walk = Walk(seed)
+    scheduler = walk.scheduler
+    for _ in range(100):
+        walk.step()
+        for action in ACTIONS:
+            waiting = naively_waiting(scheduler, action.ref)
+            found = {each: scheduler.explain(each) for each in waiting}
+            for execution_id, explanation in found.items():
+                assert_true(scheduler, execution_id, explanation)
+            stats = queue_stats(scheduler.state, action.ref)
+            assert stats is not None
+            assert stats.queue_length == sum(stats.waiting.values()) == len(waiting)
+            assert sum(key.queue_length for key in stats.by_key) == len(waiting)
+            reasons = Counter(each.waiting_on.reason for each in found.values() if each.waiting_on)
+            assert +Counter(stats.waiting) == reasons
+            at_workers = [each for each in scheduler.running() if each.queue.action.ref == action.ref]
+            assert stats.active_count == len(at_workers)
+
+
+def test_questions_change_no_decision() -> None:
+    for seed in range(6):
+        asked, left_alone = Walk(seed), Walk(seed)
+        for _ in range(60):
+            for execution_id in asked.scheduler.live:
+                asked.scheduler.explain(execution_id)
+            pool_page(asked.scheduler.state, "gpu", 0, 100)
+            resource_page(asked.scheduler.state, "cad", 0, 100)
+            granted, expected = asked.step().granted, left_alone.step().granted
+            assert [(each.id, each.grant, each.worker.id) for each in granted] == [
+                (each.id, each.grant, each.worker.id) for each in expected
+            ]

@@ -1,0 +1,316 @@
+"""One attempt, step by step over one value: receive, run, report.
+
+In: the next offer of the waiting list, cancels, the drain, the loss of the lease. Out: exactly one end or
+return for each (P3), a report of the start for what runs long. A run is stopped in steps: ask, grace, kill.
+Once a stop was requested it is the outcome, whatever the run still returns. After the lease nothing is
+reported (P6).
+"""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+from heapq import heapify, heappop, heappush
+from typing import Final, Literal, NamedTuple, TypeAlias, assert_never
+
+from turnstile.common.domain.durations import format_duration
+from turnstile.common.domain.identifiers import Grant
+from turnstile.common.domain.outcomes import Completed, Failed, Failure
+from turnstile.common.domain.states import Status
+from turnstile.common.worker_protocol import (
+    AttemptEnded,
+    AttemptReturned,
+    AttemptStarted,
+    CancelAttempt,
+    Offer,
+)
+from turnstile.worker.core.config import WorkerConfig
+from turnstile.worker.core.lease import Lease
+from turnstile.worker.core.ports import NotStarted, Ports, Run, RunEnd
+from turnstile.worker.core.reporter import Outbox
+from turnstile.worker.core.waiting import Waiting, WaitingList
+from turnstile.worker.fence import Standing
+
+StopKind: TypeAlias = Literal["drain", "cancel", "timeout"]
+_STRENGTH: Final[dict[StopKind, int]] = {"drain": 0, "cancel": 1, "timeout": 1}
+_POLL_SECONDS: Final = 1.0
+"""Longest wait: the clock also runs while this process is stopped, the loop's clock may not."""
+_PLANS_MIN: Final = 64
+
+
+class Stop(NamedTuple):
+    """Why an attempt is stopped."""
+
+    kind: StopKind
+    reason: str
+
+
+class _Step(Enum):
+    """What is due at an instant of an attempt."""
+
+    REPORT_START = "report_start"
+    TIME_OUT = "time_out"
+    KILL = "kill"
+    LEAVE_BEHIND = "leave_behind"
+
+
+class _Plan(NamedTuple):
+    at: float
+    number: int
+    step: _Step
+    attempt: "Attempt"
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One attempt in progress."""
+
+    offer: Offer
+    queue: str
+    began: float
+    """By the monotonic clock."""
+    started_at: float
+    """Seconds since 1970."""
+    run: Run | None = None
+    stop: Stop | None = None
+    is_killed: bool = False
+    is_over: bool = False
+    """Its end was reported, or will never be."""
+
+    def add_reason(self, text: str) -> None:
+        """Say more about how it was stopped."""
+        if self.stop is not None:
+            self.stop = self.stop._replace(reason=self.stop.reason + text)
+
+
+class Attempts:
+    """Starts the attempts of one worker id, stops them, and reports how they end."""
+
+    def __init__(
+        self, ports: Ports, config: WorkerConfig, *, lease: Lease, waiting: WaitingList, outbox: Outbox
+    ) -> None:
+        self._clock = ports.clock
+        self._runner = ports.runner
+        self._config = config
+        self._lease = lease
+        self._waiting = waiting
+        self._outbox = outbox
+        self._running: dict[Grant, Attempt] = {}
+        self._unended: dict[Attempt, None] = {}
+        """Also those that were reported and could not be killed."""
+        self._plans: list[_Plan] = []
+        self._plan_number = 0
+        self._replan = asyncio.Event()
+        self.idle = asyncio.Event()
+        """Set while nothing of any run is left."""
+        self.idle.set()
+
+    def __contains__(self, grant: Grant) -> bool:
+        return grant in self._running
+
+    def held(self) -> Iterable[tuple[int, Grant]]:
+        """Return execution ids and grants of all that runs."""
+        return ((each.offer.execution_id, grant) for grant, each in self._running.items())
+
+    async def run(self) -> None:
+        """Do what is due at its time, until cancelled. Attempts are tasks of this call."""
+        async with asyncio.TaskGroup() as self._tasks:
+            while True:
+                self._do_what_is_due(self._clock.monotonic())
+                self._replan.clear()
+                if not self._plans:
+                    await self._replan.wait()
+                    continue
+                left_seconds = self._plans[0].at - self._clock.monotonic()
+                await self._clock.wait(self._replan, min(max(left_seconds, 0.0), _POLL_SECONDS))
+
+    # Receive.
+
+    def start_ready(self) -> None:
+        """Start what may start now. Called whenever an answer, an offer or an end may permit more."""
+        now = self._clock.monotonic()
+        while self._outbox.has_room and self._lease.standing(now) is Standing.CERTAIN:
+            waiting = self._waiting.next()
+            if waiting is None:
+                return
+            if now < waiting.expires_at:
+                self._start(waiting, now)
+            else:
+                self._waiting.ended(waiting.queue)
+                reason = "its time to live ran out before it started"
+                self._outbox.add(unstarted_end(waiting.offer, Status.EXPIRED, reason))
+
+    def _start(self, waiting: Waiting, now: float) -> None:
+        offer, started_at = waiting.offer, self._clock.wall()
+        attempt = Attempt(offer=offer, queue=waiting.queue, began=now, started_at=started_at)
+        self._running[offer.grant] = attempt
+        self._unended[attempt] = None
+        self.idle.clear()
+        self._tasks.create_task(self._make(attempt), name=f"execution {offer.execution_id}")
+        timeout_seconds, start_seconds = offer.timeout_seconds, self._config.started_after_seconds
+        if timeout_seconds is None or timeout_seconds > start_seconds:
+            self._plan(_Step.REPORT_START, attempt, now + start_seconds)
+        else:
+            self._plan(_Step.TIME_OUT, attempt, now + timeout_seconds)
+
+    async def _make(self, attempt: Attempt) -> None:
+        end = await self._run(attempt)
+        self._unended.pop(attempt, None)
+        self._report(attempt, end)
+
+    # Run.
+
+    async def _run(self, attempt: Attempt) -> RunEnd:
+        """Return how the run ended: the only place that turns exceptions into an outcome."""
+        # It may have been cancelled, or the process stopped, since it was chosen.
+        if attempt.stop is not None:
+            return NotStarted(reason=attempt.stop.reason)
+        if self._lease.standing(self._clock.monotonic()) is not Standing.CERTAIN:
+            return NotStarted(reason="the lease of its worker is in doubt")
+        try:
+            attempt.run = self._runner.start(attempt.offer)
+            return await attempt.run.outcome()
+        except Exception as error:  # noqa: BLE001
+            return Failed(failure=Failure(type=type(error).__name__, message=str(error) or "no message"))
+
+    def cancel(self, grant: Grant, reason: str) -> None:
+        """Stop a running attempt. Without a certain lease there is no grace: another copy may start."""
+        is_certain = self._lease.standing(self._clock.monotonic()) is Standing.CERTAIN
+        self._stop(self._running[grant], Stop("cancel", reason), at_once=not is_certain)
+
+    def kill_cancelled(self) -> None:
+        """End the grace of all that was cancelled: the lease is in doubt now."""
+        for attempt in list(self._running.values()):
+            if attempt.stop is not None and attempt.stop.kind == "cancel":
+                self._kill(attempt)
+
+    def stop_all(self, reason: str) -> None:
+        """Stop what runs, to be returned."""
+        for attempt in list(self._running.values()):
+            self._stop(attempt, Stop("drain", reason))
+
+    def lose_all(self) -> None:
+        """Kill what runs, and report nothing of it: the lease is over."""
+        self._running.clear()
+        for attempt in list(self._unended):
+            attempt.is_over = True
+            self._kill(attempt)
+
+    def _stop(self, attempt: Attempt, stop: Stop, *, at_once: bool = False) -> None:
+        before = attempt.stop
+        if before is None or _STRENGTH[stop.kind] > _STRENGTH[before.kind]:
+            attempt.stop = stop
+        if at_once:
+            self._kill(attempt)
+        elif before is None and attempt.run is not None:
+            attempt.run.ask_to_stop(stop.reason)
+            self._plan(_Step.KILL, attempt, self._clock.monotonic() + self._config.grace_seconds)
+
+    def _kill(self, attempt: Attempt) -> None:
+        if attempt.run is not None and not attempt.is_killed:
+            attempt.is_killed = True
+            attempt.run.kill()
+            attempt.add_reason("; it was killed")
+            self._plan(_Step.LEAVE_BEHIND, attempt, self._clock.monotonic() + self._config.killed_seconds)
+
+    def _plan(self, step: _Step, attempt: Attempt, at: float) -> None:
+        if len(self._plans) > _PLANS_MIN + 4 * len(self._running):
+            self._plans = [plan for plan in self._plans if not plan.attempt.is_over]
+            heapify(self._plans)
+        self._plan_number += 1
+        heappush(self._plans, _Plan(at, self._plan_number, step, attempt))
+        if self._plans[0].number == self._plan_number:
+            self._replan.set()
+
+    def _do_what_is_due(self, now: float) -> None:
+        while self._plans and self._plans[0].at <= now:
+            plan = heappop(self._plans)
+            if not plan.attempt.is_over:
+                self._do(plan.step, plan.attempt)
+
+    def _do(self, step: _Step, attempt: Attempt) -> None:
+        timeout_seconds = attempt.offer.timeout_seconds
+        match step:
+            case _Step.REPORT_START:
+                self._outbox.add(started(attempt))
+                if timeout_seconds is not None:
+                    self._plan(_Step.TIME_OUT, attempt, attempt.began + timeout_seconds)
+            case _Step.TIME_OUT:
+                assert timeout_seconds is not None
+                reason = f"it ran longer than its timeout of {format_duration(timeout_seconds)}"
+                self._stop(attempt, Stop("timeout", reason))
+            case _Step.KILL:
+                self._kill(attempt)
+            case _Step.LEAVE_BEHIND:
+                # What a drain stopped is never returned while it runs: it would run twice.
+                if attempt.stop is not None and attempt.stop.kind != "drain":
+                    attempt.add_reason(", and still runs")
+                    self._report(attempt, NotStarted(reason=attempt.stop.reason))
+            case _:
+                assert_never(step)
+
+    # Report.
+
+    def answer(self, grant: Grant) -> None:
+        """Report the start of a running attempt: the leader asks for it by offering it again."""
+        self._outbox.add(started(self._running[grant]))
+
+    def _report(self, attempt: Attempt, end: RunEnd) -> None:
+        if not attempt.is_over and self._lease.standing(self._clock.monotonic()) is not Standing.OVER:
+            del self._running[attempt.offer.grant]
+            self._outbox.add(end_of(attempt, end, self._clock.wall()))
+            self._waiting.ended(attempt.queue)
+            attempt.is_over = True
+            self.start_ready()
+        if not self._unended:
+            self.idle.set()
+
+
+def started(attempt: Attempt) -> AttemptStarted:
+    """Return the report that an attempt runs."""
+    offer = attempt.offer
+    return AttemptStarted(execution_id=offer.execution_id, grant=offer.grant, at=attempt.started_at)
+
+
+def unstarted_end(
+    named: Offer | CancelAttempt, status: Literal[Status.EXPIRED, Status.CANCELLED], reason: str
+) -> AttemptEnded:
+    """Return the end of an attempt that never started."""
+    return AttemptEnded(
+        execution_id=named.execution_id, grant=named.grant, status=status, error=(status.title(), reason)
+    )
+
+
+def end_of(attempt: Attempt, end: RunEnd, at: float) -> AttemptEnded | AttemptReturned:
+    """Return the report of an attempt that ended, or was left behind, at an instant of the wall clock."""
+    offer, stop, had_started = attempt.offer, attempt.stop, attempt.run is not None
+    returned = AttemptReturned(execution_id=offer.execution_id, grant=offer.grant)
+    ended = AttemptEnded(
+        execution_id=offer.execution_id,
+        grant=offer.grant,
+        status=Status.COMPLETED,
+        started_at=attempt.started_at if had_started else None,
+        completed_at=at,
+    )
+    match stop:
+        case Stop(kind="timeout"):
+            return replace(ended, status=Status.TIMEOUT, error=("Timeout", stop.reason))
+        case Stop(kind="cancel"):
+            return replace(ended, status=Status.CANCELLED, error=("Cancelled", stop.reason))
+        case Stop():
+            return replace(returned, had_started=had_started, reason=stop.reason)
+        case None:
+            pass
+    match end:
+        case Completed():
+            return replace(ended, result=end.result_json.encode())
+        case Failed(failure=failure):
+            return replace(
+                ended,
+                status=Status.FAILED,
+                error=(failure.type, failure.message),
+                is_retryable=end.retryable,
+                delay_seconds=end.delay_seconds,
+            )
+        case NotStarted():
+            return replace(returned, reason=end.reason)

@@ -1,0 +1,145 @@
+"""Applies what arrives from the leader at once: offers, cancels, recalls, answers.
+
+In: the numbered messages of a session. Out: changes of the waiting list, stops of attempts, reports. All of
+them may come twice, late, in another order or never: offers and cancels are known by their grant, recalls by
+their barrier, limits by their number, and each repetition of an offer is answered.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import assert_never
+
+from turnstile.common.domain.identifiers import Grant
+from turnstile.common.domain.states import Status
+from turnstile.common.worker_protocol import (
+    AttemptReturned,
+    CancelAttempt,
+    Dismissed,
+    Heard,
+    Held,
+    Offer,
+    Offers,
+    Recall,
+    ToSession,
+    Welcome,
+)
+from turnstile.worker.core.attempt import Attempts, unstarted_end
+from turnstile.worker.core.lease import Lease
+from turnstile.worker.core.ports import Clock
+from turnstile.worker.core.reporter import Outbox
+from turnstile.worker.core.session import Session
+from turnstile.worker.core.waiting import Waiting, WaitingList
+from turnstile.worker.fence import Standing
+
+
+class Receiver:
+    """Applies the leader's messages to one worker."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        session: Session,
+        *,
+        lease: Lease,
+        waiting: WaitingList,
+        attempts: Attempts,
+        outbox: Outbox,
+        hasten: Callable[[], None],
+    ) -> None:
+        """`hasten` sends a heartbeat now: the leader waits for the confirmation of a message."""
+        self._clock = clock
+        self._session = session
+        self._lease = lease
+        self._waiting = waiting
+        self._attempts = attempts
+        self._outbox = outbox
+        self._hasten = hasten
+        self.refused = 0
+        """Messages of leaders that are over."""
+
+    def receive(self, messages: Sequence[ToSession]) -> None:
+        """Apply messages in the order in which they arrived, then start what may start."""
+        for message in messages:
+            if self._lease.standing(self._clock.monotonic()) is Standing.OVER:
+                return
+            epoch = self._session.epoch
+            if not self._session.admits(message):
+                self.refused += 1
+                continue
+            if self._session.epoch > epoch:
+                # The last leader may have heard what it did not commit.
+                self._outbox.repeat()
+            self._apply(message)
+        self._attempts.start_ready()
+
+    def _apply(self, message: ToSession) -> None:
+        received = self._session.received
+        is_copy = not received.add(message.number)
+        if received.has_gap:
+            self._hasten()
+        match message.body:
+            case Welcome():
+                self._welcome()
+            case Offers() as body:
+                self._offers(body, message, is_copy=is_copy)
+            case CancelAttempt() as body:
+                self._cancel(body)
+            case Recall() as body:
+                for offer in self._waiting.recall(body.queue, body.barrier):
+                    self._return(offer, "recalled")
+                self._hasten()
+            case Heard() as body:
+                self._lease.answered(body.heartbeat)
+                self._outbox.committed(body.committed, self._clock.monotonic())
+            case Dismissed():
+                self._lease.lose()
+            case _:
+                assert_never(message.body)
+
+    def _welcome(self) -> None:
+        """Say what this worker holds, behind everything that was reported before."""
+        self._session.welcome()
+        self._outbox.repeat()
+        held = (*self._outbox.held(), *self._attempts.held(), *self._waiting.held())
+        self._outbox.add(Held(epoch=self._session.epoch, grants=held))
+        self._hasten()
+
+    def _offers(self, body: Offers, message: ToSession, *, is_copy: bool) -> None:
+        version = (message.epoch, self._session.number, message.number)
+        if self._waiting.limit(body.queue, body.at_once, version):
+            self._hasten()
+        now = self._clock.monotonic()
+        for offer in body.offers:
+            if self._is_answered(offer.execution_id, offer.grant) or is_copy:
+                continue
+            seconds = offer.expires_in_seconds
+            waiting = Waiting(body.queue, offer, float("inf") if seconds is None else now + seconds)
+            if not self._session.is_taking:
+                self._return(offer, "its worker drains")
+            elif not self._waiting.put(waiting):
+                self._return(offer, "recalled")
+
+    def _is_answered(self, execution_id: int, grant: Grant) -> bool:
+        """Return whether a grant is known here, and report once more what is known of it."""
+        if grant in self._waiting or self._outbox.answer(execution_id, grant):
+            return True
+        if grant in self._attempts:
+            self._attempts.answer(grant)
+            return True
+        return False
+
+    def _cancel(self, body: CancelAttempt) -> None:
+        """Stop an attempt. One that is not known here ends at once: its offer is answered when it comes."""
+        if body.grant in self._attempts:
+            self._attempts.cancel(body.grant, body.reason)
+            return
+        self._waiting.remove(body.grant)
+        if not self._outbox.answer(body.execution_id, body.grant):
+            self._outbox.add(unstarted_end(body, Status.CANCELLED, body.reason))
+
+    def return_all(self, reason: str) -> None:
+        """Return everything that has not started."""
+        for offer in self._waiting.clear():
+            self._return(offer, reason)
+
+    def _return(self, offer: Offer, reason: str) -> None:
+        self._outbox.add(AttemptReturned(execution_id=offer.execution_id, grant=offer.grant, reason=reason))
