@@ -82,7 +82,7 @@ class Ledger:
         """Writes turns. Holds the advisory lock that shows candidates that this leader lives."""
         self._reader = Session(
             hosts, application_name="turnstile ledger", seconds=_CALL_SECONDS,
-            settings={**_BY_KEY, "lock_timeout": "2s"},
+            settings={**_BY_KEY, "lock_timeout": "2s"}, unknown=_TRANSIENT,
         )  # fmt: skip
         self._helper = Session(
             hosts, application_name="turnstile ledger helper", seconds=_CALL_SECONDS,

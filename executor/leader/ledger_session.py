@@ -61,13 +61,15 @@ class Session:
         application_name: str,
         seconds: float,
         settings: dict[str, str],
+        unknown: tuple[type[Exception], ...] = (),
         prepare: "Callable[[Connection], None] | None" = None,
     ) -> None:
-        """`prepare` is called with each new connection."""
+        """`unknown`: further errors that come out as OutcomeUnknown; `prepare` gets each new connection."""
         self._hosts = hosts
         self._application_name = application_name
         self._seconds = seconds
         self._settings = _SETTINGS | settings
+        self._unknown = (*UNKNOWN, *unknown)
         self._prepare = prepare
         self._connection: Connection | None = None
         self._statements: dict[object, Statement] = {}
@@ -80,7 +82,7 @@ class Session:
             try:
                 async with asyncio.timeout(self._seconds if seconds is None else seconds):
                     yield await self._open()
-            except UNKNOWN as error:
+            except self._unknown as error:
                 self.drop()
                 raise OutcomeUnknown(str(error) or type(error).__name__) from error
             except asyncio.CancelledError:

@@ -121,7 +121,7 @@ CREATE TABLE ledger.execution (
     CONSTRAINT execution_error_is_whole CHECK (
         (error_type IS NULL) = (error_message IS NULL) AND (error_type IS NULL OR status <> 'completed')
     )
-) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05);
+) WITH (fillfactor = 42, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05);
 -- A message that is delivered twice is one execution.
 CREATE UNIQUE INDEX execution_delivery_key_once ON ledger.execution (delivery_key) WHERE delivery_key IS NOT NULL;
 -- A client's key names one execution.

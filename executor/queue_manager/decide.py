@@ -2,17 +2,18 @@
 
 A turn first applies what happened (`transitions`), then grants to the fixed point, or to its bound:
 
-1. A pool with a free worker slot takes the first of what stands in the lines of its crews, by its order. That is
-   an execution that could start now: the first of its queue, with a free slot under all limits of its action;
-   the first at each of its resources, whose units are free; with a start of every rate (`gates`).
-2. It passes an earlier execution at a resource only if no worker can take that one now. What was passed over for
-   longer than the patience of the resource is not passed any more, and may hold units before it has a worker.
-3. It acquires everything together with the worker slot. Where a later resource keeps the first execution of an
-   earlier one waiting, that acquires the earlier ones and waits on, as long as a free worker slot is left for it
-   and for all others that wait so; else they give everything back, the last one first.
+1. A pool with a free worker slot takes the first of what stands in the lines of its crews, by its order. That
+   is an execution that could start now: the first of its queue, with a free slot under all limits of its
+   action; the first at each of its resources, whose units are free; with a start of every rate (`gates`).
+2. It passes an earlier execution at a resource only if no worker can take that one now. What was passed over
+   for longer than the patience of the resource is not passed any more, and may hold units before it has a
+   worker.
+3. It acquires everything together with the worker slot. Where a later resource keeps the first execution of
+   an earlier one waiting, that acquires the earlier ones and waits on, as long as a free worker slot is left
+   for it and for all others that wait so; else they give everything back, the last one first.
 
-Pools that share a worker take turns at its slots. `decide` changes the state, and nothing else: the same state,
-inputs and instant lead to the same decisions.
+Pools that share a worker take turns at its slots. `decide` changes the state, and nothing else: the same
+state, inputs and instant lead to the same decisions.
 """
 
 from collections.abc import Iterable
@@ -64,7 +65,7 @@ def decide(state: State, inputs: Iterable[Input], now: float, *, grants_max: int
 
 
 def _grant_all(state: State, out: Decisions, grants_max: int) -> bool:
-    """Grant until nothing more can start, one at a time from each pool in turn; False: the bound came first."""
+    """Grant until nothing more can start, one from each pool in turn; False: the bound came first."""
     while state.dirty_pools:
         if len(out.granted) >= grants_max:
             return False
@@ -83,7 +84,7 @@ def _turn(pool: PoolState) -> tuple[int, str]:
 
 
 def _next_at(pool: PoolState, worker: Worker | None = None) -> Crew | None:
-    """Return the crew whose first member is next in the order of a pool, among those with room (at a worker)."""
+    """Return the crew that is next in the order of a pool, of those with room, or with room at a worker."""
     best: tuple[Rank, Crew] | None = None
     for crew in pool.crews.values():
         if crew.has_room and (worker is None or crew in worker.crews):
@@ -96,7 +97,7 @@ def _next_at(pool: PoolState, worker: Worker | None = None) -> Crew | None:
 
 
 def _in_turn(state: State, crew: Crew) -> Crew:
-    """Return the crew that is served now: this one, or the next of a pool whose turn it is at the same worker."""
+    """Return the crew that is served now: this one, or the next of a pool whose turn it is at its worker."""
     worker = worker_for(crew)
     for name in worker.pools:
         pool = state.pools.get(name)
@@ -138,14 +139,18 @@ def _grant(state: State, member: Member, worker: Worker, out: Decisions) -> None
     out.granted.append(
         Granted(
             execution.id, execution.grant, execution.attempt, execution.queue, worker, execution.expires_at,
-            action.definition.timeout_seconds if execution.timeout_seconds is None else execution.timeout_seconds,
+            timeout_seconds=(
+                action.definition.timeout_seconds
+                if execution.timeout_seconds is None
+                else execution.timeout_seconds
+            ),
         )
     )  # fmt: skip
     _others_are_next(state, execution)
 
 
 def _acquire(state: State, member: Member, last: int, out: Decisions) -> Execution:
-    """Pass all gates before stage `last`: the slot, the total, and the resources with one start of each rate."""
+    """Pass all gates before stage `last`: slot, total, and the resources with one start of each rate."""
     action = action_of(member)
     if action.gates:
         out.passed_over += note_passed_over(state, member, last)
@@ -175,10 +180,8 @@ def _take_next(state: State, action: ActionState) -> Execution:
     """Take the next execution of an action out of its queue, with its slot."""
     entry = action.line.head()
     queue, priority = entry.member, entry.priority
-    waiting = queue.waiting[priority]
-    taken = waiting.take_first()
-    if not waiting:
-        del queue.waiting[priority]
+    taken = queue.waiting[priority].take_first()
+    transitions.drop_if_empty(state, queue, priority)
     execution = state.executions.get(taken.id)
     if execution is None:
         execution = Execution(taken.id, queue, priority, taken.queued_at, taken.expires_at)
@@ -202,7 +205,7 @@ def _note_passage(execution: Execution, gate: str, units: int, now: float) -> No
 
 
 def _hold_units(state: State, pool: PoolState, out: Decisions) -> bool:
-    """Nothing more can start in a pool: let executions wait between two resources; True: something changed."""
+    """Let executions wait between two resources, or not any more; True: something changed."""
     has_changed = False
     for crew in pool.crews.values():
         while crew.holding and crew.spare() < 0:

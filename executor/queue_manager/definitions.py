@@ -57,7 +57,7 @@ class Action:
     when_full: Literal["enqueue", "reject"] = "enqueue"
     max_queued: int | None = None
     needs_code: bool = True
-    """Only workers that name the action can run it: it has no entrypoint that every worker of its pool has."""
+    """Only workers that name the action can run it: not all of its pool have its entrypoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,14 @@
 """How executions come to the front of their gates: lanes of resources, and lines of what needs only a worker.
 
-An action stands for its next execution, and waits at its first resource. Where it is the first of its crew, fits,
-and need not wait for another crew, it is also coming at its next gate, and so on, without acquiring anything;
-behind the last resource that is the line of its crew. So what stands in a crew's line could start now, and each
-gate looks only at the front of its lanes, however much waits. `decide` acquires: all gates at once with the
-grant, or the first ones if a later one keeps it waiting (P11, P12).
+An action stands for its next execution, and waits at its first resource. Where it is the first of its crew,
+fits, and need not wait for another crew, it is also coming at its next gate, and so on, without acquiring
+anything; behind the last resource that is the line of its crew. So what stands in a crew's line could start
+now, and each gate looks only at the front of its lanes, however much waits. `decide` acquires: all gates at
+once with the grant, or the first ones if a later one keeps it waiting (P11, P12).
 
-What waits at a resource, of whatever crew, is passed by none that it precedes, unless no worker can take it now.
-Patience bounds that exception: what was passed over for longer is urgent, as is what holds units already.
+What waits at a resource, of whatever crew, is passed by none that it precedes, unless no worker can take it
+now. Patience bounds that exception: what was passed over for longer is urgent, as is what holds units
+already.
 """
 
 from math import inf
@@ -57,7 +58,7 @@ def relist(state: State, action: ActionState) -> None:
 
 
 def is_open(state: State, action: ActionState) -> bool:
-    """Return whether the action itself lets one more start: it is not paused, and its total and rate allow it."""
+    """Return whether the action lets one more start: it is not closed, and its total and rate allow it."""
     if action.obstacle is not None or action.is_deleted:
         return False
     total = action.definition.max_concurrent_total
@@ -116,8 +117,6 @@ def unlist(state: State, member: Member) -> None:
         lane = gate.lanes[action.crew]
         lane.line.discard(member)
         lane.urgent.pop(member, None)
-        if lane.front is member:
-            lane.front = None
         refresh_all(state, gate)
     if isinstance(member, ActionState):
         state.impatient.pop(member, None)
@@ -184,7 +183,7 @@ def refresh_all(state: State, gate: ResourceGate) -> None:
 
 
 def refresh(state: State, lane: Lane) -> None:
-    """Find out who of a crew could pass a gate now: the first, if it fits and need not wait for another crew."""
+    """Find out who of a crew could pass a gate: the first, if it fits and need not wait for another crew."""
     gate, first, front = lane.gate, lane.first(), None
     if first is not None and fits(state, first.member, gate) and obstructing(gate, lane, first) is None:
         front = first.member
@@ -227,7 +226,7 @@ def obstructing(gate: ResourceGate, lane: Lane, entry: Entry[Member]) -> Entry[M
 
 
 def note_passed_over(state: State, member: Member, last: int) -> int:
-    """Remember who is passed at the gates before stage `last` because no worker can take it; return how many."""
+    """Remember who is passed before stage `last` because no worker can take it; return how many."""
     count, action = 0, action_of(member)
     for gate in action.gates[member.base : last]:
         if len(gate.lanes) == 1:

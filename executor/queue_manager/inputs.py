@@ -13,7 +13,7 @@ from turnstile.executor.queue_manager.definitions import Action, KeySettings, Po
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admit:
-    """A request that was checked and is no duplicate. Durations in seconds, instants in seconds since 1970."""
+    """A request that was checked and is no duplicate. Durations in seconds, instants since 1970."""
 
     action_ref: str
     key: str = ""
@@ -78,6 +78,8 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefineAction:
+    """Create an action, or replace its definition."""
+
     action: Action
 
 
@@ -102,6 +104,8 @@ class SetKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefineResource:
+    """Create a resource, or replace its definition."""
+
     resource: Resource
 
 
@@ -114,6 +118,8 @@ class DeleteResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefinePool:
+    """Create a pool, or replace its definition."""
+
     pool: Pool
 
 

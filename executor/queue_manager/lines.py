@@ -20,10 +20,10 @@ Rank = tuple[int, int, int]
 
 
 class FairClock:
-    """Virtual times and finish tags of one gate with fair order, by priority. Gates in arrival order have none.
+    """Virtual times and finish tags of one gate with fair order, by priority.
 
-    Finish tags at or below the virtual time mean nothing and are forgotten. `changed` names what the next turn
-    writes.
+    Finish tags at or below the virtual time mean nothing and are forgotten. `changed` names what the next
+    turn writes.
     """
 
     __slots__ = ("_prune_at", "changed", "finish", "virtual")

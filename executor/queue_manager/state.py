@@ -243,8 +243,8 @@ class ActionState:
     """An action, its queues, and where its next execution waits."""
 
     __slots__ = (
-        "base", "clock", "completed", "crew", "definition", "enqueued", "gates", "held", "holding", "is_deleted",
-        "line", "obstacle", "priority", "queues", "reached", "ticket", "uses", "window",
+        "base", "clock", "completed", "crew", "definition", "enqueued", "gates", "held", "holding",
+        "is_deleted", "line", "obstacle", "priority", "queues", "reached", "ticket", "uses", "window",
     )  # fmt: skip
 
     def __init__(self, definition: Action, crew: Crew) -> None:
@@ -271,8 +271,8 @@ class ActionState:
         """Of its next execution, while that is in a line."""
         self.base = 0
         self.reached = -1
-        """The last line where its next execution is: an index in `gates`, their number for the pool, or -1 for
-        none. It waits at `base`, and could pass the gates from there to this one."""
+        """The last line where its next execution is: an index in `gates`, their number for the pool, or -1
+        for none. It waits at `base`, and could pass the gates from there to this one."""
         self.enqueued = 0
         self.completed = 0
 
@@ -300,8 +300,8 @@ class Timer(NamedTuple):
 
 
 About: TypeAlias = Execution | ResourceGate | ActionState | tuple[Queue, int]
-"""A delayed execution or one that holds units and expires, the rate of a resource or an action, an action whose
-execution is passed over, a waiting list that expires."""
+"""A delayed execution or one that holds units and expires, the rate of a resource or an action, an action
+whose execution is passed over, a waiting list that expires."""
 
 
 def has_meaning(timer: Timer) -> bool:
@@ -327,7 +327,7 @@ class State:
         self.grant_counter = 0
         self.actions: dict[str, ActionState] = {}
         self.retired: dict[str, tuple[int, int]] = {}
-        """Totals, enqueued and completed, of actions that were deleted: a new definition goes on from them."""
+        """Totals of actions that were deleted, enqueued and completed: a new definition goes on."""
         self.resources: dict[str, ResourceGate] = {}
         self.pools: dict[str, PoolState] = {}
         self.workers: dict[str, Worker] = {}

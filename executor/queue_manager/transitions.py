@@ -1,7 +1,7 @@
 """What each input and the passing of time do to the state. Nothing here grants: `decide` does, afterwards.
 
 Reports name a grant. One about a grant that is over changes nothing, however often or late it comes (P3, P6).
-What returns to its queue keeps its id, so it waits at its old place (P2), and releases all that it held first.
+What returns to its queue releases all that it held, and keeps its id, so it waits at its old place (P2).
 """
 
 from collections.abc import Iterable
@@ -123,8 +123,8 @@ def _too_heavy(action: ActionState) -> tuple[Code, str] | None:
     for use, gate in zip(action.uses, action.gates, strict=True):
         if use.units > gate.definition.capacity:
             return Code.INVALID_PARAMETERS, (
-                f"resource {use.resource}: an execution of {action.ref} needs {use.units} units, its capacity is"
-                f" {gate.definition.capacity}; raise the capacity, or lower the units in the action's uses"
+                f"resource {use.resource}: an execution of {action.ref} needs {use.units} units, its capacity"
+                f" is {gate.definition.capacity}; raise the capacity, or lower the units in the action's uses"
             )
     return None
 
@@ -144,7 +144,7 @@ def _queue_full(queue: Queue) -> tuple[Code, str] | None:
     of_key = f" (key {queue.key!r})" if queue.key else ""
     of_limit = "without a limit" if queue.limit is None else f"of at most {queue.limit}"
     return Code.QUEUE_FULL, (
-        f"{definition.ref}{of_key}: {length} waiting of at most {bound}, {queue.held - queue.holding} running"
+        f"{definition.ref}{of_key}: {max(length - free, 0)} waiting of at most {bound}, {queue.held - queue.holding} running"
         f" {of_limit}; submit again later, or raise max_queued"
     )
 
@@ -241,7 +241,7 @@ def _retried_at(state: State, execution: Execution, each: Ended) -> float | None
 
 
 def _spread(execution: Execution) -> float:
-    """Return a number from -1 to 1 that differs between executions and attempts, and is the same each time."""
+    """Return a number from -1 to 1 that differs between attempts, and is the same each time."""
     return crc32(f"{execution.id}.{execution.attempt}".encode()) / 0x7FFFFFFF - 1
 
 
@@ -349,8 +349,8 @@ def finish(
         completed_at = report.completed_at
     out.finished.append(
         Finished(
-            execution.id, status, execution.queue, execution.attempt, error, worker_id, execution.scheduled_at,
-            execution.started_at, completed_at, execution.passages, report,
+            execution.id, status, execution.queue, execution.attempt, error, worker_id,
+            execution.scheduled_at, execution.started_at, completed_at, execution.passages, report,
             execution.failures, execution.reclaims, execution.queued_at,
         )
     )  # fmt: skip

@@ -162,7 +162,7 @@ class WaitingList:
         if number < self._exact_to:
             self._exact_to = max(self._exact_to - 1, min(number, 1))
         if not self._chunks:
-            self._exact_to, self.soonest = 0, inf
+            self._exact_to = 0
 
     def find(self, execution_id: int) -> Waiting | None:
         """Return the entry of an id; None: it does not wait here."""

@@ -107,6 +107,7 @@ class LeaseKeeper:
         self._lease = lease
         self._session = session
         self._soon = asyncio.Event()
+        self._hello_at = -math.inf
 
     def hasten(self) -> None:
         """Send the next heartbeat now: the leader waits for what it says."""
@@ -129,8 +130,11 @@ class LeaseKeeper:
         session, broker = self._session, self._ports.broker
         if session.queue is None:
             return
-        # A new leader may have lost the session's row in a failover: a hello finds out, and costs nothing.
-        if not session.is_welcome or self._lease.is_late(self._clock.monotonic()):
+        now = self._clock.monotonic()
+        # A new leader may have lost the session's row in a failover: a hello now and then finds out.
+        is_late = self._lease.is_late(now) and now - self._hello_at > self._lease.terms.lease_seconds / 3
+        if not session.is_welcome or is_late:
+            self._hello_at = now
             await broker.send_heartbeat(session.hello(self._config))
         if session.is_welcome:
             await broker.send_heartbeat(session.heartbeat(self._lease.sending(self._clock.monotonic())))

@@ -97,11 +97,14 @@ class Receiver:
 
     def _welcome(self) -> None:
         """Say what this worker holds, behind everything that was reported before."""
-        self._session.welcome()
-        self._outbox.repeat()
-        held = (*self._outbox.held(), *self._attempts.held(), *self._waiting.held())
-        self._outbox.add(Held(epoch=self._session.epoch, grants=held))
-        self._hasten()
+        session, outbox = self._session, self._outbox
+        if not session.is_welcome:
+            self._hasten()
+        session.welcome()
+        outbox.repeat()
+        if not outbox.has_answered(session):
+            held = (*outbox.held(), *self._attempts.held(), *self._waiting.held())
+            outbox.add(Held(epoch=session.epoch, grants=held))
 
     def _offers(self, body: Offers, message: ToSession, *, is_copy: bool) -> None:
         version = (message.epoch, self._session.number, message.number)

@@ -47,6 +47,8 @@ class Outbox:
         """The number of the latest report about a grant that is kept."""
         self._over: OrderedDict[Grant, bool] = OrderedDict()
         """Grants that have ended here, and whether they had started."""
+        self._welcomed = (0, 0, 0)
+        """Epoch and session of the last welcome that was answered, and the number of the answer."""
         self._number = 0
         self._next = 1
         """The number that is published next."""
@@ -72,6 +74,17 @@ class Outbox:
             for body in ends
             if isinstance(body, AttemptEnded | AttemptReturned)
         ]
+
+    def has_answered(self, session: Session) -> bool:
+        """Return whether an answer to a welcome of this epoch and session is kept; else note that it follows.
+
+        It is as good as a new one: the leader learns the rest by offering it again.
+        """
+        *before, number = self._welcomed
+        if before == [session.epoch, session.number] and number in self._kept:
+            return True
+        self._welcomed = (session.epoch, session.number, self._number + 1)
+        return False
 
     def add(self, body: ReportBody) -> None:
         """Keep a report under the next number. An attempt has one end or return."""

@@ -50,7 +50,6 @@ _KEY = UUID(int=7)
         ("execution_delivery_key_once", {"admitted": [admitted(3, delivery_key=_KEY)]}),
         ("execution_idempotency_key_once", {"admitted": [admitted(3, idempotency_key="k")]}),
         ("execution_completed_at_iff_terminal", {"ended": [ended(1, status=Status.QUEUED)]}),
-        ("execution_is_granted_elsewhere", {"ended": [ended(1, status=Status.RUNNING)]}),
         ("execution_completed_by_a_worker", {"ended": [ended(1, worker_id=None)]}),
         ("execution_completed_by_a_worker", {"ended": [ended(1, attempt=0)]}),
         ("execution_result_only_when_completed", {"ended": [ended(1, status=Status.FAILED)]}),

@@ -12,11 +12,13 @@ from turnstile.executor.leader.records import Journal
 from turnstile.localservers import PostgresServer
 
 
-@pytest.mark.parametrize("crash", ["kill", "immediate", "kill"])
+@pytest.mark.parametrize(
+    ("crash", "seed"), [("kill", 1), ("immediate", 2), ("kill", 3)], ids=["killed", "stopped", "killed again"]
+)
 async def test_acknowledged_turns_survive_a_crash_of_the_server(
-    own_postgresql: PostgresServer, crash: Literal["kill", "immediate"], request: pytest.FixtureRequest
+    own_postgresql: PostgresServer, crash: Literal["kill", "immediate"], seed: int
 ) -> None:
-    name = f"crash_{abs(hash(request.node.name))}"
+    name = f"crash_{seed}"
     url = await asyncio.to_thread(own_postgresql.create_database, name)
     await create_ledger(url)
     async with session_on(url) as session:
@@ -25,7 +27,7 @@ async def test_acknowledged_turns_survive_a_crash_of_the_server(
     async with ledger_on(url) as ledger:
         led = await Led.by(ledger)
         writing = asyncio.create_task(_write_until_it_fails(led))
-        await asyncio.sleep(Random(request.node.name).uniform(0.3, 0.8))
+        await asyncio.sleep(Random(seed).uniform(0.3, 0.8))
         if crash == "kill":
             await asyncio.to_thread(own_postgresql.kill)
         else:

@@ -117,10 +117,10 @@ async def test_a_leader_that_asks_for_its_own_epoch_does_not_take_it_from_anothe
 
 async def test_a_turn_is_written_while_a_load_lasts(led: Led, ledger_url: str) -> None:
     await led.admit(1)
-    async with session_on(ledger_url) as session:
+    async with session_on(ledger_url) as session, session_on(ledger_url) as watcher:
         await session.execute("BEGIN; LOCK TABLE ledger.worker IN ACCESS EXCLUSIVE MODE")
         loading = asyncio.create_task(led.load())
-        await until(lambda: session.fetchval(_WAITS))
+        await until(lambda: watcher.fetchval(_WAITS))
         await led.write()
         await session.execute("COMMIT")
         assert [row.id for row in (await loading).waiting] == [1]

@@ -61,7 +61,7 @@ async def test_a_second_end_is_refused_while_the_first_one_is_pending(led: Led, 
     async with session_on(ledger_url) as holder:
         await holder.execute(_LOCK)
         await led.write(ended=[ended(1)])
-        with pytest.raises(TurnRefused, match="pending_end_pkey"):
+        with pytest.raises(TurnRefused, match="turn_ends_what_lives"):
             await led.write(ended=[ended(1, status=Status.FAILED, result=None)])
         await holder.execute("ROLLBACK")
         with pytest.raises(TurnRefused, match="turn_ends_what_lives"):
@@ -72,7 +72,7 @@ async def test_an_end_that_the_row_would_refuse_cannot_become_pending(led: Led, 
     await led.admit(1)
     async with session_on(ledger_url) as holder:
         await holder.execute(_LOCK)
-        with pytest.raises(TurnRefused, match="pending_end_completed_by_a_worker"):
+        with pytest.raises(TurnRefused, match="completed_by_a_worker"):
             await led.write(ended=[ended(1, worker_id=None)])
 
 

@@ -24,8 +24,9 @@ async def proxy(ledger_url: str) -> AsyncIterator[Proxy]:
 async def led(proxy: Proxy) -> AsyncIterator[Led]:
     async with ledger_on(proxy.url) as ledger:
         led = await Led.by(ledger)
-        await led.admit(1, journal=Journal(totals={"a": (1, 0)}))
-        await led.write(admitted=[admitted(2)])
+        await led.admit(1, 4, journal=Journal(totals={"a": (2, 0)}))
+        # Prepares the statement that is going to be lost.
+        await led.write(admitted=[admitted(2)], ended=[ended(4)], journal=Journal(totals={"a": (1, 1)}))
         yield led
 
 
@@ -33,7 +34,7 @@ async def _lost(led: Led, proxy: Proxy, state: LinkState) -> Turn:
     """Write a turn while the link loses bytes; return it."""
     turn = Turn(
         epoch=led.epoch, number=led.number + 1, at=5.0, admitted=[admitted(3)], ended=[ended(1)],
-        journal=Journal(totals={"a": (1, 1)}),
+        journal=Journal(totals={"a": (0, 2)}),
     )  # fmt: skip
     proxy.state = state
     writing = asyncio.create_task(led.ledger.write(turn))
@@ -51,7 +52,7 @@ async def test_a_turn_whose_answer_was_lost_is_found_committed(led: Led, proxy: 
     assert await led.ledger.newest_turn() == NewestTurn(epoch=turn.epoch, number=turn.number)
     loaded = await led.ledger.load(epoch)
     assert [row.id for row in loaded.waiting] == [2, 3]
-    assert [journal.totals["a"] for journal in loaded.journals] == [(1, 0), (1, 1)]
+    assert [journal.totals["a"] for journal in loaded.journals] == [(2, 0), (1, 1), (0, 2)]
 
 
 async def test_a_turn_that_never_arrived_is_found_missing_and_sent_again(led: Led, proxy: Proxy) -> None:
@@ -61,7 +62,7 @@ async def test_a_turn_that_never_arrived_is_found_missing_and_sent_again(led: Le
     await led.ledger.write(replace(turn, epoch=epoch, number=1))
     loaded = await led.ledger.load(epoch)
     assert [row.id for row in loaded.waiting] == [2, 3]
-    assert [journal.totals["a"] for journal in loaded.journals] == [(1, 0), (1, 1)]
+    assert [journal.totals["a"] for journal in loaded.journals] == [(2, 0), (1, 1), (0, 2)]
 
 
 async def test_a_silent_server_ends_a_call_in_time(proxy: Proxy, led: Led) -> None:

@@ -31,7 +31,7 @@ _LONG_KEY = secrets.token_hex(8000)
         {"completed_at": 1e18},
         {"status": Status.FAILED, "result": None, "error": ("Error", "zero \0")},
     ],
-    ids=str,
+    ids=lambda fields: str(fields)[:50],
 )
 async def test_an_end_that_cannot_be_stored_is_named(led: Led, fields: dict[str, Any]) -> None:
     await led.admit(*range(1, 8))

@@ -59,7 +59,9 @@ def main() -> int:
         f"{seeds} stories, {executions} executions, {faults} faults of {len(kinds)} kinds in {seconds:.0f} s:"
         f" {executions / seconds:.0f} executions/s, {faults / seconds:.1f} faults/s"
     )
-    print(f"violations in {len(failed)} stories{': seeds ' if failed else ''}{', '.join(map(str, failed[:30]))}")
+    print(
+        f"violations in {len(failed)} stories{': seeds ' if failed else ''}{', '.join(map(str, failed[:30]))}"
+    )
     return int(bool(failed))
 
 
@@ -70,7 +72,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=5.0, help="how long at most")
     parser.add_argument("--size", type=float, default=1.0, help="scales the number of executions of a story")
     parser.add_argument("--replay", type=int, help="run this seed only, and print its story")
-    parser.add_argument("--shrink-seconds", type=float, default=0.0, help="how long to shrink a failing story")
+    parser.add_argument(
+        "--shrink-seconds", type=float, default=0.0, help="how long to shrink a failing story"
+    )
     parser.add_argument("--stop", action="store_true", help="stop after the first failing story")
     return parser.parse_args()
 

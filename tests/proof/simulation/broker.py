@@ -2,8 +2,8 @@
 
 Durable queues with a single active consumer, order, prefetch and redelivery to the front; session queues that
 vanish with their connection; confirms; replies and events. A connection that breaks loses what is not
-acknowledged to the next consumer. A paused or unreachable peer is noticed by missing heartbeats; until then its
-messages stay with it. What was confirmed survives an outage, unless a purge or a policy drops it.
+acknowledged to the next consumer. A paused or unreachable peer is noticed by missing heartbeats; until then
+its messages stay with it. What was confirmed survives an outage, unless a purge or a policy drops it.
 """
 
 import asyncio
@@ -18,7 +18,6 @@ from tests.proof.simulation.processes import Process, State
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.worker_protocol import Heartbeat, Hello, Report, ToSession
 from turnstile.executor.leader.ports import BrokerUnavailable, Delivery, Publication
-
 
 REQUESTS: Final = "executor.requests"
 COMPLETIONS: Final = "executor.completions"
@@ -202,7 +201,7 @@ class Rabbit:
         return count
 
     def attach(self, process: Process) -> None:
-        """Note a process: its death closes its connections, and its pause is noticed by missing heartbeats."""
+        """Note a process: its death closes its connections, its pause is noticed by missing heartbeats."""
         process.at_death.append(lambda: self._died(process))
         process.at_pause.append(lambda: self._watch(process))
         process.at_resume.append(lambda: self._resumed(process))
@@ -411,8 +410,8 @@ class LeaderBroker:
             tag, message = buffer.popleft()
             found.append(
                 Delivery(
-                    queue, (consumer, tag), message.body, message.key, message.reply_to, message.correlation_id,
-                    message.is_redelivered,
+                    queue, (consumer, tag), message.body, message.key, message.reply_to,
+                    message.correlation_id, message.is_redelivered,
                 )
             )  # fmt: skip
         return found
@@ -436,7 +435,7 @@ class LeaderBroker:
         if not server.is_up:
             server.loop.after(0.01, process.answer, future, BrokerUnavailable("no connection"))
         else:
-            Sending(server, process, server.link(process), publications, future, outcome).begin()
+            Sending(server, server.link(process), publications, future, outcome).begin()
         return await future
 
     async def publish_events(self, events: Sequence[Mapping[str, Any]]) -> None:
@@ -449,10 +448,10 @@ class Sending:
     __slots__ = ("future", "generation", "link", "outcome", "process", "publications", "server")
 
     def __init__(
-        self, server: Rabbit, process: Process, link: Link, publications: Sequence[Publication],
+        self, server: Rabbit, link: Link, publications: Sequence[Publication],
         future: "asyncio.Future[list[bool]]", outcome: tuple[str, float] | None,
     ) -> None:  # fmt: skip
-        self.server, self.process, self.link, self.future = server, process, link, future
+        self.server, self.process, self.link, self.future = server, link.process, link, future
         self.publications = list(publications)
         self.outcome = outcome
         self.generation = server.generation

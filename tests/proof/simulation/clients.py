@@ -1,11 +1,12 @@
 """Those outside: submitters, operators and listeners, as plain callbacks of the world.
 
-A submitter publishes its requests in order and waits for the confirms; in doubt it publishes everything that is not
-confirmed once more. Another one uses HTTP: its requests are rows of the inbox at once. A listener notes all events.
+A submitter publishes its requests in order and waits for the confirms; in doubt it publishes everything that
+is not confirmed once more. Another one uses HTTP: its requests are rows of the inbox at once. A listener
+notes all events.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, Final
 from uuid import UUID
@@ -41,8 +42,7 @@ class Clients:
     """All of them."""
 
     def __init__(
-        self, loop: SimulatedLoop, random: Random, rabbit: Rabbit, postgres: Postgres, story: Story,
-        wall: Callable[[], float],
+        self, loop: SimulatedLoop, random: Random, rabbit: Rabbit, postgres: Postgres, story: Story
     ) -> None:  # fmt: skip
         self.loop, self.random, self.story = loop, random, story
         self.rabbit, self.postgres = rabbit, postgres
@@ -54,7 +54,7 @@ class Clients:
         """Statuses by execution, as listeners heard them."""
         self.letters: list[Any] = []
         self.pending_commands = 0
-        self._wall = wall
+        self._wall = postgres.clock
         self._asked: dict[UUID, tuple[int, int | None]] = {}
         self._asked_at: dict[UUID, int] = {}
         self._bodies: dict[int, Request] = {}

@@ -1,16 +1,17 @@
-"""A simulated PostgreSQL behind the store port: turns applied to plain tables, behind the fence, one at a time.
+"""A simulated PostgreSQL behind the store port: turns applied to plain tables, behind the fence.
 
-It writes by key as the ledger does, and refuses what the constraints of the tables refuse; each such refusal is
-also a finding, because a correct leader never asks for it. A call may fail, commit without an answer, or commit
-late, but never behind a takeover: that waits for statements that run, and terminates them after a second. A
-failover goes back to what the standby had.
+It writes by key as the ledger does, and refuses what the constraints of the tables refuse; each such refusal
+is also a finding, because a correct leader never asks for it. A call may fail, commit without an answer, or
+commit late, but never behind a takeover: that waits for statements that run, and terminates them after a
+second. A failover goes back to what the standby had.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from tests.proof.simulation.loop import SimulatedLoop
@@ -51,6 +52,9 @@ CALL_TIMEOUT_SECONDS: Final = 1.5
 TERMINATED_AFTER_SECONDS: Final = 1.0
 UNSTORABLE: Final = b"\\u0000"
 """JSON with this cannot be stored."""
+
+
+K = TypeVar("K")
 
 
 class AttemptRecord:
@@ -342,23 +346,33 @@ class Postgres:
         tables, newest = self.tables, self.tables.newest
         if newest is not None and newest.epoch == turn.epoch and turn.number != newest.number + 1:
             return f"its number does not follow {newest.number}"
-        added = {row.id for row in turn.admitted}
-        if len(added) != len(turn.admitted):
+        admitted = {row.id for row in turn.admitted}
+        if len(admitted) != len(turn.admitted):
             return "an execution is admitted twice"
         reserved = max(tables.reserved_id, turn.reserved_id or 0)
-        for admitted in turn.admitted:
-            if admitted.id in tables.admitted:
-                return f"execution {admitted.id} exists"
-            if admitted.id >= reserved:
-                return f"execution {admitted.id} is not below the reserved id {reserved}"
-            if admitted.delivery_key is not None and admitted.delivery_key in tables.by_delivery:
-                return f"message key of execution {admitted.id} exists"
-            key = admitted.idempotency_key
-            if key is not None and key in tables.by_idempotency:
-                return f"idempotency key {key} of execution {admitted.id} exists"
+        for row in turn.admitted:
+            broken = self._broken_admission(row, reserved)
+            if broken is not None:
+                return broken
+        return self._broken_end(turn, admitted)
+
+    def _broken_admission(self, row: AdmittedRow, reserved: int) -> str | None:
+        tables = self.tables
+        if row.id in tables.admitted:
+            return f"execution {row.id} exists"
+        if row.id >= reserved:
+            return f"execution {row.id} is not below the reserved id {reserved}"
+        if row.delivery_key is not None and row.delivery_key in tables.by_delivery:
+            return f"message key of execution {row.id} exists"
+        if row.idempotency_key is not None and row.idempotency_key in tables.by_idempotency:
+            return f"idempotency key {row.idempotency_key} of execution {row.id} exists"
+        return None
+
+    def _broken_end(self, turn: Turn, admitted: AbstractSet[int]) -> str | None:
+        open_ids = self.tables.open_ids
         ended: set[int] = set()
         for row in turn.ended:
-            if row.id in ended or (row.id not in added and row.id not in tables.open_ids):
+            if row.id in ended or (row.id not in admitted and row.id not in open_ids):
                 return f"execution {row.id} is not open, and ends"
             if row.status not in TERMINAL:
                 return f"execution {row.id} ends as {row.status}"
@@ -367,11 +381,11 @@ class Postgres:
             for execution_id, counter in zip(granted.execution_ids, granted.counters, strict=True):
                 if (granted.epoch, counter) in self.used:
                     return f"grant {granted.epoch}.{counter} exists"
-                if execution_id in ended or (execution_id not in added and execution_id not in tables.open_ids):
+                if execution_id in ended or (execution_id not in admitted and execution_id not in open_ids):
                     return f"execution {execution_id} is not open, and is granted"
-        for living in (*turn.live, *turn.waiting):
-            if living.id in ended or (living.id not in added and living.id not in tables.open_ids):
-                return f"execution {living.id} is not open, and gets a row"
+        for living in (*(row.id for row in turn.live), *(row.id for row in turn.waiting)):
+            if living in ended or (living not in admitted and living not in open_ids):
+                return f"execution {living} is not open, and gets a row"
         return None
 
     def _admit(self, rows: Sequence[AdmittedRow], at: int) -> None:
@@ -421,7 +435,9 @@ class Postgres:
             own[-1].ended_at, own[-1].outcome = at, "ended"
             own[-1].started_at = row.started_at
             if own[-1].attempt != row.attempt:
-                self.found(f"execution {row.id} ends in attempt {row.attempt}, its open one is {own[-1].attempt}")
+                self.found(
+                    f"execution {row.id} ends in attempt {row.attempt}, its open one is {own[-1].attempt}"
+                )
 
     def _write_living(self, turn: Turn) -> None:
         tables = self.tables
@@ -446,23 +462,14 @@ class Postgres:
 
     def _write_rest(self, turn: Turn) -> None:
         tables = self.tables
-        for worker in turn.workers:
-            tables.workers[worker.worker_id] = worker
-        for name in turn.workers_over:
-            tables.workers.pop(name, None)
-        for definition in turn.definitions:
-            if definition.body is None:
-                tables.definitions.pop((definition.kind, definition.name), None)
-            else:
-                tables.definitions[definition.kind, definition.name] = definition
-        for event in turn.events:
-            tables.events[event.id] = event
-        for event_id in turn.events_over:
-            tables.events.pop(event_id, None)
-        for early in turn.early_cancels:
-            tables.early_cancels[early.id] = early
-        for early_id in turn.early_cancels_over:
-            tables.early_cancels.pop(early_id, None)
+        tables.workers.update((row.worker_id, row) for row in turn.workers)
+        _remove(tables.workers, turn.workers_over)
+        tables.definitions.update(((row.kind, row.name), row) for row in turn.definitions)
+        _remove(tables.definitions, [(row.kind, row.name) for row in turn.definitions if row.body is None])
+        tables.events.update((row.id, row) for row in turn.events)
+        _remove(tables.events, turn.events_over)
+        tables.early_cancels.update((row.id, row) for row in turn.early_cancels)
+        _remove(tables.early_cancels, turn.early_cancels_over)
         for command_id in turn.inbox_over:
             if tables.inbox.pop(command_id, None) is None:
                 self.found(f"command {command_id} is decided twice")
@@ -499,10 +506,12 @@ class Postgres:
         waiting.sort(key=lambda each: each.id)
         return Loaded(
             epoch=tables.epoch, now=self.clock(), reserved_id=tables.reserved_id, low_id=tables.low_id,
-            definitions=list(tables.definitions.values()), waiting=waiting, grants=list(tables.grants.values()),
-            live=list(tables.live.values()), workers=list(tables.workers.values()),
-            events=list(tables.events.values()), early_cancels=list(tables.early_cancels.values()),
-            checkpoint=tables.checkpoint, journals=list(tables.journals), instant_max=tables.instant_max,
+            definitions=list(tables.definitions.values()), waiting=waiting,
+            grants=list(tables.grants.values()), live=list(tables.live.values()),
+            workers=list(tables.workers.values()), events=list(tables.events.values()),
+            early_cancels=list(tables.early_cancels.values()),
+            checkpoint=tables.checkpoint, journals=list(tables.journals),
+            instant_max=tables.instant_max,
         )  # fmt: skip
 
     def known(self, execution_id: int) -> Known:
@@ -526,6 +535,11 @@ class Postgres:
         self.tables.inbox[row.id] = row
         if self.leader is not None and self.leader.is_alive:
             self.leader.wake()
+
+
+def _remove(table: dict[K, Any], keys: Iterable[K]) -> None:
+    for key in keys:
+        table.pop(key, None)
 
 
 def executor_of(process: Process) -> str:
@@ -573,8 +587,8 @@ class SimulatedStore:
                 statement.is_answered = False
                 loop.after(late, server.begin, statement, seconds)
                 loop.after(0.005, self._give_up, future)
-            case (_, late):
-                loop.at(arrival, server.begin, statement, late)
+            case _:
+                loop.at(arrival, server.begin, statement, outcome[1])
         await future
 
     def _give_up(self, future: "asyncio.Future[Any]") -> None:
@@ -634,7 +648,7 @@ class SimulatedStore:
             )
 
         server = self._server
-        return await self._call("announce", effect)
+        return bool(await self._call("announce", effect))
 
     async def resign(self) -> None:
         def effect() -> None:

@@ -7,8 +7,9 @@ from typing import Final, Literal
 from turnstile.stress.scenario import FaultKind
 
 Kind = Literal[
-    "kill executor", "pause executor", "slow executor", "executor without broker", "executor without database",
-    "kill worker", "pause worker", "slow worker", "worker without broker", "stop worker",
+    "kill executor", "pause executor", "slow executor", "executor without broker",
+    "executor without database", "kill worker", "pause worker", "slow worker", "worker without broker",
+    "stop worker",
     "broker out", "connections break", "slow confirms", "purge completions", "purge heartbeats",
     "drop completions", "drop heartbeats", "publish", "listener hangs",
     "database out", "database frozen", "sessions terminated", "locked rows", "write", "take over", "failover",
@@ -16,8 +17,8 @@ Kind = Literal[
 ]  # fmt: skip
 
 _OF_LEADERS: Final[tuple[Kind, ...]] = (
-    "kill executor", "pause executor", "slow executor", "executor without broker", "executor without database",
-    "publish", "write", "write", "take over", "sessions terminated",
+    "kill executor", "pause executor", "slow executor", "executor without broker",
+    "executor without database", "publish", "write", "write", "take over", "sessions terminated",
 )  # fmt: skip
 _OF_WORKERS: Final[tuple[Kind, ...]] = (
     "kill worker", "pause worker", "slow worker", "worker without broker", "stop worker", "publish",
@@ -75,7 +76,10 @@ def faults_of(random: Random, executors: int, workers: int, seconds: float, coun
     kinds = random.sample(kinds, random.randint(1, len(kinds)))
     found = [_fault(random, random.choice(kinds), executors, workers, seconds) for _ in range(count)]
     if random.random() < 0.05:
-        found = [*found[: count // 3], Fault(at=seconds * random.random(), kind="failover", seconds=random.random())]
+        found = [
+            *found[: count // 3],
+            Fault(at=seconds * random.random(), kind="failover", seconds=random.random()),
+        ]
     return tuple(sorted(found, key=lambda each: each.at))
 
 
@@ -93,7 +97,9 @@ def _fault(random: Random, kind: Kind, executors: int, workers: int, seconds: fl
             return Fault(at=at, kind=kind, target=leader, seconds=lasting, calls=calls, is_after=is_after)
         case "kill worker" | "pause worker":
             return Fault(at=at, kind=kind, target=worker, seconds=lasting, calls=calls, is_after=is_after)
-        case "slow executor" | "executor without broker" | "executor without database" | "sessions terminated":
+        case (
+            "slow executor" | "executor without broker" | "executor without database" | "sessions terminated"
+        ):
             return Fault(at=at, kind=kind, target=leader, seconds=lasting)
         case "slow worker" | "worker without broker" | "stop worker":
             return Fault(at=at, kind=kind, target=worker, seconds=lasting)
@@ -109,6 +115,8 @@ def _fault(random: Random, kind: Kind, executors: int, workers: int, seconds: fl
                 seconds=random.random() * random.choice((0.01, 0.3, 3.0)),
             )  # fmt: skip
         case "database clock steps" | "worker clock steps":
-            return Fault(at=at, kind=kind, target=worker, seconds=random.choice((-3600.0, -5.0, -0.5, 0.5, 5.0)))
+            return Fault(
+                at=at, kind=kind, target=worker, seconds=random.choice((-3600.0, -5.0, -0.5, 0.5, 5.0))
+            )
         case _:
             return Fault(at=at, kind=kind, target=worker, seconds=min(lasting, 4.0))

@@ -1,7 +1,7 @@
 """The history of a world, in the tables that `stress.check` judges. Instants are true ones, in nanoseconds.
 
-The tables of the database say what was admitted, granted and ended, at the instants of the commits; the witness
-says what ran. Both are exact, so every order between them is.
+The tables of the database say what was admitted, granted and ended, at the instants of the commits; the
+witness says what ran. Both are exact, so every order between them is.
 """
 
 from dataclasses import replace
@@ -42,12 +42,10 @@ def recording_of(world: World) -> Recording:
     """Return what was observed."""
     story = world.story
     load = Load(
-        executions=len(story.requests), mix=DurationMix.always(0.01), actions=len(story.actions), keys=story.keys,
-        submitters=story.submitters,
+        executions=len(story.requests), mix=DurationMix.always(0.01), actions=len(story.actions),
+        keys=story.keys, submitters=story.submitters,
     )  # fmt: skip
-    scenario = Scenario(
-        name=f"seed-{story.seed}", title="", purpose=Purpose.LOAD, load=load, limit=_AT_FIRST
-    )
+    scenario = Scenario(name=f"seed-{story.seed}", title="", purpose=Purpose.LOAD, load=load, limit=_AT_FIRST)
     workers: dict[str, int] = {}
     attempts = _attempts(world, workers)
     return Recording(
@@ -63,12 +61,12 @@ def history(world: World, recording: Recording) -> History:
     changed: dict[int, tuple[LimitPeriod, ...]] = {}
     for number in range(len(world.story.actions)):
         own = [change for change in recording.limit_changes if change.action == number]
-        limits = [UNLIMITED if change.limit is None else change.limit for change in own]
-        if limits == [_AT_FIRST]:
+        numbers = [UNLIMITED if change.limit is None else change.limit for change in own]
+        if numbers == [_AT_FIRST]:
             continue
         sinces = [ALWAYS, *(change.asked_at for change in own[1:])]
         untils = [*(change.answered_at for change in own[1:]), NEVER]
-        changed[number] = tuple(map(LimitPeriod, limits, sinces, untils))
+        changed[number] = tuple(map(LimitPeriod, numbers, sinces, untils))
     limits = LimitTimeline(at_first=_AT_FIRST, keys=max(world.story.keys, 1), changed=changed)
     return replace(history_of(recording), limits=limits, is_changing=False, flawless=False)
 
@@ -123,12 +121,15 @@ def _executions(world: World) -> Table:
     rows = []
     for execution_id in sorted(tables.admitted):
         row, ended = tables.admitted[execution_id], tables.ended.get(execution_id)
-        status = ended.status if ended is not None else Status.QUEUED
+        status: Status = row.status if ended is None else ended.status
+        if ended is None and execution_id in tables.live:
+            status = tables.live[execution_id].status
         attempts = tables.attempts.get(execution_id)
         rows.append(
             (
-                execution_id, numbers[execution_id], _queue(world, actions[row.action_ref], int(row.key or 0)),
-                status_code(status), len(attempts) if attempts else 0, tables.created_at[execution_id],
+                execution_id, numbers[execution_id],
+                _queue(world, actions[row.action_ref], int(row.key or 0)), status_code(status),
+                len(attempts) if attempts else 0, tables.created_at[execution_id],
                 tables.completed_at.get(execution_id, NEVER),
             )
         )  # fmt: skip
@@ -147,8 +148,9 @@ def _attempts(world: World, workers: dict[str, int]) -> Table:
             # No claim is stored: what was granted may have started.
             rows.append(
                 (
-                    execution_id, each.attempt, queue, min(each.waiting_since, each.granted_at), each.granted_at,
-                    each.granted_at, each.ended_at, _OUTCOMES.get(each.outcome, Outcome.RETRIED), worker,
+                    execution_id, each.attempt, queue, min(each.waiting_since, each.granted_at),
+                    each.granted_at, each.granted_at, each.ended_at,
+                    _OUTCOMES.get(each.outcome, Outcome.RETRIED), worker,
                 )
             )  # fmt: skip
     return _table(ATTEMPT, rows)
@@ -167,5 +169,3 @@ def _runs(world: World) -> Table:
             )
         )  # fmt: skip
     return _table(RUN, rows)
-
-

@@ -1,10 +1,10 @@
 """Judges what happened in a world: the rules of `stress.check`, and what only a simulation can know.
 
-Where a story loses commits by a failover, promises about what was committed do not hold; there only the world's
-own invariants count: everything ends, nothing is granted twice, memory equals the rows.
+Where a story loses commits by a failover, promises about what was committed do not hold; there only the
+world's own invariants count: everything ends, nothing is granted twice, memory equals the rows.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
@@ -12,8 +12,10 @@ from typing import Final
 import numpy as np
 
 from tests.proof.simulation.history import history, recording_of
+from tests.proof.simulation.story import RequestPlan
 from tests.proof.simulation.world import Outcome
 from turnstile.common.domain.states import Status
+from turnstile.executor.leader.records import EndedRow
 from turnstile.stress.check.columns import column
 from turnstile.stress.check.history import History
 from turnstile.stress.check.order import started_in_order
@@ -70,9 +72,9 @@ def _left(outcome: Outcome) -> Iterator[str]:
     )  # fmt: skip
     yield (
         f"STUCK at {outcome.ended_at:.2f} s: {dict(kinds)} executions such as {list(tables.open_ids)[:3]},"
-        f" {len(tables.inbox)} commands, {len(tables.events)} stored events, {len(tables.early_cancels)} early"
-        f" cancels, {lost} requests not sent, {outcome.witness.running} runs, queues {held}, unacknowledged"
-        f" {unacknowledged}"
+        f" {len(tables.inbox)} commands, {len(tables.events)} stored events,"
+        f" {len(tables.early_cancels)} early cancels, {lost} requests not sent,"
+        f" {outcome.witness.running} runs, queues {held}, unacknowledged {unacknowledged}"
     )
 
 
@@ -94,42 +96,48 @@ def _two_at_once(told: History) -> Iterator[str]:
 
 def _outcomes(outcome: Outcome) -> Iterator[str]:
     """Check each end: it has an event, and its status is what its runs and commands lead to."""
-    tables, clients = outcome.postgres.tables, outcome.clients
-    complete: dict[tuple[int, int], None] = {}
-    started: dict[int, list[int]] = defaultdict(list)
+    tables = outcome.postgres.tables
+    complete: set[tuple[int, int]] = set()
+    ran: set[int] = set()
     for run in outcome.witness.records:
-        started[run.execution_id].append(run.attempt)
+        ran.add(run.execution_id)
         if run.end is RunEnd.STOPPED:
-            complete[run.execution_id, run.attempt] = None
+            complete.add((run.execution_id, run.attempt))
     counts: Counter[str] = Counter()
-    scripts = {plan.number: plan for plan in outcome.story.requests}
+    plans = {plan.number: plan for plan in outcome.story.requests}
     for execution_id, row in tables.ended.items():
-        events = clients.events.get(execution_id, set())
         number = int(tables.admitted[execution_id].parameters[len(b'{"number": ') : -1])
-        plan = scripts[number]
-        problem = None
-        if str(row.status) not in events:
-            problem = "EVENT", f"ended as {row.status}, and listeners heard {sorted(events) or 'nothing'}"
-        elif len(events) > 1:
-            problem = "EVENT", f"ended as {row.status}, and listeners heard {sorted(events)}"
-        elif row.status is Status.COMPLETED and (execution_id, row.attempt) not in complete:
-            problem = "OUTCOME", f"is completed, and its attempt {row.attempt} has no complete run"
-        elif row.status is Status.CANCELLED and number not in clients.cancelled:
-            problem = "OUTCOME", f"is cancelled ({row.error}), and nobody asked for it"
-        elif row.status is Status.EXPIRED and plan.ttl_seconds is None:
-            problem = "OUTCOME", "is expired, and has no time to live"
-        elif row.status is Status.TIMEOUT and plan.timeout_seconds is None:
-            problem = "OUTCOME", "has timed out, and has no timeout"
-        elif row.status is Status.FAILED and not any(
-            step.kind in ("fail", "retry", "unstorable") for step in plan.script
-        ):
-            problem = "OUTCOME", f"has failed ({row.error}), and its script does not"
-        elif row.status in (Status.EXPIRED, Status.CANCELLED) and row.attempt == 0 and started[execution_id]:
-            problem = "OUTCOME", f"is {row.status} without an attempt, and ran"
-        if problem is not None:
-            counts[problem[0]] += 1
-            if counts[problem[0]] <= _EXAMPLES:
-                yield f"{problem[0]} execution {execution_id} (request {number}) {problem[1]}"
+        events = outcome.clients.events.get(execution_id, set())
+        problem = "EVENT", f"ended as {row.status}, and listeners heard {sorted(events) or 'nothing'}"
+        if events == {str(row.status)}:
+            is_complete = (execution_id, row.attempt) in complete
+            unasked = number not in outcome.clients.cancelled
+            wrong = _wrong_end(row, plans[number], is_complete=is_complete, unasked=unasked)
+            if wrong is None and row.attempt == 0 and execution_id in ran:
+                wrong = f"is {row.status} without an attempt, and ran"
+            if wrong is None:
+                continue
+            problem = "OUTCOME", wrong
+        counts[problem[0]] += 1
+        if counts[problem[0]] <= _EXAMPLES:
+            yield f"{problem[0]} execution {execution_id} (request {number}) {problem[1]}"
     for rule, count in counts.items():
         if count > _EXAMPLES:
             yield f"{rule} {count} executions in all"
+
+
+def _wrong_end(row: EndedRow, plan: RequestPlan, *, is_complete: bool, unasked: bool) -> str | None:
+    """Return what is wrong with the status of an end; None: nothing."""
+    match row.status:
+        case Status.COMPLETED if not is_complete:
+            return f"is completed, and its attempt {row.attempt} has no complete run"
+        case Status.CANCELLED if unasked:
+            return f"is cancelled ({row.error}), and nobody asked for it"
+        case Status.EXPIRED if plan.ttl_seconds is None:
+            return "is expired, and has no time to live"
+        case Status.TIMEOUT if plan.timeout_seconds is None:
+            return "has timed out, and has no timeout"
+        case Status.FAILED if not any(s.kind in ("fail", "retry", "unstorable") for s in plan.script):
+            return f"has failed ({row.error}), and its script does not"
+        case _:
+            return None

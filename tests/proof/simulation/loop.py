@@ -1,7 +1,7 @@
 """An event loop whose time is simulated: when nothing is ready, it jumps to the next instant of its timeline.
 
-Tasks of asyncio run in it unchanged. The world itself is made of plain callbacks (`at`, `after`), which cost less
-than tasks and belong to no process. The same callbacks in the same order always give the same run.
+Tasks of asyncio run in it unchanged. The world itself is made of plain callbacks (`at`, `after`), which cost
+less than tasks and belong to no process. The same callbacks in the same order always give the same run.
 """
 
 import asyncio
@@ -140,7 +140,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     ) -> SimulatedHandle:
         return self.call_at(self.now + delay, callback, *args, context=context)
 
-    def create_task(
+    def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, context: Context | None = None
     ) -> "asyncio.Task[Any]":
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
@@ -193,7 +193,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             callback(*what)
         elif not what._cancelled:
             self._due.append(what)
-        if self._stopping or self._is_stopped:
+        if self._is_stopped:
             return
         if self.steps - self._steps_then > STEPS_AT_ONE_INSTANT_MAX:
             raise Hang(f"more than {STEPS_AT_ONE_INSTANT_MAX} steps at {self.now:.6f} s, last {callback!r}")

@@ -1,9 +1,9 @@
 """Operating system processes: each owns its tasks, and can be paused, slowed down, killed and started again.
 
-The product reaches the world through ports only, and each asynchronous call of a port passes through its process:
-`enter` before it takes effect, `answer` after it did. A trap pauses or kills the process at exactly that point. A
-paused process runs nothing, and its clock goes on. A killed process never runs again, not even what it would do
-in a `finally`; what it had sent is under way.
+The product reaches the world through ports only, and each asynchronous call of a port passes through its
+process: `enter` before it takes effect, `answer` after it did. A trap pauses or kills the process at exactly
+that point. A paused process runs nothing, and its clock goes on. A killed process never runs again, not even
+what it would do in a `finally`; what it had sent is under way.
 """
 
 import asyncio
@@ -159,7 +159,7 @@ class Process:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             for _ in range(_CLOSINGS_MAX):
                 try:
-                    self.context.copy().run(task.get_coro().close)  # type: ignore[union-attr]
+                    self.context.copy().run(task.get_coro().close)
                 except RuntimeError:
                     continue
                 except BaseException:  # noqa: BLE001 - whatever a dead process raises is nothing

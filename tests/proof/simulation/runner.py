@@ -1,6 +1,7 @@
 """What workers run: scripted actions, and the physical record of every start and stop.
 
-The record is a witness of its own: it knows processes and true instants, and nothing of leases, grants or tables.
+The record is a witness of its own: it knows processes and true instants, and nothing of leases, grants or
+tables.
 """
 
 import asyncio
@@ -14,7 +15,8 @@ from tests.proof.simulation.processes import Process, State
 from turnstile.common.domain.outcomes import Completed, Failed, Failure
 from turnstile.common.worker_protocol import Offer
 from turnstile.stress.recording import NEVER, RunEnd
-from turnstile.worker.core.ports import NotStarted, RunEnd as Ended
+from turnstile.worker.core.ports import NotStarted
+from turnstile.worker.core.ports import RunEnd as Ended
 
 NS: Final = 1_000_000_000
 _KILLED: Final = Failed(failure=Failure(type="Killed", message="killed"), retryable=False)
@@ -25,8 +27,8 @@ class Step:
     """What one attempt of a script does."""
 
     kind: str
-    """`ok`, `fail`, `retry`, `refuse` (it cannot start), `hang` (it ends only when it is asked to, or killed),
-    `deaf` (only when it is killed) or `unstorable` (its result cannot be stored)."""
+    """`ok`, `fail`, `retry`, `refuse` (it cannot start), `hang` (it ends only when it is asked to, or
+    killed), `deaf` (only when it is killed) or `unstorable` (its result cannot be stored)."""
     seconds: float
     in_child: bool = True
     """It runs in a child process, which goes on while its worker is paused."""
@@ -85,7 +87,9 @@ class SimulatedRun:
     def ask_to_stop(self, reason: str) -> None:
         self._process.check()
         if self._step.kind != "deaf":
-            self._witness.loop.after(0.02 * self._witness.random.random(), self._stop, RunEnd.STOPPED, _KILLED)
+            self._witness.loop.after(
+                0.02 * self._witness.random.random(), self._stop, RunEnd.STOPPED, _KILLED
+            )
 
     def kill(self) -> None:
         self._process.check()

@@ -1,4 +1,4 @@
-"""Makes a failing story shorter: leaves out faults, commands, requests, actions and processes while it still fails."""
+"""Makes a failing story shorter: leaves out faults, commands, requests and processes while it still fails."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -57,7 +57,8 @@ def _fewer(story: Story, name: str, still_fails: Callable[[Story], bool]) -> Sto
         first = 0
         while first < len(parts):
             fewer = [*parts[:first], *parts[first + size :]]
-            candidate: Story = replace(story, **{name: tuple(fewer)})
+            changed: dict[str, Any] = {name: tuple(fewer)}
+            candidate: Story = replace(story, **changed)
             if still_fails(candidate):
                 parts, story = fewer, candidate
             else:
@@ -75,9 +76,7 @@ def _smaller(story: Story) -> Iterator[Story]:
     for number, action in enumerate(story.actions):
         if len(action.fields) > 1:
             plain = replace(action, fields={"max_reclaims": 100})
-            yield replace(
-                story, actions=(*story.actions[:number], plain, *story.actions[number + 1 :])
-            )
+            yield replace(story, actions=(*story.actions[:number], plain, *story.actions[number + 1 :]))
     for number, fault in enumerate(story.faults):
         if fault.calls > 0:
             earlier = replace(fault, calls=fault.calls // 2)

@@ -1,6 +1,7 @@
 """A seed makes a story: definitions, processes, requests, commands and faults, all as plain values.
 
-The same story always runs the same way. A part of it can be left out, which is how a failing one gets shorter.
+The same story always runs the same way. A part of it can be left out, which is how a failing one gets
+shorter.
 """
 
 from collections.abc import Mapping
@@ -95,7 +96,10 @@ class Story:
             f" {self.lease_seconds:g} s, {self.submitters} submitters, {len(self.requests)} requests,"
             f" {len(self.commands)} commands, {len(self.faults)} faults"
         ]
-        lines += [f"  action {each.ref}: limit {each.limit}, keys {each.keys}, {dict(each.fields)}" for each in self.actions]
+        lines += [
+            f"  action {each.ref}: limit {each.limit}, keys {each.keys}, {dict(each.fields)}"
+            for each in self.actions
+        ]
         if len(self.requests) <= 20:
             lines += [f"  {each}" for each in self.requests]
         lines += [f"  {each}" for each in self.commands[:30]]
@@ -113,12 +117,22 @@ def story_of(seed: int, *, size: float = 1.0, with_faults: bool = True) -> Story
     count = max(round(size * random.choice((200, 1000, 3000, 6000))), 10)
     has_commands = random.random() < 0.6
     is_plain = random.random() < 0.3
-    requests = tuple(_requests(random, actions, workers, submitters, seconds, count, is_plain=is_plain))
+    requests = tuple(
+        _requests(
+            random, actions, workers, submitters=submitters, seconds=seconds, count=count, is_plain=is_plain
+        )
+    )
     commands = tuple(_commands(random, actions, workers, requests, seconds)) if has_commands else ()
     faults: tuple[Fault, ...] = ()
     executors = random.randint(2, 3)
     if with_faults and random.random() < 0.9:
-        faults = faults_of(random, executors, len(workers), seconds, max(round(count * random.choice((0.003, 0.01, 0.03))), random.choice((1, 3, 10))))
+        faults = faults_of(
+            random,
+            executors,
+            len(workers),
+            seconds,
+            max(round(count * random.choice((0.003, 0.01, 0.03))), random.choice((1, 3, 10))),
+        )
     return Story(
         seed=seed, executors=executors, workers=workers, lease_seconds=random.choice((3.0, 6.0)),
         actions=actions, submitters=submitters + 1, inbox_submitter=submitters, requests=requests,
@@ -141,8 +155,8 @@ def _action(random: Random, number: int) -> ActionPlan:
 
 
 def _requests(
-    random: Random, actions: tuple[ActionPlan, ...], workers: tuple[int, ...], submitters: int, seconds: float,
-    count: int, *, is_plain: bool,
+    random: Random, actions: tuple[ActionPlan, ...], workers: tuple[int, ...], *, submitters: int,
+    seconds: float, count: int, is_plain: bool,
 ) -> list[RequestPlan]:  # fmt: skip
     # What the slots can do in the time, so that a backlog ends soon after the last request.
     capacity = sum(workers) / 3
@@ -179,7 +193,9 @@ def _arrivals(random: Random, seconds: float, count: int) -> list[float]:
     return [random.choice(bursts) + 0.1 * random.random() for _ in range(count)]
 
 
-def _special(random: Random, lucky: float, script: tuple[Step, ...]) -> tuple[tuple[Step, ...], dict[str, Any]]:
+def _special(
+    random: Random, lucky: float, script: tuple[Step, ...]
+) -> tuple[tuple[Step, ...], dict[str, Any]]:
     step = script[0]
     if lucky < 0.2:
         return (replace(step, kind="fail"),), {}

@@ -1,4 +1,4 @@
-"""The world of one story: all processes and servers, its faults, and the invariants that are checked on the way.
+"""The world of one story: all processes and servers, its faults, and the invariants checked on the way.
 
 `run` returns what happened. It ends when everything that was accepted has ended and nothing is under way any
 more, or at a deadline.
@@ -166,9 +166,7 @@ class World:
         self.postgres = Postgres(self.loop, self.random)
         scripts = {plan.number: plan.script for plan in story.requests}
         self.witness = Witness(self.loop, self.random, scripts)
-        self.clients = Clients(
-            self.loop, self.random, self.rabbit, self.postgres, story, self.postgres.clock
-        )
+        self.clients = Clients(self.loop, self.random, self.rabbit, self.postgres, story)
         self.ids = 0
         self.worker_ids: dict[str, int] = {}
         self.injected: list[InjectedFault] = []
@@ -206,7 +204,9 @@ class World:
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         frames = traceback.extract_tb(error.__traceback__)
-        text = " < ".join(f"{f.filename.rpartition('/')[2]}:{f.lineno} {f.name}" for f in reversed(frames[-4:]))
+        text = " < ".join(
+            f"{f.filename.rpartition('/')[2]}:{f.lineno} {f.name}" for f in reversed(frames[-4:])
+        )
         self.found(f"{where} raised {type(error).__name__}: {error} ({text})")
 
     def found(self, what: str) -> None:
@@ -234,7 +234,7 @@ class World:
         )  # fmt: skip
 
     def _processes(self) -> list[Process]:
-        return [each.process for each in (*self.executors, *self.workers)]
+        return [*(each.process for each in self.executors), *(each.process for each in self.workers)]
 
     def _bury(self) -> None:
         for process in self._processes():
@@ -362,23 +362,20 @@ class World:
     def _hinder(self, fault: Fault) -> float:
         """Slow a process down, cut it off, or stop it; return when that is over."""
         loop, kind = self.loop, fault.kind
-        host = self._executor(fault) if "executor" in kind else self.workers[fault.target % len(self.workers)]
-        process = host.process
+        worker = self.workers[fault.target % len(self.workers)]
+        process = self._executor(fault).process if "executor" in kind else worker.process
         until = loop.now + fault.seconds
-        match kind:
-            case "slow executor" | "slow worker":
-                process.slowness = 0.2
-                loop.at(until, setattr, process, "slowness", 0.0)
-            case "executor without broker" | "worker without broker":
-                self.rabbit.partition(process)
-                loop.at(until, self.rabbit.heal, process)
-            case "executor without database":
-                self.postgres.cut[process] = None
-                loop.at(until, self.postgres.cut.pop, process, None)
-            case "stop worker":
-                assert isinstance(host, WorkerHost)
-                if process.state is State.RUNNING:
-                    process.context.copy().run(host.worker.stop)
+        if kind.startswith("slow"):
+            process.slowness = 0.2
+            loop.at(until, setattr, process, "slowness", 0.0)
+        elif kind.endswith("without broker"):
+            self.rabbit.partition(process)
+            loop.at(until, self.rabbit.heal, process)
+        elif kind.endswith("without database"):
+            self.postgres.cut[process] = None
+            loop.at(until, self.postgres.cut.pop, process, None)
+        elif process.state is State.RUNNING:
+            process.context.copy().run(worker.worker.stop)
         return until
 
     def _break_calls(self, fault: Fault) -> None:
@@ -398,7 +395,16 @@ class World:
 
     def _break_server(self, fault: Fault) -> float:
         """Break a server; return when that is over."""
-        loop, rabbit, postgres = self.loop, self.rabbit, self.postgres
+        if fault.kind == "worker clock steps":
+            self.workers[fault.target % len(self.workers)].process.wall_offset += fault.seconds
+            return self.loop.now
+        if fault.kind.startswith(("database", "locked", "failover")):
+            return self._break_database(fault)
+        self._break_broker(fault)
+        return self.loop.now + fault.seconds
+
+    def _break_broker(self, fault: Fault) -> None:
+        loop, rabbit = self.loop, self.rabbit
         until = loop.now + fault.seconds
         match fault.kind:
             case "broker out":
@@ -413,14 +419,17 @@ class World:
                 loop.at(until, setattr, rabbit, "confirm_seconds", 0.001)
             case "listener hangs":
                 rabbit.listeners_hang_until = max(rabbit.listeners_hang_until, until)
-            case "purge completions":
-                rabbit.purge(COMPLETIONS)
-            case "purge heartbeats":
-                rabbit.purge(HEARTBEATS)
-            case "drop completions" | "drop heartbeats":
+            case "purge completions" | "purge heartbeats":
+                rabbit.purge(COMPLETIONS if "completions" in fault.kind else HEARTBEATS)
+            case _:
                 queue = rabbit.queues[COMPLETIONS if "completions" in fault.kind else HEARTBEATS]
                 queue.drop = 0.5
                 loop.at(until, setattr, queue, "drop", 0.0)
+
+    def _break_database(self, fault: Fault) -> float:
+        loop, postgres = self.loop, self.postgres
+        until = loop.now + fault.seconds
+        match fault.kind:
             case "database out":
                 if postgres.is_up:
                     postgres.stop()
@@ -431,16 +440,12 @@ class World:
                 for execution_id in list(postgres.tables.open_ids)[:5]:
                     postgres.lock_row(execution_id)
                 loop.at(until, postgres.unlock_rows)
-            case "database clock steps":
-                postgres.clock_offset += fault.seconds
-                return loop.now
-            case "worker clock steps":
-                worker = self.workers[fault.target % len(self.workers)]
-                worker.process.wall_offset += fault.seconds
-                return loop.now
             case "failover":
                 postgres.begin_standby()
                 loop.at(until, self._fail_over)
+            case _:
+                postgres.clock_offset += fault.seconds
+                return loop.now
         return until
 
     def _fail_over(self) -> None:
@@ -455,4 +460,3 @@ def _difference(mine: Any, found: Any) -> str:
         text = "; ".join(f"{key}: {mine.get(key)!r}, and a load finds {found.get(key)!r}" for key in keys[:2])
         return text[:600]
     return f"{mine!r}, and a load finds {found!r}"[:600]
-

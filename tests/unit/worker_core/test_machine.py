@@ -95,8 +95,15 @@ class WorkerMachine(RuleBasedStateMachine):
         if worker is self.watched:
             return
         self.watched, self.given, self.held_back = worker, [], []
+        self.epoch = 0
+        self.limits: dict[str, tuple[tuple[int, int, int], int | None]] = {}
+        self.barriers: dict[str, Grant] = {}
         waiting, worker_id = worker.waiting, worker.session.worker_id
-        next_one, put = waiting.next, waiting.put
+        next_one, put, receive = waiting.next, waiting.put, worker.receiver._apply
+
+        def receives(message: ToSession) -> None:
+            self.note(message, worker.session.number)
+            receive(message)
 
         def picks() -> Waiting | None:
             before = list(waiting._waiting.values())
@@ -113,16 +120,32 @@ class WorkerMachine(RuleBasedStateMachine):
             return is_put
 
         waiting.next, waiting.put = picks, puts  # type: ignore[method-assign]
+        worker.receiver._apply = receives  # type: ignore[method-assign]
+
+    def note(self, message: ToSession, session: int) -> None:
+        """Note what the newest leader has said of limits and barriers."""
+        assert message.epoch >= self.epoch
+        self.epoch = message.epoch
+        match message.body:
+            case Offers(queue=queue, at_once=at_once):
+                version = (message.epoch, session, message.number)
+                if version > self.limits.get(queue, ((0, 0, 0), None))[0]:
+                    self.limits[queue] = (version, at_once)
+            case Recall(queue=queue, barrier=barrier):
+                self.barriers[queue] = max(barrier, self.barriers.get(queue, barrier))
+            case _:
+                pass
 
     def check_start(
         self, worker: Worker, chosen: Waiting, before: list[Waiting], running: Counter[str]
     ) -> None:
-        offer, queue = chosen.offer, worker.waiting._queues[chosen.queue]
+        offer, queue = chosen.offer, chosen.queue
+        _, at_once = self.limits[queue]
         assert worker.lease.standing(self.world.clock.monotonic()).value == "certain"
         assert running.total() < CONCURRENCY
-        assert queue.at_once is None or running[chosen.queue] < queue.at_once
-        assert offer.grant > queue.barrier
-        others = [each.offer for each in before if each.queue == chosen.queue]
+        assert at_once is None or running[queue] < at_once
+        assert offer.grant > self.barriers.get(queue, Grant(0, 0))
+        others = [each.offer for each in before if each.queue == queue]
         assert (offer.priority, offer.execution_id) == min((o.priority, o.execution_id) for o in others)
         assert offer.grant not in self.picked
         self.picked.append(offer.grant)

@@ -190,8 +190,26 @@ async def test_what_was_committed_is_not_held(world: World) -> None:
 
 
 async def test_every_welcome_is_answered(world: World) -> None:
-    world.send(Welcome(), Welcome())
-    await world.passes()
+    await world.passes(4)
+    for _ in range(2):
+        count = len(world.bodies(Held, copies=True))
+        world.send(Welcome())
+        await world.passes(4)
+        assert len(world.bodies(Held, copies=True)) > count
+
+
+async def test_an_answer_to_a_welcome_that_is_not_committed_is_sent_again_and_not_collected(
+    world: World,
+) -> None:
+    world.is_committing = False
+    await world.passes(4)
+    for _ in range(5):
+        world.send(Welcome())
+        await world.passes()
+    assert len(world.bodies(Held)) == 2
+    assert len(world.bodies(Held, copies=True)) == 6
+    world.broker.queues[-1].close()
+    await world.passes(1)
     assert len(world.bodies(Held)) == 3
 
 

@@ -8,10 +8,11 @@ import pytest
 
 from turnstile.common.domain.retries import RetryPolicy
 from turnstile.common.domain.states import Status
+from turnstile.executor.questions.explain import Explanation, WaitingOn, explain
+from turnstile.executor.questions.queue_stats import pool_page, queue_stats, resource_page, waiting_page
 from turnstile.executor.queue_manager.decide import decide
 from turnstile.executor.queue_manager.decisions import Decisions
 from turnstile.executor.queue_manager.definitions import Action, KeySettings, Pool, Rate, Resource, Use
-from turnstile.executor.queue_manager.explain import Explanation, WaitingOn, explain
 from turnstile.executor.queue_manager.inputs import (
     Admit,
     Cancel,
@@ -26,7 +27,6 @@ from turnstile.executor.queue_manager.inputs import (
     WorkerChanged,
     WorkerGone,
 )
-from turnstile.executor.queue_manager.queue_stats import pool_page, queue_stats, resource_page, waiting_page
 from turnstile.executor.queue_manager.state import Execution, State
 
 

@@ -14,8 +14,8 @@ from random import Random
 from statistics import fmean
 from typing import Final, NamedTuple
 
+from turnstile.executor.questions.explain import WaitingOn
 from turnstile.executor.queue_manager.decisions import Decisions
-from turnstile.executor.queue_manager.explain import WaitingOn
 
 SAMPLES: Final = 128
 """Durations that are remembered of an action."""

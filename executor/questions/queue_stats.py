@@ -9,7 +9,7 @@ from itertools import chain, islice
 from operator import itemgetter
 from typing import Final, NamedTuple, get_args
 
-from turnstile.executor.queue_manager.explain import (
+from turnstile.executor.questions.explain import (
     Counted,
     Flow,
     Holder,

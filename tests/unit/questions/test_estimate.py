@@ -12,10 +12,10 @@ from typing import NamedTuple
 import pytest
 
 from turnstile.common.domain.states import Status
+from turnstile.executor.questions.estimate import Durations, Interval, estimated_start
+from turnstile.executor.questions.explain import Holder, RootCause, WaitingOn, explain
 from turnstile.executor.queue_manager.decide import decide
 from turnstile.executor.queue_manager.definitions import Action, Rate, Resource, Use
-from turnstile.executor.queue_manager.estimate import Durations, Interval, estimated_start
-from turnstile.executor.queue_manager.explain import Holder, RootCause, WaitingOn, explain
 from turnstile.executor.queue_manager.inputs import (
     Admit,
     DefineAction,
