@@ -139,6 +139,8 @@ class Rabbit:
         self.on_reply: Callable[[str, Mapping[str, Any]], bool] = lambda *_: False
         self.on_dead_letter: Callable[[Any], None] = lambda _: None
         self.dropped = 0
+        self.arrived = dict.fromkeys(LEADER_QUEUES, 0)
+        """How many messages each queue got."""
         self._keys = 0
         self._links: dict[Process, Link] = {}
         self._known: dict[Process, list[Connection]] = {}
@@ -290,6 +292,7 @@ class Rabbit:
     def enqueue(self, name: str, messages: Sequence[Message]) -> None:
         """Put messages into a durable queue."""
         queue = self.queues[name]
+        self.arrived[name] += len(messages)
         if queue.drop:
             kept = [each for each in messages if self.random.random() >= queue.drop]
             self.dropped += len(messages) - len(kept)

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from tests.proof.simulation.broker import COMPLETIONS
 from tests.proof.simulation.history import history, recording_of
 from tests.proof.simulation.story import RequestPlan
 from tests.proof.simulation.world import Outcome
@@ -31,6 +32,7 @@ _EXAMPLES: Final = 3
 def violations(outcome: Outcome) -> list[str]:
     """Return what is broken, in sentences; the first words name the rule."""
     found = [f"INVARIANT {text}" for text in outcome.findings]
+    found += _storm(outcome)
     if not outcome.is_quiet:
         found += _left(outcome)
     if outcome.story.loses_commits:
@@ -76,6 +78,13 @@ def _left(outcome: Outcome) -> Iterator[str]:
         f" {len(tables.early_cancels)} early cancels, {lost} requests not sent,"
         f" {outcome.witness.running} runs, queues {held}, unacknowledged {unacknowledged}"
     )
+
+
+def _storm(outcome: Outcome) -> Iterator[str]:
+    """Yield that workers sent far more reports than runs and disturbances explain."""
+    reports, runs = outcome.clients.rabbit.arrived[COMPLETIONS], len(outcome.witness.records)
+    if reports > 10 * runs + 500 * outcome.faults + 5000:
+        yield f"STORM {reports} reports of {runs} runs, with {outcome.faults} faults"
 
 
 def _two_at_once(told: History) -> Iterator[str]:
