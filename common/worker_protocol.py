@@ -41,6 +41,8 @@ class Hello:
     epoch_seen: int
     """The highest epoch that it has heard of."""
     is_taking: bool = True
+    definitions: tuple[Mapping[str, Any], ...] = ()
+    """Actions that the installation gets if it lacks them, also while the worker cannot take offers yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

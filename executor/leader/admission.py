@@ -13,6 +13,7 @@ from uuid import UUID
 
 from turnstile.common.domain.errors import Code
 from turnstile.common.domain.states import Status, is_terminal
+from turnstile.common.worker_protocol import Hello
 from turnstile.executor.leader.loading import input_of
 from turnstile.executor.leader.ports import (
     CancelRequest,
@@ -25,6 +26,7 @@ from turnstile.executor.leader.ports import (
 from turnstile.executor.leader.records import DefinitionRow, EarlyCancelRow, Known
 from turnstile.executor.queue_manager.decisions import Admitted, Cancelled, Decisions, Refused
 from turnstile.executor.queue_manager.inputs import Admit, Cancel, DeleteAction, Input
+from turnstile.executor.queue_manager.state import State
 
 _RECENT_MAX: Final = 50_000
 EARLY_SECONDS: Final = 60.0
@@ -312,6 +314,18 @@ class Admission:
         else:
             message = f"action {command.name}: {waiting} executions wait and {running} run; cancel them first"
             self._reject(source, Code.IN_USE, message)
+
+    def register(self, hello: Hello, state: State) -> Iterator[Input]:
+        """Yield the actions of a worker that the installation lacks. What exists is never changed."""
+        for body in hello.definitions:
+            ref = body["ref"]
+            action = state.actions.get(ref)
+            if (action is None or action.is_deleted) and all(row.name != ref for row in self.rows):
+                row = DefinitionRow(
+                    kind="action", name=ref, body=body, changed_by={"worker": hello.sender.worker_id}
+                )
+                self.rows.append(row)
+                yield input_of(row)
 
     # Answers.
 

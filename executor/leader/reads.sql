@@ -1,5 +1,5 @@
 -- What the leader and candidates read, beside the turns. Instants are seconds since 1970; those of large parts are
--- packed as the server sends them, which `binary_arrays` reads.
+-- packed as the server sends them, which `binary_arrays` reads. `turn.sql` says what `= ANY (ARRAY[x])` is for.
 
 -- take_over: raise the epoch.
 --
@@ -105,14 +105,14 @@ FROM (
     UNION SELECT x.id FROM ledger.execution x WHERE x.idempotency_key = ANY ($2::text[])
     UNION SELECT unnest($3::bigint[])
 ) f
-JOIN ledger.execution e ON e.id = f.id
-LEFT JOIN ledger.pending_end p ON p.execution_id = e.id
+JOIN ledger.execution e ON e.id = ANY (ARRAY[f.id])
+LEFT JOIN ledger.pending_end p ON p.execution_id = ANY (ARRAY[e.id])
 
 -- requests_of: what offers need.
 --
 -- $1 ids
 SELECT e.id, e.parameters, e.metadata, e.traceparent
-FROM unnest($1::bigint[]) AS r(id) JOIN ledger.execution e ON e.id = r.id
+FROM unnest($1::bigint[]) AS r(id) JOIN ledger.execution e ON e.id = ANY (ARRAY[r.id])
 
 -- outcomes: executions that have ended.
 --
@@ -122,8 +122,8 @@ SELECT e.id, e.action_ref, coalesce(p.status, e.status)::text AS status, coalesc
        coalesce(p.error_message, e.error_message) AS error_message,
        extract(epoch FROM coalesce(p.completed_at, e.completed_at))::double precision AS completed_at
 FROM unnest($1::bigint[]) AS r(id)
-JOIN ledger.execution e ON e.id = r.id
-LEFT JOIN ledger.pending_end p ON p.execution_id = e.id
+JOIN ledger.execution e ON e.id = ANY (ARRAY[r.id])
+LEFT JOIN ledger.pending_end p ON p.execution_id = ANY (ARRAY[e.id])
 WHERE coalesce(p.completed_at, e.completed_at) IS NOT NULL
 
 -- inbox: the first commands from an id on.
@@ -141,28 +141,28 @@ FROM pg_current_snapshot() s
 -- unlocked: which of these executions no other session has locked; they are locked until the transaction ends.
 --
 -- $1 ids
-SELECT e.id FROM unnest($1::bigint[]) AS r(id) JOIN ledger.execution e ON e.id = r.id
+SELECT e.id FROM unnest($1::bigint[]) AS r(id) JOIN ledger.execution e ON e.id = ANY (ARRAY[r.id])
 FOR NO KEY UPDATE OF e SKIP LOCKED
 
 -- living: which of these executions have not ended.
 --
 -- $1 ids
-SELECT e.id FROM unnest($1::bigint[]) AS r(id) JOIN ledger.execution e ON e.id = r.id WHERE e.completed_at IS NULL
+SELECT e.id FROM unnest($1::bigint[]) AS r(id) JOIN ledger.execution e ON e.id = ANY (ARRAY[r.id]) WHERE e.completed_at IS NULL
 
 -- write_pending: the pending ends of executions that are not locked any more.
 WITH free AS MATERIALIZED (
-    SELECT e.id FROM ledger.pending_end p JOIN ledger.execution e ON e.id = p.execution_id
+    SELECT e.id FROM ledger.pending_end p JOIN ledger.execution e ON e.id = ANY (ARRAY[p.execution_id])
     FOR NO KEY UPDATE OF e SKIP LOCKED
 ),
 over AS (
-    DELETE FROM ledger.pending_end p USING free f WHERE p.execution_id = f.id RETURNING p.*
+    DELETE FROM ledger.pending_end p USING free f WHERE p.execution_id = ANY (ARRAY[f.id]) RETURNING p.*
 )
 UPDATE ledger.execution e
 SET status = o.status, attempt = o.attempt, failures = o.failures, reclaims = o.reclaims, worker_id = o.worker_id,
     queued_at = o.queued_at, scheduled_at = o.scheduled_at, started_at = o.started_at,
     completed_at = o.completed_at, result = o.result, error_type = o.error_type, error_message = o.error_message,
     passages = o.passages
-FROM over o WHERE e.id = o.execution_id AND e.completed_at IS NULL
+FROM over o WHERE e.id = ANY (ARRAY[o.execution_id]) AND e.completed_at IS NULL
 
 -- has_pending: whether ends are pending.
 SELECT EXISTS (SELECT FROM ledger.pending_end)

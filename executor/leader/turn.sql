@@ -1,6 +1,10 @@
 -- The parts of a turn. `ledger.py` joins those that a turn needs into one statement; each of them reads `fence`,
 -- so nothing is written unless the executor still leads. Except in `fence` to `turn`, which share the parameters of
 -- the turn, $1 and so on count within the part: arrays with one element per row.
+--
+-- `id = ANY (ARRAY[x])` means `id = x`, but cannot be merged or hashed, nor answered by reading a whole index: each
+-- row is looked up, whatever a plan estimates. A plan that was made for a table of few rows stays, and would read
+-- all the dead rows that an old snapshot keeps.
 
 -- fence: one row while this executor leads under this epoch. It waits for a takeover, and then has none.
 --
@@ -94,8 +98,8 @@ FROM fence, unnest(
     id, status, attempt, failures, reclaims, worker_id, queued_at, scheduled_at, started_at, completed_at, result,
     error_type, error_message, passages
 )
-WHERE e.id = r.id AND e.completed_at IS NULL AND NOT EXISTS (
-    SELECT FROM ledger.pending_end p WHERE p.execution_id = r.id
+WHERE e.id = ANY (ARRAY[r.id]) AND e.completed_at IS NULL AND NOT EXISTS (
+    SELECT FROM ledger.pending_end p WHERE p.execution_id = ANY (ARRAY[r.id])
 )
 RETURNING e.id
 
@@ -136,7 +140,7 @@ FROM fence, unnest(
 
 -- grants_over: grants of which nothing is at its worker any more.
 DELETE FROM ledger.granted g USING fence, unnest($1::bigint[], $2::bigint[]) AS r(epoch, counter)
-WHERE g.epoch = r.epoch AND g.counter = r.counter
+WHERE g.epoch = ANY (ARRAY[r.epoch]) AND g.counter = ANY (ARRAY[r.counter])
 
 -- live: executions with a past, as they are after this turn.
 INSERT INTO ledger.live (
@@ -169,7 +173,7 @@ ON CONFLICT (id) DO UPDATE SET
     is_impatient = excluded.is_impatient, passages = excluded.passages
 
 -- live_over: executions that ended, or are plain again.
-DELETE FROM ledger.live l USING fence, unnest($1::bigint[]) AS r(id) WHERE l.id = r.id
+DELETE FROM ledger.live l USING fence, unnest($1::bigint[]) AS r(id) WHERE l.id = ANY (ARRAY[r.id])
 
 -- waiting: executions that are older than the low id from now on.
 INSERT INTO ledger.waiting (id, action_ref, key, priority, queued_at, expires_at)
@@ -179,7 +183,7 @@ FROM fence, unnest(
 ) AS r(id, action_ref, key, priority, queued_at, expires_at)
 
 -- waiting_over: of these, what ended or got a row in `live`.
-DELETE FROM ledger.waiting w USING fence, unnest($1::bigint[]) AS r(id) WHERE w.id = r.id
+DELETE FROM ledger.waiting w USING fence, unnest($1::bigint[]) AS r(id) WHERE w.id = ANY (ARRAY[r.id])
 
 -- workers: workers as they are from now on.
 INSERT INTO ledger.worker (
@@ -199,7 +203,7 @@ ON CONFLICT (worker_id) DO UPDATE SET
     is_taking = excluded.is_taking, is_draining = excluded.is_draining
 
 -- workers_over: workers that hold nothing any more.
-DELETE FROM ledger.worker w USING fence, unnest($1::text[]) AS r(worker_id) WHERE w.worker_id = r.worker_id
+DELETE FROM ledger.worker w USING fence, unnest($1::text[]) AS r(worker_id) WHERE w.worker_id = ANY (ARRAY[r.worker_id])
 
 -- definitions: definitions as they are from now on.
 INSERT INTO ledger.definition (kind, name, body)
@@ -208,7 +212,7 @@ ON CONFLICT (kind, name) DO UPDATE SET body = excluded.body
 
 -- definitions_over: definitions that were deleted.
 DELETE FROM ledger.definition d USING fence, unnest($1::text[], $2::text[]) AS r(kind, name)
-WHERE d.kind = r.kind AND d.name = r.name
+WHERE d.kind = ANY (ARRAY[r.kind]) AND d.name = ANY (ARRAY[r.name])
 
 -- definition_changes: the audit log of definitions.
 INSERT INTO ledger.definition_change (changed_at, kind, name, body, changed_by)
@@ -221,7 +225,7 @@ INSERT INTO ledger.event (id, body)
 SELECT r.id, r.body FROM fence, unnest($1::bigint[], $2::bytea[]) AS r(id, body)
 
 -- events_over: messages that were published.
-DELETE FROM ledger.event e USING fence, unnest($1::bigint[]) AS r(id) WHERE e.id = r.id
+DELETE FROM ledger.event e USING fence, unnest($1::bigint[]) AS r(id) WHERE e.id = ANY (ARRAY[r.id])
 
 -- early_cancels: cancels of what is not known yet.
 INSERT INTO ledger.early_cancel (id, execution_id, idempotency_key, reason, kept_until)
@@ -230,10 +234,10 @@ FROM fence, unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::doubl
     AS r(id, execution_id, idempotency_key, reason, kept_until)
 
 -- early_cancels_over: cancels that were applied, or kept for long enough.
-DELETE FROM ledger.early_cancel c USING fence, unnest($1::bigint[]) AS r(id) WHERE c.id = r.id
+DELETE FROM ledger.early_cancel c USING fence, unnest($1::bigint[]) AS r(id) WHERE c.id = ANY (ARRAY[r.id])
 
 -- inbox_over: commands that this turn decided.
-DELETE FROM ledger.inbox i USING fence, unnest($1::bigint[]) AS r(id) WHERE i.id = r.id
+DELETE FROM ledger.inbox i USING fence, unnest($1::bigint[]) AS r(id) WHERE i.id = ANY (ARRAY[r.id])
 
 -- answers: what the repetition of a command finds.
 INSERT INTO ledger.answer (command_id, answered_at, body)

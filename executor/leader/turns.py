@@ -55,6 +55,8 @@ SHARES: Final = {REQUESTS: 500, COMPLETIONS: 2000, HEARTBEATS: 1000}
 _INBOX_SHARE: Final = 200
 _REQUESTS_BYTES_MAX: Final = 64 * 1024 * 1024
 """Budget of the parameters that are kept in memory; others are read when their execution was granted."""
+_REQUEST_BYTES: Final = 300
+"""What a kept request needs beside its parameters."""
 
 T = TypeVar("T")
 
@@ -355,6 +357,7 @@ class Leader:
         for each in taken:
             match each.body:
                 case Hello() as hello:
+                    inputs += lead.admission.register(hello, lead.state)
                     inputs += lead.sessions.hello(hello, now)
                 case Heartbeat() as heartbeat:
                     inputs += lead.sessions.heartbeat(heartbeat, now, is_certain=self._is_certain(now))
@@ -396,8 +399,9 @@ class Leader:
     def _remember_requests(self, lead: Leadership, out: Decisions) -> None:
         for admitted in out.admitted:
             request = admitted.source.request
-            if lead.requests_bytes + len(request.parameters) <= _REQUESTS_BYTES_MAX:
-                lead.requests_bytes += len(request.parameters)
+            size_bytes = len(request.parameters) + _REQUEST_BYTES
+            if lead.requests_bytes + size_bytes <= _REQUESTS_BYTES_MAX:
+                lead.requests_bytes += size_bytes
                 lead.requests[admitted.id] = StoredRequest(
                     parameters=request.parameters, metadata=request.metadata, traceparent=request.traceparent
                 )
@@ -407,7 +411,7 @@ class Leader:
     def _forget_request(self, lead: Leadership, execution_id: int) -> None:
         request = lead.requests.pop(execution_id, None)
         if request is not None:
-            lead.requests_bytes -= len(request.parameters)
+            lead.requests_bytes -= len(request.parameters) + _REQUEST_BYTES
 
     # Writing.
 

@@ -54,6 +54,7 @@ class Clients:
         """Statuses by execution, as listeners heard them."""
         self.letters: list[Any] = []
         self.pending_commands = 0
+        self.unconfirmed = len(self.orders)
         self._wall = postgres.clock
         self._asked: dict[UUID, tuple[int, int | None]] = {}
         self._asked_at: dict[UUID, int] = {}
@@ -92,9 +93,7 @@ class Clients:
     @property
     def are_done(self) -> bool:
         """Whether everything was sent and confirmed."""
-        return not self.pending_commands and all(
-            order.confirmed_at != NEVER for order in self.orders.values()
-        )
+        return not self.pending_commands and not self.unconfirmed
 
     # Requests.
 
@@ -133,6 +132,7 @@ class Clients:
         now = round(self.loop.now * NS)
         for order in self._by_inbox:
             order.sent_at, order.confirmed_at, order.sendings = now, now, order.sendings + 1
+            self.unconfirmed -= 1
             self.postgres.put_in_inbox(UUID(int=(1 << 100) | order.plan.number), self.body(order.plan))
         self._by_inbox.clear()
 
@@ -290,5 +290,6 @@ class _Submitter:
             for order in batch:
                 if order.confirmed_at == NEVER:
                     order.confirmed_at = now
+                    self.clients.unconfirmed -= 1
             del self.waiting[: len(batch)]
         self._send()

@@ -158,9 +158,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         pass
 
     def _run_once(self) -> None:
+        """Go to the next instant if nothing is due, then run what is due."""
         due = self._due
-        if not due:
+        while not due:
             self._jump()
+            if self._is_stopped:
+                return
         count = len(due)
         self.steps += count
         if self.steps - self._steps_then > STEPS_AT_ONE_INSTANT_MAX:
@@ -180,20 +183,19 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                     return
 
     def _jump(self) -> None:
-        """Go to the next instant: run the first callback of the world there, or make one of asyncio due."""
-        timeline = self._timeline
-        if not timeline:
-            raise Hang(f"nothing is scheduled after {self.now:.6f} s")
-        when, _, callback, what = heappop(timeline)
-        if when > self.now:
-            self.now = when
-            self._steps_then = self.steps
-        self.steps += 1
-        if callback is not None:
-            callback(*what)
-        elif not what._cancelled:
-            self._due.append(what)
-        if self._is_stopped:
-            return
-        if self.steps - self._steps_then > STEPS_AT_ONE_INSTANT_MAX:
-            raise Hang(f"more than {STEPS_AT_ONE_INSTANT_MAX} steps at {self.now:.6f} s, last {callback!r}")
+        """Run callbacks of the world, up to the first one that makes a callback of asyncio due."""
+        timeline, due = self._timeline, self._due
+        while not due and not self._is_stopped:
+            if not timeline:
+                raise Hang(f"nothing is scheduled after {self.now:.6f} s")
+            when, _, callback, what = heappop(timeline)
+            if when > self.now:
+                self.now = when
+                self._steps_then = self.steps
+            self.steps += 1
+            if callback is not None:
+                callback(*what)
+            elif not what._cancelled:
+                due.append(what)
+            if self.steps - self._steps_then > STEPS_AT_ONE_INSTANT_MAX:
+                raise Hang(f"more than {STEPS_AT_ONE_INSTANT_MAX} steps at {self.now:.6f} s, last {callback!r}")

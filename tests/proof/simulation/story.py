@@ -72,6 +72,8 @@ class Story:
     workers: tuple[int, ...]
     """How many executions each worker runs at once."""
     lease_seconds: float
+    write_seconds: float
+    """How long the database takes for a turn."""
     actions: tuple[ActionPlan, ...]
     submitters: int
     inbox_submitter: int
@@ -111,10 +113,10 @@ def story_of(seed: int, *, size: float = 1.0, with_faults: bool = True) -> Story
     """Return the story of a seed; `size` scales how many executions and faults it has."""
     random = Random(seed)
     actions = tuple(_action(random, number) for number in range(random.randint(1, 4)))
-    workers = tuple(random.choice((2, 4, 8)) for _ in range(random.randint(1, 4)))
+    workers = tuple(random.choice((2, 4, 8, 40)) for _ in range(random.randint(1, 4)))
     submitters = random.randint(2, 5)
     seconds = random.choice((4.0, 8.0, 15.0))
-    count = max(round(size * random.choice((200, 1000, 3000, 6000))), 10)
+    count = max(round(size * random.choice((100, 1000, 5000, 12000))), 10)
     has_commands = random.random() < 0.6
     is_plain = random.random() < 0.3
     requests = tuple(
@@ -131,10 +133,11 @@ def story_of(seed: int, *, size: float = 1.0, with_faults: bool = True) -> Story
             executors,
             len(workers),
             seconds,
-            max(round(count * random.choice((0.003, 0.01, 0.03))), random.choice((1, 3, 10))),
+            max(round(count * random.choice((0.003, 0.006, 0.012))), random.choice((1, 3, 10, 30))),
         )
     return Story(
         seed=seed, executors=executors, workers=workers, lease_seconds=random.choice((3.0, 6.0)),
+        write_seconds=random.choice((0.002, 0.01, 0.025)),
         actions=actions, submitters=submitters + 1, inbox_submitter=submitters, requests=requests,
         commands=commands, faults=faults,
     )  # fmt: skip
@@ -148,7 +151,7 @@ def _action(random: Random, number: int) -> ActionPlan:
         fields["on_worker_lost"] = "abandon"
     return ActionPlan(
         ref=f"stress.{number:02}",
-        limit=random.choice((1, 1, 1, 2, 4, 7, None)),
+        limit=random.choice((1, 1, 1, 2, 4, 7, 30, None)),
         keys=random.choice((0, 0, 3, 8)),
         fields=fields,
     )

@@ -164,6 +164,7 @@ class World:
         self.loop = SimulatedLoop(Processes())
         self.rabbit = Rabbit(self.loop, self.random)
         self.postgres = Postgres(self.loop, self.random)
+        self.postgres.write_seconds = story.write_seconds
         scripts = {plan.number: plan.script for plan in story.requests}
         self.witness = Witness(self.loop, self.random, scripts)
         self.clients = Clients(self.loop, self.random, self.rabbit, self.postgres, story)

@@ -6,6 +6,7 @@ from uuid import UUID, uuid5
 
 from turnstile.common.domain.errors import Code
 from turnstile.common.domain.states import Status
+from turnstile.common.worker_protocol import Hello, Sender
 from turnstile.executor.leader.admission import EARLY_SECONDS, Admission, Source
 from turnstile.executor.leader.ports import CancelRequest, DefinitionCommand, Request
 from turnstile.executor.leader.records import EarlyCancelRow, Known
@@ -172,3 +173,31 @@ def test_an_action_with_running_executions_is_not_deleted() -> None:
     world.turn(Source(request=delete, command_id=command))
     assert not world.admission.rows
     assert world.admission.answers[-1][1]["code"] is Code.IN_USE
+
+
+def hello(*definitions: Mapping[str, Any]) -> Hello:
+    return Hello(
+        sender=Sender(worker_id="w", session=1, secret="s"), name="w", pools=("default",), actions=("b",),
+        concurrency=1, lease_seconds=30.0, epoch_seen=0, is_taking=False, definitions=definitions,
+    )  # fmt: skip
+
+
+def test_a_worker_registers_its_actions_before_it_can_take_offers() -> None:
+    world = World()
+    body = {"ref": "b", "max_concurrent": 2}
+    decide(world.state, list(world.admission.register(hello(body), world.state)), 1.0)
+    out = world.turn(message(request(ref="b"), "m"))
+    assert len(out.admitted) == 1
+    assert [row.name for row in world.admission.rows] == ["b"]
+
+
+def test_a_worker_never_changes_an_action_that_exists() -> None:
+    world = World()
+    assert not list(world.admission.register(hello({"ref": "a", "max_concurrent": 99}), world.state))
+
+
+def test_two_workers_that_register_one_action_in_one_turn_define_it_once() -> None:
+    world = World()
+    first = list(world.admission.register(hello({"ref": "b", "max_concurrent": 2}), world.state))
+    second = list(world.admission.register(hello({"ref": "b", "max_concurrent": 9}), world.state))
+    assert (len(first), second) == (1, [])

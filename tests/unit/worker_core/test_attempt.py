@@ -4,14 +4,18 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.unit.worker_core.world import WALL, World, offer
+from tests.unit.worker_core.world import WALL, World, grant, offer
 from turnstile.common.domain.outcomes import Completed, Failed, Failure
 from turnstile.common.domain.states import Status
-from turnstile.common.worker_protocol import AttemptEnded, AttemptReturned, AttemptStarted
+from turnstile.common.worker_protocol import (
+    AttemptEnded,
+    AttemptReturned,
+    AttemptStarted,
+    CancelAttempt,
+    Offers,
+)
 from turnstile.worker.core.attempt import Attempt, Stop, end_of
 from turnstile.worker.core.ports import NotStarted
-
-STARTED = {"started_at": 1.0}
 
 
 def ended_as(stop: Stop | None, end: Completed | Failed | NotStarted) -> AttemptEnded | AttemptReturned:
@@ -130,7 +134,7 @@ async def test_a_run_beyond_its_timeout_is_asked_then_killed(world: World) -> No
     assert run.asked
     assert not run.kills
     await world.passes(5)
-    assert run.kills == 1
+    assert world.runner.of(1).kills == 1
     (end,) = world.bodies(AttemptEnded)
     assert end.status is Status.TIMEOUT
     assert end.error is not None
@@ -154,7 +158,7 @@ async def test_a_cancel_asks_then_kills(world: World) -> None:
     assert run.asked == ["asked"]
     assert not run.kills
     await world.passes(5.1)
-    assert run.kills == 1
+    assert world.runner.of(1).kills == 1
     assert world.ends() == [(1, "cancelled")]
 
 
@@ -167,9 +171,6 @@ async def test_a_cancel_of_what_has_not_started_ends_it_without_starting(world: 
 
 
 async def test_a_cancel_in_the_same_batch_as_its_offer_ends_it_without_starting(world: World) -> None:
-    from tests.unit.worker_core.world import grant
-    from turnstile.common.worker_protocol import CancelAttempt, Offers
-
     offers = Offers(queue="q", at_once=None, offers=(offer(1),))
     world.send(offers, CancelAttempt(execution_id=1, grant=grant(1), reason="r"))
     await world.passes()
@@ -200,7 +201,7 @@ async def test_a_cancelled_run_that_cannot_be_killed_is_reported_and_frees_its_p
 
 async def test_an_error_of_the_runner_is_a_failure_of_the_attempt(world: World) -> None:
     await world.offer(1, 2, at_once=1)
-    world.runner.of(1).end(RuntimeError("broken"))  # type: ignore[arg-type]
+    world.runner.of(1).end(RuntimeError("broken"))
     await world.passes()
     (end,) = world.bodies(AttemptEnded)
     assert (end.status, end.error, end.is_retryable) == (Status.FAILED, ("RuntimeError", "broken"), True)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -99,7 +100,9 @@ class WorkerMachine(RuleBasedStateMachine):
         self.limits: dict[str, tuple[tuple[int, int, int], int | None]] = {}
         self.barriers: dict[str, Grant] = {}
         waiting, worker_id = worker.waiting, worker.session.worker_id
-        next_one, put, receive = waiting.next, waiting.put, worker.receiver._apply
+        receive = worker.receiver._apply
+        next_one: Callable[[], Waiting | None] = waiting.next
+        put: Callable[[Waiting], bool] = waiting.put
 
         def receives(message: ToSession) -> None:
             self.note(message, worker.session.number)
@@ -119,8 +122,12 @@ class WorkerMachine(RuleBasedStateMachine):
                 self.taken.add((worker_id, waiting.offer.grant))
             return is_put
 
-        waiting.next, waiting.put = picks, puts  # type: ignore[method-assign]
-        worker.receiver._apply = receives  # type: ignore[method-assign]
+        for of, name, call in (
+            (waiting, "next", picks),
+            (waiting, "put", puts),
+            (worker.receiver, "_apply", receives),
+        ):
+            setattr(of, name, call)
 
     def note(self, message: ToSession, session: int) -> None:
         """Note what the newest leader has said of limits and barriers."""
@@ -286,9 +293,9 @@ class WorkerMachine(RuleBasedStateMachine):
             run.end()
         self.passes(150.0)
         try:
-            worker = world.process.worker
+            worker = self.watched
             assert worker is not None
-            assert worker is self.watched
+            assert worker is world.process.worker
             assert worker.outbox.empty.is_set(), worker.outbox._kept
             assert worker.attempts.idle.is_set()
             self.a_grant_has_one_end_or_return()

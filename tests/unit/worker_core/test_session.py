@@ -38,7 +38,7 @@ async def test_a_hello_is_repeated_until_it_is_answered(make_world: Callable[...
     count = len(world.broker.hellos)
     await world.passes(30)
     assert len(world.broker.hellos) == count
-    assert world.is_certain
+    assert world.is_certain()
 
 
 async def test_a_broker_that_is_out_at_the_start_is_tried_until_it_is_back(
@@ -50,7 +50,7 @@ async def test_a_broker_that_is_out_at_the_start_is_tried_until_it_is_back(
     await world.passes(600)
     world.broker.is_down = False
     await world.passes(1)
-    assert world.is_certain
+    assert world.is_certain()
     assert world.broker.queues[0].number > 100
 
 
@@ -61,7 +61,7 @@ async def test_after_a_reconnection_a_new_session_says_hello_and_lists_what_it_h
     assert [each.sender.session for each in world.broker.hellos] == [1, 2]
     held = world.bodies(Held)[-1]
     assert held.grants == ((1, grant(1)), (2, grant(2)))
-    assert world.is_certain
+    assert world.is_certain()
     assert not world.runner.of(1).kills
     await world.offer(2, 3, at_once=1)
     await world.end(1)

@@ -99,7 +99,7 @@ def test_queues_take_turns_for_the_slots_of_the_worker() -> None:
     put(items, 4, 5, 6, queue="r")
     assert taken(items) == [1, 4]
     items.ended("q")
-    items.ended("q" if False else "r")
+    items.ended("r")
     assert taken(items) == [2, 5]
 
 

@@ -339,7 +339,7 @@ class World:
     def bodies(self, kind: type[T], *, copies: bool = False) -> list[T]:
         """Return the reports of one kind, in order, each number once unless `copies`."""
         seen: dict[int, ReportBody] = {}
-        found = []
+        found: list[T] = []
         for report in self.broker.reports:
             if (copies or report.number not in seen) and isinstance(report.body, kind):
                 found.append(report.body)
@@ -352,12 +352,10 @@ class World:
     def returns(self) -> list[tuple[int, bool]]:
         return [(each.execution_id, each.had_started) for each in self.bodies(AttemptReturned)]
 
-    @property
     def is_certain(self) -> bool:
         assert self.process.worker is not None
         return self.process.worker.lease.standing(self.clock.monotonic()).value == "certain"
 
-    @property
     def is_over(self) -> bool:
         """Whether the first worker id has been given up."""
         assert self.process.worker is not None
@@ -369,5 +367,5 @@ def grant(execution_id: int, *, again: int = 0) -> Grant:
 
 
 def offer(execution_id: int, *, again: int = 0, **fields: Any) -> Offer:
-    given = {"attempt": 1, "action_ref": "a", "parameters": b"{}"} | fields
+    given: dict[str, Any] = {"attempt": 1, "action_ref": "a", "parameters": b"{}"} | fields
     return Offer(execution_id=execution_id, grant=grant(execution_id, again=again), **given)
