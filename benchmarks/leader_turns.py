@@ -1,9 +1,9 @@
 """Turns of the ledger beside many waiting executions, with and without a snapshot that is held open.
 
-`python -m benchmarks.leader_turns --help` lists the options. Each turn admits, ends and grants the same number of
-executions to four workers, as a leader under full load does; a checkpoint follows every thousand journals, a
-hundredth of the requests was published before. Printed: the time of a turn at the beginning and at the end, the
-longest one, the time of a load, WAL and processor time per execution.
+`python -m benchmarks.leader_turns --help` lists the options. Each turn admits, ends and grants the same
+number of executions to four workers, as a leader under full load does; a checkpoint follows every thousand
+journals, a hundredth of the requests was published before. Printed: the time of a turn at the beginning and
+at the end, the longest one, the time of a load, WAL and processor time per execution.
 """
 
 import argparse
@@ -51,7 +51,9 @@ _IN_PROGRESS_TURNS = 4
 _EDGE = 1000
 """Turns at the beginning and at the end that are compared."""
 _WAITING = """
-INSERT INTO ledger.execution (id, created_at, request_hash, delivery_key, status, priority, action_ref, key, parameters)
+INSERT INTO ledger.execution (
+    id, created_at, request_hash, delivery_key, status, priority, action_ref, key, parameters
+)
 SELECT n, to_timestamp(1.8e9 + n / 1e4), md5(n::text)::uuid, md5(n::text)::uuid, 'queued', 3,
        'reports.render_' || n % 10, '', '{"customer_id": 1, "name": "the parameters of an execution"}'
 FROM generate_series($1::bigint, $2::bigint) n
@@ -103,22 +105,36 @@ class Load:
         if self.journals > _JOURNALS_MAX:
             self.journals = 0
             checkpoint = Checkpoint(
-                totals={ref: (number, number) for ref in _ACTIONS},
-                clocks=(ClockChange(gate="pool default", priority=3, virtual=number, finish=dict.fromkeys(_ACTIONS, 1)),),
+                totals=dict.fromkeys(_ACTIONS, (number, number)),
+                clocks=(
+                    ClockChange(
+                        gate="pool default", priority=3, virtual=number, finish=dict.fromkeys(_ACTIONS, 1)
+                    ),
+                ),
                 starts={},
-            )  # fmt: skip
+            )
         return Turn(
-            epoch=epoch, number=number, at=at, admitted=[self._admitted(each, at) for each in new],
-            ended=[_ended(each, at) for each in ended], granted=granted, grants_over=over, low_id=low_id,
+            epoch=epoch,
+            number=number,
+            at=at,
+            admitted=[self._admitted(each, at) for each in new],
+            ended=[_ended(each, at) for each in ended],
+            granted=granted,
+            grants_over=over,
+            low_id=low_id,
             waiting=[_waiting(each, at) for each in aged],
             waiting_over=[each for each in ended if each < self.low_id] if not self.is_short else [],
             reserved_id=self.next_id + 10_000 if number % 100 == 1 else None,
             journal=Journal(
-                totals={ref: (10, 10) for ref in _ACTIONS},
-                clocks=(ClockChange(gate="pool default", priority=3, virtual=number, finish={"reports.render_1": number}),),
+                totals=dict.fromkeys(_ACTIONS, (10, 10)),
+                clocks=(
+                    ClockChange(
+                        gate="pool default", priority=3, virtual=number, finish={"reports.render_1": number}
+                    ),
+                ),
             ),
             checkpoint=checkpoint,
-        )  # fmt: skip
+        )
 
     def _grants(self, epoch: int, at: float) -> list[GrantRow]:
         rows = []
@@ -130,33 +146,60 @@ class Load:
             self.counter += share
             rows.append(
                 GrantRow(
-                    epoch=epoch, counter=counters[0], worker_id=worker_id, granted_at=at, execution_ids=ids,
+                    epoch=epoch,
+                    counter=counters[0],
+                    worker_id=worker_id,
+                    granted_at=at,
+                    execution_ids=ids,
                     counters=counters,
                 )
-            )  # fmt: skip
+            )
         return rows
 
     def _admitted(self, execution_id: int, at: float) -> AdmittedRow:
         number = UUID(int=self.random.getrandbits(128))
         return AdmittedRow(
-            id=execution_id, action_ref=_ACTIONS[execution_id % 10], key="", priority=3, status=Status.QUEUED,
-            created_at=at, run_at=None, expires_at=None, timeout_seconds=None,
+            id=execution_id,
+            action_ref=_ACTIONS[execution_id % 10],
+            key="",
+            priority=3,
+            status=Status.QUEUED,
+            created_at=at,
+            run_at=None,
+            expires_at=None,
+            timeout_seconds=None,
             parameters=b'{"customer_id": %d, "name": "the parameters of an execution"}' % execution_id,
-            request_hash=number, delivery_key=number,
-        )  # fmt: skip
+            request_hash=number,
+            delivery_key=number,
+        )
 
 
 def _ended(execution_id: int, at: float) -> EndedRow:
     return EndedRow(
-        id=execution_id, status=Status.COMPLETED, attempt=1, failures=0, reclaims=0,
-        worker_id=_WORKERS[execution_id % 4], queued_at=at, scheduled_at=at, started_at=at, completed_at=at,
-        result=b'{"pages": 3}', error=None, passages=(),
-    )  # fmt: skip
+        id=execution_id,
+        status=Status.COMPLETED,
+        attempt=1,
+        failures=0,
+        reclaims=0,
+        worker_id=_WORKERS[execution_id % 4],
+        queued_at=at,
+        scheduled_at=at,
+        started_at=at,
+        completed_at=at,
+        result=b'{"pages": 3}',
+        error=None,
+        passages=(),
+    )
 
 
 def _waiting(execution_id: int, at: float) -> WaitingRow:
     return WaitingRow(
-        id=execution_id, action_ref=_ACTIONS[execution_id % 10], key="", priority=3, queued_at=at, expires_at=None
+        id=execution_id,
+        action_ref=_ACTIONS[execution_id % 10],
+        key="",
+        priority=3,
+        queued_at=at,
+        expires_at=None,
     )
 
 
@@ -204,9 +247,12 @@ async def _measure(server: PostgresServer, options: argparse.Namespace) -> None:
     next_id = options.waiting + 1
     await ledger.write(Turn(epoch=epoch, number=1, at=1.9e9, low_id=next_id, reserved_id=next_id + 20_000))
     load = Load(
-        per_turn=options.per_turn, next_id=next_id, head=next_id if options.short else 1, low_id=next_id,
+        per_turn=options.per_turn,
+        next_id=next_id,
+        head=next_id if options.short else 1,
+        low_id=next_id,
         is_short=options.short,
-    )  # fmt: skip
+    )
     number = 1
     for name, executions in (("alone", options.executions), ("beside a snapshot", options.snapshot)):
         if not executions:
@@ -220,7 +266,9 @@ async def _measure(server: PostgresServer, options: argparse.Namespace) -> None:
             measured = []
             for _ in range(options.parts):
                 turns = executions // options.per_turn // options.parts
-                measured.append(await _run(server, session, ledger, load, epoch, number + 1, turns))
+                numbers = range(number + 1, number + 1 + turns)
+                run = await _run(server, session, ledger, load, epoch=epoch, numbers=numbers)
+                measured.append(run)
                 number += turns
                 print(f"  {_shown(measured[-1])}", flush=True)
             _print_edges(measured)
@@ -235,13 +283,13 @@ async def _measure(server: PostgresServer, options: argparse.Namespace) -> None:
 
 
 async def _run(
-    server: PostgresServer, session: "Session", ledger: Ledger, load: Load, epoch: int, first: int, turns: int
+    server: PostgresServer, session: "Session", ledger: Ledger, load: Load, *, epoch: int, numbers: range
 ) -> Measured:
     before = cpu_seconds([server.pid]), await session.fetchval(_WAL)
     seconds: list[float] = []
     python_seconds = 0.0
     known: list[UUID] = []
-    for number in range(first, first + turns):
+    for number in numbers:
         turn = load.turn(epoch, number, 1.9e9 + number / 100)
         cpu_began, began = time.process_time(), time.perf_counter()
         if known:
@@ -252,10 +300,12 @@ async def _run(
         python_seconds += time.process_time() - cpu_began
         known = [row.delivery_key for row in turn.admitted[::100] if row.delivery_key is not None]
     return Measured(
-        seconds=seconds, python_seconds=python_seconds,
+        seconds=seconds,
+        python_seconds=python_seconds,
         server_seconds=cpu_seconds([server.pid]) - before[0],
-        wal_bytes=await session.fetchval(_WAL) - before[1], executions=turns * load.per_turn,
-    )  # fmt: skip
+        wal_bytes=await session.fetchval(_WAL) - before[1],
+        executions=len(numbers) * load.per_turn,
+    )
 
 
 async def _load_seconds(server: PostgresServer, epoch: int) -> float:
@@ -293,9 +343,11 @@ def _print_edges(runs: Sequence[Measured]) -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.leader_turns", description=__doc__)
-    parser.add_argument("--waiting", type=int, default=100_000, help="executions that wait (default %(default)s)")
-    parser.add_argument("--executions", type=int, default=50_000, help="that pass without a snapshot (%(default)s)")
-    parser.add_argument("--snapshot", type=int, default=50_000, help="that pass beside a snapshot (%(default)s)")
+    parser.add_argument("--waiting", type=int, default=100_000, help="executions that wait (%(default)s)")
+    parser.add_argument(
+        "--executions", type=int, default=50_000, help="that pass without a snapshot (%(default)s)"
+    )
+    parser.add_argument("--snapshot", type=int, default=50_000, help="beside a snapshot (%(default)s)")
     parser.add_argument("--per-turn", type=int, default=100, help="admissions, ends and grants (%(default)s)")
     parser.add_argument("--parts", type=int, default=5, help="lines for each run (%(default)s)")
     parser.add_argument("--short", action="store_true", help="what ends has waited for less than a second")

@@ -1,7 +1,7 @@
 """What a decision costs: the queue manager alone, in one process, without input and output.
 
-Each load admits and ends executions in turns of one batch, and reports the processor time from admitted to ended.
-Run as `python -m benchmarks.queue_manager`; `--large` also measures 10 million executions that wait.
+Each load admits and ends executions in turns of one batch, and reports the processor time from admitted to
+ended. Run as `python -m benchmarks.queue_manager`; `--large` also measures 10 million executions that wait.
 """
 
 import argparse
@@ -128,7 +128,7 @@ def _resident_bytes() -> int:
 
 
 def _in_a_child(function: Callable[[], None]) -> None:
-    """Memory that was used before is not returned to the system: each measurement has a process of its own."""
+    """Run in a process of its own: memory that was used before is not returned to the system."""
     import os
 
     child = os.fork()

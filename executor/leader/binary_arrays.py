@@ -1,8 +1,8 @@
 """Columns of rows as PostgreSQL's binary arrays, and back.
 
-asyncpg encodes an array element by element: 8 microseconds for a row of twelve columns, where these functions
-take 3.4. In: the values of one column. Out: the parameter as the server reads it. `use_encoded_arrays` makes a
-session send such bytes as they are.
+asyncpg encodes an array element by element: 8 microseconds for a row of twelve columns, where these
+functions take 3.4. In: the values of one column. Out: the parameter as the server reads it.
+`use_encoded_arrays` makes a session send such bytes as they are.
 """
 
 from array import array

@@ -1,8 +1,8 @@
 """From which id on the commands of the inbox are read, and what a row of it means.
 
-Rows of decided commands stay for as long as an old snapshot is open, so a poll begins behind them. The bound
-passes an id when every transaction that could still commit it has ended: no command is left behind, however long
-its transaction takes.
+Rows of decided commands stay for as long as an old snapshot is open, so a poll begins behind them. The
+bound passes an id when every transaction that could still commit it has ended: no command is left behind,
+however long its transaction takes.
 """
 
 import json

@@ -1,8 +1,9 @@
 """The ledger: the only place that writes what the leader decided, and loads it again.
 
-A turn is one statement: the parts of `turn.sql` that it needs, all of them behind the fence, in one round trip
-and one commit. It writes by key, so neither old snapshots nor dead rows change its cost (P15), and nothing of a
-deposed leader is written (P6). `tables.sql` says in constraints what a wrong leader can never write.
+A turn is one statement: the parts of `turn.sql` that it needs, all of them behind the fence, in one round
+trip and one commit. It writes by key, so neither old snapshots nor dead rows change its cost (P15), and
+nothing of a deposed leader is written (P6). `tables.sql` says in constraints what a wrong leader can never
+write.
 """
 
 import asyncio
@@ -112,7 +113,7 @@ class Ledger:
         self._executor_id = executor_id
 
     async def take_over(self, executor_id: str, *, above: int = 0, only_if_leading: bool = False) -> int:
-        """Raise the epoch above earlier ones, `above`, and the database's clock in milliseconds; return it."""
+        """Raise the epoch above earlier ones, `above` and the clock in milliseconds; return it."""
         self.leads_as(executor_id)
         # A statement of an earlier leadership may still run there.
         self._writer.drop()
@@ -256,7 +257,7 @@ class Ledger:
         return frozenset(row["id"] for row in living) - frozenset(row["id"] for row in free)
 
     async def _refusal(self, turn: Turn, error: Exception) -> TurnRefused:
-        """Return the error of a turn that was refused, with the execution whose content caused it, if found."""
+        """Return the error of a refused turn, with the execution whose content caused it, if found."""
         # Without the details, which show the content.
         reason = getattr(error, "message", None) or str(error)
         if getattr(error, "constraint_name", None) is not None:

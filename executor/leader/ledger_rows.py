@@ -221,7 +221,7 @@ _COMMON: Final = (
     ("attempts", "live", "live_over"),
 )
 _GROUPS: Final = (*_COMMON, tuple(name for name in _PARTS if all(name not in group for group in _COMMON)))
-"""Parts that come together or not at all, so that there are few statements: each is planned once, and kept."""
+"""Parts that come together or not at all, so that there are few statements: each is planned once."""
 _AS_THEY_ARE: Final = tuple(
     name
     for name in _PARTS

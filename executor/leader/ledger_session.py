@@ -1,11 +1,12 @@
 """One database session of the ledger: opened when it is needed, dropped after an error of the connection.
 
-Pins what a turn depends on and a role, a database or a server may set otherwise: the isolation, the durability
-of a commit, the plans, the time-outs. Errors come out as those of `ports`, or as they are where the ledger decides.
+Pins what a turn depends on and a role, a database or a server may set otherwise: the isolation, the
+durability of a commit, the plans, the time-outs. Errors come out as those of `ports`, or as they are where
+the ledger decides.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -38,8 +39,8 @@ UNION ALL
 SELECT set_config('synchronous_commit', 'on', false)
 WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')
 """
-"""The second is there since PostgreSQL 17. The third: an acknowledged commit survives a crash; an installation may
-ask for more than `on`, not for less."""
+"""The second is there since PostgreSQL 17. The third: an acknowledged commit survives a crash; an
+installation may ask for more than `on`, not for less."""
 _STATEMENTS_MAX: Final = 200
 
 UNKNOWN: Final = (
@@ -61,7 +62,7 @@ class Session:
         application_name: str,
         seconds: float,
         settings: dict[str, str],
-        unknown: tuple[type[Exception], ...] = (),
+        unknown: Sequence[type[Exception]] = (),
         prepare: "Callable[[Connection], None] | None" = None,
     ) -> None:
         """`unknown`: further errors that come out as OutcomeUnknown; `prepare` gets each new connection."""
@@ -69,7 +70,7 @@ class Session:
         self._application_name = application_name
         self._seconds = seconds
         self._settings = _SETTINGS | settings
-        self._unknown = (*UNKNOWN, *unknown)
+        self._unknown: tuple[type[Exception], ...] = (*UNKNOWN, *unknown)
         self._prepare = prepare
         self._connection: Connection | None = None
         self._statements: dict[object, Statement] = {}

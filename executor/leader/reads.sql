@@ -1,5 +1,6 @@
--- What the leader and candidates read, beside the turns. Instants are seconds since 1970; those of large parts are
--- packed as the server sends them, which `binary_arrays` reads. `turn.sql` says what `= ANY (ARRAY[x])` is for.
+-- What the leader and candidates read, beside the turns. Instants are seconds since 1970; those of large
+-- parts are packed as the server sends them, which `binary_arrays` reads. `turn.sql` says what `= ANY
+-- (ARRAY[x])` is for.
 
 -- take_over: raise the epoch.
 --
@@ -47,8 +48,8 @@ FROM (
 GROUP BY w.block, w.action_ref, w.key, w.priority
 ORDER BY w.block, w.action_ref, w.key, w.priority
 
--- waiting_singly: everything else that has not ended: below the low id with a grant or a row in `live`, and from the
--- low id on.
+-- waiting_singly: everything else that has not ended: below the low id with a grant or a row in `live`, and
+-- from the low id on.
 --
 -- $1 low id
 SELECT w.id, w.action_ref, w.key, w.priority, extract(epoch FROM w.queued_at)::double precision AS queued_at,
@@ -74,7 +75,8 @@ FROM ledger.granted g ORDER BY g.epoch, g.counter
 SELECT l.id, l.action_ref, l.key, l.priority, l.status::text AS status, l.attempt, l.failures, l.reclaims,
        extract(epoch FROM l.queued_at)::double precision AS queued_at,
        extract(epoch FROM l.expires_at)::double precision AS expires_at,
-       extract(epoch FROM l.due_at)::double precision AS due_at, l.ttl_seconds, l.timeout_seconds, l.cancel_reason,
+       extract(epoch FROM l.due_at)::double precision AS due_at, l.ttl_seconds, l.timeout_seconds,
+       l.cancel_reason,
        l.grant_epoch, l.grant_counter, l.worker_id,
        extract(epoch FROM l.scheduled_at)::double precision AS scheduled_at,
        extract(epoch FROM l.started_at)::double precision AS started_at, l.held, l.is_holding, l.is_impatient,
@@ -117,7 +119,8 @@ FROM unnest($1::bigint[]) AS r(id) JOIN ledger.execution e ON e.id = ANY (ARRAY[
 -- outcomes: executions that have ended.
 --
 -- $1 ids
-SELECT e.id, e.action_ref, coalesce(p.status, e.status)::text AS status, coalesce(p.attempt, e.attempt) AS attempt,
+SELECT e.id, e.action_ref, coalesce(p.status, e.status)::text AS status, coalesce(p.attempt,
+       e.attempt) AS attempt,
        coalesce(p.result, e.result) AS result, coalesce(p.error_type, e.error_type) AS error_type,
        coalesce(p.error_message, e.error_message) AS error_message,
        extract(epoch FROM coalesce(p.completed_at, e.completed_at))::double precision AS completed_at
@@ -129,7 +132,8 @@ WHERE coalesce(p.completed_at, e.completed_at) IS NOT NULL
 -- inbox: the first commands from an id on.
 --
 -- $1 id, $2 how many
-SELECT i.id, i.command_id, i.kind, i.body FROM ledger.inbox i WHERE i.id >= $1::bigint ORDER BY i.id LIMIT $2::bigint
+SELECT i.id, i.command_id, i.kind,
+       i.body FROM ledger.inbox i WHERE i.id >= $1::bigint ORDER BY i.id LIMIT $2::bigint
 
 -- inbox_newest: the newest id that a command has got.
 SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END FROM ledger.inbox_id s
@@ -138,7 +142,8 @@ SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END FROM ledger.inbox_id s
 SELECT pg_snapshot_xmax(s)::text::bigint AS next, ARRAY(SELECT pg_snapshot_xip(s)::text::bigint) AS running
 FROM pg_current_snapshot() s
 
--- unlocked: which of these executions no other session has locked; they are locked until the transaction ends.
+-- unlocked: which of these executions no other session has locked; they are locked until the transaction
+-- ends.
 --
 -- $1 ids
 SELECT e.id FROM unnest($1::bigint[]) AS r(id) JOIN ledger.execution e ON e.id = ANY (ARRAY[r.id])
@@ -147,7 +152,8 @@ FOR NO KEY UPDATE OF e SKIP LOCKED
 -- living: which of these executions have not ended.
 --
 -- $1 ids
-SELECT e.id FROM unnest($1::bigint[]) AS r(id) JOIN ledger.execution e ON e.id = ANY (ARRAY[r.id]) WHERE e.completed_at IS NULL
+SELECT e.id FROM unnest($1::bigint[]) AS r(id) JOIN ledger.execution e ON e.id = ANY (ARRAY[r.id]) WHERE
+       e.completed_at IS NULL
 
 -- write_pending: the pending ends of executions that are not locked any more.
 WITH free AS MATERIALIZED (
@@ -158,9 +164,11 @@ over AS (
     DELETE FROM ledger.pending_end p USING free f WHERE p.execution_id = ANY (ARRAY[f.id]) RETURNING p.*
 )
 UPDATE ledger.execution e
-SET status = o.status, attempt = o.attempt, failures = o.failures, reclaims = o.reclaims, worker_id = o.worker_id,
+SET status = o.status, attempt = o.attempt, failures = o.failures, reclaims = o.reclaims,
+    worker_id = o.worker_id,
     queued_at = o.queued_at, scheduled_at = o.scheduled_at, started_at = o.started_at,
-    completed_at = o.completed_at, result = o.result, error_type = o.error_type, error_message = o.error_message,
+    completed_at = o.completed_at, result = o.result, error_type = o.error_type,
+    error_message = o.error_message,
     passages = o.passages
 FROM over o WHERE e.id = ANY (ARRAY[o.execution_id]) AND e.completed_at IS NULL
 
@@ -191,6 +199,7 @@ SELECT pg_advisory_unlock_shared(1953853038, $1::integer)
 --
 -- $1 kind
 SELECT l.pid FROM pg_locks l
-WHERE l.locktype = 'advisory' AND l.classid = 1953853038 AND l.objid = $1::bigint::oid AND l.objsubid = 2 AND l.granted
+WHERE l.locktype = 'advisory' AND l.classid = 1953853038 AND l.objid = $1::bigint::oid
+    AND l.objsubid = 2 AND l.granted
   AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
   AND l.pid <> pg_backend_pid()

@@ -5,7 +5,8 @@
 CREATE SCHEMA ledger;
 
 CREATE TYPE ledger.status AS ENUM (
-    'delayed', 'queued', 'scheduled', 'running', 'completed', 'failed', 'timeout', 'cancelled', 'expired', 'abandoned'
+    'delayed', 'queued', 'scheduled', 'running', 'completed', 'failed', 'timeout', 'cancelled', 'expired',
+    'abandoned'
 );
 
 -- The fence: who leads. Only a takeover updates it; every turn reads it FOR SHARE.
@@ -48,17 +49,20 @@ CREATE TABLE ledger.turn (
         epoch > after_epoch AND number = 1 OR epoch = after_epoch AND number = after_number + 1
     ),
     -- The counter of a grant is never used again within its epoch.
-    CONSTRAINT turn_grants_with_new_numbers CHECK (first_counter > after_counter AND first_counter <= counter),
+    CONSTRAINT turn_grants_with_new_numbers CHECK (first_counter > after_counter
+        AND first_counter <= counter),
     -- Every end is written once, and after its admission.
     CONSTRAINT turn_ends_what_lives CHECK (ends_written = ends_decided),
     -- An id is durably reserved before an execution gets it.
     CONSTRAINT turn_admits_reserved_ids CHECK (last_id < reserved_id),
     -- What has no row of its own yet has an id from the low id on.
     CONSTRAINT turn_low_id_is_reserved CHECK (low_id <= reserved_id)
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
+    autovacuum_vacuum_cost_delay = 0);
 INSERT INTO ledger.turn VALUES (0, 1, 'epoch', -1, 0, 0, 1, 1, 0, 0, 1, NULL, NULL, 0, 0, NULL, NULL);
 
--- The record of an execution: inserted at its admission, updated once at its end. Its id is given by the leader.
+-- The record of an execution: inserted at its admission, updated once at its end. Its id is given by the
+-- leader.
 CREATE TABLE ledger.execution (
     id bigint PRIMARY KEY,
     created_at timestamptz NOT NULL,
@@ -109,7 +113,8 @@ CREATE TABLE ledger.execution (
     -- Before the end nothing of an attempt is here.
     CONSTRAINT execution_without_end_has_no_attempt CHECK (
         completed_at IS NOT NULL
-        OR attempt = 0 AND num_nonnulls(queued_at, scheduled_at, started_at, worker_id, result, error_type) = 0
+        OR attempt = 0 AND num_nonnulls(queued_at, scheduled_at, started_at, worker_id, result,
+            error_type) = 0
     ),
     -- Only a worker completes an execution.
     CONSTRAINT execution_completed_by_a_worker CHECK (
@@ -123,7 +128,8 @@ CREATE TABLE ledger.execution (
     )
 ) WITH (fillfactor = 42, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05);
 -- A message that is delivered twice is one execution.
-CREATE UNIQUE INDEX execution_delivery_key_once ON ledger.execution (delivery_key) WHERE delivery_key IS NOT NULL;
+CREATE UNIQUE INDEX execution_delivery_key_once ON ledger.execution (delivery_key) WHERE delivery_key IS
+    NOT NULL;
 -- A client's key names one execution.
 CREATE UNIQUE INDEX execution_idempotency_key_once ON ledger.execution (idempotency_key)
 WHERE idempotency_key IS NOT NULL;
@@ -189,7 +195,8 @@ CREATE TABLE ledger.waiting (
     priority smallint NOT NULL,
     action_ref text NOT NULL,
     key text NOT NULL
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0);
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
+    autovacuum_vacuum_cost_delay = 0);
 
 -- What one worker was granted in one turn; deleted once all of it has ended or was granted anew.
 CREATE TABLE ledger.granted (
@@ -206,7 +213,8 @@ CREATE TABLE ledger.granted (
     CONSTRAINT granted_has_a_number_for_each CHECK (
         cardinality(execution_ids) = cardinality(offsets) AND cardinality(offsets) > 0
     )
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
+    autovacuum_vacuum_cost_delay = 0);
 
 -- Executions of which more is to be known than that they wait or were granted the first time.
 CREATE TABLE ledger.live (
@@ -312,19 +320,22 @@ CREATE TABLE ledger.inbox (
     submitted_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- What a command can be.
     CONSTRAINT inbox_kind_is_known CHECK (kind IN ('request', 'cancel', 'definition'))
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
+    autovacuum_vacuum_cost_delay = 0);
 CREATE SEQUENCE ledger.inbox_id AS bigint OWNED BY ledger.inbox.id;
 
--- Gives a command its id. The transaction has its own number before: a reader that lists the transactions that run
--- after the newest id was read therefore knows which of them can still commit a smaller id.
-CREATE FUNCTION ledger.number_command() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+-- Gives a command its id. The transaction has its own number before: a reader that lists the transactions
+-- that run after the newest id was read therefore knows which of them can still commit a smaller id.
+CREATE FUNCTION ledger.number_command() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog,
+    pg_temp AS $$
 BEGIN
     PERFORM pg_current_xact_id();
     NEW.id := nextval('ledger.inbox_id');
     RETURN NEW;
 END
 $$;
-CREATE TRIGGER inbox_is_numbered BEFORE INSERT ON ledger.inbox FOR EACH ROW EXECUTE FUNCTION ledger.number_command();
+CREATE TRIGGER inbox_is_numbered BEFORE INSERT ON ledger.inbox FOR EACH ROW EXECUTE FUNCTION
+    ledger.number_command();
 
 -- Answers to commands, kept for a while: the repetition of a command finds its answer.
 CREATE TABLE ledger.answer (

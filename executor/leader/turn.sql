@@ -1,10 +1,10 @@
--- The parts of a turn. `ledger.py` joins those that a turn needs into one statement; each of them reads `fence`,
--- so nothing is written unless the executor still leads. Except in `fence` to `turn`, which share the parameters of
--- the turn, $1 and so on count within the part: arrays with one element per row.
+-- The parts of a turn. `ledger.py` joins those that a turn needs into one statement; each of them reads
+-- `fence`, so nothing is written unless the executor still leads. Except in `fence` to `turn`, which share
+-- the parameters of the turn, $1 and so on count within the part: arrays with one element per row.
 --
--- `id = ANY (ARRAY[x])` means `id = x`, but cannot be merged or hashed, nor answered by reading a whole index: each
--- row is looked up, whatever a plan estimates. A plan that was made for a table of few rows stays, and would read
--- all the dead rows that an old snapshot keeps.
+-- `id = ANY (ARRAY[x])` means `id = x`, but cannot be merged or hashed, nor answered by reading a whole
+-- index: each row is looked up, whatever a plan estimates. A plan that was made for a table of few rows
+-- stays, and would read all the dead rows that an old snapshot keeps.
 
 -- fence: one row while this executor leads under this epoch. It waits for a takeover, and then has none.
 --
@@ -18,11 +18,12 @@ SELECT t.* FROM fence, ledger.turn t WHERE t.epoch = $3::bigint AND t.number = $
 
 -- turn: the row of this turn. Without the one before it, columns that must not be null are.
 --
--- $5 number, $6 instant, $7 low id or null, $8 reserved id or null, $9 greatest id that it admits, $10 and $11 first
--- and last counter of its grants, $12 ends, $13 journal, $14 checkpoint
+-- $5 number, $6 instant, $7 low id or null, $8 reserved id or null, $9 greatest id that it admits, $10 and
+-- $11 first and last counter of its grants, $12 ends, $13 journal, $14 checkpoint
 INSERT INTO ledger.turn (
     epoch, number, at, after_epoch, after_number, after_counter, low_id, reserved_id, counter,
-    checkpoint_epoch, checkpoint_number, first_counter, last_id, ends_decided, ends_written, journal, checkpoint
+    checkpoint_epoch, checkpoint_number, first_counter, last_id, ends_decided, ends_written, journal,
+    checkpoint
 )
 SELECT f.epoch, $5::bigint, greatest(p.at, to_timestamp($6::double precision)), p.epoch, p.number, c.counter,
        coalesce($7::bigint, p.low_id), greatest($8::bigint, p.reserved_id), coalesce($11::bigint, c.counter),
@@ -38,22 +39,27 @@ DELETE FROM ledger.turn t USING fence WHERE t.epoch = $3::bigint AND t.number = 
 
 -- turns_over: a checkpoint replaces the last one and all journals since.
 DELETE FROM ledger.turn t USING previous p
-WHERE (t.epoch, t.number) >= (p.checkpoint_epoch, p.checkpoint_number) AND (t.epoch, t.number) <= (p.epoch, p.number)
+WHERE (t.epoch, t.number) >= (p.checkpoint_epoch, p.checkpoint_number) AND (t.epoch, t.number) <= (p.epoch,
+    p.number)
 
 -- admitted: new executions.
 INSERT INTO ledger.execution (
-    id, action_ref, key, priority, status, created_at, run_at, expires_at, timeout_seconds, parameters, request_hash,
+    id, action_ref, key, priority, status, created_at, run_at, expires_at, timeout_seconds, parameters,
+    request_hash,
     delivery_key, idempotency_key, callback_url, metadata, traceparent, retry_of
 )
 SELECT r.id, r.action_ref, r.key, r.priority, r.status::ledger.status, to_timestamp(r.created_at),
        to_timestamp(r.run_at), to_timestamp(r.expires_at), r.timeout_seconds, r.parameters, r.request_hash,
        r.delivery_key, r.idempotency_key, r.callback_url, r.metadata, r.traceparent, r.retry_of
 FROM fence, unnest(
-    $1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::double precision[], $7::double precision[],
-    $8::double precision[], $9::double precision[], $10::jsonb[], $11::uuid[], $12::uuid[], $13::text[], $14::text[],
+    $1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::double precision[],
+    $7::double precision[],
+    $8::double precision[], $9::double precision[], $10::jsonb[], $11::uuid[], $12::uuid[], $13::text[],
+    $14::text[],
     $15::jsonb[], $16::text[], $17::bigint[]
 ) AS r(
-    id, action_ref, key, priority, status, created_at, run_at, expires_at, timeout_seconds, parameters, request_hash,
+    id, action_ref, key, priority, status, created_at, run_at, expires_at, timeout_seconds, parameters,
+    request_hash,
     delivery_key, idempotency_key, callback_url, metadata, traceparent, retry_of
 )
 
@@ -65,37 +71,46 @@ INSERT INTO ledger.execution (
     error_type, error_message, passages
 )
 SELECT r.id, r.action_ref, r.key, r.priority, to_timestamp(r.created_at), to_timestamp(r.run_at),
-       to_timestamp(r.expires_at), r.timeout_seconds, r.parameters, r.request_hash, r.delivery_key, r.idempotency_key,
+       to_timestamp(r.expires_at), r.timeout_seconds, r.parameters, r.request_hash, r.delivery_key,
+       r.idempotency_key,
        r.callback_url, r.metadata, r.traceparent, r.retry_of,
        r.end_status::ledger.status, r.attempt, r.failures, r.reclaims, r.worker_id, to_timestamp(r.queued_at),
        to_timestamp(r.scheduled_at), to_timestamp(r.started_at), to_timestamp(r.completed_at), r.result,
        r.error_type, r.error_message, r.passages
 FROM fence, unnest(
-    $1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::double precision[], $7::double precision[],
-    $8::double precision[], $9::double precision[], $10::jsonb[], $11::uuid[], $12::uuid[], $13::text[], $14::text[],
+    $1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::double precision[],
+    $7::double precision[],
+    $8::double precision[], $9::double precision[], $10::jsonb[], $11::uuid[], $12::uuid[], $13::text[],
+    $14::text[],
     $15::jsonb[], $16::text[], $17::bigint[],
-    $18::bigint[], $19::text[], $20::bigint[], $21::bigint[], $22::bigint[], $23::text[], $24::double precision[],
+    $18::bigint[], $19::text[], $20::bigint[], $21::bigint[], $22::bigint[], $23::text[],
+    $24::double precision[],
     $25::double precision[], $26::double precision[], $27::double precision[], $28::jsonb[], $29::text[],
     $30::text[], $31::jsonb[]
 ) AS r(
-    id, action_ref, key, priority, status, created_at, run_at, expires_at, timeout_seconds, parameters, request_hash,
+    id, action_ref, key, priority, status, created_at, run_at, expires_at, timeout_seconds, parameters,
+    request_hash,
     delivery_key, idempotency_key, callback_url, metadata, traceparent, retry_of,
-    end_id, end_status, attempt, failures, reclaims, worker_id, queued_at, scheduled_at, started_at, completed_at,
+    end_id, end_status, attempt, failures, reclaims, worker_id, queued_at, scheduled_at, started_at,
+    completed_at,
     result, error_type, error_message, passages
 )
 
 -- ended: the ends of executions. The row of the turn compares their number with the decided ones.
 UPDATE ledger.execution e
 SET status = r.status::ledger.status, attempt = r.attempt, failures = r.failures, reclaims = r.reclaims,
-    worker_id = r.worker_id, queued_at = to_timestamp(r.queued_at), scheduled_at = to_timestamp(r.scheduled_at),
+    worker_id = r.worker_id, queued_at = to_timestamp(r.queued_at),
+    scheduled_at = to_timestamp(r.scheduled_at),
     started_at = to_timestamp(r.started_at), completed_at = to_timestamp(r.completed_at), result = r.result,
     error_type = r.error_type, error_message = r.error_message, passages = r.passages
 FROM fence, unnest(
     $1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[], $7::double precision[],
-    $8::double precision[], $9::double precision[], $10::double precision[], $11::jsonb[], $12::text[], $13::text[],
+    $8::double precision[], $9::double precision[], $10::double precision[], $11::jsonb[], $12::text[],
+    $13::text[],
     $14::jsonb[]
 ) AS r(
-    id, status, attempt, failures, reclaims, worker_id, queued_at, scheduled_at, started_at, completed_at, result,
+    id, status, attempt, failures, reclaims, worker_id, queued_at, scheduled_at, started_at, completed_at,
+    result,
     error_type, error_message, passages
 )
 WHERE e.id = ANY (ARRAY[r.id]) AND e.completed_at IS NULL AND NOT EXISTS (
@@ -105,18 +120,22 @@ RETURNING e.id
 
 -- pending: ends of executions that another session has locked.
 INSERT INTO ledger.pending_end (
-    execution_id, status, attempt, failures, reclaims, worker_id, queued_at, scheduled_at, started_at, completed_at,
+    execution_id, status, attempt, failures, reclaims, worker_id, queued_at, scheduled_at, started_at,
+    completed_at,
     result, error_type, error_message, passages
 )
-SELECT r.id, r.status::ledger.status, r.attempt, r.failures, r.reclaims, r.worker_id, to_timestamp(r.queued_at),
+SELECT r.id, r.status::ledger.status, r.attempt, r.failures, r.reclaims, r.worker_id,
+       to_timestamp(r.queued_at),
        to_timestamp(r.scheduled_at), to_timestamp(r.started_at), to_timestamp(r.completed_at), r.result,
        r.error_type, r.error_message, r.passages
 FROM fence, unnest(
     $1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[], $7::double precision[],
-    $8::double precision[], $9::double precision[], $10::double precision[], $11::jsonb[], $12::text[], $13::text[],
+    $8::double precision[], $9::double precision[], $10::double precision[], $11::jsonb[], $12::text[],
+    $13::text[],
     $14::jsonb[]
 ) AS r(
-    id, status, attempt, failures, reclaims, worker_id, queued_at, scheduled_at, started_at, completed_at, result,
+    id, status, attempt, failures, reclaims, worker_id, queued_at, scheduled_at, started_at, completed_at,
+    result,
     error_type, error_message, passages
 )
 
@@ -124,16 +143,19 @@ FROM fence, unnest(
 INSERT INTO ledger.attempt (
     execution_id, attempt, outcome, worker_id, scheduled_at, started_at, ended_at, error_type, error_message
 )
-SELECT r.execution_id, r.attempt, r.outcome, r.worker_id, to_timestamp(r.scheduled_at), to_timestamp(r.started_at),
+SELECT r.execution_id, r.attempt, r.outcome, r.worker_id, to_timestamp(r.scheduled_at),
+       to_timestamp(r.started_at),
        to_timestamp(r.ended_at), r.error_type, r.error_message
 FROM fence, unnest(
     $1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::double precision[], $6::double precision[],
     $7::double precision[], $8::text[], $9::text[]
-) AS r(execution_id, attempt, outcome, worker_id, scheduled_at, started_at, ended_at, error_type, error_message)
+) AS r(execution_id, attempt, outcome, worker_id, scheduled_at, started_at, ended_at, error_type,
+error_message)
 
 -- granted: what workers were granted, one row for each.
 INSERT INTO ledger.granted (epoch, counter, worker_id, granted_at, execution_ids, offsets)
-SELECT r.epoch, r.counter, r.worker_id, to_timestamp(r.granted_at), r.execution_ids::bigint[], r.offsets::integer[]
+SELECT r.epoch, r.counter, r.worker_id, to_timestamp(r.granted_at), r.execution_ids::bigint[],
+       r.offsets::integer[]
 FROM fence, unnest(
     $1::bigint[], $2::bigint[], $3::text[], $4::double precision[], $5::text[], $6::text[]
 ) AS r(epoch, counter, worker_id, granted_at, execution_ids, offsets)
@@ -144,13 +166,16 @@ WHERE g.epoch = ANY (ARRAY[r.epoch]) AND g.counter = ANY (ARRAY[r.counter])
 
 -- live: executions with a past, as they are after this turn.
 INSERT INTO ledger.live (
-    id, action_ref, key, priority, status, attempt, failures, reclaims, queued_at, expires_at, due_at, ttl_seconds,
-    timeout_seconds, cancel_reason, grant_epoch, grant_counter, worker_id, scheduled_at, started_at, held, is_holding,
+    id, action_ref, key, priority, status, attempt, failures, reclaims, queued_at, expires_at, due_at,
+    ttl_seconds,
+    timeout_seconds, cancel_reason, grant_epoch, grant_counter, worker_id, scheduled_at, started_at, held,
+    is_holding,
     is_impatient, passages
 )
 SELECT r.id, r.action_ref, r.key, r.priority, r.status::ledger.status, r.attempt, r.failures, r.reclaims,
        to_timestamp(r.queued_at), to_timestamp(r.expires_at), to_timestamp(r.due_at), r.ttl_seconds,
-       r.timeout_seconds, r.cancel_reason, r.grant_epoch, r.grant_counter, r.worker_id, to_timestamp(r.scheduled_at),
+       r.timeout_seconds, r.cancel_reason, r.grant_epoch, r.grant_counter, r.worker_id,
+       to_timestamp(r.scheduled_at),
        to_timestamp(r.started_at), r.held, r.is_holding = 1, r.is_impatient = 1, r.passages
 FROM fence, unnest(
     $1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[],
@@ -158,17 +183,21 @@ FROM fence, unnest(
     $13::double precision[], $14::text[], $15::bigint[], $16::bigint[], $17::text[], $18::double precision[],
     $19::double precision[], $20::jsonb[], $21::bigint[], $22::bigint[], $23::jsonb[]
 ) AS r(
-    id, action_ref, key, priority, status, attempt, failures, reclaims, queued_at, expires_at, due_at, ttl_seconds,
-    timeout_seconds, cancel_reason, grant_epoch, grant_counter, worker_id, scheduled_at, started_at, held, is_holding,
+    id, action_ref, key, priority, status, attempt, failures, reclaims, queued_at, expires_at, due_at,
+    ttl_seconds,
+    timeout_seconds, cancel_reason, grant_epoch, grant_counter, worker_id, scheduled_at, started_at, held,
+    is_holding,
     is_impatient, passages
 )
 ON CONFLICT (id) DO UPDATE SET
-    action_ref = excluded.action_ref, key = excluded.key, priority = excluded.priority, status = excluded.status,
+    action_ref = excluded.action_ref, key = excluded.key, priority = excluded.priority,
+    status = excluded.status,
     attempt = excluded.attempt, failures = excluded.failures, reclaims = excluded.reclaims,
     queued_at = excluded.queued_at, expires_at = excluded.expires_at, due_at = excluded.due_at,
     ttl_seconds = excluded.ttl_seconds, timeout_seconds = excluded.timeout_seconds,
     cancel_reason = excluded.cancel_reason, grant_epoch = excluded.grant_epoch,
-    grant_counter = excluded.grant_counter, worker_id = excluded.worker_id, scheduled_at = excluded.scheduled_at,
+    grant_counter = excluded.grant_counter, worker_id = excluded.worker_id,
+    scheduled_at = excluded.scheduled_at,
     started_at = excluded.started_at, held = excluded.held, is_holding = excluded.is_holding,
     is_impatient = excluded.is_impatient, passages = excluded.passages
 
@@ -191,19 +220,23 @@ INSERT INTO ledger.worker (
 )
 SELECT r.worker_id, r.session, decode(r.secret_hash, 'hex'), r.name,
        ARRAY(SELECT jsonb_array_elements_text(r.pools)),
-       CASE WHEN jsonb_typeof(r.actions) = 'array' THEN ARRAY(SELECT jsonb_array_elements_text(r.actions)) END,
+       CASE WHEN jsonb_typeof(r.actions) = 'array' THEN ARRAY(SELECT jsonb_array_elements_text(r.actions))
+           END,
        r.concurrency, r.lease_seconds, r.is_taking = 1, r.is_draining = 1
 FROM fence, unnest(
     $1::text[], $2::bigint[], $3::text[], $4::text[], $5::jsonb[], $6::jsonb[], $7::bigint[],
     $8::double precision[], $9::bigint[], $10::bigint[]
-) AS r(worker_id, session, secret_hash, name, pools, actions, concurrency, lease_seconds, is_taking, is_draining)
+) AS r(worker_id, session, secret_hash, name, pools, actions, concurrency, lease_seconds, is_taking,
+is_draining)
 ON CONFLICT (worker_id) DO UPDATE SET
-    session = excluded.session, secret_hash = excluded.secret_hash, name = excluded.name, pools = excluded.pools,
+    session = excluded.session, secret_hash = excluded.secret_hash, name = excluded.name,
+    pools = excluded.pools,
     actions = excluded.actions, concurrency = excluded.concurrency, lease_seconds = excluded.lease_seconds,
     is_taking = excluded.is_taking, is_draining = excluded.is_draining
 
 -- workers_over: workers that hold nothing any more.
-DELETE FROM ledger.worker w USING fence, unnest($1::text[]) AS r(worker_id) WHERE w.worker_id = ANY (ARRAY[r.worker_id])
+DELETE FROM ledger.worker w USING fence,
+    unnest($1::text[]) AS r(worker_id) WHERE w.worker_id = ANY (ARRAY[r.worker_id])
 
 -- definitions: definitions as they are from now on.
 INSERT INTO ledger.definition (kind, name, body)

@@ -72,8 +72,11 @@ def _grant_all(state: State, out: Decisions, grants_max: int) -> bool:
         pool = min(state.dirty_pools, key=_turn)
         crew = _next_at(pool)
         if crew is not None:
-            crew = _in_turn(state, crew)
-            _grant(state, crew.line.head().member, worker_for(crew), out)
+            worker = worker_for(crew)
+            if len(worker.pools) > 1:
+                crew = _in_turn(state, crew, worker)
+                worker = worker_for(crew)
+            _grant(state, crew.line.head().member, worker, out)
         elif not _hold_units(state, pool, out):
             del state.dirty_pools[pool]
     return True
@@ -96,9 +99,8 @@ def _next_at(pool: PoolState, worker: Worker | None = None) -> Crew | None:
     return None if best is None else best[1]
 
 
-def _in_turn(state: State, crew: Crew) -> Crew:
+def _in_turn(state: State, crew: Crew, worker: Worker) -> Crew:
     """Return the crew that is served now: this one, or the next of a pool whose turn it is at its worker."""
-    worker = worker_for(crew)
     for name in worker.pools:
         pool = state.pools.get(name)
         if pool is crew.pool:
@@ -116,7 +118,8 @@ def _grant(state: State, member: Member, worker: Worker, out: Decisions) -> None
     if pool.clock is not None:
         weight = pool.definition.weights.get(action.ref, 1)
         pool.clock.charge(execution.priority, action.ref, 1, weight)
-    for window in (action.window, *(gate.window for gate in execution.held_at)):
+    windows = [gate.window for gate in execution.held_at]
+    for window in (action.window, *windows):
         if window is not None:
             window.kept -= 1
             window.count(state.now)
@@ -164,7 +167,8 @@ def _acquire(state: State, member: Member, last: int, out: Decisions) -> Executi
             gate.window.kept += 1
         execution.held_at = (*execution.held_at, gate)
         _note_passage(execution, f"resource {use.resource}", use.units, state.now)
-    unlist(state, member)
+    if action.gates:
+        unlist(state, member)
     execution.base = last
     return execution
 

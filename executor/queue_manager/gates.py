@@ -11,6 +11,7 @@ now. Patience bounds that exception: what was passed over for longer is urgent, 
 already.
 """
 
+from heapq import heapify, heappush
 from math import inf
 
 from turnstile.executor.queue_manager.lines import Entry
@@ -249,6 +250,7 @@ def recount(state: State, worker: Worker) -> None:
     """Note that a worker slot was taken or freed, or that a worker takes more, fewer or no executions."""
     free = max(worker.concurrency - len(worker.held), 0) if worker.is_taking else 0
     change, worker.free = free - worker.free, free
+    offer(worker)
     if not change:
         return
     for crew in worker.crews:
@@ -258,6 +260,17 @@ def recount(state: State, worker: Worker) -> None:
             state.dirty_pools[crew.pool] = None
         if crew.has_room != had_room:
             refresh_crew(state, crew)
+
+
+def offer(worker: Worker) -> None:
+    """Let the crews of a worker find it at its place among those with a free slot."""
+    if worker.free > 0:
+        breadth, share = worker.burden = len(worker.crews), len(worker.held) / worker.concurrency
+        for crew in worker.crews:
+            heappush(crew.offers, (breadth, share, worker))
+            if len(crew.offers) > 64 + 4 * len(crew.workers):
+                crew.offers = [(*other.burden, other) for other in crew.workers if other.free > 0]
+                heapify(crew.offers)
 
 
 def refresh_crew(state: State, crew: Crew) -> None:

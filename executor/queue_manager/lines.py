@@ -115,6 +115,8 @@ class Line(Generic[Member]):
 
     def first(self) -> Entry[Member] | None:
         """Return the first entry."""
+        if len(self.entries) == 1:
+            return next(iter(self.entries.values()))
         if self.entries:
             for priority in sorted(self._level):
                 entry = self._first_of(priority)

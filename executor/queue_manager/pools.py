@@ -5,9 +5,10 @@ another worker of the pool cannot run.
 """
 
 from collections.abc import Iterable
+from heapq import heappop
 
 from turnstile.executor.queue_manager.definitions import Pool
-from turnstile.executor.queue_manager.gates import enlist, relist, unlist
+from turnstile.executor.queue_manager.gates import enlist, offer, relist, unlist
 from turnstile.executor.queue_manager.state import ActionState, Crew, PoolState, State, Worker
 
 
@@ -27,6 +28,7 @@ def crew_of(pool: PoolState, workers: tuple[Worker, ...]) -> Crew:
         crew = pool.crews[key] = Crew(pool, workers)
         for worker in workers:
             worker.crews[crew] = None
+            offer(worker)
     return crew
 
 
@@ -62,6 +64,7 @@ def assign_crew(state: State, action: ActionState) -> None:
         del before.pool.crews[tuple(worker.id for worker in before.workers)]
         for worker in before.workers:
             del worker.crews[before]
+            offer(worker)
     put_in(state, action)
     state.dirty_pools[pool] = None
 
@@ -79,12 +82,11 @@ def worker_for(crew: Crew) -> Worker:
     The one that serves the fewest crews first, so that what only others can run finds their slots free; among
     equals the one with the smallest share of its slots in use.
     """
-    free = [worker for worker in crew.workers if worker.free > 0]
-    return free[0] if len(free) == 1 else min(free, key=_burden)
-
-
-def _burden(worker: Worker) -> tuple[int, float]:
-    return len(worker.crews), len(worker.held) / worker.concurrency
+    while True:
+        *burden, worker = crew.offers[0]
+        if worker.free > 0 and burden == [*worker.burden]:
+            return worker
+        heappop(crew.offers)
 
 
 def served(worker: Worker, pool: PoolState, grant: int) -> None:

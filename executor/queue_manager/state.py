@@ -74,7 +74,7 @@ class Execution:
 class Worker:
     """A live worker process. `gates.recount` keeps `free` equal to what `held` and the settings say."""
 
-    __slots__ = ("actions", "concurrency", "crews", "free", "held", "id", "is_taking", "pools")
+    __slots__ = ("actions", "burden", "concurrency", "crews", "free", "held", "id", "is_taking", "pools")
 
     def __init__(self, worker_id: str) -> None:
         self.id = worker_id
@@ -88,6 +88,11 @@ class Worker:
         self.free = 0
         """Worker slots that take an offer now."""
         self.crews: dict[Crew, None] = {}
+        self.burden = 0, 0.0
+        """How many crews it serves, and the share of its slots in use: the smallest takes what is next."""
+
+    def __lt__(self, other: "Worker") -> bool:
+        return self.id < other.id
 
     def serves(self, action: Action) -> bool:
         """Return whether it has the action's pool and code."""
@@ -138,7 +143,7 @@ class Queue:
     @property
     def is_idle(self) -> bool:
         """Whether nothing needs it: it can be forgotten."""
-        return not (self.waiting or self.held or self.delayed) and self.settings is PLAIN
+        return not (self.waiting or self.held or self.delayed) and self.settings == PLAIN
 
 
 class ResourceGate:
@@ -195,7 +200,7 @@ class Lane:
 class Crew:
     """The workers that can run an action of a pool: actions with the same workers wait in one line."""
 
-    __slots__ = ("actions", "free", "holding", "lanes", "line", "pool", "stuck", "workers")
+    __slots__ = ("actions", "free", "holding", "lanes", "line", "offers", "pool", "stuck", "workers")
 
     def __init__(self, pool: "PoolState", workers: tuple[Worker, ...]) -> None:
         self.pool = pool
@@ -206,6 +211,8 @@ class Crew:
         self.line: Line[Member] = Line(pool.clock)
         """What waits for nothing but a worker slot."""
         self.lanes: dict[Lane, None] = {}
+        self.offers: list[tuple[int, float, Worker]] = []
+        """A heap of workers by their burden, in which each worker with a free slot has its present one."""
         self.stuck: dict[Member, None] = {}
         """What could pass the resource where it waits, and not a later one."""
         self.holding: dict[Execution, None] = {}

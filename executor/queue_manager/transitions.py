@@ -144,8 +144,8 @@ def _queue_full(queue: Queue) -> tuple[Code, str] | None:
     of_key = f" (key {queue.key!r})" if queue.key else ""
     of_limit = "without a limit" if queue.limit is None else f"of at most {queue.limit}"
     return Code.QUEUE_FULL, (
-        f"{definition.ref}{of_key}: {max(length - free, 0)} waiting of at most {bound}, {queue.held - queue.holding} running"
-        f" {of_limit}; submit again later, or raise max_queued"
+        f"{definition.ref}{of_key}: {max(length - free, 0)} waiting of at most {bound},"
+        f" {queue.held - queue.holding} running {of_limit}; submit again later, or raise max_queued"
     )
 
 

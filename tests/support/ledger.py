@@ -69,19 +69,36 @@ class Led:
 
 def admitted(execution_id: int, **fields: Any) -> AdmittedRow:
     given: dict[str, Any] = {
-        "action_ref": "a", "key": "", "priority": 3, "status": Status.QUEUED, "created_at": 100.0 + execution_id,
-        "run_at": None, "expires_at": None, "timeout_seconds": None, "parameters": b'{"n": 1}',
-        "request_hash": UUID(int=execution_id), "delivery_key": uuid4(),
-    } | fields  # fmt: skip
+        "action_ref": "a",
+        "key": "",
+        "priority": 3,
+        "status": Status.QUEUED,
+        "created_at": 100.0 + execution_id,
+        "run_at": None,
+        "expires_at": None,
+        "timeout_seconds": None,
+        "parameters": b'{"n": 1}',
+        "request_hash": UUID(int=execution_id),
+        "delivery_key": uuid4(),
+    } | fields
     return AdmittedRow(id=execution_id, **given)
 
 
 def ended(execution_id: int, **fields: Any) -> EndedRow:
     given: dict[str, Any] = {
-        "status": Status.COMPLETED, "attempt": 1, "failures": 0, "reclaims": 0, "worker_id": "w",
-        "queued_at": 101.0, "scheduled_at": 102.0, "started_at": 103.0, "completed_at": 104.0, "result": b"1",
-        "error": None, "passages": (),
-    } | fields  # fmt: skip
+        "status": Status.COMPLETED,
+        "attempt": 1,
+        "failures": 0,
+        "reclaims": 0,
+        "worker_id": "w",
+        "queued_at": 101.0,
+        "scheduled_at": 102.0,
+        "started_at": 103.0,
+        "completed_at": 104.0,
+        "result": b"1",
+        "error": None,
+        "passages": (),
+    } | fields
     return EndedRow(id=execution_id, **given)
 
 
@@ -89,13 +106,23 @@ def granted(epoch: int, counter: int, *execution_ids: int, worker_id: str = "w")
     """A grant of consecutive numbers."""
     counters = tuple(range(counter, counter + len(execution_ids)))
     return GrantRow(
-        epoch=epoch, counter=counter, worker_id=worker_id, granted_at=102.0, execution_ids=execution_ids,
+        epoch=epoch,
+        counter=counter,
+        worker_id=worker_id,
+        granted_at=102.0,
+        execution_ids=execution_ids,
         counters=counters,
-    )  # fmt: skip
+    )
 
 
 def waiting(execution_id: int, **fields: Any) -> WaitingRow:
-    given = {"action_ref": "a", "key": "", "priority": 3, "queued_at": 101.0, "expires_at": None} | fields
+    given: dict[str, Any] = {
+        "action_ref": "a",
+        "key": "",
+        "priority": 3,
+        "queued_at": 101.0,
+        "expires_at": None,
+    } | fields
     return WaitingRow(id=execution_id, **given)
 
 
@@ -105,9 +132,13 @@ def living(loaded: Loaded) -> Iterator[WaitingRow]:
     for queue in loaded.packed:
         for each, queued_at, expires_at in zip(queue.ids, queue.queued_at, queue.expires_at, strict=True):
             yield WaitingRow(
-                id=each, action_ref=queue.action_ref, key=queue.key, priority=queue.priority, queued_at=queued_at,
+                id=each,
+                action_ref=queue.action_ref,
+                key=queue.key,
+                priority=queue.priority,
+                queued_at=queued_at,
                 expires_at=None if expires_at == float("inf") else expires_at,
-            )  # fmt: skip
+            )
 
 
 @asynccontextmanager

@@ -22,18 +22,50 @@ from turnstile.executor.leader.records import (
 )
 
 _LIVE = LiveRow(
-    id=1, action_ref="a", key="", priority=3, status=Status.QUEUED, attempt=1, failures=1, reclaims=0, queued_at=1.0,
-    expires_at=None, due_at=None, ttl_seconds=None, timeout_seconds=None, cancel_reason=None, grant=None,
-    worker_id=None, scheduled_at=None, started_at=None, held=(), is_holding=False, is_impatient=False, passages=(),
-)  # fmt: skip
+    id=1,
+    action_ref="a",
+    key="",
+    priority=3,
+    status=Status.QUEUED,
+    attempt=1,
+    failures=1,
+    reclaims=0,
+    queued_at=1.0,
+    expires_at=None,
+    due_at=None,
+    ttl_seconds=None,
+    timeout_seconds=None,
+    cancel_reason=None,
+    grant=None,
+    worker_id=None,
+    scheduled_at=None,
+    started_at=None,
+    held=(),
+    is_holding=False,
+    is_impatient=False,
+    passages=(),
+)
 _ATTEMPT = AttemptRow(
-    execution_id=1, attempt=1, outcome="failed", worker_id="w", scheduled_at=1.0, started_at=None, ended_at=2.0,
+    execution_id=1,
+    attempt=1,
+    outcome="failed",
+    worker_id="w",
+    scheduled_at=1.0,
+    started_at=None,
+    ended_at=2.0,
     error=None,
-)  # fmt: skip
+)
 _WORKER = WorkerRow(
-    worker_id="w", session=1, secret_hash=b"", name="w", pools=(), actions=None, concurrency=-1, lease_seconds=1.0,
+    worker_id="w",
+    session=1,
+    secret_hash=b"",
+    name="w",
+    pools=(),
+    actions=None,
+    concurrency=-1,
+    lease_seconds=1.0,
     is_taking=True,
-)  # fmt: skip
+)
 _KEY = UUID(int=7)
 
 
@@ -69,14 +101,22 @@ _KEY = UUID(int=7)
         ("live_delayed_is_due", {"live": [replace(_LIVE, status=Status.DELAYED)]}),
         ("worker_concurrency_is_a_count", {"workers": [_WORKER]}),
         ("definition_kind_is_known", {"definitions": [DefinitionRow(kind="x", name="a", body={})]}),  # type: ignore[arg-type]
-        ("early_cancel_names_one", {"early_cancels": [EarlyCancelRow(id=1, execution_id=None, idempotency_key=None, reason="", kept_until=1.0)]}),
+        (
+            "early_cancel_names_one",
+            {
+                "early_cancels": [
+                    EarlyCancelRow(id=1, execution_id=None, idempotency_key=None, reason="", kept_until=1.0)
+                ]
+            },
+        ),
     ],
-)  # fmt: skip
+)
 async def test_a_wrong_write_is_refused_by_name(led: Led, constraint: str, fields: dict[str, Any]) -> None:
     await led.write(
-        admitted=[admitted(1), admitted(2, delivery_key=_KEY, idempotency_key="k")], reserved_id=1000,
+        admitted=[admitted(1), admitted(2, delivery_key=_KEY, idempotency_key="k")],
+        reserved_id=1000,
         granted=[granted(led.epoch, 1, 1, 2), granted(led.epoch, 3, 1, 2, 1)],
-    )  # fmt: skip
+    )
     await led.write(ended=[ended(2)])
     if "granted" in fields:
         fields = {"granted": [replace(row, epoch=led.epoch) for row in fields["granted"]]}

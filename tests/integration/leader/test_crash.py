@@ -37,7 +37,10 @@ async def test_acknowledged_turns_survive_a_crash_of_the_server(
         epoch = await ledger.take_over("a")
         newest = await ledger.newest_turn()
         loaded = await ledger.load(epoch)
-    assert newest in (NewestTurn(epoch=led.epoch, number=led.number), NewestTurn(epoch=led.epoch, number=sent))
+    assert newest in (
+        NewestTurn(epoch=led.epoch, number=led.number),
+        NewestTurn(epoch=led.epoch, number=sent),
+    )
     last = newest.number
     assert last > 10, "it wrote turns before the crash"
     # Turn n admits 2n - 1 and 2n, and ends 2n - 3: what lives follows from its number alone.
@@ -52,9 +55,12 @@ async def _write_until_it_fails(led: Led) -> int:
         n = led.number + 1
         try:
             await led.write(
-                admitted=[admitted(2 * n - 1), admitted(2 * n)], ended=[ended(2 * n - 3)] if n > 1 else [],
-                granted=[granted(led.epoch, n, 2 * n - 1)], grants_over=[(led.epoch, n - 1)] if n > 1 else [],
-                reserved_id=2 * n + 1, journal=Journal(totals={"a": (2 * n, n)}),
-            )  # fmt: skip
+                admitted=[admitted(2 * n - 1), admitted(2 * n)],
+                ended=[ended(2 * n - 3)] if n > 1 else [],
+                granted=[granted(led.epoch, n, 2 * n - 1)],
+                grants_over=[(led.epoch, n - 1)] if n > 1 else [],
+                reserved_id=2 * n + 1,
+                journal=Journal(totals={"a": (2 * n, n)}),
+            )
         except OutcomeUnknown:
             return n

@@ -12,12 +12,17 @@ from turnstile.executor.leader.ports import CancelRequest, DefinitionCommand, Re
 if TYPE_CHECKING:
     import asyncpg
 
-_REQUEST = '{"action_ref": "a", "parameters": {"n": 1}, "request_hash": "00000000-0000-0000-0000-000000000007", "metadata": {"m": 1}, "ttl_seconds": 2.5}'
+_REQUEST = """
+{"action_ref": "a", "parameters": {"n": 1}, "request_hash": "00000000-0000-0000-0000-000000000007",
+ "metadata": {"m": 1}, "ttl_seconds": 2.5}
+"""
 _CANCEL = '{"execution_id": 7, "idempotency_key": null, "reason": "r"}'
 _DEFINITION = '{"kind": "action", "name": "a", "definition": null, "changed_by": {"who": "me"}}'
 
 
-async def _put(session: "asyncpg.Connection[asyncpg.Record]", kind: str = "request", body: str = _REQUEST) -> UUID:
+async def _put(
+    session: "asyncpg.Connection[asyncpg.Record]", kind: str = "request", body: str = _REQUEST
+) -> UUID:
     command_id = uuid4()
     await session.execute(
         "INSERT INTO ledger.inbox (command_id, kind, body) VALUES ($1, $2, $3)", command_id, kind, body
@@ -39,11 +44,15 @@ async def test_commands_come_in_order_until_a_turn_has_decided_them(led: Led, le
     assert [row.command_id for row in found] == ids
     assert [row.body for row in found] == [
         Request(
-            action_ref="a", parameters=b'{"n": 1}', request_hash=UUID(int=7), metadata=b'{"m": 1}', ttl_seconds=2.5
+            action_ref="a",
+            parameters=b'{"n": 1}',
+            request_hash=UUID(int=7),
+            metadata=b'{"m": 1}',
+            ttl_seconds=2.5,
         ),
         CancelRequest(execution_id=7, idempotency_key=None, reason="r"),
         DefinitionCommand(kind="action", name="a", definition=None, changed_by={"who": "me"}),
-    ]  # fmt: skip
+    ]
 
 
 async def test_a_command_that_is_committed_late_is_found(led: Led, ledger_url: str) -> None:

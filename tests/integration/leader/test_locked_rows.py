@@ -88,7 +88,9 @@ async def test_a_turn_is_written_when_a_lock_of_the_whole_table_is_gone(led: Led
         assert await _status(holder) == "completed"
 
 
-async def test_a_shared_lock_of_a_row_delays_nothing_that_does_not_write_it(led: Led, ledger_url: str) -> None:
+async def test_a_shared_lock_of_a_row_delays_nothing_that_does_not_write_it(
+    led: Led, ledger_url: str
+) -> None:
     await led.admit(1, 2)
     async with session_on(ledger_url) as holder:
         await holder.execute("BEGIN; SELECT FROM ledger.execution WHERE id = 1 FOR KEY SHARE")

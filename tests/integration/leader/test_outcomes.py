@@ -33,9 +33,13 @@ async def led(proxy: Proxy) -> AsyncIterator[Led]:
 async def _lost(led: Led, proxy: Proxy, state: LinkState) -> Turn:
     """Write a turn while the link loses bytes; return it."""
     turn = Turn(
-        epoch=led.epoch, number=led.number + 1, at=5.0, admitted=[admitted(3)], ended=[ended(1)],
+        epoch=led.epoch,
+        number=led.number + 1,
+        at=5.0,
+        admitted=[admitted(3)],
+        ended=[ended(1)],
         journal=Journal(totals={"a": (0, 2)}),
-    )  # fmt: skip
+    )
     proxy.state = state
     writing = asyncio.create_task(led.ledger.write(turn))
     await asyncio.wait({writing}, timeout=0.5)
@@ -88,7 +92,9 @@ async def test_a_terminated_session_leaves_the_outcome_unknown(led: Led, ledger_
             await writing
 
 
-async def test_a_cancelled_call_leaves_no_statement_behind_for_the_next_one(led: Led, ledger_url: str) -> None:
+async def test_a_cancelled_call_leaves_no_statement_behind_for_the_next_one(
+    led: Led, ledger_url: str
+) -> None:
     async with session_on(ledger_url) as session:
         await session.execute("BEGIN; LOCK TABLE ledger.worker")
         loading = asyncio.create_task(led.load())

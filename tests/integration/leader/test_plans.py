@@ -12,7 +12,7 @@ _NODE = re.compile(r"(Seq Scan|Index Only Scan|Index Scan|Bitmap Heap Scan)\b.* 
 
 
 async def _scans_without_key(ledger: Ledger) -> list[str]:
-    """Return the scans of tables in the plan of a turn with all parts that read more than the rows of a key."""
+    """Return the scans of tables, in the plan of a turn with all parts, that read more than a key."""
     parts = list(ledger_rows._PARTS.values())
     found = []
     for forgets in ("turn_over", "turns_over"):

@@ -67,9 +67,15 @@ async def test_a_request_that_cannot_be_stored_is_named(led: Led, fields: dict[s
 async def test_an_attempt_that_cannot_be_stored_is_named(led: Led) -> None:
     await led.admit(1)
     attempt = AttemptRow(
-        execution_id=1, attempt=1, outcome="failed", worker_id="w", scheduled_at=1.0, started_at=None, ended_at=2.0,
+        execution_id=1,
+        attempt=1,
+        outcome="failed",
+        worker_id="w",
+        scheduled_at=1.0,
+        started_at=None,
+        ended_at=2.0,
         error=("Error", "zero \0"),
-    )  # fmt: skip
+    )
     with pytest.raises(TurnRefused) as raised:
         await led.write(attempts=[attempt])
     assert raised.value.execution_ids == (1,)

@@ -37,7 +37,7 @@ from turnstile.executor.leader.records import (
 from turnstile.executor.queue_manager.decisions import Passage
 
 _ROW_TABLES = ("granted", "live", "worker", "event", "early_cancel", "definition")
-texts = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=6)
+texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=6)
 instants = st.integers(0, 4_000_000_000_000_000).map(lambda microseconds: microseconds / 1_000_000)
 seconds = st.floats(0, 1e9)
 documents = st.recursive(
@@ -55,11 +55,14 @@ starts = st.dictionaries(texts, st.lists(seconds, max_size=3).map(tuple), max_si
 totals = st.dictionaries(texts, st.tuples(big, big), max_size=3)
 clocks = st.lists(
     st.builds(
-        ClockChange, gate=texts, priority=st.integers(1, 5), virtual=st.integers(0, 2**90),
+        ClockChange,
+        gate=texts,
+        priority=st.integers(1, 5),
+        virtual=st.integers(0, 2**90),
         finish=st.dictionaries(texts, st.none() | st.integers(0, 2**90), max_size=2),
     ),
     max_size=2,
-).map(tuple)  # fmt: skip
+).map(tuple)
 
 
 @dataclass(slots=True)
@@ -111,12 +114,16 @@ class Model:
     def living(self) -> dict[int, WaitingRow]:
         recent = {
             row.id: WaitingRow(
-                id=row.id, action_ref=row.action_ref, key=row.key, priority=row.priority,
-                queued_at=row.created_at, expires_at=row.expires_at,
+                id=row.id,
+                action_ref=row.action_ref,
+                key=row.key,
+                priority=row.priority,
+                queued_at=row.created_at,
+                expires_at=row.expires_at,
             )
             for row in self.executions.values()
             if row.id >= self.low_id and row.id not in self.ends
-        }  # fmt: skip
+        }
         return self.waiting | recent
 
     def check(self, loaded: Loaded) -> None:
@@ -133,7 +140,9 @@ class Model:
         assert (loaded.checkpoint, list(loaded.journals)) == (self.checkpoint, self.journals)
         assert (loaded.low_id, loaded.reserved_id) == (self.low_id, self.reserved_id)
         assert loaded.instant_max == self.instant_max
-        singled = {each for row in loaded.grants for each in row.execution_ids} | {row.id for row in loaded.live}
+        singled = {each for row in loaded.grants for each in row.execution_ids} | {
+            row.id for row in loaded.live
+        }
         packed = [each for queue in loaded.packed for each in queue.ids]
         assert not singled & set(packed)
         assert all(each < loaded.low_id for each in packed)
@@ -144,15 +153,23 @@ class Model:
 @st.composite
 def executions(draw: st.DrawFn, execution_id: int) -> AdmittedRow:
     return admitted(
-        execution_id, action_ref=draw(texts), key=draw(texts), priority=draw(st.integers(1, 5)),
-        status=draw(st.sampled_from([Status.QUEUED, Status.DELAYED])), created_at=draw(instants),
-        run_at=draw(st.none() | instants), expires_at=draw(st.none() | instants),
-        timeout_seconds=draw(st.none() | seconds), parameters=json.dumps(draw(objects)).encode(),
+        execution_id,
+        action_ref=draw(texts),
+        key=draw(texts),
+        priority=draw(st.integers(1, 5)),
+        status=draw(st.sampled_from([Status.QUEUED, Status.DELAYED])),
+        created_at=draw(instants),
+        run_at=draw(st.none() | instants),
+        expires_at=draw(st.none() | instants),
+        timeout_seconds=draw(st.none() | seconds),
+        parameters=json.dumps(draw(objects)).encode(),
         request_hash=draw(st.uuids()),
         idempotency_key=draw(st.none() | texts.map(lambda text: f"{execution_id} {text}")),
-        callback_url=draw(st.none() | texts), traceparent=draw(st.none() | texts), retry_of=draw(st.none() | big),
+        callback_url=draw(st.none() | texts),
+        traceparent=draw(st.none() | texts),
+        retry_of=draw(st.none() | big),
         metadata=draw(st.none() | objects.map(lambda value: json.dumps(value).encode())),
-    )  # fmt: skip
+    )
 
 
 @st.composite
@@ -160,13 +177,20 @@ def ends(draw: st.DrawFn, execution_id: int) -> EndedRow:
     status = draw(st.sampled_from(sorted(TERMINAL)))
     is_completed = status is Status.COMPLETED
     return ended(
-        execution_id, status=status, attempt=draw(st.integers(1, 9)), failures=draw(counts),
-        reclaims=draw(counts), worker_id=draw(texts if is_completed else st.none() | texts),
-        queued_at=draw(instants), scheduled_at=draw(instants if is_completed else st.none() | instants),
-        started_at=draw(st.none() | instants), completed_at=draw(instants),
+        execution_id,
+        status=status,
+        attempt=draw(st.integers(1, 9)),
+        failures=draw(counts),
+        reclaims=draw(counts),
+        worker_id=draw(texts if is_completed else st.none() | texts),
+        queued_at=draw(instants),
+        scheduled_at=draw(instants if is_completed else st.none() | instants),
+        started_at=draw(st.none() | instants),
+        completed_at=draw(instants),
         result=draw(st.none() | json_texts) if is_completed else None,
-        error=None if is_completed else draw(st.none() | errors), passages=draw(passages),
-    )  # fmt: skip
+        error=None if is_completed else draw(st.none() | errors),
+        passages=draw(passages),
+    )
 
 
 @st.composite
@@ -174,41 +198,66 @@ def live_rows(draw: st.DrawFn, execution_id: int) -> LiveRow:
     status = draw(st.sampled_from(sorted(set(Status) - TERMINAL)))
     is_at_worker = status in (Status.SCHEDULED, Status.RUNNING)
     return LiveRow(
-        id=execution_id, action_ref=draw(texts), key=draw(texts), priority=draw(st.integers(1, 5)), status=status,
-        attempt=draw(counts), failures=draw(counts), reclaims=draw(counts), queued_at=draw(instants),
-        expires_at=draw(st.none() | instants), due_at=draw(instants if status is Status.DELAYED else st.none()),
-        ttl_seconds=draw(st.none() | seconds), timeout_seconds=draw(st.none() | seconds),
-        cancel_reason=draw(st.none() | texts), grant=draw(st.builds(Grant, big, big)) if is_at_worker else None,
-        worker_id=draw(texts) if is_at_worker else None, scheduled_at=draw(instants) if is_at_worker else None,
+        id=execution_id,
+        action_ref=draw(texts),
+        key=draw(texts),
+        priority=draw(st.integers(1, 5)),
+        status=status,
+        attempt=draw(counts),
+        failures=draw(counts),
+        reclaims=draw(counts),
+        queued_at=draw(instants),
+        expires_at=draw(st.none() | instants),
+        due_at=draw(instants if status is Status.DELAYED else st.none()),
+        ttl_seconds=draw(st.none() | seconds),
+        timeout_seconds=draw(st.none() | seconds),
+        cancel_reason=draw(st.none() | texts),
+        grant=draw(st.builds(Grant, big, big)) if is_at_worker else None,
+        worker_id=draw(texts) if is_at_worker else None,
+        scheduled_at=draw(instants) if is_at_worker else None,
         started_at=draw(instants) if status is Status.RUNNING else None,
-        held=tuple(draw(st.lists(st.tuples(texts, counts), max_size=2))), is_holding=draw(st.booleans()),
-        is_impatient=draw(st.booleans()), passages=draw(passages),
-    )  # fmt: skip
+        held=tuple(draw(st.lists(st.tuples(texts, counts), max_size=2))),
+        is_holding=draw(st.booleans()),
+        is_impatient=draw(st.booleans()),
+        passages=draw(passages),
+    )
 
 
 @st.composite
 def workers(draw: st.DrawFn) -> WorkerRow:
     return WorkerRow(
-        worker_id=draw(st.sampled_from("uvw")), session=draw(big), secret_hash=draw(st.binary(max_size=4)),
-        name=draw(texts), pools=tuple(draw(st.lists(texts, max_size=2))),
-        actions=draw(st.none() | st.lists(texts, max_size=2).map(tuple)), concurrency=draw(counts),
-        lease_seconds=draw(seconds), is_taking=draw(st.booleans()), is_draining=draw(st.booleans()),
-    )  # fmt: skip
+        worker_id=draw(st.sampled_from("uvw")),
+        session=draw(big),
+        secret_hash=draw(st.binary(max_size=4)),
+        name=draw(texts),
+        pools=tuple(draw(st.lists(texts, max_size=2))),
+        actions=draw(st.none() | st.lists(texts, max_size=2).map(tuple)),
+        concurrency=draw(counts),
+        lease_seconds=draw(seconds),
+        is_taking=draw(st.booleans()),
+        is_draining=draw(st.booleans()),
+    )
 
 
 @st.composite
 def early_cancels(draw: st.DrawFn, cancel_id: int) -> EarlyCancelRow:
     by_id = draw(st.booleans())
     return EarlyCancelRow(
-        id=cancel_id, execution_id=draw(big) if by_id else None, idempotency_key=None if by_id else draw(texts),
-        reason=draw(texts), kept_until=draw(instants),
-    )  # fmt: skip
+        id=cancel_id,
+        execution_id=draw(big) if by_id else None,
+        idempotency_key=None if by_id else draw(texts),
+        reason=draw(texts),
+        kept_until=draw(instants),
+    )
 
 
 definitions = st.builds(
-    DefinitionRow, kind=st.sampled_from(["action", "key", "resource", "pool"]), name=st.sampled_from("ab"),
-    body=st.none() | objects, changed_by=st.none() | objects,
-)  # fmt: skip
+    DefinitionRow,
+    kind=st.sampled_from(["action", "key", "resource", "pool"]),
+    name=st.sampled_from("ab"),
+    body=st.none() | objects,
+    changed_by=st.none() | objects,
+)
 
 
 @st.composite
@@ -235,30 +284,47 @@ def turns(draw: st.DrawFn, model: Model, epoch: int, number: int) -> Turn:
     at_worker = some(alive)
     granted = [
         GrantRow(
-            epoch=epoch, counter=counter, worker_id=draw(texts), granted_at=draw(instants),
-            execution_ids=tuple(at_worker), counters=tuple(counter + 2 * n for n in range(len(at_worker))),
+            epoch=epoch,
+            counter=counter,
+            worker_id=draw(texts),
+            granted_at=draw(instants),
+            execution_ids=tuple(at_worker),
+            counters=tuple(counter + 2 * n for n in range(len(at_worker))),
         )
-    ]  # fmt: skip
+    ]
     event_id = max(model.rows["event"], default=0) + 1
     cancel_id = max(model.rows["early_cancel"], default=0) + 1
     new_workers = {row.worker_id: row for row in draw(st.lists(workers(), max_size=2))}
     attempt = max((number for _, number in model.attempts), default=0) + 1
     return Turn(
-        epoch=epoch, number=number, at=draw(instants), admitted=new, ended=[draw(ends(each)) for each in over],
+        epoch=epoch,
+        number=number,
+        at=draw(instants),
+        admitted=new,
+        ended=[draw(ends(each)) for each in over],
         attempts=[
             AttemptRow(
-                execution_id=each, attempt=attempt, outcome=draw(texts), worker_id=draw(texts),
-                scheduled_at=draw(instants), started_at=draw(st.none() | instants), ended_at=draw(instants),
+                execution_id=each,
+                attempt=attempt,
+                outcome=draw(texts),
+                worker_id=draw(texts),
+                scheduled_at=draw(instants),
+                started_at=draw(st.none() | instants),
+                ended_at=draw(instants),
                 error=draw(st.none() | errors),
             )
             for each in some(alive, 1)
         ],
-        granted=granted if at_worker else [], grants_over=some(model.rows["granted"]), live=live,
+        granted=granted if at_worker else [],
+        grants_over=some(model.rows["granted"]),
+        live=live,
         live_over=some(set(model.rows["live"]) - {row.id for row in live}) + some(over),
         waiting=[row for row in aged if row.id not in have and row.id not in lived],
         waiting_over=some(set(model.waiting) & set(over), 9) + some(set(model.waiting) & lived),
-        low_id=low_id, reserved_id=reserved_id,
-        workers=list(new_workers.values()), workers_over=some(set(model.rows["worker"]) - set(new_workers)),
+        low_id=low_id,
+        reserved_id=reserved_id,
+        workers=list(new_workers.values()),
+        workers_over=some(set(model.rows["worker"]) - set(new_workers)),
         definitions=draw(st.lists(definitions, max_size=2)),
         events=[EventRow(id=event_id, body=draw(st.binary(max_size=4)))] if draw(st.booleans()) else [],
         events_over=some(model.rows["event"]),
@@ -267,7 +333,7 @@ def turns(draw: st.DrawFn, model: Model, epoch: int, number: int) -> Turn:
         answers=[(draw(st.uuids()), draw(st.binary(max_size=4)))] if draw(st.booleans()) else [],
         journal=draw(st.builds(Journal, totals=totals, clocks=clocks, starts=starts)),
         checkpoint=draw(st.none() | st.builds(Checkpoint, totals=totals, clocks=clocks, starts=starts)),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")
@@ -277,12 +343,16 @@ def runner() -> Iterator[asyncio.Runner]:
 
 
 @settings(
-    max_examples=30, deadline=None, suppress_health_check=list(HealthCheck),
+    max_examples=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
     # A smaller story is not worth minutes of servers.
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
-)  # fmt: skip
+)
 @given(data=st.data())
-def test_a_load_finds_what_the_turns_wrote(ledger_url: str, runner: asyncio.Runner, data: st.DataObject) -> None:
+def test_a_load_finds_what_the_turns_wrote(
+    ledger_url: str, runner: asyncio.Runner, data: st.DataObject
+) -> None:
     model = Model()
     runner.run(_empty(ledger_url))
     pair = [Ledger(ledger_url), Ledger(ledger_url)]
@@ -326,20 +396,37 @@ async def _check_history(url: str, model: Model) -> None:
             _same_instant(row[name], None if end is None else getattr(end, name))
         for name in ("created_at", "run_at", "expires_at"):
             _same_instant(row[name], getattr(request, name))
-        for name in ("action_ref", "key", "priority", "timeout_seconds", "idempotency_key", "callback_url", "traceparent", "retry_of"):
+        for name in (
+            "action_ref",
+            "key",
+            "priority",
+            "timeout_seconds",
+            "idempotency_key",
+            "callback_url",
+            "traceparent",
+            "retry_of",
+        ):
             assert row[name] == getattr(request, name)
-        for name, text in (("parameters", request.parameters), ("metadata", request.metadata), ("result", end and end.result)):
-            assert row[name] is text or json.loads(row[name]) == json.loads(text)
+        for name, text in (
+            ("parameters", request.parameters),
+            ("metadata", request.metadata),
+            ("result", None if end is None else end.result),
+        ):
+            assert (row[name] and json.loads(row[name])) == (text and json.loads(text))
         assert row["status"] == (request.status if end is None else end.status)
         if end is not None:
-            assert (row["attempt"], row["failures"], row["reclaims"]) == (end.attempt, end.failures, end.reclaims)
+            assert (row["attempt"], row["failures"], row["reclaims"]) == (
+                end.attempt,
+                end.failures,
+                end.reclaims,
+            )
             assert row["worker_id"] == end.worker_id
             assert (row["error_type"], row["error_message"]) == (end.error or (None, None))
     assert {(row["execution_id"], row["attempt"]) for row in attempts} == model.attempts.keys()
-    for row in attempts:
-        attempt = model.attempts[row["execution_id"], row["attempt"]]
-        assert (row["outcome"], row["worker_id"]) == (attempt.outcome, attempt.worker_id)
-        assert (row["error_type"], row["error_message"]) == (attempt.error or (None, None))
+    for each in attempts:
+        attempt = model.attempts[each["execution_id"], each["attempt"]]
+        assert (each["outcome"], each["worker_id"]) == (attempt.outcome, attempt.worker_id)
+        assert (each["error_type"], each["error_message"]) == (attempt.error or (None, None))
 
 
 def _same_instant(found: Any, written: float | None) -> None:

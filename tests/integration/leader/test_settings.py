@@ -45,9 +45,11 @@ async def test_hostile_defaults_change_nothing(ledger_url: str) -> None:
                 for name in ("transaction_isolation", "synchronous_commit", "lock_timeout", "plan_cache_mode")
             }
     assert found == {
-        "transaction_isolation": "read committed", "synchronous_commit": "on", "lock_timeout": "100ms",
+        "transaction_isolation": "read committed",
+        "synchronous_commit": "on",
+        "lock_timeout": "100ms",
         "plan_cache_mode": "force_generic_plan",
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,9 @@ class Configuration:
     """Time passes in steps of this; 0: it stands still."""
 
 
-def worker(name: str, concurrency: int = 1, *, pools: str = "default", actions: str | None = None) -> WorkerChanged:
+def worker(
+    name: str, concurrency: int = 1, *, pools: str = "default", actions: str | None = None
+) -> WorkerChanged:
     return WorkerChanged(
         worker_id=name,
         pools=frozenset(pools.split()),
@@ -93,7 +95,10 @@ def plain(alive_max: int) -> Configuration:
         alive_max=alive_max,
         requests=_requests("a b"),
         switches=(
-            tuple(DefineAction(action=each) for each in (a, replace(a, max_concurrent=1), replace(a, paused=True))),
+            tuple(
+                DefineAction(action=each)
+                for each in (a, replace(a, max_concurrent=1), replace(a, paused=True))
+            ),
             _comes_and_goes(v),
         ),
         has_failures=True,
@@ -222,8 +227,12 @@ def rates(alive_max: int) -> Configuration:
     return Configuration(
         name="rates",
         definitions=(
-            DefineResource(resource=Resource(name="api", capacity=9, rank=1, rate=Rate(starts=2, per_seconds=3))),
-            DefineResource(resource=Resource(name="mail", capacity=1, rank=2, rate=Rate(starts=1, per_seconds=2))),
+            DefineResource(
+                resource=Resource(name="api", capacity=9, rank=1, rate=Rate(starts=2, per_seconds=3))
+            ),
+            DefineResource(
+                resource=Resource(name="mail", capacity=1, rank=2, rate=Rate(starts=1, per_seconds=2))
+            ),
             *_define(
                 Action(ref="a", rate=Rate(starts=1, per_seconds=3), uses=(Use(resource="api"),)),
                 Action(ref="b", uses=(Use(resource="api"), Use(resource="mail"))),

@@ -1,8 +1,8 @@
 """Explores every interleaving of a small system, breadth first, and checks each turn and each state.
 
-It runs the queue manager itself. Executions come and go without end, and yet the number of states is finite: only
-so many are alive at once, and states that differ only in ids, grants, the time of day or the origin of virtual
-time are one state (`key_of`). So an exploration that is complete covers runs of any length.
+It runs the queue manager itself. Executions come and go without end, and yet the number of states is finite:
+only so many are alive at once, and states that differ only in ids, grants, the time of day or the origin of
+virtual time are one state (`key_of`). So an exploration that is complete covers runs of any length.
 """
 
 import pickle
@@ -11,11 +11,12 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from tests.proof.queue_manager.configurations import Configuration
 from tests.proof.queue_manager.recount import Violation, all_holders, granted
 from tests.proof.queue_manager.rules import Memory, check_idempotence, check_progress, turn
+from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.states import Status
 from turnstile.executor.queue_manager.inputs import (
     Admit,
@@ -56,7 +57,8 @@ class Event(NamedTuple):
 
 @dataclass(slots=True)
 class System:
-    """A configuration at one moment: the state, what the checker remembers, and the position of each switch."""
+    """A configuration at one moment: the state, what the checker remembers, and the position of each
+    switch."""
 
     state: State
     memory: Memory = field(default_factory=Memory)
@@ -65,7 +67,11 @@ class System:
 
 def initial(configuration: Configuration) -> System:
     system = System(State(), switched=(0,) * len(configuration.switches))
-    inputs = [*configuration.definitions, *configuration.workers, *(each[0] for each in configuration.switches)]
+    inputs = [
+        *configuration.definitions,
+        *configuration.workers,
+        *(each[0] for each in configuration.switches),
+    ]
     turn(system.state, system.memory, inputs, 0)
     return system
 
@@ -100,7 +106,9 @@ def events_of(configuration: Configuration, system: System) -> Iterator[Event]:
 
 def cancellable(state: State) -> list[int]:
     """Ids of what waits, holds, is delayed, or runs without a cancel."""
-    waiting = [i for a in state.actions.values() for q in a.queues.values() for ws in q.waiting.values() for i in ws]
+    waiting = [
+        i for a in state.actions.values() for q in a.queues.values() for ws in q.waiting.values() for i in ws
+    ]
     rest = [e.id for e in state.executions.values() if e.id not in set(waiting) and e.cancel_reason is None]
     return sorted({*waiting, *rest})
 
@@ -130,20 +138,22 @@ def inputs_of(configuration: Configuration, system: System, event: Event) -> tup
             return [Started(execution_id=each, grant=_grant(state, each), at=now)], now
         case Event("cancel", (each,)):
             ref, key, priority = _where(state, each)
-            return [Cancel(execution_id=each, reason="why not", action_ref=ref, key=key, priority=priority)], now
+            return [
+                Cancel(execution_id=each, reason="why not", action_ref=ref, key=key, priority=priority)
+            ], now
         case Event("switch", (number, to)):
             return [configuration.switches[number][to]], now
         case _:
             return [], now + configuration.tick_seconds
 
 
-def _grant(state: State, execution_id: int) -> tuple[int, int]:
+def _grant(state: State, execution_id: int) -> Grant:
     grant = state.executions[execution_id].grant
     assert grant is not None
     return grant
 
 
-def _ended(state: State, execution_id: int, status: Status) -> Ended:
+def _ended(state: State, execution_id: int, status: Literal[Status.COMPLETED, Status.FAILED]) -> Ended:
     is_retryable = status is Status.FAILED
     return Ended(
         execution_id=execution_id, grant=_grant(state, execution_id), status=status, is_retryable=is_retryable
@@ -180,7 +190,8 @@ def _runs(state: State, ref: str) -> bool:
 
 
 def key_of(system: System) -> object:
-    """Return the same value for systems that behave in the same way. Ids are renumbered, instants are ages."""
+    """Return the same value for systems that behave in the same way. Ids are renumbered, instants are
+    ages."""
     state, now = system.state, system.state.now
     alive: dict[int, tuple[Queue, int, float]] = {}
     for action in state.actions.values():
@@ -200,7 +211,10 @@ def key_of(system: System) -> object:
         executions,
         tuple((a.ref, a.is_deleted, _clock(a.clock), _window(a.window, now)) for a in state.actions.values()),
         tuple((name, _clock(g.clock), _window(g.window, now)) for name, g in state.resources.items()),
-        tuple((name, _clock(p.clock), served.index(p.served), _holding(p, number)) for name, p in state.pools.items()),
+        tuple(
+            (name, _clock(p.clock), served.index(p.served), _holding(p, number))
+            for name, p in state.pools.items()
+        ),
         tuple((w.id, w.concurrency, w.is_taking, w.pools) for w in state.workers.values()),
         tuple(sorted((number[i], max(at - now, 0.0)) for i, at in state.patience.items() if i in number)),
         frozenset((t.at - now, _about(t.about, number)) for t in state.timers if has_meaning(t)),
@@ -209,7 +223,7 @@ def key_of(system: System) -> object:
             for name, (rate, instants) in system.memory.starts.items()
         ),
         frozenset((pair, share) for pair, share in system.memory.shares.items() if share != (0, 0)),
-    )  # fmt: skip
+    )
 
 
 def _past(e: Execution | None, now: float) -> object:
@@ -351,4 +365,15 @@ def _placed(state: State) -> tuple[list[int], list[tuple[int, int]]]:
     return [e.id for e in granted(state)], [(e.id, e.base) for e in all_holders(state)]
 
 
-__all__ = ["Event", "Report", "System", "WorkerChanged", "WorkerGone", "explore", "happen", "inf", "initial", "key_of"]
+__all__ = [
+    "Event",
+    "Report",
+    "System",
+    "WorkerChanged",
+    "WorkerGone",
+    "explore",
+    "happen",
+    "inf",
+    "initial",
+    "key_of",
+]

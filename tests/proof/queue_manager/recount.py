@@ -4,7 +4,6 @@ Nothing here uses the lines, lanes, counters or timers that it checks. `Seen` is
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import inf
 
@@ -247,7 +246,10 @@ def _check_action(state: State, action: ActionState) -> None:
     mine = [e for e in state.executions.values() if e.queue.action is action]
     for key, queue in action.queues.items():
         here = [e for e in mine if e.queue is queue]
-        at_workers, held_waiting = sum(e.worker is not None for e in here), sum(e in action.holding for e in here)
+        at_workers, held_waiting = (
+            sum(e.worker is not None for e in here),
+            sum(e in action.holding for e in here),
+        )
         must("recount", queue.held == at_workers + held_waiting, action.ref, key, "held", queue.held)
         must("recount", queue.holding == held_waiting, action.ref, key, "holding", queue.holding)
         delayed = sum(e.status is Status.DELAYED for e in here)
@@ -259,8 +261,17 @@ def _check_action(state: State, action: ActionState) -> None:
         if queue not in state.queues_to_look_at:
             must("recount", not queue.is_idle, action.ref, key, "is idle and kept")
             is_listed = bool(queue.waiting) and queue_has_room(queue)
-            must("recount", (queue in action.line.entries) == is_listed, action.ref, key, "listed", not is_listed)
-    must("recount", action.held == sum(q.held for q in action.queues.values()), action.ref, "held", action.held)
+            must(
+                "recount",
+                (queue in action.line.entries) == is_listed,
+                action.ref,
+                key,
+                "listed",
+                not is_listed,
+            )
+    must(
+        "recount", action.held == sum(q.held for q in action.queues.values()), action.ref, "held", action.held
+    )
     if action.window is not None:
         must("recount", action.window.kept == len(action.holding), action.ref, "kept", action.window.kept)
     alive = sum(q.length for q in action.queues.values()) + len(
@@ -290,7 +301,7 @@ def _check_crews(state: State, pool: PoolState) -> None:
 def _check_lines(seen: Seen) -> None:
     """Membership of all lines equals the one from scratch."""
     state = seen.state
-    members = [*state.actions.values(), *all_holders(state)]
+    members: list[Member] = [*state.actions.values(), *all_holders(state)]
     for member in members:
         ref, action = _name(member), action_of(member)
         reached = seen.reached.get(member, -1)
@@ -303,7 +314,8 @@ def _check_lines(seen: Seen) -> None:
         must("lines", is_stuck == (member in seen.stuck()), ref, "stuck:", is_stuck)
         for stage, gate in enumerate(action.gates):
             lane = gate.lanes.get(action.crew)
-            waits, comes = (lane is not None and member in where for where in _where(gate, action.crew))
+            waits = lane is not None and member in lane.line.entries
+            comes = lane is not None and member in lane.coming
             must("lines", waits == (stage == seen.base.get(member, -1) <= reached), ref, "waits at", stage)
             must("lines", comes == (seen.base.get(member, 0) < stage <= reached), ref, "comes to", stage)
             is_front = lane is not None and lane.front is member
@@ -314,13 +326,12 @@ def _check_lines(seen: Seen) -> None:
     for gate in state.resources.values():
         for crew, lane in gate.lanes.items():
             must("lines", not lane.is_empty and lane in crew.lanes, gate.definition.name, "has an idle lane")
-            must("lines", known >= set(lane.line.entries) | set(lane.coming), gate.definition.name, "has ghosts")
-
-
-def _where(gate: ResourceGate, crew: Crew) -> Iterator[object]:
-    lane = gate.lanes.get(crew)
-    yield () if lane is None else lane.line.entries
-    yield () if lane is None else lane.coming
+            must(
+                "lines",
+                known >= set(lane.line.entries) | set(lane.coming),
+                gate.definition.name,
+                "has ghosts",
+            )
 
 
 def _name(member: Member) -> str:
@@ -344,6 +355,3 @@ def _check_timers(state: State) -> None:
                 must("timers", soonest >= waiting.soonest, action.ref, "expires too late")
                 is_set = waiting.soonest in about[queue, priority] or waiting.soonest == inf
                 must("timers", is_set, action.ref, "does not expire")
-
-
-Check = Callable[[State], Seen]

@@ -23,7 +23,7 @@ def check_waiting_list(operations: Iterable[Operation]) -> None:
         waiting_module._CHUNK_MAX = chunk_max  # type: ignore[misc]
 
 
-def _check_waiting_list(operations: Iterable[Operation]) -> None:
+def _check_waiting_list(operations: Iterable[Operation]) -> None:  # noqa: PLR0912
     waiting, expected, following = WaitingList(), dict[int, Waiting](), 1000
     for name, number in operations:
         ids = sorted(expected)
@@ -74,9 +74,11 @@ def _check_waiting_list(operations: Iterable[Operation]) -> None:
 
 
 def check_line(operations: Iterable[Operation], *, is_fair: bool) -> None:
-    """Run operations on two lines that share a clock, and sort their members anew each time. Raises Violation."""
+    """Run operations on two lines that share a clock, and sort their members anew each time. Raises
+    Violation."""
     clock = FairClock() if is_fair else None
-    lines, members = (Line[str](clock), Line[str](clock)), (dict[str, tuple[str, int, int]](), dict())
+    lines = Line[str](clock), Line[str](clock)
+    members: tuple[dict[str, tuple[str, int, int]], dict[str, tuple[str, int, int]]] = ({}, {})
     virtual, finish = dict[int, int](), dict[tuple[int, str], int]()
 
     def rank(member: tuple[str, int, int]) -> tuple[int, int, int]:
@@ -85,11 +87,11 @@ def check_line(operations: Iterable[Operation], *, is_fair: bool) -> None:
         return priority, tag, ticket
 
     for step, (name, number) in enumerate(operations):
-        line, here = lines[number % 2], members[number % 2]
-        key = "abcdef"[number % 6]
+        key, flow, place = "abcdef"[number % 6], "xyz"[number // 6 % 3], number // 18 % 2
+        line, here = lines[place], members[place]
         match name:
             case "put" | "change" if name == "put" or key in here:
-                here[key] = ("xyz"[number % 3], 1 + number % 2, step)
+                here[key] = (flow, 1 + number // 36 % 2, step)
                 line.put(key, *here[key])
             case "discard":
                 line.discard(key)
@@ -108,7 +110,7 @@ def check_line(operations: Iterable[Operation], *, is_fair: bool) -> None:
                 pass
         for each, expected in zip(lines, members, strict=True):
             entry = each.first()
-            order = sorted(expected, key=lambda member: rank(expected[member]))  # noqa: B023
+            order = sorted(expected, key=lambda member: rank(expected[member]))
             must("line", (entry and entry.member) == (order[0] if order else None), "first is not", order[:1])
             must("line", [e.member for e in each.in_order()] == order, "order", order)
             must("line", len(each) == len(order), "length")

@@ -1,8 +1,8 @@
 """The guarantees, as a checker of what the queue manager did: P1, P2, P3, P7, P11 to P14, and progress.
 
 The checker is told of each passage just before it happens, and looks at the state itself: who waits, what is
-held, who has a worker. It knows nothing of lines and lanes. What it remembers of the past are the starts of each
-rate and how far flows of fair gates are ahead of each other.
+held, who has a worker. It knows nothing of lines and lanes. What it remembers of the past are the starts of
+each rate and how far flows of fair gates are ahead of each other.
 """
 
 import pickle
@@ -116,7 +116,9 @@ class Checker:
         if action.clock is not None:
             flows = {key for key, (priority, _) in heads(action).items() if priority == entry.priority}
             weights = {key: action.queues[key].settings.weight for key in flows}
-            self._charge(f"total {action.ref}", entry.priority, queue.key, flows, 1, weights, dict.fromkeys(flows, 1))
+            self._charge(
+                f"total {action.ref}", entry.priority, queue.key, flows, 1, weights, dict.fromkeys(flows, 1)
+            )
 
     def _check_order_at(self, seen: Seen, gate: ResourceGate, member: Member) -> None:
         """P12: who waits there before it is passed only if no worker can take it."""
@@ -133,7 +135,14 @@ class Checker:
         for other in seen.startable():
             action = action_of(other)
             if action.definition.pool == pool.definition.name and has_room(self.state, action):
-                must("P12", seen.rank(pool, other) >= rank, _place(member), "passes", _place(other), "at its pool")
+                must(
+                    "P12",
+                    seen.rank(pool, other) >= rank,
+                    _place(member),
+                    "passes",
+                    _place(other),
+                    "at its pool",
+                )
 
     def _spare(self, action: ActionState) -> int:
         """Free worker slots of an action's workers that nothing which holds units counts on."""
@@ -147,7 +156,9 @@ class Checker:
 
     # Fairness.
 
-    def _share(self, seen: Seen, gate: ResourceGate | PoolState, member: Member, units: int, weight: int) -> None:
+    def _share(
+        self, seen: Seen, gate: ResourceGate | PoolState, member: Member, units: int, weight: int
+    ) -> None:
         flows = self._flows(seen, gate, action_of(member), _place(member)[0])
         refs = {action.ref for action in flows}
         weights, most = {}, {}
@@ -164,11 +175,13 @@ class Checker:
         waiting = seen.at(gate) if isinstance(gate, ResourceGate) else [
             m for m in seen.startable() if self.state.pools[action_of(m).definition.pool] is gate
         ]  # fmt: skip
-        flows = {action_of(m) for m in waiting if seen.place[m][0] == priority} | ({passing} - {None})
+        flows = {action_of(m) for m in waiting if seen.place[m][0] == priority}
+        if passing is not None:
+            flows.add(passing)
         some_has_room = any(has_room(self.state, action) for action in flows)
         return {a for a in flows if a is passing or not some_has_room or has_room(self.state, a)}
 
-    def _charge(
+    def _charge(  # noqa: PLR0917
         self, gate: str, priority: int, flow: str, flows: set[str], units: int,
         weights: dict[str, int], most: dict[str, int],
     ) -> None:  # fmt: skip
@@ -218,7 +231,9 @@ class Checker:
         must("P3", not set(ended) & self.state.executions.keys(), "ended and lives", ended)
         self._check_asked(out)
         known = {f"action {ref}" for ref, action in self.state.actions.items() if action.window is not None}
-        known |= {f"resource {name}" for name, gate in self.state.resources.items() if gate.window is not None}
+        known |= {
+            f"resource {name}" for name, gate in self.state.resources.items() if gate.window is not None
+        }
         for name in self.memory.starts.keys() - known:
             del self.memory.starts[name]
         seen = recount(self.state)
@@ -251,17 +266,28 @@ class Checker:
         for member in seen.startable():
             must("P7", not has_room(state, action_of(member)), _place(member), "could start")
         for member in seen.stuck():
-            could = isinstance(member, Execution) or member in state.impatient or self._spare(action_of(member)) > 0
+            could = (
+                isinstance(member, Execution)
+                or member in state.impatient
+                or self._spare(action_of(member)) > 0
+            )
             must("P7", not could, _place(member), "could acquire what is free")
         for action in state.impatient:
             must("P7", seen.reached[action] == 0, action.ref, "was passed over for too long")
         for execution in all_holders(state):
             is_kept = execution.is_impatient or self._spare(execution.queue.action) >= 0
             must("hold", is_kept, execution.id, "holds units and no worker is left for it")
-            must("hold", is_open_but_full(state, execution.queue.action), execution.id, "holds behind a closed gate")
+            must(
+                "hold",
+                is_open_but_full(state, execution.queue.action),
+                execution.id,
+                "holds behind a closed gate",
+            )
             pool = state.pools[execution.queue.action.definition.pool]
             must("hold", not pool.definition.paused, execution.id, "holds units for a paused pool")
-            live = any(worker.is_taking and worker.concurrency for worker in serving(state, execution.queue.action))
+            live = any(
+                worker.is_taking and worker.concurrency for worker in serving(state, execution.queue.action)
+            )
             must("hold", live, execution.id, "holds units and has no worker")
 
 
@@ -290,16 +316,18 @@ def _weight_and_units(gate: ResourceGate | PoolState, action: ActionState) -> tu
 
 # Turns, watched.
 
-_acquire = decide_module._acquire
-_checker: Checker | None = None
+PASSAGES_MAX = 2000
 
 
 @contextmanager
 def watched(checker: Checker) -> Iterator[None]:
     """Tell a checker of each passage."""
-    acquire = decide_module._acquire
+    acquire, passages = decide_module._acquire, 0
 
     def acquire_watched(state: State, member: Member, last: int, out: Decisions) -> Execution:
+        nonlocal passages
+        passages += 1
+        must("progress", passages < PASSAGES_MAX, "the turn does not end")
         checker.before_passage(member, last)
         return acquire(state, member, last, out)
 
@@ -323,13 +351,16 @@ def turn(state: State, memory: Memory, inputs: Iterable[Input], now: float) -> D
 
 
 def check_progress(packed: bytes, steps_max: int) -> None:
-    """Starvation: if nothing arrives and all that runs ends, everything that is open starts. Raises Violation."""
+    """Starvation: if nothing arrives and all that runs ends, everything that is open starts. Raises
+    Violation."""
     state: State = pickle.loads(packed)
     # Nothing expires, so what waits must start.
     state.timers = sorted(timer for timer in state.timers if not isinstance(timer.about, tuple))
     for _ in range(steps_max):
         ends = [
-            Ended(execution_id=e.id, grant=e.grant, status=Status.COMPLETED) for e in granted(state) if e.grant
+            Ended(execution_id=e.id, grant=e.grant, status=Status.COMPLETED)
+            for e in granted(state)
+            if e.grant
         ]
         left = [ref for ref, action in state.actions.items() if _could_ever_start(state, action)]
         if not left:

@@ -3,6 +3,7 @@
 import pickle
 import random
 from dataclasses import replace
+from typing import TypeVar
 
 from tests.proof.queue_manager.configurations import RETRY, Configuration, worker
 from tests.proof.queue_manager.explorer import Event, System, events_of, initial, inputs_of
@@ -18,44 +19,72 @@ from turnstile.executor.queue_manager.inputs import (
     WorkerGone,
 )
 
-_WEIGHTS = {"admit": 6, "delay": 1, "end": 8, "fail": 2, "return": 1, "start": 1, "cancel": 1, "switch": 2, "tick": 3}
+T = TypeVar("T")
+
+_WEIGHTS = {
+    "admit": 6,
+    "delay": 1,
+    "end": 8,
+    "fail": 2,
+    "return": 1,
+    "start": 1,
+    "cancel": 1,
+    "switch": 2,
+    "tick": 3,
+}
 
 
 def draw(seed: int) -> Configuration:
     """Return a random system with up to 6 actions, 3 resources, 2 pools and 4 workers."""
     dice = random.Random(seed)
-    maybe = lambda value, share=0.5: value if dice.random() < share else None  # noqa: E731
-    rate = lambda: Rate(starts=dice.randint(1, 3), per_seconds=dice.randint(1, 4))  # noqa: E731
+
+    def maybe(value: T, share: float = 0.5) -> T | None:
+        return value if dice.random() < share else None
+
+    def rate() -> Rate:
+        return Rate(starts=dice.randint(1, 3), per_seconds=dice.randint(1, 4))
+
     resources = [
         Resource(
-            name=name, capacity=dice.randint(1, 4), rank=dice.randint(1, 2), order=dice.choice(("arrival", "fair")),
-            rate=maybe(rate(), 0.3), patience_seconds=dice.randint(1, 5),
+            name=name,
+            capacity=dice.randint(1, 4),
+            rank=dice.randint(1, 2),
+            order=dice.choice(("arrival", "fair")),
+            rate=maybe(rate(), 0.3),
+            patience_seconds=dice.randint(1, 5),
         )
         for name in "xyz"[: dice.randint(0, 3)]
-    ]  # fmt: skip
+    ]
     pools = [Pool(name=name, order=dice.choice(("arrival", "fair"))) for name in ("default", "gpu")]
     pools[0] = replace(pools[0], weights={"a": dice.randint(1, 3)})
     actions = [
         Action(
-            ref=ref, pool=dice.choice(("default", "default", "gpu")), max_concurrent=maybe(dice.randint(1, 3)),
-            max_concurrent_total=maybe(dice.randint(1, 4), 0.3), order=dice.choice(("arrival", "fair")),
+            ref=ref,
+            pool=dice.choice(("default", "default", "gpu")),
+            max_concurrent=maybe(dice.randint(1, 3)),
+            max_concurrent_total=maybe(dice.randint(1, 4), 0.3),
+            order=dice.choice(("arrival", "fair")),
             uses=tuple(
                 Use(resource=r.name, units=dice.randint(1, min(r.capacity, 2)), weight=dice.randint(1, 3))
                 for r in dice.sample(resources, dice.randint(0, len(resources)))
             ),
-            rate=maybe(rate(), 0.2), retry=RETRY, on_worker_lost=dice.choice(("requeue", "requeue", "abandon")),
+            rate=maybe(rate(), 0.2),
+            retry=RETRY,
+            on_worker_lost=dice.choice(("requeue", "requeue", "abandon")),
             max_reclaims=dice.randint(0, 3),
         )
         for ref in "abcdef"[: dice.randint(1, 6)]
-    ]  # fmt: skip
+    ]
     refs = [action.ref for action in actions]
     workers = [
         worker(
-            f"w{n}", dice.randint(1, 3), pools=dice.choice(("default", "default gpu", "gpu default", "gpu")),
+            f"w{n}",
+            dice.randint(1, 3),
+            pools=dice.choice(("default", "default gpu", "gpu default", "gpu")),
             actions=maybe(" ".join(dice.sample(refs, dice.randint(1, len(refs)))), 0.4),
         )
         for n in range(dice.randint(1, 4))
-    ]  # fmt: skip
+    ]
     keys = ("", "k", "l") if dice.random() < 0.5 else ("",)
     switches: list[tuple[Input, ...]] = []
     for action in dice.sample(actions, min(2, len(actions))):
@@ -63,26 +92,37 @@ def draw(seed: int) -> Configuration:
             (
                 DefineAction(action=action),
                 DefineAction(action=replace(action, paused=True)),
-                DefineAction(action=replace(action, max_concurrent=dice.randint(0, 3), order="fair", pool="gpu")),
+                DefineAction(
+                    action=replace(action, max_concurrent=dice.randint(0, 3), order="fair", pool="gpu")
+                ),
                 DefineAction(action=replace(action, uses=action.uses[1:], max_concurrent_total=2)),
                 DeleteAction(ref=action.ref, reason="gone", cancel_max=dice.choice((0, 99))),
             )
         )
         key = dice.choice(keys)
-        settings = (None, KeySettings(weight=2), KeySettings(has_limit=True, max_concurrent=dice.randint(0, 2)))
+        settings = (
+            None,
+            KeySettings(weight=2),
+            KeySettings(has_limit=True, max_concurrent=dice.randint(0, 2)),
+        )
         switches.append(tuple(SetKey(action_ref=action.ref, key=key, settings=each) for each in settings))
     for resource in resources:
         changes = (
-            resource, replace(resource, capacity=dice.randint(0, 4)), replace(resource, paused=True),
-            replace(resource, order="fair", rank=3), replace(resource, rate=rate()),
-        )  # fmt: skip
+            resource,
+            replace(resource, capacity=dice.randint(0, 4)),
+            replace(resource, paused=True),
+            replace(resource, order="fair", rank=3),
+            replace(resource, rate=rate()),
+        )
         switches.append(tuple(DefineResource(resource=each) for each in changes))
     pool = dice.choice(pools)
     changed = (pool, replace(pool, paused=True), replace(pool, order="fair"), replace(pool, order="arrival"))
     switches.append(tuple(DefinePool(pool=each) for each in changed))
     for each in workers:
         values = (each, replace(each, is_taking=False), replace(each, concurrency=dice.randint(0, 4)))
-        switches.append((*values, replace(each, actions=frozenset(refs[:2])), WorkerGone(worker_id=each.worker_id)))
+        switches.append(
+            (*values, replace(each, actions=frozenset(refs[:2])), WorkerGone(worker_id=each.worker_id))
+        )
     return Configuration(
         name=f"walk {seed}",
         definitions=(
@@ -128,7 +168,11 @@ def walk(seed: int, turns: int = 60) -> int:
 
 
 def _choose(configuration: Configuration, system: System, dice: random.Random) -> list[Event]:
-    events = [event for event in events_of(configuration, system) if len(event.arguments) < 2 or event.name == "switch"]
+    events = [
+        event
+        for event in events_of(configuration, system)
+        if len(event.arguments) < 2 or event.name == "switch"
+    ]
     by_name: dict[str, list[Event]] = {}
     for event in events:
         by_name.setdefault(event.name, []).append(event)

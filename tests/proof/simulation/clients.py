@@ -7,6 +7,7 @@ notes all events.
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any, Final
 from uuid import UUID
@@ -105,7 +106,7 @@ class Clients:
             found = self._bodies[plan.number] = Request(
                 action_ref="stress.unknown" if plan.is_invalid else action.ref,
                 key=str(plan.key) if action.keys else "", parameters=b'{"number": %d}' % plan.number,
-                request_hash=UUID(int=plan.number), ttl_seconds=plan.ttl_seconds,
+                request_hash=UUID(int=plan.number), priority=plan.priority, ttl_seconds=plan.ttl_seconds,
                 timeout_seconds=plan.timeout_seconds,
                 run_at=None if plan.run_after is None else self._wall() + plan.run_after,
                 idempotency_key=f"key-{plan.number}" if plan.has_idempotency_key else None,
@@ -154,7 +155,7 @@ class Clients:
         self._to_command.clear()
 
     def _send_command(self, plan: CommandPlan) -> None:
-        body: CancelRequest | DefinitionCommand
+        body: CancelRequest
         command_id = UUID(int=(1 << 101) | self.random.getrandbits(60))
         if plan.kind in ("cancel", "cancel by key"):
             order = self.orders.get(plan.target)
@@ -174,23 +175,30 @@ class Clients:
             if not plan.by_inbox and self.rabbit.is_up:
                 self.rabbit.enqueue(REQUESTS, [Message(body, command_id)])
                 return
-        elif plan.kind in ("limit", "pause", "resume"):
-            number = plan.target
-            if plan.kind == "limit":
-                self._limits[number] = plan.limit
-            elif plan.kind == "pause":
-                self._paused.add(number)
-            else:
-                self._paused.discard(number)
-            is_paused = number in self._paused
-            action = self.story.actions[number]
-            definition = action.body(limit=self._limits[number], paused=is_paused)
-            body = DefinitionCommand(kind="action", name=action.ref, definition=definition)
-            self._asked[command_id] = number, 0 if is_paused else self._limits[number]
-            self._asked_at[command_id] = round(self.loop.now * NS)
         else:
+            self._change(plan, command_id)
             return
         self.postgres.put_in_inbox(command_id, body)
+
+    def _change(self, plan: CommandPlan, command_id: UUID) -> None:
+        """Change an action; a plan without a duration restores it."""
+        number, is_over = plan.target, plan.seconds == 0.0
+        if plan.kind == "limit":
+            self._limits[number] = self.story.actions[number].limit if is_over else plan.limit
+        elif is_over:
+            self._paused.discard(number)
+        else:
+            self._paused.add(number)
+        action, is_paused = self.story.actions[number], number in self._paused
+        definition = action.body(limit=self._limits[number], paused=is_paused)
+        self._asked[command_id] = number, 0 if is_paused else self._limits[number]
+        self._asked_at[command_id] = round(self.loop.now * NS)
+        self.postgres.put_in_inbox(
+            command_id, DefinitionCommand(kind="action", name=action.ref, definition=definition)
+        )
+        if not is_over:
+            self.pending_commands += 1
+            self.loop.after(plan.seconds, self._command, replace(plan, seconds=0.0))
 
     def _answered(self, command_id: UUID, at: int, body: bytes) -> None:
         if command_id.int >> 100 == 1:

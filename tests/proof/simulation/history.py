@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from tests.proof.simulation.database import AttemptRecord
 from tests.proof.simulation.runner import NS
 from tests.proof.simulation.world import Outcome as World
 from turnstile.common.domain.states import Status
@@ -143,17 +144,25 @@ def _attempts(world: World, workers: dict[str, int]) -> Table:
     for execution_id, own in sorted(tables.attempts.items()):
         row = tables.admitted[execution_id]
         queue = _queue(world, actions[row.action_ref], int(row.key or 0))
+        ended = tables.ended.get(execution_id)
+        is_lost = ended is not None and ended.status is Status.ABANDONED
         for each in own:
+            # The worker of what was abandoned was lost, as that of what was reclaimed.
+            outcome = Outcome.RECLAIMED if is_lost and each is own[-1] else _outcome(each)
             worker = workers.setdefault(each.worker_id, len(workers))
             # No claim is stored: what was granted may have started.
             rows.append(
                 (
                     execution_id, each.attempt, queue, min(each.waiting_since, each.granted_at),
                     each.granted_at, each.granted_at, each.ended_at,
-                    _OUTCOMES.get(each.outcome, Outcome.RETRIED), worker,
+                    outcome, worker,
                 )
             )  # fmt: skip
     return _table(ATTEMPT, rows)
+
+
+def _outcome(record: AttemptRecord) -> Outcome:
+    return _OUTCOMES.get(record.outcome, Outcome.RETRIED)
 
 
 def _runs(world: World) -> Table:

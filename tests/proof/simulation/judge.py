@@ -13,6 +13,7 @@ import numpy as np
 
 from tests.proof.simulation.broker import COMPLETIONS
 from tests.proof.simulation.history import history, recording_of
+from tests.proof.simulation.runner import NS
 from tests.proof.simulation.story import RequestPlan
 from tests.proof.simulation.world import Outcome
 from turnstile.common.domain.states import Status
@@ -22,11 +23,13 @@ from turnstile.stress.check.history import History
 from turnstile.stress.check.order import started_in_order
 from turnstile.stress.check.queues import queues_kept
 from turnstile.stress.check.rules import RULES
-from turnstile.stress.check.timelines import counted_runs
+from turnstile.stress.check.timelines import CountedRuns, counted_runs
 from turnstile.stress.check.verdict import Rule
-from turnstile.stress.recording import NEVER, RunEnd
+from turnstile.stress.recording import NEVER, Instants, RunEnd
 
 _EXAMPLES: Final = 3
+_COMMIT_SECONDS: Final = 0.2
+"""By how much two commits may be nearer than the decisions."""
 
 
 def violations(outcome: Outcome) -> list[str]:
@@ -41,8 +44,11 @@ def violations(outcome: Outcome) -> list[str]:
     told = history(outcome, recording)
     if len(recording.executions):
         findings = [rule(told).finding() for rule in RULES]
-        findings.append(started_in_order(_without_delayed(outcome, told)).finding())
-        findings += queues_kept(recording, told.time_text)
+        if outcome.story.has_gates:
+            found += _gates(outcome, told)
+        else:
+            findings.append(started_in_order(_without_delayed(outcome, told)).finding())
+            findings += queues_kept(recording, told.time_text)
         for finding in findings:
             if finding.broken and not (finding.rule is Rule.NOTHING_STUCK and not outcome.is_quiet):
                 for example in finding.examples[:_EXAMPLES]:
@@ -85,6 +91,44 @@ def _storm(outcome: Outcome) -> Iterator[str]:
     reports, runs = outcome.clients.rabbit.arrived[COMPLETIONS], len(outcome.witness.records)
     if reports > 10 * runs + 500 * outcome.faults + 5000:
         yield f"STORM {reports} reports of {runs} runs, with {outcome.faults} faults"
+
+
+def _gates(outcome: Outcome, told: History) -> Iterator[str]:
+    """Yield starts above the capacity of a resource, above the total of an action, or faster than its rate."""
+    counted, actions = counted_runs(told), column(told.runs, "queue") // max(outcome.story.keys, 1)
+    fields = [action.fields for action in outcome.story.actions]
+    for resource in outcome.story.resources:
+        units = [
+            sum(use["units"] for use in each.get("uses", ()) if use["resource"] == resource.name)
+            for each in fields
+        ]
+        weights = np.array(units, np.int64)[actions]
+        yield from _above(told, counted, weights, resource.capacity, f"resource {resource.name}")
+    granted = column(told.attempts, "granted_at")
+    granted_actions = column(told.attempts, "queue") // max(outcome.story.keys, 1)
+    for number, each in enumerate(fields):
+        if "max_concurrent_total" in each:
+            weights = (actions == number).astype(np.int64)
+            yield from _above(told, counted, weights, each["max_concurrent_total"], f"total of {number}")
+        if "rate" in each:
+            starts = np.sort(granted[granted_actions == number])
+            count, span = each["rate"]["starts"], each["rate"]["per_seconds"] - _COMMIT_SECONDS
+            for row in np.flatnonzero(starts[count:] - starts[:-count] < span * NS)[:_EXAMPLES].tolist():
+                at = told.time_text(starts[row + count])
+                yield f"RATE action {number} had {count + 1} grants within its span, at {at}"
+
+
+def _above(told: History, counted: CountedRuns, weights: Instants, capacity: int, gate: str) -> Iterator[str]:
+    """Yield starts with which more units run than the capacity."""
+    known = counted.known & (weights > 0)
+    ends = np.maximum(counted.ends[known], counted.starts[known])
+    instants = np.concatenate([counted.starts[known], ends])
+    steps = np.concatenate([weights[known], -weights[known]])
+    order = np.lexsort((steps, instants))
+    running = np.cumsum(steps[order])
+    for row in np.flatnonzero(running > capacity)[:_EXAMPLES].tolist():
+        at = told.time_text(instants[order[row]])
+        yield f"UNITS {gate}: {running[row]} units ran at {at}, the capacity is {capacity}"
 
 
 def _two_at_once(told: History) -> Iterator[str]:

@@ -198,4 +198,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             elif not what._cancelled:
                 due.append(what)
             if self.steps - self._steps_then > STEPS_AT_ONE_INSTANT_MAX:
-                raise Hang(f"more than {STEPS_AT_ONE_INSTANT_MAX} steps at {self.now:.6f} s, last {callback!r}")
+                raise Hang(
+                    f"more than {STEPS_AT_ONE_INSTANT_MAX} steps at {self.now:.6f} s, last {callback!r}"
+                )

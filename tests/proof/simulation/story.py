@@ -34,6 +34,19 @@ class ActionPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResourcePlan:
+    """A resource and its definition."""
+
+    name: str
+    capacity: int
+    order: str
+
+    @property
+    def body(self) -> dict[str, Any]:
+        return {"name": self.name, "capacity": self.capacity, "order": self.order}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestPlan:
     """A request; its number is its place in the story."""
 
@@ -46,6 +59,7 @@ class RequestPlan:
     ttl_seconds: float | None = None
     run_after: float | None = None
     has_idempotency_key: bool = False
+    priority: int = 3
     is_invalid: bool = False
     """It names an action that does not exist."""
     timeout_seconds: float | None = None
@@ -56,10 +70,12 @@ class CommandPlan:
     """A command: a cancel of a request, or an operator's change of an action."""
 
     at: float
-    kind: Literal["cancel", "cancel by key", "limit", "pause", "resume", "drain"]
+    kind: Literal["cancel", "cancel by key", "limit", "pause"]
     target: int
-    """Number of a request, an action or a worker."""
+    """Number of a request or of an action."""
     limit: int | None = None
+    seconds: float = 0.0
+    """After so long an operator restores what was before."""
     by_inbox: bool = True
 
 
@@ -75,6 +91,7 @@ class Story:
     write_seconds: float
     """How long the database takes for a turn."""
     actions: tuple[ActionPlan, ...]
+    resources: tuple[ResourcePlan, ...]
     submitters: int
     inbox_submitter: int
     """This submitter uses HTTP, whose requests are rows of the inbox."""
@@ -85,6 +102,11 @@ class Story:
     @property
     def keys(self) -> int:
         return max((action.keys for action in self.actions), default=0)
+
+    @property
+    def has_gates(self) -> bool:
+        """Whether the order within a queue is not that of ids alone."""
+        return bool(self.resources)
 
     @property
     def loses_commits(self) -> bool:
@@ -112,7 +134,17 @@ class Story:
 def story_of(seed: int, *, size: float = 1.0, with_faults: bool = True) -> Story:
     """Return the story of a seed; `size` scales how many executions and faults it has."""
     random = Random(seed)
-    actions = tuple(_action(random, number) for number in range(random.randint(1, 4)))
+    resources: tuple[ResourcePlan, ...] = ()
+    if random.random() < 0.25:
+        resources = tuple(
+            ResourcePlan(
+                name=f"r{number}",
+                capacity=random.choice((3, 6, 20)),
+                order=random.choice(("arrival", "fair")),
+            )
+            for number in range(random.randint(1, 3))
+        )
+    actions = tuple(_action(random, number, resources) for number in range(random.randint(1, 4)))
     workers = tuple(random.choice((2, 4, 8, 40)) for _ in range(random.randint(1, 4)))
     submitters = random.randint(2, 5)
     seconds = random.choice((4.0, 8.0, 15.0))
@@ -121,7 +153,14 @@ def story_of(seed: int, *, size: float = 1.0, with_faults: bool = True) -> Story
     is_plain = random.random() < 0.3
     requests = tuple(
         _requests(
-            random, actions, workers, submitters=submitters, seconds=seconds, count=count, is_plain=is_plain
+            random,
+            actions,
+            workers,
+            submitters=submitters,
+            seconds=seconds,
+            count=count,
+            is_plain=is_plain,
+            has_priorities=bool(resources) and random.random() < 0.5,
         )
     )
     commands = tuple(_commands(random, actions, workers, requests, seconds)) if has_commands else ()
@@ -138,13 +177,21 @@ def story_of(seed: int, *, size: float = 1.0, with_faults: bool = True) -> Story
     return Story(
         seed=seed, executors=executors, workers=workers, lease_seconds=random.choice((3.0, 6.0)),
         write_seconds=random.choice((0.002, 0.01, 0.025)),
-        actions=actions, submitters=submitters + 1, inbox_submitter=submitters, requests=requests,
+        actions=actions, resources=resources, submitters=submitters + 1, inbox_submitter=submitters, requests=requests,
         commands=commands, faults=faults,
     )  # fmt: skip
 
 
-def _action(random: Random, number: int) -> ActionPlan:
+def _action(random: Random, number: int, resources: tuple[ResourcePlan, ...]) -> ActionPlan:
     fields: dict[str, Any] = {"max_reclaims": 100}
+    if resources:
+        used = random.sample(resources, random.randint(0, len(resources)))
+        fields["uses"] = [{"resource": each.name, "units": random.randint(1, 3)} for each in used]
+        if random.random() < 0.3:
+            fields["rate"] = {"starts": 40, "per_seconds": 1.0}
+        if random.random() < 0.4:
+            fields["max_concurrent_total"] = random.choice((2, 5, 12))
+            fields["order"] = random.choice(("arrival", "fair"))
     if random.random() < 0.4:
         fields["retry"] = {"max_attempts": 3, "delay_seconds": 0.2}
     if random.random() < 0.1:
@@ -159,7 +206,7 @@ def _action(random: Random, number: int) -> ActionPlan:
 
 def _requests(
     random: Random, actions: tuple[ActionPlan, ...], workers: tuple[int, ...], *, submitters: int,
-    seconds: float, count: int, is_plain: bool,
+    seconds: float, count: int, is_plain: bool, has_priorities: bool,
 ) -> list[RequestPlan]:  # fmt: skip
     # What the slots can do in the time, so that a backlog ends soon after the last request.
     capacity = sum(workers) / 3
@@ -179,7 +226,8 @@ def _requests(
             RequestPlan(
                 number=number, at=at, submitter=submitter, action=action,
                 key=random.randrange(actions[action].keys) if actions[action].keys else 0, script=script,
-                has_idempotency_key=random.random() < 0.1, **fields,
+                has_idempotency_key=random.random() < 0.1,
+                priority=random.choice((1, 3, 3, 5)) if has_priorities else 3, **fields,
             )
         )  # fmt: skip
     return found
@@ -234,13 +282,10 @@ def _commands(
                 CommandPlan(at=max(at, 0.1), kind=kind, target=request.number, by_inbox=random.random() < 0.5)
             )
     for number in range(len(actions)):
+        at, lasting = seconds * random.random(), 0.1 + 2 * random.random()
         if random.random() < 0.4:
-            at = seconds * random.random()
-            found.append(CommandPlan(at=at, kind="pause", target=number))
-            found.append(CommandPlan(at=at + 0.1 + random.random(), kind="resume", target=number))
+            found.append(CommandPlan(at=at, kind="pause", target=number, seconds=lasting))
         elif random.random() < 0.5:
-            at, limit = seconds * random.random(), random.choice((0, 1, 2, 5, None))
-            found.append(CommandPlan(at=at, kind="limit", target=number, limit=limit))
-            at += 0.1 + 2 * random.random()
-            found.append(CommandPlan(at=at, kind="limit", target=number, limit=actions[number].limit))
+            limit = random.choice((0, 1, 2, 5, None))
+            found.append(CommandPlan(at=at, kind="limit", target=number, limit=limit, seconds=lasting))
     return sorted(found, key=lambda each: each.at)

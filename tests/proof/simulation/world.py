@@ -27,8 +27,8 @@ from turnstile.worker.core.config import WorkerConfig
 from turnstile.worker.core.ports import Ports
 from turnstile.worker.core.process import WorkerProcess
 
-DRAIN_SECONDS: Final = 90.0
-"""How long after the last request and fault everything may take to end."""
+_STANDSTILL_SECONDS: Final = 60.0
+"""Nothing ends for so long after the last request and fault: what is left is stuck."""
 _LOOK_SECONDS: Final = 0.25
 _COMPARED: Final = 0.02
 """Share of the rests of a leader at which its memory is compared with the rows."""
@@ -177,6 +177,13 @@ class World:
         """When the last fault was over."""
         self.is_quiet = False
         self.compared = 0
+        self._left = 0
+        self._moved_at = 0.0
+        """When the number of executions that have not ended changed last."""
+        for resource in story.resources:
+            self.postgres.tables.definitions["resource", resource.name] = DefinitionRow(
+                kind="resource", name=resource.name, body=resource.body
+            )
         for action in story.actions:
             body = action.body(limit=action.limit)
             self.postgres.tables.definitions["action", action.ref] = DefinitionRow(
@@ -241,6 +248,7 @@ class World:
         for process in self._processes():
             process.bury()
         self.loop.clear()
+        self.loop.close()
 
     def _look(self) -> None:
         """End the world once nothing is left to do."""
@@ -248,9 +256,12 @@ class World:
             self.is_quiet = True
             self._compare_at_the_end()
             self.loop.stop_world()
-        elif self.loop.now > self.healed_at + DRAIN_SECONDS:
+        elif self.loop.now > max(self.healed_at, self._moved_at) + _STANDSTILL_SECONDS:
             self.loop.stop_world()
         else:
+            left = len(self.postgres.tables.open_ids)
+            if left != self._left:
+                self._left, self._moved_at = left, self.loop.now
             self.loop.after(_LOOK_SECONDS, self._look)
 
     def _is_over(self) -> bool:
@@ -308,22 +319,22 @@ class World:
     def _inject(self, fault: Fault) -> None:
         self.faults += 1
         until = self.loop.now + max(fault.seconds, 0.0)
-        lost: str | None = None
         kind = fault.kind
         if kind in ("kill executor", "pause executor"):
             executor = self._executor(fault)
             self._strike(executor, executor.process, fault)
-        elif kind in ("kill worker", "pause worker"):
+            return
+        if kind in ("kill worker", "pause worker"):
             worker = self.workers[fault.target % len(self.workers)]
-            lost = worker.id
             self._strike(worker, worker.process, fault)
-        elif kind.endswith(("executor", "worker")) or "without" in kind:
+            return
+        if kind.endswith(("executor", "worker")) or "without" in kind:
             until = self._hinder(fault)
         elif kind in ("publish", "write", "take over", "sessions terminated"):
             self._break_calls(fault)
         else:
             until = max(until, self._break_server(fault))
-        self._note(fault, lost, until + (2.0 if fault.calls >= 0 else 0.0))
+        self._note(fault, None, until)
 
     def _note(self, fault: Fault, lost: str | None, until: float) -> None:
         self.healed_at = max(self.healed_at, until)
@@ -346,7 +357,8 @@ class World:
             else:
                 process.pause()
                 self.loop.after(fault.seconds, process.resume)
-            self.healed_at = max(self.healed_at, self.loop.now + fault.seconds)
+            lost = host.id if isinstance(host, WorkerHost) else None
+            self._note(fault, lost, self.loop.now + fault.seconds)
 
         def restart() -> None:
             if host.process is process:
@@ -358,6 +370,7 @@ class World:
             spring()
         else:
             kind: Any = "kill" if fault.kind.startswith("kill") else "pause"
+            self.healed_at = max(self.healed_at, self.loop.now + 1.0)
             process.arm(Trap(calls=fault.calls, is_after=fault.is_after, kind=kind, spring=spring))
 
     def _hinder(self, fault: Fault) -> float:

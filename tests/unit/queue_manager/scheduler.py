@@ -58,7 +58,9 @@ class Scheduler:
     def change_resource(self, name: str, **changes: Any) -> list[int]:
         return self.define(replace(self.state.resources[name].definition, **changes))
 
-    def worker(self, name: str, slots: int = 1, pools: str = "default", actions: str = "", **more: Any) -> list[int]:
+    def worker(
+        self, name: str, slots: int = 1, pools: str = "default", actions: str = "", **more: Any
+    ) -> list[int]:
         return self.turn(
             WorkerChanged(
                 worker_id=name, pools=frozenset(pools.split()), concurrency=slots,

@@ -1,15 +1,20 @@
 """Resources, rates and patience: P7, P11 to P14 and GATES 1."""
 
+from math import inf
+
 import pytest
 
 from tests.unit.queue_manager.scheduler import Scheduler, uses
 from turnstile.common.domain.errors import Code
 from turnstile.executor.queue_manager.definitions import Action, Pool, Rate, Resource, Use
 from turnstile.executor.queue_manager.inputs import Admit, Ended
+from turnstile.executor.queue_manager.rates import RateWindow
 
 
 def test_units_of_a_resource_are_shared_by_actions() -> None:
-    s = Scheduler(Resource(name="r", capacity=2), Action(ref="a", uses=uses("r")), Action(ref="b", uses=uses("r")))
+    s = Scheduler(
+        Resource(name="r", capacity=2), Action(ref="a", uses=uses("r")), Action(ref="b", uses=uses("r"))
+    )
     assert s.submit_all("a", "b", "a") == [1, 2]
     assert s.end(2) == [3]
 
@@ -58,10 +63,12 @@ def test_resources_are_acquired_by_rank_and_name_whatever_the_action_lists() -> 
 
 def test_what_waits_between_two_resources_holds_units_slot_and_total() -> None:
     s = Scheduler(
-        Resource(name="x", capacity=1), Resource(name="y", capacity=1),
+        Resource(name="x", capacity=1),
+        Resource(name="y", capacity=1),
         Action(ref="a", max_concurrent=1, max_concurrent_total=1, uses=uses("x", "y")),
-        Action(ref="b", uses=uses("y")), Action(ref="c", uses=uses("x")),
-    )  # fmt: skip
+        Action(ref="b", uses=uses("y")),
+        Action(ref="c", uses=uses("x")),
+    )
     assert s.submit_all("b", "a", "c") == [1]
     assert s.holding() == [2]
     assert s.state.actions["a"].held == 1
@@ -78,18 +85,25 @@ def test_what_waits_for_its_first_resource_holds_nothing() -> None:
 
 def test_units_are_not_held_without_a_free_worker_slot() -> None:
     s = Scheduler(
-        Resource(name="x", capacity=1), Resource(name="y", capacity=1), Action(ref="a", uses=uses("x", "y")),
-        Action(ref="b", uses=uses("y")), workers={"w": 1},
-    )  # fmt: skip
+        Resource(name="x", capacity=1),
+        Resource(name="y", capacity=1),
+        Action(ref="a", uses=uses("x", "y")),
+        Action(ref="b", uses=uses("y")),
+        workers={"w": 1},
+    )
     assert s.submit_all("b", "a") == [1]
     assert s.holding() == []
 
 
 def test_the_last_holder_gives_back_when_a_worker_slot_is_taken() -> None:
     s = Scheduler(
-        Resource(name="x", capacity=2), Resource(name="y", capacity=1), Action(ref="a", uses=uses("x", "y")),
-        Action(ref="b", uses=uses("y")), Action(ref="p"), workers={"w": 3},
-    )  # fmt: skip
+        Resource(name="x", capacity=2),
+        Resource(name="y", capacity=1),
+        Action(ref="a", uses=uses("x", "y")),
+        Action(ref="b", uses=uses("y")),
+        Action(ref="p"),
+        workers={"w": 3},
+    )
     s.submit_all("b", "a", "a")
     assert s.holding() == [2, 3]
     assert s.submit_all("p") == [4]
@@ -99,9 +113,12 @@ def test_the_last_holder_gives_back_when_a_worker_slot_is_taken() -> None:
 
 def test_a_cancelled_holder_releases_everything_and_another_may_hold() -> None:
     s = Scheduler(
-        Resource(name="x", capacity=2), Resource(name="y", capacity=1), Action(ref="a", uses=uses("x", "y")),
-        Action(ref="b", uses=uses("y")), workers={"w": 2},
-    )  # fmt: skip
+        Resource(name="x", capacity=2),
+        Resource(name="y", capacity=1),
+        Action(ref="a", uses=uses("x", "y")),
+        Action(ref="b", uses=uses("y")),
+        workers={"w": 2},
+    )
     s.submit_all("b", "a", "a")
     assert s.holding() == [2]
     s.cancel(2)
@@ -111,9 +128,12 @@ def test_a_cancelled_holder_releases_everything_and_another_may_hold() -> None:
 @pytest.mark.parametrize("name", ["x", "y"])
 def test_a_holder_gives_back_when_its_route_closes(name: str) -> None:
     s = Scheduler(
-        Resource(name="x", capacity=1), Resource(name="y", capacity=1), Action(ref="a", uses=uses("x", "y")),
-        Action(ref="b", uses=uses("y")), Action(ref="c", uses=uses("x")),
-    )  # fmt: skip
+        Resource(name="x", capacity=1),
+        Resource(name="y", capacity=1),
+        Action(ref="a", uses=uses("x", "y")),
+        Action(ref="b", uses=uses("y")),
+        Action(ref="c", uses=uses("x")),
+    )
     s.submit_all("b", "a", "c")
     started = s.change_resource(name, paused=True)
     assert s.holding() == []
@@ -131,9 +151,12 @@ def test_units_stay_held_until_the_end_is_settled() -> None:
 
 def test_others_pass_what_no_worker_can_take() -> None:
     s = Scheduler(
-        Resource(name="r", capacity=1), Action(ref="a", uses=uses("r")), Action(ref="p"),
-        Action(ref="g", pool="gpu", uses=uses("r")), workers={"w": 1},
-    )  # fmt: skip
+        Resource(name="r", capacity=1),
+        Action(ref="a", uses=uses("r")),
+        Action(ref="p"),
+        Action(ref="g", pool="gpu", uses=uses("r")),
+        workers={"w": 1},
+    )
     s.worker("v", 4, pools="gpu")
     assert s.submit_all("p", "a", "g") == [1, 3]
     assert s.out.passed_over == 1
@@ -142,9 +165,10 @@ def test_others_pass_what_no_worker_can_take() -> None:
 
 def test_others_do_not_pass_what_a_worker_could_take() -> None:
     s = Scheduler(
-        Resource(name="r", capacity=2), Action(ref="a", uses=(Use(resource="r", units=2),)),
+        Resource(name="r", capacity=2),
+        Action(ref="a", uses=(Use(resource="r", units=2),)),
         Action(ref="g", pool="gpu", uses=uses("r")),
-    )  # fmt: skip
+    )
     s.worker("v", 4, pools="gpu")
     assert s.submit_all("g", "a", "g") == [1]
     assert s.end(1) == [2]
@@ -152,16 +176,21 @@ def test_others_do_not_pass_what_a_worker_could_take() -> None:
 
 def test_an_action_without_a_worker_blocks_nobody() -> None:
     s = Scheduler(
-        Resource(name="r", capacity=1), Action(ref="a", pool="none", uses=uses("r")), Action(ref="b", uses=uses("r"))
+        Resource(name="r", capacity=1),
+        Action(ref="a", pool="none", uses=uses("r")),
+        Action(ref="b", uses=uses("r")),
     )
     assert s.submit_all("a", "b") == [2]
 
 
 def test_patience_ends_and_units_are_set_aside() -> None:
     s = Scheduler(
-        Resource(name="r", capacity=1, patience_seconds=10), Action(ref="a", uses=uses("r")), Action(ref="p"),
-        Action(ref="g", pool="gpu", uses=uses("r")), workers={"w": 1},
-    )  # fmt: skip
+        Resource(name="r", capacity=1, patience_seconds=10),
+        Action(ref="a", uses=uses("r")),
+        Action(ref="p"),
+        Action(ref="g", pool="gpu", uses=uses("r")),
+        workers={"w": 1},
+    )
     s.worker("v", 4, pools="gpu")
     s.submit_all("p", "a", *["g"] * 9)
     assert s.end(3) == [4]
@@ -175,11 +204,46 @@ def test_patience_ends_and_units_are_set_aside() -> None:
     assert s.end(2) == [6]
 
 
+def test_a_holder_acquires_what_becomes_free_although_no_worker_slot_is_left_for_another_one() -> None:
+    s = Scheduler(
+        *(Resource(name=name, capacity=1) for name in "xyz"),
+        Action(ref="a", uses=uses("x", "y", "z")),
+        Action(ref="b", uses=uses("y")),
+        Action(ref="c", uses=uses("z")),
+        Action(ref="p", max_concurrent=1),
+        workers={"w": 3},
+    )
+    s.submit_all("b", "c", "a")
+    assert s.holding() == [3]
+    assert s.turn(s.ended(1), Admit(action_ref="p")) == [4]
+    assert [gate.definition.name for gate in s.execution(3).held_at] == ["x", "y"]
+
+
+def test_patience_begins_when_the_pool_is_resumed() -> None:
+    s = Scheduler(
+        Resource(name="r", capacity=1, patience_seconds=1),
+        Action(ref="a", uses=uses("r")),
+        Action(ref="p"),
+        Action(ref="g", pool="gpu", uses=uses("r")),
+        workers={"w": 1},
+    )
+    s.worker("v", 4, pools="gpu")
+    s.submit_all("p")
+    s.define(Pool(name="default", paused=True))
+    s.submit_all("a", "g", "g", "g")
+    s.wait(5)
+    assert s.end(3) == [4]
+    s.define(Pool(name="default"))
+    assert s.end(4) == [5]
+
+
 def test_patience_is_not_spent_while_the_pool_is_paused_or_has_no_worker() -> None:
     s = Scheduler(
-        Resource(name="r", capacity=1, patience_seconds=1), Action(ref="a", uses=uses("r")),
-        Action(ref="g", pool="gpu", uses=uses("r")), Pool(name="default", paused=True),
-    )  # fmt: skip
+        Resource(name="r", capacity=1, patience_seconds=1),
+        Action(ref="a", uses=uses("r")),
+        Action(ref="g", pool="gpu", uses=uses("r")),
+        Pool(name="default", paused=True),
+    )
     s.worker("v", 4, pools="gpu")
     s.submit_all("a", "g", "g")
     s.wait(5)
@@ -191,9 +255,12 @@ def test_patience_is_not_spent_while_the_pool_is_paused_or_has_no_worker() -> No
 @pytest.mark.parametrize("gone", ["drains", "paused", "lost"])
 def test_an_impatient_holder_gives_back_when_no_worker_is_left(gone: str) -> None:
     s = Scheduler(
-        Resource(name="r", capacity=1, patience_seconds=1), Action(ref="a", uses=uses("r")), Action(ref="p"),
-        Action(ref="g", pool="gpu", uses=uses("r")), workers={"w": 1},
-    )  # fmt: skip
+        Resource(name="r", capacity=1, patience_seconds=1),
+        Action(ref="a", uses=uses("r")),
+        Action(ref="p"),
+        Action(ref="g", pool="gpu", uses=uses("r")),
+        workers={"w": 1},
+    )
     s.worker("v", 4, pools="gpu")
     s.submit_all("p", "a", "g", "g", "g")
     s.end(3)
@@ -239,9 +306,12 @@ def test_the_rate_of_a_resource_counts_all_its_actions() -> None:
 def test_a_holder_keeps_one_start_of_each_rate_that_it_passed() -> None:
     rate = Rate(starts=2, per_seconds=10)
     s = Scheduler(
-        Resource(name="x", capacity=9, rate=rate), Resource(name="y", capacity=1),
-        Action(ref="a", uses=uses("x", "y")), Action(ref="b", uses=uses("y")), Action(ref="c", uses=uses("x")),
-    )  # fmt: skip
+        Resource(name="x", capacity=9, rate=rate),
+        Resource(name="y", capacity=1),
+        Action(ref="a", uses=uses("x", "y")),
+        Action(ref="b", uses=uses("y")),
+        Action(ref="c", uses=uses("x")),
+    )
     s.submit_all("b", "a", "c", "c")
     assert s.running() == [1, 3]
     assert s.holding() == [2]
@@ -251,19 +321,24 @@ def test_a_holder_keeps_one_start_of_each_rate_that_it_passed() -> None:
 def test_a_start_that_was_kept_and_given_up_is_used_by_others() -> None:
     rate = Rate(starts=1, per_seconds=10)
     s = Scheduler(
-        Resource(name="x", capacity=9, rate=rate), Resource(name="y", capacity=1),
-        Action(ref="a", uses=uses("x", "y")), Action(ref="b", uses=uses("y")), Action(ref="c", uses=uses("x")),
-    )  # fmt: skip
+        Resource(name="x", capacity=9, rate=rate),
+        Resource(name="y", capacity=1),
+        Action(ref="a", uses=uses("x", "y")),
+        Action(ref="b", uses=uses("y")),
+        Action(ref="c", uses=uses("x")),
+    )
     s.submit_all("b", "a", "c")
     assert s.cancel(2) == [3]
 
 
 def test_time_wakes_what_waits_for_a_start_while_another_one_is_kept() -> None:
     s = Scheduler(
-        Resource(name="x", capacity=1), Resource(name="y", capacity=1),
-        Action(ref="a", rate=Rate(starts=2, per_seconds=10), uses=uses("x", "y")), Action(ref="b", uses=uses("y")),
+        Resource(name="x", capacity=1),
+        Resource(name="y", capacity=1),
+        Action(ref="a", rate=Rate(starts=2, per_seconds=10), uses=uses("x", "y")),
+        Action(ref="b", uses=uses("y")),
         Action(ref="c", rate=Rate(starts=2, per_seconds=10)),
-    )  # fmt: skip
+    )
     s.submit_all("a")
     s.end(1)
     s.submit_all("b", "a", "a")
@@ -272,6 +347,17 @@ def test_time_wakes_what_waits_for_a_start_while_another_one_is_kept() -> None:
     assert s.running() == [3]
     s.end(3)
     assert s.wait(10) == [4]
+
+
+def test_the_next_start_is_behind_those_that_are_kept() -> None:
+    window = RateWindow("action a", Rate(starts=2, per_seconds=10))
+    window.count(0)
+    window.count(4)
+    assert window.next_start_at(5) == 10
+    window.kept = 1
+    assert window.next_start_at(5) == 14
+    window.kept = 2
+    assert window.next_start_at(5) == inf
 
 
 def test_a_changed_rate_acts_at_once() -> None:
@@ -283,9 +369,11 @@ def test_a_changed_rate_acts_at_once() -> None:
 
 def test_a_rate_that_a_resource_gets_counts_what_holds_its_units() -> None:
     s = Scheduler(
-        Resource(name="x", capacity=9), Resource(name="y", capacity=1), Action(ref="a", uses=uses("x", "y")),
+        Resource(name="x", capacity=9),
+        Resource(name="y", capacity=1),
+        Action(ref="a", uses=uses("x", "y")),
         Action(ref="b", uses=uses("y")),
-    )  # fmt: skip
+    )
     s.submit_all("b", "a")
     s.change_resource("x", rate=Rate(starts=1, per_seconds=5))
     assert s.end(1) == [2]
@@ -293,9 +381,11 @@ def test_a_rate_that_a_resource_gets_counts_what_holds_its_units() -> None:
 
 def test_actions_take_turns_at_a_fair_resource_by_their_weights() -> None:
     s = Scheduler(
-        Resource(name="r", capacity=1, order="fair"), Action(ref="a", uses=(Use(resource="r", weight=2),)),
-        Action(ref="b", uses=uses("r")), Pool(name="default", order="arrival"),
-    )  # fmt: skip
+        Resource(name="r", capacity=1, order="fair"),
+        Action(ref="a", uses=(Use(resource="r", weight=2),)),
+        Action(ref="b", uses=uses("r")),
+        Pool(name="default", order="arrival"),
+    )
     s.submit_all(*"a" * 20, *"b" * 20)
     started = s.drain(15)
     assert abs(started.count("a") - 2 * started.count("b")) <= 2
@@ -303,9 +393,10 @@ def test_actions_take_turns_at_a_fair_resource_by_their_weights() -> None:
 
 def test_a_fair_resource_counts_units() -> None:
     s = Scheduler(
-        Resource(name="r", capacity=3, order="fair"), Action(ref="a", uses=(Use(resource="r", units=3),)),
+        Resource(name="r", capacity=3, order="fair"),
+        Action(ref="a", uses=(Use(resource="r", units=3),)),
         Action(ref="b", uses=uses("r")),
-    )  # fmt: skip
+    )
     s.submit_all(*"a" * 20, *"b" * 60)
     started = s.drain(24)
     assert abs(3 * started.count("a") - started.count("b")) <= 4
@@ -313,9 +404,11 @@ def test_a_fair_resource_counts_units() -> None:
 
 def test_crossed_resources_never_deadlock() -> None:
     s = Scheduler(
-        Resource(name="x", capacity=1), Resource(name="y", capacity=1), Action(ref="a", uses=uses("x", "y")),
+        Resource(name="x", capacity=1),
+        Resource(name="y", capacity=1),
+        Action(ref="a", uses=uses("x", "y")),
         Action(ref="b", uses=uses("y", "x")),
-    )  # fmt: skip
+    )
     s.submit_all(*"abab")
     assert s.drain(3) == ["b", "a", "b"]
 
@@ -324,9 +417,10 @@ def test_the_grants_of_a_turn_do_not_depend_on_the_order_of_its_ends() -> None:
     granted = []
     for order in ((1, 2), (2, 1)):
         s = Scheduler(
-            Resource(name="r", capacity=2), Action(ref="a", uses=(Use(resource="r", units=2),)),
+            Resource(name="r", capacity=2),
+            Action(ref="a", uses=(Use(resource="r", units=2),)),
             Action(ref="b", uses=uses("r")),
-        )  # fmt: skip
+        )
         s.submit_all("b", "b", "a", "b")
         granted.append(s.end(*order))
     assert granted == [[3], [3]]
@@ -334,9 +428,11 @@ def test_the_grants_of_a_turn_do_not_depend_on_the_order_of_its_ends() -> None:
 
 def test_passages_tell_when_each_gate_was_passed() -> None:
     s = Scheduler(
-        Resource(name="x", capacity=1), Resource(name="y", capacity=1), Action(ref="a", uses=uses("x", "y")),
+        Resource(name="x", capacity=1),
+        Resource(name="y", capacity=1),
+        Action(ref="a", uses=uses("x", "y")),
         Action(ref="b", uses=uses("y")),
-    )  # fmt: skip
+    )
     s.submit_all("b", "a")
     s.now = 7
     s.end(1)
@@ -344,15 +440,19 @@ def test_passages_tell_when_each_gate_was_passed() -> None:
     s.end(2)
     (finished,) = s.out.finished
     assert [(p.gate, p.arrived_at, p.passed_at) for p in finished.passages] == [
-        ("queue", 0, 0), ("resource x", 0, 0), ("resource y", 0, 7),
-    ]  # fmt: skip
+        ("queue", 0, 0),
+        ("resource x", 0, 0),
+        ("resource y", 0, 7),
+    ]
 
 
 def test_a_changed_rank_gives_back_and_acquires_in_the_new_order() -> None:
     s = Scheduler(
-        Resource(name="x", capacity=1, rank=1), Resource(name="y", capacity=1, rank=2),
-        Action(ref="a", uses=uses("x", "y")), Action(ref="b", uses=uses("y")),
-    )  # fmt: skip
+        Resource(name="x", capacity=1, rank=1),
+        Resource(name="y", capacity=1, rank=2),
+        Action(ref="a", uses=uses("x", "y")),
+        Action(ref="b", uses=uses("y")),
+    )
     s.submit_all("b", "a")
     s.change_resource("x", rank=3)
     assert s.holding() == []

@@ -1,6 +1,7 @@
-"""What one execution goes through: reports, retries, delays, expiry, cancels; and changed or deleted definitions."""
+"""What one execution goes through: reports, retries, delays, expiry, cancels; and what deletion does."""
 
 from math import inf
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,14 @@ from turnstile.common.domain.errors import Code
 from turnstile.common.domain.retries import RetryPolicy
 from turnstile.common.domain.states import Status
 from turnstile.executor.queue_manager.definitions import Action, KeySettings, Rate, Resource
-from turnstile.executor.queue_manager.inputs import Admit, DeleteAction, DeleteResource, Ended, Overdue, SetKey
+from turnstile.executor.queue_manager.inputs import (
+    Admit,
+    DeleteAction,
+    DeleteResource,
+    Ended,
+    Overdue,
+    SetKey,
+)
 
 RETRY = RetryPolicy(max_attempts=3, delay_seconds=2, factor=2, jitter=0)
 
@@ -54,7 +62,9 @@ def test_a_started_execution_runs_and_a_repetition_changes_nothing() -> None:
     assert s.out.changed == {}
 
 
-@pytest.mark.parametrize("status", [Status.COMPLETED, Status.FAILED, Status.TIMEOUT, Status.CANCELLED, Status.EXPIRED])
+@pytest.mark.parametrize(
+    "status", [Status.COMPLETED, Status.FAILED, Status.TIMEOUT, Status.CANCELLED, Status.EXPIRED]
+)
 def test_a_report_ends_an_execution_with_its_status(status: Status) -> None:
     s = Scheduler(Action(ref="a", max_concurrent=1))
     s.submit_all("a", "a")
@@ -208,12 +218,14 @@ def test_removing_old_timers_keeps_the_expiry_of_a_holder() -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"timeout_seconds": 9}, {"run_at": 50.0}])
-def test_a_cancel_ends_what_is_not_at_a_worker(more: dict[str, float]) -> None:
+def test_a_cancel_ends_what_is_not_at_a_worker(more: dict[str, Any]) -> None:
     s = Scheduler(Action(ref="a", max_concurrent=0))
     s.submit("a", **more)
     s.cancel(1, source="letter")
     assert s.outcomes() == {1: Status.CANCELLED}
-    assert [(c.status, c.had_ended, c.cancel.source) for c in s.out.cancelled] == [(Status.CANCELLED, False, "letter")]
+    assert [(c.status, c.had_ended, c.cancel.source) for c in s.out.cancelled] == [
+        (Status.CANCELLED, False, "letter")
+    ]
     s.cancel(1)
     assert s.out.cancelled[0].had_ended
 
@@ -327,7 +339,9 @@ def test_a_resource_of_a_deleted_action_can_be_deleted() -> None:
 
 
 def test_an_execution_releases_what_it_acquired_though_its_definition_changed() -> None:
-    s = Scheduler(Resource(name="x", capacity=1), Resource(name="y", capacity=1), Action(ref="a", uses=uses("x")))
+    s = Scheduler(
+        Resource(name="x", capacity=1), Resource(name="y", capacity=1), Action(ref="a", uses=uses("x"))
+    )
     s.submit_all("a")
     s.change("a", uses=uses("y"), rate=Rate(starts=1, per_seconds=1))
     s.end(1)

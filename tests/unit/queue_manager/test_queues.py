@@ -32,7 +32,12 @@ def test_a_limit_of_zero_starts_nothing() -> None:
 def test_ids_are_in_order_of_arrival_over_all_queues() -> None:
     s = Scheduler(Action(ref="a"), Action(ref="b"))
     s.submit_all("a", "b", "a/k", "b")
-    assert [(each.id, each.queue.action.ref) for each in s.out.admitted] == [(1, "a"), (2, "b"), (3, "a"), (4, "b")]
+    assert [(each.id, each.queue.action.ref) for each in s.out.admitted] == [
+        (1, "a"),
+        (2, "b"),
+        (3, "a"),
+        (4, "b"),
+    ]
 
 
 def test_each_key_has_a_queue_of_its_own() -> None:
@@ -96,11 +101,11 @@ def test_a_paused_action_starts_nothing_and_resumes_at_once() -> None:
 
 def test_a_lowered_limit_holds_before_all_queues_were_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turnstile.executor.queue_manager.transitions.STEPS_MAX", 1)
-    s = Scheduler(Action(ref="a", max_concurrent=2, max_concurrent_total=3))
-    s.submit_all("a/x", "a/y", "a/z", "a/x", "a/y", "a/z")
+    s = Scheduler(Action(ref="a", max_concurrent=2, max_concurrent_total=4))
+    s.submit_all("a/w", "a/x", "a/y", "a/z", "a/w", "a/x", "a/y", "a/z")
     s.change("a", max_concurrent=1)
     assert s.out.is_unfinished
-    assert s.end(3) == [6]
+    assert s.end(4) == [8]
     while s.out.is_unfinished:
         assert s.turn() == []
 

@@ -29,11 +29,19 @@ def test_a_heartbeat_that_is_not_answered_renews_nothing() -> None:
     assert lease.standing(100.0 + CERTAIN_SECONDS) is Standing.OVER
 
 
+def test_an_answer_to_an_earlier_heartbeat_renews_from_the_sending_of_that_one() -> None:
+    lease = Lease(TERMS)
+    first, _ = lease.sending(100.0), lease.sending(110.0)
+    lease.answered(first)
+    assert lease.evidence.renewed_at == 100.0
+
+
 def test_a_late_answer_to_an_earlier_heartbeat_shortens_nothing() -> None:
     lease = Lease(TERMS)
     first, second = lease.sending(100.0), lease.sending(110.0)
     lease.answered(second)
     lease.answered(first)
+    lease.sending(120.0)
     lease.answered(99)
     assert lease.evidence.renewed_at == 110.0
 

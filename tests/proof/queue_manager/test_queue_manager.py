@@ -1,0 +1,44 @@
+"""The queue manager keeps its guarantees in every interleaving and in random walks; planted bugs are
+detected."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.proof.queue_manager.configurations import CONFIGURATIONS, Configuration
+from tests.proof.queue_manager.defects import DEFECTS, Defect, detection
+from tests.proof.queue_manager.explorer import explore
+from tests.proof.queue_manager.walks import walk
+
+
+@pytest.mark.parametrize(
+    ("configuration", "alive_max"),
+    [pytest.param(make, small, id=make.__name__) for make, small, _ in CONFIGURATIONS],
+)
+def test_no_interleaving_breaks_a_guarantee(
+    configuration: Callable[[int], Configuration], alive_max: int
+) -> None:
+    report = explore(configuration(alive_max), states_max=120)
+    print(report)
+    assert report.violation is None, "\n".join(map(str, [report.violation, *report.trace]))
+
+
+@pytest.mark.parametrize("first", range(0, 20, 5))
+def test_no_walk_breaks_a_guarantee(first: int) -> None:
+    assert sum(map(walk, range(first, first + 5))) > 0
+
+
+@pytest.mark.parametrize("defect", [pytest.param(each, id=each.name) for each in DEFECTS if each.is_quick])
+def test_a_planted_bug_is_detected(defect: Defect) -> None:
+    assert detection(defect) is not None
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    "defect", [pytest.param(each, id=each.name) for each in DEFECTS if not each.is_quick]
+)
+def test_a_planted_bug_is_detected_by_exploration(defect: Defect) -> None:
+    began = time.monotonic()
+    assert detection(defect) is not None
+    print(f"{time.monotonic() - began:.1f} s")
