@@ -322,7 +322,7 @@ async def _load_seconds(server: PostgresServer, epoch: int) -> float:
 def _shown(run: Measured) -> str:
     ordered = sorted(run.seconds)
     return (
-        f"{run.executions:,} executions, {run.executions / sum(run.seconds):,.0f}/s while writing; a turn p50 "
+        f"{run.executions:,} executions, {run.executions / sum(run.seconds):,.0f}/s in writes; a turn p50 "
         f"{1000 * median(ordered):.1f}, p99 {1000 * ordered[-len(ordered) // 100]:.1f}, "
         f"max {1000 * ordered[-1]:.0f} ms; "
         f"Python {1e6 * run.python_seconds / run.executions:.1f}, PostgreSQL "
@@ -336,7 +336,7 @@ def _print_edges(runs: Sequence[Measured]) -> None:
     first, last = median(seconds[:edge]), median(seconds[-edge:])
     stops = sum(each > 0.3 for each in seconds)
     print(
-        f"  last {edge} turns / first {edge}: {1000 * last:.2f} / {1000 * first:.2f} ms = {last / first:.2f}; "
+        f"  last {edge} turns / first: {1000 * last:.2f} / {1000 * first:.2f} ms = {last / first:.2f}; "
         f"longest {1000 * max(seconds):.0f} ms, {stops} above 300 ms"
     )
 

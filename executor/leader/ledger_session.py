@@ -139,4 +139,6 @@ class Session:
 
 
 async def _pin(connection: "Connection", settings: dict[str, str]) -> None:
+    # First what would make a query slow, or end it.
+    await connection.execute("SET statement_timeout = 0; SET jit = off")
     await connection.fetch(_PIN, list(settings), list(settings.values()))

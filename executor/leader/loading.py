@@ -24,6 +24,7 @@ from turnstile.executor.leader.records import (
     WaitingRow,
 )
 from turnstile.executor.queue_manager.decide import decide
+from turnstile.executor.queue_manager.decisions import Passage
 from turnstile.executor.queue_manager.definitions import (
     Action,
     KeySettings,
@@ -242,6 +243,10 @@ def _grant(state: State, row: WaitingRow, grants: GrantRow, counter: int) -> Non
     execution = Execution(row.id, queue, row.priority, row.queued_at, expires_at)
     execution.status, execution.attempt = Status.SCHEDULED, 1
     execution.grant, execution.scheduled_at = Grant(grants.epoch, counter), grants.granted_at
+    if queue.action.definition.max_concurrent_total is not None:
+        # Slot and total are acquired with the grant; whatever else was passed has a row of its own.
+        at = grants.granted_at
+        execution.passages = Passage("queue", 1, row.queued_at, at), Passage("total", 1, at, at)
     _put_at_worker(state, execution, grants.worker_id)
 
 
@@ -319,7 +324,8 @@ def snapshot_of(state: State) -> dict[str, Any]:
                 each.failures, each.reclaims, each.queued_at, each.expires_at, each.due_at,
                 each.cancel_reason, each.grant,
                 None if each.worker is None else each.worker.id, each.scheduled_at, each.started_at,
-                each.base, tuple((gate.definition.name, gate.holders[each]) for gate in each.held_at),
+                None if each.worker is not None else each.base,
+                tuple((gate.definition.name, gate.holders[each]) for gate in each.held_at),
                 each.is_impatient,
                 each.passages, each.timeout_seconds,
             )

@@ -43,7 +43,8 @@ FROM (
     WHERE s.id < $1::bigint
       AND s.id NOT IN (SELECT unnest(g.execution_ids) FROM ledger.granted g)
       AND s.id NOT IN (SELECT l.id FROM ledger.live l)
-    ORDER BY s.id
+    -- By all of these: a sort by the queue alone would mix the ids within a queue.
+    ORDER BY block, s.action_ref, s.key, s.priority, s.id
 ) w
 GROUP BY w.block, w.action_ref, w.key, w.priority
 ORDER BY w.block, w.action_ref, w.key, w.priority

@@ -217,10 +217,10 @@ class Sessions:
                 yield Ended(
                     execution_id=body.execution_id, grant=body.grant, status=body.status,
                     is_retryable=body.is_retryable, delay_seconds=body.delay_seconds,
-                    started_at=body.started_at, completed_at=body.completed_at, source=source,
+                    started_at=_stored(body.started_at), completed_at=_stored(body.completed_at), source=source,
                 )  # fmt: skip
             case AttemptStarted() as body if self._holds(session, body):
-                yield Started(execution_id=body.execution_id, grant=body.grant, at=body.at)
+                yield Started(execution_id=body.execution_id, grant=body.grant, at=round(body.at, 6))
             case AttemptReturned() as body if self._holds(session, body):
                 yield Returned(execution_id=body.execution_id, grant=body.grant, had_started=body.had_started)
             case Held() as body:
@@ -368,3 +368,8 @@ class Sessions:
         while session.committed + 1 in session.above:
             session.committed += 1
         session.above = {number for number in session.above if number > session.committed}
+
+
+def _stored(instant: float | None) -> float | None:
+    """Return an instant in whole microseconds, as the ledger stores it."""
+    return None if instant is None else round(instant, 6)

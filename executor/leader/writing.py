@@ -31,7 +31,7 @@ from turnstile.executor.queue_manager.state import Execution, State
 
 _YOUNG_SECONDS: Final = 1.0
 """What lives shorter needs no row of its own."""
-_OLD_MAX: Final = 5000
+_OLD_MAX: Final = 1000
 """How many executions get a row of their own in one turn."""
 _JOURNALS_MAX: Final = 500
 """Turns with a journal between two checkpoints."""

@@ -51,7 +51,7 @@ GRANTS_MAX: Final = 2000
 
 def decide(state: State, inputs: Iterable[Input], now: float, *, grants_max: int = GRANTS_MAX) -> Decisions:
     """Apply the inputs in their order, then grant what can start. `now` never goes back."""
-    state.now = max(state.now, now)
+    state.now = max(state.now, round(now, 6))
     out = Decisions(now=state.now)
     transitions.pass_time(state, out)
     for each in inputs:

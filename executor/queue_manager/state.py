@@ -352,6 +352,10 @@ class State:
         self.timers_set = 0
         self.timers_void = 0
 
+    def after(self, seconds: float) -> float:
+        """Return an instant from now on, in whole microseconds: the ledger stores no others."""
+        return round(self.now + seconds, 6)
+
     def set_timer(self, at: float, about: About) -> None:
         """Look at something at an instant; inf: never."""
         if at != inf:

@@ -100,7 +100,7 @@ def _admit(each: Admit, state: State, out: Decisions) -> None:
     execution_id, state.next_id = state.next_id, state.next_id + 1
     action.enqueued += 1
     ttl_seconds = action.definition.ttl_seconds if each.ttl_seconds is None else each.ttl_seconds
-    expires_at = inf if ttl_seconds is None or is_delayed else state.now + ttl_seconds
+    expires_at = inf if ttl_seconds is None or is_delayed else state.after(ttl_seconds)
     if is_delayed or each.timeout_seconds is not None:
         execution = Execution(execution_id, queue, each.priority, state.now, expires_at)
         execution.timeout_seconds, execution.ttl_seconds = each.timeout_seconds, ttl_seconds
@@ -236,7 +236,7 @@ def _retried_at(state: State, execution: Execution, each: Ended) -> float | None
     )
     if delay is None:
         return None
-    due_at = state.now + (delay if each.delay_seconds is None else max(each.delay_seconds, 0.0))
+    due_at = state.after(delay if each.delay_seconds is None else max(each.delay_seconds, 0.0))
     return due_at if due_at < execution.expires_at else None
 
 
@@ -487,7 +487,7 @@ def _wake(state: State, execution: Execution, out: Decisions) -> None:
     execution.due_at = None
     if not execution.attempt:
         execution.queued_at = state.now
-        execution.expires_at = inf if execution.ttl_seconds is None else state.now + execution.ttl_seconds
+        execution.expires_at = inf if execution.ttl_seconds is None else state.after(execution.ttl_seconds)
     _back_to_queue(state, execution, out)
 
 

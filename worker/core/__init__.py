@@ -2,6 +2,6 @@
 
 Read `process` first. `session` and `receiver` take what the leader sends, `waiting` orders what has not
 started, `attempt` runs it, `reporter` keeps every end until it is committed, `lease` says what may be done
-now. `ports` is all that a worker needs of its surroundings: nothing here imports a driver,
-reads a clock or draws a random number, so the same code runs in the product and in the simulation.
+now. `ports` is all that a worker needs of its surroundings: nothing here imports a driver, reads a clock or
+draws a random number, so the same code runs in the product and in the simulation.
 """

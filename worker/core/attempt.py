@@ -127,7 +127,7 @@ class Attempts:
     # Receive.
 
     def start_ready(self) -> None:
-        """Start what may start now. Called whenever an answer, an offer or an end may permit more."""
+        """Start what may start now: call it whenever an answer, an offer or an end may permit more."""
         now = self._clock.monotonic()
         while self._outbox.has_room and self._lease.standing(now) is Standing.CERTAIN:
             waiting = self._waiting.next()
@@ -256,7 +256,7 @@ class Attempts:
         self._outbox.add(started(self._running[grant]))
 
     def _report(self, attempt: Attempt, end: RunEnd) -> None:
-        if not attempt.is_over and self._lease.standing(self._clock.monotonic()) is not Standing.OVER:
+        if not attempt.is_over:
             del self._running[attempt.offer.grant]
             self._outbox.add(end_of(attempt, end, self._clock.wall()))
             self._waiting.ended(attempt.queue)

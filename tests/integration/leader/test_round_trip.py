@@ -343,7 +343,7 @@ def runner() -> Iterator[asyncio.Runner]:
 
 
 @settings(
-    max_examples=30,
+    max_examples=20,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     # A smaller story is not worth minutes of servers.

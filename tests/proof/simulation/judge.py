@@ -94,7 +94,7 @@ def _storm(outcome: Outcome) -> Iterator[str]:
 
 
 def _gates(outcome: Outcome, told: History) -> Iterator[str]:
-    """Yield starts above the capacity of a resource, above the total of an action, or faster than its rate."""
+    """Yield starts above the capacity of a resource or the total of an action, or faster than a rate."""
     counted, actions = counted_runs(told), column(told.runs, "queue") // max(outcome.story.keys, 1)
     fields = [action.fields for action in outcome.story.actions]
     for resource in outcome.story.resources:

@@ -120,6 +120,7 @@ class Story:
             f" {self.lease_seconds:g} s, {self.submitters} submitters, {len(self.requests)} requests,"
             f" {len(self.commands)} commands, {len(self.faults)} faults"
         ]
+        lines += [f"  {each}" for each in self.resources]
         lines += [
             f"  action {each.ref}: limit {each.limit}, keys {each.keys}, {dict(each.fields)}"
             for each in self.actions
@@ -172,12 +173,13 @@ def story_of(seed: int, *, size: float = 1.0, with_faults: bool = True) -> Story
             executors,
             len(workers),
             seconds,
-            max(round(count * random.choice((0.003, 0.006, 0.012))), random.choice((1, 3, 10, 30))),
+            max(round(count * random.choice((0.005, 0.01, 0.02))), random.choice((1, 3, 10, 30))),
         )
     return Story(
         seed=seed, executors=executors, workers=workers, lease_seconds=random.choice((3.0, 6.0)),
         write_seconds=random.choice((0.002, 0.01, 0.025)),
-        actions=actions, resources=resources, submitters=submitters + 1, inbox_submitter=submitters, requests=requests,
+        actions=actions, resources=resources, submitters=submitters + 1,
+        inbox_submitter=submitters, requests=requests,
         commands=commands, faults=faults,
     )  # fmt: skip
 

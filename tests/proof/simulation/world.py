@@ -472,5 +472,5 @@ def _difference(mine: Any, found: Any) -> str:
     if isinstance(mine, dict) and isinstance(found, dict):
         keys = [key for key in {**mine, **found} if mine.get(key) != found.get(key)]
         text = "; ".join(f"{key}: {mine.get(key)!r}, and a load finds {found.get(key)!r}" for key in keys[:2])
-        return text[:600]
+        return text[:1600]
     return f"{mine!r}, and a load finds {found!r}"[:600]

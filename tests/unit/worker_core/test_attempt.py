@@ -178,6 +178,18 @@ async def test_a_cancel_in_the_same_batch_as_its_offer_ends_it_without_starting(
     assert world.ends() == [(1, "cancelled")]
 
 
+async def test_a_cancel_between_the_choice_and_the_start_of_a_run_ends_it_without_starting(
+    world: World,
+) -> None:
+    assert world.process.worker is not None
+    receive = world.process.worker.receiver.receive
+    receive([world.numbered(Offers(queue="q", at_once=None, offers=(offer(1),)))])
+    receive([world.numbered(CancelAttempt(execution_id=1, grant=grant(1), reason="r"))])
+    await world.passes()
+    assert world.runner.started == []
+    assert world.ends() == [(1, "cancelled")]
+
+
 async def test_a_cancel_that_arrives_before_its_offer_ends_it(world: World) -> None:
     await world.cancel(1)
     assert world.ends() == [(1, "cancelled")]
