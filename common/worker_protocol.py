@@ -169,6 +169,8 @@ class CancelAttempt:
     execution_id: int
     grant: Grant
     reason: str
+    status: Literal[Status.CANCELLED, Status.TIMEOUT] = Status.CANCELLED
+    """What the attempt ends as: `timeout` where the leader enforces what the worker should have done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,10 +19,12 @@ GRACE_SECONDS: Final = 15.0
 
 
 class Watchdog:
-    """Looks at what is at workers, once per tick."""
+    """Looks at what is at workers, once per tick. Instants are of the leader's own clock: workers' may step."""
 
     def __init__(self) -> None:
         self._ticked_at = 0.0
+        self._running_since: dict[Grant, float] = {}
+        """When this leader first saw an attempt that was reported as started."""
         self._asked_at: dict[Grant, float] = {}
         """Since when an attempt has been asked to stop."""
 
@@ -35,26 +37,30 @@ class Watchdog:
         if not self.is_due(now):
             return
         self._ticked_at = now
-        asked: dict[Grant, float] = {}
+        running, asked = self._running_since, self._asked_at
+        self._running_since, self._asked_at = {}, {}
         for worker in list(state.workers.values()):
             for execution in worker.held.values():
-                if execution.grant is None or not self._must_end(state, execution):
+                grant = execution.grant
+                if grant is None:
                     continue
-                since = asked[execution.grant] = self._asked_at.get(execution.grant, now)
+                if execution.started_at is not None:
+                    self._running_since[grant] = running.get(grant, now)
+                if not self._must_end(execution, grant, now):
+                    continue
+                since = self._asked_at[grant] = asked.get(grant, now)
                 if since == now and execution.cancel_reason is None:
-                    body = CancelAttempt(execution_id=execution.id, grant=execution.grant, reason="timeout")
-                    sessions.send(worker.id, body)
+                    sessions.send(
+                        worker.id, CancelAttempt(execution_id=execution.id, grant=grant, reason="timeout")
+                    )
                 elif now - since > GRACE_SECONDS:
-                    yield Overdue(execution_id=execution.id, grant=execution.grant)
-        self._asked_at = asked
+                    yield Overdue(execution_id=execution.id, grant=grant)
 
-    def _must_end(self, state: State, execution: Execution) -> bool:
+    def _must_end(self, execution: Execution, grant: Grant, now: float) -> bool:
         if execution.cancel_reason is not None:
             return True
         timeout = execution.timeout_seconds
         if timeout is None:
             timeout = execution.queue.action.definition.timeout_seconds
-        if timeout is None:
-            return False
-        began_at = execution.started_at or execution.scheduled_at or state.now
-        return state.now > began_at + timeout + GRACE_SECONDS
+        since = self._running_since.get(grant)
+        return timeout is not None and since is not None and now > since + timeout + GRACE_SECONDS

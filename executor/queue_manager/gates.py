@@ -239,7 +239,7 @@ def note_passed_over(state: State, member: Member, last: int) -> int:
             if other is lane or first is None or other.crew.has_room or other.rank(first) > rank:
                 continue
             count += 1
-            ticket, patience = first.ticket, state.now + gate.definition.patience_seconds
+            ticket, patience = first.ticket, state.after(gate.definition.patience_seconds)
             if other.crew.is_live and patience < state.patience.get(ticket, inf):
                 state.patience[ticket] = patience
                 state.set_timer(patience, action_of(first.member))

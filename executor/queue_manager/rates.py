@@ -43,7 +43,7 @@ class RateWindow:
         missing = len(self.instants) + self.kept - self.rate.starts
         if missing < 0:
             return now
-        return self.instants[missing] + self.rate.per_seconds if missing < len(self.instants) else inf
+        return self._over_at(self.instants[missing]) if missing < len(self.instants) else inf
 
     def count(self, now: float) -> None:
         """Record a grant."""
@@ -51,6 +51,9 @@ class RateWindow:
         self.new.append(now)
 
     def _forget(self, now: float) -> None:
-        instants, per = self.instants, self.rate.per_seconds
-        while instants and now >= instants[0] + per:
-            instants.popleft()
+        while self.instants and now >= self._over_at(self.instants[0]):
+            self.instants.popleft()
+
+    def _over_at(self, instant: float) -> float:
+        """Return when a grant leaves the window, in whole microseconds as all instants are."""
+        return round(instant + self.rate.per_seconds, 6)

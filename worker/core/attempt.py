@@ -173,15 +173,16 @@ class Attempts:
         except Exception as error:  # noqa: BLE001
             return Failed(failure=Failure(type=type(error).__name__, message=str(error) or "no message"))
 
-    def cancel(self, grant: Grant, reason: str) -> None:
+    def cancel(self, cancel: CancelAttempt) -> None:
         """Stop a running attempt. Without a certain lease there is no grace: another copy may start."""
         is_certain = self._lease.standing(self._clock.monotonic()) is Standing.CERTAIN
-        self._stop(self._running[grant], Stop("cancel", reason), at_once=not is_certain)
+        kind: StopKind = "timeout" if cancel.status is Status.TIMEOUT else "cancel"
+        self._stop(self._running[cancel.grant], Stop(kind, cancel.reason), at_once=not is_certain)
 
-    def kill_cancelled(self) -> None:
-        """End the grace of all that was cancelled: the lease is in doubt now."""
+    def kill_stopped(self) -> None:
+        """End the grace of all that was cancelled or ran too long: the lease is in doubt now."""
         for attempt in list(self._running.values()):
-            if attempt.stop is not None and attempt.stop.kind == "cancel":
+            if attempt.stop is not None and attempt.stop.kind != "drain":
                 self._kill(attempt)
 
     def stop_all(self, reason: str) -> None:
@@ -273,7 +274,9 @@ def started(attempt: Attempt) -> AttemptStarted:
 
 
 def unstarted_end(
-    named: Offer | CancelAttempt, status: Literal[Status.EXPIRED, Status.CANCELLED], reason: str
+    named: Offer | CancelAttempt,
+    status: Literal[Status.EXPIRED, Status.CANCELLED, Status.TIMEOUT],
+    reason: str,
 ) -> AttemptEnded:
     """Return the end of an attempt that never started."""
     return AttemptEnded(

@@ -95,7 +95,7 @@ class Worker:
                 start("probes", self.keeper.probe()),
                 start("sessions", keeping),
             ]
-            over = start("lease", self.keeper.watch(self.attempts.kill_cancelled))
+            over = start("lease", self.keeper.watch(self.attempts.kill_stopped))
             drained = start("drain", self._drain(stop))
             await asyncio.wait([over, drained], return_when=asyncio.FIRST_COMPLETED)
             if not drained.done():

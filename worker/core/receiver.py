@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from turnstile.common.domain.identifiers import Grant
-from turnstile.common.domain.states import Status
 from turnstile.common.worker_protocol import (
     AttemptReturned,
     CancelAttempt,
@@ -131,13 +130,12 @@ class Receiver:
         return False
 
     def _cancel(self, body: CancelAttempt) -> None:
-        """Stop an attempt. One that is not known here ends at once: its offer is answered when it comes."""
+        """Stop an attempt, or end it unstarted even before its offer. What has ended needs no answer."""
         if body.grant in self._attempts:
-            self._attempts.cancel(body.grant, body.reason)
-            return
-        self._waiting.remove(body.grant)
-        if not self._outbox.answer(body.execution_id, body.grant):
-            self._outbox.add(unstarted_end(body, Status.CANCELLED, body.reason))
+            self._attempts.cancel(body)
+        elif body.grant not in self._outbox:
+            self._waiting.remove(body.grant)
+            self._outbox.add(unstarted_end(body, body.status, body.reason))
 
     def return_all(self, reason: str) -> None:
         """Return everything that has not started."""

@@ -61,6 +61,10 @@ class Outbox:
         """Set while everything is committed."""
         self.empty.set()
 
+    def __contains__(self, grant: Grant) -> bool:
+        """Return whether something was reported about this grant, as far as that is remembered."""
+        return grant in self._about or grant in self._over
+
     @property
     def has_room(self) -> bool:
         """Whether more work may start: its end will be kept as well."""

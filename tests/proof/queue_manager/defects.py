@@ -5,6 +5,7 @@ named configurations, by walks, by the references of lists and lines, or by one 
 """
 
 import inspect
+import signal
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ import pytest
 from tests.proof.queue_manager import configurations as c
 from tests.proof.queue_manager.configurations import Configuration
 from tests.proof.queue_manager.explorer import explore
+from tests.proof.queue_manager.recount import Violation
 from tests.proof.queue_manager.references import (
     LINE_OPERATIONS,
     LIST_OPERATIONS,
@@ -54,6 +56,8 @@ class Defect:
 
 
 DEFECTS: list[Defect] = []
+SECONDS_MAX = 15
+"""For one unit test, which takes milliseconds where the turn ends."""
 
 
 def plant(name: str, where: Any, right: str, wrong: str, *detectors: Detector) -> None:
@@ -126,11 +130,21 @@ def detection(defect: Defect) -> BaseException | None:
     """Return what a planted bug led to; None: it was not detected."""
     with planted(defect):
         for detect in defect.detectors:
+            seconds = SECONDS_MAX if defect.is_quick else 0
+            previous = signal.signal(signal.SIGALRM, _never_ends)
+            signal.alarm(seconds)
             try:
                 detect()
             except Exception as error:  # noqa: BLE001
                 return error
+            finally:
+                signal.alarm(0)
+                signal.signal(signal.SIGALRM, previous)
     return None
+
+
+def _never_ends(*_: object) -> None:
+    raise Violation("progress", "the turn does not end")
 
 
 def _many_flows() -> None:
@@ -138,10 +152,6 @@ def _many_flows() -> None:
     for number in range(200):
         clock.charge(3, f"flow {number}", 1, 1)
     assert clock.start(3, "flow 0") > 0
-
-
-def _outages() -> None:
-    test_pools.test_reclaims_are_used_up_by_losses_that_count(False)
 
 
 def _ttl_before_retry() -> None:
@@ -477,7 +487,7 @@ plant(
 plant(
     "patience ends at once",
     gates.note_passed_over,
-    "state.now + gate.definition.patience_seconds",
+    "state.after(gate.definition.patience_seconds)",
     "state.now",
     test_gates.test_patience_ends_and_units_are_set_aside,
 )
@@ -519,12 +529,18 @@ plant(
     "self.rate.starts + 1 -",
     explored(c.rates),
 )
-plant("the window of a rate is too short", RateWindow._forget, "+ per", "+ per - 1", explored(c.rates))
+plant(
+    "the window of a rate is too short",
+    RateWindow._forget,
+    "self.rate.per_seconds",
+    "self.rate.per_seconds - 1",
+    explored(c.rates),
+)
 plant(
     "the window of a rate starts anew",
     RateWindow._forget,
-    "instants.popleft()",
-    "instants.clear()",
+    "self.instants.popleft()",
+    "self.instants.clear()",
     test_gates.test_a_rate_slides_exactly,
 )
 plant("starts are not counted", RateWindow.count, "self.instants.append(now)", "pass", explored(c.rates))
@@ -785,7 +801,7 @@ plant(
     transitions._reclaim,
     "execution.reclaims += is_counted",
     "execution.reclaims += 1",
-    _outages,
+    test_pools.test_losses_in_an_outage_use_up_no_reclaim,
 )
 plant(
     "a reclaim wins over a cancel",
@@ -918,11 +934,17 @@ plant(
 plant(
     "a ttl counts from the request, not from the enqueue",
     transitions._wake,
-    "state.now + execution.ttl_seconds",
+    "state.after(execution.ttl_seconds)",
     "execution.ttl_seconds",
     test_life.test_a_ttl_counts_from_the_first_enqueue,
 )
-plant("time goes back", decide.decide, "max(state.now, now)", "now", test_life.test_now_never_goes_back)
+plant(
+    "time goes back",
+    decide.decide,
+    "max(state.now, round(now, 6))",
+    "now",
+    test_life.test_now_never_goes_back,
+)
 
 # Waiting lists.
 

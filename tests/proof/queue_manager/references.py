@@ -11,7 +11,7 @@ from turnstile.executor.queue_manager.waiting import Waiting, WaitingList
 Operation = tuple[str, int]
 
 LIST_OPERATIONS = ("append", "append", "append", "insert", "take", "remove", "position", "expire", "slice")
-LINE_OPERATIONS = ("put", "put", "put", "discard", "pass", "pass", "change")
+LINE_OPERATIONS = ("put", "put", "put", "put", "discard", "pass", "change")
 
 
 def check_waiting_list(operations: Iterable[Operation]) -> None:
@@ -116,6 +116,6 @@ def check_line(operations: Iterable[Operation], *, is_fair: bool) -> None:
             must("line", len(each) == len(order), "length")
 
 
-def seeded(seed: int, names: Sequence[str], count: int = 300) -> list[Operation]:
+def seeded(seed: int, names: Sequence[str], count: int = 500) -> list[Operation]:
     dice = random.Random(seed)
     return [(dice.choice(names), dice.randrange(5000)) for _ in range(count)]

@@ -58,7 +58,7 @@ def main() -> int:
     print(
         f"{seeds} stories, {executions} executions, {faults} faults of {len(kinds)} kinds in {seconds:.0f} s:"
         f" {executions / seconds:.0f} executions/s, {faults / seconds:.1f} faults/s"
-        f" ({executions / processor_seconds:.0f} and {faults / processor_seconds:.1f} per second of a processor)"
+        f" ({executions / processor_seconds:.0f} and {faults / processor_seconds:.1f} per processor second)"
     )
     print(
         f"violations in {len(failed)} stories{': seeds ' if failed else ''}{', '.join(map(str, failed[:30]))}"

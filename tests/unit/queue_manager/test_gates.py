@@ -349,6 +349,14 @@ def test_time_wakes_what_waits_for_a_start_while_another_one_is_kept() -> None:
     assert s.wait(10) == [4]
 
 
+def test_a_start_is_due_at_the_instant_that_was_announced() -> None:
+    s = Scheduler(Action(ref="a", rate=Rate(starts=1, per_seconds=0.1)))
+    s.now = 12.2
+    s.submit_all("a", "a")
+    s.now = s.out.next_at
+    assert s.turn() == [2]
+
+
 def test_the_next_start_is_behind_those_that_are_kept() -> None:
     window = RateWindow("action a", Rate(starts=2, per_seconds=10))
     window.count(0)

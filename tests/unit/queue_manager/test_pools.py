@@ -164,6 +164,15 @@ def test_reclaims_are_used_up_by_losses_that_count(is_counted: bool) -> None:
     assert (s.running() == [1]) is not is_counted
 
 
+def test_losses_in_an_outage_use_up_no_reclaim() -> None:
+    s = Scheduler(Action(ref="a", max_reclaims=1), workers={"u": 1})
+    s.submit_all("a")
+    s.worker("v", 1)
+    s.lose("u", is_counted=False)
+    s.worker("w", 1)
+    assert s.lose("v") == [1]
+
+
 def test_a_cancel_wins_over_a_reclaim() -> None:
     s = Scheduler(Action(ref="a"), workers={"w": 1})
     s.submit_all("a")

@@ -162,6 +162,14 @@ async def test_a_cancel_asks_then_kills(world: World) -> None:
     assert world.ends() == [(1, "cancelled")]
 
 
+async def test_a_leader_that_enforces_a_timeout_says_so_with_its_cancel(world: World) -> None:
+    await world.offer(1)
+    cancel = CancelAttempt(execution_id=1, grant=grant(1), reason="too long", status=Status.TIMEOUT)
+    world.send(cancel)
+    await world.passes(6)
+    assert world.ends() == [(1, "timeout")]
+
+
 async def test_a_cancel_of_what_has_not_started_ends_it_without_starting(world: World) -> None:
     await world.offer(1, 2, at_once=1)
     await world.cancel(2)

@@ -227,4 +227,14 @@ async def test_cancels_come_twice_and_after_the_end(world: World) -> None:
     await world.passes(4)
     await world.cancel(1)
     assert world.ends() == [(1, "completed")]
-    assert world.returns() == [(1, True)]
+    assert world.returns() == []
+
+
+async def test_a_cancel_of_what_has_ended_is_not_answered(world: World) -> None:
+    """A leader that cancels whatever it hears of and does not know would never be finished with it."""
+    world.is_committing = False
+    await world.offer(1)
+    await world.end(1)
+    count = len(world.broker.reports)
+    await world.cancel(1)
+    assert len(world.broker.reports) == count
