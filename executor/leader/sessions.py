@@ -146,8 +146,9 @@ class Sessions:
                 return
             if row.session == known.row.session and known.is_answered:
                 return
+            if row.session > known.row.session:
+                known.sent, known.unreceived = 0, deque()
             known.row, known.is_answered = row, False
-            known.sent, known.unreceived = 0, deque()
             known.lease_until, known.probe = now + row.lease_seconds, None
             session = known
         else:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from turnstile.common.domain.identifiers import Grant
+from turnstile.common.domain.states import Status
 from turnstile.common.worker_protocol import CancelAttempt
 from turnstile.executor.leader.sessions import Sessions
 from turnstile.executor.queue_manager.inputs import Input, Overdue
@@ -50,9 +51,11 @@ class Watchdog:
                     continue
                 since = self._asked_at[grant] = asked.get(grant, now)
                 if since == now and execution.cancel_reason is None:
-                    sessions.send(
-                        worker.id, CancelAttempt(execution_id=execution.id, grant=grant, reason="timeout")
+                    reason = "ran longer than its timeout, and its worker had not stopped it"
+                    body = CancelAttempt(
+                        execution_id=execution.id, grant=grant, reason=reason, status=Status.TIMEOUT
                     )
+                    sessions.send(worker.id, body)
                 elif now - since > GRACE_SECONDS:
                     yield Overdue(execution_id=execution.id, grant=grant)
 

@@ -214,22 +214,15 @@ def _ended(each: Ended, state: State, out: Decisions) -> None:
     is_retryable = each.is_retryable and each.status is Status.FAILED
     due_at = _retried_at(state, execution, each) if is_retryable else None
     if due_at is None:
-        status, error = _end_of(execution, each)
-        finish(state, execution, status, out, error=error, report=each)
+        error = None
+        if each.status is Status.CANCELLED and execution.cancel_reason is not None:
+            # The operator's reason wins: the worker knows only that the execution was cancelled.
+            error = "Cancelled", execution.cancel_reason
+        finish(state, execution, each.status, out, error=error, report=each)
     else:
         _attempt_over(state, execution, str(each.status), out, each)
         release(state, execution)
         _delay(state, execution, due_at, out)
-
-
-def _end_of(execution: Execution, each: Ended) -> tuple[Status, tuple[str, str] | None]:
-    """Return the status of an end, and its error where the worker does not know it."""
-    if each.status is not Status.CANCELLED:
-        return each.status, None
-    if execution.cancel_reason is not None:
-        return each.status, ("Cancelled", execution.cancel_reason)
-    # Nobody had cancelled it: the leader had it stopped because it was overdue.
-    return Status.TIMEOUT, ("Timeout", "ran longer than its timeout, and its worker had not stopped it")
 
 
 def _retried_at(state: State, execution: Execution, each: Ended) -> float | None:

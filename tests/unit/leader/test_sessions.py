@@ -368,3 +368,11 @@ def test_a_new_epoch_of_the_same_leader_begins_its_numbers_again_with_a_welcome(
         (EPOCH + 1, 1, Welcome),
         (EPOCH + 1, 2, CancelAttempt),
     ]
+
+
+def test_a_repeated_hello_is_welcomed_under_the_next_number() -> None:
+    world = World()
+    world.hello(hello())
+    world.hello(hello())
+    numbers = [each.body.number for each in world.sessions.take_out(0.0) if isinstance(each.body, ToSession)]
+    assert numbers == [1, 2]

@@ -62,21 +62,15 @@ def test_a_started_execution_runs_and_a_repetition_changes_nothing() -> None:
     assert s.out.changed == {}
 
 
-@pytest.mark.parametrize("status", [Status.COMPLETED, Status.FAILED, Status.TIMEOUT, Status.EXPIRED])
+@pytest.mark.parametrize(
+    "status", [Status.COMPLETED, Status.FAILED, Status.TIMEOUT, Status.CANCELLED, Status.EXPIRED]
+)
 def test_a_report_ends_an_execution_with_its_status(status: Status) -> None:
     s = Scheduler(Action(ref="a", max_concurrent=1))
     s.submit_all("a", "a")
     assert s.turn(s.ended(1, status, started_at=1.0, completed_at=2.0)) == [2]
     (end,) = s.out.finished
     assert (end.status, end.started_at, end.completed_at, end.error) == (status, 1.0, 2.0, None)
-
-
-def test_an_attempt_that_only_the_leader_had_stopped_ran_too_long() -> None:
-    s = Scheduler(Action(ref="a", max_concurrent=1))
-    s.submit_all("a")
-    s.turn(s.ended(1, Status.CANCELLED))
-    (end,) = s.out.finished
-    assert end.status is Status.TIMEOUT
 
 
 def test_a_failed_attempt_waits_and_returns_to_the_head_of_its_queue() -> None:
