@@ -276,7 +276,12 @@ def checkpoint_text(checkpoint: Checkpoint | None) -> str | None:
 
 def _changes_text(changes: Journal | Checkpoint) -> str:
     clocks = [(each.gate, each.priority, each.virtual, dict(each.finish)) for each in changes.clocks]
-    body = {"totals": dict(changes.totals), "clocks": clocks, "starts": dict(changes.starts)}
+    body = {
+        "totals": dict(changes.totals),
+        "clocks": clocks,
+        "starts": dict(changes.starts),
+        "ended": list(changes.ended),
+    }
     return json.dumps(body, separators=(",", ":"))
 
 
@@ -300,6 +305,7 @@ def _changes(text: str) -> Mapping[str, Any]:
         "totals": {ref: tuple(pair) for ref, pair in body["totals"].items()},
         "clocks": tuple(clocks),
         "starts": {rate: tuple(instants) for rate, instants in body["starts"].items()},
+        "ended": tuple(body["ended"]),
     }
 
 

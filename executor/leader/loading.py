@@ -66,6 +66,8 @@ class Memory:
     reserved_id: int = 1
     journals: int = 0
     """Turns with a journal since the last checkpoint."""
+    unpublished: tuple[int, ...] = ()
+    """Ended executions whose events may not have been published."""
 
 
 def state_of(loaded: Loaded) -> tuple[State, Memory]:
@@ -81,6 +83,10 @@ def state_of(loaded: Loaded) -> tuple[State, Memory]:
         )  # fmt: skip
         decide(state, [changed], state.now)
     memory = Memory(low_id=loaded.low_id, reserved_id=loaded.reserved_id, journals=len(loaded.journals))
+    if loaded.journals:
+        memory.unpublished = loaded.journals[-1].ended
+    elif loaded.checkpoint is not None:
+        memory.unpublished = loaded.checkpoint.ended
     for packed in loaded.packed:
         _enqueue_all(state, packed)
     live = {row.id: row for row in loaded.live}

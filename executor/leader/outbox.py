@@ -1,8 +1,8 @@
 """Events for listeners: `execution.completed` of every end, at least once (P4).
 
-The end that a worker reported is published before its report is acknowledged; a repetition of the report
-publishes it again. An end that no worker saw is stored in the turn that decided it, and so is an event that
-was not confirmed in time: no input waits for a slow listener.
+An event is published after the commit of its end. What is not confirmed in time is stored by the next turn,
+so no input waits for a slow listener; an end that no worker saw is stored in its own turn. A turn names
+what it ended, and a new leader publishes the events of the last turn once more.
 """
 
 import json

@@ -210,9 +210,12 @@ class Journal:
     clocks: tuple[ClockChange, ...] = ()
     starts: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """By rate: instants of grants."""
+    ended: tuple[int, ...] = ()
+    """What workers ended: the events of the newest turn may not be published yet, and those of earlier ones
+    are published or stored."""
 
     def __bool__(self) -> bool:
-        return bool(self.totals or self.clocks or self.starts)
+        return bool(self.totals or self.clocks or self.starts or self.ended)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +226,8 @@ class Checkpoint:
     """By action: since it was first defined."""
     clocks: tuple[ClockChange, ...]
     starts: Mapping[str, tuple[float, ...]]
+    ended: tuple[int, ...] = ()
+    """As in `Journal`, of the turn that wrote it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

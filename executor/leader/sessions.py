@@ -72,6 +72,8 @@ class Session:
     """The number of its last report: it has left once everything before it is committed."""
     probe: int | None = None
     """The probe that was sent after its lease was over."""
+    probe_at: float = 0.0
+    """When; a probe that was lost is sent again."""
 
 
 def secret_hash(secret: str) -> bytes:
@@ -218,14 +220,16 @@ class Sessions:
                 yield Ended(
                     execution_id=body.execution_id, grant=body.grant, status=body.status,
                     is_retryable=body.is_retryable, delay_seconds=body.delay_seconds,
-                    started_at=_stored(body.started_at), completed_at=_stored(body.completed_at), source=source,
+                    started_at=_stored(body.started_at),
+                    completed_at=_stored(body.completed_at), source=source,
                 )  # fmt: skip
             case AttemptStarted() as body if self._holds(session, body):
                 yield Started(execution_id=body.execution_id, grant=body.grant, at=round(body.at, 6))
             case AttemptReturned() as body if self._holds(session, body):
                 yield Returned(execution_id=body.execution_id, grant=body.grant, had_started=body.had_started)
             case Held() as body:
-                if body.epoch == self.epoch and each.sender.session == session.row.session:
+                is_copy = each.number <= session.committed or each.number in session.above
+                if body.epoch == self.epoch and each.sender.session == session.row.session and not is_copy:
                     yield from self._answered(session, body, now)
             case Leaving():
                 session.leaving = each.number
@@ -274,12 +278,16 @@ class Sessions:
 
     def overdue(self, now: float) -> Iterator[Publication]:
         """Yield probes for workers whose lease is over: behind everything that they may have sent before."""
-        late = [s for s in self._sessions.values() if now > s.lease_until and s.probe is None]
+        late = [
+            s
+            for s in self._sessions.values()
+            if now > s.lease_until and (s.probe is None or now > s.probe_at + s.row.lease_seconds)
+        ]
         if late:
             self._probes += 1
             self._returned[self._probes] = set()
             for session in late:
-                session.probe = self._probes
+                session.probe, session.probe_at = self._probes, now
             for queue in (COMPLETIONS, HEARTBEATS):
                 yield Publication(to=queue, body=Probe(epoch=self.epoch, number=self._probes))
 

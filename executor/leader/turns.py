@@ -129,7 +129,8 @@ class Leadership:
         """Batches that are to be published, in order."""
         self.unacknowledged: list[Delivery] = []
         self._clock = clock
-        self._offset = loaded.now - asked_at
+        # A clock that was set back does not stop the time.
+        self._offset = max(loaded.now, loaded.instant_max) - asked_at
 
     def now(self) -> float:
         """Return the database's clock, carried forward by this process's own."""
@@ -225,11 +226,20 @@ class Leader:
         lead = Leadership(loading.result(), self.clock, asked_at)
         lead.number = number
         lead.sessions.welcome_all()
+        await self._recall_events(lead)
         self.leadership = lead
         self._turn_began_at = self.clock.monotonic()
         while not self._is_stopping:
             await self._next_turn(lead)
         await self.store.resign()
+
+    async def _recall_events(self, lead: Leadership) -> None:
+        """Publish the events of the last turn again: its leader may have died before it could."""
+        if lead.memory.unpublished:
+            ended = await self._persist(lambda: self.store.outcomes(lead.memory.unpublished))
+            lead.outbox.store(
+                event_of_outcome(ended[each]) for each in lead.memory.unpublished if each in ended
+            )
 
     async def _renew_while(self, loading: "asyncio.Future[Loaded]", epoch: int) -> int:
         """Write empty turns while the load lasts; return the number of the last one."""
@@ -340,7 +350,7 @@ class Leader:
             for each in zip(out.finished, turn.ended, strict=True)
             if each[0].report is not None
         ]
-        await self._publish(lead, out, turn, events)
+        await self._publish(lead, out, turn)
         await self._acknowledge(lead, taken, events)
 
     async def _inputs(self, lead: Leadership, taken: Taken) -> list[Input]:
@@ -492,16 +502,14 @@ class Leader:
 
     # Publishing.
 
-    async def _publish(
-        self, lead: Leadership, out: Decisions, turn: Turn, events: list[Mapping[str, Any]]
-    ) -> None:
+    async def _publish(self, lead: Leadership, out: Decisions, turn: Turn) -> None:
         """Publish cancels and answers, then offers: what cannot be published now stays in the backlog."""
         for asked in out.asked:
             body = CancelAttempt(execution_id=asked.execution_id, grant=asked.grant, reason=asked.reason)
             lead.sessions.send(asked.worker_id, body)
         send_recalls(lead.state, lead.sessions, turn.definitions)
         now = self.clock.monotonic()
-        letters = await self._of_stale(lead, [*out.stale, *lead.sessions.take_stale()], events)
+        letters = await self._of_stale([*out.stale, *lead.sessions.take_stale()])
         first = [*lead.sessions.take_out(now), *lead.admission.take_publications(), *letters]
         await self._offer(lead, out)
         lead.backlog += [batch for batch in (first, lead.sessions.take_out(now)) if batch]
@@ -512,7 +520,7 @@ class Leader:
             await self._probe(lead)
 
     async def _acknowledge(self, lead: Leadership, taken: Taken, events: list[Mapping[str, Any]]) -> None:
-        """Publish the events of a turn and acknowledge it; events that are not confirmed are stored first."""
+        """Publish the events of a turn, or let the next one store them, and acknowledge its inputs."""
         are_published = not events
         if events and not lead.backlog and not lead.outbox.rows:
             with suppress(BrokerUnavailable, TimeoutError):
@@ -520,15 +528,10 @@ class Leader:
                 are_published = True
         if not are_published:
             lead.outbox.store(events)
+        lead.unacknowledged += taken.deliveries
         if not lead.backlog:
-            acknowledged, lead.unacknowledged = lead.unacknowledged, []
-            if are_published:
-                acknowledged += taken.deliveries
-            else:
-                lead.unacknowledged = taken.deliveries
-            self.broker.acknowledge(acknowledged)
-        else:
-            lead.unacknowledged += taken.deliveries
+            self.broker.acknowledge(lead.unacknowledged)
+            lead.unacknowledged = []
         if lead.outbox.rows and (self._draining is None or self._draining.done()):
             self._draining = asyncio.ensure_future(self._drain_outbox(lead.outbox))
 
@@ -541,20 +544,16 @@ class Leader:
                 )
                 outbox.confirm(rows)
 
-    async def _of_stale(
-        self, lead: Leadership, sources: Sequence[Any], events: list[Mapping[str, Any]]
-    ) -> list[Publication]:
-        """Publish again what repeated reports are about; return those about nothing as dead letters."""
+    async def _of_stale(self, sources: Sequence[Any]) -> list[Publication]:
+        """Return reports about executions that do not exist as dead letters; all others are repetitions."""
         if not sources:
             return []
         ids = {each.body.body.execution_id: each for each in sources}
-        outcomes = await self._persist(lambda: self.store.outcomes(list(ids)))
-        known = await self._persist(lambda: self.store.look_up([], [], [i for i in ids if i not in outcomes]))
-        events += [event_of_outcome(outcome) for outcome in outcomes.values()]
-        unknown = [each for execution_id, each in ids.items() if execution_id not in {*outcomes, *known}]
+        known = await self._persist(lambda: self.store.look_up([], [], list(ids)))
         return [
             Publication(to="dead letters", body={"x-error-code": "unknown_execution", "request": each.body})
-            for each in unknown
+            for execution_id, each in ids.items()
+            if execution_id not in known
         ]
 
     async def _offer(self, lead: Leadership, out: Decisions) -> None:

@@ -20,7 +20,7 @@ GRACE_SECONDS: Final = 15.0
 
 
 class Watchdog:
-    """Looks at what is at workers, once per tick. Instants are of the leader's own clock: workers' may step."""
+    """Looks at what is at workers, once per tick, by the leader's own clock: those of workers may step."""
 
     def __init__(self) -> None:
         self._ticked_at = 0.0

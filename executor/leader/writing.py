@@ -219,12 +219,15 @@ def _journal(state: State, memory: Memory, rows: Rows, out: Decisions) -> None:
         ref = finished.queue.action.ref
         enqueued, completed = totals.get(ref, (0, 0))
         totals[ref] = enqueued, completed + 1
-    rows.journal = Journal(totals=totals, clocks=tuple(_clock_changes(state)), starts=_new_starts(state))
+    ended = tuple(finished.id for finished in out.finished if finished.report is not None)
+    rows.journal = Journal(
+        totals=totals, clocks=tuple(_clock_changes(state)), starts=_new_starts(state), ended=ended
+    )
     if rows.journal:
         memory.journals += 1
     if memory.journals > _JOURNALS_MAX:
         memory.journals = 0
-        rows.checkpoint = checkpoint_of(state)
+        rows.checkpoint = checkpoint_of(state, ended)
 
 
 def _clock_changes(state: State) -> Iterator[ClockChange]:
@@ -247,7 +250,7 @@ def _new_starts(state: State) -> Mapping[str, tuple[float, ...]]:
     return found
 
 
-def checkpoint_of(state: State) -> Checkpoint:
+def checkpoint_of(state: State, ended: tuple[int, ...] = ()) -> Checkpoint:
     """Return all of what journals change."""
     clocks: list[ClockChange] = []
     for name, clock in clocks_of(state):
@@ -261,6 +264,7 @@ def checkpoint_of(state: State) -> Checkpoint:
         totals={**state.retired, **totals},
         clocks=tuple(clocks),
         starts={window.name: tuple(window.instants) for window in windows_of(state)},
+        ended=ended,
     )
 
 

@@ -741,4 +741,3 @@ def _define_pool(each: DefinePool, state: State, out: Decisions) -> None:
     _rest(state, out)
     for action in actions:
         put_in(state, action)
-    state.dirty_pools[pool] = None

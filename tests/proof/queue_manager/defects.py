@@ -531,7 +531,7 @@ plant(
 )
 plant(
     "the window of a rate is too short",
-    RateWindow._forget,
+    RateWindow._over_at,
     "self.rate.per_seconds",
     "self.rate.per_seconds - 1",
     explored(c.rates),
@@ -682,7 +682,7 @@ plant(
 plant(
     "a resumed pool sleeps",
     transitions._define_pool,
-    "state.dirty_pools[pool] = None",
+    "put_in(state, action)",
     "pass",
     explored(c.weighted_pool),
     walks,

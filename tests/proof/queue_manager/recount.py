@@ -229,6 +229,8 @@ def _check_execution(state: State, e: Execution) -> None:
     is_at_worker = e.worker is not None
     is_holder = e in e.queue.action.holding
     must("recount", e.queue is e.queue.action.queues.get(e.queue.key), e.id, "is in a forgotten queue")
+    is_alive = e.worker is None or state.workers.get(e.worker.id) is e.worker
+    must("recount", is_alive, e.id, "is at a worker that is gone")
     must("recount", is_at_worker == (e.grant is not None), e.id, "grant and worker")
     must("recount", is_at_worker == (e.status in {Status.SCHEDULED, Status.RUNNING}), e.id, e.status)
     must("recount", (e.status is Status.DELAYED) == (e.due_at is not None), e.id, "due")

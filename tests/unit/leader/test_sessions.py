@@ -376,3 +376,21 @@ def test_a_repeated_hello_is_welcomed_under_the_next_number() -> None:
     world.hello(hello())
     numbers = [each.body.number for each in world.sessions.take_out(0.0) if isinstance(each.body, ToSession)]
     assert numbers == [1, 2]
+
+
+def test_a_probe_that_does_not_come_back_is_sent_again() -> None:
+    world = World()
+    world.join()
+    assert list(world.sessions.overdue(LEASE + 1))
+    assert not list(world.sessions.overdue(LEASE + 2))
+    assert list(world.sessions.overdue(3 * LEASE))
+
+
+def test_a_copy_of_an_answer_to_the_welcome_is_not_answered_again() -> None:
+    world = World()
+    world.hello(hello())
+    held = Held(epoch=EPOCH, grants=((9, Grant(1, 1)),))
+    world.report(held, number=1)
+    assert any(isinstance(each, CancelAttempt) for each in world.sent())
+    world.report(held, number=1)
+    assert world.sent() == []
