@@ -36,7 +36,6 @@ from turnstile.executor.queue_manager.lines import Rank
 from turnstile.executor.queue_manager.pools import served, worker_for
 from turnstile.executor.queue_manager.state import (
     ActionState,
-    Crew,
     Execution,
     Member,
     PoolState,
@@ -70,13 +69,13 @@ def _grant_all(state: State, out: Decisions, grants_max: int) -> bool:
         if len(out.granted) >= grants_max:
             return False
         pool = min(state.dirty_pools, key=_turn)
-        crew = _next_at(pool)
-        if crew is not None:
-            worker = worker_for(crew)
+        member = _next_at(pool)
+        if member is not None:
+            worker = worker_for(action_of(member).crew)
             if len(worker.pools) > 1:
-                crew = _in_turn(state, crew, worker)
-                worker = worker_for(crew)
-            _grant(state, crew.line.head().member, worker, out)
+                member = _in_turn(state, member, worker)
+                worker = worker_for(action_of(member).crew)
+            _grant(state, member, worker, out)
         elif not _hold_units(state, pool, out):
             del state.dirty_pools[pool]
     return True
@@ -86,28 +85,28 @@ def _turn(pool: PoolState) -> tuple[int, str]:
     return pool.served, pool.definition.name
 
 
-def _next_at(pool: PoolState, worker: Worker | None = None) -> Crew | None:
-    """Return the crew that is next in the order of a pool, of those with room, or with room at a worker."""
-    best: tuple[Rank, Crew] | None = None
+def _next_at(pool: PoolState, worker: Worker | None = None) -> Member | None:
+    """Return what is next in the order of a pool: the first of all crews with room, or with room at a worker."""
+    best: tuple[Rank, Member] | None = None
     for crew in pool.crews.values():
         if crew.has_room and (worker is None or crew in worker.crews):
             entry = crew.line.first()
             if entry is not None:
                 rank = crew.line.rank(entry)
                 if best is None or rank < best[0]:
-                    best = rank, crew
+                    best = rank, entry.member
     return None if best is None else best[1]
 
 
-def _in_turn(state: State, crew: Crew, worker: Worker) -> Crew:
-    """Return the crew that is served now: this one, or the next of a pool whose turn it is at its worker."""
+def _in_turn(state: State, member: Member, worker: Worker) -> Member:
+    """Return what starts now: this one, or the next of a pool whose turn it is at the worker."""
     for name in worker.pools:
         pool = state.pools.get(name)
-        if pool is crew.pool:
+        if pool is action_of(member).crew.pool:
             break
         if pool is not None and _next_at(pool, worker) is not None:
-            return _next_at(pool) or crew
-    return crew
+            return _next_at(pool) or member
+    return member
 
 
 def _grant(state: State, member: Member, worker: Worker, out: Decisions) -> None:
@@ -118,11 +117,8 @@ def _grant(state: State, member: Member, worker: Worker, out: Decisions) -> None
     if pool.clock is not None:
         weight = pool.definition.weights.get(action.ref, 1)
         pool.clock.charge(execution.priority, action.ref, 1, weight)
-    windows = [gate.window for gate in execution.held_at]
-    for window in (action.window, *windows):
-        if window is not None:
-            window.kept -= 1
-            window.count(state.now)
+    if action.gates or action.window is not None:
+        _count_start(state, action)
     if action.holding.pop(execution, 0) is None:
         crew.holding.pop(execution, None)
         execution.queue.holding -= 1
@@ -150,6 +146,15 @@ def _grant(state: State, member: Member, worker: Worker, out: Decisions) -> None
         )
     )  # fmt: skip
     _others_are_next(state, execution)
+
+
+def _count_start(state: State, action: ActionState) -> None:
+    """Use the start of each rate that was kept."""
+    windows = [gate.window for gate in action.gates]
+    for window in (action.window, *windows):
+        if window is not None:
+            window.kept -= 1
+            window.count(state.now)
 
 
 def _acquire(state: State, member: Member, last: int, out: Decisions) -> Execution:

@@ -14,7 +14,6 @@ Order: TypeAlias = Literal["arrival", "fair"]
 
 PATIENCE_SECONDS: Final = 30.0
 """How long others may pass an execution at a resource because no worker can take it."""
-PRIORITY_DEFAULT: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

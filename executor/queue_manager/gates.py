@@ -18,7 +18,6 @@ from turnstile.executor.queue_manager.lines import Entry
 from turnstile.executor.queue_manager.rates import RateWindow
 from turnstile.executor.queue_manager.state import (
     ActionState,
-    Crew,
     Execution,
     Lane,
     Member,
@@ -259,7 +258,9 @@ def recount(state: State, worker: Worker) -> None:
         if change > 0 or crew.holding:
             state.dirty_pools[crew.pool] = None
         if crew.has_room != had_room:
-            refresh_crew(state, crew)
+            # Other crews may pass this one now, or may not any more.
+            for gate in [lane.gate for lane in crew.lanes if len(lane.gate.lanes) > 1]:
+                refresh_all(state, gate)
 
 
 def offer(worker: Worker) -> None:
@@ -271,10 +272,3 @@ def offer(worker: Worker) -> None:
             if len(crew.offers) > 64 + 4 * len(crew.workers):
                 crew.offers = [(*other.burden, other) for other in crew.workers if other.free > 0]
                 heapify(crew.offers)
-
-
-def refresh_crew(state: State, crew: Crew) -> None:
-    """Note that other crews may pass this one now, or may not any more."""
-    for gate in [lane.gate for lane in crew.lanes]:
-        if len(gate.lanes) > 1:
-            refresh_all(state, gate)

@@ -15,6 +15,7 @@ from turnstile.common.domain.errors import Code
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.retries import retry_delay_seconds
 from turnstile.common.domain.states import Status
+from turnstile.executor.queue_manager import inputs
 from turnstile.executor.queue_manager.decisions import (
     Admitted,
     Asked,
@@ -32,23 +33,6 @@ from turnstile.executor.queue_manager.gates import (
     refresh_all,
     relist,
     unlist,
-)
-from turnstile.executor.queue_manager.inputs import (
-    Admit,
-    Cancel,
-    DefineAction,
-    DefinePool,
-    DefineResource,
-    DeleteAction,
-    DeleteResource,
-    Ended,
-    Input,
-    Overdue,
-    Returned,
-    SetKey,
-    Started,
-    WorkerChanged,
-    WorkerGone,
 )
 from turnstile.executor.queue_manager.lines import FairClock, Line
 from turnstile.executor.queue_manager.pools import (
@@ -76,7 +60,7 @@ STEPS_MAX: Final = 5000
 
 
 @singledispatch
-def apply(each: Input, state: State, out: Decisions) -> None:
+def apply(each: inputs.Input, state: State, out: Decisions) -> None:
     """Apply one input."""
     raise AssertionError(f"unknown input {each!r}")
 
@@ -85,7 +69,7 @@ def apply(each: Input, state: State, out: Decisions) -> None:
 
 
 @apply.register
-def _admit(each: Admit, state: State, out: Decisions) -> None:
+def _admit(each: inputs.Admit, state: State, out: Decisions) -> None:
     action = state.actions.get(each.action_ref)
     if action is None or action.is_deleted:
         out.refused.append(Refused(Code.UNKNOWN_ACTION, each.action_ref, each.source))
@@ -194,7 +178,7 @@ def _reported(state: State, execution_id: int, grant: Grant) -> Execution | None
 
 
 @apply.register
-def _started(each: Started, state: State, out: Decisions) -> None:
+def _started(each: inputs.Started, state: State, out: Decisions) -> None:
     execution = _reported(state, each.execution_id, each.grant)
     if execution is None or execution.started_at is not None:
         return
@@ -203,7 +187,7 @@ def _started(each: Started, state: State, out: Decisions) -> None:
 
 
 @apply.register
-def _ended(each: Ended, state: State, out: Decisions) -> None:
+def _ended(each: inputs.Ended, state: State, out: Decisions) -> None:
     execution = _reported(state, each.execution_id, each.grant)
     if execution is None:
         out.stale.append(each.source)
@@ -225,7 +209,7 @@ def _ended(each: Ended, state: State, out: Decisions) -> None:
         _delay(state, execution, due_at, out)
 
 
-def _retried_at(state: State, execution: Execution, each: Ended) -> float | None:
+def _retried_at(state: State, execution: Execution, each: inputs.Ended) -> float | None:
     """Return when a failed attempt is tried again; None: never. A cancel wins, and a ttl that ends before."""
     if execution.cancel_reason is not None:
         return None
@@ -246,7 +230,7 @@ def _spread(execution: Execution) -> float:
 
 
 @apply.register
-def _returned(each: Returned, state: State, out: Decisions) -> None:
+def _returned(each: inputs.Returned, state: State, out: Decisions) -> None:
     execution = _reported(state, each.execution_id, each.grant)
     if execution is None:
         return
@@ -258,7 +242,7 @@ def _returned(each: Returned, state: State, out: Decisions) -> None:
 
 
 @apply.register
-def _overdue(each: Overdue, state: State, out: Decisions) -> None:
+def _overdue(each: inputs.Overdue, state: State, out: Decisions) -> None:
     execution = _reported(state, each.execution_id, each.grant)
     if execution is None or execution.worker is None:
         return
@@ -272,7 +256,7 @@ def _overdue(each: Overdue, state: State, out: Decisions) -> None:
 
 
 def _attempt_over(
-    state: State, execution: Execution, outcome: str, out: Decisions, report: Ended | None = None
+    state: State, execution: Execution, outcome: str, out: Decisions, report: inputs.Ended | None = None
 ) -> None:
     assert execution.worker is not None
     assert execution.scheduled_at is not None
@@ -288,7 +272,7 @@ def _attempt_over(
 
 
 @apply.register
-def _cancel(each: Cancel, state: State, out: Decisions) -> None:
+def _cancel(each: inputs.Cancel, state: State, out: Decisions) -> None:
     execution = state.executions.get(each.execution_id)
     if execution is None:
         execution = _plainly_waiting(state, each)
@@ -308,7 +292,7 @@ def _cancel(each: Cancel, state: State, out: Decisions) -> None:
     out.cancelled.append(Cancelled(execution.status, False, each))
 
 
-def _plainly_waiting(state: State, each: Cancel) -> Execution | None:
+def _plainly_waiting(state: State, each: inputs.Cancel) -> Execution | None:
     """Return an execution that is nothing but an entry in its waiting list."""
     queue = state.queue(each.action_ref, each.key)
     waiting = queue.waiting.get(each.priority) if queue is not None else None
@@ -340,7 +324,7 @@ def finish(
     out: Decisions,
     *,
     error: tuple[str, str] | None = None,
-    report: Ended | None = None,
+    report: inputs.Ended | None = None,
 ) -> None:
     """End an execution: it releases everything."""
     worker_id = None if execution.worker is None else execution.worker.id
@@ -516,7 +500,7 @@ def _end_expired(state: State, execution: Execution, out: Decisions) -> None:
 
 
 @apply.register
-def _worker_changed(each: WorkerChanged, state: State, out: Decisions) -> None:
+def _worker_changed(each: inputs.WorkerChanged, state: State, out: Decisions) -> None:
     worker = state.workers.get(each.worker_id)
     if worker is None:
         worker = state.workers[each.worker_id] = Worker(each.worker_id)
@@ -543,7 +527,7 @@ def _rest(state: State, out: Decisions) -> None:
 
 
 @apply.register
-def _worker_gone(each: WorkerGone, state: State, out: Decisions) -> None:
+def _worker_gone(each: inputs.WorkerGone, state: State, out: Decisions) -> None:
     worker = state.workers.pop(each.worker_id, None)
     if worker is None:
         return
@@ -578,7 +562,7 @@ def _reclaim(state: State, execution: Execution, is_counted: bool, out: Decision
 
 
 @apply.register
-def _define_action(each: DefineAction, state: State, out: Decisions) -> None:
+def _define_action(each: inputs.DefineAction, state: State, out: Decisions) -> None:
     definition = each.action
     action = state.actions.get(definition.ref)
     if action is None:
@@ -648,7 +632,7 @@ def _window(window: RateWindow | None, name: str, rate: Rate | None) -> RateWind
 
 
 @apply.register
-def _delete_action(each: DeleteAction, state: State, out: Decisions) -> None:
+def _delete_action(each: inputs.DeleteAction, state: State, out: Decisions) -> None:
     action = state.actions.get(each.ref)
     if action is None or action.is_deleted:
         out.deleted.append((False, 0, 0, each.source))
@@ -682,7 +666,7 @@ def _all_waiting(state: State, action: ActionState) -> list[Execution]:
 
 
 @apply.register
-def _set_key(each: SetKey, state: State, out: Decisions) -> None:
+def _set_key(each: inputs.SetKey, state: State, out: Decisions) -> None:
     action = state.actions.get(each.action_ref)
     if action is None:
         return
@@ -692,7 +676,7 @@ def _set_key(each: SetKey, state: State, out: Decisions) -> None:
 
 
 @apply.register
-def _define_resource(each: DefineResource, state: State, out: Decisions) -> None:
+def _define_resource(each: inputs.DefineResource, state: State, out: Decisions) -> None:
     definition = each.resource
     gate = state.resources.get(definition.name)
     if gate is None:
@@ -718,14 +702,14 @@ def _define_resource(each: DefineResource, state: State, out: Decisions) -> None
 
 
 @apply.register
-def _delete_resource(each: DeleteResource, state: State, out: Decisions) -> None:
+def _delete_resource(each: inputs.DeleteResource, state: State, out: Decisions) -> None:
     gate = state.resources.get(each.name)
     if gate is not None and not gate.users:
         del state.resources[each.name]
 
 
 @apply.register
-def _define_pool(each: DefinePool, state: State, out: Decisions) -> None:
+def _define_pool(each: inputs.DefinePool, state: State, out: Decisions) -> None:
     pool = pool_of(state, each.pool.name)
     actions = [action for action in state.actions.values() if action.crew.pool is pool]
     is_reordered = (each.pool.order == "fair") != (pool.clock is not None)

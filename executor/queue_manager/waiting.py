@@ -195,17 +195,6 @@ class WaitingList:
         """Return the number of the chunk where an id stands or would be inserted."""
         return min(bisect_left(self._chunks, execution_id, key=_last_id), len(self._chunks) - 1)
 
-    def slice(self, start: int, count: int) -> list[int]:
-        """Return `count` ids from position `start` (from 0) on."""
-        found: list[int] = []
-        for chunk in self._chunks:
-            if start < len(chunk.ids):
-                found.extend(chunk.ids[max(start, 0) : max(start, 0) + count - len(found)])
-            start -= len(chunk.ids)
-            if len(found) >= count:
-                break
-        return found
-
     def expired(self, now: float, count_max: int) -> list[int]:
         """Return up to `count_max` ids whose time is over, and set `soonest` to the next instant.
 

@@ -1,5 +1,6 @@
 """What the scheduler remembers and what a load finds are the same, after every turn of a random walk."""
 
+from collections.abc import Sequence
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -35,10 +36,13 @@ DEFINITIONS = (
         kind="resource", name="api",
         body={"name": "api", "capacity": 1, "rank": 2, "rate": {"starts": 5, "per_seconds": 1.0}},
     ),
-    DefinitionRow(kind="action", name="plain", body={"ref": "plain", "max_concurrent": 2, "retry": {"max_attempts": 3, "delay_seconds": 0.3}}),
+    DefinitionRow(kind="action", name="plain", 
+        body={"ref": "plain", "max_concurrent": 2, "retry": {"max_attempts": 3, "delay_seconds": 0.3}},),
     DefinitionRow(
         kind="action", name="keyed",
-        body={"ref": "keyed", "max_concurrent": 1, "max_concurrent_total": 2, "order": "fair", "ttl_seconds": 5},
+        body={
+            "ref": "keyed", "max_concurrent": 1, "max_concurrent_total": 2, "order": "fair", "ttl_seconds": 5,
+        },
     ),
     DefinitionRow(
         kind="action", name="heavy",
@@ -82,7 +86,7 @@ class Walk:
         ]
         await self.turn(back)
 
-    async def turn(self, inputs: list[Input], **fields: object) -> None:
+    async def turn(self, inputs: Sequence[Input], **fields: object) -> None:
         self.now += self.random.choice((0.001, 0.01, 0.4))
         out = decide(self.state, inputs, self.now)
         await self.led.write(at=self.state.now, **rows_of(self.state, self.memory, out).fields(), **fields)
@@ -125,6 +129,8 @@ class Walk:
                 fields["ttl_seconds"] = 1.5
             case 2:
                 fields["timeout_seconds"] = 9.0
+            case _:
+                pass
         key = self.random.choice(("7", "8", "9")) if ref == "keyed" else ""
         source = SimpleNamespace(request=request, delivery_key=uuid4())
         return Admit(
@@ -144,6 +150,8 @@ class Walk:
                     execution_id=execution.id, grant=execution.grant, status=Status.FAILED, is_retryable=True,
                     source=SimpleNamespace(body=SimpleNamespace(body=body)),
                 )  # fmt: skip
+            case _:
+                pass
         body = AttemptEnded(
             execution_id=execution.id, grant=execution.grant, status=Status.COMPLETED, result=b"1"
         )

@@ -56,7 +56,7 @@ class Defect:
 
 
 DEFECTS: list[Defect] = []
-SECONDS_MAX = 15
+SECONDS_MAX = 8
 """For one unit test, which takes milliseconds where the turn ends."""
 
 
@@ -339,7 +339,7 @@ plant(
     decide._hold_units,
     "crew.spare() > 0",
     "True",
-    test_gates.test_units_are_not_held_without_a_free_worker_slot,
+    explored(c.crossed),
 )
 plant(
     "nothing waits between two resources",
@@ -503,7 +503,7 @@ plant(
     decide._hold,
     "if not is_impatient:",
     "if True:",
-    test_gates.test_patience_ends_and_units_are_set_aside,
+    explored(c.patience, alive=4),
 )
 plant(
     "the impatient hold units of a paused pool",
@@ -546,7 +546,7 @@ plant(
 plant("starts are not counted", RateWindow.count, "self.instants.append(now)", "pass", explored(c.rates))
 plant(
     "only the first rate counts",
-    decide._grant,
+    decide._count_start,
     "(action.window, *windows)",
     "(action.window, *windows)[:2]",
     explored(c.rates),

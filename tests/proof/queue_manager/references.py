@@ -10,7 +10,7 @@ from turnstile.executor.queue_manager.waiting import Waiting, WaitingList
 
 Operation = tuple[str, int]
 
-LIST_OPERATIONS = ("append", "append", "append", "insert", "take", "remove", "position", "expire", "slice")
+LIST_OPERATIONS = ("append", "append", "append", "insert", "take", "remove", "position", "expire")
 LINE_OPERATIONS = ("put", "put", "put", "put", "discard", "pass", "change")
 
 
@@ -64,8 +64,6 @@ def _check_waiting_list(operations: Iterable[Operation]) -> None:  # noqa: PLR09
                 must("list", waiting.soonest <= later, "forgets the next expiry")
                 if len(over) < 3:
                     must("list", waiting.soonest > number % 50, "looks again at", waiting.soonest)
-            case "slice":
-                must("list", waiting.slice(number % 9, 5) == ids[number % 9 : number % 9 + 5], "slice")
             case _:
                 pass
         must("list", list(waiting) == sorted(expected), "holds", list(waiting))

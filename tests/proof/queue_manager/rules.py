@@ -316,7 +316,7 @@ def _weight_and_units(gate: ResourceGate | PoolState, action: ActionState) -> tu
 
 # Turns, watched.
 
-PASSAGES_MAX = 2000
+PASSAGES_MAX = 500
 
 
 @contextmanager
