@@ -86,7 +86,7 @@ def _turn(pool: PoolState) -> tuple[int, str]:
 
 
 def _next_at(pool: PoolState, worker: Worker | None = None) -> Member | None:
-    """Return what is next in the order of a pool: the first of all crews with room, or with room at a worker."""
+    """Return what is next in the order of a pool, of all crews with room, or with room at a worker."""
     best: tuple[Rank, Member] | None = None
     for crew in pool.crews.values():
         if crew.has_room and (worker is None or crew in worker.crews):

@@ -268,7 +268,7 @@ def offer(worker: Worker) -> None:
     if worker.free > 0:
         breadth, share = worker.burden = len(worker.crews), len(worker.held) / worker.concurrency
         for crew in worker.crews:
-            heappush(crew.offers, (breadth, share, worker))
+            heappush(crew.offers, (breadth, share, worker.id, worker))
             if len(crew.offers) > 64 + 4 * len(crew.workers):
-                crew.offers = [(*other.burden, other) for other in crew.workers if other.free > 0]
+                crew.offers = [(*other.burden, other.id, other) for other in crew.workers if other.free > 0]
                 heapify(crew.offers)

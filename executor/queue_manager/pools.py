@@ -83,8 +83,8 @@ def worker_for(crew: Crew) -> Worker:
     equals the one with the smallest share of its slots in use.
     """
     while True:
-        *burden, worker = crew.offers[0]
-        if worker.free > 0 and burden == [*worker.burden]:
+        breadth, share, _, worker = crew.offers[0]
+        if worker.free > 0 and worker.burden == (breadth, share):
             return worker
         heappop(crew.offers)
 

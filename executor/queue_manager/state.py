@@ -91,9 +91,6 @@ class Worker:
         self.burden = 0, 0.0
         """How many crews it serves, and the share of its slots in use: the smallest takes what is next."""
 
-    def __lt__(self, other: "Worker") -> bool:
-        return self.id < other.id
-
     def serves(self, action: Action) -> bool:
         """Return whether it has the action's pool and code."""
         return action.pool in self.pools and (
@@ -211,7 +208,7 @@ class Crew:
         self.line: Line[Member] = Line(pool.clock)
         """What waits for nothing but a worker slot."""
         self.lanes: dict[Lane, None] = {}
-        self.offers: list[tuple[int, float, Worker]] = []
+        self.offers: list[tuple[int, float, str, Worker]] = []
         """A heap of workers by their burden, in which each worker with a free slot has its present one."""
         self.stuck: dict[Member, None] = {}
         """What could pass the resource where it waits, and not a later one."""

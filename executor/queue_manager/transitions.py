@@ -98,7 +98,7 @@ def _admit(each: inputs.Admit, state: State, out: Decisions) -> None:
     out.admitted.append(
         Admitted(
             execution_id, queue, each.priority, state.now, each.run_at if is_delayed else None, expires_at,
-            None if is_delayed else _position(queue, each.priority, execution_id), each.source,
+            None if is_delayed else _last_position(queue, each.priority), each.source,
         )
     )  # fmt: skip
 
@@ -133,9 +133,9 @@ def _queue_full(queue: Queue) -> tuple[Code, str] | None:
     )
 
 
-def _position(queue: Queue, priority: int, execution_id: int) -> int:
-    before = sum(len(waiting) for other, waiting in queue.waiting.items() if other < priority)
-    return before + (queue.waiting[priority].position(execution_id) or 0)
+def _last_position(queue: Queue, priority: int) -> int:
+    """Return the position of the newest execution of a queue: behind all of its and of smaller priorities."""
+    return sum(len(waiting) for other, waiting in queue.waiting.items() if other <= priority)
 
 
 def queue_for(action: ActionState, key: str) -> Queue:

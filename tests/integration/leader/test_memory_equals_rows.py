@@ -36,8 +36,10 @@ DEFINITIONS = (
         kind="resource", name="api",
         body={"name": "api", "capacity": 1, "rank": 2, "rate": {"starts": 5, "per_seconds": 1.0}},
     ),
-    DefinitionRow(kind="action", name="plain", 
-        body={"ref": "plain", "max_concurrent": 2, "retry": {"max_attempts": 3, "delay_seconds": 0.3}},),
+    DefinitionRow(
+        kind="action", name="plain",
+        body={"ref": "plain", "max_concurrent": 2, "retry": {"max_attempts": 3, "delay_seconds": 0.3}},
+    ),
     DefinitionRow(
         kind="action", name="keyed",
         body={

@@ -249,9 +249,9 @@ plant(
 )
 plant(
     "a position ignores smaller priorities",
-    transitions._position,
-    "other < priority",
-    "False",
+    transitions._last_position,
+    "other <= priority",
+    "other == priority",
     test_queues.test_positions_count_smaller_priorities,
 )
 plant(
