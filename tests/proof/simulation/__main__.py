@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 
+from tests.proof.simulation.defects import DEFECTS, is_caught
 from tests.proof.simulation.judge import violations
 from tests.proof.simulation.shrink import shortest
 from tests.proof.simulation.story import story_of
@@ -25,6 +26,8 @@ def main() -> int:
         arguments = [sys.executable, "-m", "tests.proof.simulation", *sys.argv[1:]]
         os.execve(sys.executable, arguments, {**os.environ, "PYTHONHASHSEED": "0"})
     options = _options()
+    if options.defects:
+        return _plant_all()
     first = options.first if options.replay is None else options.replay
     count = options.seeds if options.replay is None else 1
     began, deadline = time.monotonic(), time.monotonic() + 60 * options.minutes
@@ -66,8 +69,20 @@ def main() -> int:
     return int(bool(failed))
 
 
+def _plant_all() -> int:
+    """Plant every bug in turn, and print how many were caught."""
+    missed = []
+    for number, defect in enumerate(DEFECTS):
+        caught = is_caught(number, range(1, 200), 300.0)
+        print(f"{'caught' if caught else 'MISSED'}: {defect.name}", flush=True)
+        missed += [] if caught else [defect.name]
+    print(f"planted bugs: {len(DEFECTS) - len(missed)} of {len(DEFECTS)} caught")
+    return int(bool(missed))
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.proof.simulation", description=__doc__)
+    parser.add_argument("--defects", action="store_true", help="plant every known bug instead")
     parser.add_argument("--seeds", type=int, default=1_000_000, help="how many stories")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--minutes", type=float, default=5.0, help="how long at most")

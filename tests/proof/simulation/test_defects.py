@@ -1,4 +1,4 @@
-"""Planted bugs of leader and workers are caught; `make simulate ARGS=defects` plants all."""
+"""Planted bugs of leader and workers are caught; `make simulate ARGS=--defects` plants all."""
 
 import importlib.util
 from pathlib import Path
