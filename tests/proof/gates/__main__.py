@@ -1,4 +1,4 @@
-"""`make model`: explore every configuration of the model of gates, and print the number of states.
+"""`python -m tests.proof.gates model`: explore every configuration of the model of gates; print the states.
 
 `python -m tests.proof.gates statements --examples N`: random walks of the real statements beside the model.
 

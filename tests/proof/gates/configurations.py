@@ -257,4 +257,4 @@ CONFIGURATIONS: tuple[tuple[Callable[[int], Configuration], int, int], ...] = (
     (priorities, 3, 5),
     (everything, 2, 3),
 )
-"""With the number of live executions in the tests, and in `make model`."""
+"""With the number of live executions in the tests, and in `python -m tests.proof.gates model`."""
