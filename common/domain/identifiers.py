@@ -20,9 +20,3 @@ class Grant(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.epoch}.{self.counter}"
-
-
-def parse_grant(text: str) -> Grant:
-    """Return the grant of its text on the wire; raises ValueError."""
-    epoch, _, counter = text.partition(".")
-    return Grant(int(epoch), int(counter))

@@ -203,7 +203,7 @@ class Broker(Protocol):
         """Begin to consume the leader's queues. Raises BrokerUnavailable."""
 
     async def close(self) -> None:
-        """Stop consuming; what was not acknowledged is delivered again, to whoever consumes next."""
+        """Stop consuming; what was not acknowledged is redelivered to the next consumer."""
 
     def take(self, queue: str, count: int) -> list[Delivery]:
         """Return up to `count` deliveries that have arrived, in order; empty while not connected."""

@@ -266,13 +266,6 @@ class Turn:
     journal: Journal = field(default_factory=Journal)
     checkpoint: Checkpoint | None = None
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether it writes nothing but its own row."""
-        return all(
-            not getattr(self, name) for name in self.__slots__ if name not in ("epoch", "number", "at")
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:

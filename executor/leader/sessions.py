@@ -115,7 +115,7 @@ class Sessions:
             self._send(session, Welcome())
 
     def renew_all(self, now: float) -> None:
-        """Begin every lease anew: for some time nobody could be heard."""
+        """Begin every lease anew: for some time no worker could be heard."""
         self._renewed_at = now
         for session in self._sessions.values():
             session.lease_until = now + session.row.lease_seconds
@@ -124,9 +124,6 @@ class Sessions:
     def lease_min(self) -> float:
         """Return the shortest lease of all workers, or a second."""
         return min((session.row.lease_seconds for session in self._sessions.values()), default=1.0)
-
-    def __contains__(self, worker_id: str) -> bool:
-        return worker_id in self._sessions
 
     # What workers send.
 

@@ -5,7 +5,7 @@ longer gets a `WaitingRow`, and the low id rises past it (LEADER 4). One row has
 granted in a turn.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Final
@@ -266,11 +266,3 @@ def checkpoint_of(state: State, ended: tuple[int, ...] = ()) -> Checkpoint:
         starts={window.name: tuple(window.instants) for window in windows_of(state)},
         ended=ended,
     )
-
-
-def grants_by_worker(out: Decisions) -> Mapping[str, Sequence[Any]]:
-    """Return the grants of a turn by worker, in the order of decision."""
-    found: dict[str, list[Any]] = {}
-    for each in out.granted:
-        found.setdefault(each.worker.id, []).append(each)
-    return found

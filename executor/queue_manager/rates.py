@@ -26,7 +26,7 @@ class RateWindow:
         self.new: list[float] = []
         """Instants that the next turn writes."""
         self.timer_at = inf
-        """When somebody looks again for a start."""
+        """The instant of the timer that looks for the next start."""
 
     def has_start(self, now: float) -> bool:
         """Return whether one more grant is allowed now, beside the kept starts."""

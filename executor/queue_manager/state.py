@@ -190,7 +190,7 @@ class Lane:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody is here."""
+        """Whether no member waits or is coming here."""
         return not (self.line.entries or self.coming)
 
 
