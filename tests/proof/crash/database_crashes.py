@@ -15,6 +15,7 @@ from tests.proof.crash.actions import UNSERVED
 from tests.proof.crash.environment import ACTIONS, Environment, purge, submit_everything
 from tests.proof.crash.triggers import FakeWorker
 from tests.support.brokers import ready_messages, until_ready
+from tests.support.processes import Service
 from tests.support.traffic import until
 from turnstile.common.broker.message import Publication
 from turnstile.common.broker.topology import EXECUTOR_COMPLETIONS, WORKER_RETRY, pool_queue
@@ -26,11 +27,15 @@ Trial: TypeAlias = Callable[[Environment, PostgresServer, int], Awaitable[None]]
 """Crashes the server as often as the number says."""
 
 _REF: Final = "crash.handed-over"
-_TRIES: Final = 20
+_TRIES: Final = 40
 """On a busy machine other commits write a settle to the disk soon after it."""
 _LEASE_SECONDS: Final = 600.0
 _SETTLE_TIMEOUT: Final = "8s"
-"""Long enough for a worker to start and to ask for what is lost, before the watchdog repairs it."""
+_WATCHDOG_INTERVAL: Final = "4s"
+"""Long enough for a worker to start and to ask for what is lost, before the watchdog repairs it.
+
+The commits of a watchdog write a settle to the disk too: on a busy machine every second is too often.
+"""
 _HAS_SLOT: Final = """
 SELECT EXISTS (SELECT FROM slot s JOIN execution e ON e.id = s.execution_id WHERE e.metadata ->> 'tag' = $1)
 """
@@ -51,7 +56,7 @@ async def tried_crash(env: Environment, server: PostgresServer, name: str, times
 async def _lose_settle(env: Environment, server: PostgresServer, times: int) -> None:
     """The executor lives on."""
     await env.kill_executor()
-    env.executor = await env.system.start_executor(TURNSTILE_SETTLE_TIMEOUT=_SETTLE_TIMEOUT)
+    env.executor = await _start_executor(env)
     for _ in range(times):
         await _lost_settle(env, server)
         await env.executor.ready()
@@ -62,7 +67,7 @@ async def _lose_settle_and_executor(env: Environment, server: PostgresServer, ti
     """No executor knows any more what it had granted."""
     for _ in range(times):
         await env.kill_executor()
-        env.executor = await env.system.start_executor(TURNSTILE_SETTLE_TIMEOUT=_SETTLE_TIMEOUT)
+        env.executor = await _start_executor(env)
         await _lost_settle(env, server)
         await env.kill_executor()
         await _worker_asks_for_what_is_lost(env)
@@ -83,6 +88,12 @@ TRIALS: Final[Mapping[str, Trial]] = {
     "database.settle_lost.with_executor": _lose_settle_and_executor,
     "database.killed_under_load": _crash_under_load,
 }
+
+
+async def _start_executor(env: Environment) -> Service:
+    return await env.system.start_executor(
+        TURNSTILE_SETTLE_TIMEOUT=_SETTLE_TIMEOUT, TURNSTILE_WATCHDOG_INTERVAL=_WATCHDOG_INTERVAL
+    )
 
 
 async def _lost_settle(env: Environment, server: PostgresServer) -> None:
