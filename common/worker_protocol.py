@@ -70,13 +70,18 @@ class Held:
     """Execution ids and grants of all that waits or runs at the worker, or whose end is kept."""
 
 
+EndStatus: TypeAlias = Literal[
+    Status.COMPLETED, Status.FAILED, Status.TIMEOUT, Status.CANCELLED, Status.EXPIRED
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptEnded:
     """An attempt ended."""
 
     execution_id: int
     grant: Grant
-    status: Literal[Status.COMPLETED, Status.FAILED, Status.TIMEOUT, Status.CANCELLED, Status.EXPIRED]
+    status: EndStatus
     result: bytes | None = None
     """JSON text; it is not parsed on its way into the database."""
     error: tuple[str, str] | None = None

@@ -1,0 +1,429 @@
+"""The messages between leader and worker as JSON: what docs/worker-protocol.md describes.
+
+In and out: values of `worker_protocol`, and the body of one AMQP message. A body carries several messages of
+one session or one worker, in order, because each AMQP message costs more than what is in it. Parameters and
+results are not parsed: their text is copied. Unknown fields are ignored, so that versions can be mixed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from turnstile.common.domain.identifiers import Grant
+from turnstile.common.domain.states import Status
+from turnstile.common.worker_protocol import (
+    AttemptEnded,
+    AttemptReturned,
+    AttemptStarted,
+    CancelAttempt,
+    Dismissed,
+    EndStatus,
+    Heard,
+    Heartbeat,
+    Held,
+    Hello,
+    LeaderBody,
+    Leaving,
+    Offer,
+    Offers,
+    Recall,
+    Report,
+    ReportBody,
+    Sender,
+    ToSession,
+    Welcome,
+)
+
+WORKER_HELLO: Final = "worker.hello"
+WORKER_HEARTBEAT: Final = "worker.heartbeat"
+WORKER_REPORTS: Final = "worker.reports"
+LEADER_MESSAGES: Final = "leader.messages"
+
+T = TypeVar("T")
+
+
+class InvalidWireMessage(ValueError):
+    """A body that does not follow the protocol; the text names the field."""
+
+
+_NO_RESULT: Final = msgspec.Raw()
+
+
+class _Wire(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What travels. Fields with their default are left out."""
+
+
+# From the leader.
+
+
+class _Offer(_Wire):
+    execution_id: int
+    grant: str
+    attempt: int
+    action_ref: str
+    parameters: msgspec.Raw
+    priority: int = 3
+    expires_in: float | None = None
+    timeout: float | None = None
+    extra: dict[str, Any] | None = None
+
+
+class _Offers(_Wire, tag="execution.scheduled"):
+    queue: str
+    offers: list[_Offer]
+    at_once: int | None = None
+
+
+class _Cancel(_Wire, tag="execution.cancel"):
+    execution_id: int
+    grant: str
+    reason: str
+    status: Literal["cancelled", "timeout"] = "cancelled"
+
+
+class _Recall(_Wire, tag="execution.recall"):
+    queue: str
+    barrier: str
+
+
+class _Welcome(_Wire, tag="worker.welcome"):
+    pass
+
+
+class _Heard(_Wire, tag="worker.heard"):
+    heartbeat: int
+    committed: int
+
+
+class _Dismissed(_Wire, tag="worker.dismissed"):
+    pass
+
+
+_FromLeader: TypeAlias = _Offers | _Cancel | _Recall | _Welcome | _Heard | _Dismissed
+
+
+class _Numbered(_Wire):
+    number: int
+    body: _FromLeader
+
+
+class _LeaderMessages(_Wire):
+    epoch: int
+    messages: list[_Numbered]
+
+
+# From a worker.
+
+
+class _Held(_Wire, tag="worker.held"):
+    epoch: int
+    grants: list[tuple[int, str]]
+
+
+_EndStatus: TypeAlias = Literal["completed", "failed", "timeout", "cancelled", "expired"]
+
+
+class _Ended(_Wire, tag="execution.completed"):
+    execution_id: int
+    grant: str
+    status: _EndStatus
+    result: msgspec.Raw = _NO_RESULT
+    error_type: str | None = None
+    error_message: str | None = None
+    is_retryable: bool = False
+    delay: float | None = None
+    started_at: float | None = None
+    completed_at: float | None = None
+    log: str | None = None
+
+
+class _Started(_Wire, tag="execution.started"):
+    execution_id: int
+    grant: str
+    at: float
+
+
+class _Returned(_Wire, tag="execution.returned"):
+    execution_id: int
+    grant: str
+    had_started: bool = False
+    reason: str = ""
+
+
+class _Leaving(_Wire, tag="worker.leaving"):
+    pass
+
+
+class _NumberedReport(_Wire):
+    number: int
+    body: _Held | _Ended | _Started | _Returned | _Leaving
+
+
+class _Sender(_Wire):
+    worker_id: str
+    session: int
+    secret: str
+    epoch_seen: int
+
+
+class _Reports(_Sender):
+    kept_from: int
+    reports: list[_NumberedReport]
+
+
+class _Hello(_Sender):
+    name: str
+    pools: list[str]
+    concurrency: int
+    lease: float
+    actions: list[str] | None = None
+    is_taking: bool = True
+    definitions: list[dict[str, Any]] = []
+
+
+class _Heartbeat(_Sender):
+    number: int
+    received: int
+    is_taking: bool = True
+
+
+_encode = msgspec.json.Encoder().encode
+_LEADER_MESSAGES: Final = msgspec.json.Decoder(_LeaderMessages)
+_REPORTS: Final = msgspec.json.Decoder(_Reports)
+_HELLO: Final = msgspec.json.Decoder(_Hello)
+_HEARTBEAT: Final = msgspec.json.Decoder(_Heartbeat)
+
+
+def encode_to_session(messages: Sequence[ToSession]) -> bytes:
+    """Return the body of one AMQP message; all messages are of one epoch, and for one session."""
+    return _encode(
+        _LeaderMessages(
+            epoch=messages[0].epoch,
+            messages=[_Numbered(number=each.number, body=_to_wire(each.body)) for each in messages],
+        )
+    )
+
+
+def decode_to_session(body: bytes) -> list[ToSession]:
+    """Return the messages of a body; raises InvalidWireMessage."""
+    found = _decoded(_LEADER_MESSAGES.decode, body)
+    return [
+        ToSession(epoch=found.epoch, number=each.number, body=_of_leader(each.body))
+        for each in found.messages
+    ]
+
+
+def encode_reports(reports: Sequence[Report]) -> bytes:
+    """Return the body of one AMQP message; all reports are of one worker and session.
+
+    `kept_from` and `epoch_seen` of the last one count for all: both only rise.
+    """
+    last = reports[-1]
+    return _encode(
+        _Reports(
+            worker_id=last.sender.worker_id, session=last.sender.session, secret=last.sender.secret,
+            epoch_seen=last.epoch_seen, kept_from=last.kept_from,
+            reports=[
+                _NumberedReport(number=each.number, body=_report_to_wire(each.body)) for each in reports
+            ],
+        )
+    )  # fmt: skip
+
+
+def decode_reports(body: bytes) -> list[Report]:
+    """Return the reports of a body; raises InvalidWireMessage."""
+    found = _decoded(_REPORTS.decode, body)
+    sender = _sender_of(found)
+    return [
+        Report(
+            sender=sender, number=each.number, kept_from=found.kept_from, epoch_seen=found.epoch_seen,
+            body=_report_of(each.body),
+        )
+        for each in found.reports
+    ]  # fmt: skip
+
+
+def encode_heartbeat(message: Hello | Heartbeat) -> bytes:
+    """Return the body of a hello or a heartbeat."""
+    sender = message.sender
+    if isinstance(message, Heartbeat):
+        return _encode(
+            _Heartbeat(
+                worker_id=sender.worker_id, session=sender.session, secret=sender.secret,
+                epoch_seen=message.epoch_seen, number=message.number, received=message.received,
+                is_taking=message.is_taking,
+            )
+        )  # fmt: skip
+    return _encode(
+        _Hello(
+            worker_id=sender.worker_id, session=sender.session, secret=sender.secret,
+            epoch_seen=message.epoch_seen, name=message.name, pools=list(message.pools),
+            actions=None if message.actions is None else list(message.actions),
+            concurrency=message.concurrency, lease=message.lease_seconds, is_taking=message.is_taking,
+            definitions=[dict(each) for each in message.definitions],
+        )
+    )  # fmt: skip
+
+
+def decode_hello(body: bytes) -> Hello:
+    """Return a hello; raises InvalidWireMessage."""
+    found = _decoded(_HELLO.decode, body)
+    return Hello(
+        sender=_sender_of(found), name=found.name, pools=tuple(found.pools),
+        actions=None if found.actions is None else tuple(found.actions), concurrency=found.concurrency,
+        lease_seconds=found.lease, epoch_seen=found.epoch_seen, is_taking=found.is_taking,
+        definitions=tuple(found.definitions),
+    )  # fmt: skip
+
+
+def decode_heartbeat(body: bytes) -> Heartbeat:
+    """Return a heartbeat; raises InvalidWireMessage."""
+    found = _decoded(_HEARTBEAT.decode, body)
+    return Heartbeat(
+        sender=_sender_of(found), number=found.number, epoch_seen=found.epoch_seen, received=found.received,
+        is_taking=found.is_taking,
+    )  # fmt: skip
+
+
+def _decoded(decode: Callable[[bytes], T], body: bytes) -> T:
+    try:
+        return decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as invalid:
+        raise InvalidWireMessage(str(invalid)) from None
+
+
+def _sender_of(found: _Sender) -> Sender:
+    return Sender(worker_id=found.worker_id, session=found.session, secret=found.secret)
+
+
+def _grant_of(text: str) -> Grant:
+    epoch, _, counter = text.partition(".")
+    try:
+        return Grant(int(epoch), int(counter))
+    except ValueError:
+        raise InvalidWireMessage(f"grant: {text!r} is not a grant; expected epoch.counter") from None
+
+
+# Messages of the leader.
+
+
+def _to_wire(body: LeaderBody) -> _FromLeader:
+    match body:
+        case Offers():
+            offers = [_offer_to_wire(each) for each in body.offers]
+            return _Offers(queue=body.queue, at_once=body.at_once, offers=offers)
+        case Heard():
+            return _Heard(heartbeat=body.heartbeat, committed=body.committed)
+        case CancelAttempt():
+            status: Literal["cancelled", "timeout"] = (
+                "timeout" if body.status is Status.TIMEOUT else "cancelled"
+            )
+            return _Cancel(
+                execution_id=body.execution_id, grant=str(body.grant), reason=body.reason, status=status
+            )
+        case Recall():
+            return _Recall(queue=body.queue, barrier=str(body.barrier))
+        case Welcome():
+            return _Welcome()
+        case Dismissed():
+            return _Dismissed()
+
+
+def _offer_to_wire(each: Offer) -> _Offer:
+    return _Offer(
+        execution_id=each.execution_id, grant=str(each.grant), attempt=each.attempt,
+        action_ref=each.action_ref, parameters=msgspec.Raw(each.parameters), priority=each.priority,
+        expires_in=each.expires_in_seconds, timeout=each.timeout_seconds,
+        extra=None if each.extra is None else dict(each.extra),
+    )  # fmt: skip
+
+
+def _of_leader(body: _FromLeader) -> LeaderBody:
+    match body:
+        case _Offers():
+            offers = tuple(_offer_of(each) for each in body.offers)
+            return Offers(queue=body.queue, at_once=body.at_once, offers=offers)
+        case _Heard():
+            return Heard(heartbeat=body.heartbeat, committed=body.committed)
+        case _Cancel():
+            status: Literal[Status.CANCELLED, Status.TIMEOUT] = (
+                Status.TIMEOUT if body.status == "timeout" else Status.CANCELLED
+            )
+            grant = _grant_of(body.grant)
+            return CancelAttempt(
+                execution_id=body.execution_id, grant=grant, reason=body.reason, status=status
+            )
+        case _Recall():
+            return Recall(queue=body.queue, barrier=_grant_of(body.barrier))
+        case _Welcome():
+            return Welcome()
+        case _Dismissed():
+            return Dismissed()
+
+
+def _offer_of(each: _Offer) -> Offer:
+    return Offer(
+        execution_id=each.execution_id, grant=_grant_of(each.grant), attempt=each.attempt,
+        action_ref=each.action_ref, parameters=bytes(each.parameters), priority=each.priority,
+        expires_in_seconds=each.expires_in, timeout_seconds=each.timeout, extra=each.extra,
+    )  # fmt: skip
+
+
+# Reports of workers.
+
+_ENDS: Final[Mapping[_EndStatus, EndStatus]] = {
+    "completed": Status.COMPLETED,
+    "failed": Status.FAILED,
+    "timeout": Status.TIMEOUT,
+    "cancelled": Status.CANCELLED,
+    "expired": Status.EXPIRED,
+}
+_END_NAMES: Final = {status: name for name, status in _ENDS.items()}
+
+
+def _report_to_wire(body: ReportBody) -> _Held | _Ended | _Started | _Returned | _Leaving:
+    match body:
+        case AttemptEnded():
+            error_type, error_message = (None, None) if body.error is None else body.error
+            return _Ended(
+                execution_id=body.execution_id, grant=str(body.grant), status=_END_NAMES[body.status],
+                result=_NO_RESULT if body.result is None else msgspec.Raw(body.result), error_type=error_type,
+                error_message=error_message, is_retryable=body.is_retryable, delay=body.delay_seconds,
+                started_at=body.started_at, completed_at=body.completed_at, log=body.log,
+            )  # fmt: skip
+        case AttemptStarted():
+            return _Started(execution_id=body.execution_id, grant=str(body.grant), at=body.at)
+        case AttemptReturned():
+            return _Returned(
+                execution_id=body.execution_id, grant=str(body.grant), had_started=body.had_started,
+                reason=body.reason,
+            )  # fmt: skip
+        case Held():
+            return _Held(epoch=body.epoch, grants=[(each, str(grant)) for each, grant in body.grants])
+        case Leaving():
+            return _Leaving()
+
+
+def _report_of(body: _Held | _Ended | _Started | _Returned | _Leaving) -> ReportBody:
+    match body:
+        case _Ended():
+            error = None if body.error_type is None else (body.error_type, body.error_message or "")
+            return AttemptEnded(
+                execution_id=body.execution_id, grant=_grant_of(body.grant), status=_ENDS[body.status],
+                result=bytes(body.result) or None, error=error,
+                is_retryable=body.is_retryable, delay_seconds=body.delay, started_at=body.started_at,
+                completed_at=body.completed_at, log=body.log,
+            )  # fmt: skip
+        case _Started():
+            return AttemptStarted(execution_id=body.execution_id, grant=_grant_of(body.grant), at=body.at)
+        case _Returned():
+            return AttemptReturned(
+                execution_id=body.execution_id, grant=_grant_of(body.grant), had_started=body.had_started,
+                reason=body.reason,
+            )  # fmt: skip
+        case _Held():
+            grants = tuple((each, _grant_of(grant)) for each, grant in body.grants)
+            return Held(epoch=body.epoch, grants=grants)
+        case _Leaving():
+            return Leaving()
