@@ -1,0 +1,92 @@
+"""Writes logs and progress of running attempts, beside the turns: any executor may, as nothing is decided.
+
+In: batches of a worker's messages. Out: rows, of the sender's own attempts only (P6). A repeated message
+changes nothing: a piece of a log is stored once, and the newest progress replaces the one before it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from turnstile.common.database import Database
+from turnstile.common.domain.identifiers import Grant
+from turnstile.executor.history.sql import statement
+
+_LOG_KEPT_CHARS: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptOf:
+    """An attempt, with the grant that makes it its worker's."""
+
+    execution_id: int
+    attempt: int
+    grant: Grant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPiece:
+    """A piece of what an attempt has logged; it starts where the one before it ended."""
+
+    of: AttemptOf
+    start: int
+    """Characters of the log before it."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far an attempt says that it has come, in units of its own."""
+
+    of: AttemptOf
+    done: float
+    total: float | None
+    message: str | None
+
+
+class ReportWriter:
+    """Safe to share between tasks. Raises Unavailable: the same batch can be written again."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def append_logs(self, worker_id: str, secret_hash: bytes, pieces: Sequence[LogPiece]) -> int:
+        """Store pieces of logs; return how many were of attempts that are not the worker's."""
+        refused = await self._database.fetchval(
+            statement("append_logs"),
+            worker_id,
+            secret_hash,
+            *_columns([piece.of for piece in pieces]),
+            [piece.start for piece in pieces],
+            [_storable(piece.text) for piece in pieces],
+            _LOG_KEPT_CHARS,
+        )
+        return int(refused)
+
+    async def report_progress(self, worker_id: str, secret_hash: bytes, reports: Sequence[Progress]) -> int:
+        """Store the newest progress of each attempt; return how many were not the worker's attempts."""
+        newest = list({(each.of.execution_id, each.of.attempt): each for each in reports}.values())
+        refused = await self._database.fetchval(
+            statement("report_progress"),
+            worker_id,
+            secret_hash,
+            *_columns([each.of for each in newest]),
+            [each.done for each in newest],
+            [each.total for each in newest],
+            [None if each.message is None else _storable(each.message) for each in newest],
+        )
+        return int(refused)
+
+
+def _columns(attempts: Sequence[AttemptOf]) -> tuple[list[int], ...]:
+    return (
+        [each.execution_id for each in attempts],
+        [each.attempt for each in attempts],
+        [each.grant.epoch for each in attempts],
+        [each.grant.counter for each in attempts],
+    )
+
+
+def _storable(text: str) -> str:
+    """Return the text without the one character that PostgreSQL cannot store."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
