@@ -116,23 +116,25 @@ cut AS (
 )
 SELECT count(*) AS refused FROM sent s WHERE NOT s.is_own
 
--- report_progress: stores how far the sender's own attempts say that they have come, one report of each.
--- Returns how many were not the sender's.
+-- report_progress: stores how far the sender's own attempts say that they have come, one report of each, if
+-- it is newer than what is stored. Returns how many were not the sender's.
 --
--- $1 worker id, $2 hash of its secret, $3 execution ids, $4 attempts, $5 and $6 grants, $7 and $8 done and
--- total, $9 messages
+-- $1 worker id, $2 hash of its secret, $3 execution ids, $4 attempts, $5 and $6 grants, $7 instants, $8 and $9
+-- done and total, $10 messages
 WITH sent AS MATERIALIZED (
     SELECT p.*, EXISTS (SELECT FROM ledger.worker w WHERE w.worker_id = $1 AND w.secret_hash = $2)
                 AND ledger.is_attempt_of($1, p.id, p.attempt, p.epoch, p.counter) AS is_own
     FROM unnest($3::bigint[], $4::integer[], $5::bigint[], $6::bigint[], $7::double precision[],
-                $8::double precision[], $9::text[]) AS p(id, attempt, epoch, counter, done, total, message)
+                $8::double precision[], $9::double precision[], $10::text[])
+        AS p(id, attempt, epoch, counter, at, done, total, message)
 ),
 stored AS (
-    INSERT INTO ledger.progress (execution_id, attempt, done, total, message, updated_at)
-    SELECT s.id, s.attempt, s.done, s.total, left(s.message, 500), clock_timestamp()
+    INSERT INTO ledger.progress AS p (execution_id, attempt, done, total, message, updated_at)
+    SELECT s.id, s.attempt, s.done, s.total, left(s.message, 500), to_timestamp(s.at)
     FROM sent s WHERE s.is_own
     ON CONFLICT (execution_id, attempt) DO UPDATE
     SET done = excluded.done, total = excluded.total, message = excluded.message,
         updated_at = excluded.updated_at
+    WHERE p.updated_at <= excluded.updated_at
 )
 SELECT count(*) AS refused FROM sent s WHERE NOT s.is_own

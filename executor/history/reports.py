@@ -5,43 +5,13 @@ changes nothing: a piece of a log is stored once, and the newest progress replac
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from turnstile.common.database import Database
-from turnstile.common.domain.identifiers import Grant
+from turnstile.common.report_wire import LogPiece, ProgressReport
 from turnstile.executor.history.sql import statement
 
 _LOG_KEPT_CHARS: Final = 65_536
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptOf:
-    """An attempt, with the grant that makes it its worker's."""
-
-    execution_id: int
-    attempt: int
-    grant: Grant
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogPiece:
-    """A piece of what an attempt has logged; it starts where the one before it ended."""
-
-    of: AttemptOf
-    start: int
-    """Characters of the log before it."""
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far an attempt says that it has come, in units of its own."""
-
-    of: AttemptOf
-    done: float
-    total: float | None
-    message: str | None
 
 
 class ReportWriter:
@@ -56,21 +26,25 @@ class ReportWriter:
             statement("append_logs"),
             worker_id,
             secret_hash,
-            *_columns([piece.of for piece in pieces]),
+            *_columns(pieces),
             [piece.start for piece in pieces],
             [_storable(piece.text) for piece in pieces],
             _LOG_KEPT_CHARS,
         )
         return int(refused)
 
-    async def report_progress(self, worker_id: str, secret_hash: bytes, reports: Sequence[Progress]) -> int:
+    async def report_progress(
+        self, worker_id: str, secret_hash: bytes, reports: Sequence[ProgressReport]
+    ) -> int:
         """Store the newest progress of each attempt; return how many were not the worker's attempts."""
-        newest = list({(each.of.execution_id, each.of.attempt): each for each in reports}.values())
+        in_order = sorted(reports, key=lambda each: each.at)
+        newest = list({(each.execution_id, each.attempt): each for each in in_order}.values())
         refused = await self._database.fetchval(
             statement("report_progress"),
             worker_id,
             secret_hash,
-            *_columns([each.of for each in newest]),
+            *_columns(newest),
+            [each.at for each in newest],
             [each.done for each in newest],
             [each.total for each in newest],
             [None if each.message is None else _storable(each.message) for each in newest],
@@ -78,7 +52,7 @@ class ReportWriter:
         return int(refused)
 
 
-def _columns(attempts: Sequence[AttemptOf]) -> tuple[list[int], ...]:
+def _columns(attempts: Sequence[LogPiece | ProgressReport]) -> tuple[list[int], ...]:
     return (
         [each.execution_id for each in attempts],
         [each.attempt for each in attempts],

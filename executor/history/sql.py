@@ -1,4 +1,4 @@
-"""The statements of `history.sql`, and the statements that create its tables."""
+"""The statements of `history.sql` and `retention.sql`, and those that create the tables of the history."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -19,7 +19,7 @@ def tables_text() -> str:
 
 @cache
 def _statements() -> Mapping[str, str]:
-    return named_statements(_text("history.sql"))
+    return {**named_statements(_text("history.sql")), **named_statements(_text("retention.sql"))}
 
 
 def _text(file: str) -> str:

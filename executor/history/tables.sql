@@ -74,7 +74,8 @@ SELECT l.id, l.action_ref FROM ledger.live l
 UNION
 SELECT e.id, e.action_ref FROM ledger.execution e
 WHERE e.completed_at IS NULL
-  AND e.id >= (SELECT t.low_id FROM ledger.turn t ORDER BY t.epoch DESC, t.number DESC LIMIT 1);
+  AND e.id >= (SELECT t.low_id FROM ledger.turn t ORDER BY t.epoch DESC, t.number DESC LIMIT 1)
+  AND NOT EXISTS (SELECT FROM ledger.pending_end p WHERE p.execution_id = e.id);
 
 -- Whether an attempt is or was a worker's: while it runs by its grant, afterwards by its number. Every look-up
 -- is by key, so rows that an old snapshot keeps cost nothing.

@@ -1,7 +1,7 @@
 """Logs and progress of running attempts are stored once, and only of the sender's own attempts."""
 
 import hashlib
-from typing import Final
+from typing import Final, NamedTuple
 
 import pytest
 
@@ -9,8 +9,9 @@ from tests.integration.history.test_executions import running
 from tests.support.ledger import Led, ended, granted, session_on
 from turnstile.common.database import Database
 from turnstile.common.domain.identifiers import ExecutionId, Grant
+from turnstile.common.report_wire import LogPiece, ProgressReport
 from turnstile.executor.history.executions import Executions, LogPosition
-from turnstile.executor.history.reports import AttemptOf, LogPiece, Progress, ReportWriter
+from turnstile.executor.history.reports import ReportWriter
 from turnstile.executor.history.sql import statement
 from turnstile.executor.leader.records import AttemptRow, WorkerRow
 
@@ -19,6 +20,12 @@ SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables
 WHERE schemaname = 'ledger' AND relname = 'granted'
 """
 HASH: Final = hashlib.sha256(b"secret").digest()
+
+
+class AttemptOf(NamedTuple):
+    execution_id: int
+    attempt: int
+    grant: Grant
 
 
 def worker(worker_id: str) -> WorkerRow:
@@ -43,7 +50,16 @@ async def first(led: Led) -> AttemptOf:
 
 
 def piece(of: AttemptOf, start: int, text: str) -> LogPiece:
-    return LogPiece(of=of, start=start, text=text)
+    return LogPiece(execution_id=of.execution_id, attempt=of.attempt, grant=of.grant, start=start, text=text)
+
+
+def progress(
+    of: AttemptOf, at: float, done: float, total: float | None = None, message: str | None = None
+) -> ProgressReport:
+    return ProgressReport(
+        execution_id=of.execution_id, attempt=of.attempt, grant=of.grant, at=at, done=done, total=total,
+        message=message,
+    )  # fmt: skip
 
 
 async def log_of(executions: Executions, execution_id: int) -> str:
@@ -97,14 +113,14 @@ async def test_the_newest_progress_counts(
 ) -> None:
     await led.write(live=[running(1, led.epoch, worker_id="w")])
     of = AttemptOf(execution_id=1, attempt=2, grant=Grant(led.epoch, 9))
-    reports = [Progress(of=of, done=each, total=4.0, message="m") for each in (1.0, 2.0)]
+    reports = [progress(of, at, done, 4.0, "m") for at, done in ((10.0, 1.0), (12.0, 3.0), (11.0, 2.0))]
     assert await writer.report_progress("w", HASH, reports) == 0
-    assert await writer.report_progress("w", HASH, [Progress(of=of, done=3, total=None, message=None)]) == 0
+    assert await writer.report_progress("w", HASH, [progress(of, 11.0, 2.0)]) == 0
     record = await executions.execution(ExecutionId(1))
     assert record is not None
-    progress = record.attempts[-1].progress
-    assert progress is not None
-    assert (progress.done, progress.total, progress.message) == (3, None, None)
+    shown = record.attempts[-1].progress
+    assert shown is not None
+    assert (shown.done, shown.total, shown.message) == (3, 4, "m")
 
 
 @pytest.mark.parametrize("sender", ["v", "unknown"])
@@ -118,7 +134,7 @@ async def test_pieces_of_others_are_refused(
 async def test_a_stolen_name_without_its_secret_is_refused(writer: ReportWriter, first: AttemptOf) -> None:
     other = hashlib.sha256(b"guess").digest()
     assert await writer.append_logs("w", other, [piece(first, 0, "forged")]) == 1
-    assert await writer.report_progress("w", other, [Progress(of=first, done=1, total=1, message="")]) == 1
+    assert await writer.report_progress("w", other, [progress(first, 1.0, 1.0)]) == 1
 
 
 async def test_late_pieces_of_ended_attempts_are_stored(

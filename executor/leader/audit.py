@@ -1,0 +1,146 @@
+"""Compares what the leader remembers with the rows: once a minute, between two turns.
+
+In: the state, and a snapshot of the database that begins before the next turn. Out: what differs, in
+sentences. Both sides are summed up (counts, and sums of ids), so a comparison costs a scan in the database,
+and of the leader's time only the sums. A difference is a bug: the leader reports it and loads again.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, fields
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from turnstile.common.database import DatabaseHosts
+from turnstile.executor.leader.ledger_session import Session
+from turnstile.executor.queue_manager.state import State
+from turnstile.executor.sql import named_statements
+
+if TYPE_CHECKING:
+    from turnstile.executor.leader.ledger_session import Connection
+
+_CONNECT_SECONDS: Final = 2.0
+_AUDIT_SECONDS: Final = 60.0
+_SHOWN_MAX: Final = 20
+
+Sums: TypeAlias = Mapping[tuple[object, ...], tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digest:
+    """What lives, in sums."""
+
+    waiting: Sums = field(default_factory=dict)
+    """By action and priority: executions, sum of ids, keys."""
+    recorded: Sums = field(default_factory=dict)
+    """By status, of what has a row of its own: executions, sums of ids, attempts, failures and reclaims, and
+    how many were asked to stop."""
+    held: Sums = field(default_factory=dict)
+    """By worker: executions, sum of ids."""
+    units: Sums = field(default_factory=dict)
+    """By resource: units that are held."""
+
+    def differences(self, rows: "Digest") -> list[str]:
+        """Return what differs between the memory and the rows, a bounded number of sentences."""
+        found = [
+            f"{each.name} {' '.join(map(str, key))}: memory {mine}, rows {theirs}"
+            for each in fields(self)
+            for key, mine, theirs in _different(getattr(self, each.name), getattr(rows, each.name))
+        ]
+        return found[:_SHOWN_MAX]
+
+
+def _different(
+    mine: Sums, theirs: Sums
+) -> Iterator[tuple[tuple[object, ...], tuple[int, ...] | None, tuple[int, ...] | None]]:
+    for key in sorted({*mine, *theirs}, key=str):
+        if mine.get(key) != theirs.get(key):
+            yield key, mine.get(key), theirs.get(key)
+
+
+def digest_of(state: State) -> Digest:
+    """Return the sums of what the leader remembers."""
+    recorded: dict[tuple[object, ...], list[int]] = {}
+    for each in state.executions.values():
+        if each.is_recorded:
+            sums = recorded.setdefault((str(each.status),), [0] * 6)
+            values = 1, each.id, each.attempt, each.failures, each.reclaims, each.cancel_reason is not None
+            for index, value in enumerate(values):
+                sums[index] += value
+    return Digest(
+        waiting=_waiting(state),
+        recorded={key: tuple(sums) for key, sums in recorded.items()},
+        held={
+            (worker.id,): (len(worker.held), sum(worker.held))
+            for worker in state.workers.values()
+            if worker.held
+        },
+        units={(name,): (gate.held,) for name, gate in state.resources.items() if gate.held},
+    )
+
+
+def _waiting(state: State) -> Sums:
+    executions: Counter[tuple[object, ...]] = Counter()
+    ids: Counter[tuple[object, ...]] = Counter()
+    keys: Counter[tuple[object, ...]] = Counter()
+    for ref, action in state.actions.items():
+        for queue in action.queues.values():
+            for priority, waiting in queue.waiting.items():
+                of = ref, priority
+                executions[of] += waiting.length
+                ids[of] += sum(waiting)
+                keys[of] += 1
+    return {of: (executions[of], ids[of], keys[of]) for of in executions}
+
+
+class Rows:
+    """One snapshot of the rows."""
+
+    def __init__(self, connection: "Connection") -> None:
+        self._connection = connection
+
+    async def digest(self) -> Digest:
+        """Return the sums of the rows. Raises OutcomeUnknown."""
+        return Digest(
+            waiting=await self._sums("audit_waiting", keys=2),
+            recorded=await self._sums("audit_recorded", keys=1),
+            held=await self._sums("audit_held", keys=1),
+            units=await self._sums("audit_units", keys=1),
+        )
+
+    async def _sums(self, name: str, *, keys: int) -> Sums:
+        rows = [tuple(row) for row in await self._connection.fetch(_statements()[name])]
+        return {row[:keys]: tuple(map(int, row[keys:])) for row in rows}
+
+
+class RowAudit:
+    """Reads the rows of one ledger, on a session of its own."""
+
+    def __init__(self, database_url: str) -> None:
+        hosts = DatabaseHosts(database_url, connect_seconds=_CONNECT_SECONDS)
+        self._session = Session(
+            hosts, application_name="turnstile audit", seconds=_AUDIT_SECONDS, settings={"work_mem": "64MB"}
+        )
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[Rows]:
+        """Take a snapshot now, and lend it. Raises OutcomeUnknown."""
+        async with (
+            self._session.use() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            # The first statement of a transaction takes its snapshot.
+            await connection.execute("SELECT 1")
+            yield Rows(connection)
+
+    async def close(self) -> None:
+        """Close the session."""
+        await self._session.close()
+
+
+@cache
+def _statements() -> Mapping[str, str]:
+    text = (resources.files("turnstile.executor.leader") / "audit.sql").read_text(encoding="utf-8")
+    return named_statements(text)

@@ -1,0 +1,72 @@
+"""The sums of memory and rows are equal after every turn of a random walk, and a lost row shows."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.integration.leader.test_memory_equals_rows import Walk
+from tests.support.ledger import Led, session_on
+from turnstile.executor.leader.audit import Digest, RowAudit, digest_of
+
+pytestmark = pytest.mark.usefixtures("database")
+
+
+@pytest.fixture
+async def audit(ledger_url: str) -> AsyncIterator[RowAudit]:
+    audit = RowAudit(ledger_url)
+    yield audit
+    await audit.close()
+
+
+async def rows_of(audit: RowAudit) -> Digest:
+    async with audit.snapshot() as rows:
+        return await rows.digest()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_memory_and_rows_have_the_same_sums(led: Led, audit: RowAudit, seed: int) -> None:
+    walk = Walk(led, seed)
+    await walk.begin()
+    for number in range(150):
+        await walk.step()
+        if number % 5 == 0:
+            assert digest_of(walk.state).differences(await rows_of(audit)) == []
+    digest = digest_of(walk.state)
+    assert digest.waiting
+    assert digest.recorded
+    assert digest.held
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("DELETE FROM ledger.waiting", "waiting"),
+        ("UPDATE ledger.live SET failures = failures + 1", "recorded"),
+        ("DELETE FROM ledger.live", "recorded"),
+        ("DELETE FROM ledger.granted", "held"),
+        ("UPDATE ledger.live SET held = NULL", "units"),
+    ],
+)
+async def test_what_differs_is_named(
+    led: Led, audit: RowAudit, ledger_url: str, change: str, named: str
+) -> None:
+    walk = Walk(led, 1)
+    await walk.begin()
+    for _ in range(150):
+        await walk.step()
+    async with session_on(ledger_url) as session:
+        await session.execute(change)
+    differences = digest_of(walk.state).differences(await rows_of(audit))
+    assert any(each.startswith(f"{named} ") for each in differences), differences
+
+
+async def test_a_snapshot_does_not_see_later_turns(led: Led, audit: RowAudit) -> None:
+    walk = Walk(led, 2)
+    await walk.begin()
+    for _ in range(50):
+        await walk.step()
+    async with audit.snapshot() as rows:
+        mine = digest_of(walk.state)
+        for _ in range(20):
+            await walk.step()
+        assert mine.differences(await rows.digest()) == []
