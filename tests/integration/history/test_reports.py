@@ -1,10 +1,11 @@
 """Logs and progress of running attempts are stored once, and only of the sender's own attempts."""
 
 import hashlib
-from typing import Final, NamedTuple
+from typing import Final
 
 import pytest
 
+from tests.integration.history.conftest import HASH, AttemptOf
 from tests.integration.history.test_executions import running
 from tests.support.ledger import Led, ended, granted, session_on
 from turnstile.common.database import Database
@@ -13,40 +14,17 @@ from turnstile.common.report_wire import LogPiece, ProgressReport
 from turnstile.executor.history.executions import Executions, LogPosition
 from turnstile.executor.history.reports import ReportWriter
 from turnstile.executor.history.sql import statement
-from turnstile.executor.leader.records import AttemptRow, WorkerRow
+from turnstile.executor.leader.records import AttemptRow
 
 _TUPLES_READ: Final = """
 SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables
 WHERE schemaname = 'ledger' AND relname = 'granted'
 """
-HASH: Final = hashlib.sha256(b"secret").digest()
-
-
-class AttemptOf(NamedTuple):
-    execution_id: int
-    attempt: int
-    grant: Grant
-
-
-def worker(worker_id: str) -> WorkerRow:
-    return WorkerRow(
-        worker_id=worker_id, session=1, secret_hash=HASH, name="n", pools=("p",), actions=None,
-        concurrency=4, lease_seconds=30.0, is_taking=True,
-    )  # fmt: skip
 
 
 @pytest.fixture
 def writer(database: Database) -> ReportWriter:
     return ReportWriter(database)
-
-
-@pytest.fixture
-async def first(led: Led) -> AttemptOf:
-    """Execution 2, granted to `w` the first time, as the second of a row of grants."""
-    await led.admit(1, 2, 3, workers=[worker("w"), worker("v")])
-    await led.write(granted=[granted(led.epoch, 1, 1, 2, 3)])
-    await led.write(granted=[granted(led.epoch, 4, 9, worker_id="v")])
-    return AttemptOf(execution_id=2, attempt=1, grant=Grant(led.epoch, 2))
 
 
 def piece(of: AttemptOf, start: int, text: str) -> LogPiece:

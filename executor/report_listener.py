@@ -1,0 +1,101 @@
+"""Takes logs and progress of running attempts from the queue that all executors share, and writes them.
+
+In: `execution.log` and `execution.progress` of workers. Out: rows, then acknowledgements. Nothing is decided,
+so any executor may write a message, and again. What cannot be read becomes a dead letter; what comes from a
+sender that does not hold the attempt is counted and forgotten (P6).
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from turnstile.common.broker.consumer import Subscription
+from turnstile.common.broker.delivery import Delivery
+from turnstile.common.domain.errors import Unavailable
+from turnstile.common.report_wire import (
+    EXECUTION_LOG,
+    EXECUTION_PROGRESS,
+    LogPiece,
+    ProgressReport,
+    decode_log,
+    decode_progress,
+)
+from turnstile.common.telemetry.logs import Episodes
+from turnstile.common.worker_protocol import Sender
+from turnstile.common.worker_wire import InvalidWireMessage
+from turnstile.executor.history.reports import ReportWriter
+
+logger = logging.getLogger(__name__)
+_POSTPONED: Final = Episodes(logger, "reports_postponed")
+
+_BATCH_MAX: Final = 500
+_BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
+_PAUSE_SECONDS: Final = 1.0
+
+
+class ReportListener:
+    """Writes what one subscription delivers."""
+
+    def __init__(self, subscription: Subscription, writer: ReportWriter) -> None:
+        self._subscription, self._writer = subscription, writer
+        self.invalid = 0
+        """Messages that could not be read."""
+        self.refused = 0
+        """Pieces and reports of attempts that their sender did not hold."""
+
+    async def run(self) -> None:
+        """Write until cancelled; while the database is out, the same batch again and again."""
+        while True:
+            batch = await self._subscription.next_batch(_BATCH_MAX, bytes_max=_BATCH_BYTES_MAX)
+            valid = self._without_invalid(batch)
+            while True:
+                try:
+                    await self._write(valid)
+                    break
+                except Unavailable as error:
+                    _POSTPONED.failed("reports", error=str(error))
+                    await asyncio.sleep(_PAUSE_SECONDS)
+            _POSTPONED.works("reports")
+            self._subscription.ack([delivery for delivery, _, _ in valid])
+
+    def _without_invalid(self, batch: Sequence[Delivery]) -> list[tuple[Delivery, Sender, "_Reports"]]:
+        valid: list[tuple[Delivery, Sender, _Reports]] = []
+        for delivery in batch:
+            try:
+                valid.append((delivery, *_decoded(delivery)))
+            except InvalidWireMessage as error:
+                self.invalid += 1
+                logger.warning("report_invalid", extra={"error": str(error), "type": delivery.type})
+                self._subscription.reject([delivery], requeue=False)
+        return valid
+
+    async def _write(self, valid: Sequence[tuple[Delivery, Sender, "_Reports"]]) -> None:
+        by_sender: dict[tuple[str, str], tuple[list[LogPiece], list[ProgressReport]]] = {}
+        for _, sender, reports in valid:
+            pieces, progress = by_sender.setdefault((sender.worker_id, sender.secret), ([], []))
+            for each in reports:
+                if isinstance(each, LogPiece):
+                    pieces.append(each)
+                else:
+                    progress.append(each)
+        for (worker_id, secret), (pieces, progress) in by_sender.items():
+            digest = hashlib.sha256(secret.encode()).digest()
+            if pieces:
+                self.refused += await self._writer.append_logs(worker_id, digest, pieces)
+            if progress:
+                self.refused += await self._writer.report_progress(worker_id, digest, progress)
+
+
+_Reports = Sequence[LogPiece] | Sequence[ProgressReport]
+
+
+def _decoded(delivery: Delivery) -> tuple[Sender, _Reports]:
+    match delivery.type:
+        case str(kind) if kind == EXECUTION_LOG:
+            return decode_log(delivery.body)
+        case str(kind) if kind == EXECUTION_PROGRESS:
+            return decode_progress(delivery.body)
+        case kind:
+            raise InvalidWireMessage(f"type: {kind!r}; expected {EXECUTION_LOG} or {EXECUTION_PROGRESS}")
