@@ -1,0 +1,116 @@
+"""Shows why an execution waits, and when it will start, as the HTTP API does (P10).
+
+In: what the leader explains. Out: schemas.
+"""
+
+from datetime import UTC, datetime
+from typing import Any, overload
+
+from turnstile.common.schemas import EstimatedStart
+from turnstile.executor.queries.schemas import (
+    HandingOver,
+    NotDue,
+    RootCause,
+    UnitHolder,
+    WaitingOn,
+    WaitingOnLimit,
+    WaitingOnPause,
+    WaitingOnPool,
+    WaitingOnRate,
+    WaitingOnResource,
+    WaitingOnTotal,
+    WaitingOnWorker,
+)
+from turnstile.executor.questions import explain
+from turnstile.executor.questions.estimate import Interval
+
+
+@overload
+def instant(seconds: float) -> datetime: ...
+@overload
+def instant(seconds: None) -> None: ...
+def instant(seconds: float | None) -> datetime | None:
+    """Return seconds since 1970 as an instant."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def estimated_start(interval: Interval | None) -> EstimatedStart | None:
+    """Return the interval in which an execution will start."""
+    if interval is None:
+        return None
+    return EstimatedStart(earliest=instant(interval.earliest), latest=instant(interval.latest))
+
+
+def waiting_on(on: explain.WaitingOn) -> WaitingOn:
+    """Return what an execution waits for."""
+    match on.reason:
+        case "paused":
+            return WaitingOnPause()
+        case "no_worker":
+            return WaitingOnWorker(pool=on.name, other_pools=list(on.other_pools))
+        case "limit":
+            return WaitingOnLimit(
+                max_concurrent=on.capacity or 0, active_count=on.held, holders=_ids(on), root_cause=_cause(on)
+            )
+        case "total":
+            return WaitingOnTotal(gate="total", **_at_gate(on))
+        case "resource":
+            return WaitingOnResource(gate=f"resource {on.name}", **_at_gate(on))
+        case "rate":
+            return _on_rate(on)
+        case "pool":
+            return _on_pool(on)
+        case "not_due":
+            return NotDue(run_at=instant(on.at))
+        case "handing_over":
+            return HandingOver(pool=on.name, granted_at=instant(on.at))
+
+
+def _on_rate(on: explain.WaitingOn) -> WaitingOnRate:
+    return WaitingOnRate(
+        rate_of=on.name if on.name.startswith("resource ") else "action",
+        starts=on.capacity or 0,
+        per_seconds=on.per_seconds,
+        next_start_at=instant(on.at),
+        position=on.position,
+        waiting=on.waiting,
+    )
+
+
+def _on_pool(on: explain.WaitingOn) -> WaitingOnPool:
+    return WaitingOnPool(
+        pool=on.name,
+        closed="paused" if on.closed else None,
+        capacity=on.capacity or 0,
+        held=on.held,
+        position=on.position,
+        waiting=on.waiting,
+        holders=_ids(on),
+    )
+
+
+def _at_gate(on: explain.WaitingOn) -> dict[str, Any]:
+    return {
+        "closed": on.closed,
+        "units": on.units,
+        "free": None if on.capacity is None else max(on.capacity - on.held, 0),
+        "capacity": on.capacity,
+        "position": on.position,
+        "position_of": "gate" if on.closed is None else "queue",
+        "waiting": on.waiting,
+        "holders": [UnitHolder(id=each.id, units=each.units) for each in on.holders],
+        "root_cause": _cause(on),
+    }
+
+
+def _ids(on: explain.WaitingOn) -> list[int]:
+    return sorted(each.id for each in on.holders)
+
+
+def _cause(on: explain.WaitingOn) -> RootCause | None:
+    """Return what holders that do not run wait for; only a dispatch is no cause."""
+    cause = on.root_cause
+    if cause is None or cause.on.reason in ("handing_over", "not_due"):
+        return None
+    found: Any = waiting_on(cause.on)
+    return RootCause(ids=list(cause.ids), on=found)
