@@ -33,7 +33,7 @@ from turnstile.executor.queue_manager.definitions import (
     Resource,
     Use,
 )
-from turnstile.executor.queue_manager.gates import enlist, look_at, recount
+from turnstile.executor.queue_manager.gates import enlist, settle
 from turnstile.executor.queue_manager.inputs import (
     DefineAction,
     DefinePool,
@@ -50,6 +50,15 @@ from turnstile.executor.queue_manager.waiting import Waiting, WaitingList
 
 _KINDS: Final = ("resource", "pool", "action", "key")
 """An action names its resources, and a key its action."""
+_SECONDS: Final = {
+    "timeout": "timeout_seconds",
+    "ttl": "ttl_seconds",
+    "delay": "delay_seconds",
+    "max_delay": "max_delay_seconds",
+    "per": "per_seconds",
+}
+_UNBOUNDED: Final = 2**62
+"""The capacity of a resource without a limit; the rank of one without a rank: after all others."""
 
 
 @dataclass(slots=True)
@@ -106,6 +115,7 @@ def state_of(loaded: Loaded) -> tuple[State, Memory]:
             enqueue(state, queue, waiting.priority, entry)
     for row in loaded.live:
         _revive(state, row)
+    settle(state)
     return state, memory
 
 
@@ -140,13 +150,15 @@ def _define(state: State, rows: Iterable[DefinitionRow]) -> None:
 def input_of(row: DefinitionRow) -> Input:
     """Return a stored definition as the input that made it. The body must not be None."""
     assert row.body is not None
-    body = dict(row.body)
+    body = _named(row.body)
     match row.kind:
         case "action":
             return DefineAction(action=action_of_body(body))
         case "resource":
-            rate = body.pop("rate", None)
-            return DefineResource(resource=Resource(**body, rate=None if rate is None else Rate(**rate)))
+            for name in ("capacity", "rank"):
+                if body.get(name, 0) is None:
+                    body[name] = _UNBOUNDED
+            return DefineResource(resource=Resource(**body | {"rate": _rate(body.get("rate"))}))
         case "pool":
             return DefinePool(pool=Pool(**body))
         case "key":
@@ -156,13 +168,25 @@ def input_of(row: DefinitionRow) -> Input:
 
 def action_of_body(body: Mapping[str, Any]) -> Action:
     """Return an action of the JSON of its definition, without the fields that do not matter here."""
-    fields = {name: value for name, value in body.items() if name in Action.__slots__}
+    named = _named(body)
+    fields = {name: value for name, value in named.items() if name in Action.__slots__}
     fields["uses"] = tuple(Use(**use) for use in fields.get("uses", ()))
-    if fields.get("rate") is not None:
-        fields["rate"] = Rate(**fields["rate"])
+    fields["rate"] = _rate(fields.get("rate"))
     if "retry" in fields:
-        fields["retry"] = RetryPolicy(**fields["retry"])
+        fields["retry"] = RetryPolicy(**_named(fields["retry"]))
+    if "runner" in named:
+        # What has an entrypoint runs at every worker of its pool.
+        fields["needs_code"] = named["runner"] == "python" and named.get("entrypoint") is None
     return Action(**fields)
+
+
+def _rate(body: Mapping[str, Any] | None) -> Rate | None:
+    return None if body is None else Rate(**_named(body))
+
+
+def _named(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields under the names that they have here: durations say that they are seconds."""
+    return {_SECONDS.get(name, name): value for name, value in body.items()}
 
 
 def _recall_gates(state: State, checkpoint: Checkpoint | None, journals: Iterable[Journal]) -> None:
@@ -188,7 +212,7 @@ def _recall_gates(state: State, checkpoint: Checkpoint | None, journals: Iterabl
 
 
 def _recall_clocks(state: State, changes: Iterable[ClockChange]) -> None:
-    clocks = dict(clocks_of(state))
+    clocks = {clock.name: clock for clock in clocks_of(state)}
     for change in changes:
         clock = clocks.get(change.gate)
         if clock is None:
@@ -201,17 +225,10 @@ def _recall_clocks(state: State, changes: Iterable[ClockChange]) -> None:
                 clock.finish[change.priority, flow] = finish
 
 
-def clocks_of(state: State) -> Iterable[tuple[str, FairClock]]:
-    """Yield the clocks of all fair gates, with the names of the gates."""
-    for ref, action in state.actions.items():
-        if action.clock is not None:
-            yield f"total {ref}", action.clock
-    for name, gate in state.resources.items():
-        if gate.clock is not None:
-            yield f"resource {name}", gate.clock
-    for name, pool in state.pools.items():
-        if pool.clock is not None:
-            yield f"pool {name}", pool.clock
+def clocks_of(state: State) -> Iterable[FairClock]:
+    """Yield the clocks of all fair gates."""
+    fair = (state.actions.values(), state.resources.values(), state.pools.values())
+    yield from (gate.clock for gates in fair for gate in gates if gate.clock is not None)
 
 
 def windows_of(state: State) -> Iterable[RateWindow]:
@@ -239,7 +256,8 @@ def _enqueue_all(state: State, packed: PackedWaiting) -> None:
     waiting.extend(packed.ids, packed.queued_at, packed.expires_at)
     if waiting.soonest < soonest:
         state.set_timer(waiting.soonest, (queue, packed.priority))
-    look_at(state, queue)
+    queue.length += len(packed.ids)
+    state.changed_queues[queue] = None
 
 
 def _grant(state: State, row: WaitingRow, grants: GrantRow, counter: int) -> None:
@@ -260,11 +278,11 @@ def _put_at_worker(state: State, execution: Execution, worker_id: str) -> None:
     worker = state.workers[worker_id]
     worker.held[execution.id] = execution
     execution.worker = worker
-    recount(state, worker)
+    state.changed_workers[worker] = None
     state.executions[execution.id] = execution
-    execution.queue.held += 1
-    execution.queue.action.held += 1
-    look_at(state, execution.queue)
+    execution.queue.holders[execution] = None
+    execution.action.held += 1
+    state.changed_queues[execution.queue] = None
 
 
 def _revive(state: State, row: LiveRow) -> None:
@@ -283,6 +301,7 @@ def _revive(state: State, row: LiveRow) -> None:
         gate = state.resources[name]
         gate.held += units
         gate.holders[execution] = units
+        state.changed_gates[gate] = None
         execution.held_at = (*execution.held_at, gate)
         if row.is_holding and gate.window is not None:
             gate.window.kept += 1
@@ -300,7 +319,7 @@ def _revive(state: State, row: LiveRow) -> None:
 def _hold_again(state: State, execution: Execution) -> None:
     """Let an execution that holds units wait again at the gate after them."""
     queue, action = execution.queue, execution.queue.action
-    queue.held += 1
+    queue.holders[execution] = None
     queue.holding += 1
     action.held += 1
     action.holding[execution] = None
@@ -309,9 +328,9 @@ def _hold_again(state: State, execution: Execution) -> None:
     if not execution.is_impatient:
         action.crew.holding[execution] = None
     execution.base = len(execution.held_at)
-    enlist(state, execution, execution.priority, execution.id)
+    enlist(state, execution)
     state.set_timer(execution.expires_at, execution)
-    look_at(state, queue)
+    state.changed_queues[queue] = None
 
 
 def snapshot_of(state: State) -> dict[str, Any]:
@@ -338,7 +357,7 @@ def snapshot_of(state: State) -> dict[str, Any]:
             for each in state.executions.values()
         },
         "definitions": (
-            {ref: action.definition for ref, action in state.actions.items() if not action.is_deleted},
+            {ref: action.definition for ref, action in state.actions.items()},
             {name: gate.definition for name, gate in state.resources.items()},
             {
                 (ref, key): queue.settings
@@ -352,15 +371,16 @@ def snapshot_of(state: State) -> dict[str, Any]:
             **state.retired,
         },
         "clocks": {
-            (name, priority, flow): tag
-            for name, clock in clocks_of(state)
+            (clock.name, priority, flow): tag
+            for clock in clocks_of(state)
             for (priority, flow), tag in clock.finish.items()
             if tag > clock.virtual.get(priority, 0)
         },
         "virtual": {
-            (name, priority): tag
-            for name, clock in clocks_of(state)
+            (clock.name, priority): tag
+            for clock in clocks_of(state)
             for priority, tag in clock.virtual.items()
+            if tag
         },
         "starts": {
             window.name: [at for at in window.instants if state.now < at + window.rate.per_seconds]

@@ -5,7 +5,7 @@ longer gets a `WaitingRow`, and the low id rises past it (LEADER 4). One row has
 granted in a turn.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Final
@@ -111,7 +111,7 @@ def _admitted_row(each: Admitted, now: float) -> AdmittedRow:
         expires_at=_finite(each.expires_at), timeout_seconds=request.timeout_seconds,
         parameters=request.parameters, request_hash=request.request_hash, delivery_key=delivery_key,
         idempotency_key=request.idempotency_key, callback_url=request.callback_url, metadata=request.metadata,
-        traceparent=request.traceparent,
+        traceparent=request.traceparent, retry_of=request.retry_of,
     )  # fmt: skip
 
 
@@ -221,8 +221,9 @@ def _journal(state: State, memory: Memory, rows: Rows, out: Decisions) -> None:
         totals[ref] = enqueued, completed + 1
     ended = tuple(finished.id for finished in out.finished if finished.report is not None)
     rows.journal = Journal(
-        totals=totals, clocks=tuple(_clock_changes(state)), starts=_new_starts(state), ended=ended
-    )
+        totals=totals, clocks=tuple(_clock_changes(out)), ended=ended,
+        starts={window.name: (out.now,) * count for window, count in out.started.items()},
+    )  # fmt: skip
     if rows.journal:
         memory.journals += 1
     if memory.journals > _JOURNALS_MAX:
@@ -230,35 +231,25 @@ def _journal(state: State, memory: Memory, rows: Rows, out: Decisions) -> None:
         rows.checkpoint = checkpoint_of(state, ended)
 
 
-def _clock_changes(state: State) -> Iterator[ClockChange]:
-    for name, clock in clocks_of(state):
+def _clock_changes(out: Decisions) -> Iterator[ClockChange]:
+    for clock, charged in out.charged.items():
         by_priority: dict[int, dict[str, int | None]] = {}
-        for priority, flow in clock.changed:
+        for priority, flow in charged:
             by_priority.setdefault(priority, {})[flow] = clock.finish.get((priority, flow))
-        clock.changed.clear()
         for priority, finish in by_priority.items():
             virtual = clock.virtual.get(priority, 0)
-            yield ClockChange(gate=name, priority=priority, virtual=virtual, finish=finish)
-
-
-def _new_starts(state: State) -> Mapping[str, tuple[float, ...]]:
-    found = {}
-    for window in windows_of(state):
-        if window.new:
-            found[window.name] = tuple(window.new)
-            window.new.clear()
-    return found
+            yield ClockChange(gate=clock.name, priority=priority, virtual=virtual, finish=finish)
 
 
 def checkpoint_of(state: State, ended: tuple[int, ...] = ()) -> Checkpoint:
     """Return all of what journals change."""
     clocks: list[ClockChange] = []
-    for name, clock in clocks_of(state):
+    for clock in clocks_of(state):
         for priority, virtual in clock.virtual.items():
             finish: dict[str, int | None] = {
                 flow: tag for (of, flow), tag in clock.finish.items() if of == priority and tag > virtual
             }
-            clocks.append(ClockChange(gate=name, priority=priority, virtual=virtual, finish=finish))
+            clocks.append(ClockChange(gate=clock.name, priority=priority, virtual=virtual, finish=finish))
     totals = {ref: (action.enqueued, action.completed) for ref, action in state.actions.items()}
     return Checkpoint(
         totals={**state.retired, **totals},

@@ -27,7 +27,6 @@ from turnstile.executor.queue_manager.state import (
     ResourceGate,
     State,
     Worker,
-    action_of,
 )
 
 HOLDERS_MAX: Final = 100
@@ -136,23 +135,14 @@ def explain(
     execution = state.executions.get(execution_id)
     if execution is None:
         queue = state.queue(action_ref, key)
-        if queue is None or position_in(queue, priority, execution_id) is None:
+        if queue is None or queue.position(priority, execution_id) is None:
             return None
         execution = Execution(execution_id, queue, priority, 0.0, inf)
     queue = execution.queue
-    position = position_in(queue, execution.priority, execution_id)
+    position = queue.position(execution.priority, execution_id)
     ahead = tuple(place.id for place in islice(in_order(queue), min(ahead_max, (position or 1) - 1)))
     length = queue.length + queue.holding
     return Explanation(execution.status, position, length, ahead, _waiting_on(state, execution, position))
-
-
-def position_in(queue: Queue, priority: int, execution_id: int) -> int | None:
-    """Return the position of an execution in its queue, from 1; None: it is not in it."""
-    waiting = queue.waiting.get(priority)
-    position = None if waiting is None else waiting.position(execution_id)
-    if position is None:
-        return None
-    return position + sum(len(others) for other, others in queue.waiting.items() if other < priority)
 
 
 def _waiting_on(state: State, execution: Execution, position: int | None) -> WaitingOn | None:
@@ -178,11 +168,10 @@ def _in_queue(state: State, execution: Execution, position: int, depth: int) -> 
     limit = queue.limit
     if is_closed(stop) or limit is None or position <= limit - queue.held:
         return _stopped(state, execution, stop, depth)
-    idle = [each for each in queue.action.holding if each.queue is queue]
-    at_workers = (each for each in _at_workers(state) if each.queue is queue)
+    idle = [each for each in queue.holders if each.worker is None] if queue.holding else []
     return WaitingOn(
         reason="limit", capacity=limit, held=queue.held, position=position,
-        holders=holders_of(chain(idle, at_workers)),
+        holders=holders_of(queue.holders),
         root_cause=_cause(state, idle, in_order(queue) if queue.has_room else iter(()), depth),
     )  # fmt: skip
 
@@ -205,7 +194,7 @@ def _on_units(state: State, execution: Execution, stop: Stop, depth: int) -> Wai
     if gate is None:
         name, capacity, held = action.ref, action.definition.max_concurrent_total, action.held
         order, waiting = order_of(action), startable(action)
-        holding = [*action.holding, *(each for each in _at_workers(state) if each.queue.action is action)]
+        holding = list(chain.from_iterable(queue.holders for queue in action.queues.values()))
     else:
         name, capacity, held = gate.definition.name, gate.definition.capacity, gate.held
         members, holding, units = members_at(state, gate), [*gate.holders], units_of(action, gate)
@@ -216,7 +205,7 @@ def _on_units(state: State, execution: Execution, stop: Stop, depth: int) -> Wai
     seen = WaitingOn(
         reason=stop.reason, name=name, closed=stop.closed, units=units, capacity=capacity, held=held,
         ahead=ahead, holders=holders_of(holding, gate),
-        position=position_in(execution.queue, execution.priority, execution.id),
+        position=execution.queue.position(execution.priority, execution.id),
     )  # fmt: skip
     if stop.closed is not None:
         return seen
@@ -286,7 +275,7 @@ def is_closed(stop: Stop) -> bool:
 
 def stop_of(state: State, member: Member) -> Stop:
     """Return what keeps a member from its start, the nearest reason first."""
-    action = action_of(member)
+    action = member.action
     total = action.definition.max_concurrent_total
     if isinstance(member, ActionState):
         if action.definition.paused:
@@ -300,7 +289,7 @@ def stop_of(state: State, member: Member) -> Stop:
                 return Stop("resource", "capacity_zero", gate)
             if gate.definition.capacity < use.units:
                 return Stop("resource", "capacity_too_low", gate)
-    if not any(worker.is_taking for worker in action.crew.workers):
+    if not action.crew.is_served:
         return Stop("no_worker")
     if isinstance(member, ActionState):
         if total is not None and action.held >= total:
@@ -312,7 +301,7 @@ def stop_of(state: State, member: Member) -> Stop:
 
 def _stop_at_gates(state: State, member: Member) -> Stop:
     """Follow a member to the gate that it cannot pass, and there the one that it may not pass."""
-    action, stage = action_of(member), member.reached
+    action, stage = member.action, member.reached
     if not 0 <= stage < len(action.gates):
         return Stop("pool")
     gate = action.gates[stage]
@@ -324,7 +313,7 @@ def _stop_at_gates(state: State, member: Member) -> Stop:
         return Stop("resource", gate=gate, ahead=ahead)
     if gate.window is not None and not gate.window.has_start(state.now):
         return Stop("rate", gate=gate, window=gate.window)
-    if ahead is not None and action_of(ahead.member).crew is not action.crew:
+    if ahead is not None and ahead.member.action.crew is not action.crew:
         return Stop("resource", gate=gate, ahead=ahead)
     stop = Stop("pool") if ahead is None else _stop_at_gates(state, ahead.member)
     return stop if stop.reason == "pool" else Stop("resource", gate=gate, ahead=ahead)
@@ -335,10 +324,6 @@ def _stop_at_gates(state: State, member: Member) -> Stop:
 
 def _id(execution: Execution) -> int:
     return execution.id
-
-
-def _at_workers(state: State) -> Iterator[Execution]:
-    return chain.from_iterable(worker.held.values() for worker in state.workers.values())
 
 
 def holders_of(executions: Iterable[Execution], gate: ResourceGate | None = None) -> tuple[Holder, ...]:
@@ -413,7 +398,7 @@ def order_at(gate: ResourceGate | PoolState, members: Iterable[Member]) -> Itera
     """Yield what these members stand for, in the order of a resource or pool."""
     flows = []
     for each in members:
-        action, units = action_of(each), 1
+        action, units = each.action, 1
         if isinstance(gate, ResourceGate):
             use = action.uses[action.gates.index(gate)]
             units, weight = use.units, use.weight

@@ -78,7 +78,7 @@ class GatePage(NamedTuple):
 def queue_stats(state: State, ref: str) -> QueueStats | None:
     """Count what waits and runs of an action; None: it is unknown."""
     action = state.actions.get(ref)
-    if action is None or action.is_deleted:
+    if action is None:
         return None
     lengths = [(queue, queue.length) for queue in action.queues.values()]
     length, holding = sum(waiting for _, waiting in lengths), len(action.holding)
@@ -120,7 +120,7 @@ def _of_key(queue: Queue) -> KeyStats:
 
 def _could_start(state: State, action: ActionState) -> int:
     """Return how many more could start at once with enough workers."""
-    if action.obstacle is not None:
+    if action.is_closed:
         return 0
     bounds, total = [startable(action)], action.definition.max_concurrent_total
     if total is not None:

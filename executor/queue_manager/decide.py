@@ -23,16 +23,8 @@ from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.states import Status
 from turnstile.executor.queue_manager import transitions
 from turnstile.executor.queue_manager.decisions import Decisions, Granted, Passage
-from turnstile.executor.queue_manager.gates import (
-    enlist,
-    look_at,
-    note_passed_over,
-    recount,
-    refresh_all,
-    unlist,
-)
+from turnstile.executor.queue_manager.gates import enlist, note_passed_over, settle, unlist
 from turnstile.executor.queue_manager.inputs import Input
-from turnstile.executor.queue_manager.lines import Rank
 from turnstile.executor.queue_manager.pools import served, worker_for
 from turnstile.executor.queue_manager.state import (
     ActionState,
@@ -41,7 +33,6 @@ from turnstile.executor.queue_manager.state import (
     PoolState,
     State,
     Worker,
-    action_of,
 )
 
 GRANTS_MAX: Final = 2000
@@ -65,20 +56,22 @@ def decide(state: State, inputs: Iterable[Input], now: float, *, grants_max: int
 
 def _grant_all(state: State, out: Decisions, grants_max: int) -> bool:
     """Grant until nothing more can start, one from each pool in turn; False: the bound came first."""
-    while state.dirty_pools:
+    while True:
+        settle(state)
+        if not state.dirty_pools:
+            return True
         if len(out.granted) >= grants_max:
             return False
         pool = min(state.dirty_pools, key=_turn)
         member = _next_at(pool)
         if member is not None:
-            worker = worker_for(action_of(member).crew)
+            worker = worker_for(member.action.crew)
             if len(worker.pools) > 1:
                 member = _in_turn(state, member, worker)
-                worker = worker_for(action_of(member).crew)
+                worker = worker_for(member.action.crew)
             _grant(state, member, worker, out)
         elif not _hold_units(state, pool, out):
             del state.dirty_pools[pool]
-    return True
 
 
 def _turn(pool: PoolState) -> tuple[int, str]:
@@ -87,22 +80,22 @@ def _turn(pool: PoolState) -> tuple[int, str]:
 
 def _next_at(pool: PoolState, worker: Worker | None = None) -> Member | None:
     """Return what is next in the order of a pool, of all crews with room, or with room at a worker."""
-    best: tuple[Rank, Member] | None = None
-    for crew in pool.crews.values():
-        if crew.has_room and (worker is None or crew in worker.crews):
-            entry = crew.line.first()
-            if entry is not None:
-                rank = crew.line.rank(entry)
-                if best is None or rank < best[0]:
-                    best = rank, entry.member
-    return None if best is None else best[1]
+    crews = [
+        crew
+        for crew in pool.crews.values()
+        if crew.line.entries and crew.has_room and (worker is None or crew in worker.crews)
+    ]
+    first = [crew.line.head() for crew in crews]
+    if len(first) > 1:
+        return min(first, key=crews[0].line.rank).member
+    return first[0].member if first else None
 
 
 def _in_turn(state: State, member: Member, worker: Worker) -> Member:
     """Return what starts now: this one, or the next of a pool whose turn it is at the worker."""
     for name in worker.pools:
         pool = state.pools.get(name)
-        if pool is action_of(member).crew.pool:
+        if pool is member.action.crew.pool:
             break
         if pool is not None and _next_at(pool, worker) is not None:
             return _next_at(pool) or member
@@ -111,16 +104,22 @@ def _in_turn(state: State, member: Member, worker: Worker) -> Member:
 
 def _grant(state: State, member: Member, worker: Worker, out: Decisions) -> None:
     """Acquire everything that is missing, and give the execution to a worker."""
-    action = action_of(member)
-    crew, pool = action.crew, action.crew.pool
+    action = member.action
+    pool = action.crew.pool
     execution = _acquire(state, member, len(action.gates), out)
     if pool.clock is not None:
         weight = pool.definition.weights.get(action.ref, 1)
-        pool.clock.charge(execution.priority, action.ref, 1, weight)
-    if action.gates or action.window is not None:
-        _count_start(state, action)
-    if action.holding.pop(execution, 0) is None:
-        crew.holding.pop(execution, None)
+        out.charge(pool.clock, execution.priority, action.ref, 1, weight)
+    if action.window is not None:
+        out.start(action.window)
+    for gate in action.gates:
+        if gate.window is not None:
+            out.start(gate.window)
+            state.changed_gates[gate] = None
+    if execution is member:
+        # It held units before.
+        del action.holding[execution]
+        action.crew.holding.pop(execution, None)
         execution.queue.holding -= 1
     state.grant_counter += 1
     execution.worker = worker
@@ -131,76 +130,60 @@ def _grant(state: State, member: Member, worker: Worker, out: Decisions) -> None
     state.executions[execution.id] = execution
     state.patience.pop(execution.id, None)
     worker.held[execution.id] = execution
+    state.changed_workers[worker] = None
     served(worker, pool, state.grant_counter)
-    recount(state, worker)
     if execution.is_recorded or execution.held_at:
         transitions.record(execution, out)
+    timeout_seconds = execution.timeout_seconds
+    if timeout_seconds is None:
+        timeout_seconds = action.definition.timeout_seconds
     out.granted.append(
         Granted(
             execution.id, execution.grant, execution.attempt, execution.queue, worker, execution.expires_at,
-            timeout_seconds=(
-                action.definition.timeout_seconds
-                if execution.timeout_seconds is None
-                else execution.timeout_seconds
-            ),
+            timeout_seconds,
         )
     )  # fmt: skip
-    _others_are_next(state, execution)
-
-
-def _count_start(state: State, action: ActionState) -> None:
-    """Use the start of each rate that was kept."""
-    windows = [gate.window for gate in action.gates]
-    for window in (action.window, *windows):
-        if window is not None:
-            window.kept -= 1
-            window.count(state.now)
 
 
 def _acquire(state: State, member: Member, last: int, out: Decisions) -> Execution:
     """Pass all gates before stage `last`: slot, total, and the resources with one start of each rate."""
-    action = action_of(member)
+    action = member.action
     if action.gates:
         out.passed_over += note_passed_over(state, member, last)
-    execution = member if isinstance(member, Execution) else _take_next(state, member)
-    for gate, use in zip(action.gates[member.base : last], action.uses[member.base : last], strict=True):
+    if isinstance(member, Execution):
+        unlist(state, member)
+        execution = member
+    else:
+        execution = _take_next(state, member, out)
+    for stage in range(member.base, last):
+        gate, use = action.gates[stage], action.uses[stage]
         gate.held += use.units
         gate.holders[execution] = use.units
         if gate.clock is not None:
-            gate.clock.charge(execution.priority, action.ref, use.units, use.weight)
+            out.charge(gate.clock, execution.priority, action.ref, use.units, use.weight)
         if gate.window is not None:
             gate.window.kept += 1
-        execution.held_at = (*execution.held_at, gate)
-        _note_passage(execution, f"resource {use.resource}", use.units, state.now)
-    if action.gates:
-        unlist(state, member)
-    execution.base = last
+        _note_passage(execution, gate.name, use.units, state.now)
+    execution.base, execution.held_at = last, action.gates[:last]
     return execution
 
 
-def _others_are_next(state: State, execution: Execution) -> None:
-    """Let the next ones come to the front of the gates that an execution passed."""
-    for gate in execution.held_at:
-        refresh_all(state, gate)
-    look_at(state, execution.queue)
-
-
-def _take_next(state: State, action: ActionState) -> Execution:
+def _take_next(state: State, action: ActionState, out: Decisions) -> Execution:
     """Take the next execution of an action out of its queue, with its slot."""
-    entry = action.line.head()
-    queue, priority = entry.member, entry.priority
-    taken = queue.waiting[priority].take_first()
-    transitions.drop_if_empty(state, queue, priority)
+    queue, priority = action.queue, action.priority
+    assert queue is not None
+    taken = transitions.take_out_of_queue(state, queue, priority, action.ticket)
+    assert taken is not None
     execution = state.executions.get(taken.id)
     if execution is None:
         execution = Execution(taken.id, queue, priority, taken.queued_at, taken.expires_at)
-    queue.held += 1
+    queue.holders[execution] = None
     action.held += 1
-    action.line.discard(queue)
+    state.changed_queues[queue] = None
     if action.window is not None:
         action.window.kept += 1
     if action.clock is not None:
-        action.clock.charge(priority, queue.key, 1, queue.settings.weight)
+        out.charge(action.clock, priority, queue.key, 1, queue.settings.weight)
     if action.gates or action.definition.max_concurrent_total is not None:
         _note_passage(execution, "queue", 1, state.now)
         if action.definition.max_concurrent_total is not None:
@@ -210,26 +193,25 @@ def _take_next(state: State, action: ActionState) -> Execution:
 
 def _note_passage(execution: Execution, gate: str, units: int, now: float) -> None:
     arrived_at = execution.passages[-1].passed_at if execution.passages else execution.queued_at
-    execution.passages = (*execution.passages, Passage(gate, units, arrived_at, now))
+    execution.passages += (Passage(gate, units, arrived_at, now),)
 
 
 def _hold_units(state: State, pool: PoolState, out: Decisions) -> bool:
-    """Let executions wait between two resources, or not any more; True: something changed."""
-    has_changed = False
+    """Let an execution wait between two resources, or one not any more; False: nothing changes."""
     for crew in pool.crews.values():
-        while crew.holding and crew.spare() < 0:
+        spare = crew.spare()
+        if crew.holding and spare < 0:
             transitions.give_back(state, next(reversed(crew.holding)), out)
-            has_changed = True
-        for member in sorted(crew.stuck, key=_ticket):
-            may_hold = isinstance(member, Execution) or crew.spare() > 0
-            if may_hold and member in crew.stuck:
-                _hold(state, member, out)
-                has_changed = True
-    for action in list(state.impatient):
+            return True
+        may_hold = [member for member in crew.stuck if isinstance(member, Execution) or spare > 0]
+        if may_hold:
+            _hold(state, min(may_hold, key=_ticket), out)
+            return True
+    for action in state.impatient:
         if action.crew.pool is pool and action.reached > action.base:
             _hold(state, action, out, is_impatient=True)
-            has_changed = True
-    return has_changed
+            return True
+    return False
 
 
 def _ticket(member: Member) -> tuple[int, int]:
@@ -238,7 +220,7 @@ def _ticket(member: Member) -> tuple[int, int]:
 
 def _hold(state: State, member: Member, out: Decisions, *, is_impatient: bool = False) -> None:
     """Acquire the gates up to the one that keeps a member waiting, and wait there."""
-    action = action_of(member)
+    action = member.action
     execution = _acquire(state, member, member.reached, out)
     if execution is not member:
         state.executions[execution.id] = execution
@@ -249,5 +231,4 @@ def _hold(state: State, member: Member, out: Decisions, *, is_impatient: bool = 
             action.crew.holding[execution] = None
         state.set_timer(execution.expires_at, execution)
     transitions.record(execution, out)
-    enlist(state, execution, execution.priority, execution.id)
-    _others_are_next(state, execution)
+    enlist(state, execution)

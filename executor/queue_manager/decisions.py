@@ -13,6 +13,8 @@ from turnstile.common.domain.states import Status
 from turnstile.executor.queue_manager.inputs import Cancel, Ended
 
 if TYPE_CHECKING:
+    from turnstile.executor.queue_manager.lines import FairClock
+    from turnstile.executor.queue_manager.rates import RateWindow
     from turnstile.executor.queue_manager.state import Execution, Queue, Worker
 
 
@@ -128,9 +130,31 @@ class Decisions:
     """Reports about grants that are over: nothing changed, and they can be acknowledged."""
     changed: dict[int, "Execution | None"] = field(default_factory=dict)
     """Executions that have more to remember than that they wait or were granted; None: they have ended."""
+    charged: dict["FairClock", dict[tuple[int, str], None]] = field(default_factory=dict)
+    """Fair gates, each with the priorities and flows whose tags changed."""
+    started: dict["RateWindow", int] = field(default_factory=dict)
+    """Rates, each with the number of its starts."""
     passed_over: int = 0
     """How often an execution passed another one, which no worker could take."""
     is_unfinished: bool = False
     """The bound of the turn was reached: more can be decided at once."""
     next_at: float = float("inf")
     """When time alone leads to the next decision."""
+
+    def charge(self, clock: "FairClock", priority: int, flow: str, units: int, weight: int) -> None:
+        """Let an execution of a flow pass a fair gate."""
+        clock.charge(priority, flow, units, weight)
+        self.charged.setdefault(clock, {})[priority, flow] = None
+
+    def start(self, window: "RateWindow") -> None:
+        """Let an execution have a start of a rate, which was kept for it."""
+        window.count(self.now)
+        self.started[window] = self.started.get(window, 0) + 1
+
+    def forget(self, clock: "FairClock | None") -> None:
+        """Let a gate be fair no more: another clock of this name would begin anew."""
+        if clock is not None:
+            tags = [*clock.finish, *((priority, "") for priority in clock.virtual)]
+            self.charged.setdefault(clock, {}).update(dict.fromkeys(tags))
+            clock.finish.clear()
+            clock.virtual.clear()

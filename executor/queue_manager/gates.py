@@ -25,14 +25,33 @@ from turnstile.executor.queue_manager.state import (
     ResourceGate,
     State,
     Worker,
-    action_of,
 )
+
+
+def settle(state: State) -> None:
+    """Bring what changed to the front of its gates, each once: what comes later here follows from earlier."""
+    while state.changed_workers:
+        recount(state, state.changed_workers.popitem()[0])
+    while state.changed_queues:
+        look_at(state, state.changed_queues.popitem()[0])
+    while state.changed_actions:
+        relist(state, state.changed_actions.popitem()[0])
+    while state.changed_gates:
+        gate = min(state.changed_gates, key=rank_of)
+        del state.changed_gates[gate]
+        refresh(state, gate)
+
+
+def rank_of(gate: ResourceGate) -> tuple[int, str]:
+    """Return what orders resources: all executions acquire them in this order."""
+    return gate.definition.rank, gate.definition.name
+
 
 # Which execution an action stands for.
 
 
 def look_at(state: State, queue: Queue) -> None:
-    """Note that the first execution, the slots or the limit of a queue changed."""
+    """Let a queue stand for its first execution in the line of its action, while it has a free slot."""
     action = queue.action
     if queue.waiting and queue.has_room:
         priority, ticket = queue.head()
@@ -41,25 +60,28 @@ def look_at(state: State, queue: Queue) -> None:
         action.line.discard(queue)
         if queue.is_idle and action.queues.get(queue.key) is queue:
             del action.queues[queue.key]
-    relist(state, action)
+    state.changed_actions[action] = None
 
 
 def relist(state: State, action: ActionState) -> None:
     """Let an action stand for its next execution, or for none while it may start none."""
     entry = action.line.first() if is_open(state, action) else None
-    while entry is not None and not entry.member.has_room:
+    while entry is not None and state.queues_to_look_at and not entry.member.has_room:
         # Its limit was lowered, and the turn has not looked at it again.
         action.line.discard(entry.member)
         entry = action.line.first()
     if entry is None:
         unlist(state, action)
-    else:
-        enlist(state, action, entry.priority, entry.ticket)
+    elif action.reached < 0 or action.ticket != entry.ticket:
+        if action.gates and action.reached >= 0:
+            _step_back(state, action)
+        action.queue, action.priority, action.ticket = entry.member, entry.priority, entry.ticket
+        enlist(state, action)
 
 
 def is_open(state: State, action: ActionState) -> bool:
     """Return whether the action lets one more start: it is not closed, and its total and rate allow it."""
-    if action.obstacle is not None or action.is_deleted:
+    if action.is_closed:
         return False
     total = action.definition.max_concurrent_total
     if total is not None and action.held >= total:
@@ -67,14 +89,12 @@ def is_open(state: State, action: ActionState) -> bool:
     return action.window is None or has_start(state, action.window, action)
 
 
-def obstacle_of(action: ActionState) -> str | None:
-    """Return the first gate that is closed for the action, whatever others release."""
-    if action.definition.paused:
-        return "action"
-    for use, gate in zip(action.uses, action.gates, strict=True):
-        if gate.definition.paused or gate.definition.capacity < use.units:
-            return f"resource {use.resource}"
-    return None
+def is_closed(action: ActionState) -> bool:
+    """Return whether a gate is closed for the action, whatever others release."""
+    return action.definition.paused or any(
+        gate.definition.paused or gate.definition.capacity < use.units
+        for use, gate in zip(action.uses, action.gates, strict=True)
+    )
 
 
 def has_start(state: State, window: RateWindow, about: ResourceGate | ActionState) -> bool:
@@ -91,15 +111,8 @@ def has_start(state: State, window: RateWindow, about: ResourceGate | ActionStat
 # Where members wait.
 
 
-def enlist(state: State, member: Member, priority: int, ticket: int) -> None:
-    """Let a member wait at its first gate, for this execution."""
-    if member.reached >= 0:
-        if member.priority == priority and member.ticket == ticket:
-            return
-        if action_of(member).gates:
-            unlist(state, member)
-    if isinstance(member, ActionState):
-        member.priority, member.ticket = priority, ticket
+def enlist(state: State, member: Member) -> None:
+    """Let a member wait at its first gate."""
     member.reached = member.base
     _arrive(state, member)
 
@@ -108,25 +121,36 @@ def unlist(state: State, member: Member) -> None:
     """Remove a member from where it waits and where it is coming."""
     if member.reached < 0:
         return
-    action = action_of(member)
-    _withdraw(state, member, member.base)
+    action = member.action
+    _step_back(state, member)
     if member.base == len(action.gates):
         action.crew.line.discard(member)
     else:
+        action.gates[member.base].lanes[action.crew].line.discard(member)
+    member.reached = -1
+
+
+def _step_back(state: State, member: Member) -> None:
+    """Let a member be at no front: neither of the gate where it waits nor of those behind it.
+
+    All of them are looked at again: others may come to their fronts, and it may have acquired their units.
+    """
+    action = member.action
+    _withdraw(state, member, member.base)
+    if member.base < len(action.gates):
         gate = action.gates[member.base]
         lane = gate.lanes[action.crew]
-        lane.line.discard(member)
         lane.urgent.pop(member, None)
-        refresh_all(state, gate)
-    if isinstance(member, ActionState):
-        state.impatient.pop(member, None)
-    action.crew.stuck.pop(member, None)
-    member.reached = -1
+        if lane.front is member:
+            lane.front = None
+        state.changed_gates[gate] = None
+    if member is action:
+        state.impatient.pop(action, None)
 
 
 def _arrive(state: State, member: Member) -> None:
     """Let a member wait at the stage that it reached, or be coming there."""
-    action, stage = action_of(member), member.reached
+    action, stage = member.action, member.reached
     crew = action.crew
     if stage == len(action.gates):
         crew.stuck.pop(member, None)
@@ -134,6 +158,7 @@ def _arrive(state: State, member: Member) -> None:
         state.dirty_pools[crew.pool] = None
         return
     gate = action.gates[stage]
+    state.changed_gates[gate] = None
     lane = gate.lanes.get(crew)
     if lane is None:
         lane = gate.lanes[crew] = Lane(gate, crew)
@@ -142,60 +167,55 @@ def _arrive(state: State, member: Member) -> None:
         crew.stuck[member] = None
         state.dirty_pools[crew.pool] = None
         lane.coming[member] = Entry(member, action.ref, member.priority, member.ticket)
-        refresh(state, lane)
         return
     lane.line.put(member, action.ref, member.priority, member.ticket)
     if isinstance(member, Execution):
         lane.urgent[member] = None
     elif state.patience.get(member.ticket, inf) <= state.now and crew.is_live:
         lane.urgent[member] = state.impatient[member] = None
-    refresh_all(state, gate)
 
 
 def _withdraw(state: State, member: Member, stage: int) -> None:
     """Remove a member from all gates behind one that it cannot pass now."""
-    action = action_of(member)
+    action, reached = member.action, member.reached
     crew, last = action.crew, len(action.gates)
-    reached, member.reached = member.reached, stage
+    member.reached = stage
     if reached == last > stage:
         crew.line.discard(member)
-    lanes = [action.gates[later].lanes[crew] for later in range(stage + 1, min(reached + 1, last))]
-    for lane in lanes:
+    for gate in action.gates[stage + 1 : reached + 1]:
+        lane = gate.lanes[crew]
         del lane.coming[member]
         if lane.front is member:
             lane.front = None
+        state.changed_gates[gate] = None
     if stage > member.base:
         crew.stuck[member] = None
         state.dirty_pools[crew.pool] = None
     else:
         crew.stuck.pop(member, None)
-    for lane in lanes:
-        refresh(state, lane)
 
 
 # Who is at the front.
 
 
-def refresh_all(state: State, gate: ResourceGate) -> None:
-    """Note that what waits at a gate, its units, its rate, or the room of a crew changed."""
+def refresh(state: State, gate: ResourceGate) -> None:
+    """Find out who could pass a gate, and let it come to its next one.
+
+    That is the first of each crew, if it fits and need not wait for another crew.
+    """
     for lane in list(gate.lanes.values()):
-        refresh(state, lane)
-
-
-def refresh(state: State, lane: Lane) -> None:
-    """Find out who of a crew could pass a gate: the first, if it fits and need not wait for another crew."""
-    gate, first, front = lane.gate, lane.first(), None
-    if first is not None and fits(state, first.member, gate) and obstructing(gate, lane, first) is None:
-        front = first.member
-    if front is not lane.front:
-        previous, lane.front = lane.front, front
-        if previous is not None:
-            _withdraw(state, previous, action_of(previous).gates.index(gate))
-        if front is not None:
-            front.reached = action_of(front).gates.index(gate) + 1
-            _arrive(state, front)
-    if lane.is_empty and gate.lanes.get(lane.crew) is lane:
-        del gate.lanes[lane.crew], lane.crew.lanes[lane]
+        first, front = lane.first(), None
+        if first is not None and fits(state, first.member, gate) and obstructing(gate, lane, first) is None:
+            front = first.member
+        if front is not lane.front:
+            previous, lane.front = lane.front, front
+            if previous is not None:
+                _withdraw(state, previous, previous.action.gates.index(gate))
+            if front is not None:
+                front.reached += 1
+                _arrive(state, front)
+        if first is None:
+            del gate.lanes[lane.crew], lane.crew.lanes[lane]
 
 
 def fits(state: State, member: Member, gate: ResourceGate) -> bool:
@@ -207,7 +227,7 @@ def fits(state: State, member: Member, gate: ResourceGate) -> bool:
 
 def units_of(member: Member, gate: ResourceGate) -> int:
     """Return the units that one execution of this member acquires at a gate of its action."""
-    action = action_of(member)
+    action = member.action
     return action.uses[action.gates.index(gate)].units
 
 
@@ -215,33 +235,33 @@ def obstructing(gate: ResourceGate, lane: Lane, entry: Entry[Member]) -> Entry[M
     """Return who of another crew waits at the gate before this one, and may not be passed."""
     if len(gate.lanes) == 1:
         return None
-    rank = lane.rank(entry)
+    rank = lane.line.rank(entry)
     for other in gate.lanes.values():
         if other is not lane:
             first = other.line.first() if other.crew.has_room else None
             for each in [other.line.entries[member] for member in other.urgent] if first is None else [first]:
-                if other.rank(each) < rank:
+                if other.line.rank(each) < rank:
                     return each
     return None
 
 
 def note_passed_over(state: State, member: Member, last: int) -> int:
     """Remember who is passed before stage `last` because no worker can take it; return how many."""
-    count, action = 0, action_of(member)
+    count, action = 0, member.action
     for gate in action.gates[member.base : last]:
         if len(gate.lanes) == 1:
             continue
         lane = gate.lanes[action.crew]
-        rank = lane.rank(Entry(member, action.ref, member.priority, member.ticket))
+        rank = lane.line.rank(Entry(member, action.ref, member.priority, member.ticket))
         for other in gate.lanes.values():
             first = other.first()
-            if other is lane or first is None or other.crew.has_room or other.rank(first) > rank:
+            if other is lane or first is None or other.crew.has_room or other.line.rank(first) > rank:
                 continue
             count += 1
             ticket, patience = first.ticket, state.after(gate.definition.patience_seconds)
             if other.crew.is_live and patience < state.patience.get(ticket, inf):
                 state.patience[ticket] = patience
-                state.set_timer(patience, action_of(first.member))
+                state.set_timer(patience, first.member.action)
     return count
 
 
@@ -253,14 +273,13 @@ def recount(state: State, worker: Worker) -> None:
     if not change:
         return
     for crew in worker.crews:
-        had_room = crew.has_room
+        had_free = crew.free > 0
         crew.free += change
         if change > 0 or crew.holding:
             state.dirty_pools[crew.pool] = None
-        if crew.has_room != had_room:
+        if (crew.free > 0) != had_free:
             # Other crews may pass this one now, or may not any more.
-            for gate in [lane.gate for lane in crew.lanes if len(lane.gate.lanes) > 1]:
-                refresh_all(state, gate)
+            state.changed_gates |= {lane.gate: None for lane in crew.lanes if len(lane.gate.lanes) > 1}
 
 
 def offer(worker: Worker) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from heapq import heappop
 
 from turnstile.executor.queue_manager.definitions import Pool
-from turnstile.executor.queue_manager.gates import enlist, offer, relist, unlist
+from turnstile.executor.queue_manager.gates import enlist, offer, unlist
 from turnstile.executor.queue_manager.state import ActionState, Crew, PoolState, State, Worker
 
 
@@ -42,8 +42,8 @@ def take_out(state: State, action: ActionState) -> None:
 def put_in(state: State, action: ActionState) -> None:
     """Let an action and what holds units of it wait again where they belong now."""
     for execution in action.holding:
-        enlist(state, execution, execution.priority, execution.id)
-    relist(state, action)
+        enlist(state, execution)
+    state.changed_actions[action] = None
 
 
 def assign_crew(state: State, action: ActionState) -> None:
@@ -59,14 +59,19 @@ def assign_crew(state: State, action: ActionState) -> None:
             after.holding[execution] = None
     action.crew = after
     after.actions[action] = None
-    before.actions.pop(action, None)
-    if not before.actions:
-        del before.pool.crews[tuple(worker.id for worker in before.workers)]
-        for worker in before.workers:
-            del worker.crews[before]
-            offer(worker)
+    leave(before, action)
     put_in(state, action)
     state.dirty_pools[pool] = None
+
+
+def leave(crew: Crew, action: ActionState) -> None:
+    """Remove an action from its crew, which ends with its last action."""
+    del crew.actions[action]
+    if not crew.actions:
+        del crew.pool.crews[tuple(worker.id for worker in crew.workers)]
+        for worker in crew.workers:
+            del worker.crews[crew]
+            offer(worker)
 
 
 def reassign_crews(state: State, pools: Iterable[str]) -> None:

@@ -14,7 +14,7 @@ from turnstile.executor.queue_manager.definitions import Rate
 class RateWindow:
     """The latest grants through one rate. Instants in seconds, ascending."""
 
-    __slots__ = ("instants", "kept", "name", "new", "rate", "timer_at")
+    __slots__ = ("instants", "kept", "name", "rate", "timer_at")
 
     def __init__(self, name: str, rate: Rate) -> None:
         self.name = name
@@ -23,8 +23,6 @@ class RateWindow:
         self.instants: deque[float] = deque()
         self.kept = 0
         """Starts that are kept for executions that hold units."""
-        self.new: list[float] = []
-        """Instants that the next turn writes."""
         self.timer_at = inf
         """The instant of the timer that looks for the next start."""
 
@@ -46,9 +44,9 @@ class RateWindow:
         return self._over_at(self.instants[missing]) if missing < len(self.instants) else inf
 
     def count(self, now: float) -> None:
-        """Record a grant."""
+        """Record a grant, for which a start was kept."""
+        self.kept -= 1
         self.instants.append(now)
-        self.new.append(now)
 
     def _forget(self, now: float) -> None:
         while self.instants and now >= self._over_at(self.instants[0]):

@@ -5,6 +5,7 @@ granted, is delayed, holds units, or has a past: attempts, a cancel, settings of
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Final, NamedTuple, TypeAlias
@@ -13,52 +14,50 @@ from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.states import Status
 from turnstile.executor.queue_manager.decisions import Passage
 from turnstile.executor.queue_manager.definitions import Action, KeySettings, Pool, Resource, Use
-from turnstile.executor.queue_manager.lines import Entry, FairClock, Line, Rank
+from turnstile.executor.queue_manager.lines import Entry, FairClock, Line
 from turnstile.executor.queue_manager.rates import RateWindow
 from turnstile.executor.queue_manager.waiting import WaitingList
 
 PLAIN: Final = KeySettings()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Execution:
     """An execution of which more is known than that it waits. Instants in seconds since 1970."""
 
-    __slots__ = (
-        "attempt", "base", "cancel_reason", "due_at", "expires_at", "failures", "grant", "held_at", "id",
-        "is_impatient", "is_recorded", "passages", "priority", "queue", "queued_at", "reached", "reclaims",
-        "scheduled_at", "started_at", "status", "timeout_seconds", "ttl_seconds", "worker",
-    )  # fmt: skip
+    id: int
+    queue: "Queue"
+    priority: int
+    queued_at: float
+    """Its first enqueue."""
+    expires_at: float
+    action: "ActionState" = field(init=False)
+    status: Status = Status.QUEUED
+    attempt: int = 0
+    failures: int = 0
+    reclaims: int = 0
+    due_at: float | None = None
+    cancel_reason: str | None = None
+    timeout_seconds: float | None = None
+    grant: Grant | None = None
+    worker: "Worker | None" = None
+    scheduled_at: float | None = None
+    started_at: float | None = None
+    ttl_seconds: float | None = None
+    """Of a request that is delayed before its first enqueue: replaces the action's."""
+    held_at: tuple["ResourceGate", ...] = ()
+    """The resources whose units it holds."""
+    base: int = 0
+    """The line where it waits while it holds units, as in `ActionState.reached`."""
+    reached: int = -1
+    is_recorded: bool = False
+    """The ledger has a row about it beside its record and its grant."""
+    is_impatient: bool = False
+    """It holds units although no worker can take it: it was passed over for too long."""
+    passages: tuple[Passage, ...] = ()
 
-    def __init__(self, execution_id: int, queue: "Queue", priority: int, queued_at: float, expires_at: float):
-        self.id = execution_id
-        self.queue = queue
-        self.priority = priority
-        self.queued_at = queued_at
-        """Its first enqueue."""
-        self.expires_at = expires_at
-        self.status = Status.QUEUED
-        self.attempt = 0
-        self.failures = 0
-        self.reclaims = 0
-        self.due_at: float | None = None
-        self.cancel_reason: str | None = None
-        self.timeout_seconds: float | None = None
-        self.grant: Grant | None = None
-        self.worker: Worker | None = None
-        self.scheduled_at: float | None = None
-        self.started_at: float | None = None
-        self.ttl_seconds: float | None = None
-        """Of a request that is delayed before its first enqueue: replaces the action's."""
-        self.held_at: tuple[ResourceGate, ...] = ()
-        """The resources whose units it holds."""
-        self.base = 0
-        """The line where it waits while it holds units, as in `ActionState.reached`."""
-        self.reached = -1
-        self.is_recorded = False
-        """The ledger has a row about it beside its record and its grant."""
-        self.is_impatient = False
-        """It holds units although no worker can take it: it was passed over for too long."""
-        self.passages: tuple[Passage, ...] = ()
+    def __post_init__(self) -> None:
+        self.action = self.queue.action
 
     @property
     def ticket(self) -> int:
@@ -71,25 +70,23 @@ class Execution:
         return not self.attempt and self.timeout_seconds is None and not self.is_recorded
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Worker:
     """A live worker process. `gates.recount` keeps `free` equal to what `held` and the settings say."""
 
-    __slots__ = ("actions", "burden", "concurrency", "crews", "free", "held", "id", "is_taking", "pools")
-
-    def __init__(self, worker_id: str) -> None:
-        self.id = worker_id
-        self.pools: tuple[str, ...] = ()
-        """The pool that was served last stands last, so that pools take turns at its worker slots."""
-        self.actions: frozenset[str] | None = None
-        self.concurrency = 0
-        self.is_taking = False
-        self.held: dict[int, Execution] = {}
-        """What is at this worker: offered or running."""
-        self.free = 0
-        """Worker slots that take an offer now."""
-        self.crews: dict[Crew, None] = {}
-        self.burden = 0, 0.0
-        """How many crews it serves, and the share of its slots in use: the smallest takes what is next."""
+    id: str
+    pools: tuple[str, ...] = ()
+    """The pool that was served last stands last, so that pools take turns at its worker slots."""
+    actions: frozenset[str] | None = None
+    concurrency: int = 0
+    is_taking: bool = False
+    held: dict[int, Execution] = field(default_factory=dict)
+    """What is at this worker: offered or running."""
+    free: int = 0
+    """Worker slots that take an offer now."""
+    crews: dict["Crew", None] = field(default_factory=dict)
+    burden: tuple[int, float] = 0, 0.0
+    """How many crews it serves, and the share of its slots in use: the smallest takes what is next."""
 
     def serves(self, action: Action) -> bool:
         """Return whether it has the action's pool and code."""
@@ -98,22 +95,22 @@ class Worker:
         )
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Queue:
     """The executions of one action and key, and what is held of its limit."""
 
-    __slots__ = ("action", "delayed", "held", "holding", "key", "settings", "waiting")
-
-    def __init__(self, action: "ActionState", key: str) -> None:
-        self.action = action
-        self.key = key
-        self.settings = PLAIN
-        self.waiting: dict[int, WaitingList] = {}
-        """By priority; no list is empty."""
-        self.held = 0
-        """Slots: of what was granted, and of what waits at a later resource."""
-        self.holding = 0
-        """Of these, the slots of what still waits."""
-        self.delayed = 0
+    action: "ActionState"
+    key: str
+    settings: KeySettings = PLAIN
+    waiting: dict[int, WaitingList] = field(default_factory=dict)
+    """By priority; no list is empty."""
+    length: int = 0
+    """How many wait in it, without those that hold units."""
+    holders: dict[Execution, None] = field(default_factory=dict)
+    """What has a slot: what was granted, and what waits at a later resource."""
+    holding: int = 0
+    """How many of these still wait."""
+    delayed: int = 0
 
     @property
     def limit(self) -> int | None:
@@ -125,95 +122,106 @@ class Queue:
     def has_room(self) -> bool:
         """Whether a slot is free."""
         limit = self.limit
-        return limit is None or self.held < limit
+        return limit is None or len(self.holders) < limit
 
     @property
-    def length(self) -> int:
-        """How many wait in it, without those that hold units."""
-        return sum(map(len, self.waiting.values()))
+    def held(self) -> int:
+        """How many slots are taken."""
+        return len(self.holders)
 
     def head(self) -> tuple[int, int]:
         """Return priority and id of the first one. It must not be empty."""
-        priority = min(self.waiting)
+        priority = min(self.waiting) if len(self.waiting) > 1 else next(iter(self.waiting))
         return priority, self.waiting[priority].first()
+
+    def ahead_of(self, priority: int) -> int:
+        """Return how many wait before all of a priority."""
+        if len(self.waiting) == 1 and priority in self.waiting:
+            return 0
+        return sum(waiting.length for other, waiting in self.waiting.items() if other < priority)
+
+    def position(self, priority: int, execution_id: int) -> int | None:
+        """Return the position of an execution, from 1; None: it does not wait here."""
+        waiting = self.waiting.get(priority)
+        position = None if waiting is None else waiting.position(execution_id)
+        return None if position is None else self.ahead_of(priority) + position
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing needs it: it can be forgotten."""
-        return not (self.waiting or self.held or self.delayed) and self.settings == PLAIN
+        return not (self.waiting or self.holders or self.delayed) and self.settings == PLAIN
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ResourceGate:
     """A resource: its units, and who waits for them."""
 
-    __slots__ = ("clock", "definition", "held", "holders", "lanes", "users", "window")
+    definition: Resource
+    clock: FairClock | None = field(init=False)
+    window: RateWindow | None = None
+    held: int = 0
+    holders: dict[Execution, int] = field(default_factory=dict)
+    lanes: dict["Crew", "Lane"] = field(default_factory=dict)
+    users: dict["ActionState", None] = field(default_factory=dict)
 
-    def __init__(self, definition: Resource) -> None:
-        self.definition = definition
-        self.clock = FairClock() if definition.order == "fair" else None
-        self.window: RateWindow | None = None
-        self.held = 0
-        self.holders: dict[Execution, int] = {}
-        self.lanes: dict[Crew, Lane] = {}
-        self.users: dict[ActionState, None] = {}
+    def __post_init__(self) -> None:
+        self.clock = FairClock(self.name) if self.definition.order == "fair" else None
+
+    @property
+    def name(self) -> str:
+        """As in passages, and as its clock and rate are called."""
+        return f"resource {self.definition.name}"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Lane:
     """Where the executions of one crew wait at one resource."""
 
-    __slots__ = ("coming", "crew", "front", "gate", "line", "urgent")
+    gate: ResourceGate
+    crew: "Crew"
+    line: "Line[Member]" = field(init=False)
+    """Who waits here."""
+    urgent: dict["Member", None] = field(default_factory=dict)
+    """Those of them that are not passed: they hold units, or were passed over for too long."""
+    coming: dict["Member", "Entry[Member]"] = field(default_factory=dict)
+    """Who waits at an earlier resource, and could pass that now."""
+    front: "Member | None" = None
+    """The first of both, if it could pass now."""
 
-    def __init__(self, gate: ResourceGate, crew: "Crew") -> None:
-        self.gate = gate
-        self.crew = crew
-        self.line: Line[Member] = Line(gate.clock)
-        """Who waits here."""
-        self.urgent: dict[Member, None] = {}
-        """Those of them that are not passed: they hold units, or were passed over for too long."""
-        self.coming: dict[Member, Entry[Member]] = {}
-        """Who waits at an earlier resource, and could pass that now."""
-        self.front: Member | None = None
-        """The first of both, if it could pass now."""
-
-    def rank(self, entry: Entry["Member"]) -> Rank:
-        """Return what orders an entry among those of all lanes of the resource."""
-        return self.line.rank(entry)
+    def __post_init__(self) -> None:
+        self.line = Line(self.gate.clock)
 
     def first(self) -> Entry["Member"] | None:
         """Return the first of those who wait here or are coming."""
         first = self.line.first()
         if self.coming:
-            best = min(self.coming.values(), key=self.rank)
-            if first is None or self.rank(best) < self.rank(first):
+            best = min(self.coming.values(), key=self.line.rank)
+            if first is None or self.line.rank(best) < self.line.rank(first):
                 return best
         return first
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no member waits or is coming here."""
-        return not (self.line.entries or self.coming)
 
-
+@dataclass(slots=True, eq=False, repr=False)
 class Crew:
     """The workers that can run an action of a pool: actions with the same workers wait in one line."""
 
-    __slots__ = ("actions", "free", "holding", "lanes", "line", "offers", "pool", "stuck", "workers")
+    pool: "PoolState"
+    workers: tuple[Worker, ...]
+    actions: dict["ActionState", None] = field(default_factory=dict)
+    free: int = field(init=False)
+    """Worker slots that take an offer now."""
+    line: "Line[Member]" = field(init=False)
+    """What waits for nothing but a worker slot."""
+    lanes: dict[Lane, None] = field(default_factory=dict)
+    offers: list[tuple[int, float, str, Worker]] = field(default_factory=list)
+    """A heap of workers by their burden, in which each worker with a free slot has its present one."""
+    stuck: dict["Member", None] = field(default_factory=dict)
+    """What could pass the resource where it waits, and not a later one."""
+    holding: dict[Execution, None] = field(default_factory=dict)
+    """What holds units, waits, and gives them back when no worker can take it."""
 
-    def __init__(self, pool: "PoolState", workers: tuple[Worker, ...]) -> None:
-        self.pool = pool
-        self.workers = workers
-        self.actions: dict[ActionState, None] = {}
-        self.free = sum(worker.free for worker in workers)
-        """Worker slots that take an offer now."""
-        self.line: Line[Member] = Line(pool.clock)
-        """What waits for nothing but a worker slot."""
-        self.lanes: dict[Lane, None] = {}
-        self.offers: list[tuple[int, float, str, Worker]] = []
-        """A heap of workers by their burden, in which each worker with a free slot has its present one."""
-        self.stuck: dict[Member, None] = {}
-        """What could pass the resource where it waits, and not a later one."""
-        self.holding: dict[Execution, None] = {}
-        """What holds units, waits, and gives them back when no worker can take it."""
+    def __post_init__(self) -> None:
+        self.free, self.line = sum(worker.free for worker in self.workers), Line(self.pool.clock)
 
     @property
     def has_room(self) -> bool:
@@ -221,78 +229,77 @@ class Crew:
         return self.free > 0 and not self.pool.definition.paused
 
     @property
+    def is_served(self) -> bool:
+        """Whether one of its workers takes what is offered, as soon as it has a free slot."""
+        return any(worker.is_taking and worker.concurrency for worker in self.workers)
+
+    @property
     def is_live(self) -> bool:
-        """Whether it has a worker that takes what is offered, as soon as it has a free slot."""
-        return not self.pool.definition.paused and any(w.is_taking and w.concurrency for w in self.workers)
+        """Whether it is served, and its pool is not paused."""
+        return not self.pool.definition.paused and self.is_served
 
     def spare(self) -> int:
         """Return how many more may hold units: the free worker slots that no holder counts on."""
         return (0 if self.pool.definition.paused else self.free) - len(self.holding)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PoolState:
     """A pool: the crews of its actions, and the order between the actions."""
 
-    __slots__ = ("clock", "crews", "definition", "served")
+    definition: Pool
+    clock: FairClock | None = field(init=False)
+    crews: dict[tuple[str, ...], Crew] = field(default_factory=dict)
+    served: int = 0
+    """The number of its last grant."""
 
-    def __init__(self, definition: Pool) -> None:
-        self.definition = definition
-        self.clock = FairClock() if definition.order == "fair" else None
-        self.crews: dict[tuple[str, ...], Crew] = {}
-        self.served = 0
-        """The number of its last grant."""
+    def __post_init__(self) -> None:
+        name = self.definition.name
+        self.clock = FairClock(f"pool {name}") if self.definition.order == "fair" else None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ActionState:
     """An action, its queues, and where its next execution waits."""
 
-    __slots__ = (
-        "base", "clock", "completed", "crew", "definition", "enqueued", "gates", "held", "holding",
-        "is_deleted", "line", "obstacle", "priority", "queues", "reached", "ticket", "uses", "window",
-    )  # fmt: skip
+    definition: Action
+    crew: Crew
+    action: "ActionState" = field(init=False)
+    """Itself: what stands in a line has an action."""
+    ref: str = field(init=False)
+    queues: dict[str, Queue] = field(default_factory=dict)
+    held: int = 0
+    """Slots of all its queues."""
+    clock: FairClock | None = None
+    """Of its total, where that has a fair order."""
+    line: Line[Queue] = field(default_factory=lambda: Line(None))
+    """Its queues that have something to start and a free slot."""
+    gates: tuple[ResourceGate, ...] = ()
+    """The resources that it uses, in the order in which they are acquired."""
+    uses: tuple[Use, ...] = ()
+    """Parallel to `gates`."""
+    window: RateWindow | None = None
+    is_closed: bool = False
+    """None of its executions can start, whatever others release."""
+    holding: dict[Execution, None] = field(default_factory=dict)
+    """What holds units and waits at a later gate."""
+    queue: Queue | None = None
+    priority: int = 0
+    ticket: int = 0
+    """Of its next execution, while that is in a line."""
+    base: int = 0
+    reached: int = -1
+    """The last line where its next execution is: an index in `gates`, their number for the pool, or -1 for
+    none. It waits at `base`, and could pass the gates from there to this one."""
+    enqueued: int = 0
+    completed: int = 0
 
-    def __init__(self, definition: Action, crew: Crew) -> None:
-        self.definition = definition
-        self.crew = crew
-        self.queues: dict[str, Queue] = {}
-        self.held = 0
-        """Slots of all its queues."""
-        self.clock: FairClock | None = None
-        """Of its total, where that has a fair order."""
-        self.line: Line[Queue] = Line(None)
-        """Its queues that have something to start and a free slot."""
-        self.gates: tuple[ResourceGate, ...] = ()
-        """The resources that it uses, in the order in which they are acquired."""
-        self.uses: tuple[Use, ...] = ()
-        """Parallel to `gates`."""
-        self.window: RateWindow | None = None
-        self.obstacle: str | None = None
-        """Why none of its executions can start, whatever others release: the closed gate."""
-        self.is_deleted = False
-        self.holding: dict[Execution, None] = {}
-        """What holds units and waits at a later gate."""
-        self.priority = self.ticket = 0
-        """Of its next execution, while that is in a line."""
-        self.base = 0
-        self.reached = -1
-        """The last line where its next execution is: an index in `gates`, their number for the pool, or -1
-        for none. It waits at `base`, and could pass the gates from there to this one."""
-        self.enqueued = 0
-        self.completed = 0
-
-    @property
-    def ref(self) -> str:
-        """The name of the action."""
-        return self.definition.ref
+    def __post_init__(self) -> None:
+        self.action, self.ref = self, self.definition.ref
 
 
 Member: TypeAlias = ActionState | Execution
 """What stands in a line: an action for its next execution, or an execution that holds units already."""
-
-
-def action_of(member: Member) -> ActionState:
-    """Return the action of a member."""
-    return member if isinstance(member, ActionState) else member.queue.action
 
 
 class Timer(NamedTuple):
@@ -339,6 +346,12 @@ class State:
         self.now = 0.0
         self.dirty_pools: dict[PoolState, None] = {}
         """Pools where something may be granted."""
+        self.changed_workers: dict[Worker, None] = {}
+        """What changed since `gates.settle`: slots of workers, what waits in queues and is held of them,
+        which execution an action stands for, who waits for units of resources and how many are held."""
+        self.changed_queues: dict[Queue, None] = {}
+        self.changed_actions: dict[ActionState, None] = {}
+        self.changed_gates: dict[ResourceGate, None] = {}
         self.queues_to_look_at: dict[Queue, None] = {}
         """Queues of a changed definition."""
         self.patience: dict[int, float] = {}

@@ -6,9 +6,8 @@ What returns to its queue releases all that it held, and keeps its id, so it wai
 
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import singledispatch
 from math import inf
-from typing import Final
+from typing import Final, assert_never
 from zlib import crc32
 
 from turnstile.common.domain.errors import Code
@@ -25,19 +24,13 @@ from turnstile.executor.queue_manager.decisions import (
     Finished,
     Refused,
 )
-from turnstile.executor.queue_manager.definitions import Rate, Use
-from turnstile.executor.queue_manager.gates import (
-    look_at,
-    obstacle_of,
-    recount,
-    refresh_all,
-    relist,
-    unlist,
-)
+from turnstile.executor.queue_manager.definitions import Rate
+from turnstile.executor.queue_manager.gates import is_closed, rank_of, recount, settle, unlist
 from turnstile.executor.queue_manager.lines import FairClock, Line
 from turnstile.executor.queue_manager.pools import (
     assign_crew,
     crew_of,
+    leave,
     pool_of,
     put_in,
     reassign_crews,
@@ -59,27 +52,57 @@ STEPS_MAX: Final = 5000
 """Most timers, expiries or queues of a changed definition that one turn looks at; the next turn goes on."""
 
 
-@singledispatch
-def apply(each: inputs.Input, state: State, out: Decisions) -> None:
+def apply(each: inputs.Input, state: State, out: Decisions) -> None:  # noqa: PLR0912
     """Apply one input."""
-    raise AssertionError(f"unknown input {each!r}")
+    match each:
+        case inputs.Admit():
+            _admit(each, state, out)
+        case inputs.Ended():
+            _ended(each, state, out)
+        case inputs.Started():
+            _started(each, state, out)
+        case inputs.Returned():
+            _returned(each, state, out)
+        case inputs.Overdue():
+            _overdue(each, state, out)
+        case inputs.Cancel():
+            _cancel(each, state, out)
+        case inputs.WorkerChanged():
+            _worker_changed(each, state, out)
+        case inputs.WorkerGone():
+            _worker_gone(each, state, out)
+        case inputs.DefineAction():
+            _define_action(each, state, out)
+        case inputs.DeleteAction():
+            _delete_action(each, state, out)
+        case inputs.SetKey():
+            _set_key(each, state)
+        case inputs.DefineResource():
+            _define_resource(each, state, out)
+        case inputs.DeleteResource():
+            _delete_resource(each, state, out)
+        case inputs.DefinePool():
+            _define_pool(each, state, out)
+        case _:
+            assert_never(each)
 
 
 # Admission.
 
 
-@apply.register
 def _admit(each: inputs.Admit, state: State, out: Decisions) -> None:
     action = state.actions.get(each.action_ref)
-    if action is None or action.is_deleted:
+    if action is None:
         out.refused.append(Refused(Code.UNKNOWN_ACTION, each.action_ref, each.source))
         return
     queue = queue_for(action, each.key)
     is_delayed = each.run_at is not None and each.run_at > state.now
-    refusal = _too_heavy(action) or (None if is_delayed else _queue_full(queue))
+    refusal = _too_heavy(action) if action.uses else None
+    if refusal is None and not is_delayed:
+        refusal = _queue_full(queue)
     if refusal is not None:
         out.refused.append(Refused(*refusal, each.source))
-        look_at(state, queue)
+        state.changed_queues[queue] = None
         return
     execution_id, state.next_id = state.next_id, state.next_id + 1
     action.enqueued += 1
@@ -98,17 +121,21 @@ def _admit(each: inputs.Admit, state: State, out: Decisions) -> None:
     out.admitted.append(
         Admitted(
             execution_id, queue, each.priority, state.now, each.run_at if is_delayed else None, expires_at,
-            None if is_delayed else _last_position(queue, each.priority), each.source,
+            None if is_delayed else queue.ahead_of(each.priority) + queue.waiting[each.priority].length,
+            each.source,
         )
     )  # fmt: skip
 
 
 def _too_heavy(action: ActionState) -> tuple[Code, str] | None:
     for use, gate in zip(action.uses, action.gates, strict=True):
-        if use.units > gate.definition.capacity:
+        # A capacity of 0 is like a pause.
+        if use.units > gate.definition.capacity > 0:
+            name, units, capacity = use.resource, use.units, gate.definition.capacity
             return Code.INVALID_PARAMETERS, (
-                f"resource {use.resource}: an execution of {action.ref} needs {use.units} units, its capacity"
-                f" is {gate.definition.capacity}; raise the capacity, or lower the units in the action's uses"
+                f"uses: the action '{action.ref}' takes {units} units of the resource '{name}', whose"
+                f" capacity is {capacity}; raise it: executor resources put {name} --capacity {units}, or let"
+                " the action take fewer units"
             )
     return None
 
@@ -125,17 +152,11 @@ def _queue_full(queue: Queue) -> tuple[Code, str] | None:
     length = queue.length + queue.holding
     if length + 1 - free <= bound:
         return None
-    of_key = f" (key {queue.key!r})" if queue.key else ""
     of_limit = "without a limit" if queue.limit is None else f"of at most {queue.limit}"
     return Code.QUEUE_FULL, (
-        f"{definition.ref}{of_key}: {max(length - free, 0)} waiting of at most {bound},"
-        f" {queue.held - queue.holding} running {of_limit}; submit again later, or raise max_queued"
+        f"action_ref: the queue of {definition.ref!r} is full: {max(length - free, 0)} waiting of at most"
+        f" {bound}, {queue.held - queue.holding} running {of_limit}; try again later"
     )
-
-
-def _last_position(queue: Queue, priority: int) -> int:
-    """Return the position of the newest execution of a queue: behind all of its and of smaller priorities."""
-    return sum(len(waiting) for other, waiting in queue.waiting.items() if other <= priority)
 
 
 def queue_for(action: ActionState, key: str) -> Queue:
@@ -156,17 +177,21 @@ def enqueue(state: State, queue: Queue, priority: int, entry: Waiting) -> None:
             state.void_timer()
         state.set_timer(entry.expires_at, (queue, priority))
     waiting.add(entry)
-    if waiting.length == 1 or waiting.first() == entry.id:
-        look_at(state, queue)
+    queue.length += 1
+    if waiting.first() == entry.id:
+        state.changed_queues[queue] = None
 
 
-def drop_if_empty(state: State, queue: Queue, priority: int) -> None:
-    """Forget a waiting list that has nothing any more, and its timer."""
+def take_out_of_queue(state: State, queue: Queue, priority: int, execution_id: int) -> Waiting | None:
+    """Remove and return what waits in a queue; a list that has nothing any more goes, with its timer."""
     waiting = queue.waiting[priority]
-    if not waiting:
+    taken = waiting.remove(execution_id)
+    queue.length -= 1
+    if not waiting.length:
         del queue.waiting[priority]
         if waiting.soonest < inf:
             state.void_timer()
+    return taken
 
 
 # Reports of workers.
@@ -177,7 +202,6 @@ def _reported(state: State, execution_id: int, grant: Grant) -> Execution | None
     return execution if execution is not None and execution.grant == grant else None
 
 
-@apply.register
 def _started(each: inputs.Started, state: State, out: Decisions) -> None:
     execution = _reported(state, each.execution_id, each.grant)
     if execution is None or execution.started_at is not None:
@@ -186,7 +210,6 @@ def _started(each: inputs.Started, state: State, out: Decisions) -> None:
     record(execution, out)
 
 
-@apply.register
 def _ended(each: inputs.Ended, state: State, out: Decisions) -> None:
     execution = _reported(state, each.execution_id, each.grant)
     if execution is None:
@@ -229,19 +252,22 @@ def _spread(execution: Execution) -> float:
     return crc32(f"{execution.id}.{execution.attempt}".encode()) / 0x7FFFFFFF - 1
 
 
-@apply.register
 def _returned(each: inputs.Returned, state: State, out: Decisions) -> None:
     execution = _reported(state, each.execution_id, each.grant)
     if execution is None:
         return
+    has_started = each.had_started or execution.started_at is not None
     if execution.cancel_reason is not None:
         finish(state, execution, Status.CANCELLED, out, error=("Cancelled", execution.cancel_reason))
-        return
-    _attempt_over(state, execution, "handed_back", out)
-    _begin_again(state, execution, out)
+    elif has_started and execution.action.definition.on_worker_lost == "abandon":
+        assert execution.worker is not None
+        message = f"worker {execution.worker.id} gave it back after its start, and it may not run again"
+        finish(state, execution, Status.ABANDONED, out, error=("HandedBack", message))
+    else:
+        _attempt_over(state, execution, "handed_back", out)
+        _begin_again(state, execution, out)
 
 
-@apply.register
 def _overdue(each: inputs.Overdue, state: State, out: Decisions) -> None:
     execution = _reported(state, each.execution_id, each.grant)
     if execution is None or execution.worker is None:
@@ -271,7 +297,6 @@ def _attempt_over(
 # Cancels.
 
 
-@apply.register
 def _cancel(each: inputs.Cancel, state: State, out: Decisions) -> None:
     execution = state.executions.get(each.execution_id)
     if execution is None:
@@ -310,8 +335,7 @@ def _leave_waiting(state: State, execution: Execution) -> None:
         execution.due_at = None
         state.void_timer()
     elif execution not in queue.action.holding:
-        queue.waiting[execution.priority].remove(execution.id)
-        drop_if_empty(state, queue, execution.priority)
+        take_out_of_queue(state, queue, execution.priority, execution.id)
 
 
 # The end of an attempt, and what follows it.
@@ -348,12 +372,16 @@ def finish(
 
 
 def release(state: State, execution: Execution) -> None:
-    """Release worker slot, units, total and slot, and let others have them."""
-    queue, action = execution.queue, execution.queue.action
+    """Release worker slot, units, total and slot."""
+    queue, action = execution.queue, execution.action
     worker, execution.worker = execution.worker, None
-    is_holding = action.holding.pop(execution, 0) is None
-    if is_holding:
+    is_holding = execution in action.holding
+    if worker is not None:
+        del worker.held[execution.id]
+        state.changed_workers[worker] = None
+    elif is_holding:
         unlist(state, execution)
+        del action.holding[execution]
         action.crew.holding.pop(execution, None)
         state.dirty_pools[action.crew.pool] = None
         queue.holding -= 1
@@ -362,20 +390,15 @@ def release(state: State, execution: Execution) -> None:
         if execution.expires_at < inf:
             state.void_timer()
     if worker is not None or is_holding:
-        queue.held -= 1
+        del queue.holders[execution]
         action.held -= 1
-    gates, execution.held_at = execution.held_at, ()
-    execution.base, execution.is_impatient = 0, False
-    for gate in gates:
+    for gate in execution.held_at:
         gate.held -= gate.holders.pop(execution)
         if is_holding and gate.window is not None:
             gate.window.kept -= 1
-    if worker is not None:
-        del worker.held[execution.id]
-        recount(state, worker)
-    for gate in gates:
-        refresh_all(state, gate)
-    look_at(state, queue)
+        state.changed_gates[gate] = None
+    execution.held_at, execution.base, execution.is_impatient = (), 0, False
+    state.changed_queues[queue] = None
 
 
 def give_back(state: State, execution: Execution, out: Decisions) -> None:
@@ -407,14 +430,7 @@ def _back_to_queue(state: State, execution: Execution, out: Decisions) -> None:
     else:
         record(execution, out)
     entry = Waiting(execution.id, execution.queued_at, execution.expires_at)
-    enqueue(state, _current(state, execution), execution.priority, entry)
-
-
-def _current(state: State, execution: Execution) -> Queue:
-    """Return the queue of an execution; it may have been dropped while nothing waited in it."""
-    queue = execution.queue
-    queue.action.queues.setdefault(queue.key, queue)
-    return queue
+    enqueue(state, execution.queue, execution.priority, entry)
 
 
 def _delay(state: State, execution: Execution, due_at: float, out: Decisions) -> None:
@@ -422,7 +438,7 @@ def _delay(state: State, execution: Execution, due_at: float, out: Decisions) ->
     execution.due_at = due_at
     execution.grant = execution.scheduled_at = execution.started_at = None
     execution.passages = ()
-    _current(state, execution).delayed += 1
+    execution.queue.delayed += 1
     state.set_timer(due_at, execution)
     record(execution, out)
 
@@ -447,23 +463,20 @@ def pass_time(state: State, out: Decisions) -> None:
             case Execution() as execution:
                 _end_expired(state, execution, out)
             case ResourceGate() as gate:
-                _reset_timer(gate.window)
-                refresh_all(state, gate)
+                if gate.window is not None:
+                    gate.window.timer_at = inf
+                state.changed_gates[gate] = None
             case ActionState() as action:
-                _reset_timer(action.window)
+                if action.window is not None:
+                    action.window.timer_at = inf
                 if action.ticket in state.patience:
                     unlist(state, action)
-                relist(state, action)
+                state.changed_actions[action] = None
             case (queue, priority):
                 steps += _expire(state, queue, priority, out)
         if steps >= STEPS_MAX:
             out.is_unfinished = True
             return
-
-
-def _reset_timer(window: RateWindow | None) -> None:
-    if window is not None:
-        window.timer_at = inf
 
 
 def _wake(state: State, execution: Execution, out: Decisions) -> None:
@@ -480,9 +493,8 @@ def _expire(state: State, queue: Queue, priority: int, out: Decisions) -> int:
     over = waiting.expired(state.now, STEPS_MAX)
     state.set_timer(waiting.soonest, (queue, priority))
     for execution_id in over:
-        entry = waiting.remove(execution_id)
+        entry = take_out_of_queue(state, queue, priority, execution_id)
         assert entry is not None
-        drop_if_empty(state, queue, priority)
         execution = state.executions.get(execution_id)
         if execution is None:
             execution = Execution(entry.id, queue, priority, entry.queued_at, entry.expires_at)
@@ -499,7 +511,6 @@ def _end_expired(state: State, execution: Execution, out: Decisions) -> None:
 # Workers.
 
 
-@apply.register
 def _worker_changed(each: inputs.WorkerChanged, state: State, out: Decisions) -> None:
     worker = state.workers.get(each.worker_id)
     if worker is None:
@@ -517,16 +528,16 @@ def _worker_changed(each: inputs.WorkerChanged, state: State, out: Decisions) ->
 
 def _rest(state: State, out: Decisions) -> None:
     """Let what no worker takes any more, whatever ends, hold nothing, and be passed by all."""
+    settle(state)
     for action in state.actions.values():
         if not action.crew.is_live:
             state.patience.pop(action.ticket, None)
             if action.holding or action in state.impatient:
                 _give_back_all(state, action, out)
                 unlist(state, action)
-                relist(state, action)
+                state.changed_actions[action] = None
 
 
-@apply.register
 def _worker_gone(each: inputs.WorkerGone, state: State, out: Decisions) -> None:
     worker = state.workers.pop(each.worker_id, None)
     if worker is None:
@@ -561,7 +572,6 @@ def _reclaim(state: State, execution: Execution, is_counted: bool, out: Decision
 # Definitions.
 
 
-@apply.register
 def _define_action(each: inputs.DefineAction, state: State, out: Decisions) -> None:
     definition = each.action
     action = state.actions.get(definition.ref)
@@ -573,19 +583,19 @@ def _define_action(each: inputs.DefineAction, state: State, out: Decisions) -> N
     _give_back_all(state, action, out)
     unlist(state, action)
     action.definition = definition
-    action.is_deleted = False
     action.window = _window(action.window, f"action {definition.ref}", definition.rate)
-    _set_line(action)
+    _set_line(action, out)
     _set_route(action, [state.resources[use.resource] for use in definition.uses])
     assign_crew(state, action)
     _look_at_all(state, action)
 
 
-def _set_line(action: ActionState) -> None:
+def _set_line(action: ActionState, out: Decisions) -> None:
     """Order the queues of an action as its total says; tags are kept while the order stays fair."""
     is_fair = action.definition.max_concurrent_total is not None and action.definition.order == "fair"
     if is_fair != (action.clock is not None):
-        action.clock = FairClock() if is_fair else None
+        out.forget(action.clock)
+        action.clock = FairClock(f"total {action.ref}") if is_fair else None
         entries, action.line = action.line.entries, Line(action.clock)
         for entry in entries.values():
             action.line.put(entry.member, entry.flow, entry.priority, entry.ticket)
@@ -595,29 +605,25 @@ def _set_route(action: ActionState, gates: Iterable[ResourceGate]) -> None:
     """Let an action acquire these resources, one for each of its uses."""
     for gate in action.gates:
         gate.users.pop(action, None)
-    used = sorted(zip(gates, action.definition.uses, strict=True), key=_rank)
+    used = sorted(zip(gates, action.definition.uses, strict=True), key=lambda used: rank_of(used[0]))
     action.gates = tuple(gate for gate, _ in used)
     action.uses = tuple(use for _, use in used)
     for gate in action.gates:
         gate.users[action] = None
-    action.obstacle = obstacle_of(action)
-
-
-def _rank(used: tuple[ResourceGate, Use]) -> tuple[int, str]:
-    return used[0].definition.rank, used[0].definition.name
+    action.is_closed = is_closed(action)
 
 
 def _look_at_all(state: State, action: ActionState) -> None:
     """Look at all queues of an action again, in this turn or the next ones."""
     state.queues_to_look_at |= dict.fromkeys(action.queues.values())
-    relist(state, action)
+    state.changed_actions[action] = None
 
 
 def look_at_changed_queues(state: State, out: Decisions) -> None:
     """Look again at queues whose definition changed, as many as a turn may."""
     for queue in list(state.queues_to_look_at)[:STEPS_MAX]:
         del state.queues_to_look_at[queue]
-        look_at(state, queue)
+        state.changed_queues[queue] = None
     if state.queues_to_look_at:
         out.is_unfinished = True
 
@@ -631,10 +637,9 @@ def _window(window: RateWindow | None, name: str, rate: Rate | None) -> RateWind
     return window
 
 
-@apply.register
 def _delete_action(each: inputs.DeleteAction, state: State, out: Decisions) -> None:
     action = state.actions.get(each.ref)
-    if action is None or action.is_deleted:
+    if action is None:
         out.deleted.append((False, 0, 0, each.source))
         return
     delayed = sum(queue.delayed for queue in action.queues.values())
@@ -644,15 +649,17 @@ def _delete_action(each: inputs.DeleteAction, state: State, out: Decisions) -> N
     out.deleted.append((is_deleted, waiting, running, each.source))
     if not is_deleted:
         return
-    action.is_deleted = True
     for execution in _all_waiting(state, action):
         _leave_waiting(state, execution)
         finish(state, execution, Status.CANCELLED, out, error=("Cancelled", each.reason))
-    action.definition = replace(action.definition, uses=())
+    unlist(state, action)
+    action.definition = replace(action.definition, uses=(), paused=True)
     _set_route(action, ())
-    for queue in list(action.queues.values()):
-        queue.settings = PLAIN
-        look_at(state, queue)
+    leave(action.crew, action)
+    out.forget(action.clock)
+    if action.enqueued:
+        state.retired[each.ref] = action.enqueued, action.completed
+    del state.actions[each.ref]
 
 
 def _all_waiting(state: State, action: ActionState) -> list[Execution]:
@@ -665,17 +672,15 @@ def _all_waiting(state: State, action: ActionState) -> list[Execution]:
     return [found[execution_id] for execution_id in sorted(found)]
 
 
-@apply.register
-def _set_key(each: inputs.SetKey, state: State, out: Decisions) -> None:
+def _set_key(each: inputs.SetKey, state: State) -> None:
     action = state.actions.get(each.action_ref)
     if action is None:
         return
     queue = queue_for(action, each.key)
     queue.settings = PLAIN if each.settings is None else each.settings
-    look_at(state, queue)
+    state.changed_queues[queue] = None
 
 
-@apply.register
 def _define_resource(each: inputs.DefineResource, state: State, out: Decisions) -> None:
     definition = each.resource
     gate = state.resources.get(definition.name)
@@ -695,20 +700,20 @@ def _define_resource(each: inputs.DefineResource, state: State, out: Decisions) 
     if gate.window is not None:
         gate.window.kept = sum(execution.worker is None for execution in gate.holders)
     if (definition.order == "fair") != (gate.clock is not None):
-        gate.clock = FairClock() if definition.order == "fair" else None
+        out.forget(gate.clock)
+        gate.clock = FairClock(gate.name) if definition.order == "fair" else None
     for action in users:
         _set_route(action, [state.resources[use.resource] for use in action.definition.uses])
         put_in(state, action)
 
 
-@apply.register
 def _delete_resource(each: inputs.DeleteResource, state: State, out: Decisions) -> None:
     gate = state.resources.get(each.name)
     if gate is not None and not gate.users:
+        out.forget(gate.clock)
         del state.resources[each.name]
 
 
-@apply.register
 def _define_pool(each: inputs.DefinePool, state: State, out: Decisions) -> None:
     pool = pool_of(state, each.pool.name)
     actions = [action for action in state.actions.values() if action.crew.pool is pool]
@@ -719,7 +724,8 @@ def _define_pool(each: inputs.DefinePool, state: State, out: Decisions) -> None:
         take_out(state, action)
     pool.definition = each.pool
     if is_reordered:
-        pool.clock = FairClock() if each.pool.order == "fair" else None
+        out.forget(pool.clock)
+        pool.clock = FairClock(f"pool {each.pool.name}") if each.pool.order == "fair" else None
         for crew in pool.crews.values():
             crew.line = Line(pool.clock)
     _rest(state, out)

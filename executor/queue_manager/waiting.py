@@ -6,8 +6,9 @@ at its place (P2). The position of an id is found by two binary searches.
 """
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from itertools import islice
 from math import inf
 from typing import Final, NamedTuple
 
@@ -58,10 +59,11 @@ class WaitingList:
     __slots__ = ("_chunks", "_exact_to", "_starts", "length", "soonest")
 
     def __init__(self) -> None:
-        self._chunks: list[_Chunk] = []
-        self._starts: list[int] = []
+        self._chunks = [_Chunk()]
+        """None is empty, but one that is alone."""
+        self._starts = [0]
         """For each chunk how many ids stood before it, counted from a common origin."""
-        self._exact_to = 0
+        self._exact_to = 1
         """Up to this chunk `_starts` is exact; a removal in the middle moves what follows."""
         self.length = 0
         self.soonest = inf
@@ -73,6 +75,14 @@ class WaitingList:
     def __iter__(self) -> Iterator[int]:
         for chunk in self._chunks:
             yield from chunk.ids
+
+    def after(self, execution_id: int) -> Iterator[int]:
+        """Yield the ids that are larger than one, which need not be here."""
+        if self.length and execution_id < self._chunks[-1].ids[-1]:
+            number = self._chunk_of(execution_id)
+            yield from self._chunks[number].ids[bisect_right(self._chunks[number].ids, execution_id) :]
+            for chunk in islice(self._chunks, number + 1, None):
+                yield from chunk.ids
 
     def entries(self) -> Iterator[Waiting]:
         """Yield all entries in order."""
@@ -90,10 +100,10 @@ class WaitingList:
     def add(self, entry: Waiting) -> None:
         """Insert an entry at the place of its id."""
         chunks = self._chunks
-        if not chunks or entry.id > chunks[-1].ids[-1]:
-            if not chunks or len(chunks[-1].ids) >= _CHUNK_MAX:
-                self._append_chunk()
-            chunk = chunks[-1]
+        chunk = chunks[-1]
+        if not self.length or entry.id > chunk.ids[-1]:
+            if len(chunk.ids) >= _CHUNK_MAX:
+                chunk = self._append_chunk()
             chunk.ids.append(entry.id)
             chunk.queued_at.append(entry.queued_at)
             chunk.expires_at.append(entry.expires_at)
@@ -103,12 +113,13 @@ class WaitingList:
         self.length += 1
         self.soonest = min(self.soonest, entry.expires_at)
 
-    def _append_chunk(self) -> None:
+    def _append_chunk(self) -> _Chunk:
         self._update_starts()
-        end = self._starts[-1] + len(self._chunks[-1].ids) if self._chunks else 0
-        self._chunks.append(_Chunk())
-        self._starts.append(end)
+        chunk = _Chunk()
+        self._starts.append(self._starts[-1] + len(self._chunks[-1].ids))
+        self._chunks.append(chunk)
         self._exact_to = len(self._chunks)
+        return chunk
 
     def _insert(self, entry: Waiting) -> None:
         number = self._chunk_of(entry.id)
@@ -124,8 +135,8 @@ class WaitingList:
     def extend(self, ids: "array[int]", queued_at: "array[float]", expires_at: "array[float]") -> None:
         """Append entries whose ids ascend and follow those of the list: three parallel arrays."""
         for start in range(0, len(ids), _CHUNK_MAX):
-            self._append_chunk()
-            chunk, end = self._chunks[-1], start + _CHUNK_MAX
+            chunk = self._append_chunk() if self._chunks[-1].ids else self._chunks[-1]
+            end = start + _CHUNK_MAX
             chunk.ids, chunk.queued_at = ids[start:end], queued_at[start:end]
             chunk.expires_at = expires_at[start:end]
             chunk.soonest = min(chunk.expires_at)
@@ -134,57 +145,59 @@ class WaitingList:
 
     def take_first(self) -> Waiting:
         """Remove and return the first entry. The list must not be empty."""
-        entry = self._chunks[0].remove(0)
+        chunk = self._chunks[0]
+        entry = chunk.remove(0)
         self._starts[0] += 1
         self.length -= 1
-        if not self._chunks[0].ids:
+        if not chunk.ids:
             self._drop_chunk(0)
         return entry
 
     def remove(self, execution_id: int) -> Waiting | None:
         """Remove and return an entry; None: it does not wait here."""
-        if not self._chunks:
+        if self.length and self.first() == execution_id:
+            return self.take_first()
+        place = self._place_of(execution_id)
+        if place is None:
             return None
-        number = self._chunk_of(execution_id)
-        chunk = self._chunks[number]
-        index = bisect_left(chunk.ids, execution_id)
-        if index == len(chunk.ids) or chunk.ids[index] != execution_id:
-            return None
-        entry = chunk.remove(index)
+        number, index = place
+        entry = self._chunks[number].remove(index)
         self.length -= 1
         self._exact_to = min(self._exact_to, number + 1)
-        if not chunk.ids:
+        if not self._chunks[number].ids:
             self._drop_chunk(number)
         return entry
 
     def _drop_chunk(self, number: int) -> None:
-        del self._chunks[number], self._starts[number]
-        if number < self._exact_to:
-            self._exact_to = max(self._exact_to - 1, min(number, 1))
-        if not self._chunks:
-            self._exact_to = 0
+        if self.length:
+            del self._chunks[number], self._starts[number]
+            if number < self._exact_to:
+                self._exact_to = max(self._exact_to - 1, min(number, 1))
 
     def find(self, execution_id: int) -> Waiting | None:
         """Return the entry of an id; None: it does not wait here."""
-        if not self._chunks:
+        place = self._place_of(execution_id)
+        if place is None:
             return None
-        chunk = self._chunks[self._chunk_of(execution_id)]
-        index = bisect_left(chunk.ids, execution_id)
-        if index == len(chunk.ids) or chunk.ids[index] != execution_id:
-            return None
-        return Waiting(execution_id, chunk.queued_at[index], chunk.expires_at[index])
+        chunk = self._chunks[place[0]]
+        return Waiting(execution_id, chunk.queued_at[place[1]], chunk.expires_at[place[1]])
 
     def position(self, execution_id: int) -> int | None:
         """Return the position of an id, from 1; None: it does not wait here."""
-        if not self._chunks:
+        place = self._place_of(execution_id)
+        if place is None:
+            return None
+        self._update_starts()
+        return self._starts[place[0]] - self._starts[0] + place[1] + 1
+
+    def _place_of(self, execution_id: int) -> tuple[int, int] | None:
+        """Return the number of the chunk where an id stands, and its index there."""
+        if not self.length:
             return None
         number = self._chunk_of(execution_id)
         ids = self._chunks[number].ids
         index = bisect_left(ids, execution_id)
-        if index == len(ids) or ids[index] != execution_id:
-            return None
-        self._update_starts()
-        return self._starts[number] - self._starts[0] + index + 1
+        return None if index == len(ids) or ids[index] != execution_id else (number, index)
 
     def _update_starts(self) -> None:
         for number in range(max(self._exact_to, 1), len(self._chunks)):

@@ -161,6 +161,11 @@ def test_behind_free_slots_the_root_cause_is_what_those_ahead_wait_for() -> None
     assert (on.root_cause.ids, on.root_cause.on.reason) == ((), "no_worker")
 
 
+def test_workers_without_slots_serve_nothing() -> None:
+    scheduler = Scheduler(define(), worker(slots=0))
+    assert scheduler.on(*scheduler.admit("a")).reason == "no_worker"
+
+
 def test_without_a_worker_the_other_pools_and_the_draining_workers_are_named() -> None:
     scheduler = Scheduler(define(), worker("here", is_taking=False), worker("there", pools="gpu"))
     on = scheduler.on(*scheduler.admit("a"))
@@ -470,7 +475,8 @@ def assert_true(scheduler: Scheduler, execution_id: int, found: Explanation) -> 
             assert total is not None
             assert action.held >= total
         case "no_worker":
-            assert not any(each.serves(definition) and each.is_taking for each in state.workers.values())
+            serving = [each for each in state.workers.values() if each.serves(definition)]
+            assert not any(each.is_taking and each.concurrency for each in serving)
         case "rate":
             name = on.name.removeprefix("resource ")
             window = action.window if on.name.startswith("action ") else state.resources[name].window

@@ -95,8 +95,8 @@ class Scheduler:
     def fail(self, execution_id: int, **more: Any) -> list[int]:
         return self.turn(self.ended(execution_id, Status.FAILED, is_retryable=True, **more))
 
-    def give_back(self, execution_id: int) -> list[int]:
-        return self.turn(Returned(execution_id=execution_id, grant=self.grant(execution_id)))
+    def give_back(self, execution_id: int, **more: Any) -> list[int]:
+        return self.turn(Returned(execution_id=execution_id, grant=self.grant(execution_id), **more))
 
     def report_start(self, execution_id: int) -> None:
         self.turn(Started(execution_id=execution_id, grant=self.grant(execution_id), at=self.now))

@@ -31,7 +31,7 @@ def test_what_needs_more_than_the_capacity_is_refused() -> None:
     s = Scheduler(Resource(name="r", capacity=1), Action(ref="a", uses=(Use(resource="r", units=2),)))
     s.turn(Admit(action_ref="a"))
     assert s.out.refused[0].code is Code.INVALID_PARAMETERS
-    assert "resource r" in s.out.refused[0].message
+    assert "takes 2 units of the resource 'r'" in s.out.refused[0].message
 
 
 def test_what_needs_more_than_a_lowered_capacity_is_passed_and_keeps_its_place() -> None:
@@ -359,6 +359,7 @@ def test_a_start_is_due_at_the_instant_that_was_announced() -> None:
 
 def test_the_next_start_is_behind_those_that_are_kept() -> None:
     window = RateWindow("action a", Rate(starts=2, per_seconds=10))
+    window.kept = 2
     window.count(0)
     window.count(4)
     assert window.next_start_at(5) == 10

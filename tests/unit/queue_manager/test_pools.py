@@ -146,6 +146,33 @@ def test_what_a_lost_worker_held_returns_to_the_head_with_a_new_grant() -> None:
     assert [(each.id, each.outcome) for each in s.out.attempts] == [(1, "reclaimed")]
 
 
+@pytest.mark.parametrize("knows", ["the return", "an earlier report"])
+def test_what_may_run_once_only_ends_when_it_is_handed_back_after_its_start(knows: str) -> None:
+    s = Scheduler(Action(ref="a", on_worker_lost="abandon"), workers={"w": 1})
+    s.submit_all("a")
+    if knows == "an earlier report":
+        s.report_start(1)
+    assert s.give_back(1, had_started=knows == "the return") == []
+    assert s.outcomes() == {1: Status.ABANDONED}
+    assert s.out.finished[0].error == (
+        "HandedBack", "worker w gave it back after its start, and it may not run again",
+    )  # fmt: skip
+
+
+def test_what_may_run_once_only_goes_back_while_it_has_not_started() -> None:
+    s = Scheduler(Action(ref="a", on_worker_lost="abandon"), workers={"w": 1})
+    s.submit_all("a")
+    assert s.give_back(1) == [1]
+
+
+def test_a_cancel_wins_when_what_may_run_once_only_is_handed_back() -> None:
+    s = Scheduler(Action(ref="a", on_worker_lost="abandon"), workers={"w": 1})
+    s.submit_all("a")
+    s.cancel(1)
+    s.give_back(1, had_started=True)
+    assert s.outcomes() == {1: Status.CANCELLED}
+
+
 def test_an_abandoned_execution_ends_with_its_worker() -> None:
     s = Scheduler(Action(ref="a", on_worker_lost="abandon"), workers={"w": 1})
     s.submit_all("a")

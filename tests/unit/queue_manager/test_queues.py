@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.unit.queue_manager.scheduler import Scheduler
+from tests.unit.queue_manager.scheduler import Scheduler, uses
 from turnstile.common.domain.errors import Code
-from turnstile.executor.queue_manager.definitions import Action, KeySettings
+from turnstile.executor.queue_manager.definitions import Action, KeySettings, Rate, Resource
 from turnstile.executor.queue_manager.inputs import Admit, SetKey
 
 
@@ -197,3 +197,29 @@ def test_deciding_again_changes_nothing(more: dict[str, Any]) -> None:
     s.submit_all("a", "a/k", "a")
     assert s.turn() == []
     assert s.out.changed == {}
+
+
+def test_a_turn_names_the_fair_gates_and_the_rates_that_it_changed_and_no_others() -> None:
+    s = Scheduler(
+        Resource(name="x", capacity=9, order="fair"), Resource(name="y", capacity=9, order="fair"),
+        Action(ref="a", uses=uses("x"), rate=Rate(starts=9, per_seconds=1)),
+        Action(ref="b", uses=uses("y"), rate=Rate(starts=9, per_seconds=1)),
+    )  # fmt: skip
+    s.submit_all("a", "a")
+    assert {clock.name: list(tags) for clock, tags in s.out.charged.items()} == {
+        "resource x": [(3, "a")],
+        "pool default": [(3, "a")],
+    }
+    assert {window.name: count for window, count in s.out.started.items()} == {"action a": 2}
+    s.wait(1)
+    assert (s.out.charged, s.out.started) == ({}, {})
+
+
+def test_a_gate_that_is_fair_no_more_forgets_its_tags_and_says_so() -> None:
+    s = Scheduler(Action(ref="a", max_concurrent_total=9, order="fair"))
+    s.submit_all("a/k", "a/l")
+    s.change("a", order="arrival")
+    (clock,) = s.out.charged
+    assert clock.name == "total a"
+    assert {(3, "k"), (3, "l")} <= s.out.charged[clock].keys()
+    assert (clock.finish, clock.virtual) == ({}, {})
