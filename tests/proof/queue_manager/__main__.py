@@ -35,7 +35,7 @@ def main(  # noqa: PLR0917
 ) -> None:
     """Explore, walk and plant bugs."""
     gc.freeze()
-    states = states or (1_500 if small else 20_000)
+    states = states or (1_500 if small else 10_000)
     reports = []
     for make, alive_small, alive_large in CONFIGURATIONS:
         configuration = make(alive or (alive_small if small else alive_large))

@@ -30,6 +30,7 @@ from tests.proof.queue_manager.walks import walk
 from tests.unit.queue_manager import test_gates, test_life, test_pools, test_queues
 from turnstile.common.domain.states import Status
 from turnstile.executor.queue_manager import decide, gates, pools, state, transitions
+from turnstile.executor.queue_manager.decisions import Decisions
 from turnstile.executor.queue_manager.lines import FairClock, Line
 from turnstile.executor.queue_manager.rates import RateWindow
 from turnstile.executor.queue_manager.state import Crew, Lane, Queue, State, Worker
@@ -163,8 +164,8 @@ def _ttl_before_retry() -> None:
 plant(
     "one execution more than the limit starts",
     Queue.has_room,
-    "held < limit",
-    "held <= limit",
+    "len(self.holders) < limit",
+    "len(self.holders) <= limit",
     explored(c.plain),
 )
 plant("the limit of a key is ignored", Queue.limit, "settings.has_limit", "False", explored(c.keys))
@@ -184,17 +185,17 @@ plant(
 )
 plant(
     "a paused action starts",
-    gates.obstacle_of,
-    "definition.paused:",
-    "definition.paused and not action:",
+    gates.is_closed,
+    "action.definition.paused or",
+    "",
     explored(c.plain),
 )
 plant("the last priority goes first", Queue.head, "min(", "max(", explored(c.keys))
 plant(
     "a lowered limit holds only for queues that were looked at",
     gates.relist,
-    "not entry.member.has_room",
-    "False",
+    "and not entry.member.has_room",
+    "and False",
     one_step_a_turn(test_queues.test_a_lowered_limit_holds_before_all_queues_were_looked_at),
 )
 plant(
@@ -204,7 +205,9 @@ plant(
     "_ = ",
     explored(c.plain),
 )
-plant("a slot is not released", transitions.release, "queue.held -= 1", "queue.held -= 0", explored(c.plain))
+plant(
+    "a slot is not released", transitions.release, "del queue.holders[execution]", "pass", explored(c.plain)
+)
 plant(
     "a total is not released", transitions.release, "action.held -= 1", "action.held -= 0", explored(c.keys)
 )
@@ -228,8 +231,8 @@ plant(
 )
 plant(
     "the next of a queue is not looked at after a grant",
-    decide._others_are_next,
-    "look_at(state, execution.queue)",
+    decide._take_next,
+    "state.changed_queues[queue] = None",
     "pass",
     explored(c.plain),
 )
@@ -249,9 +252,9 @@ plant(
 )
 plant(
     "a position ignores smaller priorities",
-    transitions._last_position,
-    "other <= priority",
-    "other == priority",
+    Queue.ahead_of,
+    "other < priority",
+    "False",
     test_queues.test_positions_count_smaller_priorities,
 )
 plant(
@@ -288,27 +291,27 @@ plant(
 plant(
     "released units wake nobody",
     transitions.release,
-    "refresh_all(state, gate)",
+    "state.changed_gates[gate] = None",
     "pass",
     explored(c.resources),
 )
 plant(
-    "acquired units let the next one through",
-    decide._others_are_next,
-    "refresh_all(state, gate)",
+    "who leaves its gate wakes nobody",
+    gates._step_back,
+    "state.changed_gates[gate] = None",
     "pass",
     explored(c.crossed, c.resources),
 )
 plant(
     "a closed resource lets executions wait for it",
-    gates.obstacle_of,
+    gates.is_closed,
     "gate.definition.paused or",
     "",
     explored(c.resources),
 )
 plant(
     "a lowered capacity closes for everybody",
-    gates.obstacle_of,
+    gates.is_closed,
     "gate.definition.capacity < use.units",
     "gate.definition.capacity < 3",
     explored(c.resources),
@@ -329,23 +332,23 @@ plant(
 )
 plant(
     "resources are acquired as each action lists them",
-    transitions._rank,
-    "used[0].definition.rank,",
-    "0 if used[1].resource == 'cad' else id(used),",
+    transitions._set_route,
+    "rank_of(used[0])",
+    "(0 if used[1].resource == 'cad' else id(used), '')",
     explored(c.deleted, c.resources),
 )
 plant(
     "units are held without a free worker slot",
     decide._hold_units,
-    "crew.spare() > 0",
-    "True",
+    "or spare > 0",
+    "or True",
     explored(c.crossed),
 )
 plant(
     "nothing waits between two resources",
     decide._hold_units,
-    "may_hold and",
-    "False and",
+    "if may_hold:",
+    "if False:",
     explored(c.crossed),
 )
 plant(
@@ -358,8 +361,8 @@ plant(
 plant(
     "holders keep their units when workers become busy",
     decide._hold_units,
-    "crew.spare() < 0",
-    "False",
+    "and spare < 0",
+    "and False",
     test_gates.test_the_last_holder_gives_back_when_a_worker_slot_is_taken,
 )
 plant(
@@ -384,7 +387,11 @@ plant(
     explored(c.crossed),
 )
 plant(
-    "a holder passes its gate twice", decide._acquire, "member.base : last", "0 : last", explored(c.crossed)
+    "a holder passes its gate twice",
+    decide._acquire,
+    "range(member.base, last)",
+    "range(last)",
+    explored(c.crossed),
 )
 plant(
     "others pass a holder of another crew",
@@ -413,7 +420,7 @@ plant(
 plant(
     "another crew's execution is always passed",
     gates.obstructing,
-    "other.rank(each) < rank",
+    "other.line.rank(each) < rank",
     "False",
     explored(c.shared_worker),
 )
@@ -427,22 +434,22 @@ plant(
 )
 plant(
     "the ids decide before the priority",
-    Lane.rank,
-    "self.line.rank(entry)",
-    "(entry.ticket, 0, 0)",
+    Line.rank,
+    "return entry.priority, tag, entry.ticket",
+    "return entry.ticket, 0, 0",
     explored(c.priorities, c.fair_resource),
 )
 plant(
     "what is coming goes before what waits",
     Lane.first,
-    "self.rank(best) < self.rank(first)",
+    "self.line.rank(best) < self.line.rank(first)",
     "True",
     explored(c.crossed, c.priorities, c.resources),
 )
 plant(
     "a full crew still obstructs",
     gates.recount,
-    "crew.has_room != had_room",
+    "(crew.free > 0) != had_free",
     "False",
     explored(c.shared_worker),
 )
@@ -472,7 +479,7 @@ plant(
 plant(
     "what is withdrawn wakes nobody",
     gates._withdraw,
-    "refresh(state, lane)",
+    "state.changed_gates[gate] = None",
     "pass",
     explored(c.priorities, c.crossed, c.resources, c.rates),
     walks,
@@ -546,10 +553,16 @@ plant(
 plant("starts are not counted", RateWindow.count, "self.instants.append(now)", "pass", explored(c.rates))
 plant(
     "only the first rate counts",
-    decide._count_start,
-    "(action.window, *windows)",
-    "(action.window, *windows)[:2]",
+    decide._grant,
+    "for gate in action.gates",
+    "for gate in action.gates[:1]",
     explored(c.rates),
+)
+plant(
+    "a kept start that is used sets no timer for the next one",
+    decide._grant,
+    "state.changed_gates[gate] = None",
+    "pass",
 )
 plant("no start is kept", decide._acquire, "gate.window.kept += 1", "pass", explored(c.rates))
 plant(
@@ -560,8 +573,8 @@ plant(
 )
 plant(
     "a rate looks again once only",
-    transitions._reset_timer,
-    "window.timer_at = inf",
+    transitions.pass_time,
+    "gate.window.timer_at = inf",
     "pass",
     explored(c.rates),
 )
@@ -619,23 +632,37 @@ plant(
 plant(
     "a pool charges nobody",
     decide._grant,
-    "if pool.clock is not None:",
-    "if False:",
+    "out.charge(pool.clock",
+    "(lambda *_: None)(pool.clock",
     explored(c.weighted_pool, alive=4),
 )
 plant(
     "a total charges nobody",
     decide._take_next,
-    "if action.clock is not None:",
-    "if False:",
+    "out.charge(action.clock",
+    "(lambda *_: None)(action.clock",
     explored(c.fair_total, alive=4),
 )
 plant(
     "a resource charges nobody",
     decide._acquire,
-    "if gate.clock is not None:",
-    "if False:",
+    "out.charge(gate.clock",
+    "(lambda *_: None)(gate.clock",
     explored(c.fair_resource, alive=4),
+)
+plant(
+    "nothing is told of a clock that is dropped",
+    transitions._set_line,
+    "out.forget(action.clock)",
+    "pass",
+    test_queues.test_a_gate_that_is_fair_no_more_forgets_its_tags_and_says_so,
+)
+plant(
+    "a charged clock is not named",
+    Decisions.charge,
+    "self.charged.setdefault(clock, {})[priority, flow] = None",
+    "pass",
+    test_queues.test_a_turn_names_the_fair_gates_and_the_rates_that_it_changed_and_no_others,
 )
 plant(
     "tags that still count are forgotten",
@@ -644,23 +671,33 @@ plant(
     "if tag >= self.virtual",
     _many_flows,
 )
-plant("flows that were overtaken stay ahead", Line._first_of, "ahead[0][0] <= virtual or", "", lines)
+plant("flows that were overtaken stay ahead", Line._first_of, "and tag >= virtual", "", lines)
 plant(
     "flows that are ahead stay level",
     Line._first_of,
-    "and not clock.is_ahead(priority, entry.flow)",
+    "and finish.get((priority, entry.flow), 0) <= virtual",
     "",
+    lines,
+)
+plant(
+    "flows at the virtual time go before all that are level", Line._first_of, "(tag > virtual or", "(", lines
+)
+plant(
+    "flows at the virtual time go behind all that are level",
+    Line._first_of,
+    "level[0][0] < ticket",
+    "True",
     lines,
 )
 plant("a line forgets what it pushes again", Line._push_again, "self._push(entry)", "pass", lines)
 plant(
     "a line keeps what left",
     Line._first_of,
-    "while level and not level[0][1].is_listed",
+    "while level and level[0][1].ticket != level[0][0]",
     "while False",
     lines,
 )
-plant("a compacted line forgets its members", Line.discard, "self._push(other)", "pass", lines)
+plant("a compacted line forgets its members", Line._push_all, "self._push(entry)", "pass", lines)
 
 # Pools and workers.
 
@@ -725,8 +762,8 @@ plant(
 plant(
     "only the first crew of a pool is looked at",
     decide._next_at,
-    "best is None or rank < best[0]",
-    "best is None",
+    "if len(first) > 1:",
+    "if False:",
     explored(c.crews, alive=4),
 )
 plant(
@@ -788,6 +825,22 @@ plant(
     'definition.on_worker_lost == "abandon"',
     "False",
     test_pools.test_an_abandoned_execution_ends_with_its_worker,
+)
+plant(
+    "what may run once only runs again after it was handed back",
+    transitions._returned,
+    "has_started and",
+    "False and",
+    lambda: test_pools.test_what_may_run_once_only_ends_when_it_is_handed_back_after_its_start("the return"),
+)
+plant(
+    "only the return says that it had started",
+    transitions._returned,
+    "each.had_started or execution.started_at is not None",
+    "each.had_started",
+    lambda: test_pools.test_what_may_run_once_only_ends_when_it_is_handed_back_after_its_start(
+        "an earlier report"
+    ),
 )
 plant(
     "reclaims never end",
@@ -869,8 +922,8 @@ plant(
 plant(
     "deleting forgets the totals",
     transitions._delete_action,
-    "action.is_deleted = True",
-    "action.is_deleted, action.enqueued = True, 0",
+    "action.enqueued, action.completed",
+    "0, action.completed",
     test_life.test_totals_survive_deletion_and_revival,
 )
 plant(
@@ -948,7 +1001,7 @@ plant(
 
 # Waiting lists.
 
-plant("a returned execution is appended", WaitingList.add, "entry.id > chunks[-1].ids[-1]", "True", lists)
+plant("a returned execution is appended", WaitingList.add, "entry.id > chunk.ids[-1]", "True", lists)
 plant(
     "a chunk never splits",
     WaitingList._insert,
@@ -972,12 +1025,12 @@ plant(
     lists,
 )
 plant("positions forget what was taken", WaitingList.take_first, "self._starts[0] += 1", "pass", lists)
-plant("an empty chunk is kept", WaitingList.take_first, "if not self._chunks[0].ids:", "if False:", lists)
+plant("an empty chunk is kept", WaitingList.take_first, "if not chunk.ids:", "if False:", lists)
 plant(
     "a removal drops the neighbour",
     WaitingList.remove,
-    "chunk.remove(index)",
-    "chunk.remove(index - 1)",
+    ".remove(index)",
+    ".remove(index - 1)",
     lists,
 )
 plant("the length is not kept", WaitingList.remove, "self.length -= 1", "pass", lists)

@@ -3,21 +3,31 @@
 It runs the queue manager itself. Executions come and go without end, and yet the number of states is finite:
 only so many are alive at once, and states that differ only in ids, grants, the time of day or the origin of
 virtual time are one state (`key_of`). So an exploration that is complete covers runs of any length.
+
+A ledger in memory goes along. In each state a new leader may load what it has: it must find that state, and
+from there everything that may happen is explored as well.
 """
 
+import copyreg
+import io
 import pickle
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import inf
 from typing import Literal, NamedTuple
 
 from tests.proof.queue_manager.configurations import Configuration
+from tests.proof.queue_manager.loads import Ledger, check_load, door, hellos, with_report
 from tests.proof.queue_manager.recount import Violation, all_holders, granted
 from tests.proof.queue_manager.rules import Memory, check_idempotence, check_progress, turn
 from turnstile.common.domain.identifiers import Grant
+from turnstile.common.domain.retries import RetryPolicy
 from turnstile.common.domain.states import Status
+from turnstile.executor.leader.records import DefinitionRow
+from turnstile.executor.queue_manager.decisions import Decisions
+from turnstile.executor.queue_manager.definitions import Action, KeySettings, Pool, Rate, Resource, Use
 from turnstile.executor.queue_manager.inputs import (
     Admit,
     Cancel,
@@ -63,6 +73,7 @@ class System:
     state: State
     memory: Memory = field(default_factory=Memory)
     switched: tuple[int, ...] = ()
+    ledger: Ledger = field(default_factory=Ledger)
 
 
 def initial(configuration: Configuration) -> System:
@@ -72,8 +83,22 @@ def initial(configuration: Configuration) -> System:
         *configuration.workers,
         *(each[0] for each in configuration.switches),
     ]
-    turn(system.state, system.memory, inputs, 0)
+    take_turn(system, inputs, 0)
     return system
+
+
+def take_turn(system: System, inputs: list[Input], now: float) -> Decisions:
+    """Let the queue manager decide, checked, and write that. Raises Violation."""
+    out = turn(system.state, system.memory, inputs, now)
+    system.ledger.write(system.state, inputs, out)
+    return out
+
+
+def load(system: System) -> None:
+    """Let a new leader go on with what it finds, the same state; its workers offer the same as before."""
+    told = hellos(system.state)
+    system.state, system.ledger.memory = check_load(system.ledger, system.state)
+    take_turn(system, told, system.state.now)
 
 
 def events_of(configuration: Configuration, system: System) -> Iterator[Event]:
@@ -84,6 +109,20 @@ def events_of(configuration: Configuration, system: System) -> Iterator[Event]:
             yield Event("admit", (number,))
             if configuration.delay_seconds is not None:
                 yield Event("delay", (number,))
+    yield from _reports_of(configuration, state)
+    if configuration.has_cancels:
+        yield from (Event("cancel", (each,)) for each in cancellable(state))
+    for number, values in enumerate(configuration.switches):
+        current = system.switched[number]
+        yield from (Event("switch", (number, to)) for to in range(len(values)) if to != current)
+    if configuration.tick_seconds:
+        yield Event("tick")
+    if configuration.has_loads:
+        yield Event("load")
+
+
+def _reports_of(configuration: Configuration, state: State) -> Iterator[Event]:
+    """Yield what may happen to what is at workers."""
     at_workers = granted(state)
     for number, execution in enumerate(at_workers):
         yield Event("end", (execution.id,))
@@ -93,15 +132,10 @@ def events_of(configuration: Configuration, system: System) -> Iterator[Event]:
             yield Event("return", (execution.id,))
         if configuration.has_starts and execution.started_at is None:
             yield Event("start", (execution.id,))
+        if configuration.has_overdues:
+            yield Event("overdue", (execution.id,))
         if configuration.has_batches:
             yield from (Event("end", (execution.id, other.id)) for other in at_workers[number + 1 :])
-    if configuration.has_cancels:
-        yield from (Event("cancel", (each,)) for each in cancellable(state))
-    for number, values in enumerate(configuration.switches):
-        current = system.switched[number]
-        yield from (Event("switch", (number, to)) for to in range(len(values)) if to != current)
-    if configuration.tick_seconds:
-        yield Event("tick")
 
 
 def cancellable(state: State) -> list[int]:
@@ -120,12 +154,18 @@ def inputs_of(configuration: Configuration, system: System, event: Event) -> tup
         case Event("admit", (number,)):
             ref, key, priority = configuration.requests[number]
             ttl = configuration.ttl_seconds
-            return [Admit(action_ref=ref, key=key, priority=priority, ttl_seconds=ttl)], now
+            source = door(ref)
+            return [Admit(action_ref=ref, key=key, priority=priority, ttl_seconds=ttl, source=source)], now
         case Event("delay", (number,)):
             ref, key, priority = configuration.requests[number]
             assert configuration.delay_seconds is not None
             run_at, ttl = now + configuration.delay_seconds, configuration.ttl_seconds
-            return [Admit(action_ref=ref, key=key, priority=priority, run_at=run_at, ttl_seconds=ttl)], now
+            return [
+                Admit(
+                    action_ref=ref, key=key, priority=priority, run_at=run_at, ttl_seconds=ttl,
+                    source=door(ref),
+                )
+            ], now  # fmt: skip
         case Event("end", ids):
             return [_ended(state, each, Status.COMPLETED) for each in ids], now
         case Event("fail", ids):
@@ -154,10 +194,12 @@ def _grant(state: State, execution_id: int) -> Grant:
 
 
 def _ended(state: State, execution_id: int, status: Literal[Status.COMPLETED, Status.FAILED]) -> Ended:
-    is_retryable = status is Status.FAILED
-    return Ended(
-        execution_id=execution_id, grant=_grant(state, execution_id), status=status, is_retryable=is_retryable
-    )
+    return with_report(
+        Ended(
+            execution_id=execution_id, grant=_grant(state, execution_id), status=status,
+            is_retryable=status is Status.FAILED,
+        )
+    )  # fmt: skip
 
 
 def _where(state: State, execution_id: int) -> tuple[str, str, int]:
@@ -172,11 +214,14 @@ def _where(state: State, execution_id: int) -> tuple[str, str, int]:
 
 def happen(configuration: Configuration, system: System, event: Event) -> None:
     """Let an event happen, checked. Raises Violation."""
+    if event.name == "load":
+        load(system)
+        return
     inputs, now = inputs_of(configuration, system, event)
     if event.name == "switch" and isinstance(inputs[0], DeleteAction) and _runs(system.state, inputs[0].ref):
-        turn(system.state, system.memory, inputs, now)
+        take_turn(system, inputs, now)
         return
-    turn(system.state, system.memory, inputs, now)
+    take_turn(system, inputs, now)
     if event.name == "switch":
         number, to = event.arguments
         system.switched = (*system.switched[:number], to, *system.switched[number + 1 :])
@@ -202,14 +247,20 @@ def key_of(system: System) -> object:
         alive.setdefault(e.id, (e.queue, e.priority, e.expires_at))
     number = {execution_id: n for n, execution_id in enumerate(sorted(alive))}
     executions = tuple(
-        (queue.action.ref, queue.key, priority, expires_at - now, _past(state.executions.get(i), now))
+        (
+            queue.action.ref,
+            queue.key,
+            priority,
+            max(expires_at - now, 0.0),
+            _past(state.executions.get(i), now),
+        )
         for i, (queue, priority, expires_at) in sorted(alive.items())
     )
     served = sorted({pool.served for pool in state.pools.values()})
     return (
         system.switched,
         executions,
-        tuple((a.ref, a.is_deleted, _clock(a.clock), _window(a.window, now)) for a in state.actions.values()),
+        tuple((a.ref, _clock(a.clock), _window(a.window, now)) for a in state.actions.values()),
         tuple((name, _clock(g.clock), _window(g.window, now)) for name, g in state.resources.items()),
         tuple(
             (name, _clock(p.clock), served.index(p.served), _holding(p, number))
@@ -297,11 +348,45 @@ class Report:
         )
 
 
+_DEFINITIONS: list[object] = []
+_NUMBERS: dict[str, int] = {}
+
+
+def _definition(number: int) -> object:
+    return _DEFINITIONS[number]
+
+
+def _by_number(definition: object) -> tuple[Callable[..., object], tuple[int]]:
+    text = repr(definition)
+    if text not in _NUMBERS:
+        _NUMBERS[text] = len(_DEFINITIONS)
+        _DEFINITIONS.append(definition)
+    return _definition, (_NUMBERS[text],)
+
+
+class _Pickler(pickle.Pickler):
+    """Packs each definition as a number: it never changes, and is most of a state."""
+
+    dispatch_table = copyreg.dispatch_table | dict.fromkeys(
+        (Action, KeySettings, Pool, Rate, Resource, RetryPolicy, Use, DefinitionRow), _by_number
+    )
+
+
+def _pack(value: object) -> bytes:
+    packed = io.BytesIO()
+    _Pickler(packed, pickle.HIGHEST_PROTOCOL).dump(value)
+    return packed.getvalue()
+
+
 class _Node(NamedTuple):
-    packed: bytes
+    state: bytes
+    rest: bytes
     depth: int
     parent: "_Node | None"
     event: Event | None
+
+    def system(self) -> System:
+        return System(pickle.loads(self.state), *pickle.loads(self.rest))
 
     def trace(self, event: Event) -> tuple[Event, ...]:
         events, node = [event], self
@@ -313,7 +398,7 @@ class _Node(NamedTuple):
 
 def explore(configuration: Configuration, *, states_max: int = 10**9) -> Report:
     """Explore until nothing new appears, a rule is violated, or there are more than `states_max` states."""
-    began = time.monotonic()
+    began = time.process_time()
     seen: set[object] = set()
     frontier: deque[_Node] = deque()
     transitions = depth = 0
@@ -321,7 +406,7 @@ def explore(configuration: Configuration, *, states_max: int = 10**9) -> Report:
     def report(violation: BaseException | None = None, trace: tuple[Event, ...] = ()) -> Report:
         return Report(
             configuration=configuration.name, states=len(seen), transitions=transitions, depth=depth,
-            seconds=time.monotonic() - began, is_complete=not frontier and violation is None,
+            seconds=time.process_time() - began, is_complete=not frontier and violation is None,
             violation=violation, trace=trace,
         )  # fmt: skip
 
@@ -330,32 +415,37 @@ def explore(configuration: Configuration, *, states_max: int = 10**9) -> Report:
     except Exception as error:  # noqa: BLE001
         return report(error)
     seen.add(key_of(system))
-    frontier.append(_Node(pickle.dumps(system), 0, None, None))
+    frontier.append(_node(system, None, None))
     while frontier and len(seen) <= states_max:
         node = frontier.popleft()
         depth = node.depth
-        for event in events_of(configuration, pickle.loads(node.packed)):
+        for event in list(events_of(configuration, node.system())):
             transitions += 1
             try:
-                system = pickle.loads(node.packed)
+                system = node.system()
                 happen(configuration, system, event)
                 if event.name == "end" and len(event.arguments) == 2:
-                    _check_batch(configuration, node.packed, event, system)
+                    _check_batch(configuration, node, event, system)
                 key = key_of(system)
                 if key not in seen:
                     seen.add(key)
-                    packed = pickle.dumps(system)
-                    check_progress(pickle.dumps(system.state), PROGRESS_STEPS_MAX)
+                    following = _node(system, node, event)
+                    frontier.append(following)
+                    check_progress(following.state, PROGRESS_STEPS_MAX)
                     check_idempotence(system.state)
-                    frontier.append(_Node(packed, node.depth + 1, node, event))
             except Exception as error:  # noqa: BLE001
                 return report(error, node.trace(event))
     return report()
 
 
-def _check_batch(configuration: Configuration, packed: bytes, event: Event, system: System) -> None:
+def _node(system: System, parent: _Node | None, event: Event | None) -> _Node:
+    rest = _pack((system.memory, system.switched, system.ledger))
+    return _Node(_pack(system.state), rest, 0 if parent is None else parent.depth + 1, parent, event)
+
+
+def _check_batch(configuration: Configuration, node: _Node, event: Event, system: System) -> None:
     """The grants of a batch of ends do not depend on their order in the batch."""
-    other: System = pickle.loads(packed)
+    other = node.system()
     happen(configuration, other, Event("end", event.arguments[::-1]))
     if _placed(other.state) != _placed(system.state):
         raise Violation("batch", f"{_placed(system.state)}, in reverse order {_placed(other.state)}")

@@ -19,7 +19,6 @@ from turnstile.executor.queue_manager.state import (
     ResourceGate,
     State,
     Worker,
-    action_of,
 )
 
 
@@ -83,7 +82,7 @@ def queue_has_room(queue: Queue) -> bool:
 def is_open(state: State, action: ActionState) -> bool:
     """Whether the definitions and limits of the action itself let one more start."""
     definition = action.definition
-    if action.is_deleted or definition.paused:
+    if definition.paused:
         return False
     for use in definition.uses:
         resource = state.resources[use.resource].definition
@@ -126,25 +125,25 @@ class Seen:
     fronts: dict[tuple[ResourceGate, Crew], Member] = field(default_factory=dict)
 
     def rank(self, gate: ResourceGate | PoolState, member: Member) -> Rank:
-        return rank_at(gate.clock, self.place[member][0], action_of(member).ref, self.place[member][1])
+        return rank_at(gate.clock, self.place[member][0], member.action.ref, self.place[member][1])
 
     def at(self, gate: ResourceGate) -> list[Member]:
         """Who really waits at a resource."""
         found = []
         for member, base in self.base.items():
-            gates = action_of(member).gates
+            gates = member.action.gates
             if base < len(gates) and gates[base] is gate:
                 found.append(member)
         return found
 
     def startable(self) -> list[Member]:
-        return [member for member, stage in self.reached.items() if stage == len(action_of(member).gates)]
+        return [member for member, stage in self.reached.items() if stage == len(member.action.gates)]
 
     def stuck(self) -> list[Member]:
         return [
             member
             for member, stage in self.reached.items()
-            if self.base[member] < stage < len(action_of(member).gates)
+            if self.base[member] < stage < len(member.action.gates)
         ]
 
     def is_urgent(self, member: Member) -> bool:
@@ -172,20 +171,20 @@ def _see_gate(seen: Seen, gate: ResourceGate) -> None:
     state, real = seen.state, seen.at(gate)
     present: dict[Crew, list[Member]] = defaultdict(list)
     for member, stage in seen.reached.items():
-        gates = action_of(member).gates
+        gates = member.action.gates
         if stage < len(gates) and gates[stage] is gate:
-            present[action_of(member).crew].append(member)
+            present[member.action.crew].append(member)
     for crew, members in present.items():
         first = min(members, key=lambda member: seen.rank(gate, member))
-        rank, action = seen.rank(gate, first), action_of(first)
+        rank, action = seen.rank(gate, first), first.action
         use = action.uses[action.gates.index(gate)]
         fits = gate.held + use.units <= gate.definition.capacity and (
             gate.window is None or gate.window.left(state.now) > 0
         )
         is_obstructed = any(
-            action_of(other).crew is not crew
+            other.action.crew is not crew
             and seen.rank(gate, other) < rank
-            and (has_room(state, action_of(other)) or seen.is_urgent(other))
+            and (has_room(state, other.action) or seen.is_urgent(other))
             for other in real
         )
         if fits and not is_obstructed:
@@ -195,6 +194,8 @@ def _see_gate(seen: Seen, gate: ResourceGate) -> None:
 
 def recount(state: State) -> Seen:
     """Check that a state is consistent. Raises Violation."""
+    changed = (state.changed_workers, state.changed_queues, state.changed_actions, state.changed_gates)
+    must("recount", not any(changed), "something changed and was not settled")
     executions = state.executions
     for execution_id, execution in executions.items():
         must("recount", execution.id == execution_id, execution_id)
@@ -248,15 +249,15 @@ def _check_action(state: State, action: ActionState) -> None:
     mine = [e for e in state.executions.values() if e.queue.action is action]
     for key, queue in action.queues.items():
         here = [e for e in mine if e.queue is queue]
-        at_workers, held_waiting = (
-            sum(e.worker is not None for e in here),
-            sum(e in action.holding for e in here),
-        )
-        must("recount", queue.held == at_workers + held_waiting, action.ref, key, "held", queue.held)
+        held_waiting = sum(e in action.holding for e in here)
+        holders = {e for e in here if e.worker is not None or e in action.holding}
+        must("recount", set(queue.holders) == holders, action.ref, key, "holders", len(queue.holders))
         must("recount", queue.holding == held_waiting, action.ref, key, "holding", queue.holding)
         delayed = sum(e.status is Status.DELAYED for e in here)
         must("recount", queue.delayed == delayed, action.ref, key, "delayed", queue.delayed)
         must("recount", all(queue.waiting.values()), action.ref, key, "has an empty list")
+        length = sum(map(len, queue.waiting.values()))
+        must("recount", queue.length == length, action.ref, key, "length", queue.length)
         for waiting in queue.waiting.values():
             ids = list(waiting)
             must("recount", ids == sorted(set(ids)) and len(ids) == len(waiting), action.ref, key, ids)
@@ -305,7 +306,7 @@ def _check_lines(seen: Seen) -> None:
     state = seen.state
     members: list[Member] = [*state.actions.values(), *all_holders(state)]
     for member in members:
-        ref, action = _name(member), action_of(member)
+        ref, action = _name(member), member.action
         reached = seen.reached.get(member, -1)
         must("lines", member.reached == reached, ref, "reached", member.reached, "and should", reached)
         place = (member.priority, member.ticket)
@@ -327,7 +328,12 @@ def _check_lines(seen: Seen) -> None:
     known = set(members)
     for gate in state.resources.values():
         for crew, lane in gate.lanes.items():
-            must("lines", not lane.is_empty and lane in crew.lanes, gate.definition.name, "has an idle lane")
+            must(
+                "lines",
+                lane.first() is not None and lane in crew.lanes,
+                gate.definition.name,
+                "has an idle lane",
+            )
             must(
                 "lines",
                 known >= set(lane.line.entries) | set(lane.coming),

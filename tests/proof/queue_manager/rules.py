@@ -48,7 +48,6 @@ from turnstile.executor.queue_manager.state import (
     PoolState,
     ResourceGate,
     State,
-    action_of,
 )
 
 Gate = ActionState | ResourceGate | PoolState
@@ -79,7 +78,7 @@ class Checker:
 
     def before_passage(self, member: Member, last: int) -> None:
         """Check that a member may pass all gates before stage `last`. Raises Violation."""
-        state, action, seen = self.state, action_of(member), see(self.state)
+        state, action, seen = self.state, member.action, see(self.state)
         base = member.base if isinstance(member, Execution) else 0
         if isinstance(member, ActionState):
             self._check_queue(member)
@@ -125,15 +124,15 @@ class Checker:
         rank = rank_at(gate.clock, *_place(member))
         for other in seen.at(gate):
             if other is not member and seen.rank(gate, other) < rank:
-                is_excused = not seen.is_urgent(other) and not has_room(self.state, action_of(other))
+                is_excused = not seen.is_urgent(other) and not has_room(self.state, other.action)
                 must("P12", is_excused, _place(member), "passes", _place(other), "at", gate.definition.name)
 
     def _check_pool(self, seen: Seen, member: Member) -> None:
         """P12: nothing that could start, and has a worker, comes before it in the order of the pool."""
-        pool = self.state.pools[action_of(member).definition.pool]
+        pool = self.state.pools[member.action.definition.pool]
         rank = rank_at(pool.clock, *_place(member))
         for other in seen.startable():
-            action = action_of(other)
+            action = other.action
             if action.definition.pool == pool.definition.name and has_room(self.state, action):
                 must(
                     "P12",
@@ -159,23 +158,23 @@ class Checker:
     def _share(
         self, seen: Seen, gate: ResourceGate | PoolState, member: Member, units: int, weight: int
     ) -> None:
-        flows = self._flows(seen, gate, action_of(member), _place(member)[0])
+        flows = self._flows(seen, gate, member.action, _place(member)[0])
         refs = {action.ref for action in flows}
         weights, most = {}, {}
         for action in flows:
             weights[action.ref], most[action.ref] = _weight_and_units(gate, action)
         name = gate.definition.name
         kind = "pool" if isinstance(gate, PoolState) else "resource"
-        self._charge(f"{kind} {name}", _place(member)[0], action_of(member).ref, refs, units, weights, most)
+        self._charge(f"{kind} {name}", _place(member)[0], member.action.ref, refs, units, weights, most)
 
     def _flows(
         self, seen: Seen, gate: ResourceGate | PoolState, passing: ActionState | None, priority: int
     ) -> set[ActionState]:
         """Actions that wait at a gate and lack nothing but their turn."""
         waiting = seen.at(gate) if isinstance(gate, ResourceGate) else [
-            m for m in seen.startable() if self.state.pools[action_of(m).definition.pool] is gate
+            m for m in seen.startable() if self.state.pools[m.action.definition.pool] is gate
         ]  # fmt: skip
-        flows = {action_of(m) for m in waiting if seen.place[m][0] == priority}
+        flows = {m.action for m in waiting if seen.place[m][0] == priority}
         if passing is not None:
             flows.add(passing)
         some_has_room = any(has_room(self.state, action) for action in flows)
@@ -264,12 +263,10 @@ class Checker:
         if out.is_unfinished:
             return
         for member in seen.startable():
-            must("P7", not has_room(state, action_of(member)), _place(member), "could start")
+            must("P7", not has_room(state, member.action), _place(member), "could start")
         for member in seen.stuck():
             could = (
-                isinstance(member, Execution)
-                or member in state.impatient
-                or self._spare(action_of(member)) > 0
+                isinstance(member, Execution) or member in state.impatient or self._spare(member.action) > 0
             )
             must("P7", not could, _place(member), "could acquire what is free")
         for action in state.impatient:
@@ -293,7 +290,7 @@ class Checker:
 
 def is_open_but_full(state: State, action: ActionState) -> bool:
     """Whether the definitions let executions of an action start, whatever is held now."""
-    if action.is_deleted or action.definition.paused or action.definition.max_concurrent_total == 0:
+    if action.definition.paused or action.definition.max_concurrent_total == 0:
         return False
     resources = ((state.resources[use.resource].definition, use.units) for use in action.definition.uses)
     return not any(resource.paused or resource.capacity < units for resource, units in resources)

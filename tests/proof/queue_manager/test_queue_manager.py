@@ -19,7 +19,7 @@ from tests.proof.queue_manager.walks import walk
 def test_no_interleaving_breaks_a_guarantee(
     configuration: Callable[[int], Configuration], alive_max: int
 ) -> None:
-    report = explore(configuration(alive_max), states_max=60)
+    report = explore(configuration(alive_max), states_max=100)
     print(report)
     assert report.violation is None, "\n".join(map(str, [report.violation, *report.trace]))
 

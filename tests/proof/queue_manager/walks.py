@@ -6,8 +6,16 @@ from dataclasses import replace
 from typing import TypeVar
 
 from tests.proof.queue_manager.configurations import RETRY, Configuration, worker
-from tests.proof.queue_manager.explorer import Event, System, events_of, initial, inputs_of
-from tests.proof.queue_manager.rules import check_idempotence, check_progress, turn
+from tests.proof.queue_manager.explorer import (
+    Event,
+    System,
+    events_of,
+    initial,
+    inputs_of,
+    load,
+    take_turn,
+)
+from tests.proof.queue_manager.rules import check_idempotence, check_progress
 from turnstile.executor.queue_manager.definitions import Action, KeySettings, Pool, Rate, Resource, Use
 from turnstile.executor.queue_manager.inputs import (
     DefineAction,
@@ -31,6 +39,7 @@ _WEIGHTS = {
     "cancel": 1,
     "switch": 2,
     "tick": 3,
+    "load": 1,
 }
 
 
@@ -153,13 +162,16 @@ def walk(seed: int, turns: int = 60) -> int:
         inputs: list[Input] = []
         now = system.state.now
         for event in events:
+            if event.name == "load":
+                continue
             told, at = inputs_of(configuration, system, event)
             inputs, now = inputs + told, max(now, at)
             if event.name == "switch":
                 place, to = event.arguments
                 system.switched = (*system.switched[:place], to, *system.switched[place + 1 :])
-        out = turn(system.state, system.memory, inputs, now)
-        grants += len(out.granted)
+        grants += len(take_turn(system, inputs, now).granted)
+        if Event("load") in events:
+            load(system)
         if number % 10 == 9:
             packed = pickle.dumps(system.state)
             check_progress(packed, 500)
