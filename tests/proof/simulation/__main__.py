@@ -10,14 +10,22 @@ import sys
 import time
 from collections import Counter
 
-from tests.proof.simulation.defects import DEFECTS, is_caught
+from tests.proof.simulation.defects import DEFECTS, caught
+from tests.proof.simulation.directed import KINDS, directed_story, mixed_story
+from tests.proof.simulation.interference import world_of
 from tests.proof.simulation.judge import violations
 from tests.proof.simulation.shrink import shortest
-from tests.proof.simulation.story import story_of
-from tests.proof.simulation.world import World
+from tests.proof.simulation.story import Story
 
 _SHOWN = 8
 """Violations of one seed."""
+_TURN_SECONDS = 0.01
+"""What a turn takes beside its write."""
+_SLOTS_MAX = 40
+_SECONDS_MIN = 6.0
+_REQUESTS_MAX = 15_000
+_DEFECT_SECONDS = 20.0
+"""Processor time in which a planted bug must be caught."""
 
 
 def main() -> int:
@@ -38,17 +46,22 @@ def main() -> int:
     for seed in range(first, first + count):
         if time.monotonic() > deadline:
             break
-        story = story_of(seed, size=options.size)
+        if options.kind:
+            story = directed_story(options.kind, seed)
+        elif options.fit:
+            story = fitted(seed, options.size)
+        else:
+            story = mixed_story(seed, size=options.size)
         if options.replay is not None:
             print(story.describe())
-        outcome = World(story).run()
+        outcome = world_of(story).run()
         seeds, executions = seeds + 1, executions + len(outcome.postgres.tables.admitted)
         faults += outcome.faults
         kinds.update(fault.kind for fault in story.faults)
         broken = violations(outcome)
         if broken:
             failed.append(seed)
-            print(f"seed {seed}: {len(broken)} violations, at {time.monotonic() - began:.0f} s")
+            print(f"seed {seed} {story.kind}: {len(broken)} violations, at {time.monotonic() - began:.0f} s")
             print("\n".join(f"  {sentence[:600]}" for sentence in broken[:_SHOWN]))
             if options.shrink_seconds:
                 story, broken = shortest(story, broken, seconds=options.shrink_seconds)
@@ -69,13 +82,30 @@ def main() -> int:
     return int(bool(failed))
 
 
+def fitted(seed: int, size: float) -> Story:
+    """Return the story of a seed with as many executions as it can run while its faults last.
+
+    A narrow queue ends one execution a turn, so a long backlog of it is mostly run after the last fault.
+    """
+    story = mixed_story(seed, size=size)
+    if story.kind or not story.requests:
+        return story
+    # Requests are spread evenly over the actions, so the narrowest one ends last.
+    narrowest = min((each.limit or _SLOTS_MAX) * max(each.keys, 1) for each in story.actions)
+    slots = narrowest * len(story.actions)
+    rate = min(slots, sum(story.workers)) / (story.write_seconds + _TURN_SECONDS)
+    seconds = max(story.requests[-1].at, _SECONDS_MIN)
+    factor = min(rate * seconds / len(story.requests), size * _REQUESTS_MAX / len(story.requests))
+    return mixed_story(seed, size=size * factor)
+
+
 def _plant_all() -> int:
     """Plant every bug in turn, and print how many were caught."""
     missed = []
     for number, defect in enumerate(DEFECTS):
-        caught = is_caught(number, range(1, 200), 300.0)
-        print(f"{'caught' if caught else 'MISSED'}: {defect.name}", flush=True)
-        missed += [] if caught else [defect.name]
+        shown = caught(number, seconds=_DEFECT_SECONDS)
+        print(f"{number}: {defect.name}\n    {shown or 'MISSED'}", flush=True)
+        missed += [] if shown else [defect.name]
     print(f"planted bugs: {len(DEFECTS) - len(missed)} of {len(DEFECTS)} caught")
     return int(bool(missed))
 
@@ -83,10 +113,14 @@ def _plant_all() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.proof.simulation", description=__doc__)
     parser.add_argument("--defects", action="store_true", help="plant every known bug instead")
+    parser.add_argument("--kind", choices=sorted(KINDS), help="directed stories of one kind only")
     parser.add_argument("--seeds", type=int, default=1_000_000, help="how many stories")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--minutes", type=float, default=5.0, help="how long at most")
     parser.add_argument("--size", type=float, default=1.0, help="scales the number of executions of a story")
+    parser.add_argument(
+        "--fit", action="store_true", help="as many executions as each story runs while its faults last"
+    )
     parser.add_argument("--replay", type=int, help="run this seed only, and print its story")
     parser.add_argument(
         "--shrink-seconds", type=float, default=0.0, help="how long to shrink a failing story"

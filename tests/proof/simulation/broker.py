@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, Final
 from uuid import UUID
 
-from tests.proof.simulation.loop import SimulatedLoop
+from tests.proof.simulation.loop import SimulatedLoop, Timeouts
 from tests.proof.simulation.processes import Process, State
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.worker_protocol import Heartbeat, Hello, Report, ToSession
@@ -141,6 +141,8 @@ class Rabbit:
         self.dropped = 0
         self.arrived = dict.fromkeys(LEADER_QUEUES, 0)
         """How many messages each queue got."""
+        self.publish_timeouts = Timeouts(loop, PUBLISH_TIMEOUT_SECONDS)
+        self.probe_timeouts = Timeouts(loop, HEARTBEAT_TIMEOUT_SECONDS)
         self._keys = 0
         self._links: dict[Process, Link] = {}
         self._known: dict[Process, list[Connection]] = {}
@@ -371,7 +373,8 @@ class LeaderBroker:
 
     async def open(self) -> None:
         process, server = self._process, self._server
-        await process.enter()
+        if process.is_hindered:
+            await process.enter()
         future: asyncio.Future[bool] = server.loop.create_future()
         if not server.reaches(process) or process.next_outcome("open") is not None:
             server.loop.after(0.5, process.answer, future, BrokerUnavailable("no connection"))
@@ -395,7 +398,8 @@ class LeaderBroker:
 
     async def close(self) -> None:
         process, server = self._process, self._server
-        await process.enter()
+        if process.is_hindered:
+            await process.enter()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.is_known_closed = True
@@ -432,7 +436,8 @@ class LeaderBroker:
 
     async def publish(self, publications: Sequence[Publication]) -> list[bool]:
         process, server = self._process, self._server
-        await process.enter()
+        if process.is_hindered:
+            await process.enter()
         future: asyncio.Future[list[bool]] = server.loop.create_future()
         outcome = process.next_outcome("publish") if publications else None
         if not server.is_up:
@@ -461,7 +466,7 @@ class Sending:
 
     def begin(self) -> None:
         server, loop, outcome, link = self.server, self.server.loop, self.outcome, self.link
-        loop.after(PUBLISH_TIMEOUT_SECONDS, self._fail)
+        server.publish_timeouts.watch(self.future, self._fail)
         match outcome:
             case ("never", _):
                 loop.after(0.05, self._fail)
@@ -478,7 +483,7 @@ class Sending:
             case _:
                 server.send(link, self._arrive)
 
-    def _fail(self) -> None:
+    def _fail(self, _: object = None) -> None:
         if not self.future.done():
             self.process.answer(self.future, BrokerUnavailable("not confirmed in time"))
 
@@ -571,7 +576,8 @@ class SimulatedSessionQueue:
 
     async def take(self, count: int) -> list[ToSession]:
         process = self.process
-        await process.enter()
+        if process.is_hindered:
+            await process.enter()
         while not self._buffer:
             if self._connection.is_known_closed:
                 raise Unavailable("the connection is gone")
@@ -587,13 +593,14 @@ class SimulatedSessionQueue:
 
     async def probe(self) -> None:
         process, server = self.process, self._server
-        await process.enter()
+        if process.is_hindered:
+            await process.enter()
         if self._connection.is_known_closed:
             raise Unavailable("the connection is gone")
         future: asyncio.Future[None] = server.loop.create_future()
         self._probes = [each for each in self._probes if not each.done()]
         self._probes.append(future)
-        server.loop.after(HEARTBEAT_TIMEOUT_SECONDS, self._expire, future)
+        server.probe_timeouts.watch(future, self._expire)
         server.send(server.link(process), self._pass, self._probed, future)
         await future
 
@@ -623,7 +630,8 @@ class WorkerBroker:
 
     async def open_session(self, worker_id: str, session: int) -> SimulatedSessionQueue:
         process, server = self._process, self._server
-        await process.enter()
+        if process.is_hindered:
+            await process.enter()
         future: asyncio.Future[SimulatedSessionQueue] = server.loop.create_future()
         if not server.reaches(process) or process.next_outcome("open") is not None:
             server.loop.after(0.3, process.answer, future, Unavailable("no connection"))
@@ -643,7 +651,8 @@ class WorkerBroker:
 
     async def publish_reports(self, reports: Sequence[Report]) -> None:
         process, server = self._process, self._server
-        await process.enter()
+        if process.is_hindered:
+            await process.enter()
         future: asyncio.Future[None] = server.loop.create_future()
         outcome = process.next_outcome("publish")
         loop, link = server.loop, server.link(process)
@@ -653,7 +662,7 @@ class WorkerBroker:
             return
         messages = [Message(each, server.new_key()) for each in reports]
         generation = server.generation
-        loop.after(PUBLISH_TIMEOUT_SECONDS, self._fail, future)
+        server.publish_timeouts.watch(future, self._fail)
         match outcome:
             case ("never", _):
                 loop.after(0.05, self._fail, future)
@@ -688,7 +697,8 @@ class WorkerBroker:
 
     async def send_heartbeat(self, message: Hello | Heartbeat) -> None:
         process, server = self._process, self._server
-        await process.enter()
+        if process.is_hindered:
+            await process.enter()
         future: asyncio.Future[None] = server.loop.create_future()
         if not server.is_up:
             server.loop.after(0.01, process.answer, future, Unavailable("no connection"))

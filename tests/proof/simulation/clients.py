@@ -15,7 +15,7 @@ from uuid import UUID
 from tests.proof.simulation.broker import REQUESTS, Message, Rabbit
 from tests.proof.simulation.database import Postgres
 from tests.proof.simulation.loop import SimulatedLoop
-from tests.proof.simulation.runner import NS
+from tests.proof.simulation.runner import NS, parameters_of
 from tests.proof.simulation.story import CommandPlan, RequestPlan, Story
 from turnstile.executor.leader.ports import CancelRequest, DefinitionCommand, Request
 from turnstile.stress.recording import NEVER, NONE, Answer, LimitChange
@@ -105,7 +105,7 @@ class Clients:
             action = self.story.actions[plan.action]
             found = self._bodies[plan.number] = Request(
                 action_ref="stress.unknown" if plan.is_invalid else action.ref,
-                key=str(plan.key) if action.keys else "", parameters=b'{"number": %d}' % plan.number,
+                key=str(plan.key) if action.keys else "", parameters=parameters_of(plan.number),
                 request_hash=UUID(int=plan.number), priority=plan.priority, ttl_seconds=plan.ttl_seconds,
                 timeout_seconds=plan.timeout_seconds,
                 run_at=None if plan.run_after is None else self._wall() + plan.run_after,

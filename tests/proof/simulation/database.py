@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from tests.proof.simulation.loop import SimulatedLoop
+from tests.proof.simulation.loop import SimulatedLoop, Timeouts
 from tests.proof.simulation.processes import WALL, Process
 from turnstile.common.domain.states import TERMINAL, Status
 from turnstile.executor.leader.ports import (
@@ -49,6 +49,7 @@ from turnstile.executor.leader.records import (
 from turnstile.stress.recording import NEVER
 
 CALL_TIMEOUT_SECONDS: Final = 1.5
+READ_SECONDS: Final = 0.0005
 TERMINATED_AFTER_SECONDS: Final = 1.0
 UNSTORABLE: Final = b"\\u0000"
 """JSON with this cannot be stored."""
@@ -147,6 +148,7 @@ class Postgres:
         self.cut: dict[Process, None] = {}
         self.clock_offset = 0.0
         self.write_seconds = 0.002
+        self.load_seconds = 0.005
         self.locked: dict[int, None] = {}
         """Executions whose row a foreign session holds."""
         self.pending_ends: dict[int, EndedRow] = {}
@@ -156,6 +158,8 @@ class Postgres:
         """Updates of the fence that wait for running statements."""
         self.held_back: list[Callable[[], None]] = []
         """Statements behind these."""
+        self.write_timeouts = Timeouts(loop, CALL_TIMEOUT_SECONDS)
+        self.read_timeouts = Timeouts(loop, CALL_TIMEOUT_SECONDS + READ_SECONDS)
         self.leader: Process | None = None
         self.is_session_gone = False
         self.announced: dict[str, tuple[float, bool]] = {}
@@ -411,7 +415,7 @@ class Postgres:
             if tables.admitted[execution_id].run_at is not None or (
                 own and own[-1].outcome not in ("reclaimed", "handed_back")
             ):
-                since = max(tables.woken_at.get(execution_id, at), since)
+                since = max(tables.woken_at.pop(execution_id, at), since)
             own.append(AttemptRecord(len(own) + 1, row.worker_id, since, at))
 
     def _end_attempt(self, row: AttemptRow, at: int) -> None:
@@ -558,18 +562,19 @@ class SimulatedStore:
 
     async def write(self, turn: Turn) -> None:
         process, server = self._process, self._server
-        await process.enter()
+        if process.is_hindered:
+            await process.enter()
         loop = server.loop
         future: asyncio.Future[None] = loop.create_future()
         outcome = process.next_outcome("write")
-        if not await self._is_reached():
-            raise OutcomeUnknown("no connection")
+        if not server.reaches(process):
+            await self._find_out()
         statement = Statement(process, turn, future)
         seconds = server.write_seconds * (0.7 + 0.6 * server.random.random()) + 4e-6 * (
             len(turn.admitted) + len(turn.ended)
         )
         arrival = loop.now + server.latency()
-        loop.after(CALL_TIMEOUT_SECONDS, self._give_up, future)
+        server.write_timeouts.watch(future, self._give_up)
         match outcome:
             case None:
                 loop.at(arrival, server.begin, statement, seconds)
@@ -595,24 +600,23 @@ class SimulatedStore:
         if not future.done():
             self._process.answer(future, OutcomeUnknown("no answer"))
 
-    async def _is_reached(self) -> bool:
-        """Return whether a connection can be had; a partition shows after a time-out only."""
+    async def _find_out(self) -> None:
+        """Find out that no connection can be had; a partition shows after a time-out only."""
         process, server = self._process, self._server
-        if server.reaches(process):
-            return True
         future: asyncio.Future[None] = server.loop.create_future()
-        server.loop.after(0.005 if not server.is_up else CALL_TIMEOUT_SECONDS, process.answer, future, None)
+        seconds = CALL_TIMEOUT_SECONDS if server.is_up else 0.005
+        server.loop.after(seconds, process.answer, future, OutcomeUnknown("no connection"))
         await future
-        return False
 
     async def take_over(self, executor_id: str, *, above: int = 0, only_if_leading: bool = False) -> int:
         process, server = self._process, self._server
-        await process.enter()
+        if process.is_hindered:
+            await process.enter()
         loop = server.loop
         future: asyncio.Future[int] = loop.create_future()
         outcome = process.next_outcome("take_over")
-        if not await self._is_reached():
-            raise OutcomeUnknown("no connection")
+        if not server.reaches(process):
+            await self._find_out()
         is_answered = outcome is None
 
         def update() -> None:
@@ -659,13 +663,16 @@ class SimulatedStore:
 
     # Reading.
 
-    async def _call(self, name: str, effect: Callable[[], Any], seconds: float = 0.0005) -> Any:
+    async def _call(self, name: str, effect: Callable[[], Any], seconds: float = READ_SECONDS) -> Any:
         process, server = self._process, self._server
-        await process.enter()
+        if process.is_hindered:
+            await process.enter()
         loop = server.loop
         future: asyncio.Future[Any] = loop.create_future()
         outcome = process.next_outcome(name)
-        if not await self._is_reached() or (outcome is not None and outcome[0] == "lost"):
+        if not server.reaches(process):
+            await self._find_out()
+        if outcome is not None and outcome[0] == "lost":
             raise OutcomeUnknown("no connection")
 
         def arrive() -> None:
@@ -678,7 +685,10 @@ class SimulatedStore:
             if server.reaches(process):
                 loop.after(seconds * (0.7 + 0.6 * server.random.random()), process.answer, future, value)
 
-        loop.after(CALL_TIMEOUT_SECONDS + seconds, self._give_up, future)
+        if seconds == READ_SECONDS:
+            server.read_timeouts.watch(future, self._give_up)
+        else:
+            loop.after(CALL_TIMEOUT_SECONDS + seconds, self._give_up, future)
         loop.after(server.latency(), arrive)
         return await future
 
@@ -691,7 +701,7 @@ class SimulatedStore:
                 raise Deposed(f"epoch {tables.epoch} of {tables.executor_id}")
             return server.loaded()
 
-        seconds = 0.005 + 3e-6 * len(server.tables.open_ids)
+        seconds = server.load_seconds + 3e-6 * len(server.tables.open_ids)
         loaded: Loaded = await self._call("load", effect, seconds)
         return loaded
 

@@ -14,7 +14,10 @@ Kind = Literal[
     "drop completions", "drop heartbeats", "publish", "listener hangs",
     "database out", "database frozen", "sessions terminated", "locked rows", "write", "take over", "failover",
     "database clock steps", "worker clock steps",
+    "lose", "delay", "kill executor when", "pause executor when", "kill worker when", "purge when",
+    "poison", "forge", "drain by operator", "slow loads",
 ]  # fmt: skip
+"""The last ones are those of directed stories; `interference` carries them out."""
 
 _OF_LEADERS: Final[tuple[Kind, ...]] = (
     "kill executor", "pause executor", "slow executor", "executor without broker",
@@ -60,7 +63,11 @@ class Fault:
     """Number of the executor or worker; for an executor, -1 is the one that leads."""
     seconds: float = 0.0
     outcome: str = ""
-    """For calls that go wrong."""
+    """For calls that go wrong; of directed faults the kind of message or commit, or what is forged."""
+    share: float = 1.0
+    """Which part of the messages it strikes."""
+    delay: float = 0.0
+    """By how many seconds messages are late."""
     calls: int = -1
     """Springs at this call after the instant; -1: at the instant."""
     is_after: bool = False

@@ -2,17 +2,24 @@
 
 The tables of the database say what was admitted, granted and ended, at the instants of the commits; the
 witness says what ran. Both are exact, so every order between them is.
+
+After a failover the tables are those of the standby: what was committed meanwhile and lost is not in them.
+What is known of it elsewhere, answers and runs, is left out, and nothing else (`Lost`).
 """
 
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from tests.proof.simulation.database import AttemptRecord
+from tests.proof.simulation.database import AttemptRecord, Postgres
+from tests.proof.simulation.passages import Commit, ids_of
 from tests.proof.simulation.runner import NS
 from tests.proof.simulation.world import Outcome as World
 from turnstile.common.domain.states import Status
+from turnstile.executor.leader.records import Turn
 from turnstile.stress.check.gates import UNLIMITED
 from turnstile.stress.check.history import FOREIGN, History, history_of
 from turnstile.stress.check.limits import ALWAYS, LimitPeriod, LimitTimeline
@@ -20,8 +27,10 @@ from turnstile.stress.recording import (
     ATTEMPT,
     EXECUTION,
     NEVER,
+    NONE,
     ORDER,
     RUN,
+    Answer,
     LimitChange,
     Outcome,
     Recording,
@@ -39,6 +48,55 @@ _OUTCOMES: Final = {
 }  # fmt: skip
 
 
+_COMMITS: Final[WeakKeyDictionary[Postgres, list[tuple[Commit, bool]]]] = WeakKeyDictionary()
+"""For each server its commits, and whether a standby did not receive them."""
+_apply = Postgres.apply
+
+
+def _apply_and_note(server: Postgres, turn: Turn) -> None:
+    is_missed = server.standby is not None
+    _apply(server, turn)
+    _COMMITS.setdefault(server, []).append((Commit(server._last_at, turn), is_missed))
+
+
+Postgres.apply = _apply_and_note  # type: ignore[method-assign, assignment]
+
+
+def commits_of(world: World) -> list[Commit]:
+    """Return the turns that the database has at the end."""
+    has_lost = world.postgres.has_failed_over
+    return [commit for commit, is_missed in _COMMITS[world.postgres] if not (is_missed and has_lost)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """What a failover took away."""
+
+    commits: Sequence[Commit] = ()
+    execution_ids: frozenset[int] = frozenset()
+    """All executions of which a lost turn said anything."""
+    numbers: frozenset[int] = frozenset()
+    """Requests that were admitted in a lost turn, or were lost with their rows in the inbox."""
+
+
+def lost_by_failover(world: World) -> Lost:
+    """Return what was committed and not received by the standby that took over."""
+    if not world.postgres.has_failed_over:
+        return Lost()
+    commits = [commit for commit, is_missed in _COMMITS[world.postgres] if is_missed]
+    numbers = {_number(row.parameters) for _, turn in commits for row in turn.admitted}
+    (failover,) = (fault for fault in world.story.faults if fault.kind == "failover")
+    missed = range(round(failover.at * NS), round((failover.at + failover.seconds) * NS) + 1)
+    for number, order in world.clients.orders.items():
+        if order.plan.submitter == world.story.inbox_submitter and order.confirmed_at in missed:
+            numbers.add(number)
+    return Lost(commits=commits, execution_ids=frozenset(ids_of(commits)), numbers=frozenset(numbers))
+
+
+def _number(parameters: bytes) -> int:
+    return int(parameters[len(b'{"number": ') : -1])
+
+
 def recording_of(world: World) -> Recording:
     """Return what was observed."""
     story = world.story
@@ -47,11 +105,12 @@ def recording_of(world: World) -> Recording:
         keys=story.keys, submitters=story.submitters,
     )  # fmt: skip
     scenario = Scenario(name=f"seed-{story.seed}", title="", purpose=Purpose.LOAD, load=load, limit=_AT_FIRST)
+    lost = lost_by_failover(world)
     workers: dict[str, int] = {}
     attempts = _attempts(world, workers)
     return Recording(
-        scenario=scenario, began_at=0, ended_at=round(world.ended_at * NS), orders=_orders(world),
-        executions=_executions(world), attempts=attempts, runs=_runs(world), workers=tuple(workers),
+        scenario=scenario, began_at=0, ended_at=round(world.ended_at * NS), orders=_orders(world, lost),
+        executions=_executions(world), attempts=attempts, runs=_runs(world, lost), workers=tuple(workers),
         faults=tuple(world.injected), limit_changes=tuple(_limit_changes(world)),
         worker_capacity=max(sum(story.workers), 1),
     )  # fmt: skip
@@ -78,10 +137,22 @@ def _limit_changes(world: World) -> list[LimitChange]:
         LimitChange(action=number, limit=action.limit, asked_at=-NS, answered_at=-NS)
         for number, action in enumerate(world.story.actions)
     ]
+    if world.postgres.has_failed_over:
+        # An answered change may be lost, so the kept turns say what was in force.
+        return changes + list(_committed_changes(world))
     changes += sorted(
         [*world.clients.limit_changes, *world.clients.open_changes], key=lambda change: change.asked_at
     )
     return changes
+
+
+def _committed_changes(world: World) -> Iterator[LimitChange]:
+    numbers = {action.ref: number for number, action in enumerate(world.story.actions)}
+    for at, turn in commits_of(world):
+        for row in turn.definitions:
+            if row.kind == "action" and row.name in numbers and row.body is not None:
+                limit = 0 if row.body["paused"] else row.body["max_concurrent"]
+                yield LimitChange(action=numbers[row.name], limit=limit, asked_at=at, answered_at=at)
 
 
 def _queue(world: World, action: int, key: int) -> int:
@@ -92,11 +163,16 @@ def _table(dtype: "np.dtype[Any]", rows: list[tuple[Any, ...]]) -> Table:
     return np.array(rows, dtype) if rows else empty(dtype, 0)
 
 
-def _orders(world: World) -> Table:
+def _orders(world: World, lost: Lost) -> Table:
     # Requests are counted from 0 in the order of sending, which is that of their numbers.
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for order in world.clients.orders.values():
         plan = order.plan
+        if plan.number in lost.numbers:
+            # It may be admitted once more or never, and at any time.
+            queue = _queue(world, plan.action, plan.key)
+            rows.append((plan.submitter, queue, 0, order.sent_at, NEVER, NEVER, NONE, Answer.NONE, 2))
+            continue
         rows.append(
             (
                 plan.submitter, _queue(world, plan.action, plan.key), 0, order.sent_at, order.confirmed_at,
@@ -111,8 +187,7 @@ def numbers_of(world: World) -> dict[int, int]:
     places = {plan.number: place for place, plan in enumerate(world.story.requests)}
     found = {}
     for execution_id, row in world.postgres.tables.admitted.items():
-        number = int(row.parameters[len(b'{"number": ') : -1])
-        found[execution_id] = places.get(number, FOREIGN)
+        found[execution_id] = places.get(_number(row.parameters), FOREIGN)
     return found
 
 
@@ -165,11 +240,13 @@ def _outcome(record: AttemptRecord) -> Outcome:
     return _OUTCOMES.get(record.outcome, Outcome.RETRIED)
 
 
-def _runs(world: World) -> Table:
+def _runs(world: World, lost: Lost) -> Table:
     plans = {plan.number: plan for plan in world.story.requests}
     places = {plan.number: place for place, plan in enumerate(world.story.requests)}
     rows = []
     for each in world.witness.records:
+        if each.execution_id in lost.execution_ids:
+            continue
         plan = plans[each.number]
         rows.append(
             (

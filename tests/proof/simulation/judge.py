@@ -1,18 +1,21 @@
 """Judges what happened in a world: the rules of `stress.check`, and what only a simulation can know.
 
-Where a story loses commits by a failover, promises about what was committed do not hold; there only the
-world's own invariants count: everything ends, nothing is granted twice, memory equals the rows.
+Limits, order, rates and fair shares are judged twice: by the turns that were committed, exactly, with the
+rules that `stress.check` has for any installation (`passages`), and by what workers really ran. Where a story
+loses commits by a failover, the executions and requests of the lost turns are left out of what others saw,
+and the turns that were kept are judged as everywhere.
 """
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
 from tests.proof.simulation.broker import COMPLETIONS
-from tests.proof.simulation.history import history, recording_of
+from tests.proof.simulation.history import Lost, commits_of, history, lost_by_failover, recording_of
+from tests.proof.simulation.passages import check_gates
 from tests.proof.simulation.runner import NS
 from tests.proof.simulation.story import RequestPlan
 from tests.proof.simulation.world import Outcome
@@ -25,37 +28,70 @@ from turnstile.stress.check.queues import queues_kept
 from turnstile.stress.check.rules import RULES
 from turnstile.stress.check.timelines import CountedRuns, counted_runs
 from turnstile.stress.check.verdict import Rule
-from turnstile.stress.recording import NEVER, Instants, RunEnd
+from turnstile.stress.recording import NEVER, Instants, Recording, RunEnd
 
 _EXAMPLES: Final = 3
-_COMMIT_SECONDS: Final = 0.2
-"""By how much two commits may be nearer than the decisions."""
+
+
+@dataclass(slots=True)
+class Judgement:
+    """What is broken, and how much was checked."""
+
+    broken: list[str] = field(default_factory=list)
+    """Sentences; the first word names the rule."""
+    checked: Counter[str] = field(default_factory=Counter)
+    """By rule."""
 
 
 def violations(outcome: Outcome) -> list[str]:
     """Return what is broken, in sentences; the first words name the rule."""
-    found = [f"INVARIANT {text}" for text in outcome.findings]
-    found += _storm(outcome)
+    return judgement_of(outcome).broken
+
+
+def judgement_of(outcome: Outcome) -> Judgement:
+    """Judge an outcome by all rules."""
+    found = Judgement([f"INVARIANT {text}" for text in outcome.findings])
+    found.broken += _storm(outcome)
     if not outcome.is_quiet:
-        found += _left(outcome)
-    if outcome.story.loses_commits:
-        return found
+        found.broken += _left(outcome)
+    lost = lost_by_failover(outcome)
     recording = recording_of(outcome)
     told = history(outcome, recording)
     if len(recording.executions):
-        findings = [rule(told).finding() for rule in RULES]
-        if outcome.story.has_gates:
-            found += _gates(outcome, told)
-        else:
-            findings.append(started_in_order(_without_delayed(outcome, told)).finding())
-            findings += queues_kept(recording, told.time_text)
-        for finding in findings:
-            if finding.broken and not (finding.rule is Rule.NOTHING_STUCK and not outcome.is_quiet):
-                for example in finding.examples[:_EXAMPLES]:
-                    found.append(f"{finding.rule.name} ({finding.broken}) {example}")
-        found += _two_at_once(told)
-    found += _outcomes(outcome)
+        _judge_history(outcome, recording, told, found)
+        _judge_turns(outcome, found)
+        found.broken += _two_at_once(told)
+    found.broken += _outcomes(outcome, lost)
     return found
+
+
+def _judge_history(outcome: Outcome, recording: Recording, told: History, found: Judgement) -> None:
+    """Apply the rules for what any installation shows."""
+    findings = [rule(told).finding() for rule in RULES]
+    if outcome.story.has_gates:
+        found.broken += _gates(outcome, told)
+    else:
+        findings.append(started_in_order(_without_delayed(outcome, told)).finding())
+        findings += queues_kept(recording, told.time_text)
+    for finding in findings:
+        found.checked[finding.rule.name] += finding.checked
+        if finding.broken and not (finding.rule is Rule.NOTHING_STUCK and not outcome.is_quiet):
+            for example in finding.examples[:_EXAMPLES]:
+                found.broken.append(f"{finding.rule.name} ({finding.broken}) {example}")
+
+
+def _judge_turns(outcome: Outcome, found: Judgement) -> None:
+    """Apply the rules of gates to the committed turns: P1, P2, P11 to P14."""
+    result = check_gates(outcome.story, commits_of(outcome))
+    found.checked.update(result.checked)
+    counts = Counter(promise for promise, _ in result.broken)
+    shown: Counter[str] = Counter()
+    for promise, each in result.broken:
+        shown[promise] += 1
+        if shown[promise] <= _EXAMPLES:
+            who = "" if each.execution_id is None else f", execution {each.execution_id}"
+            where = f"{each.gate} at {each.at / NS:.6f} s"
+            found.broken.append(f"{promise} ({counts[promise]}) at {where}{who}: {each.what}")
 
 
 def _without_delayed(outcome: Outcome, told: History) -> History:
@@ -94,7 +130,7 @@ def _storm(outcome: Outcome) -> Iterator[str]:
 
 
 def _gates(outcome: Outcome, told: History) -> Iterator[str]:
-    """Yield starts above the capacity of a resource or the total of an action, or faster than a rate."""
+    """Yield starts above the capacity of a resource or the total of an action."""
     counted, actions = counted_runs(told), column(told.runs, "queue") // max(outcome.story.keys, 1)
     fields = [action.fields for action in outcome.story.actions]
     for resource in outcome.story.resources:
@@ -104,18 +140,10 @@ def _gates(outcome: Outcome, told: History) -> Iterator[str]:
         ]
         weights = np.array(units, np.int64)[actions]
         yield from _above(told, counted, weights, resource.capacity, f"resource {resource.name}")
-    granted = column(told.attempts, "granted_at")
-    granted_actions = column(told.attempts, "queue") // max(outcome.story.keys, 1)
     for number, each in enumerate(fields):
         if "max_concurrent_total" in each:
             weights = (actions == number).astype(np.int64)
             yield from _above(told, counted, weights, each["max_concurrent_total"], f"total of {number}")
-        if "rate" in each:
-            starts = np.sort(granted[granted_actions == number])
-            count, span = each["rate"]["starts"], each["rate"]["per_seconds"] - _COMMIT_SECONDS
-            for row in np.flatnonzero(starts[count:] - starts[:-count] < span * NS)[:_EXAMPLES].tolist():
-                at = told.time_text(starts[row + count])
-                yield f"RATE action {number} had {count + 1} grants within its span, at {at}"
 
 
 def _above(told: History, counted: CountedRuns, weights: Instants, capacity: int, gate: str) -> Iterator[str]:
@@ -147,7 +175,7 @@ def _two_at_once(told: History) -> Iterator[str]:
         )
 
 
-def _outcomes(outcome: Outcome) -> Iterator[str]:
+def _outcomes(outcome: Outcome, lost: Lost) -> Iterator[str]:
     """Check each end: it has an event, and its status is what its runs and commands lead to."""
     tables = outcome.postgres.tables
     complete: set[tuple[int, int]] = set()
@@ -159,6 +187,8 @@ def _outcomes(outcome: Outcome) -> Iterator[str]:
     counts: Counter[str] = Counter()
     plans = {plan.number: plan for plan in outcome.story.requests}
     for execution_id, row in tables.ended.items():
+        if execution_id in lost.execution_ids:
+            continue
         number = int(tables.admitted[execution_id].parameters[len(b'{"number": ') : -1])
         events = outcome.clients.events.get(execution_id, set())
         problem = "EVENT", f"ended as {row.status}, and listeners heard {sorted(events) or 'nothing'}"

@@ -9,14 +9,14 @@ what it would do in a `finally`; what it had sent is under way.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from enum import IntEnum
+from math import inf
 from random import Random
 from typing import Any, Final, Literal, overload
 
-from tests.proof.simulation.loop import SimulatedHandle, SimulatedLoop
+from tests.proof.simulation.loop import SimulatedLoop, Step
 
 WALL: Final = 1_700_000_000.0
 """Seconds since 1970 at the beginning of the world."""
@@ -51,12 +51,12 @@ PROCESS: Final[ContextVar["Process | None"]] = ContextVar("PROCESS", default=Non
 class Processes:
     """The gate of the loop: which callbacks run."""
 
-    def holds(self, handle: SimulatedHandle) -> bool:
-        process = handle._context.get(PROCESS)
+    def holds(self, step: Step) -> bool:
+        process = step[0].get(PROCESS)
         if process is None or process.state is State.RUNNING:
             return False
         if process.state is State.PAUSED:
-            process.held.append(handle)
+            process.held.append(step)
         return True
 
     def adopt(self, task: "asyncio.Task[Any]", context: Context) -> None:
@@ -73,14 +73,15 @@ class Process:
         self.random = random
         self.name = name
         self.state = State.RUNNING
-        self.held: list[SimulatedHandle] = []
+        self.held: list[Step] = []
         self.boot_offset = boot_offset
         """The instant of this host's monotonic clock at the beginning of the world."""
         self.wall_offset = 0.0
         """How far this host's wall clock is ahead of the true time."""
         self.slowness = 0.0
         """Each call takes up to so many seconds longer."""
-        self.calls = 0
+        self.is_hindered = False
+        """Its next call must `enter`: it does not run, or a trap is set."""
         self.paused_at = 0.0
         self.at_death: list[Callable[[], None]] = []
         """What the kernel does: close connections, kill children."""
@@ -95,6 +96,9 @@ class Process:
         self._tasks_max = 64
         self._resumed: list[asyncio.Future[None]] = []
         self._waiter: asyncio.Future[None] | None = None
+        self._wait_until = inf
+        self._looks_at = inf
+        """When it is seen next whether a wait is over: one callback serves many short waits."""
         self._has_arrival = False
         self.at_rest: Callable[[], None] = lambda: None
         """Called when it begins to wait for something to arrive."""
@@ -120,7 +124,8 @@ class Process:
         if self.state is State.RUNNING:
             self.state = State.PAUSED
             self.paused_at = self.loop.now
-            self.loop.is_gating = True
+            self.is_hindered = True
+            self.loop.gating += 1
             for action in self.at_pause:
                 action()
 
@@ -129,6 +134,8 @@ class Process:
         if self.state is not State.PAUSED:
             return
         self.state = State.RUNNING
+        self.is_hindered = self._trap is not None
+        self.loop.gating -= 1
         for action in list(self.at_resume):
             action()
         held, self.held = self.held, []
@@ -142,13 +149,23 @@ class Process:
         """SIGKILL."""
         if self.state is State.DEAD:
             return
+        if self.state is State.RUNNING:
+            self.loop.gating += 1
         self.state = State.DEAD
-        self.loop.is_gating = True
+        self.is_hindered = True
         self.held.clear()
         for action in self.at_death:
             action()
         # The task that runs at this moment cannot be closed before it awaits.
-        self.loop.after(0.0, self.bury)
+        self.loop.after(0.0, self._vanish)
+
+    def _vanish(self) -> None:
+        self.bury()
+        # Nothing of it is due from the next jump on.
+        self.loop.after(0.0, self._vanished)
+
+    def _vanished(self) -> None:
+        self.loop.gating -= 1
 
     def bury(self) -> None:
         """Close what is suspended, so that nothing of it is left; its ports refuse everything."""
@@ -180,6 +197,7 @@ class Process:
     def arm(self, trap: Trap) -> None:
         """Set the trap of this process; it has one at most."""
         self._trap = trap
+        self.is_hindered = True
 
     def next_outcome(self, call: str) -> Any:
         """Return what goes wrong with this call; None: nothing."""
@@ -187,20 +205,23 @@ class Process:
         return planned.popleft() if planned else None
 
     async def enter(self) -> None:
-        """A call begins: it takes effect after this returns."""
+        """A call of a hindered process begins: it takes effect after this returns."""
         if self.state is State.DEAD:
             raise Killed
-        self.calls += 1
         trap = self._trap
         if trap is not None:
             trap.calls -= 1
             if trap.calls < 0 and not trap.is_after:
-                self._trap = None
+                self._disarm()
                 trap.spring()
         while self.state is not State.RUNNING:
             future: asyncio.Future[None] = self.loop.create_future()
             self._resumed.append(future)
             await future
+
+    def _disarm(self) -> None:
+        self._trap = None
+        self.is_hindered = self.state is not State.RUNNING
 
     def answer(self, future: "asyncio.Future[Any]", value: Any) -> None:
         """The answer to a call has arrived; an exception is raised there."""
@@ -208,7 +229,7 @@ class Process:
             return
         trap = self._trap
         if trap is not None and trap.calls < 0:
-            self._trap = None
+            self._disarm()
             trap.spring()
         if self.slowness:
             self.loop.after(self.random.random() * self.slowness, self._deliver, future, value)
@@ -229,23 +250,49 @@ class Process:
         return self.loop.now + self.boot_offset
 
     async def sleep(self, seconds: float) -> None:
-        await self.enter()
+        if self.is_hindered:
+            await self.enter()
         future: asyncio.Future[None] = self.loop.create_future()
         self.loop.after(max(seconds, 0.0), self.answer, future, None)
         await future
 
     async def wait(self, seconds: float) -> None:
         """Wait until something arrives, or has arrived since the last wait; at most so long."""
-        await self.enter()
+        if self.is_hindered:
+            await self.enter()
         future: asyncio.Future[None] = self.loop.create_future()
         if self._has_arrival:
             self._has_arrival = False
             self.loop.after(0.0, self.answer, future, None)
         else:
             self._waiter = future
-            self.loop.after(max(seconds, 0.0), self._stop_waiting, future)
+            self._wait_until = self.loop.now + seconds
+            self._look_later()
             self.at_rest()
         await future
+
+    def _look_later(self) -> None:
+        if self._wait_until < self._looks_at:
+            self._looks_at = self._wait_until
+            self.loop.at(self._looks_at, self._look)
+
+    def _look(self) -> None:
+        """End a wait whose time is over."""
+        now = self.loop.now
+        if now >= self._looks_at:
+            self._looks_at = inf
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            if now >= self._wait_until:
+                self._waiter = None
+                self.answer(waiter, None)
+            else:
+                self._look_later()
+
+    def release(self, future: "asyncio.Future[Any]") -> None:
+        """End a wait for something within the process, as a timer of its own does."""
+        if self.state is not State.DEAD and not future.done():
+            future.set_result(None)
 
     @property
     def is_waiting(self) -> bool:
@@ -260,12 +307,6 @@ class Process:
         else:
             self._waiter = None
             self.answer(waiter, None)
-
-    def _stop_waiting(self, future: "asyncio.Future[None]") -> None:
-        if self._waiter is future:
-            self._waiter = None
-        if not future.done():
-            self.answer(future, None)
 
 
 class SimulatedClock:
@@ -290,8 +331,17 @@ class SimulatedClock:
         if not isinstance(event, asyncio.Event):
             await process.wait(event)
             return
-        await process.enter()
-        if not event.is_set():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(max(seconds, 0.0)):
-                    await event.wait()
+        if process.is_hindered:
+            await process.enter()
+        if event.is_set():
+            return
+        loop = process.loop
+        future: asyncio.Future[Any] = loop.create_future()
+        # As `Event.wait`, whose time-out would cost a task's cancellation.
+        waiters = event._waiters
+        waiters.append(future)
+        loop.after(max(seconds, 0.0), process.release, future)
+        try:
+            await future
+        finally:
+            waiters.remove(future)

@@ -5,7 +5,6 @@ tables.
 """
 
 import asyncio
-import json
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -19,6 +18,8 @@ from turnstile.worker.core.ports import NotStarted
 from turnstile.worker.core.ports import RunEnd as Ended
 
 NS: Final = 1_000_000_000
+_PARAMETERS: Final = b'{"number": %d}'
+_NUMBER_AT: Final = len(b'{"number": ')
 _KILLED: Final = Failed(failure=Failure(type="Killed", message="killed"), retryable=False)
 
 
@@ -32,6 +33,16 @@ class Step:
     seconds: float
     in_child: bool = True
     """It runs in a child process, which goes on while its worker is paused."""
+
+
+def parameters_of(number: int) -> bytes:
+    """Return the parameters of a request."""
+    return _PARAMETERS % number
+
+
+def number_of(parameters: bytes) -> int:
+    """Return the number of the request with these parameters."""
+    return int(parameters[_NUMBER_AT:-1])
 
 
 class RunRecord:
@@ -81,8 +92,10 @@ class SimulatedRun:
             loop.after(step.seconds, self._end_by_itself)
 
     async def outcome(self) -> Ended:
-        await self._process.enter()
-        return await asyncio.shield(self._future)
+        if self._process.is_hindered:
+            await self._process.enter()
+        # It is awaited once, and a run goes on without it.
+        return await self._future
 
     def ask_to_stop(self, reason: str) -> None:
         self._process.check()
@@ -146,7 +159,7 @@ class SimulatedRunner:
     def start(self, offer: Offer) -> SimulatedRun:
         self._process.check()
         witness = self._witness
-        number: int = json.loads(offer.parameters)["number"]
+        number = number_of(offer.parameters)
         script = witness.scripts[number]
         step = script[min(offer.attempt, len(script)) - 1]
         record: RunRecord | None = None

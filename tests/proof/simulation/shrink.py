@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from tests.proof.simulation.interference import world_of
 from tests.proof.simulation.judge import violations
 from tests.proof.simulation.story import Story
-from tests.proof.simulation.world import World
 
 T = TypeVar("T")
 
@@ -19,7 +19,7 @@ def rules_of(sentences: Sequence[str]) -> frozenset[str]:
 
 def judged(story: Story) -> list[str]:
     """Run a story and return what it breaks."""
-    return violations(World(story).run())
+    return violations(world_of(story).run())
 
 
 def shortest(story: Story, broken: Sequence[str], *, seconds: float) -> tuple[Story, list[str]]:

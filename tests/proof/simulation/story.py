@@ -98,6 +98,8 @@ class Story:
     requests: tuple[RequestPlan, ...]
     commands: tuple[CommandPlan, ...]
     faults: tuple[Fault, ...]
+    kind: str = ""
+    """Of a directed story: the interleaving around which it was made."""
 
     @property
     def keys(self) -> int:
@@ -116,7 +118,7 @@ class Story:
     def describe(self) -> str:
         """Return it in a few lines."""
         lines = [
-            f"seed {self.seed}: {self.executors} executors, workers {list(self.workers)}, lease"
+            f"seed {self.seed} {self.kind}: {self.executors} executors, workers {list(self.workers)}, lease"
             f" {self.lease_seconds:g} s, {self.submitters} submitters, {len(self.requests)} requests,"
             f" {len(self.commands)} commands, {len(self.faults)} faults"
         ]

@@ -1,16 +1,26 @@
 """Planted bugs of leader and workers are caught; `make simulate ARGS=--defects` plants all."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.proof.simulation.defects import DEFECTS, Defect, is_caught
+from tests.proof.simulation.alone import ALONE, alone
+from tests.proof.simulation.defect import Defect
+from tests.proof.simulation.defects import DEFECTS, caught
+from tests.proof.simulation.directed import KINDS, directed_story
+from tests.proof.simulation.interference import world_of
+from tests.proof.simulation.judge import violations
 
 QUICK = (
-    "a turn with an unknown outcome is sent again without a new epoch",
-    "an end that no worker saw is not stored for listeners",
-    "what lives for long gets no row of its own",
+    "a turn that was committed is sent again",
+    "a load lets something start before it has counted the units that are held",
+    "a lost worker is told after its attempts are given away",
+    "a leaving does not wait for the reports before it",
+    "a message without the secret of its worker counts",
+    "a worker starts while its lease is in doubt",
+    "a worker starts more of a queue at once than it may",
 )
 
 
@@ -19,10 +29,23 @@ def test_a_planted_bug_fits_the_code(defect: Defect) -> None:
     spec = importlib.util.find_spec(defect.module)
     assert spec is not None
     assert spec.origin is not None
-    assert Path(spec.origin).read_text(encoding="utf-8").count(defect.old) == 1
+    source = Path(spec.origin).read_text(encoding="utf-8")
+    assert [source.count(old) for old, _ in defect.changes] == [1] * len(defect.changes)
+    assert set(defect.kinds) <= {*KINDS, ALONE}
+    re.compile(defect.symptom)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_a_directed_story_passes_without_a_planted_bug(kind: str) -> None:
+    for seed in range(2):
+        assert violations(world_of(directed_story(kind, seed)).run()) == [], seed
+
+
+def test_a_worker_alone_keeps_order_and_recalls() -> None:
+    assert [alone(seed) for seed in range(40)] == [[]] * 40
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_planted_bug_is_caught(name: str) -> None:
     (number,) = (n for n, each in enumerate(DEFECTS) if each.name == name)
-    assert is_caught(number, range(1, 20), 100.0)
+    assert caught(number, seconds=20.0)

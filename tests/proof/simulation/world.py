@@ -32,6 +32,8 @@ _STANDSTILL_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 0.25
 _COMPARED: Final = 0.02
 """Share of the rests of a leader at which its memory is compared with the rows."""
+_COMPARED_ROWS: Final = 2
+"""For each end so many open executions are compared: else a long backlog is compared again and again."""
 
 
 class WatchedLeader(Leader):
@@ -177,6 +179,7 @@ class World:
         """When the last fault was over."""
         self.is_quiet = False
         self.compared = 0
+        self._compared_rows = 0
         self._left = 0
         self._moved_at = 0.0
         """When the number of executions that have not ended changed last."""
@@ -280,7 +283,9 @@ class World:
 
     def compare(self, leader: Leader) -> None:
         """A leader rests: now and then compare its memory with what a load would find."""
-        if self.random.random() < _COMPARED:
+        tables = self.postgres.tables
+        if self.random.random() < _COMPARED and self._compared_rows <= _COMPARED_ROWS * len(tables.ended):
+            self._compared_rows += len(tables.open_ids)
             self._compare(leader)
 
     def _compare(self, leader: Leader) -> None:

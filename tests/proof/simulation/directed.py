@@ -1,0 +1,689 @@
+"""Directed stories: each kind makes one interleaving of LEADER frequent, seeded and randomised around it.
+
+They are small, so that hundreds of them run in a few seconds. Every one passes on the unchanged product; each
+planted bug names the kinds that show it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any, Final
+
+from tests.proof.simulation.faults import Fault, Kind
+from tests.proof.simulation.runner import Step
+from tests.proof.simulation.story import (
+    ActionPlan,
+    CommandPlan,
+    RequestPlan,
+    ResourcePlan,
+    Story,
+    story_of,
+)
+
+_LEASE: Final = 3.0
+_EVERY: Final = 4
+"""Each so many stories of the mix is a directed one."""
+_MANY: Final[dict[str, Any]] = {"max_reclaims": 100}
+
+
+def directed_story(kind: str, seed: int) -> Story:
+    """Return a story of a kind."""
+    random = Random(f"{kind} {seed}")
+    story = KINDS[kind](random)
+    return replace(story, requests=_keyed(story.requests, story.actions), seed=seed, kind=kind)
+
+
+def mixed_story(seed: int, *, size: float = 1.0) -> Story:
+    """Return the story of a seed: a random one, or now and then a directed one."""
+    if seed % _EVERY:
+        return story_of(seed, size=size)
+    kinds = sorted(KINDS)
+    return directed_story(kinds[seed // _EVERY % len(kinds)], seed)
+
+
+# Parts.
+
+
+def _story(random: Random, *, requests: Sequence[RequestPlan], **changed: Any) -> Story:
+    story = Story(
+        seed=0, executors=2, workers=(4, 4), lease_seconds=_LEASE,
+        write_seconds=random.choice((0.002, 0.01)), actions=(_action(random),), resources=(), submitters=3,
+        inbox_submitter=2, requests=tuple(requests), commands=(), faults=(),
+    )  # fmt: skip
+    return replace(story, **changed)
+
+
+def _action(random: Random, number: int = 0, **fields: Any) -> ActionPlan:
+    limit = fields.pop("limit", random.choice((1, 2, 8, None)))
+    keys = fields.pop("keys", random.choice((0, 0, 3)))
+    return ActionPlan(ref=f"stress.{number:02}", limit=limit, keys=keys, fields={**_MANY, **fields})
+
+
+def _ok(random: Random, longest: float = 0.1) -> tuple[Step, ...]:
+    return (Step("ok", longest * random.random()),)
+
+
+def _requests(
+    random: Random, count: int, *, seconds: float, script: Callable[[], tuple[Step, ...]], begin: float = 0.5,
+    **changed: Any,
+) -> list[RequestPlan]:  # fmt: skip
+    """Return requests evenly over a time; values of `changed` are values, or functions of the random."""
+    instants = sorted(begin + seconds * random.random() for _ in range(count))
+    found = []
+    for number, at in enumerate(instants):
+        fields = {name: value(random) if callable(value) else value for name, value in changed.items()}
+        fields = {"submitter": random.randrange(3), "key": random.randrange(3), **fields}
+        found.append(RequestPlan(number=number, at=at, action=0, script=script(), **fields))
+    return found
+
+
+def _keyed(requests: Sequence[RequestPlan], actions: Sequence[ActionPlan]) -> tuple[RequestPlan, ...]:
+    """Give each request a key that its action has."""
+    return tuple(
+        replace(each, key=each.key % actions[each.action].keys if actions[each.action].keys else 0)
+        for each in requests
+    )
+
+
+def _plain(random: Random, count: int, seconds: float, longest: float = 0.1) -> list[RequestPlan]:
+    return _requests(random, count, seconds=seconds, script=lambda: _ok(random, longest))
+
+
+def _mixed(random: Random, count: int, seconds: float) -> list[RequestPlan]:
+    """Return requests of all that has a past: delays, retries, times to live, waits behind a limit."""
+    scripts: tuple[tuple[Step, ...], ...] = (
+        (Step("ok", 0.05),), (Step("ok", 1.5),), (Step("retry", 0.05), Step("retry", 0.05), Step("ok", 0.05)),
+        (Step("fail", 0.05),), (Step("refuse", 0.0), Step("ok", 0.05)),
+    )  # fmt: skip
+    return _requests(
+        random, count, seconds=seconds, script=lambda: random.choice(scripts),
+        ttl_seconds=lambda r: r.choice((None, None, None, 0.3, 2.0)),
+        run_after=lambda r: r.choice((None, None, None, 1.0, 3.0)),
+        has_idempotency_key=lambda r: r.random() < 0.3,
+    )  # fmt: skip
+
+
+def _faults(
+    random: Random, kind: Kind, count: int, *, until: float, since: float = 0.5, **fields: Any
+) -> list[Fault]:
+    found = []
+    for _ in range(count):
+        values = {name: value(random) if callable(value) else value for name, value in fields.items()}
+        found.append(Fault(at=since + (until - since) * random.random(), kind=kind, **values))
+    return found
+
+
+def _ordered(*faults: Fault) -> tuple[Fault, ...]:
+    return tuple(sorted(faults, key=lambda each: each.at))
+
+
+def _lose(at: float, names: str, seconds: float, *, worker: int = -1, share: float = 1.0) -> Fault:
+    return Fault(at=at, kind="lose", outcome=names, seconds=seconds, target=worker, share=share)
+
+
+# Leadership and turns.
+
+
+def _calm(random: Random) -> Story:
+    """Nothing goes wrong."""
+    requests = _requests(
+        random, 25, seconds=6.0, script=lambda: _ok(random, 0.5),
+        ttl_seconds=lambda r: r.choice((None, None, 0.2, 1.0)),
+    )  # fmt: skip
+    # Some wait for longer than their time to live, and end without a worker.
+    return _story(random, requests=requests, executors=3, actions=(_action(random, limit=1, keys=0),))
+
+
+def _unknown_commits(random: Random) -> Story:
+    """Many commits get no answer, arrive late, or not at all."""
+    faults = _faults(
+        random, "write", 14, until=5.0, target=-1,
+        outcome=lambda r: r.choice(("lost", "unanswered", "running", "queued")),
+        seconds=lambda r: r.choice((0.01, 0.05, 0.3)),
+    )  # fmt: skip
+    return _story(random, requests=_plain(random, 60, 5.0), faults=_ordered(*faults))
+
+
+def _slow_commits(random: Random) -> Story:
+    """Commits take most of a second."""
+    faults = _faults(
+        random, "write", 6, until=5.0, target=-1, outcome="slow", seconds=lambda r: 0.3 + r.random()
+    )
+    return _story(random, requests=_plain(random, 30, 5.0), faults=_ordered(*faults))
+
+
+def _leader_dies(random: Random) -> Story:
+    """The leader is killed right at a commit, again and again: nothing of that turn was published."""
+    commits = ("requests", "grants", "ends", "delays", "workers", "reclaims", "early cancels")
+    faults = _faults(
+        random, "kill executor when", 4, until=6.0, outcome=lambda r: f"commit {r.choice(commits)}",
+        seconds=lambda r: r.random(),
+    )  # fmt: skip
+    faults += _faults(
+        random, "kill executor", 3, until=6.0, target=-1, seconds=lambda r: r.random(),
+        calls=lambda r: r.randrange(8), is_after=lambda r: r.random() < 0.5,
+    )  # fmt: skip
+    actions = (_action(random, keys=0, retry={"max_attempts": 3, "delay_seconds": 0.2}),)
+    requests = _mixed(random, 30, 6.0)
+    return _story(random, requests=requests, actions=actions, executors=3, faults=_ordered(*faults))
+
+
+def _leader_pauses(random: Random) -> Story:
+    """The leader stops between a commit and what it publishes, for longer than its leadership."""
+    faults = [
+        Fault(
+            at=at, kind="pause executor when", seconds=3.4 + 1.6 * random.random(),
+            outcome=f"commit {random.choice(('grants', 'ends'))}",
+        )
+        for at in (1.0 + random.random(), 8.0 + random.random())
+    ]  # fmt: skip
+    actions = (_action(random, limit=None, keys=0),)
+    return _story(random, requests=_plain(random, 60, 14.0), actions=actions, faults=_ordered(*faults))
+
+
+def _long_lives(random: Random) -> Story:
+    """Executions live for seconds, with a past of every kind, and leaders change all the time."""
+    faults = _faults(
+        random, "kill executor", 5, since=2.0, until=9.0, target=-1, seconds=lambda r: 0.5 * r.random()
+    )
+    faults += _faults(random, "kill worker", 2, until=6.0, target=lambda r: r.randrange(2), seconds=0.5)
+    resources = tuple(
+        ResourcePlan(name=f"r{n}", capacity=3, order=random.choice(("arrival", "fair"))) for n in range(2)
+    )
+    uses = [{"resource": "r0", "units": 2}, {"resource": "r1", "units": random.choice((1, 3))}]
+    retry = {"max_attempts": 3, "delay_seconds": 0.5}
+    actions = (
+        _action(random, 0, limit=2, keys=0, retry=retry),
+        _action(
+            random, 1, limit=None, keys=3, uses=uses, rate={"starts": 10, "per_seconds": 1.0}, retry=retry
+        ),
+        _action(random, 2, limit=None, keys=3, max_concurrent_total=2, order="fair", retry=retry),
+    )
+    requests = [replace(each, action=random.randrange(3)) for each in _mixed(random, 40, 5.0)]
+    commands = _cancels(random, requests, (0.3, 1.5))
+    return _story(
+        random, requests=requests, actions=actions, resources=resources,
+        commands=commands, faults=_ordered(*faults), executors=3,
+    )  # fmt: skip
+
+
+def _cancels(
+    random: Random, requests: Sequence[RequestPlan], after: tuple[float, ...]
+) -> tuple[CommandPlan, ...]:
+    found = [
+        CommandPlan(
+            at=each.at + random.choice(after), kind="cancel", target=each.number,
+            by_inbox=random.random() < 0.5,
+        )
+        for each in requests
+        if random.random() < 0.25
+    ]  # fmt: skip
+    return tuple(sorted(found, key=lambda each: each.at))
+
+
+def _cancels_lost(random: Random) -> Story:
+    """The leader dies with a cancel that it has committed and not published."""
+    requests = _requests(random, 6, seconds=1.0, script=lambda: (Step("hang", 0.0),))
+    commands = [
+        CommandPlan(at=2.0 + 2 * random.random(), kind="cancel", target=each.number) for each in requests
+    ]
+    faults = [
+        Fault(at=1.9, kind="kill executor when", outcome="commit cancels", seconds=0.5) for _ in range(2)
+    ]
+    return _story(
+        random, requests=requests, commands=tuple(sorted(commands, key=lambda each: each.at)),
+        actions=(_action(random, limit=None, keys=0),), faults=_ordered(*faults), executors=3,
+    )  # fmt: skip
+
+
+def _early_cancels(random: Random) -> Story:
+    """Cancels come before their requests, and the leader changes in between."""
+    requests = _requests(
+        random, 12, seconds=2.0, begin=4.0, script=lambda: _ok(random), has_idempotency_key=True
+    )
+    commands = [
+        CommandPlan(
+            at=each.at - random.choice((3.5, 2.0, 1.0)), kind="cancel by key", target=each.number,
+            by_inbox=random.random() < 0.5,
+        )
+        for each in requests
+        if random.random() < 0.6
+    ]  # fmt: skip
+    faults = _faults(random, "kill executor", 2, since=2.0, until=5.0, target=-1, seconds=0.3)
+    faults.append(Fault(at=1.0, kind="kill executor when", outcome="commit early cancels", seconds=0.3))
+    return _story(
+        random, requests=requests, commands=tuple(sorted(commands, key=lambda each: each.at)),
+        actions=(_action(random, keys=0),), faults=_ordered(*faults), executors=3,
+    )  # fmt: skip
+
+
+def _copies(random: Random) -> Story:
+    """Requests come twice: the leader dies before it acknowledges, and clients publish again."""
+    faults = _faults(
+        random, "kill executor when", 4, until=4.0, outcome="commit requests", seconds=lambda r: r.random()
+    )
+    faults += _faults(random, "connections break", 3, until=4.0)
+    requests = _requests(
+        random, 400, seconds=4.0, script=lambda: _ok(random, 0.02), key=0, submitter=lambda r: r.randrange(2),
+        has_idempotency_key=lambda r: r.random() < 0.5,
+    )  # fmt: skip
+    actions = (_action(random, limit=None, keys=0),)
+    return _story(random, requests=requests, actions=actions, workers=(40,), faults=_ordered(*faults))
+
+
+def _failover(random: Random) -> Story:
+    """The database fails over to a standby that lacks the last commits, among them a whole leadership."""
+    at = 2.0 + 2 * random.random()
+    faults = [Fault(at=at, kind="failover", seconds=1.5 + random.random())]
+    if random.random() < 0.7:
+        faults.append(Fault(at=at + 0.2, kind="kill executor", target=-1, seconds=0.5))
+    if random.random() < 0.7:
+        # Its clock is behind. A clock that was behind before, too, would issue a lost epoch again.
+        faults.append(Fault(at=at + 1.4, kind="database clock steps", seconds=-3600.0))
+    requests = _requests(
+        random, 30, seconds=6.0, script=lambda: (Step("ok", random.choice((0.05, 0.5, 15.0))),)
+    )
+    actions = (_action(random, limit=None, keys=0),)
+    return _story(
+        random, requests=requests, actions=actions, workers=(8, 8), faults=_ordered(*faults), executors=3
+    )
+
+
+def _clock_back(random: Random) -> Story:
+    """The next leader meets a clock of the database that was set back."""
+    faults = [
+        Fault(at=1.5 + random.random(), kind="database clock steps", seconds=-3600.0),
+        *_faults(random, "kill executor", 2, since=2.6, until=5.0, target=-1, seconds=0.3),
+    ]
+    actions = (_action(random, keys=0, retry={"max_attempts": 3, "delay_seconds": 0.5}),)
+    return _story(random, requests=_mixed(random, 20, 5.0), actions=actions, faults=_ordered(*faults))
+
+
+def _slow_loads(random: Random) -> Story:
+    """A load takes longer than a leadership lasts without a turn."""
+    faults = [
+        Fault(at=0.0, kind="slow loads", delay=4.9, seconds=60.0),
+        *_faults(random, "kill executor", 1, since=8.0, until=10.0, target=-1, seconds=0.3),
+    ]
+    return _story(random, requests=_plain(random, 15, 10.0), faults=_ordered(*faults), executors=3)
+
+
+def _leader_without_database(random: Random) -> Story:
+    """The leader does not reach the database for long, and its connection to the broker stands."""
+    faults = [Fault(at=2.0 + random.random(), kind="executor without database", target=-1, seconds=25.0)]
+    return _story(random, requests=_plain(random, 40, 12.0), faults=_ordered(*faults))
+
+
+def _leader_without_broker(random: Random) -> Story:
+    """The leader does not reach the broker for long, and another executor does."""
+    faults = [Fault(at=2.0 + random.random(), kind="executor without broker", target=-1, seconds=25.0)]
+    return _story(random, requests=_plain(random, 40, 12.0), faults=_ordered(*faults))
+
+
+def _leader_alone_without_broker(random: Random) -> Story:
+    """The only leader does not reach the broker for more than a lease, and a policy drops what it misses."""
+    at, seconds = 2.0 + random.random(), 2 * _LEASE + random.random()
+    faults = [
+        Fault(at=at, kind="executor without broker", target=-1, seconds=seconds),
+        _lose(at - 0.2, "Heartbeat Hello", seconds + 0.9),
+    ]
+    requests = _requests(random, 10, seconds=3.0, script=lambda: (Step("ok", 8 * random.random()),))
+    actions = (_action(random, limit=None, keys=0),)
+    return _story(random, requests=requests, actions=actions, executors=1, faults=_ordered(*faults))
+
+
+def _leader_rests(random: Random) -> Story:
+    """The leader stops for most of a lease, too short for another one, and the heartbeats are lost."""
+    at = 2.0 + random.random()
+    faults = [
+        Fault(at=at, kind="pause executor", target=-1, seconds=2.6),
+        _lose(at - 0.8, "Heartbeat Hello", 4.0),
+    ]
+    requests = _requests(random, 10, seconds=3.0, script=lambda: (Step("ok", 5 * random.random()),))
+    actions = (_action(random, limit=None, keys=0),)
+    return _story(random, requests=requests, actions=actions, executors=1, faults=_ordered(*faults))
+
+
+def _broker_out(random: Random) -> Story:
+    """The broker is out for longer than every lease: no such loss counts."""
+    faults = [Fault(at=2.0 + random.random(), kind="broker out", seconds=4.0)]
+    requests = _requests(random, 8, seconds=1.5, script=lambda: (Step("ok", 4 + 4 * random.random()),))
+    actions = (_action(random, limit=None, keys=0, max_reclaims=0),)
+    return _story(random, requests=requests, actions=actions, faults=_ordered(*faults))
+
+
+def _listener_hangs(random: Random) -> Story:
+    """The queue of a listener takes nothing for seconds."""
+    faults = _faults(random, "listener hangs", 2, until=6.0, seconds=lambda r: 2.0 + 2 * r.random())
+    # What is published is lost now and then, whether an event or not.
+    faults += _faults(random, "publish", 12, until=8.0, target=-1, outcome="never")
+    return _story(random, requests=_plain(random, 40, 8.0), faults=_ordered(*faults))
+
+
+def _refused(random: Random) -> Story:
+    """The database refuses results, and requests that are poison, in turns with many others."""
+    scripts: tuple[tuple[Step, ...], ...] = (
+        (Step("ok", 0.05),),
+        (Step("ok", 0.05),),
+        (Step("unstorable", 0.05),),
+    )
+    requests = _requests(random, 40, seconds=3.0, script=lambda: random.choice(scripts))
+    faults = _faults(random, "poison", 3, until=3.5)
+    faults += [Fault(at=each.at + 0.0001, kind="poison") for each in faults[:2]]
+    actions = (_action(random, limit=None, keys=0),)
+    return _story(random, requests=requests, actions=actions, faults=_ordered(*faults))
+
+
+# Workers, at the leader.
+
+
+def _doubt(random: Random) -> Story:
+    """Nothing of a worker's heartbeats arrives, and a cancel would: what it runs goes to another one."""
+    lost = _lose(2.0 + random.random(), "Heartbeat Hello", _LEASE * (1.2 + 2 * random.random()), worker=0)
+    scripts = ((Step("ok", 6.0),), (Step("deaf", 0.0), Step("ok", 1.0)), (Step("ok", 0.3),))
+    requests = _requests(random, 12, seconds=6.0, script=lambda: random.choice(scripts))
+    faults = [lost]
+    if random.random() < 0.5:
+        faults.append(Fault(at=lost.at, kind="kill executor when", outcome="commit reclaims", seconds=0.3))
+    actions = (_action(random, limit=None, keys=0),)
+    requests = [
+        replace(each, timeout_seconds=9.0 if each.script[0].kind == "deaf" else None) for each in requests
+    ]
+    return _story(random, requests=requests, actions=actions, workers=(6, 6), faults=_ordered(*faults))
+
+
+def _doubt_in_a_new_session(random: Random) -> Story:
+    """A worker connects again, and no leader hears of it: a cancel would go to its last session."""
+    at = 2.0 + random.random()
+    faults = [
+        Fault(at=at, kind="connections break"),
+        _lose(at - 0.01, "Heartbeat Hello", 4 * _LEASE, worker=0),
+    ]
+    requests = _requests(random, 8, seconds=1.5, script=lambda: (Step("ok", random.choice((1.0, 12.0))),))
+    actions = (_action(random, limit=None, keys=0),)
+    return _story(random, requests=requests, actions=actions, workers=(6, 6), faults=_ordered(*faults))
+
+
+def _answers_lost(random: Random) -> Story:
+    """Answers to heartbeats are lost for a while: nothing starts, and nothing is lost."""
+    faults = [
+        _lose(at, "Heard", 1.0 + 4 * random.random(), worker=random.choice((-1, 0)))
+        for at in (1.5 + random.random(), 8.0 + random.random())
+    ]
+    requests = _requests(
+        random, 30, seconds=12.0, script=lambda: _ok(random, 1.0),
+        ttl_seconds=lambda r: r.choice((None, 0.5, 1.0)),
+    )  # fmt: skip
+    actions = (_action(random, limit=None, keys=0),)
+    return _story(random, requests=requests, actions=actions, workers=(8, 8), faults=_ordered(*faults))
+
+
+def _recalls(random: Random) -> Story:
+    """An action is paused while what was offered cannot start yet, or was lost on its way."""
+    at = 2.0 + random.random()
+    faults = [_lose(at, "Heard", 2.5 + 2 * random.random())]
+    if random.random() < 0.6:
+        faults.append(_lose(at + 1.0, "Offers", 1.5, share=0.6))
+    requests = _requests(random, 20, seconds=4.0, script=lambda: _ok(random, 0.3))
+    commands = (CommandPlan(at=at + 1.6 + random.random(), kind="pause", target=0, seconds=6.0),)
+    actions = (_action(random, limit=None, keys=0),)
+    return _story(
+        random, requests=requests, actions=actions, workers=(10, 10), commands=commands,
+        faults=_ordered(*faults),
+    )  # fmt: skip
+
+
+def _cut_off(random: Random) -> Story:
+    """Late answers, then nothing passes between a worker and the broker: it must kill in time."""
+    lease, at = 12.0, 6.0 + random.random()
+    faults = [
+        Fault(at=at - 3.0, kind="delay", outcome="Heard", seconds=3.1, delay=8.0, target=0),
+        _lose(at, "Heartbeat Hello", 8.5, worker=0),
+        Fault(at=at + 8.1 + 0.3 * random.random(), kind="worker without broker", target=0, seconds=30.0),
+    ]
+    if random.random() < 0.4:
+        faults = [Fault(at=at, kind="worker without broker", target=0, seconds=2 * lease)]
+    requests = _requests(random, 6, seconds=4.0, script=lambda: (Step("ok", random.choice((1.0, 40.0))),))
+    actions = (_action(random, limit=None, keys=0),)
+    return _story(
+        random,
+        requests=requests,
+        actions=actions,
+        workers=(6, 6),
+        lease_seconds=lease,
+        faults=_ordered(*faults),
+    )
+
+
+def _reclaims(random: Random) -> Story:
+    """A worker dies long after the last change of leader, and the next change follows."""
+    faults = [
+        Fault(at=2 * _LEASE + 1.0 + random.random(), kind="kill worker", target=0, seconds=0.5),
+        Fault(at=12.0 + random.random(), kind="kill executor", target=-1, seconds=0.3),
+    ]
+    requests = _requests(
+        random, 8, seconds=3.0, begin=4.0, script=lambda: (Step("ok", 3 + 3 * random.random()),)
+    )
+    actions = (_action(random, limit=None, keys=0),)
+    return _story(random, requests=requests, actions=actions, workers=(6, 6), faults=_ordered(*faults))
+
+
+def _handed_back(random: Random) -> Story:
+    """Some of what was granted together comes back and is granted again, and the leader changes."""
+    scripts = (
+        (Step("refuse", 0.0), Step("ok", 3.0)),
+        (Step("ok", 3.0),),
+        (Step("retry", 0.1), Step("ok", 3.0)),
+    )
+    requests = _requests(
+        random, 12, seconds=0.005, begin=1.0, script=lambda: random.choice(scripts), submitter=0
+    )
+    actions = (_action(random, limit=None, keys=0, retry={"max_attempts": 3, "delay_seconds": 0.2}),)
+    faults = [Fault(at=2.0 + random.random(), kind="kill executor", target=-1, seconds=0.3)]
+    return _story(random, requests=requests, actions=actions, workers=(12, 12), faults=_ordered(*faults))
+
+
+def _takeovers_unheard(random: Random) -> Story:
+    """Around a change of leader a policy drops the heartbeats, for less than a lease."""
+    at = 3.0 + random.random()
+    faults = [
+        Fault(at=at, kind="kill executor", target=-1, seconds=0.3),
+        _lose(at - 0.4, "Heartbeat Hello", 1.0 + random.random()),
+    ]
+    requests = _requests(random, 10, seconds=3.0, script=lambda: (Step("ok", 3 * random.random()),))
+    actions = (_action(random, limit=None, keys=0),)
+    return _story(random, requests=requests, actions=actions, workers=(6, 6), faults=_ordered(*faults))
+
+
+def _probes(random: Random) -> Story:
+    """Heartbeats stop and come back just when the leader looks; probes are lost."""
+    faults = _faults(
+        random, "lose", 3, until=14.0, since=1.0, outcome="Heartbeat Hello",
+        seconds=lambda r: _LEASE - 0.3 + 0.6 * r.random(), target=lambda r: r.randrange(2),
+    )  # fmt: skip
+    faults += _faults(
+        random, "write", 30, until=18.0, target=-1, outcome="slow", seconds=lambda r: 0.3 * r.random()
+    )
+    if random.random() < 0.5:
+        faults.append(Fault(at=0.5, kind="lose", outcome="Probe", seconds=12.0, target=-1, share=0.7))
+        faults += _faults(random, "kill worker", 1, until=6.0, target=0, seconds=0.3)
+    if random.random() < 0.5:
+        faults.append(_lose(0.5, "Dismissed", 14.0))
+    actions = (_action(random, limit=None, keys=0),)
+    return _story(random, requests=_plain(random, 25, 14.0, 1.0), actions=actions, faults=_ordered(*faults))
+
+
+def _hellos(random: Random) -> Story:
+    """Workers die with their hello in the queue, or connect again while the leader dies."""
+    faults: list[Fault] = [
+        Fault(at=0.0, kind="kill worker when", outcome="from worker Hello", target=-1, seconds=0.5)
+    ]
+    faults += _faults(
+        random, "kill worker when", 2, until=4.0, outcome="from worker Hello", target=-1, seconds=0.5
+    )
+    faults += _faults(random, "kill worker", 2, until=4.0, target=lambda r: r.randrange(2), seconds=0.3)
+    faults += _faults(random, "connections break", 3, until=6.0)
+    faults += _faults(random, "lose", 2, until=6.0, outcome="Welcome", seconds=0.5, target=-1)
+    faults += _faults(random, "kill executor when", 1, until=6.0, outcome="to worker Welcome", seconds=0.3)
+    return _story(random, requests=_plain(random, 30, 6.0, 0.5), faults=_ordered(*faults))
+
+
+def _reconnects(random: Random) -> Story:
+    """Workers lose their session with offers in it, and get another one; late heartbeats follow."""
+    # Once: with the next session everything would be offered again.
+    at, late = 2.0 + 2 * random.random(), 0.8 + 0.5 * random.random()
+    faults = [
+        Fault(at=at - 0.6, kind="delay", outcome="Heartbeat", seconds=0.6, target=-1, delay=late),
+        Fault(at=at, kind="connections break"),
+        _lose(at + 0.3, "Offers", 0.8, share=random.choice((0.3, 1.0))),
+    ]
+    actions = (_action(random, limit=None, keys=0),)
+    return _story(random, requests=_plain(random, 60, 6.0, 0.3), actions=actions, faults=_ordered(*faults))
+
+
+def _offers_lost(random: Random) -> Story:
+    """Offers are lost on their way, or come twice."""
+    faults = _faults(
+        random,
+        "lose",
+        4,
+        until=5.0,
+        outcome="Offers",
+        seconds=lambda r: 0.2 + r.random(),
+        target=-1,
+        share=0.6,
+    )
+    faults += _faults(
+        random, "delay", 2, until=5.0, outcome="Offers CancelAttempt", seconds=0.5, target=-1,
+        delay=lambda r: 1.5 * r.random(),
+    )  # fmt: skip
+    actions = (_action(random, limit=None, keys=0),)
+    return _story(random, requests=_plain(random, 40, 5.0), actions=actions, faults=_ordered(*faults))
+
+
+def _reports_lost(random: Random) -> Story:
+    """Reports that the broker has confirmed are lost: by a policy, or a purge."""
+    names = "AttemptEnded AttemptReturned AttemptStarted Held"
+    faults = _faults(
+        random, "lose", 4, until=5.0, outcome=names, seconds=lambda r: r.random(), target=-1,
+        share=lambda r: r.choice((0.3, 1.0)),
+    )  # fmt: skip
+    actions = (_action(random, limit=None, keys=0),)
+    return _story(random, requests=_plain(random, 40, 5.0), actions=actions, faults=_ordered(*faults))
+
+
+def _ends_lost(random: Random) -> Story:
+    """The ends of one worker do not arrive for long, and what it ran is cancelled."""
+    requests = _requests(random, 8, seconds=1.0, script=lambda: (Step("ok", 0.5 + random.random()),))
+    commands = tuple(
+        CommandPlan(at=2.5 + random.random(), kind="cancel", target=each.number) for each in requests
+    )
+    actions = (_action(random, limit=None, keys=0),)
+    return _story(
+        random, requests=requests, actions=actions, commands=commands,
+        faults=(_lose(0.5, "AttemptEnded AttemptReturned", 25.0),),
+    )  # fmt: skip
+
+
+def _drains(random: Random) -> Story:
+    """Workers drain while the first reports of the drain are lost."""
+    at = 3.0 + random.random()
+    faults = [Fault(at=at, kind="stop worker", target=0), _lose(at, "AttemptEnded AttemptReturned", 0.3)]
+    requests = _requests(random, 50, seconds=5.0, script=lambda: (Step("ok", random.choice((0.3, 0.9))),))
+    actions = (_action(random, limit=None, keys=0),)
+    return _story(random, requests=requests, actions=actions, workers=(10, 10), faults=_ordered(*faults))
+
+
+def _drains_in_peace(random: Random) -> Story:
+    """Workers drain after a change of leader."""
+    faults = [
+        Fault(at=3.0 + random.random(), kind="stop worker", target=0),
+        Fault(at=1.5 + random.random(), kind="kill executor", target=-1, seconds=0.3),
+    ]
+    requests = _requests(random, 40, seconds=5.0, script=lambda: _ok(random, 0.8))
+    actions = (_action(random, limit=None, keys=0),)
+    return _story(
+        random, requests=requests, actions=actions, workers=(8, 8), executors=3, faults=_ordered(*faults)
+    )
+
+
+def _operator_drains(random: Random) -> Story:
+    """An operator drains a worker that connects again, also under the next leader."""
+    at = 1.5 + random.random()
+    faults = [
+        Fault(at=at, kind="drain by operator", target=0, seconds=5.0),
+        *_faults(random, "connections break", 2, since=at + 0.5, until=at + 4.0),
+        *_faults(random, "kill executor", 1, since=at + 0.5, until=at + 4.0, target=-1, seconds=0.3),
+    ]
+    actions = (_action(random, limit=None, keys=0),)
+    return _story(random, requests=_plain(random, 40, 6.0, 0.3), actions=actions, faults=_ordered(*faults))
+
+
+def _deaf(random: Random) -> Story:
+    """Attempts run longer than their timeout, do not hear that they shall stop, and cancels are lost."""
+    requests = _requests(
+        random,
+        10,
+        seconds=2.0,
+        script=lambda: (Step(random.choice(("hang", "deaf", "ok")), 0.1),),
+        timeout_seconds=0.5,
+    )
+    faults = [
+        Fault(at=random.random(), kind="worker clock steps", target=0, seconds=random.choice((-3600.0, 5.0)))
+    ]
+    actions = (_action(random, limit=None, keys=0),)
+    return _story(random, requests=requests, actions=actions, faults=_ordered(*faults))
+
+
+def _identity(random: Random) -> Story:
+    """A stolen account sends in the name of workers, and about their attempts."""
+    faults = _faults(
+        random, "forge", 8, since=1.0, until=5.0,
+        outcome=lambda r: r.choice(("end", "end of another", "leaving", "hello")),
+    )  # fmt: skip
+    requests = _requests(random, 30, seconds=4.0, script=lambda: (Step("ok", 0.5 + random.random()),))
+    actions = (_action(random, limit=None, keys=0),)
+    return _story(random, requests=requests, actions=actions, workers=(20, 20), faults=_ordered(*faults))
+
+
+KINDS: Final[dict[str, Callable[[Random], Story]]] = {
+    "calm": _calm,
+    "unknown commits": _unknown_commits,
+    "slow commits": _slow_commits,
+    "leader dies": _leader_dies,
+    "leader pauses": _leader_pauses,
+    "leader rests": _leader_rests,
+    "long lives": _long_lives,
+    "cancels lost": _cancels_lost,
+    "early cancels": _early_cancels,
+    "copies": _copies,
+    "failover": _failover,
+    "clock back": _clock_back,
+    "slow loads": _slow_loads,
+    "leader without database": _leader_without_database,
+    "leader without broker": _leader_without_broker,
+    "leader alone without broker": _leader_alone_without_broker,
+    "broker out": _broker_out,
+    "listener hangs": _listener_hangs,
+    "refused": _refused,
+    "doubt": _doubt,
+    "doubt in a new session": _doubt_in_a_new_session,
+    "answers lost": _answers_lost,
+    "recalls": _recalls,
+    "cut off": _cut_off,
+    "handed back": _handed_back,
+    "takeovers unheard": _takeovers_unheard,
+    "probes": _probes,
+    "reclaims": _reclaims,
+    "hellos": _hellos,
+    "reconnects": _reconnects,
+    "offers lost": _offers_lost,
+    "reports lost": _reports_lost,
+    "ends lost": _ends_lost,
+    "drains": _drains,
+    "drains in peace": _drains_in_peace,
+    "operator drains": _operator_drains,
+    "deaf": _deaf,
+    "identity": _identity,
+}
+"""All kinds, by the interleaving."""
