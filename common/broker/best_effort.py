@@ -23,7 +23,15 @@ from typing import Final, Literal, NoReturn
 from turnstile.common.broker.errors import BrokerUnavailable, NotSent
 from turnstile.common.broker.message import Outgoing, Publication
 from turnstile.common.broker.publisher import Publisher
-from turnstile.common.broker.topology import DEAD_LETTER_EXCHANGE, EXECUTION_ACCEPTED, EXECUTION_REJECTED
+from turnstile.common.broker.topology import (
+    DEAD_LETTER_EXCHANGE,
+    EXECUTION_ACCEPTED,
+    EXECUTION_CANCEL_ACCEPTED,
+    EXECUTION_COMPLETED,
+    EXECUTION_REJECTED,
+    EXECUTION_STATUS_CHANGED,
+    EXECUTIONS,
+)
 from turnstile.common.telemetry.logs import Episodes
 
 logger = logging.getLogger(__name__)
@@ -47,6 +55,9 @@ _DIRECT_REPLY_PREFIX: Final = "amq.rabbitmq.reply-to."
 _DIRECT_REPLY: Final = re.compile(r"amq\.rabbitmq\.reply-to\.([A-Za-z0-9+/]+={0,2})\..{1,120}")
 """RabbitMQ's direct reply-to: a process of the broker in base64, and a key."""
 _OUR_QUEUES: Final = re.compile(r"(executor|worker|executions)(\..*)?", re.DOTALL)
+
+_REPLIES: Final = frozenset({EXECUTION_ACCEPTED, EXECUTION_REJECTED, EXECUTION_CANCEL_ACCEPTED})
+_EVENTS: Final = frozenset({EXECUTION_COMPLETED, EXECUTION_STATUS_CHANGED})
 
 Dropped = Callable[[Outgoing, str], None]
 
@@ -310,9 +321,10 @@ class Undelivered:
 def _kind_of(message: Outgoing) -> Kind:
     if message.exchange == DEAD_LETTER_EXCHANGE:
         return "dead_letter"
-    if message.type in (EXECUTION_ACCEPTED, EXECUTION_REJECTED):
+    if message.type in _REPLIES:
         return "reply"
-    return "own" if message.direct_address is None else "event"
+    is_event = message.type in _EVENTS and message.exchange == EXECUTIONS
+    return "event" if is_event or message.direct_address is not None else "own"
 
 
 def _log_dead_letter(message: Outgoing, reason: str) -> None:

@@ -22,7 +22,7 @@ from typing import Final
 from aiormq.channel import Channel
 from aiormq.connection import Connection
 
-from turnstile.common.broker.confirms import Confirms
+from turnstile.common.broker.confirms import Batch, Confirms
 from turnstile.common.broker.delivery import Delivery
 from turnstile.common.broker.errors import ChannelLost
 from turnstile.common.broker.frames import (
@@ -91,10 +91,14 @@ class BulkChannel(Channel):
         Cancelling the future does not take the messages back. Raises ChannelLost if the channel is closed and
         ValueError for a message that AMQP cannot carry; then nothing was sent.
         """
+        return self.publish_batch(messages).done
+
+    def publish_batch(self, messages: Sequence[Outgoing]) -> Batch:
+        """Write all messages at once, as `publish_all`, for a caller that may give up on some answers."""
         payload = self._pack(messages)
-        done = self.confirms.add(messages)
+        batch = self.confirms.add(messages)
         self._transport.write(payload)
-        return done
+        return batch
 
     def publish_unconfirmed(self, messages: Sequence[Outgoing]) -> None:
         """Write all messages at once, without an answer; only for a channel without confirms."""

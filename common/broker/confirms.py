@@ -15,7 +15,7 @@ from turnstile.common.broker.errors import ChannelLost
 from turnstile.common.broker.message import Outgoing, Publication
 
 
-class _Batch:
+class Batch:
     """The messages of one write, and the answers so far."""
 
     __slots__ = ("done", "first_tag", "messages", "outcomes", "returned", "settled_below", "unsettled")
@@ -30,13 +30,15 @@ class _Batch:
         self.done: asyncio.Future[list[Publication]] = asyncio.get_running_loop().create_future()
 
     def settle(self, index: int, outcome: Publication) -> None:
-        if self.outcomes[index] is None:
+        """Note the answer to one message."""
+        if self.outcomes[index] is None and self.unsettled:
             self.outcomes[index] = Publication.RETURNED if index in self.returned else outcome
             self.unsettled -= 1
             if not self.unsettled and not self.done.done():
                 self.done.set_result([each for each in self.outcomes if each is not None])
 
     def settle_upto(self, index: int, outcome: Publication) -> None:
+        """Note one answer to all messages up to this one."""
         if index + 1 == self.unsettled == len(self.messages) and not self.returned:
             # The usual case: one answer to all of them.
             self.outcomes = [outcome] * self.unsettled
@@ -48,22 +50,27 @@ class _Batch:
                 self.settle(each, outcome)
         self.settled_below = max(self.settled_below, index + 1)
 
+    def give_up(self) -> None:
+        """Await no further answer: `outcomes` stays None where there is none yet."""
+        self.unsettled = 0
+        self.done.cancel()
+
 
 class Confirms:
     """The unconfirmed batches of one channel, which numbers its publishes from 1."""
 
     def __init__(self) -> None:
         self._next_tag = 1
-        self._batches: deque[_Batch] = deque()
+        self._batches: deque[Batch] = deque()
         self.on_unconfirmed_return: Callable[[str], None] | None = None
         """Called with the id of each returned message that no confirmation is awaited for."""
 
-    def add(self, messages: Sequence[Outgoing]) -> asyncio.Future[list[Publication]]:
-        """Assign tags to the messages that are written next; the future holds one answer each, in order."""
-        batch = _Batch(self._next_tag, messages)
+    def add(self, messages: Sequence[Outgoing]) -> Batch:
+        """Assign tags to the messages that are written next; its future holds one answer each, in order."""
+        batch = Batch(self._next_tag, messages)
         self._next_tag += len(messages)
         self._batches.append(batch)
-        return batch.done
+        return batch
 
     def settle(self, tag: int, outcome: Publication, *, multiple: bool) -> None:
         """Note the answer to one tag, or to all tags up to it."""

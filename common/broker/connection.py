@@ -210,6 +210,18 @@ class BrokerConnection:
             await asyncio.sleep(pause_seconds * random.uniform(0.5, 1.0))
             pause_seconds = min(pause_seconds * 2, self._timeouts.backoff_max_seconds)
 
+    async def connect(self) -> Link:
+        """Connect once, for a caller that decides when to connect again; the next call tries the next node.
+
+        Raises BrokerUnavailable.
+        """
+        try:
+            return await self._connect()
+        except BrokerUnavailable as error:
+            self._note(str(error), cause=_cause_of(error))
+            self._urls.rotate(-1)
+            raise
+
     async def _connect(self) -> Link:
         url = self._urls[0]
         keeper = _TransportKeeper(url.scheme)

@@ -220,6 +220,8 @@ class Subscription:
         self._renewing = False
         self._start: _Start | None = None
         self._arrived = asyncio.Event()
+        self.on_arrival: Callable[[], None] = lambda: None
+        """Called with each delivery that can be taken; must not block."""
         # Pausing, resuming and a new bound take several AMQP methods each: one change at a time.
         self._changing = asyncio.Lock()
 
@@ -241,16 +243,21 @@ class Subscription:
 
     async def next_batch(self, items_max: int, *, bytes_max: int | None = None) -> list[Delivery]:
         """Wait for a delivery, then return all that are there, in order, up to both bounds."""
-        while True:
-            start = self._start
-            if start is not None and start.buffer and start.channel.usable:
-                buffer = start.buffer
-                count = min(items_max, len(buffer))
-                if bytes_max is not None:
-                    count = _count_within(bytes_max, islice(buffer, count))
-                return [buffer.popleft() for _ in range(count)]
+        while not (batch := self.take(items_max, bytes_max=bytes_max)):
             self._arrived.clear()
             await self._arrived.wait()
+        return batch
+
+    def take(self, items_max: int, *, bytes_max: int | None = None) -> list[Delivery]:
+        """Return the deliveries that are there, in order, up to both bounds, without waiting."""
+        start = self._start
+        if start is None or not start.buffer or not start.channel.usable:
+            return []
+        buffer = start.buffer
+        count = min(items_max, len(buffer))
+        if bytes_max is not None:
+            count = _count_within(bytes_max, islice(buffer, count))
+        return [buffer.popleft() for _ in range(count)]
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
         """Acknowledge in one write, without deliveries of a closed channel, which are redelivered."""
@@ -353,6 +360,7 @@ class Subscription:
             return
         start.buffer.append(delivery)
         self._arrived.set()
+        self.on_arrival()
 
     async def _keep_to_bound(self, start: _Start, link: Link) -> bool:
         """Fit the consumers to the bound whenever it changed, until the channel ends.

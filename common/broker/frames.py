@@ -132,7 +132,7 @@ def _properties_start(
     return _CONTENT_TYPE | _HEADERS | _DELIVERY_MODE, _shared_short(content_type) + table + mode
 
 
-_shared_start = lru_cache(maxsize=64)(_properties_start)
+_shared_start = lru_cache(maxsize=1024)(_properties_start)
 
 
 @lru_cache(maxsize=256)
@@ -193,7 +193,12 @@ def read_properties(data: bytes) -> Properties:
     try:
         flags, position = int.from_bytes(data[:2], "big"), 2
         for name, read in _present(flags):
-            position, fields[name] = read(data, position)
+            if read is _read_short:
+                # Most properties, without another call.
+                start, position = position + 1, position + 1 + data[position]
+                fields[name] = read_text(data[start:position])
+            else:
+                position, fields[name] = read(data, position)
     except (IndexError, struct.error):
         pass
     return properties

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from turnstile.common.broker.channel import BulkChannel
+from turnstile.common.broker.confirms import Batch
 from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Declare, Link
 from turnstile.common.broker.errors import (
     BLOCKED,
@@ -29,6 +30,14 @@ _CHUNK_MESSAGES_MAX = 500
 _CHUNK_BYTES_MAX = 1 << 20
 _CHUNKS_UNCONFIRMED_MAX = 4
 _ANNOUNCE_BUFFER_BYTES_MAX = 1 << 20
+_UNREAD_BYTES_MAX = 32 << 20
+"""Of what the network has not accepted: repeating a publish to a broker that hangs fills no memory."""
+_ROUTED_SECONDS = 0.5
+"""How long the broker may take to answer a message that leads to no queue."""
+# A name that no client may declare.
+_TO_NOWHERE = Outgoing(
+    exchange="", routing_key="amq.turnstile.nowhere", body=b"", type="", message_id="", persistent=False
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +101,43 @@ class Publisher:
             return await _send(session.confirmed, messages, self._timeouts.confirm_seconds)
         except BrokerUnavailable as error:
             # No answers although there is no alarm: do not use this connection again.
+            if session.link.is_open and not session.link.blocked and session.confirmed.usable:
+                session.link.abort()
+                raise NotConfirmed(str(error)) from error
+            raise
+
+    async def publish_each(self, messages: Sequence[Outgoing], *, seconds: float) -> list[Publication | None]:
+        """Publish, and return the answer to each; None where a queue keeps its answer longer than `seconds`.
+
+        Then the broker has routed every message: it has answered one that followed them. So a queue that
+        never confirms delays the others for `seconds` only. Raises as `publish` does: NotConfirmed where
+        the whole connection is silent (the broker stops it behind a queue that takes nothing more).
+        """
+        session = await self._usable_session()
+        if session.link.write_buffer_bytes > _UNREAD_BYTES_MAX:
+            raise NotSent("the broker does not read what is sent to it")
+        if not messages:
+            return []
+        batches: list[Batch] = []
+        try:
+            batches.extend(_written(session.confirmed, chunk) for chunk in _chunks(messages))
+            _, unanswered = await asyncio.wait([batch.done for batch in batches], timeout=seconds)
+            if unanswered:
+                await self._see_routed(session, seconds)
+            for batch in batches:
+                if batch.done.done() and (error := batch.done.exception()) is not None:
+                    raise BrokerUnavailable(str(error)) from error
+            return [outcome for batch in batches for outcome in batch.outcomes]
+        finally:
+            for batch in batches:
+                if not batch.done.done():
+                    batch.give_up()
+
+    async def _see_routed(self, session: _Session, seconds: float) -> None:
+        """Return once the broker has processed all that was published; else abort the connection."""
+        try:
+            await answered(_written(session.confirmed, [_TO_NOWHERE]).done, max(seconds, _ROUTED_SECONDS))
+        except BrokerUnavailable as error:
             if session.link.is_open and not session.link.blocked and session.confirmed.usable:
                 session.link.abort()
                 raise NotConfirmed(str(error)) from error
@@ -178,15 +224,15 @@ async def _send(
     for chunk in _chunks(messages):
         if len(unconfirmed) == _CHUNKS_UNCONFIRMED_MAX:
             outcomes += await answered(unconfirmed.popleft(), confirm_seconds)
-        unconfirmed.append(_written(channel, chunk))
+        unconfirmed.append(_written(channel, chunk).done)
     for answers in unconfirmed:
         outcomes += await answered(answers, confirm_seconds)
     return outcomes
 
 
-def _written(channel: BulkChannel, chunk: Sequence[Outgoing]) -> asyncio.Future[list[Publication]]:
+def _written(channel: BulkChannel, chunk: Sequence[Outgoing]) -> Batch:
     try:
-        return channel.publish_all(chunk)
+        return channel.publish_batch(chunk)
     except ChannelLost as error:
         raise BrokerUnavailable(str(error)) from error
 

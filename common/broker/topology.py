@@ -13,6 +13,9 @@ sees no cycle. Only the head of a queue expires: all messages of one delay queue
 
 Direct addresses: an exchange named like the queue behind it, to which only the executor's account may bind.
 A message that another queue on `executions` refuses is published there instead.
+
+The leader: workers publish to the direct exchange `executor`, to which nothing but the queues of the leader
+is bound (`declare_leader`). The queue of a worker's session has no binding: the default exchange leads to it.
 """
 
 from __future__ import annotations
@@ -37,10 +40,15 @@ EXECUTOR_COMPLETIONS = "executor.completions"
 EXECUTOR_RETRY = "executor.retry"
 WORKER_RETRY = "worker.retry"
 
+EXECUTOR = "executor"
+EXECUTOR_HEARTBEATS = "executor.heartbeats"
+EXECUTOR_REPORTS = "executor.reports"
+
 EXECUTION_REQUESTED = "execution.requested"
 EXECUTION_CANCEL_REQUESTED = "execution.cancel_requested"
 EXECUTION_ACCEPTED = "execution.accepted"
 EXECUTION_REJECTED = "execution.rejected"
+EXECUTION_CANCEL_ACCEPTED = "execution.cancel_accepted"
 EXECUTION_SCHEDULED = "execution.scheduled"
 EXECUTION_CANCEL = "execution.cancel"
 EXECUTION_STATUS_CHANGED = "execution.status_changed"
@@ -84,6 +92,41 @@ def worker_queues(worker_id: str) -> list[str]:
     """Return all possible names of a control queue: the worker uses the next one where its node is down."""
     first = worker_queue(worker_id)
     return [first, *(f"{first}.{number}" for number in range(2, _WORKER_QUEUES_MAX + 1))]
+
+
+def session_queue(worker_id: str, session: int) -> str:
+    """Return the queue of one session of a worker process, declared by that worker and exclusive to it."""
+    return f"{worker_queue(worker_id)}.{session}"
+
+
+def completed_key(action_ref: str, status: str) -> str:
+    """Return the second routing key of `execution.completed`: for listeners to some actions or outcomes.
+
+    `execution.completed.reports.render.*` matches one action, `execution.completed.#.failed` one outcome.
+    """
+    return f"{EXECUTION_COMPLETED}.{action_ref}.{status}"
+
+
+async def declare_leader(channel: AbstractChannel, *, queue_type: QueueType = "quorum") -> None:
+    """Create all that leader and workers need but the queues of sessions: exchanges, the leader's queues."""
+    executions = await _declare_exchanges(channel, queue_type)
+    direct = await channel.declare_exchange(EXECUTOR, ExchangeType.DIRECT, durable=True)
+    # The leader alone consumes: at any time all of a queue is held by one process, in order.
+    single = _arguments(queue_type) | {"x-single-active-consumer": True}
+    requests = await channel.declare_queue(EXECUTOR_REQUESTS, durable=True, arguments=single)
+    # A dead letter that was published to the queue by name is replayed under that name.
+    for key in (EXECUTION_REQUESTED, EXECUTION_CANCEL_REQUESTED, EXECUTOR_REQUESTS):
+        await requests.bind(executions, key)
+    for name in (EXECUTOR_COMPLETIONS, EXECUTOR_HEARTBEATS):
+        queue = await channel.declare_queue(name, durable=True, arguments=single)
+        await queue.bind(direct, name)
+    reports = await channel.declare_queue(EXECUTOR_REPORTS, durable=True, arguments=_arguments(queue_type))
+    await reports.bind(direct, EXECUTOR_REPORTS)
+
+
+async def declare_events(channel: AbstractChannel) -> None:
+    """Create the exchange of events alone: no queue whose node is down then delays them."""
+    await channel.declare_exchange(EXECUTIONS, ExchangeType.TOPIC, durable=True)
 
 
 async def declare_executor(channel: AbstractChannel, *, queue_type: QueueType = "quorum") -> None:

@@ -4,6 +4,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit
 
 import aiormq
 from aio_pika.abc import AbstractChannel
@@ -17,6 +18,7 @@ from turnstile.common.broker.delivery import Delivery
 from turnstile.common.broker.message import Outgoing
 from turnstile.common.broker.prefetch import ByteBounds
 from turnstile.common.broker.publisher import Publisher
+from turnstile.localservers import RabbitServer
 
 DEADLINE_SECONDS = 20.0
 IMPATIENT = BrokerTimeouts(
@@ -176,3 +178,19 @@ async def take(subscription: Subscription, count: int) -> list[Delivery]:
         while len(deliveries) < count:
             deliveries += await subscription.next_batch(count - len(deliveries))
     return deliveries
+
+
+@asynccontextmanager
+async def hanging(broker: RabbitServer, amqp_url: str, queue: str) -> AsyncIterator[None]:
+    """Let a queue answer nothing, as a quorum queue without a majority of its members does."""
+    vhost = urlsplit(amqp_url).path[1:]
+    process = (
+        f'{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"{vhost}">>, queue, <<"{queue}">>)),'
+        " Process = case amqqueue:get_pid(Q) of {Name, _} -> whereis(Name); Pid -> Pid end,"
+        " sys:%s(Process)."
+    )
+    await asyncio.to_thread(broker.ctl, "eval", process % "suspend")
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(broker.ctl, "eval", process % "resume")

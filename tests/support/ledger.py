@@ -10,7 +10,7 @@ import asyncpg
 
 from turnstile.common.domain.states import Status
 from turnstile.executor.leader.ledger import Ledger
-from turnstile.executor.leader.ledger_rows import tables_text
+from turnstile.executor.leader.ledger_rows import submit_text, tables_text
 from turnstile.executor.leader.records import AdmittedRow, EndedRow, GrantRow, Loaded, Turn, WaitingRow
 
 
@@ -18,6 +18,7 @@ async def create_ledger(url: str) -> None:
     """Create the tables of the ledger in a database."""
     connection = await asyncpg.connect(url)
     await connection.execute(tables_text())
+    await connection.execute(submit_text())
     await connection.close()
 
 

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 import pytest
 from aio_pika import ExchangeType
@@ -22,6 +21,7 @@ from tests.support.brokers import (
     bodies,
     channel_of,
     declares,
+    hanging,
     linked,
     message,
     numbered,
@@ -445,21 +445,6 @@ async def test_large_results_for_a_listener_that_never_acknowledges_do_not_stop_
         delays = await confirm_seconds(channel, seconds=1.5, beside=publish_some)
         assert max(delays) < DELAYED_SECONDS
         assert [await answer for answer in answers] == [[CONFIRMED]] * 5
-
-
-@asynccontextmanager
-async def hanging(broker: RabbitServer, amqp_url: str, queue: str) -> AsyncIterator[None]:
-    """Let a quorum queue answer nothing, as one without a majority of its members does."""
-    vhost = urlsplit(amqp_url).path[1:]
-    process = (
-        f'{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"{vhost}">>, queue, <<"{queue}">>)),'
-        " {Name, _} = amqqueue:get_pid(Q), sys:%s(whereis(Name))."
-    )
-    await asyncio.to_thread(broker.ctl, "eval", process % "suspend")
-    try:
-        yield
-    finally:
-        await asyncio.to_thread(broker.ctl, "eval", process % "resume")
 
 
 async def test_a_queue_that_hangs_stops_every_confirm_of_a_connection_that_publishes_to_it_and_no_other(

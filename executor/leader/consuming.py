@@ -1,0 +1,133 @@
+"""The connection that a leader consumes on: its queues, what was taken from them, what is acknowledged.
+
+In: messages of three queues, each on a channel of its own with a bound on what is held. Out: deliveries, in
+the order of their queue; acknowledgements. A consumer is never cancelled, and nothing is requeued: what a
+leader holds goes back in order when the connection closes, before the next leader receives anything (P2).
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Final
+
+from turnstile.common.broker import delivery as broker
+from turnstile.common.broker.connection import BrokerTimeouts, Declare, Link
+from turnstile.common.broker.consumer import Subscription
+from turnstile.common.broker.errors import BrokerUnavailable
+from turnstile.common.broker.prefetch import ByteBounds
+from turnstile.common.broker.topology import EXECUTOR_COMPLETIONS, EXECUTOR_HEARTBEATS, EXECUTOR_REQUESTS
+from turnstile.executor.leader.deliveries import Message, Reader
+from turnstile.executor.leader.ports import Delivery
+
+logger = logging.getLogger(__name__)
+
+_MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""A larger message is refused by its size alone. At most twice as much is held of each queue."""
+_PREFETCHES: Final = {EXECUTOR_REQUESTS: 2000, EXECUTOR_COMPLETIONS: 2000, EXECUTOR_HEARTBEATS: 2000}
+_TAKEN_BYTES_MAX: Final = {
+    EXECUTOR_REQUESTS: 1024 * 1024,
+    EXECUTOR_COMPLETIONS: 4 * 1024 * 1024,
+    EXECUTOR_HEARTBEATS: 1024 * 1024,
+}
+"""What one turn takes, so that parsing and storing it never takes long; a larger message comes alone."""
+_READY_PAUSE_SECONDS: Final = 0.005
+
+
+class Consuming:
+    """One life of the connection."""
+
+    def __init__(
+        self,
+        link: Link,
+        reader: Reader,
+        *,
+        declare: Declare,
+        timeouts: BrokerTimeouts,
+        message_bytes_max: int,
+        on_arrival: Callable[[], None],
+    ) -> None:
+        """`declare` is run before each start of a channel: a queue may have been deleted."""
+        one_bytes = max(_MESSAGE_BYTES_MAX, message_bytes_max)
+        self._link = link
+        self._reader = reader
+        self._subscriptions = {
+            queue: Subscription(
+                queue,
+                prefetch=prefetch,
+                declare=declare,
+                timeouts=timeouts,
+                byte_bounds=ByteBounds(held=2 * one_bytes, one=one_bytes),
+            )
+            for queue, prefetch in _PREFETCHES.items()
+        }
+        self._read: dict[str, deque[Delivery]] = {queue: deque() for queue in _PREFETCHES}
+        """Deliveries of a message of which the first ones were taken."""
+        self._serving: list[asyncio.Task[None]] = []
+        for subscription in self._subscriptions.values():
+            subscription.on_arrival = on_arrival
+
+    async def begin(self, timeout_seconds: float) -> None:
+        """Consume all queues; raises BrokerUnavailable if one cannot be consumed in time."""
+        for queue, subscription in self._subscriptions.items():
+            task = asyncio.create_task(subscription.serve(self._link), name=f"consume-{queue}")
+            task.add_done_callback(self._ended)
+            self._serving.append(task)
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while not all(each.ready for each in self._subscriptions.values()):
+                    if not self._link.is_open:
+                        raise BrokerUnavailable("the connection closed")
+                    await asyncio.sleep(_READY_PAUSE_SECONDS)
+        except TimeoutError:
+            reasons = [each.last_error for each in self._subscriptions.values() if each.last_error]
+            raise BrokerUnavailable(reasons[0] if reasons else "the broker does not answer") from None
+
+    def _ended(self, serving: asyncio.Task[None]) -> None:
+        # The leader must learn that it hears nothing more.
+        self._link.abort()
+        if not serving.cancelled() and (error := serving.exception()) is not None:
+            logger.error("consuming_broke", exc_info=error)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection stands."""
+        return self._link.is_open
+
+    def take(self, queue: str, count: int) -> list[Delivery]:
+        """Return up to `count` deliveries that have arrived, in order."""
+        read = self._read[queue]
+        found: list[Delivery] = []
+        while read and len(found) < count:
+            delivery = read.popleft()
+            # Of a channel that closed: the broker delivers them again on the new one.
+            if delivery.tag.delivery.live:
+                found.append(delivery)
+        if len(found) == count or not self.is_open:
+            return found
+        arrived = self._subscriptions[queue].take(count - len(found), bytes_max=_TAKEN_BYTES_MAX[queue])
+        for message in arrived:
+            found += self._reader.deliveries(queue, Message(message, self))
+        read.extend(found[count:])
+        return found[:count]
+
+    def settle(self, queue: str, messages: Iterable[Message]) -> None:
+        """Acknowledge messages. The broker moves those to the dead letters of which we could not."""
+        accepted: list[broker.Delivery] = []
+        refused: list[broker.Delivery] = []
+        for message in messages:
+            has_letter = all(letter.done() and letter.result() for letter in message.letters)
+            (accepted if message.delivery.kept and has_letter else refused).append(message.delivery)
+        subscription = self._subscriptions[queue]
+        subscription.ack(accepted)
+        if refused:
+            subscription.reject(refused, requeue=False)
+
+    async def close(self) -> None:
+        """Close the connection in good order, where the broker answers in time; else drop it."""
+        await self._link.close()
+        for task in self._serving:
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(*self._serving, return_exceptions=True)

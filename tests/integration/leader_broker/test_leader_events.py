@@ -1,0 +1,213 @@
+"""Events for listeners: who receives which, in what form, and what a listener that takes nothing costs."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tests.support.brokers import hanging
+from tests.support.leader_broker import DEADLINE_SECONDS, Listener, leader_broker, listener
+from turnstile.common.broker.message import Outgoing
+from turnstile.common.domain.outcomes import Failure
+from turnstile.common.domain.states import Status
+from turnstile.common.envelopes import completed_message
+from turnstile.executor.leader.amqp import AmqpBroker
+from turnstile.executor.leader.ports import BrokerUnavailable, Publication
+from turnstile.executor.leader.publications import completed_event
+from turnstile.localservers.rabbitmq import RabbitServer
+
+COMPLETED = "execution.completed"
+QUORUM: Mapping[str, Any] = {"x-queue-type": "quorum"}
+
+
+def ended(
+    execution_id: int = 1,
+    *,
+    ref: str = "reports.render",
+    status: str = "completed",
+    result: str | None = '{"pages": [1, 2]}',
+    error: Mapping[str, str] | None = None,
+) -> Mapping[str, Any]:
+    """Return an event as the leader's turns build it."""
+    return {
+        "type": COMPLETED, "execution_id": execution_id, "action_ref": ref, "status": status, "attempt": 2,
+        "completed_at": 1_800_000_000.25, "result": result, "error": error,
+    }  # fmt: skip
+
+
+def ids(heard: Listener) -> list[int]:
+    return [json.loads(body)["execution_id"] for body in heard.bodies]
+
+
+@asynccontextmanager
+async def counted(broker: AmqpBroker) -> AsyncIterator[list[int]]:
+    """Count the events of each write."""
+    publisher, counts = broker._events_publisher, list[int]()
+    publish_each = publisher.publish_each
+
+    async def counting(messages: Sequence[Outgoing], *, seconds: float) -> Any:
+        counts.append(len(messages))
+        return await publish_each(messages, seconds=seconds)
+
+    publisher.publish_each = counting  # type: ignore[method-assign]
+    yield counts
+
+
+@pytest.mark.parametrize(
+    ("event", "expected"),
+    [
+        (ended(), {"result": {"pages": [1, 2]}}),
+        (ended(status="failed", result=None, error={"type": "E", "message": "ü\n"}), {
+            "error": Failure(type="E", message="ü\n")
+        }),
+        (ended(result=json.dumps("x" * 2000)), {}),
+    ],
+    ids=["result", "error", "a result that is too large"],
+)  # fmt: skip
+def test_an_event_has_body_and_properties_of_today(
+    event: Mapping[str, Any], expected: Mapping[str, Any]
+) -> None:
+    found = completed_event({**event, "action_id": 3}, result_bytes_max=1000)
+    today = completed_message(
+        execution_id=1, action_id=3, action_ref="reports.render", status=Status(event["status"]),
+        attempt=2, completed_at=datetime.fromtimestamp(1_800_000_000.25, UTC), app_id="executor", **expected,
+    )  # fmt: skip
+    assert json.loads(found.body) == json.loads(today.body)
+    same = ("exchange", "routing_key", "type", "correlation_id", "app_id", "persistent", "content_type")
+    for name in same:
+        assert getattr(found, name) == getattr(today, name), name
+    assert found.headers == {"schema_version": 1, "BCC": (f"{COMPLETED}.reports.render.{event['status']}",)}
+
+
+async def test_a_listener_receives_what_its_keys_name_each_once_and_no_header_of_ours(amqp_url: str) -> None:
+    bindings = {
+        "all": [COMPLETED],
+        "all twice": [COMPLETED, f"{COMPLETED}.#"],
+        "one action": [f"{COMPLETED}.reports.render.*"],
+        "failures": [f"{COMPLETED}.#.failed"],
+        "failures of an area": [f"{COMPLETED}.reports.#.failed"],
+    }
+    events = [
+        ended(1), ended(2, status="failed"), ended(3, ref="reports"), ended(4, ref="mail", status="failed"),
+        ended(5, ref="reports.render.pdf"),
+    ]  # fmt: skip
+    async with leader_broker(amqp_url) as broker, AsyncExitStack() as exits:
+        heard = {
+            name: await exits.enter_async_context(listener(amqp_url, name, keys=keys))
+            for name, keys in bindings.items()
+        }
+        await broker.publish_events(events)
+        await heard["all"].until(5)
+        await heard["all twice"].until(5)
+        await heard["failures"].until(2)
+        # A second round, behind which no copy of the first one can come.
+        await broker.publish_events([ended(9, ref="reports.render", status="failed")])
+        for each in heard.values():
+            await each.until(1)
+            while ids(each)[-1] != 9:
+                await each.until(len(each.messages) + 1)
+        assert {name: ids(each) for name, each in heard.items()} == {
+            "all": [1, 2, 3, 4, 5, 9],
+            "all twice": [1, 2, 3, 4, 5, 9],
+            "one action": [1, 2, 9],
+            "failures": [2, 4, 9],
+            "failures of an area": [2, 9],
+        }
+        headers = heard["all"].messages[0].header.properties.headers
+        assert headers == {"schema_version": 1}
+
+
+async def test_without_a_listener_one_event_of_each_kind_is_sent_and_with_one_it_receives_all(
+    amqp_url: str,
+) -> None:
+    events = [ended(n, ref=f"a{n % 3}") for n in range(60)]
+    async with leader_broker(amqp_url) as broker, counted(broker) as counts:
+        await broker.publish_events(events)
+        assert counts == [60]
+        await broker.publish_events(events)
+        await broker.publish_events(events)
+        assert counts == [60, 3, 3]
+        async with listener(amqp_url, "one action", keys=[f"{COMPLETED}.a1.*"]) as heard:
+            await broker.publish_events(events)
+            await heard.until(20)
+            assert sorted(ids(heard)) == list(range(1, 60, 3))
+            assert counts[3:] == [3, 19]
+            await broker.publish_events(events)
+            await heard.until(40)
+            assert counts[5:] == [22]
+
+
+async def test_a_full_queue_of_a_listener_costs_the_others_nothing(amqp_url: str) -> None:
+    full = {**QUORUM, "x-max-length": 1, "x-overflow": "reject-publish"}
+    async with (
+        leader_broker(amqp_url) as broker,
+        listener(amqp_url, "full", keys=[COMPLETED], consumes=False, arguments=full),
+        listener(amqp_url, "other", keys=[COMPLETED]) as heard,
+    ):
+        began_at = asyncio.get_running_loop().time()
+        for start in range(0, 100, 10):
+            await broker.publish_events([ended(n) for n in range(start, start + 10)])
+        assert asyncio.get_running_loop().time() - began_at < 2.0
+        await heard.until(100)
+        assert set(ids(heard)) == set(range(100))
+
+
+async def test_while_one_listener_hangs_the_others_receive_every_event(
+    controlled_broker: RabbitServer, controlled_amqp_url: str
+) -> None:
+    # More than the broker takes from one connection for a queue that takes nothing.
+    events = [ended(n, result=None) for n in range(1500)]
+    async with (
+        leader_broker(controlled_amqp_url) as broker,
+        listener(controlled_amqp_url, "hangs", keys=[COMPLETED], consumes=False, arguments={}),
+        listener(controlled_amqp_url, "other", keys=[COMPLETED]) as heard,
+        hanging(controlled_broker, controlled_amqp_url, "hangs"),
+        asyncio.timeout(DEADLINE_SECONDS),
+    ):
+        for start in range(0, 1500, 500):
+            # What the drain of the outbox does.
+            await broker.publish([Publication(to="event", body=each) for each in events[start : start + 500]])
+        await heard.until(1500)
+        while set(ids(heard)) != set(range(1500)):
+            await heard.until(len(heard.messages) + 1)
+
+
+async def test_a_listener_without_a_majority_fails_the_call_in_time_and_it_works_when_the_queue_does(
+    controlled_broker: RabbitServer, controlled_amqp_url: str
+) -> None:
+    async with (
+        leader_broker(controlled_amqp_url) as broker,
+        listener(controlled_amqp_url, "no majority", keys=[COMPLETED], consumes=False, arguments=QUORUM),
+        listener(controlled_amqp_url, "other", keys=[COMPLETED]) as heard,
+    ):
+        async with hanging(controlled_broker, controlled_amqp_url, "no majority"):
+            began_at = asyncio.get_running_loop().time()
+            with pytest.raises(BrokerUnavailable):
+                await broker.publish_events([ended(n) for n in range(100)])
+            assert asyncio.get_running_loop().time() - began_at < 5.0
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await broker.publish_events([ended(n) for n in range(100)])
+            while set(ids(heard)) != set(range(100)):
+                await heard.until(len(heard.messages) + 1)
+
+
+async def test_status_events_reach_a_listener(amqp_url: str) -> None:
+    changed = {
+        "type": "execution.status_changed", "execution_id": 1, "action_ref": "a", "status": "queued",
+        "previous_status": None, "attempt": 0, "changed_at": 1_800_000_000.0,
+    }  # fmt: skip
+    async with (
+        leader_broker(amqp_url) as broker,
+        listener(amqp_url, "statuses", keys=["execution.status_changed"]) as heard,
+    ):
+        assert broker.events.status_wanted
+        await broker.publish_events([changed, ended(1)])
+        (message,) = await heard.until(1)
+        assert json.loads(message.body) == {
+            "execution_id": 1, "action_ref": "a", "status": "queued", "previous_status": None, "attempt": 0,
+            "changed_at": "2027-01-15T08:00:00Z",
+        }  # fmt: skip

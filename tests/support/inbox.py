@@ -1,0 +1,240 @@
+"""A leader over the real ledger with a broker in memory, and the inbox of an HTTP process."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any, Self
+from uuid import UUID, uuid4
+
+import asyncpg
+from pydantic import BaseModel
+
+from tests.support.ledger import session_on
+from turnstile.common.action_definition import ActionDefinition
+from turnstile.common.database import Database
+from turnstile.common.domain.identifiers import Grant
+from turnstile.common.requests import read_request
+from turnstile.common.worker_protocol import (
+    AttemptEnded,
+    Held,
+    Hello,
+    Offers,
+    Report,
+    Sender,
+    ToSession,
+    Welcome,
+)
+from turnstile.executor.callers import Caller
+from turnstile.executor.definitions import PoolDefinition, ResourceDefinition
+from turnstile.executor.inbox import Inbox
+from turnstile.executor.leader.clock import LeaderClock
+from turnstile.executor.leader.command_rows import request_of
+from turnstile.executor.leader.ledger import Ledger
+from turnstile.executor.leader.ports import DefinitionCommand, Delivery, Publication, Request
+from turnstile.executor.leader.turns import Leader, Times
+
+ANN = Caller("ann", "192.0.2.7", "api")
+_MODELS: Mapping[str, type[BaseModel]] = {
+    "action": ActionDefinition,
+    "resource": ResourceDefinition,
+    "pool": PoolDefinition,
+}
+
+
+class MemoryBroker:
+    """Queues of the leader, and everything that it published. One worker takes what it is offered."""
+
+    is_open = True
+
+    def __init__(self, clock: LeaderClock) -> None:
+        self._clock = clock
+        self._queues: dict[str, list[Delivery]] = {}
+        self.letters: list[Mapping[str, Any]] = []
+        self.offered: dict[int, Grant] = {}
+        self.sender = Sender(worker_id=f"w-{uuid4()}", session=1, secret="s")
+        self._reports = 0
+
+    async def open(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    def take(self, queue: str, count: int) -> list[Delivery]:
+        waiting = self._queues.get(queue, [])
+        taken, self._queues[queue] = waiting[:count], waiting[count:]
+        return taken
+
+    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        pass
+
+    async def publish(self, publications: Sequence[Publication]) -> list[bool]:
+        for each in publications:
+            if each.to == "dead letters":
+                assert isinstance(each.body, Mapping)
+                self.letters.append(each.body)
+            match each.body:
+                case ToSession(epoch=epoch, body=Welcome()):
+                    self._report(epoch, Held(epoch=epoch, grants=()))
+                case ToSession(body=Offers(offers=offers)):
+                    self.offered.update((offer.execution_id, offer.grant) for offer in offers)
+                case _:
+                    pass
+        return [True] * len(publications)
+
+    async def publish_events(self, events: Sequence[Mapping[str, Any]]) -> None:
+        pass
+
+    def put(self, queue: str, body: Any) -> None:
+        self._queues.setdefault(queue, []).append(
+            Delivery(queue=queue, tag=None, body=body, delivery_key=uuid4())
+        )
+        self._clock.wake()
+
+    def hello(self, *definitions: Mapping[str, Any], concurrency: int = 1) -> None:
+        """Let the worker join; it has the code of every action."""
+        self.put(
+            "executor.heartbeats",
+            Hello(
+                sender=self.sender,
+                name="w",
+                pools=("default",),
+                actions=None,
+                concurrency=concurrency,
+                lease_seconds=60.0,
+                epoch_seen=0,
+                definitions=definitions,
+            ),
+        )
+
+    def end(self, execution_id: int, status: Any, epoch: int) -> None:
+        """Report the end of what the worker was offered."""
+        body = AttemptEnded(execution_id=execution_id, grant=self.offered[execution_id], status=status)
+        self._report(epoch, body)
+
+    def _report(self, epoch: int, body: Any) -> None:
+        self._reports += 1
+        self.put(
+            "executor.completions",
+            Report(sender=self.sender, number=self._reports, kept_from=1, epoch_seen=epoch, body=body),
+        )
+
+
+class RunningLeader:
+    """One executor that leads, or waits until it can."""
+
+    def __init__(self, url: str, name: str, times: Times | None = None) -> None:
+        self.clock = LeaderClock()
+        self.broker = MemoryBroker(self.clock)
+        self.ledger = Ledger(url, on_command=self._read_inbox)
+        self.leader = Leader(name, self.ledger, self.broker, self.clock, times)
+        self.task = asyncio.create_task(self.leader.run(), name=f"leader {name}")
+
+    def _read_inbox(self) -> None:
+        self.leader.look_at_inbox()
+        self.clock.wake()
+
+    async def kill(self) -> None:
+        """End without a farewell: its sessions are gone."""
+        self.task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self.task
+        await self.ledger.close()
+
+
+class Installation:
+    """A database with any number of leaders and HTTP processes; `inbox` is that of the first one."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._stack = AsyncExitStack()
+        self.leaders: list[RunningLeader] = []
+        self.inbox: Inbox
+        self.session: asyncpg.Connection[asyncpg.Record]
+
+    async def __aenter__(self) -> Self:
+        self.inbox = await self._stack.enter_async_context(self.http_process())
+        self.session = await self._stack.enter_async_context(session_on(self.url))
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for each in self.leaders:
+            await each.kill()
+        await self._stack.aclose()
+
+    @asynccontextmanager
+    async def http_process(self) -> AsyncIterator[Inbox]:
+        database = Database(self.url, application_name="turnstile test http")
+        await database.open()
+        inbox = Inbox(database)
+        task = asyncio.create_task(inbox.run(), name="inbox of a test")
+        try:
+            yield inbox
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            await database.close()
+
+    def lead(self, name: str = "a", times: Times | None = None) -> RunningLeader:
+        running = RunningLeader(self.url, name, times)
+        self.leaders.append(running)
+        return running
+
+    async def define(self, kind: Any, name: str, **fields: Any) -> Mapping[str, Any]:
+        """PUT a whole definition."""
+        (answer,) = await self.inbox.decide([put(kind, name, **fields)])
+        return answer
+
+    async def submit(self, *requests: Request, **options: Any) -> list[Mapping[str, Any]]:
+        return list(await self.inbox.decide(requests, **options))
+
+    async def fetch(self, query: str, *values: Any) -> list[Any]:
+        return list(await self.session.fetch(query, *values))
+
+    async def audit(self) -> list[tuple[Any, ...]]:
+        """Return the audit log: actor, verb, kind, subject."""
+        query = "SELECT actor, verb, subject_kind, subject FROM ledger.audit_log ORDER BY id"
+        return [tuple(row) for row in await self.fetch(query)]
+
+
+def put(kind: Any, name: str, *, caller: Caller = ANN, **fields: Any) -> DefinitionCommand:
+    """A PUT as the API checks it."""
+    named = {"ref" if kind == "action" else "name": name}
+    body = _MODELS[kind].model_validate({**fields, **named}).model_dump(mode="json")
+    return DefinitionCommand(kind=kind, name=name, definition=body, changed_by=caller._asdict())
+
+
+def patch(kind: Any, name: str, *, caller: Caller = ANN, if_match: str | None = None, **fields: Any) -> Any:
+    return DefinitionCommand(
+        kind=kind,
+        name=name,
+        definition=fields,
+        is_patch=True,
+        if_match=if_match,
+        changed_by=caller._asdict(),
+    )
+
+
+def delete(kind: Any, name: str, *, cancel_max: int = 0, caller: Caller = ANN) -> DefinitionCommand:
+    return DefinitionCommand(
+        kind=kind, name=name, definition=None, cancel_max=cancel_max, changed_by=caller._asdict()
+    )
+
+
+def put_key(ref: str, key: str, settings: Mapping[str, Any] | None) -> DefinitionCommand:
+    body = None if settings is None else {"action_ref": ref, "key": key, **settings}
+    return DefinitionCommand(kind="key", name=f"{ref}/{key}", definition=body, changed_by=ANN._asdict())
+
+
+def request(ref: str = "a", *, may_be_urgent: bool = False, **fields: Any) -> Request:
+    """A request as the API reads it."""
+    return request_of(read_request({"action_ref": ref, **fields}), may_be_urgent=may_be_urgent)
+
+
+def numbered(count: int, ref: str = "a") -> list[Request]:
+    return [request(ref, parameters={"n": number}) for number in range(count)]
+
+
+def command_ids(count: int) -> list[UUID]:
+    return [uuid4() for _ in range(count)]
