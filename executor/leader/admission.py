@@ -7,23 +7,27 @@ never speaks.
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import UUID
 
-from turnstile.common.domain.errors import Code
+from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.domain.states import Status, is_terminal
 from turnstile.common.worker_protocol import Hello
-from turnstile.executor.leader.loading import input_of
+from turnstile.executor.leader.commands import DELETED_REASON, Definitions, InUse, in_use
 from turnstile.executor.leader.ports import (
+    CancelExecutions,
     CancelRequest,
+    Command,
     DefinitionCommand,
     Delivery,
     InboxRow,
     Publication,
+    RefusedRequest,
     Request,
 )
 from turnstile.executor.leader.records import DefinitionRow, EarlyCancelRow, Known
+from turnstile.executor.leader.requests_of_actions import completed
 from turnstile.executor.queue_manager.decisions import Admitted, Cancelled, Decisions, Refused
 from turnstile.executor.queue_manager.inputs import Admit, Cancel, DeleteAction, Input
 from turnstile.executor.queue_manager.state import State
@@ -40,37 +44,65 @@ Keys = UUID | str | int
 class Source:
     """Where a request or command came from, and who wants an answer."""
 
-    request: Request | CancelRequest | DefinitionCommand
+    request: Command
     delivery_key: UUID | None = None
     reply_to: str | None = None
     correlation_id: str | None = None
     command_id: UUID | None = None
+    delivery: Delivery | None = None
+    """The message, as long as it is not acknowledged."""
+
+    @property
+    def is_submission(self) -> bool:
+        """Whether it is from `turnstile.submit`: nobody waits for the answer."""
+        request = self.request
+        is_unread = isinstance(request, RefusedRequest) and self.command_id is not None
+        return is_unread or (isinstance(request, Request) and request.is_submission)
 
 
 def source_of(each: Delivery | InboxRow) -> Source:
     """Return a message or a command of the inbox as a source."""
     if isinstance(each, InboxRow):
+        assert each.body is not None
         return Source(request=each.body, delivery_key=each.command_id, command_id=each.command_id)
     body = each.body
-    assert isinstance(body, Request | CancelRequest)
+    assert isinstance(body, Request | CancelRequest | RefusedRequest)
     return Source(
         request=body,
-        delivery_key=each.delivery_key,
+        delivery_key=each.delivery_key if each.key_identifies else None,
         reply_to=each.reply_to,
         correlation_id=each.correlation_id,
+        delivery=each,
     )
+
+
+@dataclass(slots=True)
+class _Bulk:
+    """A cancel of many executions while the turn decides it."""
+
+    source: Source
+    items: dict[int, tuple[Status, Status | None]] = field(default_factory=dict)
+    """By execution: the status before, and after; None: it had ended."""
+
+
+def _ended(execution_id: int, status: Status) -> str:
+    return f"execution {execution_id} is {status}; an ended execution never changes"
 
 
 class Admission:
     """Decides requests and commands before the queue manager does. One per epoch."""
 
-    def __init__(self, early: Iterable[EarlyCancelRow]) -> None:
-        self.rows: list[DefinitionRow] = []
-        """Definitions that the turn writes."""
+    def __init__(
+        self, early: Iterable[EarlyCancelRow], state: State, definitions: Definitions | None = None
+    ) -> None:
+        self._state = state
+        self.definitions = definitions or Definitions()
         self.early_rows: list[EarlyCancelRow] = []
         self.early_over: list[int] = []
         self.publications: list[Publication] = []
         self.answers: list[tuple[UUID, Mapping[str, Any]]] = []
+        self.outcomes: list[tuple[UUID, Mapping[str, Any]]] = []
+        """Answers to submissions, which nobody waits for."""
         self._recent: OrderedDict[Keys, Known] = OrderedDict()
         self._early = {row.id: row for row in early}
         self._next_early = max(self._early, default=0) + 1
@@ -81,6 +113,13 @@ class Admission:
         self._cancels: dict[int, list[Source]] = {}
         """Cancels of these."""
         self._early_sources: dict[int, Source] = {}
+        self._bulk: dict[int, _Bulk] = {}
+        """Cancels of many executions that this turn decides, by the identity of their sources."""
+
+    @property
+    def rows(self) -> list[DefinitionRow]:
+        """Definitions that the turn writes."""
+        return self.definitions.rows
 
     def has_early(self) -> bool:
         """Return whether a cancel waits for an execution that this turn may admit."""
@@ -88,7 +127,8 @@ class Admission:
 
     def written(self) -> None:
         """Forget what the committed turn has written."""
-        self.rows, self.early_rows, self.early_over, self.answers = [], [], [], []
+        self.definitions.written()
+        self.early_rows, self.early_over, self.answers, self.outcomes = [], [], [], []
 
     def take_publications(self) -> list[Publication]:
         """Return the replies and dead letters of the committed turn."""
@@ -102,17 +142,38 @@ class Admission:
         ids: dict[int, None] = {}
         for source in sources:
             request = source.request
-            if isinstance(request, Request):
-                if source.delivery_key is not None and source.delivery_key not in self._recent:
-                    keys[source.delivery_key] = None
-                if request.idempotency_key is not None and request.idempotency_key not in self._recent:
-                    names[request.idempotency_key] = None
-            elif isinstance(request, CancelRequest):
-                if request.execution_id is not None and request.execution_id not in self._recent:
+            if isinstance(request, Request | CancelRequest):
+                if isinstance(request, Request):
+                    if source.delivery_key is not None and not self._is_remembered(source.delivery_key):
+                        keys[source.delivery_key] = None
+                elif request.execution_id is not None and not self._is_remembered(request.execution_id):
                     ids[request.execution_id] = None
-                if request.idempotency_key is not None and request.idempotency_key not in self._recent:
+                if request.idempotency_key is not None and not self._is_remembered(request.idempotency_key):
                     names[request.idempotency_key] = None
+            elif isinstance(request, CancelExecutions):
+                # Of what has ended since, the status is not in memory.
+                ids |= dict.fromkeys(request.execution_ids)
         return list(keys), list(names), list(ids)
+
+    def _is_remembered(self, key: Keys) -> bool:
+        """Return whether a key is in memory, and what is known under it is what a look-up would find."""
+        known = self._recent.get(key)
+        if known is None:
+            return False
+        return is_terminal(known.status) or self._live(known) is not None
+
+    def _live(self, known: Known) -> tuple[Status, int | None] | None:
+        """Return status and position of an execution as the state has it; None: it has ended."""
+        execution = self._state.executions.get(known.execution_id)
+        if execution is not None and execution.status is not Status.QUEUED:
+            return execution.status, None
+        queue = self._state.queue(known.action_ref, known.key)
+        waiting = None if queue is None else queue.waiting.get(known.priority)
+        position = None if waiting is None else waiting.position(known.execution_id)
+        if queue is not None and position is not None:
+            before = (len(each) for other, each in queue.waiting.items() if other < known.priority)
+            return Status.QUEUED, position + sum(before)
+        return None if execution is None else (execution.status, None)
 
     def learn(self, known: Mapping[Keys, Known]) -> None:
         """Remember what a look-up found."""
@@ -125,8 +186,12 @@ class Admission:
                 yield from self._request(source, request)
             case CancelRequest() as request:
                 yield from self._cancel(source, request, now)
+            case CancelExecutions() as request:
+                yield from self._cancel_all(source, request)
             case DefinitionCommand() as command:
                 yield from self._definition(source, command)
+            case RefusedRequest() as invalid:
+                self._reject(source, invalid.code, invalid.message)
 
     # Requests.
 
@@ -140,24 +205,36 @@ class Admission:
                 # Decided in this turn: its id is known after the decision.
                 self._copies.setdefault(id(first), []).append(source)
                 return
+        if request.refusal is not None:
+            self._reject(source, *request.refusal)
+            return
+        definition = self.definitions.action(request.action_ref)
+        try:
+            full = completed(request, definition)
+        except Refusal as refusal:
+            self._reject(source, refusal.code, refusal.message)
+            return
+        source = replace(source, request=full)
         for key in keys:
             self._pending[key] = source
+        assert full.priority is not None
         yield Admit(
-            action_ref=request.action_ref, key=request.key, priority=request.priority, run_at=request.run_at,
+            action_ref=full.action_ref, key=full.key, priority=full.priority, run_at=request.run_at,
             ttl_seconds=request.ttl_seconds, timeout_seconds=request.timeout_seconds, source=source,
         )  # fmt: skip
 
     def _repeated(self, source: Source, request: Request, known: Known) -> None:
         if known.request_hash != request.request_hash:
-            key = request.idempotency_key
             message = (
-                f"idempotency_key {key!r} was used by execution {known.execution_id} with another request"
+                f"idempotency_key: {request.idempotency_key!r} already names execution {known.execution_id}, "
+                "which is a different request; use another key, or repeat the same request"
             )
             self._reject(source, Code.IDEMPOTENCY_CONFLICT, message)
             return
+        status, position = self._live(known) or (known.status, None)
         self._reply(source, {
-            "type": "execution.accepted", "execution_id": known.execution_id, "status": known.status,
-            "position": None, "duplicate": True,
+            "type": "execution.accepted", "execution_id": known.execution_id, "status": status,
+            "position": position, "duplicate": True,
         })  # fmt: skip
 
     def decided(self, out: Decisions) -> Iterator[Input]:
@@ -168,8 +245,9 @@ class Admission:
             self._refused(refused)
         for cancelled in out.cancelled:
             self._cancelled(cancelled)
+        self._answer_bulk(out)
         for is_deleted, waiting, running, source in out.deleted:
-            self._deleted(source, is_deleted, waiting, running)
+            self._deleted(source, out, is_deleted=is_deleted, waiting=waiting, running=running)
         self._pending.clear()
         self._copies.clear()
         self._cancels.clear()
@@ -186,10 +264,14 @@ class Admission:
         keys: list[Keys] = [key for key in (source.delivery_key, request.idempotency_key) if key is not None]
         for key in (*keys, each.id):
             self._recent[key] = known
-        self._reply(source, {
-            "type": "execution.accepted", "execution_id": each.id, "status": status,
-            "position": each.position, "duplicate": False,
-        })  # fmt: skip
+        if request.retry_of is not None:
+            self.definitions.log_retry(request.retry_of, request.action_ref, each.id, request.changed_by)
+        if not request.is_submission:
+            # A submission finds its execution by the id of its request.
+            self._reply(source, {
+                "type": "execution.accepted", "execution_id": each.id, "status": status,
+                "position": each.position, "duplicate": False,
+            })  # fmt: skip
         for copy in self._copies.get(id(source), ()):
             assert isinstance(copy.request, Request)
             self._repeated(copy, copy.request, known)
@@ -200,11 +282,17 @@ class Admission:
             yield from self._early_cancels(known, request.idempotency_key)
 
     def _refused(self, each: Refused) -> None:
-        self._reject(each.source, each.code, each.message)
+        message = each.message
+        if each.code is Code.UNKNOWN_ACTION:
+            message = (
+                f"action_ref: no action {each.message!r}; start a worker that has it, or define it: "
+                "executor actions apply FILE"
+            )
+        self._reject(each.source, each.code, message)
         for cancel in self._cancels.get(id(each.source), ()):
             self._reject(cancel, Code.UNKNOWN_EXECUTION, "its request was refused")
         for copy in self._copies.get(id(each.source), ()):
-            self._reject(copy, each.code, each.message)
+            self._reject(copy, each.code, message)
 
     # Cancels.
 
@@ -218,9 +306,43 @@ class Admission:
                 return
             self._keep_early(source, request, now)
         elif is_terminal(known.status):
-            self._reject(source, Code.ALREADY_TERMINAL, f"execution {known.execution_id} is {known.status}")
+            self._reject(source, Code.ALREADY_TERMINAL, _ended(known.execution_id, known.status))
         else:
             yield self._cancel_input(known, request.reason, source)
+
+    def _cancel_all(self, source: Source, request: CancelExecutions) -> Iterator[Input]:
+        """Cancel in this order; all of it is decided in this turn, and answered as one."""
+        bulk = self._bulk[id(source)] = _Bulk(source)
+        reason = request.reason or ""
+        for execution_id in dict.fromkeys(request.execution_ids):
+            known = self._recent.get(execution_id)
+            if known is None:
+                continue
+            live = None if is_terminal(known.status) else self._live(known)
+            bulk.items[execution_id] = known.status if live is None else live[0], None
+            if not is_terminal(known.status):
+                yield self._cancel_input(known, reason, source)
+
+    def _answer_bulk(self, out: Decisions) -> None:
+        if not self._bulk:
+            return
+        ended = {each.id: each.status for each in out.finished}
+        for bulk in self._bulk.values():
+            command = bulk.source.request
+            assert isinstance(command, CancelExecutions)
+            items = []
+            for execution_id, (before, after) in bulk.items.items():
+                # Without an answer it had ended: before this turn, or by its worker's report in it.
+                status = after or ended.get(execution_id, before)
+                previous = before if after is not None else status
+                items.append((execution_id, previous, status))
+                if after is not None and command.changed_by is not None:
+                    ref = self._recent[execution_id].action_ref
+                    self.definitions.log_cancel(
+                        execution_id, ref, (previous, status), command.reason, command.changed_by
+                    )
+            self._reply(bulk.source, {"type": "execution.cancels", "items": items})
+        self._bulk.clear()
 
     def _cancel_input(self, known: Known, reason: str, source: Source | None) -> Cancel:
         return Cancel(
@@ -241,7 +363,7 @@ class Admission:
         self._next_early += 1
         self._early[row.id] = row
         self.early_rows.append(row)
-        self._early_sources[row.id] = source
+        self._early_sources[row.id] = replace(source, delivery=None)
 
     def _early_cancels(self, known: Known, idempotency_key: str | None) -> Iterator[Input]:
         for row in list(self._early.values()):
@@ -275,9 +397,13 @@ class Admission:
         known = self._recent.get(each.cancel.execution_id)
         if each.status is Status.CANCELLED and known is not None:
             self._recent[each.cancel.execution_id] = replace(known, status=Status.CANCELLED)
+        bulk = self._bulk.get(id(each.cancel.source))
         if each.cancel.source is None:
             return
-        if each.had_ended:
+        if bulk is not None:
+            before, _ = bulk.items[each.cancel.execution_id]
+            bulk.items[each.cancel.execution_id] = before, None if each.had_ended else each.status
+        elif each.had_ended:
             message = f"execution {each.cancel.execution_id} has ended"
             self._reject(each.cancel.source, Code.ALREADY_TERMINAL, message)
         else:
@@ -289,58 +415,72 @@ class Admission:
     # Definitions.
 
     def _definition(self, source: Source, command: DefinitionCommand) -> Iterator[Input]:
-        if command.kind == "worker":
+        try:
+            if command.kind == "action" and command.definition is None:
+                self.definitions.check_deletion(command, self._state)
+                yield DeleteAction(
+                    ref=command.name, reason=DELETED_REASON, cancel_max=command.cancel_max, source=source
+                )
+                return
+            inputs, answer = self.definitions.change(command, self._state)
+        except Refusal as refusal:
+            self._refuse(source, refusal)
             return
-        if command.kind == "action" and command.definition is None:
-            yield DeleteAction(
-                ref=command.name, reason="its action was deleted", cancel_max=1000, source=source
-            )
-            return
-        row = DefinitionRow(
-            kind=command.kind, name=command.name, body=command.definition, changed_by=command.changed_by
-        )
-        self.rows.append(row)
-        yield input_of(row)
-        self._reply(source, {"type": "defined", "name": command.name})
+        yield from inputs
+        self._reply(source, answer)
 
-    def _deleted(self, source: Source, is_deleted: bool, waiting: int, running: int) -> None:
+    def _deleted(
+        self, source: Source, out: Decisions, *, is_deleted: bool, waiting: int, running: int
+    ) -> None:
         command = source.request
         assert isinstance(command, DefinitionCommand)
-        if is_deleted:
-            self.rows.append(
-                DefinitionRow(kind="action", name=command.name, body=None, changed_by=command.changed_by)
-            )
-            self._reply(source, {"type": "deleted", "name": command.name})
-        else:
-            message = f"action {command.name}: {waiting} executions wait and {running} run; cancel them first"
-            self._reject(source, Code.IN_USE, message)
+        if not is_deleted:
+            self._refuse(source, in_use(command, waiting, running))
+            return
+        ended = [
+            each
+            for each in out.finished
+            if each.queue.action.ref == command.name and each.error == ("Cancelled", DELETED_REASON)
+        ]
+        self.definitions.deleted(command, ended)
+        self._reply(source, {"type": "deleted", "name": command.name, "cancelled": waiting})
+
+    def drained(self, source: Source, command: DefinitionCommand, *, was_draining: bool | None) -> None:
+        """Answer that a worker takes nothing new from now on, or something again."""
+        try:
+            self._reply(source, self.definitions.drained(command, was_draining=was_draining))
+        except Refusal as refusal:
+            self._refuse(source, refusal)
 
     def register(self, hello: Hello, state: State) -> Iterator[Input]:
         """Yield the actions of a worker that the installation lacks. What exists is never changed."""
-        for body in hello.definitions:
-            ref = body["ref"]
-            action = state.actions.get(ref)
-            if (action is None or action.is_deleted) and all(row.name != ref for row in self.rows):
-                row = DefinitionRow(
-                    kind="action", name=ref, body=body, changed_by={"worker": hello.sender.worker_id}
-                )
-                self.rows.append(row)
-                yield input_of(row)
+        yield from self.definitions.register(hello, state)
 
     # Answers.
 
     def _reply(self, source: Source, body: Mapping[str, Any]) -> None:
         if source.command_id is not None:
-            self.answers.append((source.command_id, body))
+            (self.outcomes if source.is_submission else self.answers).append((source.command_id, body))
         if source.reply_to is not None:
             self.publications.append(
                 Publication(
-                    to=f"reply {source.reply_to}", body={**body, "correlation_id": source.correlation_id}
+                    to=f"reply {source.reply_to}", body={**body, "correlation_id": source.correlation_id},
+                    of=source.delivery,
                 )
-            )
+            )  # fmt: skip
+
+    def _refuse(self, source: Source, refusal: Refusal) -> None:
+        """Answer a command that is refused; no dead letter: whoever gave it reads the answer."""
+        counts = refusal.counts if isinstance(refusal, InUse) else {}
+        body = {"type": "execution.rejected", "code": refusal.code, "message": refusal.message, **counts}
+        self._reply(source, body)
 
     def _reject(self, source: Source, code: Code, message: str) -> None:
         self._reply(source, {"type": "execution.rejected", "code": code, "message": message})
-        if source.command_id is None:
+        # A full queue is no fault of the message: a submitter that got a reply may submit it again.
+        is_answered = code is Code.QUEUE_FULL and source.reply_to is not None
+        if (source.command_id is None or source.is_submission) and not is_answered:
             letter = {"x-error-code": code, "x-error": message, "request": source.request}
-            self.publications.append(Publication(to="dead letters", body=letter))
+            if source.command_id is not None:
+                letter["message_id"] = str(source.command_id)
+            self.publications.append(Publication(to="dead letters", body=letter, of=source.delivery))

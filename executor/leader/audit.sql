@@ -1,4 +1,4 @@
--- The rows of the ledger in a few sums, as `audit.digest_of` sums up the memory. One snapshot for all of them.
+-- The rows of the ledger in a few sums, as `audit.digest_of` sums up the memory. One snapshot for all.
 
 -- audit_waiting: what waits and holds nothing, by action and priority.
 SELECT w.action_ref, w.priority, count(*) AS executions, sum(w.id)::text AS ids, count(DISTINCT w.key) AS keys

@@ -4,7 +4,8 @@ A cancel of an old attempt is confirmed, or returned because its session is gone
 offered: both are in batches of their own, published one after the other.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.worker_protocol import Offer, Offers, Recall
@@ -12,6 +13,9 @@ from turnstile.executor.leader.ports import StoredRequest
 from turnstile.executor.leader.records import DefinitionRow
 from turnstile.executor.leader.sessions import Sessions
 from turnstile.executor.queue_manager.state import Execution, Queue, State
+
+_OFFERS_BYTES_MAX: Final = 1024 * 1024
+"""Parameters in one message; a single offer may be larger."""
 
 
 def queue_name(queue: Queue) -> str:
@@ -22,7 +26,7 @@ def queue_name(queue: Queue) -> str:
 def send_offers(
     state: State, sessions: Sessions, executions: Iterable[Execution], requests: Mapping[int, StoredRequest]
 ) -> None:
-    """Offer executions to their workers, in order: of one queue to one worker in one message."""
+    """Offer executions to their workers, in order: of one queue to one worker together."""
     groups: dict[tuple[str, Queue], list[Offer]] = {}
     for execution in executions:
         if execution.worker is None or execution.grant is None:
@@ -30,8 +34,22 @@ def send_offers(
         offer = _offer(state, execution, requests[execution.id])
         groups.setdefault((execution.worker.id, execution.queue), []).append(offer)
     for (worker_id, queue), offers in groups.items():
-        body = Offers(queue=queue_name(queue), at_once=queue.limit, offers=tuple(offers))
-        sessions.send(worker_id, body)
+        for part in in_parts(offers):
+            body = Offers(queue=queue_name(queue), at_once=queue.limit, offers=part)
+            sessions.send(worker_id, body)
+
+
+def in_parts(offers: Iterable[Offer]) -> Iterator[tuple[Offer, ...]]:
+    """Divide offers, in order, so that no message is larger than what a broker takes (16 MiB)."""
+    part: list[Offer] = []
+    part_bytes = 0
+    for offer in offers:
+        if part and part_bytes + len(offer.parameters) > _OFFERS_BYTES_MAX:
+            yield tuple(part)
+            part, part_bytes = [], 0
+        part.append(offer)
+        part_bytes += len(offer.parameters)
+    yield tuple(part)
 
 
 def _offer(state: State, execution: Execution, request: StoredRequest) -> Offer:

@@ -1,18 +1,14 @@
-"""From which id on the commands of the inbox are read, and what a row of it means.
+"""From which id on the commands of the inbox are read.
 
 Rows of decided commands stay for as long as an old snapshot is open, so a poll begins behind them. The
 bound passes an id when every transaction that could still commit it has ended: no command is left behind,
-however long its transaction takes.
+however long its transaction takes. A transaction that has drawn no id does not hold it back.
 """
 
-import json
-from typing import TYPE_CHECKING, Any
-from uuid import UUID
+from typing import Final
 
-from turnstile.executor.leader.ports import CancelRequest, DefinitionCommand, InboxRow, Request
-
-if TYPE_CHECKING:
-    import asyncpg
+_LIST_SECONDS: Final = 0.1
+"""Shortest time between two lists of transactions: each takes locks of the server."""
 
 
 class InboxBound:
@@ -20,33 +16,27 @@ class InboxBound:
 
     def __init__(self) -> None:
         self.from_id = 0
-        self._candidate: tuple[int, frozenset[int]] | None = None
+        self._candidate: tuple[int, frozenset[str]] | None = None
+        self._listed_at = float("-inf")
 
-    def read(self, newest_id: int, running: frozenset[int], first_id: int | None) -> None:
-        """Note a poll: the newest id that was drawn, who ran after that was read, the first row found."""
+    def is_due(self, now: float) -> bool:
+        """Return whether a poll is to list who may still commit ids, which can raise the bound."""
+        if now - self._listed_at < _LIST_SECONDS:
+            return False
+        self._listed_at = now
+        return True
+
+    def read(self, newest_id: int, entering: frozenset[str], first_id: int | None) -> None:
+        """Note a poll: the newest id that was drawn, who entered until then, the first row found."""
         if self._candidate is not None:
-            candidate_id, entering = self._candidate
-            if entering & running:
+            candidate_id, before = self._candidate
+            if entering & before:
                 return
             # All that had drawn an id up to this one have ended: what they committed was found or decided.
             end = candidate_id + 1
             self.from_id = max(self.from_id, end if first_id is None else min(first_id, end))
-        self._candidate = newest_id, running
+        self._candidate = newest_id, entering
 
-
-def command_of(row: "asyncpg.Record") -> InboxRow:
-    """Return a command as a value. The statement that stored it has validated its fields."""
-    fields: dict[str, Any] = json.loads(row["body"])
-    body: Request | CancelRequest | DefinitionCommand
-    match row["kind"]:
-        case "request":
-            fields["parameters"] = json.dumps(fields["parameters"]).encode()
-            fields["request_hash"] = UUID(fields["request_hash"])
-            if fields.get("metadata") is not None:
-                fields["metadata"] = json.dumps(fields["metadata"]).encode()
-            body = Request(**fields)
-        case "cancel":
-            body = CancelRequest(**fields)
-        case _:
-            body = DefinitionCommand(**fields)
-    return InboxRow(id=row["id"], command_id=UUID(bytes=row["command_id"].bytes), body=body)
+    def reset(self) -> None:
+        """Begin at the first row again: somebody drew an id and could not say so."""
+        self.from_id, self._candidate = 0, None

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import re
 import struct
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -19,9 +19,12 @@ import asyncpg
 
 from turnstile.common.database import REFUSED_BY_DATABASE, DatabaseHosts
 from turnstile.common.domain.states import Status
+from turnstile.common.requests import PARAMETERS_BYTES_MAX, request_bytes_max
 from turnstile.executor.leader import ledger_rows as rows
 from turnstile.executor.leader.binary_arrays import use_encoded_arrays
-from turnstile.executor.leader.inbox_bound import InboxBound, command_of
+from turnstile.executor.leader.command_rows import RefusalOf, command_of
+from turnstile.executor.leader.inbox_bound import InboxBound
+from turnstile.executor.leader.inbox_watch import InboxWatch
 from turnstile.executor.leader.ledger_rows import Part, statement, turn_part
 from turnstile.executor.leader.ledger_session import Session
 from turnstile.executor.leader.ports import (
@@ -50,8 +53,15 @@ _LOCK_TIMEOUT: Final = "100ms"
 """How long a turn waits for a row that another session has locked."""
 _PENDING_SECONDS: Final = 0.5
 """How often pending ends are tried."""
-_LEADER, _CANDIDATE = 1, 2
-"""Advisory locks: held by the leader's session; shared by candidates that have the broker."""
+_LEADER, _CANDIDATE, _READS = 1, 2, 4
+"""Advisory locks: held by the leader's session; shared by candidates that have the broker; held while the
+leader reads commands without a notification. Writers of commands share 3 and 4 (`tables.sql`)."""
+_INBOX_BYTES: Final = 8 * 1024 * 1024
+"""Commands of one poll take not more, except a single one."""
+_BULK_COUNT: Final = 2
+"""How many commands of a poll name many executions."""
+_PACKED: Final = 4
+"""A document in the database's format is at most so many times as large as its text."""
 
 _BY_KEY: Final = {
     "plan_cache_mode": "force_generic_plan",
@@ -74,7 +84,18 @@ _TRANSIENT: Final = (
 class Ledger:
     """The database of one executor, as `ports.Store` describes it."""
 
-    def __init__(self, database_url: str) -> None:
+    def __init__(
+        self,
+        database_url: str,
+        *,
+        on_command: Callable[[], None] | None = None,
+        parameters_bytes_max: int = PARAMETERS_BYTES_MAX,
+        refusal_of: RefusalOf | None = None,
+    ) -> None:
+        """`on_command` is called when the inbox may have commands; None: the leader reads at its pace.
+
+        `refusal_of` checks the parameters of submissions; None: the worker alone checks them.
+        """
         hosts = DatabaseHosts(database_url, connect_seconds=_CONNECT_SECONDS)
         self._writer = Session(
             hosts, application_name="turnstile leader", seconds=_CALL_SECONDS,
@@ -95,6 +116,12 @@ class Ledger:
         self._announced_by: int | None = None
         """The server's process of the session that says that this executor could lead."""
         self._inbox = InboxBound()
+        self._watch = (
+            None
+            if on_command is None
+            else InboxWatch(hosts, on_command=on_command, on_reset=self._reset_inbox)
+        )
+        self._parameters_bytes_max, self._refusal_of = parameters_bytes_max, refusal_of
         self._pending: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
@@ -103,6 +130,7 @@ class Ledger:
             self._pending.cancel()
             with suppress(asyncio.CancelledError):
                 await self._pending
+        await self._stop_watching()
         for session in (self._writer, self._reader, self._helper):
             await session.close()
 
@@ -115,6 +143,7 @@ class Ledger:
     async def take_over(self, executor_id: str, *, above: int = 0, only_if_leading: bool = False) -> int:
         """Raise the epoch above earlier ones, `above` and the clock in milliseconds; return it."""
         self.leads_as(executor_id)
+        await self._stop_watching()
         # A statement of an earlier leadership may still run there.
         self._writer.drop()
         async with self._writer.use(_TAKE_OVER_SECONDS) as connection, connection.transaction():
@@ -133,6 +162,8 @@ class Ledger:
         self._newest = _Newest(NewestTurn(epoch=newest["epoch"], number=newest["number"]), newest["counts"])
         self._inbox = InboxBound()
         await self._show_life()
+        if self._watch is not None:
+            self._watch.start()
         return int(epoch)
 
     async def _end_blockers(self, pid: int) -> None:
@@ -148,12 +179,19 @@ class Ledger:
         """Hold the lock that shows that the leader's session lives; end the session of an older leader."""
         with suppress(OutcomeUnknown, asyncpg.PostgresError):
             async with self._writer.use() as connection:
+                await _end_holders(connection, _READS)
                 for _ in range(3):
                     if await connection.fetchval(statement("hold"), _LEADER):
                         return
-                    for row in await connection.fetch(statement("held_by"), _LEADER):
-                        await connection.execute(f"SELECT pg_terminate_backend({row['pid']})")
+                    await _end_holders(connection, _LEADER)
                     await asyncio.sleep(0.01)
+
+    def _reset_inbox(self) -> None:
+        self._inbox.reset()
+
+    async def _stop_watching(self) -> None:
+        if self._watch is not None:
+            await self._watch.stop()
 
     async def announce(self, executor_id: str, *, has_broker: bool) -> bool:
         """Say whether this executor could lead; return whether another one, with the broker, says so."""
@@ -166,10 +204,12 @@ class Ledger:
 
     async def resign(self) -> None:
         """Let go of what shows candidates that this leader lives: they take over at once."""
+        await self._stop_watching()
         await self._writer.close()
 
     async def leader_seen(self) -> tuple[NewestTurn | None, bool]:
         """Return the newest turn row, and whether no session of a leader is connected."""
+        await self._stop_watching()
         async with self._reader.use() as connection:
             newest = await connection.fetchrow(statement("newest"))
             held = await connection.fetch(statement("held_by"), _LEADER)
@@ -386,21 +426,40 @@ class Ledger:
         }  # fmt: skip
 
     async def inbox(self, count: int) -> Sequence[InboxRow]:
-        """Return the first commands that no turn has decided."""
+        """Return the first commands that no turn has decided; few of those that name many executions."""
+        listed: tuple[int, frozenset[str]] | None = None
         async with self._reader.use() as connection:
-            # In this order: who runs after the newest id was read may have drawn it.
-            newest_id = await connection.fetchval(statement("inbox_newest"))
-            transactions = await connection.fetchrow(statement("transactions"))
-            assert transactions is not None
-            found = await connection.fetch(statement("inbox"), self._inbox.from_id, count)
-        running = frozenset(transactions["running"])
-        self._inbox.read(newest_id, running, found[0]["id"] if found else None)
-        return [command_of(row) for row in found]
+            if self._inbox.is_due(asyncio.get_running_loop().time()):
+                # In this order: who enters after the newest id was read may have drawn it.
+                newest_id = await connection.fetchval(statement("inbox_newest"))
+                listed = newest_id, frozenset(await connection.fetchval(statement("entering")))
+            prepared: Statement = await self._reader.prepared("inbox", lambda: statement("inbox"))
+            found = await prepared.fetch(
+                self._inbox.from_id, count, min(_BULK_COUNT, count), _INBOX_BYTES,
+                _PACKED * request_bytes_max(self._parameters_bytes_max),
+            )  # fmt: skip
+        if listed is not None:
+            self._inbox.read(*listed, found[0]["id"] if found else None)
+        if found and self._watch is not None:
+            self._watch.found()
+        return [self._command(row) for row in found[:count]]
+
+    def _command(self, row: "asyncpg.Record") -> InboxRow:
+        if row["is_answered"]:
+            # Stored once more after its decision: its row is deleted, and nothing else.
+            return InboxRow(id=row["id"], command_id=UUID(bytes=row["command_id"].bytes), body=None)
+        return command_of(row, self._parameters_bytes_max, self._refusal_of)
 
     async def _fetch(self, name: str, *values: Any) -> "Sequence[asyncpg.Record]":
         async with self._reader.use():
             prepared: Statement = await self._reader.prepared(name, lambda: statement(name))
             return await prepared.fetch(*values)
+
+
+async def _end_holders(connection: "Connection", lock: int) -> None:
+    """End the other sessions that hold a lock of the leader."""
+    for row in await connection.fetch(statement("held_by"), lock):
+        await connection.execute(f"SELECT pg_terminate_backend({row['pid']})")
 
 
 class _Newest:
@@ -465,6 +524,7 @@ async def _load(connection: "Connection", epoch: int, now: float, newest: "async
         reserved_id=newest["reserved_id"],
         low_id=low_id,
         definitions=[rows.definition_of(row) for row in await connection.fetch(statement("definitions"))],
+        action_ids={row["ref"]: row["id"] for row in await connection.fetch(statement("action_ids"))},
         waiting=[rows.waiting_of(row) for row in singly],
         packed=[rows.packed_of(row) for row in packed],
         grants=[rows.grant_of(row) for row in await connection.fetch(statement("grants"))],

@@ -61,16 +61,24 @@ def statement(name: str) -> str:
 @cache
 def _statements(file: str) -> Mapping[str, str]:
     """Return the statements of a file by name, without their comments."""
-    text = (resources.files("turnstile.executor.leader") / file).read_text(encoding="utf-8")
     return {
         name: "\n".join(line for line in each.splitlines() if not line.startswith("--"))
-        for name, each in named_statements(text).items()
+        for name, each in named_statements(_text(file)).items()
     }
 
 
 def tables_text() -> str:
     """Return the statements that create the ledger's schema."""
-    return (resources.files("turnstile.executor.leader") / "tables.sql").read_text(encoding="utf-8")
+    return _text("tables.sql")
+
+
+def submit_text() -> str:
+    """Return the statements that create `turnstile.submit`, after the ledger's schema."""
+    return _text("submit.sql")
+
+
+def _text(file: str) -> str:
+    return (resources.files("turnstile.executor.leader") / file).read_text(encoding="utf-8")
 
 
 class Part:
@@ -123,6 +131,10 @@ def _of_first(value: str) -> Value:
 def _of_second(value: str | Value) -> Value:
     get = attrgetter(value) if isinstance(value, str) else value
     return lambda pair: get(pair[1])
+
+
+def _of_caller(name: str) -> Value:
+    return lambda pair: None if pair[1].changed_by is None else pair[1].changed_by.get(name)
 
 
 _ADMITTED: Final[tuple[tuple[Encode, str], ...]] = (
@@ -188,13 +200,20 @@ _PARTS: Final = {
             (bigints, "is_draining"),
         ),
         Part("workers_over", (texts, str)),
-        Part("definitions", (texts, "kind"), (texts, "name"), (jsons, lambda row: _json(dict(row.body)))),
-        Part("definitions_over", (texts, "kind"), (texts, "name")),
         Part(
-            "definition_changes",
-            (doubles, lambda pair: pair[0]), (texts, _of_second("kind")), (texts, _of_second("name")),
-            (jsons, lambda pair: None if pair[1].body is None else _json(dict(pair[1].body))),
-            (jsons, lambda pair: None if pair[1].changed_by is None else _json(dict(pair[1].changed_by))),
+            "definitions",
+            (texts, _of_second("kind")), (texts, _of_second("name")),
+            (jsons, lambda pair: _json(dict(pair[1].body))), (doubles, lambda pair: pair[0]),
+        ),
+        Part("definitions_over", (texts, "kind"), (texts, "name")),
+        Part("action_ids", (texts, lambda pair: pair[0]), (bigints, lambda pair: pair[1])),
+        Part(
+            "audit",
+            (doubles, lambda pair: pair[0]), (texts, _of_second("verb")), (texts, _of_second("subject_kind")),
+            (texts, _of_second("subject")), (texts, _of_second("action_ref")),
+            *((texts, _of_caller(name)) for name in ("name", "address", "channel")),
+            (jsons, lambda pair: _json(dict(pair[1].before))),
+            (jsons, lambda pair: _json(dict(pair[1].after))),
         ),
         Part("events", (bigints, "id"), (blobs, "body")),
         Part("events_over", (bigints, int)),
@@ -212,6 +231,10 @@ _PARTS: Final = {
         ),
     )
 }  # fmt: skip
+ANSWERS_SECONDS: Final = 600.0
+"""How long the repetition of a command finds the answer."""
+OUTCOMES_SECONDS: Final = 7 * 86400.0
+"""How long `turnstile.submission` knows that a request was refused."""
 _COMMON: Final = (
     ("admitted",),
     ("ended",),
@@ -225,7 +248,7 @@ _GROUPS: Final = (*_COMMON, tuple(name for name in _PARTS if all(name not in gro
 _AS_THEY_ARE: Final = tuple(
     name
     for name in _PARTS
-    if name in Turn.__slots__ and name not in ("admitted", "ended", "definitions", "answers")
+    if name in Turn.__slots__ and name not in ("admitted", "ended", "definitions", "audit", "answers")
 )
 """Parts whose rows are those of a field of the turn."""
 
@@ -248,11 +271,15 @@ def parts_of(turn: Turn, locked: Collection[int]) -> list[tuple[Part, Sequence[A
         rows["ended"] = [row for row in rows["ended"] if row.id not in locked]
     if turn.definitions:
         last = {(row.kind, row.name): row for row in turn.definitions}.values()
-        rows["definitions"] = [row for row in last if row.body is not None]
+        rows["definitions"] = [(turn.at, row) for row in last if row.body is not None]
         rows["definitions_over"] = [row for row in last if row.body is None]
-        rows["definition_changes"] = [(turn.at, row) for row in turn.definitions]
-    if turn.answers:
-        rows["answers"] = [(key, turn.at, body) for key, body in turn.answers]
+    rows["audit"] = [(turn.at, row) for row in turn.audit]
+    if turn.answers or turn.outcomes:
+        rows["answers"] = [
+            (key, turn.at + seconds, body)
+            for seconds, answers in ((ANSWERS_SECONDS, turn.answers), (OUTCOMES_SECONDS, turn.outcomes))
+            for key, body in answers
+        ]
     return [
         (_PARTS[name], rows.get(name, ()))
         for group in _GROUPS

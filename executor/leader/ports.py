@@ -6,9 +6,10 @@ raises.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 from uuid import UUID
 
+from turnstile.common.domain.errors import Code
 from turnstile.common.domain.states import Status
 from turnstile.common.worker_protocol import FromWorker, ToSession
 from turnstile.executor.leader.records import Known, Loaded, Turn
@@ -126,19 +127,44 @@ class Request:
     parameters: bytes
     request_hash: UUID
     key: str = ""
-    priority: int = 3
+    """The queue; empty: the concurrency key, or what the action's pointer finds in the parameters."""
+    concurrency_key: str | None = None
+    """As the submitter gave it: checked against the action."""
+    priority: int | None = None
+    """None: 3, or the action's `priority_min` if that is larger."""
+    may_be_urgent: bool = False
+    """The action's `priority_min` does not bind this submitter."""
     run_at: float | None = None
     ttl_seconds: float | None = None
     timeout_seconds: float | None = None
     idempotency_key: str | None = None
     callback_url: str | None = None
+    """None: the action's."""
     metadata: bytes | None = None
     traceparent: str | None = None
+    retry_of: int | None = None
+    """The ended execution whose request this repeats: its key and priority were accepted before."""
+    changed_by: Mapping[str, Any] | None = None
+    """The operator who retries: `name`, `address`, `channel`."""
+    is_submission: bool = False
+    """From `turnstile.submit`: nobody waits for an answer, and a refused one is a dead letter too."""
+    refusal: tuple[Code, str] | None = None
+    """Why its parameters do not fit. A copy of an admitted request gets that execution all the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedRequest:
+    """What `turnstile.submit` stored or a queue brought, and the leader cannot read."""
+
+    code: Code
+    message: str
+    body: bytes | None
+    """None: it is larger than what the leader reads, or the delivery has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelRequest:
-    """A cancel, by id or by idempotency key."""
+    """A cancel, by id or by idempotency key; of something unknown it waits for a while."""
 
     execution_id: int | None
     idempotency_key: str | None
@@ -146,13 +172,37 @@ class CancelRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CancelExecutions:
+    """A cancel of known executions by an operator, in this order; unknown ones are left out."""
+
+    execution_ids: tuple[int, ...]
+    reason: str | None = None
+    changed_by: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DefinitionCommand:
-    """A change of a definition, as an operator asked for it; `definition` is None for a deletion."""
+    """A change of a definition, as an operator asked for it; `definition` is None for a deletion.
+
+    A key has the name `ref/key`, and both in its definition; a worker's is `{"is_draining": ...}`.
+    """
 
     kind: Literal["action", "key", "resource", "pool", "worker"]
     name: str
     definition: Mapping[str, Any] | None
+    """Whole and checked, or with `is_patch` some fields as they were given."""
+    is_patch: bool = False
+    """The fields replace those of the stored definition; so also inside `retry` and `weights`."""
+    if_match: str | None = None
+    if_none_match: str | None = None
+    """Headers with tags of definitions (`definition_tag`): what is stored must be in that state."""
+    cancel_max: int = 1000
+    """Most waiting executions that are cancelled with a deleted action."""
     changed_by: Mapping[str, Any] | None = None
+    """`name`, `address`, `channel`."""
+
+
+Command: TypeAlias = Request | RefusedRequest | CancelRequest | CancelExecutions | DefinitionCommand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +211,8 @@ class InboxRow:
 
     id: int
     command_id: UUID
-    body: "Request | CancelRequest | DefinitionCommand"
+    body: Command | None
+    """None: it was decided before, and stored once more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,12 +230,14 @@ class Delivery:
     queue: str
     tag: Any
     """Identifies it to the broker port."""
-    body: Request | CancelRequest | FromWorker | Probe
+    body: Request | CancelRequest | FromWorker | Probe | RefusedRequest
     delivery_key: UUID
     """Of message id and body: the same for a copy of the same message."""
     reply_to: str | None = None
     correlation_id: str | None = None
     is_redelivered: bool = False
+    key_identifies: bool = True
+    """False: an equal message is another one (it has no message id), or an idempotency key identifies it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +247,8 @@ class Publication:
     to: str
     """`session <worker id> <number>`, `reply <queue>`, `event`, or the name of one of the leader's queues."""
     body: ToSession | Probe | Mapping[str, Any]
+    of: Delivery | None = None
+    """The message that a reply or a dead letter is about: it is acknowledged behind it."""
 
 
 class Broker(Protocol):

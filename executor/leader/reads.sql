@@ -90,6 +90,9 @@ SELECT w.* FROM ledger.worker w ORDER BY w.worker_id
 -- definitions: actions, keys, resources and pools.
 SELECT d.kind, d.name, d.body FROM ledger.definition d ORDER BY d.kind, d.name
 
+-- action_ids: the ids of actions, also of deleted ones.
+SELECT a.ref, a.id FROM ledger.action_id a
+
 -- events: messages to be published.
 SELECT e.id, e.body FROM ledger.event e ORDER BY e.id
 
@@ -130,18 +133,46 @@ JOIN ledger.execution e ON e.id = ANY (ARRAY[r.id])
 LEFT JOIN ledger.pending_end p ON p.execution_id = ANY (ARRAY[e.id])
 WHERE coalesce(p.completed_at, e.completed_at) IS NOT NULL
 
--- inbox: the first commands from an id on.
+-- inbox: the first commands from an id on, of the others and of those that name many executions; of the
+-- former not more than fit into so many bytes, and always the first. A body that is larger than what can be
+-- read is left out. `is_answered`: it was decided before, and stored once more.
 --
--- $1 id, $2 how many
-SELECT i.id, i.command_id, i.kind,
-       i.body FROM ledger.inbox i WHERE i.id >= $1::bigint ORDER BY i.id LIMIT $2::bigint
+-- $1 id, $2 how many, $3 how many that name many, $4 bytes, $5 largest body in bytes
+WITH first AS MATERIALIZED (
+    SELECT n.id FROM (
+        SELECT i.id, sum(i.size_bytes) OVER (ORDER BY i.id) - i.size_bytes AS bytes_before
+        FROM (
+            SELECT x.id, least(x.size_bytes, $5::bigint) AS size_bytes FROM ledger.inbox x
+            WHERE x.id >= $1::bigint AND NOT x.is_bulk ORDER BY x.id LIMIT $2::bigint
+        ) i
+    ) n WHERE n.bytes_before < $4::bigint
+    UNION ALL
+    (SELECT x.id FROM ledger.inbox x WHERE x.id >= $1::bigint AND x.is_bulk ORDER BY x.id LIMIT $3::bigint)
+)
+SELECT i.id, i.command_id, i.kind, CASE WHEN b.is_readable THEN i.body END AS body,
+       CASE WHEN b.is_readable THEN i.parameters END AS parameters,
+       CASE WHEN b.is_readable THEN i.metadata END AS metadata,
+       EXISTS (SELECT FROM ledger.answer a WHERE a.command_id = ANY (ARRAY[i.command_id])) AS is_answered
+FROM first f
+JOIN ledger.inbox i ON i.id = ANY (ARRAY[f.id])
+CROSS JOIN LATERAL (SELECT i.size_bytes <= $5::bigint AS is_readable) b
+ORDER BY i.id
 
 -- inbox_newest: the newest id that a command has got.
 SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END FROM ledger.inbox_id s
 
--- transactions: those that run and may still commit rows.
-SELECT pg_snapshot_xmax(s)::text::bigint AS next, ARRAY(SELECT pg_snapshot_xip(s)::text::bigint) AS running
-FROM pg_current_snapshot() s
+-- entering: the transactions that have drawn ids of commands and have not ended. A transaction gives up its
+-- locks after its rows are visible, so the next statement sees what is not listed here.
+SELECT coalesce(array_agg(l.virtualtransaction), '{}')
+FROM pg_locks l
+WHERE l.locktype = 'advisory' AND l.classid = 1953853038 AND l.objid = 3 AND l.objsubid = 2
+  AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+
+-- silence: let commands be stored without a notification. Waits for transactions that notify.
+SELECT pg_advisory_lock(1953853038, 4)
+
+-- end_silence: let commands notify again.
+SELECT pg_advisory_unlock(1953853038, 4)
 
 -- unlocked: which of these executions no other session has locked; they are locked until the transaction
 -- ends.

@@ -169,7 +169,20 @@ class DefinitionRow:
     name: str
     body: Mapping[str, Any] | None
     changed_by: Mapping[str, Any] | None = None
-    """For the audit log, which is written in the same transaction."""
+    """Who changed it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRow:
+    """What an operator did to one subject, for the audit log: written in the transaction of the change."""
+
+    verb: str
+    subject_kind: str
+    subject: str
+    action_ref: str | None
+    changed_by: Mapping[str, Any] | None
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,6 +268,9 @@ class Turn:
     workers: Sequence[WorkerRow] = ()
     workers_over: Sequence[str] = ()
     definitions: Sequence[DefinitionRow] = ()
+    action_ids: Sequence[tuple[str, int]] = ()
+    """Names of new actions and their ids, which stay, also when an action is deleted."""
+    audit: Sequence[AuditRow] = ()
     events: Sequence[EventRow] = ()
     events_over: Sequence[int] = ()
     early_cancels: Sequence[EarlyCancelRow] = ()
@@ -263,6 +279,8 @@ class Turn:
     """Commands that were decided: their rows are deleted."""
     answers: Sequence[tuple[UUID, bytes]] = ()
     """Command ids and answers, kept for a while: the repetition of a command finds the answer."""
+    outcomes: Sequence[tuple[UUID, bytes]] = ()
+    """Answers to submissions that no other row shows; kept for a week."""
     journal: Journal = field(default_factory=Journal)
     checkpoint: Checkpoint | None = None
 
@@ -287,6 +305,8 @@ class Loaded:
     checkpoint: Checkpoint | None
     journals: Sequence[Journal]
     """Of the turns after the checkpoint, in order."""
+    action_ids: Mapping[str, int] = field(default_factory=dict)
+    """Also of deleted actions."""
     packed: Sequence[PackedWaiting] = ()
     """What waits plainly below the low id; `waiting` has the rest: what has a grant or a `LiveRow`, and
     what is not below the low id. Of one queue there may be several; ids ascend from one to the next."""

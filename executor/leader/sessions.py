@@ -74,6 +74,10 @@ class Session:
     """The probe that was sent after its lease was over."""
     probe_at: float = 0.0
     """When; a probe that was lost is sent again."""
+    is_lost: bool = False
+    """It is told so, and gone once that is confirmed: the next leader would not know whom to tell."""
+    is_counted: bool = True
+    """Whether its loss counts for what it runs."""
 
 
 def secret_hash(secret: str) -> bytes:
@@ -102,8 +106,8 @@ class Sessions:
         self._sessions = {
             row.worker_id: Session(row=row, lease_until=now + row.lease_seconds) for row in rows
         }
-        self._departed: dict[str, Session] = {}
-        """Workers that went in this turn: the cancels of their attempts still go to them."""
+        self._lost: list[Session] = []
+        """Workers that are told in this turn that they are lost."""
         self._probes = 0
         self._returned: dict[int, set[str]] = {}
         self._renewed_at = now
@@ -120,6 +124,10 @@ class Sessions:
         for session in self._sessions.values():
             session.lease_until = now + session.row.lease_seconds
             session.probe = None
+
+    def all(self) -> Iterator[Session]:
+        """Yield every worker with its present session."""
+        yield from self._sessions.values()
 
     def lease_min(self) -> float:
         """Return the shortest lease of all workers, or a second."""
@@ -141,7 +149,7 @@ class Sessions:
             if known.row.secret_hash != row.secret_hash:
                 self.refused += 1
                 return
-            if row.session < known.row.session:
+            if row.session < known.row.session or known.is_lost:
                 return
             if row.session == known.row.session and known.is_answered:
                 return
@@ -150,6 +158,10 @@ class Sessions:
             known.row, known.is_answered = row, False
             known.lease_until, known.probe = now + row.lease_seconds, None
             session = known
+        elif each.epoch_seen >= self.epoch:
+            # It was lost, or has left, in this epoch. Its next session would number messages from 1 again.
+            self._dismiss(each.sender)
+            return
         else:
             session = self._sessions[row.worker_id] = Session(row=row, lease_until=now + row.lease_seconds)
         # Written before it is answered: the next leader must know where to ask.
@@ -167,6 +179,8 @@ class Sessions:
             return
         if not self._is_from(session, each.sender) or each.sender.session != session.row.session:
             return
+        if session.is_lost:
+            return
         session.lease_until, session.probe = now + session.row.lease_seconds, None
         if each.epoch_seen < self.epoch:
             self._send(session, Welcome())
@@ -179,7 +193,10 @@ class Sessions:
                 self.rows[session.row.worker_id] = session.row
                 yield self._changed(session)
         if is_certain:
-            self._send(session, Heard(heartbeat=each.number, committed=session.committed))
+            is_draining = session.row.is_draining
+            self._send(
+                session, Heard(heartbeat=each.number, committed=session.committed, is_draining=is_draining)
+            )
 
     def _received(self, session: Session, received: int, now: float) -> None:
         """Forget what the worker has; send again what it should have had before its last heartbeat."""
@@ -263,6 +280,11 @@ class Sessions:
             is_taking=session.is_answered and row.is_taking and not row.is_draining,
         )  # fmt: skip
 
+    def is_draining(self, worker_id: str) -> bool | None:
+        """Return whether an operator drains a worker; None: no such worker lives."""
+        session = self._sessions.get(worker_id)
+        return None if session is None or session.is_lost else session.row.is_draining
+
     def drain(self, worker_id: str, *, is_draining: bool) -> Iterator[Input]:
         """Let a worker take nothing new, or something again."""
         session = self._sessions.get(worker_id)
@@ -278,7 +300,9 @@ class Sessions:
         late = [
             s
             for s in self._sessions.values()
-            if now > s.lease_until and (s.probe is None or now > s.probe_at + s.row.lease_seconds)
+            if now > s.lease_until
+            and not s.is_lost
+            and (s.probe is None or now > s.probe_at + s.row.lease_seconds)
         ]
         if late:
             self._probes += 1
@@ -293,8 +317,11 @@ class Sessions:
         for session in self._sessions.values():
             session.probe = None
 
-    def probed(self, queue: str, each: Probe, now: float) -> Iterator[Input]:
-        """Take a probe back: workers that were silent until it came through both queues are lost."""
+    def probed(self, queue: str, each: Probe, now: float) -> None:
+        """Take a probe back: workers that were silent until it came through both queues are lost.
+
+        They are told now, and gone when `lost` is called after that was confirmed.
+        """
         returned = self._returned.get(each.number)
         if each.epoch != self.epoch or returned is None:
             return
@@ -303,21 +330,34 @@ class Sessions:
             return
         del self._returned[each.number]
         for session in [s for s in self._sessions.values() if s.probe == each.number]:
-            was_shared = now - self._renewed_at < 2 * session.row.lease_seconds
-            yield from self._gone(session, is_counted=not was_shared)
+            session.is_lost = True
+            session.is_counted = now - self._renewed_at >= 2 * session.row.lease_seconds
+            self._lost.append(session)
+            self._send(session, Dismissed())
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether `lost` has something to yield."""
+        return bool(self._lost)
+
+    def lost(self) -> Iterator[Input]:
+        """Yield the loss of workers that know it, or have no session: now their work may run elsewhere."""
+        lost, self._lost = self._lost, []
+        for session in lost:
+            if self._sessions.get(session.row.worker_id) is session:
+                yield from self._gone(session, is_counted=session.is_counted)
 
     def _gone(self, session: Session, *, is_counted: bool) -> Iterator[Input]:
         worker_id = session.row.worker_id
         del self._sessions[worker_id]
         self.rows[worker_id] = None
-        self._departed[worker_id] = session
         yield WorkerGone(worker_id=worker_id, is_counted=is_counted)
 
     # What goes to sessions.
 
     def send(self, worker_id: str, body: LeaderBody) -> None:
-        """Send a message to the present session of a worker, or to the last one of a worker that is gone."""
-        session = self._sessions.get(worker_id) or self._departed.get(worker_id)
+        """Send a message to the present session of a worker. One that is gone was told before."""
+        session = self._sessions.get(worker_id)
         if session is not None:
             self._send(session, body)
 
@@ -332,7 +372,7 @@ class Sessions:
         return Publication(to=f"session {row.worker_id} {row.session}", body=message)
 
     def take_out(self, now: float) -> list[Publication]:
-        """Return what is to be sent, numbered, in order; forget the workers that are gone."""
+        """Return what is to be sent, numbered, in order."""
         found, self._again = self._again, []
         for session, body in self._out:
             session.sent += 1
@@ -340,7 +380,6 @@ class Sessions:
             session.unreceived.append(Sent(message, now))
             found.append(self._publication(session.row, message))
         self._out.clear()
-        self._departed.clear()
         return found
 
     def take_stale(self) -> list[object]:

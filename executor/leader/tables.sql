@@ -277,22 +277,47 @@ CREATE TABLE ledger.definition (
     kind text NOT NULL,
     name text NOT NULL,
     body jsonb NOT NULL,
+    created_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL,
     -- A name means one thing.
     PRIMARY KEY (kind, name),
     -- These four are defined.
     CONSTRAINT definition_kind_is_known CHECK (kind IN ('action', 'key', 'resource', 'pool'))
 );
 
--- Every change of a definition: who, when, what.
-CREATE TABLE ledger.definition_change (
-    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    changed_at timestamptz NOT NULL,
-    kind text NOT NULL,
-    name text NOT NULL,
-    -- Null: it was deleted.
-    body jsonb,
-    changed_by jsonb
+-- The ids of actions, as events and statistics show them. A deleted action keeps its id.
+CREATE TABLE ledger.action_id (
+    ref text PRIMARY KEY,
+    id bigint NOT NULL,
+    -- An id means one action.
+    CONSTRAINT action_id_is_unique UNIQUE (id)
 );
+
+-- What operators did: who, when, what. A row is written in the transaction of its change.
+CREATE TABLE ledger.audit_log (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    recorded_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    actor text,
+    address text,
+    channel text,
+    verb text NOT NULL,
+    subject_kind text NOT NULL,
+    subject text NOT NULL,
+    action_ref text,
+    -- What changed, before and after.
+    before jsonb NOT NULL,
+    after jsonb NOT NULL,
+    -- How a change comes.
+    CONSTRAINT audit_log_channel_is_known CHECK (
+        channel IN ('api', 'cli', 'dashboard', 'worker', 'database')
+    )
+);
+-- What happened to one subject.
+CREATE INDEX audit_log_of_subject ON ledger.audit_log (subject_kind, subject, id);
+-- What one operator did.
+CREATE INDEX audit_log_of_actor ON ledger.audit_log (actor, id);
+-- Old rows are deleted.
+CREATE INDEX audit_log_recorded_at ON ledger.audit_log (recorded_at);
 
 -- Messages that must be published although their inputs were acknowledged.
 CREATE TABLE ledger.event (
@@ -311,38 +336,71 @@ CREATE TABLE ledger.early_cancel (
     CONSTRAINT early_cancel_names_one CHECK (num_nonnulls(execution_id, idempotency_key) = 1)
 );
 
--- Commands that no turn has decided. The order of ids is the order of decision.
+-- Commands that no turn has decided.
 CREATE TABLE ledger.inbox (
-    id bigint PRIMARY KEY,
-    command_id uuid NOT NULL,
+    -- A command that is stored again is the same command.
+    command_id uuid PRIMARY KEY,
+    -- The order of decision. A submission gets it when its transaction commits.
+    id bigint,
     kind text NOT NULL,
-    body jsonb NOT NULL,
+    -- It names many executions, and is decided beside the others.
+    is_bulk boolean NOT NULL DEFAULT false,
+    size_bytes integer NOT NULL,
     submitted_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    body jsonb NOT NULL,
+    -- Of a request.
+    parameters jsonb,
+    metadata jsonb,
+    -- A number is used once.
+    CONSTRAINT inbox_id_is_unique UNIQUE (id),
     -- What a command can be.
-    CONSTRAINT inbox_kind_is_known CHECK (kind IN ('request', 'cancel', 'definition'))
+    CONSTRAINT inbox_kind_is_known CHECK (kind IN ('request', 'submission', 'cancel', 'cancels',
+        'definition'))
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
     autovacuum_vacuum_cost_delay = 0);
 CREATE SEQUENCE ledger.inbox_id AS bigint OWNED BY ledger.inbox.id;
 
--- Gives a command its id. The transaction has its own number before: a reader that lists the transactions
--- that run after the newest id was read therefore knows which of them can still commit a smaller id.
+-- Draws the number of a command. Until the end of its transaction a lock says that the transaction has one: a
+-- reader that lists these locks after it read the newest number knows who can still commit a smaller one.
+--
+-- The leader is notified, unless it says by its lock that it reads again within milliseconds: a transaction
+-- with a notification commits alone. Nobody can stop commands by holding one of these locks: if it is the
+-- first one, the leader is told to read all.
+--
+-- Its callers set the search path.
+CREATE FUNCTION ledger.next_command_id() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    drawn bigint;
+BEGIN
+    IF NOT pg_try_advisory_xact_lock_shared(1953853038, 3) THEN
+        PERFORM pg_notify('turnstile_commands', 'all');
+    END IF;
+    drawn := nextval('ledger.inbox_id');
+    IF pg_try_advisory_xact_lock_shared(1953853038, 4) THEN
+        PERFORM pg_notify('turnstile_commands', '');
+    END IF;
+    RETURN drawn;
+END
+$$;
+
 CREATE FUNCTION ledger.number_command() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog,
     pg_temp AS $$
 BEGIN
-    PERFORM pg_current_xact_id();
-    NEW.id := nextval('ledger.inbox_id');
+    NEW.size_bytes := pg_column_size(NEW.body) + coalesce(pg_column_size(NEW.parameters), 0)
+        + coalesce(pg_column_size(NEW.metadata), 0);
+    NEW.id := ledger.next_command_id();
     RETURN NEW;
 END
 $$;
-CREATE TRIGGER inbox_is_numbered BEFORE INSERT ON ledger.inbox FOR EACH ROW EXECUTE FUNCTION
-    ledger.number_command();
+CREATE TRIGGER inbox_is_numbered BEFORE INSERT ON ledger.inbox FOR EACH ROW WHEN (NEW.kind <> 'submission')
+    EXECUTE FUNCTION ledger.number_command();
 
 -- Answers to commands, kept for a while: the repetition of a command finds its answer.
 CREATE TABLE ledger.answer (
     -- A command is decided once.
     command_id uuid PRIMARY KEY,
-    answered_at timestamptz NOT NULL,
+    kept_until timestamptz NOT NULL,
     body bytea NOT NULL
 );
 -- Old answers are deleted.
-CREATE INDEX answer_answered_at ON ledger.answer (answered_at);
+CREATE INDEX answer_kept_until ON ledger.answer (kept_until);

@@ -239,19 +239,34 @@ DELETE FROM ledger.worker w USING fence,
     unnest($1::text[]) AS r(worker_id) WHERE w.worker_id = ANY (ARRAY[r.worker_id])
 
 -- definitions: definitions as they are from now on.
-INSERT INTO ledger.definition (kind, name, body)
-SELECT r.kind, r.name, r.body FROM fence, unnest($1::text[], $2::text[], $3::jsonb[]) AS r(kind, name, body)
-ON CONFLICT (kind, name) DO UPDATE SET body = excluded.body
+INSERT INTO ledger.definition (kind, name, body, created_at, updated_at)
+SELECT r.kind, r.name, r.body, to_timestamp(r.changed_at), to_timestamp(r.changed_at)
+FROM fence, unnest($1::text[], $2::text[], $3::jsonb[], $4::double precision[])
+    AS r(kind, name, body, changed_at)
+ON CONFLICT (kind, name) DO UPDATE SET body = excluded.body, updated_at = excluded.updated_at
 
 -- definitions_over: definitions that were deleted.
 DELETE FROM ledger.definition d USING fence, unnest($1::text[], $2::text[]) AS r(kind, name)
 WHERE d.kind = ANY (ARRAY[r.kind]) AND d.name = ANY (ARRAY[r.name])
 
--- definition_changes: the audit log of definitions.
-INSERT INTO ledger.definition_change (changed_at, kind, name, body, changed_by)
-SELECT to_timestamp(r.changed_at), r.kind, r.name, r.body, r.changed_by
-FROM fence, unnest($1::double precision[], $2::text[], $3::text[], $4::jsonb[], $5::jsonb[])
-    AS r(changed_at, kind, name, body, changed_by)
+-- action_ids: the ids of new actions.
+INSERT INTO ledger.action_id (ref, id)
+SELECT r.ref, r.id FROM fence, unnest($1::text[], $2::bigint[]) AS r(ref, id)
+ON CONFLICT (ref) DO NOTHING
+
+-- audit: what operators did.
+INSERT INTO ledger.audit_log (
+    recorded_at, verb, subject_kind, subject, action_ref, actor, address, channel, before, after
+)
+SELECT to_timestamp(r.recorded_at), r.verb, r.subject_kind, r.subject, r.action_ref, left(r.actor, 200),
+       left(r.address, 200), r.channel, r.before, r.after
+FROM fence, unnest(
+    $1::double precision[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
+    $8::text[], $9::jsonb[], $10::jsonb[]
+) WITH ORDINALITY AS r(
+    recorded_at, verb, subject_kind, subject, action_ref, actor, address, channel, before, after, ord
+)
+ORDER BY r.ord
 
 -- events: messages to be published.
 INSERT INTO ledger.event (id, body)
@@ -273,7 +288,7 @@ DELETE FROM ledger.early_cancel c USING fence, unnest($1::bigint[]) AS r(id) WHE
 DELETE FROM ledger.inbox i USING fence, unnest($1::bigint[]) AS r(id) WHERE i.id = ANY (ARRAY[r.id])
 
 -- answers: what the repetition of a command finds.
-INSERT INTO ledger.answer (command_id, answered_at, body)
-SELECT r.command_id, to_timestamp(r.answered_at), r.body
-FROM fence, unnest($1::uuid[], $2::double precision[], $3::bytea[]) AS r(command_id, answered_at, body)
+INSERT INTO ledger.answer (command_id, kept_until, body)
+SELECT r.command_id, to_timestamp(r.kept_until), r.body
+FROM fence, unnest($1::uuid[], $2::double precision[], $3::bytea[]) AS r(command_id, kept_until, body)
 ON CONFLICT (command_id) DO NOTHING

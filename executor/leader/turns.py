@@ -13,20 +13,21 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
 from turnstile.common.domain.states import Status
 from turnstile.common.worker_protocol import CancelAttempt, Heartbeat, Hello, Report
 from turnstile.executor.leader.admission import Admission, Source, source_of
+from turnstile.executor.leader.commands import Definitions, undivided
 from turnstile.executor.leader.dispatcher import send_offers, send_recalls
 from turnstile.executor.leader.loading import state_of
 from turnstile.executor.leader.outbox import Outbox, event_of, event_of_outcome
 from turnstile.executor.leader.ports import (
     Broker,
     BrokerUnavailable,
-    CancelRequest,
     Clock,
+    Command,
     DefinitionCommand,
     Delivery,
     Deposed,
@@ -35,7 +36,6 @@ from turnstile.executor.leader.ports import (
     OutcomeUnknown,
     Probe,
     Publication,
-    Request,
     Store,
     StoredRequest,
     TurnRefused,
@@ -57,6 +57,9 @@ _REQUESTS_BYTES_MAX: Final = 64 * 1024 * 1024
 """Budget of the parameters that are kept in memory; others are read when their execution was granted."""
 _REQUEST_BYTES: Final = 300
 """What a kept request needs beside its parameters."""
+_INVALID: Final = {
+    "type": "execution.rejected", "code": "invalid_message", "message": "the database refuses this command",
+}  # fmt: skip
 
 T = TypeVar("T")
 
@@ -114,7 +117,8 @@ class Leadership:
         """The newest turn row before the first turn of this epoch."""
         self.state, self.memory = state_of(loaded)
         self.sessions = Sessions(loaded.epoch, self.state, loaded.workers, clock.monotonic())
-        self.admission = Admission(loaded.early_cancels)
+        definitions = Definitions(loaded.definitions, loaded.action_ids)
+        self.admission = Admission(loaded.early_cancels, self.state, definitions)
         self.outbox = Outbox(loaded.events)
         self.watchdog = Watchdog()
         self.carried: list[Input] = []
@@ -137,12 +141,37 @@ class Leadership:
         return self._clock.monotonic() + self._offset
 
 
+class Audience(Protocol):
+    """Who asks what only the leader knows.
+
+    An answer leaves after the commit of a turn that began after the question came: a leader that was deposed
+    meanwhile answers nothing.
+    """
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether somebody waits for an answer."""
+
+    def turn_begins(self) -> None:
+        """Note the questions that have come: they are answered after the commit of this turn."""
+
+    def turn_committed(self, lead: Leadership, turn: Turn, out: Decisions) -> None:
+        """Answer them from what is committed now; must not take longer than some milliseconds."""
+
+    def leadership_over(self) -> None:
+        """Tell those who wait that this executor does not lead."""
+
+
 class Leader:
     """An executor that leads, or waits until it can."""
 
     def __init__(
-        self, executor_id: str, store: Store, broker: Broker, clock: Clock, times: Times | None = None
-    ) -> None:
+        self, executor_id: str, store: Store, broker: Broker, clock: Clock, times: Times | None = None,
+        *, audience: Audience | None = None,
+    ) -> None:  # fmt: skip
+        self.audience = audience
+        self._has_commands = False
+        """The inbox is read in the next turn, whatever the time is."""
         self.executor_id = executor_id
         self.store, self.broker, self.clock = store, broker, clock
         self.times = times or Times()
@@ -158,7 +187,9 @@ class Leader:
         """How many inputs are still taken alone, after a turn was refused."""
         self._draining: asyncio.Future[None] | None = None
         self._poison: set[UUID] = set()
-        """Keys of the messages and commands that alone made a turn fail."""
+        """Keys of the messages and commands that alone made a turn fail, also after a load."""
+        self._suspects: set[UUID] = set()
+        """Keys of those that alone made a turn fail once."""
 
     async def run(self) -> None:
         """Wait for the leadership and lead, again and again, until `stop`."""
@@ -177,6 +208,8 @@ class Leader:
                 await self.clock.sleep(self.times.poll)
             finally:
                 self.leadership = None
+                if self.audience is not None:
+                    self.audience.leadership_over()
                 if self._draining is not None:
                     self._draining.cancel()
                 await self.broker.close()
@@ -184,6 +217,10 @@ class Leader:
     def stop(self) -> None:
         """Finish the present turn, and let another executor lead."""
         self._is_stopping = True
+
+    def look_at_inbox(self) -> None:
+        """Read the inbox in the next turn: a command was stored. The caller wakes the clock."""
+        self._has_commands = True
 
     async def _wait_for_leadership(self) -> None:
         """Return once nothing was heard of a leader for too long, by this process's own clock."""
@@ -268,8 +305,11 @@ class Leader:
         if is_polling:
             self._tried_at = now
             await self._try_broker(lead)
-        taken = await self._take(lead, is_polling=is_polling)
-        if taken or self._has_work(lead, now) or (is_polling and lead.backlog):
+        has_commands, self._has_commands = self._has_commands, False
+        taken = await self._take(lead, is_polling=is_polling or has_commands)
+        # There may be more: while commands arrive, every turn reads them.
+        self._has_commands |= bool(taken.commands)
+        if taken or taken.decided or self._has_work(lead, now) or (is_polling and lead.backlog):
             await self._turn(lead, taken)
         else:
             await self.clock.wait(self._rest(lead))
@@ -297,7 +337,8 @@ class Leader:
         timers = lead.state.timers
         return (
             now - self._committed_at >= self.times.renewal or lead.watchdog.is_due(now) or lead.is_unfinished
-            or bool(lead.carried or lead.to_offer) or lead.outbox.has_more
+            or bool(lead.carried or lead.to_offer) or lead.outbox.has_more or lead.sessions.has_lost
+            or (self.audience is not None and self.audience.is_waiting)
             or bool(timers and timers[0].at <= lead.now())
         )  # fmt: skip
 
@@ -316,11 +357,14 @@ class Leader:
             taken.deliveries += self.broker.take(queue, 1 if self._singly else share)
         if is_polling and not (self._singly and len(taken)):
             count = 1 if self._singly else _INBOX_SHARE
-            taken.commands += await self._persist(lambda: self.store.inbox(count))
-            taken.decided = [command.id for command in taken.commands]
+            commands = undivided(await self._persist(lambda: self.store.inbox(count)))
+            taken.commands += [each for each in commands if each.body is not None]
+            taken.decided = [command.id for command in commands]
         return taken
 
     async def _turn(self, lead: Leadership, taken: Taken) -> None:
+        if self.audience is not None:
+            self.audience.turn_begins()
         self._bury(lead, taken)
         try:
             inputs = await self._inputs(lead, taken)
@@ -337,13 +381,17 @@ class Leader:
             epoch=lead.epoch, number=lead.number + 1, at=lead.state.now, **rows.fields(),
             workers=[row for row in lead.sessions.rows.values() if row is not None],
             workers_over=[name for name, row in lead.sessions.rows.items() if row is None],
-            definitions=lead.admission.rows, early_cancels=lead.admission.early_rows,
+            definitions=lead.admission.rows, action_ids=lead.admission.definitions.new_action_ids,
+            audit=lead.admission.definitions.audit, early_cancels=lead.admission.early_rows,
             early_cancels_over=lead.admission.early_over, events=lead.outbox.take_new(),
             events_over=lead.outbox.take_confirmed(),
             answers=[(key, json.dumps(body).encode()) for key, body in lead.admission.answers],
+            outcomes=[(key, json.dumps(body).encode()) for key, body in lead.admission.outcomes],
             inbox_over=taken.decided,
         )  # fmt: skip
         turn = await self._write(lead, turn, taken)
+        if self.audience is not None:
+            self.audience.turn_committed(lead, turn, out)
         self._singly = max(self._singly - len(taken), 0)
         events = [
             event_of(*each)
@@ -358,6 +406,8 @@ class Leader:
         now = self.clock.monotonic()
         inputs, lead.carried = lead.carried, []
         inputs += lead.watchdog.inputs(lead.state, lead.sessions, now)
+        if not lead.backlog:
+            inputs += lead.sessions.lost()
         sources = [source_of(each) for each in taken if is_request(each)]
         missing = lead.admission.missing(sources)
         if any(missing):
@@ -375,7 +425,7 @@ class Leader:
                     inputs += lead.sessions.report(report, now, each)
                 case Probe() as probe:
                     assert isinstance(each, Delivery)
-                    inputs += lead.sessions.probed(each.queue, probe, now)
+                    lead.sessions.probed(each.queue, probe, now)
                 case _:
                     inputs += self._of_source(lead, next(following))
         return inputs
@@ -384,7 +434,10 @@ class Leader:
         command = source.request
         if isinstance(command, DefinitionCommand) and command.kind == "worker":
             is_draining = bool((command.definition or {}).get("is_draining"))
+            was_draining = lead.sessions.is_draining(command.name)
             yield from lead.sessions.drain(command.name, is_draining=is_draining)
+            lead.admission.drained(source, command, was_draining=was_draining)
+            return
         yield from lead.admission.inputs(source, lead.state.now)
 
     def _is_certain(self, now: float) -> bool:
@@ -473,8 +526,10 @@ class Leader:
     def _refuse(self, taken: Taken) -> None:
         """Take the inputs of a refused turn one at a time after the load; one that fails alone is poison."""
         if len(taken) == 1:
-            self._poison.update(each.delivery_key for each in taken.deliveries)
-            self._poison.update(each.command_id for each in taken.commands)
+            # Once, memory may have been wrong: after a failover, no turn fits the rows before the load.
+            keys = {d.delivery_key for d in taken.deliveries} | {c.command_id for c in taken.commands}
+            self._poison |= keys & self._suspects
+            self._suspects |= keys
         self._singly = max(self._singly, len(taken))
 
     def _bury(self, lead: Leadership, taken: Taken) -> None:
@@ -484,11 +539,11 @@ class Leader:
         for each in [d for d in taken.deliveries if d.delivery_key in self._poison]:
             taken.deliveries.remove(each)
             letter: Mapping[str, Any] = {"x-error-code": "invalid_message", "request": each.body}
-            lead.backlog.append([Publication(to="dead letters", body=letter)])
+            lead.backlog.append([Publication(to="dead letters", body=letter, of=each)])
             lead.unacknowledged.append(each)
         for command in [c for c in taken.commands if c.command_id in self._poison]:
             taken.commands.remove(command)
-            lead.admission.answers.append((command.command_id, {"code": "invalid_message"}))
+            lead.admission.answers.append((command.command_id, _INVALID))
 
     async def _persist(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Repeat a call that changes nothing twice until it succeeds, or the leadership is over."""
@@ -551,7 +606,9 @@ class Leader:
         ids = {each.body.body.execution_id: each for each in sources}
         known = await self._persist(lambda: self.store.look_up([], [], list(ids)))
         return [
-            Publication(to="dead letters", body={"x-error-code": "unknown_execution", "request": each.body})
+            Publication(
+                to="dead letters", body={"x-error-code": "unknown_execution", "request": each.body}, of=each
+            )
             for execution_id, each in ids.items()
             if execution_id not in known
         ]
@@ -584,7 +641,7 @@ class Leader:
 
 def is_request(each: Delivery | InboxRow) -> bool:
     """Return whether it asks for something, and is no message of a worker or of the leader itself."""
-    return isinstance(each.body, Request | CancelRequest | DefinitionCommand)
+    return isinstance(each.body, Command)
 
 
 def join(first: Decisions, second: Decisions) -> None:

@@ -50,12 +50,8 @@ class Watchdog:
                 if not self._must_end(execution, grant, now):
                     continue
                 since = self._asked_at[grant] = asked.get(grant, now)
-                if since == now and execution.cancel_reason is None:
-                    reason = "ran longer than its timeout, and its worker had not stopped it"
-                    body = CancelAttempt(
-                        execution_id=execution.id, grant=grant, reason=reason, status=Status.TIMEOUT
-                    )
-                    sessions.send(worker.id, body)
+                if since == now:
+                    sessions.send(worker.id, _cancel(execution, grant))
                 elif now - since > GRACE_SECONDS:
                     yield Overdue(execution_id=execution.id, grant=grant)
 
@@ -67,3 +63,11 @@ class Watchdog:
             timeout = execution.queue.action.definition.timeout_seconds
         since = self._running_since.get(grant)
         return timeout is not None and since is not None and now > since + timeout + GRACE_SECONDS
+
+
+def _cancel(execution: Execution, grant: Grant) -> CancelAttempt:
+    """Return what asks a worker to stop. A cancel is repeated: it may have been lost with the last leader."""
+    if execution.cancel_reason is not None:
+        return CancelAttempt(execution_id=execution.id, grant=grant, reason=execution.cancel_reason)
+    reason = "ran longer than its timeout, and its worker had not stopped it"
+    return CancelAttempt(execution_id=execution.id, grant=grant, reason=reason, status=Status.TIMEOUT)

@@ -8,8 +8,9 @@ from turnstile.common.domain.errors import Code
 from turnstile.common.domain.states import Status
 from turnstile.common.worker_protocol import Hello, Sender
 from turnstile.executor.leader.admission import EARLY_SECONDS, Admission, Source
+from turnstile.executor.leader.commands import Definitions
 from turnstile.executor.leader.ports import CancelRequest, DefinitionCommand, Request
-from turnstile.executor.leader.records import EarlyCancelRow, Known
+from turnstile.executor.leader.records import DefinitionRow, EarlyCancelRow, Known
 from turnstile.executor.leader.turns import join
 from turnstile.executor.queue_manager.decide import decide
 from turnstile.executor.queue_manager.decisions import Decisions
@@ -18,6 +19,7 @@ from turnstile.executor.queue_manager.inputs import DefineAction, WorkerChanged
 from turnstile.executor.queue_manager.state import State
 
 SPACE = UUID(int=0)
+DEFINED = DefinitionRow(kind="action", name="a", body={"ref": "a"})
 
 
 def request(text: str = "1", *, idempotency_key: str | None = None, ref: str = "a") -> Request:
@@ -38,7 +40,7 @@ class World:
         self.state = State()
         joined = WorkerChanged(worker_id="w", pools=frozenset({"default"}), concurrency=1)
         decide(self.state, [DefineAction(action=Action(ref="a")), joined], 0.0)
-        self.admission = Admission(early)
+        self.admission = Admission(early, self.state, Definitions([DEFINED]))
 
     def turn(self, *sources: Source, now: float = 1.0) -> Decisions:
         inputs = [each for source in sources for each in self.admission.inputs(source, now)]

@@ -238,11 +238,10 @@ def test_a_worker_that_has_seen_a_higher_epoch_makes_the_leader_take_over_above_
 def lost(world: World, now: float) -> list[Input]:
     probes = list(world.sessions.overdue(now))
     assert [each.to for each in probes] == [COMPLETIONS, HEARTBEATS] * bool(probes)
-    found: list[Input] = []
     for each in probes:
         assert isinstance(each.body, Probe)
-        found += world.sessions.probed(each.to, each.body, now)
-    return found
+        world.sessions.probed(each.to, each.body, now)
+    return list(world.sessions.lost())
 
 
 def test_a_worker_is_lost_once_a_probe_behind_its_messages_has_come_back() -> None:
@@ -259,9 +258,10 @@ def test_a_heartbeat_before_the_probe_keeps_the_worker() -> None:
     first, second = world.sessions.overdue(LEASE + 1)
     assert isinstance(first.body, Probe)
     assert isinstance(second.body, Probe)
-    assert list(world.sessions.probed(COMPLETIONS, first.body, LEASE + 2)) == []
+    world.sessions.probed(COMPLETIONS, first.body, LEASE + 2)
     world.beat(beat(1, 1), LEASE + 2)
-    assert list(world.sessions.probed(HEARTBEATS, second.body, LEASE + 3)) == []
+    world.sessions.probed(HEARTBEATS, second.body, LEASE + 3)
+    assert not world.sessions.has_lost
 
 
 def test_a_probe_of_one_queue_loses_nobody() -> None:
@@ -269,8 +269,9 @@ def test_a_probe_of_one_queue_loses_nobody() -> None:
     world.join()
     first, _ = world.sessions.overdue(LEASE + 1)
     assert isinstance(first.body, Probe)
-    assert list(world.sessions.probed(COMPLETIONS, first.body, LEASE + 2)) == []
-    assert list(world.sessions.probed(COMPLETIONS, first.body, LEASE + 2)) == []
+    world.sessions.probed(COMPLETIONS, first.body, LEASE + 2)
+    world.sessions.probed(COMPLETIONS, first.body, LEASE + 2)
+    assert not world.sessions.has_lost
 
 
 def test_a_loss_soon_after_an_outage_is_not_counted() -> None:
@@ -292,19 +293,38 @@ def test_a_heartbeat_of_a_lost_worker_dismisses_it() -> None:
     world = World()
     world.join()
     decide(world.state, lost(world, 3 * LEASE), 0.0)
+    world.sent()
     world.beat(beat(9, 1), 3 * LEASE)
     assert world.sent() == [Dismissed()]
 
 
-def test_the_cancels_of_a_lost_worker_still_go_to_its_session() -> None:
+def test_a_hello_of_a_lost_worker_dismisses_it_in_the_epoch_that_it_knows() -> None:
+    """Its messages would be numbered from 1 again, and it would take them for copies."""
     world = World()
     world.join()
-    grant = world.granted()[0]
-    out = decide(world.state, lost(world, 3 * LEASE), 1.0)
-    for asked in out.asked:
-        body = CancelAttempt(execution_id=asked.execution_id, grant=asked.grant, reason=asked.reason)
-        world.sessions.send(asked.worker_id, body)
-    assert [each.grant for each in world.sent() if isinstance(each, CancelAttempt)] == [grant]
+    decide(world.state, lost(world, 3 * LEASE), 0.0)
+    world.sent()
+    assert world.hello(hello(epoch_seen=EPOCH), 3 * LEASE) == []
+    assert world.sent() == [Dismissed()]
+    assert world.hello(hello(epoch_seen=EPOCH - 1), 3 * LEASE) != []
+
+
+def test_a_worker_is_told_that_it_is_lost_before_it_is_gone() -> None:
+    """A leader that dies in between has given nothing away; the next one would not know whom to tell."""
+    world = World()
+    world.join()
+    for each in list(world.sessions.overdue(3 * LEASE)):
+        assert isinstance(each.body, Probe)
+        world.sessions.probed(each.to, each.body, 3 * LEASE)
+    assert world.sessions.has_lost
+    assert world.sessions.rows.get("w") is not None
+    assert world.sent() == [Dismissed()]
+    # Whatever it sends now comes too late: it kills what it runs.
+    world.beat(beat(9, 1), 3 * LEASE)
+    assert world.hello(hello(sender(session=2), epoch_seen=EPOCH), 3 * LEASE) == []
+    (gone,) = world.sessions.lost()
+    assert gone == WorkerGone(worker_id="w", is_counted=True)
+    assert world.sessions.rows["w"] is None
 
 
 def test_a_leaving_waits_for_the_earlier_reports_of_its_worker() -> None:

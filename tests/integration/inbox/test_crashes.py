@@ -1,0 +1,179 @@
+"""Commands over crashes: of the leader, the database, an HTTP process; and beside an old snapshot."""
+
+import asyncio
+from statistics import median
+from time import perf_counter
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from tests.support.inbox import ANN, Installation, RunningLeader, command_ids, numbered, patch, request
+from tests.support.ledger import session_on, until
+from turnstile.common.domain.errors import Unavailable
+from turnstile.executor.leader.ports import OutcomeUnknown
+from turnstile.executor.leader.records import Turn
+
+
+async def test_a_leader_killed_before_its_commit_decides_nothing(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = installation.lead()
+    await installation.define("action", "a")
+    write = leader.ledger.write
+    killed = asyncio.Event()
+
+    async def die(turn: Turn) -> None:
+        if turn.admitted:
+            killed.set()
+            await asyncio.Event().wait()
+        await write(turn)
+
+    monkeypatch.setattr(leader.ledger, "write", die)
+    submitting = asyncio.create_task(installation.submit(*numbered(5)))
+    await killed.wait()
+    await leader.kill()
+    installation.lead("b")
+    answers = await submitting
+    assert [each["execution_id"] for each in answers] == sorted(each["execution_id"] for each in answers)
+    assert await installation.fetch("SELECT count(*)::int FROM ledger.execution") == [(5,)]
+
+
+async def test_a_leader_killed_after_its_commit_has_answered(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = installation.lead()
+    await installation.define("action", "a")
+    write = leader.ledger.write
+    written = asyncio.Event()
+
+    async def die(turn: Turn) -> None:
+        await write(turn)
+        if turn.definitions:
+            written.set()
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(leader.ledger, "write", die)
+    ids = command_ids(1)
+    changing = asyncio.create_task(
+        installation.inbox.decide([patch("action", "a", paused=True)], command_ids=ids)
+    )
+    await written.wait()
+    await leader.kill()
+    (answer,) = await changing
+    assert answer["is_changed"]
+    installation.lead("b")
+    # The answer was lost on its way to the client: the repetition finds it, and changes nothing.
+    (again,) = await installation.inbox.decide([patch("action", "a", paused=True)], command_ids=ids)
+    assert again == answer
+    assert await installation.audit() == [("ann", "created", "action", "a"), ("ann", "paused", "action", "a")]
+
+
+async def test_a_turn_with_an_unknown_outcome_is_settled_and_answered_once(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = installation.lead()
+    await installation.define("action", "a")
+    write = leader.ledger.write
+    tries = 0
+
+    async def lose_answer(turn: Turn) -> None:
+        nonlocal tries
+        await write(turn)
+        tries += bool(turn.admitted)
+        if turn.admitted and tries == 1:
+            raise OutcomeUnknown("the connection was lost")
+
+    monkeypatch.setattr(leader.ledger, "write", lose_answer)
+    answers = await installation.submit(*numbered(3))
+    assert [each["execution_id"] for each in answers] == [1, 2, 3]
+    assert [each["execution_id"] for each in await installation.submit(*numbered(1))] == [4]
+
+
+async def test_two_http_processes_share_the_inbox_and_a_command(installation: Installation) -> None:
+    installation.lead()
+    await installation.define("action", "a")
+    async with installation.http_process() as other:
+        ids = command_ids(20)
+        ours, theirs = await asyncio.gather(
+            installation.inbox.decide(numbered(20), command_ids=ids),
+            other.decide(numbered(20), command_ids=ids),
+        )
+        assert ours == theirs
+        (mine, more) = await asyncio.gather(
+            installation.inbox.decide([request()]), other.decide([request(parameters={"n": 1})])
+        )
+    assert sorted(each["execution_id"] for each in (*ours, *mine, *more)) == list(range(1, 23))
+
+
+async def test_commands_go_on_after_all_sessions_were_ended(installation: Installation) -> None:
+    installation.lead()
+    await installation.define("action", "a")
+    await installation.submit(request())
+    for _ in range(3):
+        async with session_on(installation.url) as admin:
+            await admin.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        ids = command_ids(10)
+
+        async def are_decided(ids: list[UUID] = ids) -> bool:
+            try:
+                return bool(await installation.inbox.decide(numbered(10), command_ids=ids))
+            except (Unavailable, asyncpg.PostgresError):
+                return False
+
+        await until(are_decided)
+    async with session_on(installation.url) as session:
+        assert await session.fetchval("SELECT count(*) FROM ledger.execution") == 31
+
+
+async def test_a_new_leader_wakes_at_once_though_the_old_one_held_the_lock(
+    installation: Installation,
+) -> None:
+    old = installation.lead("old")
+    await installation.define("action", "a")
+    await installation.submit(*numbered(100))
+    # Cut off in the middle of a busy period: its sessions stay, with their locks.
+    old.task.cancel()
+    new = installation.lead("new")
+    await until(lambda: _leads(new))
+    for number in range(10):
+        (answer,) = await installation.submit(request(parameters={"late": number}))
+        assert answer["status"] == "queued"
+
+
+async def _leads(running: RunningLeader) -> bool:
+    return running.leader.leadership is not None
+
+
+async def test_an_old_snapshot_does_not_slow_commands(installation: Installation) -> None:
+    installation.lead()
+    await installation.define("action", "a", max_concurrent=0)
+    async with session_on(installation.url) as reader:
+        await reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        await reader.fetch("SELECT count(*) FROM ledger.execution")
+        before = await _seconds(installation)
+        for _ in range(20):
+            await installation.submit(*numbered(1000))
+        after = await _seconds(installation)
+    # A poll that read all dead rows would take several times as long.
+    assert after < 2.5 * before + 0.01
+
+
+async def _seconds(installation: Installation) -> float:
+    found = []
+    for _ in range(30):
+        began_at = perf_counter()
+        await installation.submit(request())
+        found.append(perf_counter() - began_at)
+    return median(found)
+
+
+async def test_a_cancel_waits_for_nobody_when_the_leader_sleeps(installation: Installation) -> None:
+    installation.lead()
+    await installation.define("action", "a", max_concurrent=0)
+    await installation.submit(request())
+    moves = await installation.inbox.cancel([1], None, ANN)
+    assert [str(after) for _, _, after in moves] == ["cancelled"]

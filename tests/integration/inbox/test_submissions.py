@@ -1,0 +1,216 @@
+"""`turnstile.submit` on the inbox: exactly once if committed, in the order of commits, waiting for nobody."""
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+from typing import Any
+from uuid import UUID, uuid4
+
+import asyncpg
+import pytest
+
+from tests.support.inbox import Installation, request
+from tests.support.ledger import create_ledger, session_on, until
+from turnstile.localservers import DatabaseServer
+
+
+async def _submit(session: Any, ref: str = "a", parameters: str = "{}", **options: Any) -> UUID:
+    named = "".join(f", {name} => ${number}" for number, name in enumerate(options, 3))
+    found = await session.fetchval(
+        f"SELECT turnstile.submit($1, $2{named})", ref, parameters, *options.values()
+    )
+    return UUID(bytes=found.bytes)
+
+
+async def _became(installation: Installation, request_id: UUID) -> tuple[Any, ...] | None:
+    rows = await installation.fetch("SELECT * FROM turnstile.submission($1)", request_id)
+    return tuple(rows[0]) if rows else None
+
+
+async def _decided(installation: Installation, request_id: UUID) -> tuple[Any, ...]:
+    found: tuple[Any, ...] | None = None
+
+    async def is_decided() -> bool:
+        nonlocal found
+        found = await _became(installation, request_id)
+        return found is not None and found[0] != "pending"
+
+    await until(is_decided)
+    assert found is not None
+    return found
+
+
+async def test_a_committed_submission_is_one_execution_and_a_rolled_back_one_is_none(
+    installation: Installation,
+) -> None:
+    installation.lead()
+    await installation.define("action", "a")
+    async with session_on(installation.url) as session:
+        await session.execute("BEGIN")
+        gone = await _submit(session)
+        await session.execute("ROLLBACK")
+        await session.execute("BEGIN")
+        kept = await _submit(session, parameters='{"n": 1.5}', metadata='{"m": 1}', priority=2)
+        assert await _became(installation, kept) is None
+        await session.execute("COMMIT")
+    assert await _decided(installation, kept) == ("admitted", 1, None, None)
+    assert await _became(installation, gone) is None
+    rows = await installation.fetch("SELECT parameters, metadata, priority FROM ledger.execution")
+    assert [tuple(row) for row in rows] == [('{"n": 1.5}', '{"m": 1}', 2)]
+    assert not await installation.fetch("SELECT FROM ledger.inbox")
+
+
+async def test_what_is_committed_waits_until_somebody_leads(installation: Installation) -> None:
+    leader = installation.lead()
+    await installation.define("action", "a")
+    await leader.kill()
+    request_id = await _submit(installation.session)
+    assert await _became(installation, request_id) == ("pending", None, None, None)
+    installation.lead("b")
+    assert (await _decided(installation, request_id))[0] == "admitted"
+
+
+async def test_commits_decide_the_order_between_sessions(installation: Installation) -> None:
+    leader = installation.lead()
+    await installation.define("action", "a")
+    await leader.kill()
+    async with session_on(installation.url) as slow, session_on(installation.url) as fast:
+        await slow.execute("BEGIN")
+        ids = [await _submit(slow), await _submit(slow)]
+        ids = [await _submit(fast), await _submit(fast), *ids]
+        await slow.execute("COMMIT")
+    installation.lead("b")
+    first, *others = [(await _decided(installation, each))[1] for each in ids]
+    assert others == [first + 1, first + 2, first + 3]
+
+
+async def test_a_session_that_stays_open_for_long_holds_up_nobody(installation: Installation) -> None:
+    leader = installation.lead()
+    await installation.define("action", "a")
+    async with session_on(installation.url) as slow:
+        await slow.execute("BEGIN")
+        late = await _submit(slow)
+        for _ in range(5):
+            others = [await _submit(installation.session) for _ in range(100)]
+            await _decided(installation, others[-1])
+        bound = leader.ledger._inbox
+
+        async def has_passed() -> bool:
+            await installation.submit(request(parameters={"other": str(uuid4())}))
+            return bound.from_id > 500
+
+        await until(has_passed)
+        assert await _became(installation, late) is None
+        await slow.execute("COMMIT")
+    assert (await _decided(installation, late))[0] == "admitted"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ref": "none"}, "unknown_action: action_ref: there is no action 'none'"),
+        ({"parameters": "[]"}, "invalid_parameters: parameters: expected a JSON object"),
+        ({"priority": 6}, "invalid_message: priority: 6 is not between 1"),
+        ({"idempotency_key": ""}, "invalid_message: idempotency_key: 0 characters"),
+        ({"callback_url": "ftp://x"}, "invalid_message: callback_url: expected an http"),
+        ({"traceparent": "x"}, "invalid_message: traceparent: not a W3C trace context"),
+    ],
+)
+async def test_what_can_never_be_accepted_is_refused_at_the_call(
+    installation: Installation, options: dict[str, Any], message: str
+) -> None:
+    installation.lead()
+    await installation.define("action", "a")
+    with pytest.raises(asyncpg.InvalidParameterValueError) as refused:
+        await _submit(installation.session, **options)
+    assert str(refused.value).startswith(message)
+
+
+async def test_what_the_leader_refuses_is_an_outcome_and_a_dead_letter(installation: Installation) -> None:
+    leader = installation.lead()
+    await installation.define("action", "a")
+    urgent = await _submit(installation.session, concurrency_key="k")
+    large = await _submit(installation.session, parameters=json.dumps({"text": "x" * 300_000}))
+    huge = await _submit(installation.session, parameters=json.dumps({"text": "x" * 4_000_000}))
+    assert (await _decided(installation, urgent))[:3] == ("rejected", None, "invalid_parameters")
+    assert (await _decided(installation, large))[2:] == (
+        "too_large",
+        "parameters: 300011 bytes, at most 262144 are accepted; send a reference",
+    )
+    assert (await _decided(installation, huge))[2] == "too_large"
+    assert {each["message_id"] for each in leader.broker.letters} == {str(urgent), str(large), str(huge)}
+    assert [row[0] for row in await installation.fetch(
+        "SELECT kept_until > now() + interval '6 days' FROM ledger.answer WHERE command_id = $1", urgent
+    )] == [True]  # fmt: skip
+
+
+async def test_the_same_key_by_http_and_by_sql_is_the_same_execution(installation: Installation) -> None:
+    installation.lead()
+    await installation.define("action", "a", max_concurrent=0)
+    given = {"n": 1, "text": "ä", "list": [1.5, None, True]}
+    (first,) = await installation.submit(request(idempotency_key="k", parameters=given, ttl=60))
+    query = (
+        "SELECT turnstile.submit('a', $1, idempotency_key => 'k', ttl => interval '1 min', metadata => '{}')"
+    )
+    request_id = await installation.session.fetchval(query, json.dumps(given))
+    assert (await _decided(installation, request_id))[:2] == ("admitted", first["execution_id"])
+
+
+async def test_a_submitter_may_call_and_ask_and_nothing_else(postgresql: DatabaseServer) -> None:
+    url = postgresql.create_database("turnstile_test_submitter")
+    try:
+        async with session_on(url) as owner:
+            await owner.execute(
+                "DO $$BEGIN CREATE ROLE turnstile_submitter; EXCEPTION WHEN duplicate_object THEN END$$"
+            )
+            await create_ledger(url)
+            await owner.execute(
+                "INSERT INTO ledger.definition VALUES ('action', 'a', '{\"ref\": \"a\"}', now(), now());"
+                "SET ROLE turnstile_submitter"
+            )
+            request_id = await _submit(owner)
+            status = await owner.fetchval("SELECT status FROM turnstile.submission($1)", request_id)
+            assert status == "pending"
+            for statement in (
+                "SELECT FROM ledger.inbox",
+                "INSERT INTO ledger.inbox (command_id, kind, size_bytes, body)"
+                " VALUES (gen_random_uuid(), 'cancel', 0, '{}')",
+                "SELECT ledger.next_command_id()",
+                "SELECT FROM ledger.execution",
+            ):
+                with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                    await owner.execute(statement)
+    finally:
+        postgresql.drop_database("turnstile_test_submitter")
+
+
+async def test_a_thousand_calls_in_one_transaction_and_many_sessions_at_once(
+    installation: Installation,
+) -> None:
+    installation.lead()
+    await installation.define("action", "a")
+    async with AsyncExitStack() as stack:
+        sessions = [await stack.enter_async_context(session_on(installation.url)) for _ in range(4)]
+        query = "SELECT turnstile.submit('a', jsonb_build_object('n', n)) FROM generate_series(1, 1000) n"
+        await asyncio.gather(*(session.fetch(query) for session in sessions))
+
+    async def are_admitted() -> bool:
+        return await installation.fetch("SELECT count(*)::int FROM ledger.execution") == [(4000,)]
+
+    await until(are_admitted)
+    runs = await installation.fetch(
+        "SELECT count(*)::int FROM (SELECT (parameters ->> 'n')::int - lag((parameters ->> 'n')::int)"
+        " OVER (ORDER BY id) AS step FROM ledger.execution) s WHERE step <> 1"
+    )
+    # Each transaction draws its places in the order of its calls; those of others may come between.
+    assert runs[0][0] >= 3
+
+
+async def test_a_foreign_lock_stops_no_submission(installation: Installation) -> None:
+    installation.lead()
+    await installation.define("action", "a")
+    async with session_on(installation.url) as hostile:
+        await hostile.fetch("SELECT pg_advisory_lock(1953853038, 3), pg_advisory_lock(1953853038, 4)")
+        ids = [await _submit(installation.session) for _ in range(20)]
+        for each in ids:
+            assert (await _decided(installation, each))[0] == "admitted"
