@@ -1,0 +1,220 @@
+"""Who leads when a leader is killed, stopped, cut off or told to end: real processes, real servers (P5, P6).
+
+The bounds are those of docs/leader.md. A machine that runs the tests is busy, so they have a margin here.
+"""
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.integration.leader_process.support import (
+    Executor,
+    Store,
+    executor,
+    has_action,
+    led_by_the_first,
+    publish_requests,
+    resumed_at_the_end,
+)
+from tests.support.proxy import Flow, LinkState, Proxy, proxy_to
+from tests.support.traffic import until
+from turnstile.executor.questions.protocol import Answered, LeaderState, Leading
+
+KILLED_SECONDS = 2.0
+PAUSED_SECONDS = 5.0
+STOPPED_SECONDS = 1.0
+MARGIN_SECONDS = 1.0
+
+
+async def seconds_until_another_leads(others: list[Executor], began_at: float) -> tuple[Executor, float]:
+    """Return who leads next, and after how long."""
+    await until(lambda: any(each.is_leading for each in others), "another leads", deadline_seconds=30)
+    leads = next(each for each in others if each.is_leading)
+    seconds = leads.led_at[-1] - began_at
+    print(f"{seconds:.2f} s until another leads")
+    return leads, seconds
+
+
+@pytest.mark.parametrize("count", [2, 3])
+async def test_a_killed_leader_is_followed_within_two_seconds(
+    ledger_url: str, amqp_url: str, count: int
+) -> None:
+    async with led_by_the_first(ledger_url, amqp_url, *[(ledger_url, amqp_url)] * (count - 1)) as executors:
+        first, *others = executors
+        epoch, began_at = first.epoch, time.monotonic()
+        first.signal(signal.SIGKILL)
+        leads, seconds = await seconds_until_another_leads(others, began_at)
+        assert seconds < KILLED_SECONDS + MARGIN_SECONDS
+        assert leads.epoch > epoch
+        # Its parent starts it again, and it waits.
+        await first.until_waiting()
+        assert first.leader.starts == 2
+        assert [each.is_leading for each in others].count(True) == 1
+
+
+async def test_a_killed_leader_without_others_leads_again(ledger_url: str, amqp_url: str) -> None:
+    async with executor("one", ledger_url, amqp_url) as one:
+        await one.until_leading()
+        epoch = one.epoch
+        one.signal(signal.SIGKILL)
+        await until(lambda: len(one.led_at) == 2, "it leads again", deadline_seconds=20)
+        assert one.epoch > epoch
+
+
+async def test_a_leader_that_is_stopped_is_followed_within_five_seconds_and_commits_nothing_more(
+    ledger_url: str, amqp_url: str, store: Store
+) -> None:
+    async with led_by_the_first(ledger_url, amqp_url) as (first, second):
+        epoch, began_at = first.epoch, time.monotonic()
+        pid = first.signal(signal.SIGSTOP)
+        with resumed_at_the_end(pid):
+            _, seconds = await seconds_until_another_leads([second], began_at)
+            assert seconds < PAUSED_SECONDS + MARGIN_SECONDS
+            turns = await store.turns(epoch)
+            first.signal(signal.SIGCONT)
+            await first.until_waiting()
+            # It has met the fence, and its process lives.
+            assert await store.turns(epoch) <= turns
+            assert (await store.leader())[0] == second.epoch
+            assert second.is_leading
+            assert first.leader.starts == 1
+
+
+@pytest.mark.parametrize("count", [2, 3])
+async def test_a_leader_that_ends_in_order_hands_over_within_a_second(
+    ledger_url: str, amqp_url: str, count: int
+) -> None:
+    async with led_by_the_first(ledger_url, amqp_url, *[(ledger_url, amqp_url)] * (count - 1)) as executors:
+        first, *others = executors
+        began_at = time.monotonic()
+        await first.stop()
+        _, seconds = await seconds_until_another_leads(others, began_at)
+        assert seconds < STOPPED_SECONDS + MARGIN_SECONDS
+
+
+@asynccontextmanager
+async def cut_off(
+    database_url: str, amqp_url: str, *, at_database: bool
+) -> AsyncIterator[tuple[Proxy, Executor, Executor]]:
+    """Two executors, of which the first leads, with one of its two links over a proxy."""
+    async with proxy_to(database_url if at_database else amqp_url) as proxy:
+        urls = (proxy.url, amqp_url) if at_database else (database_url, proxy.url)
+        async with executor("cut", *urls) as first, executor("other", database_url, amqp_url) as second:
+            # The second one may have been earlier.
+            await until(lambda: first.is_leading or second.is_leading, deadline_seconds=20)
+            if second.is_leading:
+                second.signal(signal.SIGTERM)
+                await first.until_leading()
+            await second.until_waiting()
+            yield proxy, first, second
+
+
+@pytest.mark.parametrize("how", ["held", "lost", "refused"])
+async def test_a_leader_without_the_database_is_followed_and_commits_nothing_more(
+    ledger_url: str, amqp_url: str, store: Store, how: str
+) -> None:
+    states = {
+        "held": LinkState(up=Flow.HOLD, down=Flow.HOLD),
+        "lost": LinkState(up=Flow.DROP, down=Flow.DROP),
+        "refused": LinkState(refuses=True),
+    }
+    async with cut_off(ledger_url, amqp_url, at_database=True) as (proxy, first, second):
+        epoch, began_at = first.epoch, time.monotonic()
+        proxy.state = states[how]
+        _, seconds = await seconds_until_another_leads([second], began_at)
+        assert seconds < PAUSED_SECONDS + MARGIN_SECONDS
+        await first.until_waiting()
+        turns = await store.turns(epoch)
+        proxy.thaw()
+        found = await until_answered(second)
+        assert found.epoch == second.epoch
+        assert await store.turns(epoch) <= turns
+        assert (await store.leader())[0] == second.epoch
+
+
+@pytest.mark.parametrize("how", ["held", "refused"])
+async def test_a_leader_without_the_broker_yields_to_one_that_has_it(
+    ledger_url: str, amqp_url: str, store: Store, how: str
+) -> None:
+    state = LinkState(refuses=True) if how == "refused" else LinkState(up=Flow.HOLD, down=Flow.HOLD)
+    async with cut_off(ledger_url, amqp_url, at_database=False) as (proxy, first, second):
+        began_at = time.monotonic()
+        proxy.state = state
+        _, seconds = await seconds_until_another_leads([second], began_at)
+        assert seconds < 2 * PAUSED_SECONDS + MARGIN_SECONDS
+        await first.until_waiting()
+        await store.define("a")
+        await until(lambda: has_action(second.asker, "a"), "the action is there", deadline_seconds=20)
+        await publish_requests(amqp_url, 10)
+        await until(lambda: ten(store), "the requests are admitted", deadline_seconds=20)
+        proxy.thaw()
+
+
+async def ten(store: Store) -> bool:
+    return await store.admitted() == 10
+
+
+async def test_without_any_broker_one_leads_and_decides_what_the_database_brings(
+    ledger_url: str, amqp_url: str, store: Store
+) -> None:
+    async with proxy_to(amqp_url) as proxy, led_by_the_first(ledger_url, proxy.url) as executors:
+        proxy.state = LinkState(refuses=True)
+        await until(lambda: not any(has_broker(each) for each in executors), deadline_seconds=20)
+        # The first one may have yielded to the other before that had lost the broker, too.
+        await until(lambda: any(each.is_leading for each in executors), deadline_seconds=20)
+        leads = next(each for each in executors if each.is_leading)
+        await store.define("a")
+        await until(lambda: has_action(leads.asker, "a"), "the action is there", deadline_seconds=20)
+        epoch, turn = leads.epoch, turn_of(leads)
+        await until(lambda: turn_of(leads) > turn + 10, "it goes on", deadline_seconds=20)
+        assert leads.epoch == epoch
+        proxy.thaw()
+        await until(lambda: has_broker(leads), "it has the broker again", deadline_seconds=20)
+
+
+def has_broker(one: Executor) -> bool:
+    return one.leader.status is not None and one.leader.status.has_broker
+
+
+def turn_of(one: Executor) -> int:
+    return 0 if one.leader.status is None else one.leader.status.turn
+
+
+async def until_answered(one: Executor) -> Answered[LeaderState]:
+    found: list[Answered[LeaderState]] = []
+
+    async def is_answered() -> bool:
+        answer = await one.asker.ask(Leading())
+        if isinstance(answer, Answered):
+            found.append(answer)
+        return bool(found)
+
+    await until(is_answered, f"{one.name} answers", deadline_seconds=20)
+    return found[0]
+
+
+async def test_what_a_killed_leader_had_taken_is_admitted_once_by_the_next_one(
+    ledger_url: str, amqp_url: str, store: Store
+) -> None:
+    async with led_by_the_first(ledger_url, amqp_url) as (first, second):
+        await store.define("a")
+        await until(lambda: has_action(first.asker, "a"), "the action is there", deadline_seconds=20)
+        publishing = asyncio.create_task(publish_requests(amqp_url, 3000))
+        await until(lambda: some(store), "some are admitted", deadline_seconds=20)
+        first.signal(signal.SIGKILL)
+        await publishing
+        await second.until_leading()
+
+        async def are_all_there() -> bool:
+            return await store.admitted() >= 3000
+
+        await until(are_all_there, "all are admitted", deadline_seconds=30)
+        assert await store.admitted() == 3000
+
+
+async def some(store: Store) -> bool:
+    return await store.admitted() > 0
