@@ -43,6 +43,10 @@ class Hello:
     is_taking: bool = True
     definitions: tuple[Mapping[str, Any], ...] = ()
     """Actions that the installation gets if it lacks them, also while the worker cannot take offers yet."""
+    not_ready: str | None = None
+    """Why it takes nothing now, other than that it drains."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """What is shown of it and decides nothing: host, pid, version, durations, notes, schemas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,8 @@ class Heartbeat:
     received: int
     """All messages of the leader of `epoch_seen` up to this number have been received."""
     is_taking: bool = True
+    not_ready: str | None = None
+    """Why it takes nothing now, other than that it drains."""
 
 
 # From a worker, to the queue of completions: in order, kept until committed.
@@ -91,6 +97,8 @@ class AttemptEnded:
     started_at: float | None = None
     completed_at: float | None = None
     log: str | None = None
+    log_start: int = 0
+    """How many characters of the log precede `log`; they were published before (`report_wire`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,12 +157,18 @@ class Offer:
     """The rest of its time to live; None: it has none."""
     timeout_seconds: float | None = None
     extra: Mapping[str, Any] | None = None
-    """What else the attempt needs: metadata, entrypoint, runner, trace."""
+    """What else the attempt needs, each where there is something to say: `runner`, `entrypoint`, `metadata`,
+    `traceparent`, `concurrency_key`, `idempotency_key`, `waited` (seconds since the enqueue) and
+    `retries_left`.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
     """The leader of an epoch knows this session. The worker answers with `Held`."""
+
+    stored: tuple[Mapping[str, Any], ...] = ()
+    """Definitions of the actions in its hello that the installation has otherwise: these take precedence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +207,8 @@ class Heard:
     heartbeat: int
     committed: int
     """All reports of the worker up to this number are committed; it forgets them."""
+    is_draining: bool = False
+    """An operator drains this worker: it takes nothing more, and leaves when what runs has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

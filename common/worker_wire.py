@@ -88,12 +88,13 @@ class _Recall(_Wire, tag="execution.recall"):
 
 
 class _Welcome(_Wire, tag="worker.welcome"):
-    pass
+    stored: list[dict[str, Any]] = []
 
 
 class _Heard(_Wire, tag="worker.heard"):
     heartbeat: int
     committed: int
+    is_draining: bool = False
 
 
 class _Dismissed(_Wire, tag="worker.dismissed"):
@@ -136,6 +137,7 @@ class _Ended(_Wire, tag="execution.completed"):
     started_at: float | None = None
     completed_at: float | None = None
     log: str | None = None
+    log_start: int = 0
 
 
 class _Started(_Wire, tag="execution.started"):
@@ -180,12 +182,15 @@ class _Hello(_Sender):
     actions: list[str] | None = None
     is_taking: bool = True
     definitions: list[dict[str, Any]] = []
+    not_ready: str | None = None
+    about: dict[str, Any] = {}
 
 
 class _Heartbeat(_Sender):
     number: int
     received: int
     is_taking: bool = True
+    not_ready: str | None = None
 
 
 _encode = msgspec.json.Encoder().encode
@@ -252,7 +257,7 @@ def encode_heartbeat(message: Hello | Heartbeat) -> bytes:
             _Heartbeat(
                 worker_id=sender.worker_id, session=sender.session, secret=sender.secret,
                 epoch_seen=message.epoch_seen, number=message.number, received=message.received,
-                is_taking=message.is_taking,
+                is_taking=message.is_taking, not_ready=message.not_ready,
             )
         )  # fmt: skip
     return _encode(
@@ -261,7 +266,8 @@ def encode_heartbeat(message: Hello | Heartbeat) -> bytes:
             epoch_seen=message.epoch_seen, name=message.name, pools=list(message.pools),
             actions=None if message.actions is None else list(message.actions),
             concurrency=message.concurrency, lease=message.lease_seconds, is_taking=message.is_taking,
-            definitions=[dict(each) for each in message.definitions],
+            definitions=[dict(each) for each in message.definitions], not_ready=message.not_ready,
+            about=dict(message.about),
         )
     )  # fmt: skip
 
@@ -273,7 +279,7 @@ def decode_hello(body: bytes) -> Hello:
         sender=_sender_of(found), name=found.name, pools=tuple(found.pools),
         actions=None if found.actions is None else tuple(found.actions), concurrency=found.concurrency,
         lease_seconds=found.lease, epoch_seen=found.epoch_seen, is_taking=found.is_taking,
-        definitions=tuple(found.definitions),
+        definitions=tuple(found.definitions), not_ready=found.not_ready, about=found.about,
     )  # fmt: skip
 
 
@@ -282,7 +288,7 @@ def decode_heartbeat(body: bytes) -> Heartbeat:
     found = _decoded(_HEARTBEAT.decode, body)
     return Heartbeat(
         sender=_sender_of(found), number=found.number, epoch_seen=found.epoch_seen, received=found.received,
-        is_taking=found.is_taking,
+        is_taking=found.is_taking, not_ready=found.not_ready,
     )  # fmt: skip
 
 
@@ -297,7 +303,8 @@ def _sender_of(found: _Sender) -> Sender:
     return Sender(worker_id=found.worker_id, session=found.session, secret=found.secret)
 
 
-def _grant_of(text: str) -> Grant:
+def grant_of(text: str) -> Grant:
+    """Return the grant that a text names; raises InvalidWireMessage."""
     epoch, _, counter = text.partition(".")
     try:
         return Grant(int(epoch), int(counter))
@@ -314,7 +321,7 @@ def _to_wire(body: LeaderBody) -> _FromLeader:
             offers = [_offer_to_wire(each) for each in body.offers]
             return _Offers(queue=body.queue, at_once=body.at_once, offers=offers)
         case Heard():
-            return _Heard(heartbeat=body.heartbeat, committed=body.committed)
+            return _Heard(heartbeat=body.heartbeat, committed=body.committed, is_draining=body.is_draining)
         case CancelAttempt():
             status: Literal["cancelled", "timeout"] = (
                 "timeout" if body.status is Status.TIMEOUT else "cancelled"
@@ -325,7 +332,7 @@ def _to_wire(body: LeaderBody) -> _FromLeader:
         case Recall():
             return _Recall(queue=body.queue, barrier=str(body.barrier))
         case Welcome():
-            return _Welcome()
+            return _Welcome(stored=[dict(each) for each in body.stored])
         case Dismissed():
             return _Dismissed()
 
@@ -345,26 +352,26 @@ def _of_leader(body: _FromLeader) -> LeaderBody:
             offers = tuple(_offer_of(each) for each in body.offers)
             return Offers(queue=body.queue, at_once=body.at_once, offers=offers)
         case _Heard():
-            return Heard(heartbeat=body.heartbeat, committed=body.committed)
+            return Heard(heartbeat=body.heartbeat, committed=body.committed, is_draining=body.is_draining)
         case _Cancel():
             status: Literal[Status.CANCELLED, Status.TIMEOUT] = (
                 Status.TIMEOUT if body.status == "timeout" else Status.CANCELLED
             )
-            grant = _grant_of(body.grant)
+            grant = grant_of(body.grant)
             return CancelAttempt(
                 execution_id=body.execution_id, grant=grant, reason=body.reason, status=status
             )
         case _Recall():
-            return Recall(queue=body.queue, barrier=_grant_of(body.barrier))
+            return Recall(queue=body.queue, barrier=grant_of(body.barrier))
         case _Welcome():
-            return Welcome()
+            return Welcome(stored=tuple(body.stored))
         case _Dismissed():
             return Dismissed()
 
 
 def _offer_of(each: _Offer) -> Offer:
     return Offer(
-        execution_id=each.execution_id, grant=_grant_of(each.grant), attempt=each.attempt,
+        execution_id=each.execution_id, grant=grant_of(each.grant), attempt=each.attempt,
         action_ref=each.action_ref, parameters=bytes(each.parameters), priority=each.priority,
         expires_in_seconds=each.expires_in, timeout_seconds=each.timeout, extra=each.extra,
     )  # fmt: skip
@@ -391,6 +398,7 @@ def _report_to_wire(body: ReportBody) -> _Held | _Ended | _Started | _Returned |
                 result=_NO_RESULT if body.result is None else msgspec.Raw(body.result), error_type=error_type,
                 error_message=error_message, is_retryable=body.is_retryable, delay=body.delay_seconds,
                 started_at=body.started_at, completed_at=body.completed_at, log=body.log,
+                log_start=body.log_start,
             )  # fmt: skip
         case AttemptStarted():
             return _Started(execution_id=body.execution_id, grant=str(body.grant), at=body.at)
@@ -410,20 +418,20 @@ def _report_of(body: _Held | _Ended | _Started | _Returned | _Leaving) -> Report
         case _Ended():
             error = None if body.error_type is None else (body.error_type, body.error_message or "")
             return AttemptEnded(
-                execution_id=body.execution_id, grant=_grant_of(body.grant), status=_ENDS[body.status],
+                execution_id=body.execution_id, grant=grant_of(body.grant), status=_ENDS[body.status],
                 result=bytes(body.result) or None, error=error,
                 is_retryable=body.is_retryable, delay_seconds=body.delay, started_at=body.started_at,
-                completed_at=body.completed_at, log=body.log,
+                completed_at=body.completed_at, log=body.log, log_start=body.log_start,
             )  # fmt: skip
         case _Started():
-            return AttemptStarted(execution_id=body.execution_id, grant=_grant_of(body.grant), at=body.at)
+            return AttemptStarted(execution_id=body.execution_id, grant=grant_of(body.grant), at=body.at)
         case _Returned():
             return AttemptReturned(
-                execution_id=body.execution_id, grant=_grant_of(body.grant), had_started=body.had_started,
+                execution_id=body.execution_id, grant=grant_of(body.grant), had_started=body.had_started,
                 reason=body.reason,
             )  # fmt: skip
         case _Held():
-            grants = tuple((each, _grant_of(grant)) for each, grant in body.grants)
+            grants = tuple((each, grant_of(grant)) for each, grant in body.grants)
             return Held(epoch=body.epoch, grants=grants)
         case _Leaving():
             return Leaving()

@@ -8,12 +8,12 @@ reported (P6).
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from heapq import heapify, heappop, heappush
 from typing import Final, Literal, NamedTuple, TypeAlias, assert_never
 
-from turnstile.common.domain.durations import format_duration
+from turnstile.common.domain.durations import format_duration, format_elapsed
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.outcomes import Completed, Failed, Failure
 from turnstile.common.domain.states import Status
@@ -22,6 +22,7 @@ from turnstile.common.worker_protocol import (
     AttemptReturned,
     AttemptStarted,
     CancelAttempt,
+    EndStatus,
     Offer,
 )
 from turnstile.worker.core.config import WorkerConfig
@@ -76,11 +77,23 @@ class Attempt:
     is_killed: bool = False
     is_over: bool = False
     """Its end was reported, or will never be."""
+    had_no_grace: bool = False
+    """It was killed at once: the lease was in doubt."""
 
-    def add_reason(self, text: str) -> None:
-        """Say more about how it was stopped."""
-        if self.stop is not None:
-            self.stop = self.stop._replace(reason=self.stop.reason + text)
+    def explain_stop(self, now: float, grace_seconds: float, *, is_left_behind: bool) -> None:
+        """Say in the reason of its stop how it ended after that, at an instant of the monotonic clock."""
+        stop = self.stop
+        if stop is None or stop.kind == "drain" or self.run is None or self.had_no_grace:
+            return
+        grace, parts = f"the grace period of {format_duration(grace_seconds)}", [stop.reason]
+        if stop.kind == "timeout":
+            parts = [f"{stop.reason} and was stopped after {format_elapsed(now - self.began)}"]
+        if self.is_killed:
+            how = "still runs" if is_left_behind else "was killed"
+            parts.append(f"it did not end within {grace} and {how}")
+        elif stop.kind == "timeout":
+            parts.append(f"it ended within {grace}")
+        self.stop = stop._replace(reason="; ".join(parts))
 
 
 class Attempts:
@@ -95,6 +108,7 @@ class Attempts:
         self._lease = lease
         self._waiting = waiting
         self._outbox = outbox
+        self._host = ports.host
         self._running: dict[Grant, Attempt] = {}
         self._unended: dict[Attempt, None] = {}
         """Also those that were reported and could not be killed."""
@@ -183,6 +197,7 @@ class Attempts:
         """End the grace of all that was cancelled or ran too long: the lease is in doubt now."""
         for attempt in list(self._running.values()):
             if attempt.stop is not None and attempt.stop.kind != "drain":
+                attempt.had_no_grace = attempt.had_no_grace or not attempt.is_killed
                 self._kill(attempt)
 
     def stop_all(self, reason: str) -> None:
@@ -202,6 +217,7 @@ class Attempts:
         if before is None or _STRENGTH[stop.kind] > _STRENGTH[before.kind]:
             attempt.stop = stop
         if at_once:
+            attempt.had_no_grace = attempt.had_no_grace or not attempt.is_killed
             self._kill(attempt)
         elif before is None and attempt.run is not None:
             attempt.run.ask_to_stop(stop.reason)
@@ -211,7 +227,6 @@ class Attempts:
         if attempt.run is not None and not attempt.is_killed:
             attempt.is_killed = True
             attempt.run.kill()
-            attempt.add_reason("; it was killed")
             self._plan(_Step.LEAVE_BEHIND, attempt, self._clock.monotonic() + self._config.killed_seconds)
 
     def _plan(self, step: _Step, attempt: Attempt, at: float) -> None:
@@ -245,8 +260,7 @@ class Attempts:
             case _Step.LEAVE_BEHIND:
                 # What a drain stopped is never returned while it runs: it would run twice.
                 if attempt.stop is not None and attempt.stop.kind != "drain":
-                    attempt.add_reason(", and still runs")
-                    self._report(attempt, NotStarted(reason=attempt.stop.reason))
+                    self._report(attempt, NotStarted(reason=attempt.stop.reason), is_left_behind=True)
             case _:
                 assert_never(step)
 
@@ -256,10 +270,16 @@ class Attempts:
         """Report the start of a running attempt: the leader asks for it by offering it again."""
         self._outbox.add(started(self._running[grant]))
 
-    def _report(self, attempt: Attempt, end: RunEnd) -> None:
+    def _report(self, attempt: Attempt, end: RunEnd, *, is_left_behind: bool = False) -> None:
         if not attempt.is_over:
             del self._running[attempt.offer.grant]
-            self._outbox.add(end_of(attempt, end, self._clock.wall()))
+            if attempt.stop is not None:
+                now, grace_seconds = self._clock.monotonic(), self._config.grace_seconds
+                attempt.explain_stop(now, grace_seconds, is_left_behind=is_left_behind)
+            report = end_of(attempt, end, self._clock.wall())
+            if self._host is not None:
+                report = self._host.ending(attempt.offer, report)
+            self._outbox.add(report)
             self._waiting.ended(attempt.queue)
             attempt.is_over = True
             self.start_ready()
@@ -287,33 +307,39 @@ def unstarted_end(
 def end_of(attempt: Attempt, end: RunEnd, at: float) -> AttemptEnded | AttemptReturned:
     """Return the report of an attempt that ended, or was left behind, at an instant of the wall clock."""
     offer, stop, had_started = attempt.offer, attempt.stop, attempt.run is not None
-    returned = AttemptReturned(execution_id=offer.execution_id, grant=offer.grant)
-    ended = AttemptEnded(
+    if stop is not None and stop.kind == "drain":
+        return AttemptReturned(
+            execution_id=offer.execution_id, grant=offer.grant, had_started=had_started, reason=stop.reason
+        )
+    if stop is None and isinstance(end, NotStarted):
+        return AttemptReturned(execution_id=offer.execution_id, grant=offer.grant, reason=end.reason)
+    status, result, error = _outcome_of(stop, end)
+    failed = end if stop is None and isinstance(end, Failed) else None
+    # Built once: there is one for every execution.
+    return AttemptEnded(
         execution_id=offer.execution_id,
         grant=offer.grant,
-        status=Status.COMPLETED,
+        status=status,
+        result=result,
+        error=error,
+        is_retryable=failed is not None and failed.retryable,
+        delay_seconds=None if failed is None else failed.delay_seconds,
         started_at=attempt.started_at if had_started else None,
         completed_at=at,
     )
-    match stop:
-        case Stop(kind="timeout"):
-            return replace(ended, status=Status.TIMEOUT, error=("Timeout", stop.reason))
-        case Stop(kind="cancel"):
-            return replace(ended, status=Status.CANCELLED, error=("Cancelled", stop.reason))
-        case Stop():
-            return replace(returned, had_started=had_started, reason=stop.reason)
-        case None:
-            pass
+
+
+def _outcome_of(stop: Stop | None, end: RunEnd) -> tuple[EndStatus, bytes | None, tuple[str, str] | None]:
+    """Return status, result and error: of the stop, if there was one."""
+    if stop is not None:
+        if stop.kind == "timeout":
+            return Status.TIMEOUT, None, ("Timeout", stop.reason)
+        return Status.CANCELLED, None, ("Cancelled", stop.reason)
     match end:
         case Completed():
-            return replace(ended, result=end.result_json.encode())
+            return Status.COMPLETED, end.result_json.encode(), None
         case Failed(failure=failure):
-            return replace(
-                ended,
-                status=Status.FAILED,
-                error=(failure.type, failure.message),
-                is_retryable=end.retryable,
-                delay_seconds=end.delay_seconds,
-            )
+            return Status.FAILED, None, (failure.type, failure.message)
         case NotStarted():
-            return replace(returned, reason=end.reason)
+            raise AssertionError("returned, not ended")
+    assert_never(end)

@@ -1,6 +1,8 @@
 """The settings of a worker's core. Durations are seconds."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -10,6 +12,8 @@ class WorkerConfig:
     name: str
     pools: tuple[str, ...] = ("default",)
     actions: tuple[str, ...] | None = None
+    definitions: tuple[Mapping[str, Any], ...] = ()
+    about: Mapping[str, Any] = field(default_factory=dict)
     concurrency: int = 10
     lease_seconds: float = 30.0
     heartbeat_seconds: float = 3.0
@@ -34,3 +38,5 @@ class WorkerConfig:
     batch_max: int = 1000
     """Messages that are taken, or reports that are published, at once."""
     batch_bytes_max: int = 1024 * 1024
+    gather_seconds: float = 0.0
+    """Shortest time between two writes of reports: in a dense flow each write costs more than a report."""

@@ -29,8 +29,10 @@ _UNANSWERED_MAX: Final = 1000
 class Lease:
     """One worker id's lease. Its end is final, whatever evidence comes later."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: Terms, kill_at: Callable[[float], None] = lambda _: None) -> None:
+        """`kill_at` is called with each new instant at which all runs must be killed from outside."""
         self.terms = terms
+        self._kill_at = kill_at
         self.is_over = False
         self._renewed_at: float | None = None
         self._reached_at: float | None = None
@@ -60,14 +62,17 @@ class Lease:
             for each in tuple(self._sent_at):
                 if each <= number:
                     self._sent_at.pop(each, None)
+            self._kill_at(self.killed_from_outside_at())
 
     def reached(self, probed_at: float) -> None:
         """Note that a probe, sent at this instant, has come back."""
         self._reached_at = probed_at
+        self._kill_at(self.killed_from_outside_at())
 
     def spared(self, until: float) -> None:
         """Note that nothing is reclaimed before this instant."""
         self._spared_until = max(self._spared_until, until - self.terms.margin_seconds)
+        self._kill_at(self.killed_from_outside_at())
 
     def lose(self) -> None:
         """Note that the leader ended it."""
@@ -90,6 +95,12 @@ class Lease:
     def ends_at(self) -> float:
         """Return when it is over, unless there is new evidence before."""
         return max(self.terms.may_run_until(self.evidence), self._spared_until)
+
+    def killed_from_outside_at(self) -> float:
+        """Return when what this process did not kill must be killed: it may be stopped itself."""
+        terms, evidence = self.terms, self.evidence
+        spare_seconds = terms.killed_from_outside_at(evidence) - terms.may_run_until(evidence)
+        return self.ends_at() + spare_seconds
 
     def is_late(self, now: float) -> bool:
         """Return whether a heartbeat has waited for its answer for more than a third of the lease."""

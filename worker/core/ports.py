@@ -7,12 +7,20 @@ for it.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from turnstile.common.domain.outcomes import Completed, Failed
-from turnstile.common.worker_protocol import Heartbeat, Hello, Offer, Report, ToSession
+from turnstile.common.worker_protocol import (
+    AttemptEnded,
+    AttemptReturned,
+    Heartbeat,
+    Hello,
+    Offer,
+    Report,
+    ToSession,
+)
 
 
 class SessionQueue(Protocol):
@@ -126,6 +134,25 @@ class Executors(Protocol):
         """
 
 
+class Host(Protocol):
+    """The process in which the worker runs. Every call returns at once."""
+
+    def ending(self, offer: Offer, report: AttemptEnded | AttemptReturned) -> AttemptEnded | AttemptReturned:
+        """Note how an attempt ends; return its report, with the part of its log that was not published."""
+
+    def has_left_behind(self) -> bool:
+        """Return whether something still runs of an attempt that ended by itself: a thread that it began."""
+
+    def kill_at(self, instant: float) -> None:
+        """Have all runs killed from outside at this instant, even if this process is stopped."""
+
+    def lost(self) -> None:
+        """Note that the lease is over and that nothing of this worker id runs any more."""
+
+    def welcomed(self, stored: Sequence[Mapping[str, Any]]) -> None:
+        """Note definitions of actions that the installation has otherwise than this worker's code."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
     """All ports of one worker process."""
@@ -135,3 +162,4 @@ class Ports:
     runner: Runner
     identities: Identities
     executors: Executors | None = None
+    host: Host | None = None

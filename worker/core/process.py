@@ -7,7 +7,7 @@ is committed.
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from enum import Enum
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from turnstile.worker.core.waiting import WaitingList
 from turnstile.worker.fence import Terms
 
 _DRAINS: Final = "its worker drains"
+_LEFT_POLL_SECONDS: Final = 0.02
 
 
 class Exit(Enum):
@@ -43,17 +44,25 @@ class WorkerProcess:
         self._ports = ports
         self._config = config
         self._stop = asyncio.Event()
+        self._not_ready: str | None = None
         self.worker: Worker | None = None
         """The present one."""
 
     def stop(self) -> None:
-        """Drain and end: SIGTERM. Call it in the event loop; repeatable."""
+        """Drain and end: SIGTERM, or an operator. Call it in the event loop; repeatable."""
         self._stop.set()
+
+    def set_not_ready(self, reason: str | None) -> None:
+        """Take no offers for this reason, and give back what has not started; None: take offers again."""
+        self._not_ready = reason
+        if self.worker is not None:
+            self.worker.set_not_ready(reason)
 
     async def run(self) -> Exit:
         """Serve under one worker id after another."""
         while True:
-            self.worker = Worker(self._ports, self._config)
+            self.worker = Worker(self._ports, self._config, on_drain=self.stop)
+            self.worker.session.not_ready = self._not_ready
             ended = await self.worker.run(self._stop)
             if ended is not Exit.LOST or self._stop.is_set():
                 return ended
@@ -62,20 +71,31 @@ class WorkerProcess:
 class Worker:
     """One worker id, with all that it holds."""
 
-    def __init__(self, ports: Ports, config: WorkerConfig) -> None:
+    def __init__(self, ports: Ports, config: WorkerConfig, *, on_drain: Callable[[], None]) -> None:
+        """`on_drain` is called when an operator drains it, perhaps often."""
         self._ports = ports
         self._config = config
+        host = ports.host
         terms = Terms(lease_seconds=config.lease_seconds, heartbeat_seconds=config.heartbeat_seconds)
         self.session = session = Session(ports.identities.worker_id(), ports.identities.secret())
-        self.lease = lease = Lease(terms)
+        self.lease = lease = Lease(terms) if host is None else Lease(terms, host.kill_at)
         self.outbox = outbox = Outbox(config)
         self.waiting = waiting = WaitingList(config.concurrency)
         self.attempts = Attempts(ports, config, lease=lease, waiting=waiting, outbox=outbox)
         self.keeper = LeaseKeeper(ports, config, lease, session)
         self.receiver = Receiver(
             ports.clock, session, lease=lease, waiting=waiting, attempts=self.attempts, outbox=outbox,
-            hasten=self.keeper.hasten,
+            hasten=self.keeper.hasten, on_drain=on_drain,
+            on_stored=(lambda _: None) if host is None else host.welcomed,
         )  # fmt: skip
+
+    def set_not_ready(self, reason: str | None) -> None:
+        """Take no offers for this reason, and give back what has not started; None: take offers again."""
+        if reason != self.session.not_ready:
+            self.session.not_ready = reason
+            self.keeper.hasten()
+            if reason is not None:
+                self.receiver.return_all("its worker is not ready")
 
     async def run(self, stop: asyncio.Event) -> Exit:
         """Serve until `stop` and the drain after it, or until the lease is over."""
@@ -102,7 +122,7 @@ class Worker:
                 await self._lose([drained, *serving])
             for task in (over, drained, *serving, attempts):
                 task.cancel()
-        if not self.attempts.idle.is_set():
+        if not self.attempts.idle.is_set() or self._has_left_behind():
             return Exit.NOT_STOPPED
         # A leader forgets a worker that has left, and dismisses it when its last heartbeats arrive.
         has_left = session.is_leaving or not self.lease.is_over
@@ -121,7 +141,7 @@ class Worker:
         await clock.wait(attempts.idle, config.drain_seconds)
         attempts.stop_all(_DRAINS)
         await clock.wait(attempts.idle, config.grace_seconds + 2 * config.killed_seconds)
-        if attempts.idle.is_set() and self.session.was_welcome:
+        if attempts.idle.is_set() and self.session.was_welcome and not self.lease.is_over:
             self.session.is_leaving = True
             self.outbox.add(Leaving())
             await clock.wait(self.outbox.empty, config.leave_seconds)
@@ -131,4 +151,12 @@ class Worker:
         for task in tasks:
             task.cancel()
         self.attempts.lose_all()
-        await self._ports.clock.wait(self.attempts.idle, self.lease.terms.enforce_seconds)
+        clock, until = self._ports.clock, self._ports.clock.monotonic() + self.lease.terms.enforce_seconds
+        await clock.wait(self.attempts.idle, self.lease.terms.enforce_seconds)
+        while self._has_left_behind() and clock.monotonic() < until:
+            await clock.sleep(_LEFT_POLL_SECONDS)
+        if self._ports.host is not None and self.attempts.idle.is_set():
+            self._ports.host.lost()
+
+    def _has_left_behind(self) -> bool:
+        return self._ports.host is not None and self._ports.host.has_left_behind()

@@ -5,8 +5,8 @@ them may come twice, late, in another order or never: offers and cancels are kno
 their barrier, limits by their number, and each repetition of an offer is answered.
 """
 
-from collections.abc import Callable, Sequence
-from typing import assert_never
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, assert_never
 
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.worker_protocol import (
@@ -43,8 +43,14 @@ class Receiver:
         attempts: Attempts,
         outbox: Outbox,
         hasten: Callable[[], None],
+        on_drain: Callable[[], None],
+        on_stored: Callable[[Sequence[Mapping[str, Any]]], None],
     ) -> None:
-        """`hasten` sends a heartbeat now: the leader waits for the confirmation of a message."""
+        """`hasten` sends a heartbeat now: the leader waits for the confirmation of a message.
+
+        `on_drain` is called when an operator drains this worker, `on_stored` with definitions of actions that
+        the installation has otherwise.
+        """
         self._clock = clock
         self._session = session
         self._lease = lease
@@ -52,6 +58,8 @@ class Receiver:
         self._attempts = attempts
         self._outbox = outbox
         self._hasten = hasten
+        self._on_drain = on_drain
+        self._on_stored = on_stored
         self.refused = 0
         """Messages of leaders that are over."""
 
@@ -76,8 +84,10 @@ class Receiver:
         if received.has_gap:
             self._hasten()
         match message.body:
-            case Welcome():
+            case Welcome() as body:
                 self._welcome()
+                if not is_copy:
+                    self._on_stored(body.stored)
             case Offers() as body:
                 self._offers(body, message, is_copy=is_copy)
             case CancelAttempt() as body:
@@ -89,8 +99,12 @@ class Receiver:
             case Heard() as body:
                 self._lease.answered(body.heartbeat)
                 self._outbox.committed(body.committed, self._clock.monotonic())
+                if body.is_draining:
+                    self._on_drain()
             case Dismissed():
                 self._lease.lose()
+                # At once: what it runs may run elsewhere as soon as this message is confirmed.
+                self._attempts.lose_all()
             case _:
                 assert_never(message.body)
 
@@ -117,6 +131,8 @@ class Receiver:
             waiting = Waiting(body.queue, offer, float("inf") if seconds is None else now + seconds)
             if not self._session.is_taking:
                 self._return(offer, "its worker drains")
+            elif self._session.not_ready is not None:
+                self._return(offer, "its worker is not ready")
             elif not self._waiting.put(waiting):
                 self._return(offer, "recalled")
 

@@ -192,9 +192,12 @@ async def publish_reports(
     ports: Ports, config: WorkerConfig, session: Session, outbox: Outbox, lease: Lease
 ) -> None:
     """Publish reports, until the lease is over: what was lost with it reports nothing (P6)."""
-    pause_seconds = config.retry_seconds
+    pause_seconds, next_at = config.retry_seconds, 0.0
     while True:
         await outbox.pending.wait()
+        if (early_seconds := next_at - ports.clock.monotonic()) > 0:
+            await ports.clock.sleep(early_seconds)
+        next_at = ports.clock.monotonic() + config.gather_seconds
         if lease.standing(ports.clock.monotonic()) is Standing.OVER:
             return
         try:

@@ -54,6 +54,8 @@ class Session:
         """Some session of this worker was known to a leader."""
         self.is_taking = True
         """False: it drains, and takes no offers."""
+        self.not_ready: str | None = None
+        """Why it takes no offers for now, other than that it drains."""
         self.is_leaving = False
         """Its last report says that it leaves."""
         self.epoch = 0
@@ -75,7 +77,10 @@ class Session:
             concurrency=config.concurrency,
             lease_seconds=config.lease_seconds,
             epoch_seen=self.epoch,
-            is_taking=self.is_taking,
+            is_taking=self.is_taking and self.not_ready is None,
+            definitions=config.definitions,
+            not_ready=self.not_ready,
+            about=config.about,
         )
 
     def heartbeat(self, number: int) -> Heartbeat:
@@ -85,7 +90,8 @@ class Session:
             number=number,
             epoch_seen=self.epoch,
             received=self.received.upto,
-            is_taking=self.is_taking,
+            is_taking=self.is_taking and self.not_ready is None,
+            not_ready=self.not_ready,
         )
 
     def begin(self, number: int, queue: SessionQueue) -> None:

@@ -105,6 +105,13 @@ class Call(Invocation):
     """Called with the attempt's log as soon as it exists, so that it can be read while the attempt runs."""
     on_progress: Callable[[Progress], None] = lambda _: None
     """Called, from any thread, with each progress that the attempt reports."""
+    is_timed_by_caller: bool = False
+    """Whether the caller stops it after its timeout."""
+
+    @property
+    def run_seconds_max(self) -> float | None:
+        """After which time the runner stops it; None: it does not."""
+        return None if self.is_timed_by_caller else self.timeout_seconds
 
     @property
     def name(self) -> str:

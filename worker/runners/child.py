@@ -314,7 +314,7 @@ class ChildRunner:
         work = asyncio.create_task(invoked, name=call.name)
         try:
             return await run_until_stopped(
-                work, call.stop, call.timeout_seconds, self._limits.grace_seconds, child
+                work, call.stop, call.run_seconds_max, self._limits.grace_seconds, child
             )
         finally:
             work.cancel()

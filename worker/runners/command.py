@@ -52,7 +52,7 @@ class CommandRunner:
         work = asyncio.create_task(running.outcome(), name=call.name)
         try:
             ended = await run_until_stopped(
-                work, call.stop, call.timeout_seconds, self._limits.grace_seconds, running.group
+                work, call.stop, call.run_seconds_max, self._limits.grace_seconds, running.group
             )
         finally:
             running.close()

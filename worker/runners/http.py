@@ -50,7 +50,7 @@ class HttpRunner:
         """Run one attempt."""
         log = call.open_log(self._limits.log_bytes_max)
         task = asyncio.create_task(self._outcome(call, log), name=call.name)
-        ended = await run_until_stopped(task, call.stop, call.timeout_seconds, self._limits.grace_seconds)
+        ended = await run_until_stopped(task, call.stop, call.run_seconds_max, self._limits.grace_seconds)
         return RunReport.of(ended, log)
 
     async def _outcome(self, call: Call, log: LogTail) -> Completed | Failed:

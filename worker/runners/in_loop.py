@@ -167,7 +167,7 @@ class InLoopRunner:
         if task.done():
             return task.result()
         try:
-            return await run_until_stopped(task, call.stop, call.timeout_seconds, self._limits.grace_seconds)
+            return await run_until_stopped(task, call.stop, call.run_seconds_max, self._limits.grace_seconds)
         finally:
             if not task.done():
                 self._left_behind[task] = run

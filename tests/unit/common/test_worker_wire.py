@@ -44,12 +44,14 @@ def reported(body: ReportBody, number: int) -> Report:
 def test_messages_of_the_leader_arrive_as_they_were_sent() -> None:
     bodies: list[LeaderBody] = [
         Welcome(),
+        Welcome(stored=({"ref": "a.b", "max_concurrent": 2},)),
         Offers(queue="a.b/k", at_once=None, offers=(OFFER,)),
         Offers(queue="a.b", at_once=4, offers=(OFFER, OFFER)),
         CancelAttempt(execution_id=5, grant=GRANT, reason="why", status=Status.TIMEOUT),
         CancelAttempt(execution_id=5, grant=GRANT, reason="why"),
         Recall(queue="a.b", barrier=GRANT),
         Heard(heartbeat=3, committed=8),
+        Heard(heartbeat=3, committed=8, is_draining=True),
         Dismissed(),
     ]
     messages = [ToSession(epoch=9, number=n, body=body) for n, body in enumerate(bodies, 1)]
@@ -62,7 +64,7 @@ def test_reports_arrive_as_they_were_sent() -> None:
         AttemptEnded(execution_id=5, grant=GRANT, status=Status.COMPLETED, result=b"null"),
         AttemptEnded(
             execution_id=5, grant=GRANT, status=Status.FAILED, error=("E", "m"), is_retryable=True,
-            delay_seconds=1.0, started_at=1.0, completed_at=2.0, log="line\n",
+            delay_seconds=1.0, started_at=1.0, completed_at=2.0, log="line\n", log_start=7,
         ),
         AttemptStarted(execution_id=5, grant=GRANT, at=1.5),
         AttemptReturned(execution_id=5, grant=GRANT, had_started=True, reason="drain"),
@@ -75,9 +77,10 @@ def test_reports_arrive_as_they_were_sent() -> None:
 def test_hello_and_heartbeat_arrive_as_they_were_sent() -> None:
     hello = Hello(
         sender=SENDER, name="n", pools=("p",), actions=("a.b",), concurrency=4, lease_seconds=30.0,
-        epoch_seen=9, is_taking=False, definitions=({"ref": "a.b"},),
+        epoch_seen=9, is_taking=False, definitions=({"ref": "a.b"},), not_ready="why",
+        about={"host": "h", "pid": 7},
     )  # fmt: skip
-    heartbeat = Heartbeat(sender=SENDER, number=3, epoch_seen=9, received=17)
+    heartbeat = Heartbeat(sender=SENDER, number=3, epoch_seen=9, received=17, not_ready="why")
     assert worker_wire.decode_hello(worker_wire.encode_heartbeat(hello)) == hello
     assert worker_wire.decode_heartbeat(worker_wire.encode_heartbeat(heartbeat)) == heartbeat
 

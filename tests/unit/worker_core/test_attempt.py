@@ -138,7 +138,10 @@ async def test_a_run_beyond_its_timeout_is_asked_then_killed(world: World) -> No
     (end,) = world.bodies(AttemptEnded)
     assert end.status is Status.TIMEOUT
     assert end.error is not None
-    assert end.error[1] == "it ran longer than its timeout of 10s; it was killed"
+    assert end.error[1] == (
+        "it ran longer than its timeout of 10s and was stopped after 15.0s; "
+        "it did not end within the grace period of 5s and was killed"
+    )
 
 
 async def test_a_run_that_ends_when_it_is_asked_is_not_killed(world: World) -> None:
@@ -213,7 +216,7 @@ async def test_a_cancelled_run_that_cannot_be_killed_is_reported_and_frees_its_p
     assert world.ends() == []
     await world.passes(1)
     (end,) = world.bodies(AttemptEnded)
-    assert end.error == ("Cancelled", "asked; it was killed, and still runs")
+    assert end.error == ("Cancelled", "asked; it did not end within the grace period of 5s and still runs")
     assert world.runner.started == [1, 2]
     await world.end(1)
     assert world.ends() == [(1, "cancelled")]

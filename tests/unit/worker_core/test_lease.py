@@ -236,6 +236,14 @@ async def test_a_dismissed_worker_kills_what_it_runs_and_registers_anew(world: W
     assert world.is_certain()
 
 
+async def test_a_dismissed_worker_kills_at_once(world: World) -> None:
+    """What it runs may run elsewhere as soon as the message is confirmed: the lease's next look is late."""
+    await world.offer(1)
+    world.send(Dismissed())
+    await world.passes(0.01)
+    assert world.runner.of(1).kills == 1
+
+
 async def test_a_probe_through_a_session_that_no_leader_knows_proves_nothing(world: World) -> None:
     await world.offer(1)
     world.is_answering = world.is_welcoming = False

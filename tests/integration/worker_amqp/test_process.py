@@ -1,0 +1,327 @@
+"""The life of a worker process: drain, signals, hooks, a blocked loop, a lost lease, cut connections."""
+
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import httpx
+
+from tests.support.http_server import answering
+from tests.support.processes import CERTIFICATES
+from tests.support.proxy import Proxy
+from tests.support.scripted_leader import ScriptedLeader, worker_process
+from tests.support.traffic import until
+from turnstile.common.lifecycle import EXIT_NOT_STOPPED
+
+MODULE = "tests.support.core_actions"
+STARTED = "tests.support.core_started_actions"
+
+
+async def test_sigterm_returns_what_has_not_started_and_finishes_the_rest(
+    amqp_url: str, leader: ScriptedLeader, tmp_path: Path
+) -> None:
+    async with worker_process(amqp_url, tmp_path, MODULE) as worker:
+        await leader.is_served()
+        await leader.offer("core.wait", 1, 2, 3, at_once=1, parameters=b'{"seconds": 1.0}')
+        await until(lambda: leader.started() == [1], "the start")
+        worker.signal(signal.SIGTERM)
+        assert await worker.ended() == 0
+        assert leader.returns().keys() == {2, 3}
+        assert leader.ends()[1].result == b'"waited"'
+        assert leader.has_left
+        assert not leader.heartbeats[-1].is_taking
+
+
+async def test_a_drain_returns_what_does_not_end_in_time(
+    amqp_url: str, leader: ScriptedLeader, tmp_path: Path
+) -> None:
+    async with worker_process(amqp_url, tmp_path, MODULE, TURNSTILE_DRAIN_TIMEOUT="500ms") as worker:
+        await leader.is_served()
+        await leader.offer("core.wait", 1)
+        await until(lambda: leader.started() == [1], "the start")
+        worker.signal(signal.SIGTERM)
+        assert await worker.ended() == 0
+        assert leader.returns()[1].had_started
+        assert "execution_handed_back execution_id=1" in worker.text()
+
+
+async def test_a_run_that_cannot_be_stopped_ends_its_process_and_returns_nothing(
+    amqp_url: str, leader: ScriptedLeader, tmp_path: Path
+) -> None:
+    async with worker_process(amqp_url, tmp_path, MODULE, TURNSTILE_DRAIN_TIMEOUT="500ms") as worker:
+        await leader.is_served()
+        await leader.offer("core.deaf", 1)
+        await until(lambda: leader.started() == [1], "the start")
+        worker.signal(signal.SIGTERM)
+        assert await worker.ended() == EXIT_NOT_STOPPED
+        assert not leader.returns()
+        assert not leader.has_left
+        assert "not_stopped_in_time" in worker.text()
+
+
+async def test_a_second_signal_ends_the_process_at_once(
+    amqp_url: str, leader: ScriptedLeader, tmp_path: Path
+) -> None:
+    async with worker_process(amqp_url, tmp_path, MODULE) as worker:
+        await leader.is_served()
+        await leader.offer("core.wait", 1)
+        await until(lambda: leader.started() == [1], "the start")
+        worker.signal(signal.SIGTERM)
+        await until(lambda: "draining" in worker.text(), "the drain")
+        worker.signal(signal.SIGTERM)
+        await worker.ended(10.0)
+        assert not leader.has_left
+
+
+async def test_a_worker_that_an_operator_drains_stays_idle(
+    amqp_url: str, leader: ScriptedLeader, tmp_path: Path
+) -> None:
+    async with worker_process(amqp_url, tmp_path, MODULE) as worker:
+        await leader.is_served()
+        await leader.offer("core.wait", 1, 2, at_once=1, parameters=b'{"seconds": 1.0}')
+        await until(lambda: leader.started() == [1], "the start")
+        leader.is_draining = True
+        await until(lambda: leader.has_left, "its leaving")
+        assert leader.returns().keys() == {2}
+        assert leader.ends().keys() == {1}
+        assert worker.process.returncode is None
+        worker.signal(signal.SIGTERM)
+        assert await worker.ended() == 0
+
+
+async def test_a_thread_that_outlives_its_attempt_ends_the_process_of_a_drain(
+    amqp_url: str, leader: ScriptedLeader, tmp_path: Path
+) -> None:
+    async with worker_process(amqp_url, tmp_path, MODULE) as worker:
+        await leader.is_served()
+        given = json.dumps({"path": str(tmp_path / "never")}).encode()
+        await leader.offer("core.threaded", 1, parameters=given)
+        await leader.ended(1)
+        worker.signal(signal.SIGTERM)
+        assert await worker.ended() == EXIT_NOT_STOPPED
+
+
+async def test_a_worker_registers_while_its_start_fails_and_takes_offers_after_it(
+    amqp_url: str, leader: ScriptedLeader, tmp_path: Path
+) -> None:
+    file = tmp_path / "model"
+    async with worker_process(amqp_url, tmp_path, STARTED, CORE_STARTED_FILE=str(file)) as worker:
+        await until(lambda: bool(leader.heartbeats) and "FileNotFound" in _not_ready(leader), "the failure")
+        assert not leader.heartbeats[-1].is_taking
+        assert leader.hello.definitions
+        await leader.offer("started.use", 1)
+        await until(lambda: 1 in leader.returns(), "its return")
+        file.write_text("model")
+        await until(lambda: leader.heartbeats[-1].is_taking, "its readiness")
+        assert leader.heartbeats[-1].not_ready is None
+        await leader.offer("started.use", 2)
+        (end,) = await leader.ended(2)
+        assert end.result == b'"model"'
+        assert "start_failed where=worker" in worker.text()
+
+
+def _not_ready(leader: ScriptedLeader) -> str:
+    return leader.heartbeats[-1].not_ready or ""
+
+
+async def test_a_blocked_loop_costs_neither_the_lease_nor_the_answer_to_a_recall(
+    amqp_url: str, leader: ScriptedLeader, tmp_path: Path
+) -> None:
+    settings = {"TURNSTILE_LEASE_DURATION": "3s", "TURNSTILE_HEARTBEAT_INTERVAL": "300ms"}
+    async with worker_process(amqp_url, tmp_path, MODULE, **settings) as worker:
+        await leader.is_served()
+        await leader.offer("core.block", 1, 2, at_once=1, parameters=b'{"seconds": 7}')
+        # Reported by the thread, because the loop of the run is blocked from its start on.
+        await until(lambda: leader.started() == [1], "the start")
+        began, count = time.monotonic(), len(leader.heartbeats)
+        await leader.recall("core.block", 2)
+        await until(lambda: 2 in leader.returns(), "the return")
+        assert time.monotonic() - began < 5
+        assert 1 not in leader.ends()
+        (end,) = await leader.ended(1)
+        assert end.result == b'"blocked"'
+        assert len({each.sender.worker_id for each in leader.heartbeats}) == 1
+        assert len(leader.heartbeats) - count > 10
+        assert "The event loop of the worker is blocked at core_actions.py" in (
+            "".join(piece.text for piece in leader.pieces) + (end.log or "")
+        )
+        assert "lease_lost" not in worker.text()
+
+
+async def test_a_blocked_loop_whose_lease_is_over_ends_the_process(
+    amqp_url: str, leader: ScriptedLeader, tmp_path: Path
+) -> None:
+    settings = {"TURNSTILE_LEASE_DURATION": "3s", "TURNSTILE_HEARTBEAT_INTERVAL": "300ms"}
+    async with (
+        Proxy(amqp_url).listening() as proxy,
+        worker_process(proxy.url, tmp_path, MODULE, **settings) as worker,
+    ):
+        await leader.is_served()
+        await leader.offer("core.block", 1, parameters=b'{"seconds": 60}')
+        await until(lambda: leader.started() == [1], "the start")
+        proxy.freeze()
+        assert await worker.ended(20.0) == EXIT_NOT_STOPPED
+
+
+async def test_without_an_answer_nothing_starts_and_a_cancel_kills_at_once(
+    amqp_url: str, leader: ScriptedLeader, tmp_path: Path
+) -> None:
+    settings = {"TURNSTILE_LEASE_DURATION": "3s", "TURNSTILE_HEARTBEAT_INTERVAL": "300ms"}
+    async with worker_process(amqp_url, tmp_path, MODULE, **settings, TURNSTILE_STOP_GRACE="60s") as worker:
+        await leader.is_served()
+        await leader.offer("core.wait", 1, 2)
+        await until(lambda: leader.started() == [1, 2], "the starts")
+        leader.is_answering = False
+        await until(lambda: "lease_not_renewed" in worker.text(), "the doubt", deadline_seconds=20)
+        await leader.offer("core.nothing", 3)
+        await leader.cancel(1)
+        (end,) = await leader.ended(1)
+        assert end.error == ("Cancelled", "cancelled on request")
+        # The probes show that a cancel would arrive, so what runs goes on for longer than the lease.
+        count = len(leader.heartbeats) + 14
+        await until(lambda: len(leader.heartbeats) > count, "more than a lease")
+        assert leader.ends().keys() == {1}
+        assert "lease_lost" not in worker.text()
+        leader.is_answering = True
+        await leader.ended(3)
+        await until(lambda: "lease_not_renewed_over" in worker.text(), "the end of the doubt")
+
+
+async def test_a_worker_that_is_cut_off_kills_its_runs_and_registers_anew(
+    amqp_url: str, leader: ScriptedLeader, tmp_path: Path
+) -> None:
+    settings = {"TURNSTILE_LEASE_DURATION": "3s", "TURNSTILE_HEARTBEAT_INTERVAL": "300ms"}
+    async with (
+        Proxy(amqp_url).listening() as proxy,
+        worker_process(proxy.url, tmp_path, MODULE, **settings) as worker,
+    ):
+        await leader.is_served()
+        path = tmp_path / "pids"
+        given = json.dumps({"how": "hangs", "path": str(path)}).encode()
+        await leader.offer("core.child", 1, parameters=given)
+        await leader.offer("core.wait", 2)
+        await until(lambda: path.exists() and len(path.read_text().split()) == 2, "the processes")
+        first = leader.hello.sender.worker_id
+        proxy.freeze()
+        await until(lambda: "lease_lost" in worker.text(), "the loss", deadline_seconds=20)
+        proxy.thaw()
+        await until(lambda: leader.hello.sender.worker_id != first, "the next worker")
+        await leader.offer("core.nothing", 3)
+        await leader.ended(3)
+        assert not leader.ends().keys() & {1, 2}
+        for pid in path.read_text().split():
+            assert not _runs(pid)
+
+
+async def test_an_outage_of_the_broker_costs_no_run_while_an_executor_promises_to_reclaim_nothing(
+    amqp_url: str, leader: ScriptedLeader, tmp_path: Path
+) -> None:
+    asked_at: list[float] = []
+
+    def answer(path: str, _: bytes) -> tuple[int, bytes]:
+        assert path == f"/api/v1/workers/{first}/no-reclaim"
+        asked_at.append(time.monotonic())
+        return 200, b'{"seconds": 10}'
+
+    settings = {"TURNSTILE_LEASE_DURATION": "3s", "TURNSTILE_HEARTBEAT_INTERVAL": "300ms"}
+    with answering(answer) as url:
+        async with (
+            Proxy(amqp_url).listening() as proxy,
+            worker_process(proxy.url, tmp_path, MODULE, **settings, TURNSTILE_API_URL=url) as worker,
+        ):
+            await leader.is_served()
+            first = leader.hello.sender.worker_id
+            await leader.offer("core.wait", 1, parameters=b'{"seconds": 12}')
+            await until(lambda: leader.started() == [1], "the start")
+            proxy.freeze()
+            await until(lambda: len(asked_at) > 1 and asked_at[-1] > asked_at[0] + 6, "two leases")
+            assert "lease_lost" not in worker.text()
+            proxy.cut()
+            proxy.thaw()
+            (end,) = await leader.ended(1)
+            assert end.result == b'"waited"'
+            assert {each.sender.worker_id for each in leader.hellos} == {first}
+
+
+async def test_after_a_cut_connection_the_session_goes_on_with_what_it_holds(
+    amqp_url: str, leader: ScriptedLeader, tmp_path: Path
+) -> None:
+    async with Proxy(amqp_url).listening() as proxy, worker_process(proxy.url, tmp_path, MODULE) as worker:
+        await leader.is_served()
+        await leader.offer("core.wait", 1, parameters=b'{"seconds": 4.0}')
+        await until(lambda: leader.started() == [1], "the start")
+        first = leader.hello.sender
+        proxy.cut()
+        await until(lambda: leader.hello.sender.session > first.session, "the next session")
+        assert leader.hello.sender.worker_id == first.worker_id
+        await leader.offer("core.nothing", 2)
+        await leader.ended(1, 2)
+        assert "lease_lost" not in worker.text()
+
+
+async def test_the_supervisor_kills_the_children_of_a_stopped_worker(
+    amqp_url: str, leader: ScriptedLeader, tmp_path: Path
+) -> None:
+    settings = {"TURNSTILE_LEASE_DURATION": "3s", "TURNSTILE_HEARTBEAT_INTERVAL": "300ms"}
+    async with worker_process(amqp_url, tmp_path, MODULE, **settings) as worker:
+        await leader.is_served()
+        path = tmp_path / "pids"
+        given = json.dumps({"how": "hangs", "path": str(path)}).encode()
+        await leader.offer("core.child", 1, parameters=given)
+        await until(lambda: path.exists() and len(path.read_text().split()) == 2, "the processes")
+        worker.signal(signal.SIGSTOP)
+        began = time.monotonic()
+        pids = path.read_text().split()
+        await until(lambda: not any(map(_runs, pids)), "their death", deadline_seconds=20)
+        assert time.monotonic() - began < 8
+        worker.signal(signal.SIGCONT)
+        await until(lambda: "lease_lost" in worker.text(), "the loss")
+
+
+async def test_what_the_installation_has_otherwise_is_logged_with_the_remedy(
+    amqp_url: str, leader: ScriptedLeader, tmp_path: Path
+) -> None:
+    leader.stored = ({"ref": "core.note", "max_concurrent": 3, "pool": "other", "unknown": 1},)
+    async with worker_process(amqp_url, tmp_path, MODULE) as worker:
+        await leader.is_served()
+        await until(lambda: "action_differs" in worker.text(), "the difference")
+        text = worker.text()
+        assert "action_ref=core.note fields=max_concurrent,pool" in text
+        assert "executor actions apply -" in text
+
+
+async def test_readiness_and_metrics_show_broker_executor_and_lease(
+    amqp_url: str, leader: ScriptedLeader, tmp_path: Path
+) -> None:
+    settings = {"TURNSTILE_LEASE_DURATION": "3s", "TURNSTILE_HEARTBEAT_INTERVAL": "300ms"}
+    async with worker_process(
+        amqp_url, tmp_path, MODULE, **settings, TURNSTILE_WORKER_HTTP_PORT="0"
+    ) as worker:
+        await leader.is_served()
+        (port,) = re.findall(r"health_serving .*port=(\d+)", worker.text())
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", verify=CERTIFICATES) as http:
+            ready = (await http.get("/readyz")).json()
+            assert (ready["status"], ready["parts"]) == ("ready", {"broker": None, "executor": None})
+            await leader.offer("core.wait", 1)
+            await until(lambda: leader.started() == [1], "the start")
+            metrics = (await http.get("/metrics")).text
+            assert "turnstile_worker_running 1" in metrics
+            assert "turnstile_worker_lease_age_seconds 0." in metrics
+            leader.is_answering = False
+
+            async def is_unready() -> bool:
+                answer = await http.get("/readyz")
+                return answer.status_code == 503 and "no executor answers" in answer.json()["detail"]
+
+            await until(is_unready, "no answers", deadline_seconds=20)
+
+
+def _runs(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False

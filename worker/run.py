@@ -1,0 +1,209 @@
+"""Runs actions for the core: the port `Runner`, over the runners, across two threads.
+
+The core lives in the worker's own thread, user code in the main thread: a function that blocks the main loop
+costs neither the lease nor the answers to the leader. In: offers that may start, requests to stop, from the
+worker's thread. Out: how each run ended, once nothing of it is left. The runners keep no timeout here, since
+the core does. `Crossing` carries calls both ways, in order, so a stop never overtakes its start.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, assert_never
+
+from pydantic_core import to_json
+
+from turnstile.common.domain.identifiers import Attempt, ExecutionId, Grant
+from turnstile.common.domain.outcomes import Cancelled, Completed, Failed, Failure, TimedOut
+from turnstile.common.domain.states import Status
+from turnstile.common.worker_protocol import AttemptEnded, AttemptReturned, Offer
+from turnstile.worker import attempt_events
+from turnstile.worker.actions import RegisteredAction
+from turnstile.worker.attempt_events import Traced, traced
+from turnstile.worker.core.ports import NotStarted, RunEnd
+from turnstile.worker.crossing import Crossing
+from turnstile.worker.live import LiveReports
+from turnstile.worker.runners.base import Call, Interrupted, RunReport, StopRequest
+from turnstile.worker.runners.registry import Runners
+
+logger = logging.getLogger(__name__)
+
+_LEFT_POLL_SECONDS: Final = 0.02
+_KILLED: Final = "the run was stopped at once"
+_NOTHING: Final[Mapping[str, Any]] = {}
+
+
+class ActionRun:
+    """One run: the port `Run`. Its public methods belong to the worker's thread."""
+
+    __slots__ = ("_ended", "_runner", "location", "offer", "stop", "traced")
+
+    def __init__(self, runner: "ActionRunner", offer: Offer) -> None:
+        self._runner = runner
+        self.offer = offer
+        self._ended: asyncio.Future[RunEnd] = runner.loop.create_future()
+        self.location: str | None = None
+        """Where a Python action raised."""
+        self.stop: StopRequest
+        """Of the main loop, like all of the run itself."""
+        self.traced: Traced | None = None
+
+    async def outcome(self) -> RunEnd:
+        """Wait until nothing of the run is left, and return how it ended."""
+        return await self._ended
+
+    def ask_to_stop(self, reason: str) -> None:
+        """Ask it to end by itself."""
+        self._runner.to_main.call(self._stop, "cancel", reason)
+
+    def kill(self) -> None:
+        """End it; a coroutine may survive that."""
+        self._runner.to_main.call(self._stop, "lease_lost", _KILLED)
+
+    def _stop(self, kind: Any, reason: str) -> None:
+        self.stop.request(kind, reason)
+
+    def end(self, end: RunEnd) -> None:
+        """Note how it ended."""
+        if not self._ended.done():
+            self._ended.set_result(end)
+
+
+class ActionRunner:
+    """Starts the runs of one worker process. Create it in the worker's thread."""
+
+    def __init__(
+        self,
+        runners: Runners,
+        actions: Sequence[RegisteredAction],
+        to_main: Crossing,
+        live: LiveReports,
+    ) -> None:
+        """`to_main` leads into the loop of the runners."""
+        self.loop = asyncio.get_running_loop()
+        self.to_main = to_main
+        self._to_worker = Crossing(self.loop)
+        self._runners = runners
+        self._definitions = {action.definition.ref: action.definition for action in actions}
+        self._live = live
+        self._runs: dict[Grant, ActionRun] = {}
+        """Those that were not reported yet."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # In the worker's thread.
+
+    def start(self, offer: Offer) -> ActionRun:
+        """Start a run."""
+        run = self._runs[offer.grant] = ActionRun(self, offer)
+        self.to_main.call(self._begin, run)
+        return run
+
+    @property
+    def running(self) -> int:
+        """How many runs have started and have not been reported."""
+        return len(self._runs)
+
+    def has_left_behind(self) -> bool:
+        """Return whether something still runs of an attempt that was reported."""
+        return bool(self._runners.in_loop.left_behind)
+
+    def ending(self, offer: Offer, report: AttemptEnded | AttemptReturned) -> AttemptEnded | AttemptReturned:
+        """Log, count and trace the end of an attempt; return its report, with the rest of its log."""
+        run = self._runs.pop(offer.grant, None)
+        rest = self._live.rest_of(offer.grant)
+        status: Status | None = None
+        if isinstance(report, AttemptReturned):
+            attempt_events.handed_back(offer)
+        else:
+            if rest is not None and rest.text:
+                report = replace(report, log=rest.text, log_start=rest.start)
+            status = attempt_events.ended(offer, report, None if run is None else run.location)
+        if run is not None and run.traced is not None:
+            run.traced.end(status)
+        return report
+
+    def forget_all(self) -> None:
+        """Forget all runs: the lease is over, and nothing of them is reported."""
+        self._runs.clear()
+        self._live.clear()
+
+    # In the main loop.
+
+    def _begin(self, run: ActionRun) -> None:
+        run.stop, run.traced = StopRequest(), traced(run.offer)
+        task = asyncio.create_task(self._make(run), name=f"attempt {run.offer.execution_id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _make(self, run: ActionRun) -> None:
+        try:
+            end = await self._run(run)
+        except Exception as error:
+            # A runner never raises for what user code does.
+            logger.exception("runner_failed")
+            end = Failed(failure=Failure(type=type(error).__name__, message=str(error) or "no message"))
+        if isinstance(end, Failed):
+            run.location = end.location
+        self._to_worker.call(run.end, end)
+
+    async def _run(self, run: ActionRun) -> RunEnd:
+        offer = run.offer
+        attempt_events.started(offer)
+        began = time.monotonic()
+        if run.traced is None:
+            traceparent = (offer.extra or _NOTHING).get("traceparent")
+            report = await self._runner_for(offer).run(self._call_of(run, traceparent))
+        else:
+            with run.traced.running() as traceparent:
+                report = await self._runner_for(offer).run(self._call_of(run, traceparent))
+        attempt_events.ran(offer, time.monotonic() - began)
+        if run.stop.stop is not None:
+            await self._nothing_left(offer)
+        return _end_of(report)
+
+    def _runner_for(self, offer: Offer) -> Any:
+        known = self._definitions.get(offer.action_ref)
+        by_code = "python" if known is None else known.runner
+        return self._runners.runner_for(offer.action_ref, (offer.extra or _NOTHING).get("runner", by_code))
+
+    def _call_of(self, run: ActionRun, traceparent: str | None) -> Call:
+        offer, live = run.offer, self._live
+        extra, known = offer.extra or _NOTHING, self._definitions.get(offer.action_ref)
+        entrypoint = extra.get("entrypoint", None if known is None else known.entrypoint)
+        metadata = extra.get("metadata")
+        return Call(
+            execution_id=ExecutionId(offer.execution_id),
+            attempt=Attempt(offer.attempt),
+            action_ref=offer.action_ref,
+            entrypoint=entrypoint,
+            parameters_json=offer.parameters.decode(),
+            timeout_seconds=offer.timeout_seconds,
+            is_timed_by_caller=True,
+            traceparent=traceparent,
+            stop=run.stop,
+            on_log=lambda log: live.watch(offer, log),
+            on_progress=lambda progress: live.report(offer, progress),
+            metadata_json="{}" if metadata is None else to_json(metadata).decode(),
+            concurrency_key=extra.get("concurrency_key"),
+            idempotency_key=extra.get("idempotency_key"),
+        )
+
+    async def _nothing_left(self, offer: Offer) -> None:
+        """Wait until nothing runs of an attempt that was stopped: a coroutine or a thread may go on."""
+        run = (offer.execution_id, offer.attempt)
+        while run in self._runners.in_loop.left_behind:  # noqa: ASYNC110  (no event counts threads)
+            await asyncio.sleep(_LEFT_POLL_SECONDS)
+
+
+def _end_of(report: RunReport) -> RunEnd:
+    match report.outcome:
+        case Completed() | Failed() as end:
+            return end
+        case Interrupted(reason=reason):
+            return NotStarted(reason=reason)
+        case Cancelled(failure=failure) | TimedOut(failure=failure):
+            # It was asked to stop, and that is its outcome.
+            return NotStarted(reason=failure.message)
+    assert_never(report.outcome)
