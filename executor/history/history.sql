@@ -119,8 +119,8 @@ SELECT count(*) AS refused FROM sent s WHERE NOT s.is_own
 -- report_progress: stores how far the sender's own attempts say that they have come, one report of each, if
 -- it is newer than what is stored. Returns how many were not the sender's.
 --
--- $1 worker id, $2 hash of its secret, $3 execution ids, $4 attempts, $5 and $6 grants, $7 instants, $8 and $9
--- done and total, $10 messages
+-- $1 worker id, $2 hash of its secret, $3 execution ids, $4 attempts, $5 and $6 grants, $7 instants, $8 and
+-- $9 done and total, $10 messages
 WITH sent AS MATERIALIZED (
     SELECT p.*, EXISTS (SELECT FROM ledger.worker w WHERE w.worker_id = $1 AND w.secret_hash = $2)
                 AND ledger.is_attempt_of($1, p.id, p.attempt, p.epoch, p.counter) AS is_own

@@ -1,5 +1,5 @@
--- What deletes old executions. Off the hot path: a bounded number of rows per call, no row that a turn writes,
--- and no waiting for locks.
+-- What deletes old executions. Off the hot path: a bounded number of rows per call, no row that a turn
+-- writes, and no waiting for locks.
 
 -- try_turn: whether this transaction is the only one that prunes.
 SELECT pg_try_advisory_xact_lock(1953853038, 3) AS is_own

@@ -1,4 +1,5 @@
--- What executors write beside the turns, and how the rows of the turns look together. After `leader/tables.sql`.
+-- What executors write beside the turns, and how the rows of the turns look together. After the tables of the
+-- leader.
 
 -- What attempts have logged. A piece starts where the one before it ended, counted in characters.
 CREATE TABLE ledger.log (
@@ -77,8 +78,8 @@ WHERE e.completed_at IS NULL
   AND e.id >= (SELECT t.low_id FROM ledger.turn t ORDER BY t.epoch DESC, t.number DESC LIMIT 1)
   AND NOT EXISTS (SELECT FROM ledger.pending_end p WHERE p.execution_id = e.id);
 
--- Whether an attempt is or was a worker's: while it runs by its grant, afterwards by its number. Every look-up
--- is by key, so rows that an old snapshot keeps cost nothing.
+-- Whether an attempt is or was a worker's: while it runs by its grant, afterwards by its number. Every
+-- look-up is by key, so rows that an old snapshot keeps cost nothing.
 CREATE FUNCTION ledger.is_attempt_of(
     in_worker text, in_execution bigint, in_attempt integer, in_epoch bigint, in_counter bigint
 )

@@ -12,8 +12,8 @@ SELECT clock_timestamp() AS now
 
 -- due: of each of these receivers the first pending delivery, and how many are due and free.
 --
--- $1 origins, $2 instants below which nothing is pending, $3 most for each: claimed ones count, so this is the
--- bound per receiver over all executors
+-- $1 origins, $2 instants below which nothing is pending, $3 most for each: claimed ones count, so this is
+-- the bound per receiver over all executors
 SELECT r.origin, f.first_at, f.due_at, f.free
 FROM unnest($1::text[], $2::timestamptz[]) AS r(origin, bound)
 CROSS JOIN LATERAL (
