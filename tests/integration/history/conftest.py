@@ -6,18 +6,22 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from tests.integration.leader.conftest import led, ledger, ledger_template, ledger_url
 from tests.support.ledger import Led, granted, session_on
 from turnstile.common.database import Database
 from turnstile.common.domain.identifiers import Grant
 from turnstile.executor.history.executions import Executions
 from turnstile.executor.history.sql import tables_text
+from turnstile.executor.leader.ledger import Ledger
 from turnstile.executor.leader.records import WorkerRow
 from turnstile.executor.queries.read_limiter import ReadLimiter
 
 HASH: Final = hashlib.sha256(b"secret").digest()
 
-__all__ = ["led", "ledger", "ledger_template", "ledger_url"]
+
+@pytest.fixture
+async def led(ledger: Ledger) -> Led:
+    """A ledger that leads as executor `a`."""
+    return await Led.by(ledger)
 
 
 @pytest.fixture

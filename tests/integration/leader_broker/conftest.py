@@ -1,5 +1,15 @@
-"""A database with the tables of the ledger, for the tests that run a whole leader."""
+"""A second executor on the ledger of a test that runs whole leaders."""
 
-from tests.integration.leader.conftest import ledger, ledger_template, ledger_url, other
+from collections.abc import AsyncIterator
 
-__all__ = ["ledger", "ledger_template", "ledger_url", "other"]
+import pytest
+
+from tests.support.ledger import ledger_on
+from turnstile.executor.leader.ledger import Ledger
+
+
+@pytest.fixture
+async def other(ledger_url: str) -> AsyncIterator[Ledger]:
+    """The ledger of another executor."""
+    async with ledger_on(ledger_url) as ledger:
+        yield ledger
