@@ -783,8 +783,8 @@ plant(
 )
 plant(
     "a crew that nobody uses is kept",
-    pools.assign_crew,
-    "if not before.actions:",
+    pools.leave,
+    "if not crew.actions:",
     "if False:",
     explored(c.plain),
 )
