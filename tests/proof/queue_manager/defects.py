@@ -334,8 +334,8 @@ plant(
     "resources are acquired as each action lists them",
     transitions._set_route,
     "rank_of(used[0])",
-    "(0 if used[1].resource == 'cad' else id(used), '')",
-    explored(c.deleted, c.resources),
+    "0",
+    test_gates.test_resources_are_acquired_by_rank_and_name_whatever_the_action_lists,
 )
 plant(
     "units are held without a free worker slot",
@@ -982,7 +982,7 @@ plant(
     state.has_meaning,
     "execution.base > 0 and",
     "False and",
-    explored(c.times),
+    explored(c.times, alive=2, states_max=3000),
 )
 plant(
     "a ttl counts from the request, not from the enqueue",
