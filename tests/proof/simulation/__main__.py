@@ -15,15 +15,9 @@ from tests.proof.simulation.directed import KINDS, directed_story, mixed_story
 from tests.proof.simulation.interference import world_of
 from tests.proof.simulation.judge import violations
 from tests.proof.simulation.shrink import shortest
-from tests.proof.simulation.story import Story
 
 _SHOWN = 8
 """Violations of one seed."""
-_TURN_SECONDS = 0.01
-"""What a turn takes beside its write."""
-_SLOTS_MAX = 40
-_SECONDS_MIN = 6.0
-_REQUESTS_MAX = 15_000
 _DEFECT_SECONDS = 20.0
 """Processor time in which a planted bug must be caught."""
 
@@ -46,12 +40,8 @@ def main() -> int:
     for seed in range(first, first + count):
         if time.monotonic() > deadline:
             break
-        if options.kind:
-            story = directed_story(options.kind, seed)
-        elif options.fit:
-            story = fitted(seed, options.size)
-        else:
-            story = mixed_story(seed, size=options.size)
+        kind = options.kind
+        story = directed_story(kind, seed) if kind else mixed_story(seed, size=options.size)
         if options.replay is not None:
             print(story.describe())
         outcome = world_of(story).run()
@@ -82,23 +72,6 @@ def main() -> int:
     return int(bool(failed))
 
 
-def fitted(seed: int, size: float) -> Story:
-    """Return the story of a seed with as many executions as it can run while its faults last.
-
-    A narrow queue ends one execution a turn, so a long backlog of it is mostly run after the last fault.
-    """
-    story = mixed_story(seed, size=size)
-    if story.kind or not story.requests:
-        return story
-    # Requests are spread evenly over the actions, so the narrowest one ends last.
-    narrowest = min((each.limit or _SLOTS_MAX) * max(each.keys, 1) for each in story.actions)
-    slots = narrowest * len(story.actions)
-    rate = min(slots, sum(story.workers)) / (story.write_seconds + _TURN_SECONDS)
-    seconds = max(story.requests[-1].at, _SECONDS_MIN)
-    factor = min(rate * seconds / len(story.requests), size * _REQUESTS_MAX / len(story.requests))
-    return mixed_story(seed, size=size * factor)
-
-
 def _plant_all() -> int:
     """Plant every bug in turn, and print how many were caught."""
     missed = []
@@ -118,9 +91,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--minutes", type=float, default=5.0, help="how long at most")
     parser.add_argument("--size", type=float, default=1.0, help="scales the number of executions of a story")
-    parser.add_argument(
-        "--fit", action="store_true", help="as many executions as each story runs while its faults last"
-    )
     parser.add_argument("--replay", type=int, help="run this seed only, and print its story")
     parser.add_argument(
         "--shrink-seconds", type=float, default=0.0, help="how long to shrink a failing story"
