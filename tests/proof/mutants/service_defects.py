@@ -119,8 +119,8 @@ SERVICE_DEFECTS: Final = (
     Defect(
         name="several executors admit at once",
         file="common/broker/topology.py",
-        before='"x-single-active-consumer": True',
-        after='"x-single-active-consumer": False',
+        before='        arguments=_arguments(queue_type) | {"x-single-active-consumer": True},\n',
+        after="        arguments=_arguments(queue_type),\n",
         caught_by=(
             "tests/integration/broker/test_consumer.py::test_one_consumer_at_a_time_takes_requests_and_the_next_begins_with_what_was_left",
         ),
