@@ -1,9 +1,9 @@
 """Commands of HTTP and the command line: rows for the leader, and the rows of its answers.
 
-In: commands that were checked, each with an id. Out: the answers. A command is durable before anybody decides
-it, so it is taken while nobody leads and while the broker is out; with the same id it is the same command,
+In: commands that were checked, each with an id. Out: the answers. A command is durable before it is decided,
+so it is taken while no executor leads and while the broker is out; with the same id it is the same command,
 however often it is stored. Commands of many tasks are stored in one statement, and one statement asks for all
-answers that are awaited; nobody is notified of an answer.
+answers that are awaited; an answer notifies no session.
 """
 
 import asyncio
@@ -233,7 +233,7 @@ class Inbox:
             except (Unavailable, asyncpg.PostgresError) as error:
                 self._not_read.failed("answers", reason=str(error))
                 count = 0
-            # Under load answers come with most questions; while nobody leads, few are asked.
+            # Under load answers come with most questions; while no executor leads, few are asked.
             pause = _ASK_SECONDS if count else min(pause * _LENGTHENED, _ASK_SECONDS_MAX)
 
     async def _read_answers(self) -> int:

@@ -1,10 +1,10 @@
 """The worker's own thread: protocol, lease and broker in one event loop, beside that of user code.
 
 Why a thread: a function that blocks the main loop for longer than the lease must not cost the lease, nor the
-answers to a recall or a cancel, which belong to whoever owns the list of what has not started. Why the whole
-core in it and not the lease alone: it was proven as code of one thread, and so it needs no locks. It costs a
-hand-over between the threads at the start and at the end of each run (`worker.crossing`). If this thread
-fails, the process ends at once: nothing else would stop the runs when the lease ends (P6).
+answers to a recall or a cancel, which belong to the thread that owns the list of what has not started. Why
+the whole core in it and not the lease alone: it was proven as code of one thread, and so it needs no locks.
+It costs a hand-over between the threads at the start and at the end of each run (`worker.crossing`). If this
+thread fails, the process ends at once: nothing else would stop the runs when the lease ends (P6).
 """
 
 import asyncio

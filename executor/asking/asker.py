@@ -1,4 +1,4 @@
-"""Asks what only the leader knows, whoever leads: the own leader process first, else over the broker.
+"""Asks what only the leader knows, of any executor: the own leader process first, else over the broker.
 
 In: a question. Out: its answer, or a value that says that there is none now; never an exception. The caller
 then shows what the database knows (DESIGN: questions).
@@ -31,7 +31,7 @@ class Asker:
         self._local, self._broker = local, broker
 
     async def ask(self, question: Question[A], seconds: float = ANSWER_SECONDS) -> Answered[A] | Unanswered:
-        """Return the answer. Raises InvalidQuestion for one that nobody answers."""
+        """Return the answer. Raises InvalidQuestion for one that no leader answers."""
         check(question)
         data, until = pack_question(question), time.monotonic() + seconds
         reply = await self._local.ask(data, seconds) if self._local.is_connected else None

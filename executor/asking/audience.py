@@ -2,7 +2,7 @@
 
 In: questions of both carriers. Out: replies. A question that came while a turn was under way waits for the
 next one, so what was deposed answers nothing (docs/leader.md). Long answers go on after the following turns,
-each for a few milliseconds: nobody's question stops the leader.
+each for a few milliseconds: no question stops the leader.
 """
 
 import logging
@@ -50,7 +50,7 @@ class _Asked:
     reply: Reply
     is_only_asked: bool
     steps: Steps[object] | None = None
-    """None: nobody has begun to answer it."""
+    """None: its answer has not begun."""
 
 
 class Audience:
@@ -76,7 +76,7 @@ class Audience:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether somebody waits for an answer."""
+        """Whether a question waits for its answer."""
         return bool(self._arrived or self._due)
 
     @property
@@ -86,7 +86,7 @@ class Audience:
         return None if lead is None else NewestTurn(epoch=lead.epoch, number=lead.number)
 
     def ask(self, data: bytes, seconds: float, reply: Reply, *, is_only_asked: bool = True) -> None:
-        """Take a question; `reply` is called once, unless nobody waits for it after `seconds`.
+        """Take a question; `reply` is called once, unless the asker gave up after `seconds`.
 
         `is_only_asked` is False for what others are asked as well: then only the leader replies.
         """
@@ -115,7 +115,7 @@ class Audience:
         self._durations.learn(out)
         known.changes.note(lead.state, out, _refs_of(turn), self._clock.monotonic())
         until = time.perf_counter() + TURN_SECONDS
-        # Each in turn for one step, so that a long one delays nobody.
+        # Each in turn for one step, so that a long one delays no other.
         while self._due:
             asked = self._due.popleft()
             if asked.expires_at > self._clock.monotonic() and not self._step(known, asked):

@@ -45,7 +45,7 @@ async def declare_exchange(channel: AbstractChannel) -> None:
 
 
 class BrokerAsker:
-    """Asks whoever leads. `run` keeps it connected."""
+    """Asks the executor that leads. `run` keeps it connected."""
 
     def __init__(self, amqp_url: str) -> None:
         self._connection = BrokerConnection(amqp_url, name="executor asker", timeouts=_TIMEOUTS)

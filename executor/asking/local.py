@@ -37,7 +37,7 @@ class LocalAsker:
                     future.cancel()
 
     async def ask(self, data: bytes, seconds: float) -> bytes | None:
-        """Return the reply; None: there is none in time, or nobody to ask."""
+        """Return the reply; None: there is none in time, or no leader process."""
         if self._stream is None or len(self._waiting) >= _UNDER_WAY_MAX:
             return None
         number, reply = next(self._numbers), asyncio.get_running_loop().create_future()

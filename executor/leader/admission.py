@@ -54,7 +54,7 @@ class Source:
 
     @property
     def is_submission(self) -> bool:
-        """Whether it is from `turnstile.submit`: nobody waits for the answer."""
+        """Whether it is from `turnstile.submit`: no client waits for the answer."""
         request = self.request
         is_unread = isinstance(request, RefusedRequest) and self.command_id is not None
         return is_unread or (isinstance(request, Request) and request.is_submission)
@@ -102,7 +102,7 @@ class Admission:
         self.publications: list[Publication] = []
         self.answers: list[tuple[UUID, Mapping[str, Any]]] = []
         self.outcomes: list[tuple[UUID, Mapping[str, Any]]] = []
-        """Answers to submissions, which nobody waits for."""
+        """Answers to submissions, which no client waits for."""
         self._recent: OrderedDict[Keys, Known] = OrderedDict()
         self._early = {row.id: row for row in early}
         self._next_early = max(self._early, default=0) + 1
@@ -470,7 +470,7 @@ class Admission:
             )  # fmt: skip
 
     def _refuse(self, source: Source, refusal: Refusal) -> None:
-        """Answer a command that is refused; no dead letter: whoever gave it reads the answer."""
+        """Answer a command that is refused; no dead letter: its client reads the answer."""
         counts = refusal.counts if isinstance(refusal, InUse) else {}
         body = {"type": "execution.rejected", "code": refusal.code, "message": refusal.message, **counts}
         self._reply(source, body)

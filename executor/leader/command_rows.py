@@ -101,7 +101,7 @@ def command_of(
     parameters_bytes_max: int = PARAMETERS_BYTES_MAX,
     refusal_of: RefusalOf | None = None,
 ) -> InboxRow:
-    """Return a row of the inbox as a command. `refusal_of` checks what nobody has checked before."""
+    """Return a row of the inbox as a command. `refusal_of` checks what was not checked before."""
     body: Command
     if row["kind"] == "submission":
         body = _submission(row, parameters_bytes_max, refusal_of)

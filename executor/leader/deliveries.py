@@ -38,7 +38,7 @@ _EXPECTED: Final = {
     EXECUTOR_HEARTBEATS: f"{WORKER_HELLO} or {WORKER_HEARTBEAT}",
 }
 _FOREIGN_PROBE: Final = Probe(epoch=0, number=0)
-"""Of another leader, or of nobody who may send one: it matches nothing."""
+"""Of another leader, or forged: it matches nothing."""
 
 Body = Request | CancelRequest | FromWorker | Probe | RefusedRequest
 

@@ -38,5 +38,5 @@ class InboxBound:
         self._candidate = newest_id, entering
 
     def reset(self) -> None:
-        """Begin at the first row again: somebody drew an id and could not say so."""
+        """Begin at the first row again: a session drew an id and could not say so."""
         self.from_id, self._candidate = 0, None

@@ -147,7 +147,7 @@ class Request:
     changed_by: Mapping[str, Any] | None = None
     """The operator who retries: `name`, `address`, `channel`."""
     is_submission: bool = False
-    """From `turnstile.submit`: nobody waits for an answer, and a refused one is a dead letter too."""
+    """From `turnstile.submit`: no client waits for an answer, and a refused one is a dead letter too."""
     refusal: tuple[Code, str] | None = None
     """Why its parameters do not fit. A copy of an admitted request gets that execution all the same."""
 

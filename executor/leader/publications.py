@@ -217,7 +217,7 @@ def completed_event(event: Mapping[str, Any], *, result_bytes_max: int) -> Outgo
     """Return `execution.completed` for listeners: as today, and with a second routing key.
 
     The second key, with the action and the status, is in the header BCC of this one message: the broker
-    delivers it once to a queue that is bound to both, and shows the header to nobody.
+    delivers it once to a queue that is bound to both, and shows the header to no consumer.
     """
     action_ref, status, execution_id = event["action_ref"], event["status"], event["execution_id"]
     result, error = event["result"], event["error"]

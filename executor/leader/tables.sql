@@ -364,7 +364,7 @@ CREATE SEQUENCE ledger.inbox_id AS bigint OWNED BY ledger.inbox.id;
 -- reader that lists these locks after it read the newest number knows who can still commit a smaller one.
 --
 -- The leader is notified, unless it says by its lock that it reads again within milliseconds: a transaction
--- with a notification commits alone. Nobody can stop commands by holding one of these locks: if it is the
+-- with a notification commits alone. No session can stop commands by holding one of these locks: if it is the
 -- first one, the leader is told to read all.
 --
 -- Its callers set the search path.

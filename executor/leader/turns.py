@@ -150,7 +150,7 @@ class Audience(Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether somebody waits for an answer."""
+        """Whether a question waits for its answer."""
 
     def turn_begins(self) -> None:
         """Note the questions that have come: they are answered after the commit of this turn."""

@@ -1,7 +1,7 @@
-"""Which queues changed since somebody last asked: so a dashboard reads what changed, not every queue.
+"""Which queues changed since the last question: so a dashboard reads what changed, not every queue.
 
 In: what each turn decided. Out: pages of names in the order of their last change. Nothing is noted while
-nobody asks.
+there is no asker.
 """
 
 from bisect import bisect_right
@@ -13,7 +13,7 @@ from turnstile.executor.queue_manager.decisions import Decisions
 from turnstile.executor.queue_manager.state import State
 
 FORGOTTEN_SECONDS: Final = 30.0
-"""Nobody has asked for so long: the next one begins anew."""
+"""Without a question for so long, the next one begins anew."""
 QUEUES_MAX: Final = 200_000
 """Queues that the log may name, also those that are idle by now; above it everybody begins anew."""
 _STEP: Final = 1000
@@ -28,7 +28,7 @@ class QueueName(NamedTuple):
 
 
 class ChangeLog:
-    """The changes of one leadership, while somebody asks. Instants in seconds, of any one clock."""
+    """The changes of one leadership, while it is asked for them. Instants in seconds, of any one clock."""
 
     def __init__(self, label: str) -> None:
         self._label = label
@@ -36,7 +36,7 @@ class ChangeLog:
         self._lives = 0
         self._serial = 0
         self._changed: dict[QueueName, int] | None = None
-        """Each queue with the number of its last change; None: nobody asks."""
+        """Each queue with the number of its last change; None: there is no asker."""
         self._log: list[tuple[int, QueueName]] = []
         """All changes in order, also those that were followed by another one of the same queue."""
         self._asked_at = 0.0
@@ -71,7 +71,7 @@ class ChangeLog:
         self._log.append((self._serial, name))
 
     def begin(self, state: State, now: float) -> Iterator[None]:
-        """Note that somebody asks. The first one makes every queue a changed one; yields between steps."""
+        """Note a question. The first one makes every queue a changed one; yields between steps."""
         self._asked_at = now
         if self._changed is not None:
             return

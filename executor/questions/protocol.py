@@ -30,7 +30,7 @@ A = TypeVar("A")
 
 
 class InvalidQuestion(ValueError):
-    """A question that cannot be answered, whoever is asked."""
+    """A question that no executor can answer."""
 
 
 # Answers.
@@ -435,8 +435,8 @@ class Unanswered:
     """There is no answer now: what the database knows is all that can be said."""
 
     why: Literal["not_leading", "no_answer", "overloaded", "failed"]
-    """The executor that was asked does not lead; nobody answered in time, or something unreadable; too many
-    questions wait already; the leader failed to answer this one."""
+    """The executor that was asked does not lead; there was no answer in time, or something unreadable; too
+    many questions wait already; the leader failed to answer this one."""
     message: str
 
 

@@ -1,4 +1,4 @@
-"""`turnstile.submit` on the inbox: exactly once if committed, in the order of commits, waiting for nobody."""
+"""`turnstile.submit` on the inbox: exactly once if committed, in order of commits, waiting for no other."""
 
 import asyncio
 import json

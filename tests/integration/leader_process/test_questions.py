@@ -89,6 +89,6 @@ async def test_a_leader_that_was_stopped_and_deposed_answers_nothing_that_it_was
             one.signal(signal.SIGCONT)
             found = await asked
             assert isinstance(found, Unanswered)
-            # Asked while nobody led: the one that leads now may have it or not, the old one never.
+            # Asked while no executor led: the one that leads now may have it or not, the old one never.
             found = await everybody
             assert isinstance(found, Unanswered) or found.epoch == two.epoch

@@ -296,7 +296,7 @@ plant(
     explored(c.resources),
 )
 plant(
-    "who leaves its gate wakes nobody",
+    "who leaves its gate wakes no other",
     gates._step_back,
     "state.changed_gates[gate] = None",
     "pass",

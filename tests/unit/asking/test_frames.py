@@ -72,7 +72,7 @@ async def test_replies_find_their_askers_in_any_order() -> None:
         for frame in reversed(asked):
             assert frame is not None
             asker.take_reply(Frame("reply", frame.id, data=msgspec.Raw(bytes(frame.data) * 2)))
-        # Of a question that nobody waits for.
+        # Of a question whose asker gave up.
         asker.take_reply(Frame("reply", 99))
         assert (await first, await second) == (b"11", b"22")
 

@@ -1,4 +1,4 @@
-"""Calls arrive in the other thread's loop, in order, whoever makes them."""
+"""Calls arrive in the other thread's loop, in order, from any thread."""
 
 import asyncio
 import threading
