@@ -63,7 +63,7 @@ async def test_a_leader_killed_after_its_commit_has_answered(
     (answer,) = await changing
     assert answer["is_changed"]
     installation.lead("b")
-    # The answer was lost on its way to the client: the repetition finds it, and changes nothing.
+    # The client did not receive the answer: the repetition finds it, and changes nothing.
     (again,) = await installation.inbox.decide([patch("action", "a", paused=True)], command_ids=ids)
     assert again == answer
     assert await installation.audit() == [("ann", "created", "action", "a"), ("ann", "paused", "action", "a")]

@@ -24,7 +24,7 @@ LABELS_KNOWN = {
     "action_ref", "code", "kind", "pool", "reason", "repair", "resource", "server", "state", "status",
     "sweep", "write",
 }  # fmt: skip
-_BESIDE = ("attempt_events.py", "registration.py", "process_service.py", "hosted.py", "live.py", "inbox.py")
+_BESIDE = ("attempt_events.py", "registration.py", "hosted.py", "process_service.py")
 """Modules that log what those log which they replace, until these are gone."""
 LEVELS = {"debug", "info", "warning", "error"}
 

@@ -65,7 +65,7 @@ async def test_ends_are_repeated_until_they_are_committed(leader: ScriptedLeader
     count = len(leader.reports)
     await leader.offer("core.nothing", 2)
     await leader.ended(2)
-    # Nothing but the new one, unless it was repeated while the answer was on its way.
+    # Nothing but the new one, unless it was repeated before the answer arrived.
     assert {each.number for each in leader.reports[count:]} <= {2, 3}
 
 

@@ -419,7 +419,7 @@ def _answers_lost(random: Random) -> Story:
 
 
 def _recalls(random: Random) -> Story:
-    """An action is paused while what was offered cannot start yet, or was lost on its way."""
+    """An action is paused while what was offered cannot start yet, or did not arrive."""
     at = 2.0 + random.random()
     faults = [_lose(at, "Heard", 2.5 + 2 * random.random())]
     if random.random() < 0.6:
