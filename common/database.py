@@ -117,12 +117,6 @@ class SchemaState(NamedTuple):
     """Why it cannot be used, with the remedy."""
     notice: str | None = None
     """What a user should know though it can be used."""
-    is_newer: bool = False
-    """A newer version migrated it."""
-    other_functions: str | None = None
-    """Identifies its functions where they are those of another version."""
-    trouble_if_lacking: str | None = None
-    """The trouble if something that a statement names is not in it."""
 
 
 class _WrongSchema(Exception):
@@ -163,10 +157,6 @@ class Database:
         self._schema_checked_at = -math.inf
         self.schema_notice: str | None = None
         """What a user should know about the schema though it can be used."""
-        self._other_functions: str | None = None
-        self._other_functions_since = math.inf
-        self._lacking: str | None = None
-        """The functions of another version that lacked what a statement named."""
         self._unsuited = Episodes(logger, "schema_unsuited", lasting=True)
         self._unreachable = Episodes(logger, "database_unreachable")
         self._disk_full = Episodes(logger, "database_disk_full")
@@ -314,32 +304,17 @@ class Database:
                 async with _Lent(self, _TRANSACTION) as connection:
                     await self._check_schema(connection)
 
-    async def _check_schema(self, connection: "Connection", *, lacking_since: float | None = None) -> None:
-        """Raise _WrongSchema unless the schema suits; while it does not, it is read once a second.
-
-        `lacking_since`: when a statement began that named something that is not there.
-        """
+    async def _check_schema(self, connection: "Connection") -> None:
+        """Raise _WrongSchema unless the schema suits; while it does not, it is read once a second."""
         now = asyncio.get_running_loop().time()
         is_due = self._schema_trouble is None or now - self._schema_checked_at >= _SCHEMA_CHECK_SECONDS
         if self._schema_check is not None and is_due:
             self._schema_checked_at = now
             state = await self._schema_check(connection)
-            self._note_other_functions(state.other_functions, lacking_since)
-            is_lacking = state.other_functions is not None and state.other_functions == self._lacking
-            self._schema_trouble = state.trouble or (state.trouble_if_lacking if is_lacking else None)
+            self._schema_trouble = state.trouble
             self._report_schema(state)
         if self._schema_trouble is not None:
             raise _WrongSchema(self._schema_trouble)
-
-    def _note_other_functions(self, found: str | None, lacking_since: float | None) -> None:
-        """Note the functions of another version, and whether they lack what a statement named.
-
-        A statement that began before they were installed may have failed because they were replaced.
-        """
-        if found != self._other_functions:
-            self._other_functions, self._other_functions_since = found, asyncio.get_running_loop().time()
-        if lacking_since is not None and lacking_since >= self._other_functions_since:
-            self._lacking = found
 
     def _report_schema(self, state: SchemaState) -> None:
         url = shown_url(self._url)
@@ -348,10 +323,7 @@ class Database:
         else:
             self._unsuited.failed(url, url=url, reason=self._schema_trouble)
         if state.notice is not None and state.notice != self.schema_notice:
-            if state.is_newer:
-                logger.warning("schema_newer", extra={"reason": state.notice})
-            else:
-                logger.warning("schema_differs", extra={"reason": state.notice})
+            logger.warning("schema_newer", extra={"reason": state.notice})
         self.schema_notice = state.notice
 
     async def _acquire(self, pool: "Pool") -> "Connection":
@@ -400,11 +372,8 @@ class Database:
             await pool.release(connection, timeout=self._timeouts.give_up_seconds)
         self._released.set()
 
-    async def note(self, statement: str, error: BaseException | None, *, began_at: float = -math.inf) -> None:
-        """Note how a call ended; raise Unavailable where the server or its schema caused `error`.
-
-        `began_at`: the instant of the event loop at which the call had its connection.
-        """
+    async def note(self, statement: str, error: BaseException | None) -> None:
+        """Note how a call ended; raise Unavailable where the server or its schema caused `error`."""
         if error is None:
             self._note_success()
             if self._refused_writes:
@@ -422,9 +391,9 @@ class Database:
             self._note_failure(error)
             raise Unavailable(f"database: {self._error}") from error
         elif isinstance(error, _MISSING_OBJECTS):
-            await self._blame_schema(error, began_at)
+            await self._blame_schema(error)
 
-    async def _blame_schema(self, error: BaseException, began_at: float) -> None:
+    async def _blame_schema(self, error: BaseException) -> None:
         """Raise Unavailable if the schema, and not a fault of the statement, is the cause of `error`."""
         if self._schema_trouble is not None:
             # Another call has found it, while this one was under way.
@@ -433,7 +402,7 @@ class Database:
             return
         try:
             async with self._pool.acquire(timeout=self._timeouts.acquire_seconds) as connection:
-                await self._check_schema(connection, lacking_since=began_at)
+                await self._check_schema(connection)
         except _WrongSchema as trouble:
             self._error = str(trouble)
             raise Unavailable(f"database: {trouble}") from error
@@ -492,7 +461,7 @@ class Database:
 class _Lent:
     """The connection of one call; not two generators, which would cost the call twice as much."""
 
-    __slots__ = ("_began_at", "_connection", "_database", "_pool", "_statement")
+    __slots__ = ("_connection", "_database", "_pool", "_statement")
 
     def __init__(self, database: Database, statement: str) -> None:
         self._database = database
@@ -504,14 +473,13 @@ class _Lent:
         except BaseException as error:
             await self._database.note(self._statement, error)
             raise
-        self._began_at = asyncio.get_running_loop().time()
         return self._connection
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
     ) -> None:
         await self._database.take_back(self._pool, self._connection, error)
-        await self._database.note(self._statement, error, began_at=self._began_at)
+        await self._database.note(self._statement, error)
 
 
 class DatabaseHosts:

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from turnstile.common.fields import Duration
 from turnstile.common.invalid_values import invalid_values
 from turnstile.common.urls import amqp_urls, check_database_url
 
@@ -27,32 +26,9 @@ class CommonSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="TURNSTILE_", extra="ignore", env_ignore_empty=True)
 
-    database_url: SecretStr = Field(
-        default=SecretStr("postgresql://postgres@127.0.0.1:5432/turnstile"),
-        description="postgresql://user:password@host:port/database; with several hosts: "
-        "...@a:5432,b:5432/database?target_session_attrs=primary",
-    )
     amqp_url: SecretStr = Field(
         default=SecretStr("amqp://guest:guest@127.0.0.1:5672/"),
         description="amqp://user:password@host:port/vhost; with several nodes: their URLs, comma-separated.",
-    )
-    queue_type: Literal["quorum", "classic"] = Field(
-        default="quorum", description="Type of the queues in the broker."
-    )
-    lease_duration: Duration = Field(
-        default=15.0, gt=0, description="Time without a heartbeat after which a worker is lost."
-    )
-    heartbeat_interval: Duration = Field(
-        default=5.0, gt=0, description="Interval at which a worker renews its lease."
-    )
-    parameters_bytes_max: int = Field(
-        default=256 * 1024, ge=1024, description="Maximum size of the parameters of a request, in bytes."
-    )
-    result_bytes_max: int = Field(
-        default=1024 * 1024, ge=1024, description="Maximum size of the result of an execution, in bytes."
-    )
-    event_result_max_bytes: int = Field(
-        default=64 * 1024, ge=0, description="Maximum size of a result that events include, in bytes."
     )
     otlp_endpoint: str | None = Field(
         default=None,
@@ -63,25 +39,27 @@ class CommonSettings(BaseSettings):
     log_format: Literal["console", "json"] = Field(default="console")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO")
 
-    @field_validator("database_url")
-    @classmethod
-    def _is_postgresql(cls, value: SecretStr) -> SecretStr:
-        check_database_url(value.get_secret_value())
-        return value
-
     @field_validator("amqp_url")
     @classmethod
     def _is_amqp(cls, value: SecretStr) -> SecretStr:
         amqp_urls(value.get_secret_value())
         return value
 
-    def model_post_init(self, _: object) -> None:
-        """Check the settings that depend on each other."""
-        if self.heartbeat_interval * 2 > self.lease_duration:
-            raise ValueError(
-                f"TURNSTILE_HEARTBEAT_INTERVAL ({self.heartbeat_interval:g} s) must be at most half of "
-                f"TURNSTILE_LEASE_DURATION ({self.lease_duration:g} s)"
-            )
+
+class DatabaseSettings(CommonSettings):
+    """The settings of what uses the database: the executor and its commands."""
+
+    database_url: SecretStr = Field(
+        default=SecretStr("postgresql://postgres@127.0.0.1:5432/turnstile"),
+        description="postgresql://user:password@host:port/database; with several hosts: "
+        "...@a:5432,b:5432/database?target_session_attrs=primary",
+    )
+
+    @field_validator("database_url")
+    @classmethod
+    def _is_postgresql(cls, value: SecretStr) -> SecretStr:
+        check_database_url(value.get_secret_value())
+        return value
 
 
 S = TypeVar("S", bound=CommonSettings)

@@ -13,8 +13,8 @@ from pydantic import BaseModel, Field
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.domain.identifiers import ExecutionId
 from turnstile.common.domain.states import TERMINAL, Status, is_terminal
-from turnstile.executor.queries.reader import Match, Reader
-from turnstile.executor.queries.statements import ExecutionFilter
+from turnstile.executor.history.executions import Executions, Match
+from turnstile.executor.history.filters import ExecutionFilter
 
 _EVERY: Final = ExecutionFilter()
 _UNSUCCESSFUL: Final = (Status.FAILED, Status.TIMEOUT, Status.EXPIRED, Status.ABANDONED)
@@ -82,11 +82,11 @@ class Selected:
 
 
 async def select_ids(
-    reader: Reader, ids: Sequence[int], verb: BulkVerb, scope: tuple[str, ...] | None
+    executions: Executions, ids: Sequence[int], verb: BulkVerb, scope: tuple[str, ...] | None
 ) -> Selected:
     """Select the named executions that the operation applies to."""
     named = frozenset(map(ExecutionId, ids))
-    found = await reader.named(sorted(named), scope)
+    found = await executions.named(sorted(named), scope)
     left_out = _left_out(
         verb, Counter(match.status for match in found if match.status not in verb.applies_to)
     )
@@ -96,12 +96,12 @@ async def select_ids(
 
 
 async def select_matching(
-    reader: Reader, wanted: ExecutionFilter, others: Sequence[Status], verb: BulkVerb
+    executions: Executions, wanted: ExecutionFilter, others: Sequence[Status], verb: BulkVerb
 ) -> Selected:
     """Select what a filter matches, and count the executions of other statuses that it would match."""
     if not others:
         return Selected(wanted=wanted)
-    counts = await reader.counts(replace(wanted, statuses=tuple(others)))
+    counts = await executions.counts(replace(wanted, statuses=tuple(others)))
     return Selected(wanted=wanted, left_out=_left_out(verb, counts.by_status), is_partial=counts.is_cut)
 
 

@@ -13,7 +13,7 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, Literal, NoReturn, Protocol
 
 import msgspec
@@ -26,10 +26,11 @@ from turnstile.executor.asking.broker_rpc import BrokerQuestions
 from turnstile.executor.asking.frames import Frame, FrameStream
 from turnstile.executor.leader.amqp import AmqpBroker
 from turnstile.executor.leader.clock import LeaderClock
+from turnstile.executor.leader.command_rows import RefusalOf
 from turnstile.executor.leader.ledger import Ledger
+from turnstile.executor.leader.parameter_schemas import ParameterSchemas
 from turnstile.executor.leader.ports import Broker
 from turnstile.executor.leader.turns import Leader, Times
-from turnstile.executor.parameter_check import SchemaChecker
 
 logger = logging.getLogger(__name__)
 
@@ -85,8 +86,9 @@ class RunningBroker(Broker, Protocol):
         """Why a connection is missing, or None."""
 
 
-MakeBroker = Callable[[LeaderSettings, Callable[[], None]], RunningBroker]
-"""Makes the broker, which calls its second argument when a message has arrived."""
+MakeBroker = Callable[[LeaderSettings, Callable[[], None], RefusalOf], RunningBroker]
+"""Makes the broker, which calls its second argument when a message has arrived; the third checks parameters.
+"""
 
 
 class LeaderProcess:
@@ -108,12 +110,14 @@ class LeaderProcess:
         configure_logging(level=settings.log_level, form=settings.log_format)
         self._executor_id = f"{settings.executor}.{secrets.token_hex(4)}"
         self._clock = LeaderClock()
-        self._broker = self._make_broker(settings, self._clock.wake)
+        schemas = ParameterSchemas(lambda: self._leader.leadership)
+        self._broker = self._make_broker(settings, self._clock.wake, schemas.refusal_of)
         self._audience = Audience(self._executor_id, self._broker, self._clock, self._report)
         ledger = Ledger(
             settings.database_url,
             on_command=self._read_inbox,
             parameters_bytes_max=settings.parameters_bytes_max,
+            refusal_of=schemas.refusal_of,
         )
         seconds = settings.leadership_seconds
         self._leader = Leader(
@@ -205,16 +209,14 @@ def run(make_broker: MakeBroker) -> None:
         raise SystemExit(1) from None
 
 
-def make_amqp_broker(settings: LeaderSettings, wake: Callable[[], None]) -> RunningBroker:
+def make_amqp_broker(
+    settings: LeaderSettings, wake: Callable[[], None], refusal_of: RefusalOf
+) -> RunningBroker:
     """Make the broker of an installation."""
     return AmqpBroker(
-        settings.amqp_url, checkers_of=_unchecked, event_result_bytes_max=settings.event_result_max_bytes,
+        settings.amqp_url, refusal_of=refusal_of, event_result_bytes_max=settings.event_result_max_bytes,
         parameters_bytes_max=settings.parameters_bytes_max, queue_type=settings.queue_type, wake=wake,
     )  # fmt: skip
-
-
-def _unchecked(_: str) -> Sequence[SchemaChecker]:
-    return ()
 
 
 if __name__ == "__main__":

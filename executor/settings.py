@@ -3,13 +3,13 @@
 import base64
 import binascii
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from turnstile.common.cli import ENVIRONMENT_ONLY
 from turnstile.common.fields import Duration
-from turnstile.common.settings import CommonSettings
+from turnstile.common.settings import DatabaseSettings
 from turnstile.common.urls import check_key_pair, is_loopback
 from turnstile.executor.api_tokens import ApiTokens, read_entries
 
@@ -127,9 +127,18 @@ CANCELS_MAX: Final = 2
 """Cancel messages to the worker of an overdue attempt before the attempt is ended without its worker."""
 
 
-class ExecutorSettings(RetentionSettings, WebhookSettings, CommonSettings):
+class ExecutorSettings(RetentionSettings, WebhookSettings, DatabaseSettings):
     """The settings of `executor serve`."""
 
+    queue_type: Literal["quorum", "classic"] = Field(
+        default="quorum", description="Type of the queues in the broker."
+    )
+    parameters_bytes_max: int = Field(
+        default=256 * 1024, ge=1024, description="Maximum size of the parameters of a request, in bytes."
+    )
+    event_result_max_bytes: int = Field(
+        default=64 * 1024, ge=0, description="Maximum size of a result that events include, in bytes."
+    )
     http_host: str = Field(default="127.0.0.1", description="Address of the HTTP API.")
     http_port: int = Field(
         default=8000, ge=0, le=65535, description="Port of the HTTP API; 0: any free port."

@@ -1,7 +1,7 @@
 """The API tokens in the database: created, listed, revoked, and read again every two seconds while used.
 
-In: digests, which `api_token` stores. Out: the tokens that are valid. Each executor reads the table, so a new
-token is accepted at once, and a revoked one refused within two seconds, on all of them. While the
+In: digests, which `ledger.api_token` stores. Out: the tokens that are valid. Each executor reads the table,
+so a new token is accepted at once, and a revoked one refused within two seconds, on all of them. While the
 database cannot be reached, the tokens of the last read stay valid until they expire. Before the first read it
 is unknown whether a token is required, and requests are refused.
 """
@@ -16,6 +16,7 @@ from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from importlib import resources
 from typing import Any, Final
 
 import asyncpg
@@ -26,8 +27,7 @@ from turnstile.common.requests import json_text
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor.api_tokens import ApiToken, ApiTokens, Role, digest_of
 from turnstile.executor.callers import DIRECTLY, Caller
-from turnstile.executor.protocol import ExecutorProtocol
-from turnstile.executor.sql import query
+from turnstile.executor.sql import named_statements
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +46,9 @@ _FILE_CHANGES_MAX: Final = 100
 _PREFIX: Final = "turnstile_"
 """By which scanners of source code recognise a token."""
 _RANDOM_BYTES: Final = 32
+_STATEMENTS: Final = named_statements(
+    (resources.files("turnstile.executor") / "stored_tokens.sql").read_text(encoding="utf-8")
+)
 
 
 def new_token() -> str:
@@ -67,31 +70,30 @@ class TokenStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._protocol = ExecutorProtocol(database)
 
     async def create(
         self, name: str, role: Role, scope: Sequence[str] | None, *, seconds: float | None, changed_by: Caller
     ) -> tuple[int, str]:
         """Create a token that is valid for `seconds`, None: for ever; return its id and the token."""
         token = new_token()
-        token_id = await self._protocol.create_token(
-            name, role.word, scope, digest_of(token), seconds=seconds, changed_by=changed_by
+        token_id: int = await self._database.fetchval(
+            _STATEMENTS["create"], *changed_by, name, role.word, scope, digest_of(token), seconds
         )
         return token_id, token
 
     async def revoke(self, token_id: int, changed_by: Caller) -> bool:
         """Revoke a token; False: there is no such token."""
-        return await self._protocol.revoke_token(token_id, changed_by)
+        return bool(await self._database.fetchval(_STATEMENTS["revoke"], *changed_by, token_id))
 
     async def page(
         self, *, before_id: int, limit: int, token_id: int | None = None
     ) -> Sequence[asyncpg.Record]:
         """Return tokens without their digests, newest first."""
-        return await self._database.fetch(query("tokens"), before_id, token_id, limit)
+        return await self._database.fetch(_STATEMENTS["page"], before_id, token_id, limit)
 
     async def valid(self) -> Sequence[asyncpg.Record]:
         """Return the valid tokens with their digests, or one row of nulls; each says whether any exists."""
-        return await self._database.fetch(query("live_tokens"))
+        return await self._database.fetch(_STATEMENTS["valid"])
 
     async def log_file_change(self, change: FileChange) -> None:
         """Record in the audit log that the token file of this executor was changed."""
@@ -100,18 +102,17 @@ class TokenStore:
         # The row has the time at which it is written.
         is_late = datetime.now(UTC) - change.read_at > _LATE
         late = {"read_at": change.read_at.isoformat()} if is_late else {}
-        await self._protocol.log_operation(
-            "changed",
-            "token_file",
+        await self._database.fetch(
+            _STATEMENTS["note_file_change"],
+            *DIRECTLY,
             socket.gethostname(),
             json_text({"tokens": _entries(change.before)}),
             json_text({"tokens": _entries(change.after), **counts, **late}),
-            changed_by=DIRECTLY,
         )
 
     async def note_use(self, token_id: int) -> None:
         """Store that a token was used now."""
-        await self._protocol.note_token_use(token_id)
+        await self._database.fetch(_STATEMENTS["note_use"], token_id)
 
 
 class AcceptedTokens:

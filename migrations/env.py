@@ -2,11 +2,6 @@
 
 from alembic import context
 
-from turnstile.common.tables import metadata
-
-connection = context.config.attributes["connection"]
-context.configure(
-    connection=connection, target_metadata=metadata, compare_type=True, compare_server_default=False
-)
+context.configure(connection=context.config.attributes["connection"])
 with context.begin_transaction():
     context.run_migrations()

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
 
 _PREFIX: Final = "origin "
-_RECORDED: Final = "SELECT obj_description(to_regclass('public.execution_id_seq'), 'pg_class')"
+_RECORDED: Final = "SELECT obj_description(to_regclass('ledger.execution'), 'pg_class')"
 _UNKNOWN: Final = "unknown"
 _PLACE: Final = (
     "SELECT system_identifier::text FROM pg_control_system()",
     # The timeline of the WAL, since the control file has a new one only after the next checkpoint.
     "SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)",
     "SELECT d.oid::text FROM pg_database d WHERE d.datname = current_database()",
-    "SELECT 'public.execution'::regclass::oid::text",
+    "SELECT 'ledger.execution'::regclass::oid::text",
 )
 _CHANGES: Final = (
     "it is on another PostgreSQL server than before: a restored dump, or a server upgraded by copying",
@@ -47,7 +47,7 @@ async def record_origin(connection: "Connection") -> None:
     """Record where the database is now. Only the owner of the tables may; no other session waits for it."""
     # COMMENT takes no parameters; the text consists of digits, letters and slashes.
     origin = await present_origin(connection)
-    await connection.execute(f"COMMENT ON SEQUENCE public.execution_id_seq IS '{_PREFIX}{origin}'")
+    await connection.execute(f"COMMENT ON TABLE ledger.execution IS '{_PREFIX}{origin}'")
 
 
 def changes_of_origin(recorded: str, present: str) -> Sequence[str]:

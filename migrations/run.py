@@ -1,4 +1,4 @@
-"""Runs Alembic over asyncpg, under an advisory lock, and installs the protocol.
+"""Runs Alembic over asyncpg, under an advisory lock.
 
 A change of a table waits for the sessions that read it, and all later statements wait for the change. So the
 migration waits a moment, releases its locks and tries again: beside a backup the services have short pauses,
@@ -24,7 +24,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from turnstile.common.database import CONNECTION_ERRORS, DatabaseHosts
 from turnstile.common.domain.errors import TurnstileError
-from turnstile.common.statements import LOG_OPERATION, SCHEMA, installation_text, protocol_hash
 from turnstile.common.version import installed_version
 from turnstile.migrations.origin import record_origin, recorded_origin
 
@@ -62,14 +61,17 @@ class Blocker(NamedTuple):
 
 
 class MigrationBlocked(TurnstileError):
-    """Other sessions held what the migration changes, tables or functions, for longer than it waits."""
+    """Other sessions held the tables that the migration changes for longer than it waits."""
 
     def __init__(self, blockers: Sequence[Blocker]) -> None:
         super().__init__("; ".join(str(blocker) for blocker in blockers) or "they are gone by now")
         self.blockers = blockers
 
 
-_CALLER: Final = '{"name": "database", "channel": "database"}'
+_LOG: Final = """
+INSERT INTO ledger.audit_log (actor, channel, verb, subject_kind, subject, before, after)
+VALUES ('database', 'database', 'migrated', 'database', current_database()::text, $1, $2)
+"""
 _BLOCKING: Final = """
 SELECT pid, usename, application_name, state, xact_start, query
 FROM pg_stat_activity WHERE pid = ANY (pg_blocking_pids(:pid)) ORDER BY xact_start, pid LIMIT 5
@@ -91,7 +93,7 @@ def engine_of(database_url: str) -> AsyncEngine:
 
 
 async def migrate(database_url: str, *, lock_wait_seconds: float = LOCK_WAIT_SECONDS) -> None:
-    """Bring the database to the newest schema and protocol. Safe to run from many processes at once.
+    """Bring the database to the newest schema. Safe to run from many processes at once.
 
     Raises MigrationBlocked where other sessions hold what it needs for longer than `lock_wait_seconds`: then
     nothing was changed.
@@ -120,11 +122,8 @@ async def _migrate_once(engine: AsyncEngine, blockers: list[Blocker]) -> bool:
             async with _watched(engine, connection, blockers):
                 before = await connection.run_sync(_current_revision)
                 await connection.run_sync(lambda c: command.upgrade(alembic_config(c), "head"))
-                is_changed = await _installed_hash(connection) != protocol_hash()
-                if is_changed:
-                    await _run_script(connection, installation_text())
                 await _record_origin(connection)
-                if before is not None and (is_changed or before != _newest_revision()):
+                if before is not None and before != _newest_revision():
                     await _log_migration(connection, before)
     except (DBAPIError, asyncpg.PostgresError) as error:
         if getattr(getattr(error, "orig", error), "sqlstate", None) not in _YIELDS_ON:
@@ -160,12 +159,12 @@ async def _watch(engine: AsyncEngine, pid: int, blockers: list[Blocker]) -> None
 
 
 async def is_current(database_url: str) -> bool:
-    """Return whether the database has the newest revision and exactly this version's protocol."""
+    """Return whether the database has the newest revision."""
     engine = engine_of(database_url)
     try:
         async with engine.connect() as connection:
             revision = await connection.run_sync(_current_revision)
-            return revision == _newest_revision() and await _installed_hash(connection) == protocol_hash()
+            return revision == _newest_revision()
     finally:
         await engine.dispose()
 
@@ -176,12 +175,6 @@ def _current_revision(connection: Connection) -> str | None:
 
 def _newest_revision() -> str | None:
     return ScriptDirectory.from_config(alembic_config()).get_current_head()
-
-
-async def _installed_hash(connection: AsyncConnection) -> str | None:
-    query = text("SELECT obj_description(to_regnamespace(:schema)::oid, 'pg_namespace')")
-    found: str | None = (await connection.execute(query, {"schema": SCHEMA})).scalar_one_or_none()
-    return found
 
 
 async def _record_origin(connection: AsyncConnection) -> None:
@@ -196,13 +189,7 @@ async def _log_migration(connection: AsyncConnection, before: str) -> None:
     after = {"revision": _newest_revision(), "version": installed_version()}
     revisions = json.dumps({"revision": before}), json.dumps(after)
     driver = await _driver(connection)
-    name = await driver.fetchval("SELECT current_database()::text")
-    await driver.execute(LOG_OPERATION, _CALLER, "migrated", "database", name, *revisions)
-
-
-async def _run_script(connection: AsyncConnection, script: str) -> None:
-    # Many statements in one text: only the driver's simple protocol takes that.
-    await (await _driver(connection)).execute(script)
+    await driver.execute(_LOG, *revisions)
 
 
 async def _driver(connection: AsyncConnection) -> "asyncpg.Connection[asyncpg.Record]":

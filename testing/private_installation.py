@@ -1,6 +1,7 @@
 """A private Turnstile for tests: servers, an executor, and a worker for the modules of the test.
 
-In: names of modules with actions. Out: an `Installation` that submits, waits, empties itself and moves time.
+In: names of modules with actions. Out: an `Installation` that submits, waits, empties itself and moves time:
+it changes rows behind a raised epoch, so the leader loads what it left, as after a takeover.
 PostgreSQL and RabbitMQ are private ones in a scratch folder, or those of TURNSTILE_TEST_DATABASE_URL,
 TURNSTILE_TEST_AMQP_URL and TURNSTILE_TEST_MANAGEMENT_URL, with a database and a vhost of its own.
 """
@@ -19,7 +20,7 @@ from importlib import resources
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from unittest.mock import patch
 
 import asyncpg
@@ -31,17 +32,17 @@ from turnstile.localservers import BrokerServer, DatabaseServer, LocalServers
 from turnstile.localservers.services import Service
 from turnstile.stress.local.launcher import Deployment, create_database_and_vhost, drop_database_and_vhost
 
+if TYPE_CHECKING:
+    Connection = asyncpg.Connection[asyncpg.Record]
+
 T = TypeVar("T")
 
-_SETTINGS: Final = {
-    "TURNSTILE_WATCHDOG_INTERVAL": "200ms",
-    "TURNSTILE_DRAIN_TIMEOUT": "2s",
-}
-"""Delays and retries are noticed within the interval."""
+_SETTINGS: Final = {"TURNSTILE_DRAIN_TIMEOUT": "2s"}
 _NO_FIELDS: Final = frozenset({"id", "ref", "created_at", "updated_at"})
 """What the API shows of an action besides its definition."""
 _RESET_SECONDS: Final = 15.0
 _DATABASE_SECONDS: Final = 30.0
+_LOAD_SECONDS: Final = 15.0
 _POLL_SECONDS: Final = 0.02
 _CREDENTIALS: Final = ("TURNSTILE_API_TOKEN", "TURNSTILE_API_TOKEN_FILE", "TURNSTILE_API_CA_FILE")
 """Those of another installation, which must not reach this one."""
@@ -137,9 +138,22 @@ class Installation:
         return list(answer.json()["items"])
 
     async def _advance(self, seconds: float) -> None:
-        async with self._database() as connection, connection.transaction():
-            await connection.execute(_text("lock_delayed.sql"))
-            await connection.execute(_text("advance.sql"), seconds)
+        async with self._database() as connection:
+            await self._change(connection, "advance.sql", seconds)
+
+    async def _change(self, connection: "Connection", change: str, *values: object) -> None:
+        """Change the rows behind the leader's back, and return once it leads again by what they say."""
+        async with connection.transaction():
+            epoch = await connection.fetchval(_text("depose.sql"))
+            await connection.execute(_text(change), *values)
+        await connection.execute(_text("release.sql"))
+        deadline = asyncio.get_running_loop().time() + _LOAD_SECONDS
+        while not await connection.fetchval(
+            "SELECT EXISTS (SELECT FROM ledger.turn t WHERE t.epoch > $1)", epoch
+        ):
+            if asyncio.get_running_loop().time() > deadline:
+                raise TimeoutError(f"no executor leads {_LOAD_SECONDS:g} s after a change\n{self.log()}")
+            await asyncio.sleep(_POLL_SECONDS)
 
     async def _empty(self) -> None:
         deadline = asyncio.get_running_loop().time() + _RESET_SECONDS
@@ -156,10 +170,10 @@ class Installation:
                         f"{refs}: still runs {_RESET_SECONDS:g} s after its cancel\n{self.log()}"
                     )
                 await asyncio.sleep(_POLL_SECONDS)
-            await connection.execute(_text("delete.sql"))
+            await self._change(connection, "delete.sql")
 
     @asynccontextmanager
-    async def _database(self) -> AsyncIterator[asyncpg.Connection]:
+    async def _database(self) -> AsyncIterator["Connection"]:
         connection = await asyncpg.connect(
             self.database_url, timeout=_DATABASE_SECONDS, command_timeout=_DATABASE_SECONDS
         )

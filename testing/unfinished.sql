@@ -1,7 +1,6 @@
--- unfinished: executions that have not ended, hold a slot or have an unpublished completion, and submissions.
-SELECT e.id, a.ref
-FROM execution e JOIN action a ON a.id = e.action_id
-WHERE e.completed_at IS NULL OR EXISTS (SELECT FROM slot s WHERE s.execution_id = e.id)
-   OR EXISTS (SELECT FROM unpublished_completion u WHERE u.execution_id = e.id)
+-- unfinished: executions that have not ended, ends that are not written yet, and requests.
+SELECT u.id, u.action_ref AS ref FROM ledger.unfinished u
 UNION ALL
-SELECT NULL, s.request ->> 'action_ref' FROM submission s
+SELECT NULL, e.action_ref FROM ledger.pending_end p JOIN ledger.execution e ON e.id = p.execution_id
+UNION ALL
+SELECT NULL, coalesce(i.body ->> 'action_ref', i.kind) FROM ledger.inbox i

@@ -7,6 +7,7 @@ stopped ends the process from here, because the main thread may be the one that 
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from secrets import token_hex
 from typing import Any, Final
@@ -18,22 +19,56 @@ from turnstile.common.worker_protocol import AttemptEnded, AttemptReturned, Offe
 from turnstile.worker import metrics
 from turnstile.worker.actions import RegisteredAction
 from turnstile.worker.amqp import AmqpBroker
-from turnstile.worker.clock import BootClock, clock
 from turnstile.worker.core.config import WorkerConfig
 from turnstile.worker.core.ports import Ports
 from turnstile.worker.core.process import Exit, Worker, WorkerProcess
-from turnstile.worker.crossing import Crossing
 from turnstile.worker.executor_http import ExecutorHttp
 from turnstile.worker.fence import Standing
 from turnstile.worker.live import LiveReports
 from turnstile.worker.registration import Differences
 from turnstile.worker.run import ActionRunner
 from turnstile.worker.runners.registry import Runners
+from turnstile.worker.worker_thread import Crossing
 
 logger = logging.getLogger(__name__)
 _NOT_RENEWED: Final = Episodes(logger, "lease_not_renewed", lasting=True)
 
 _WATCH_SECONDS: Final = 0.5
+
+
+def clock() -> float:
+    """Return seconds of CLOCK_BOOTTIME, which also counts while the process is stopped or the machine sleeps.
+
+    Where it does not exist: of the monotonic clock. The supervisor process has the same clock.
+    """
+    try:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    except (AttributeError, OSError):
+        return time.monotonic()
+
+
+class BootClock:
+    """The clocks of this machine."""
+
+    def monotonic(self) -> float:
+        """Return the present instant of `clock`."""
+        return clock()
+
+    def wall(self) -> float:
+        """Return seconds since 1970."""
+        return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)
+
+    async def wait(self, event: asyncio.Event, seconds: float) -> None:
+        """Wait until `event` is set, at most so long."""
+        try:
+            async with asyncio.timeout(seconds):
+                await event.wait()
+        except TimeoutError:
+            pass
 
 
 class HostedWorker:

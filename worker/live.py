@@ -23,10 +23,10 @@ from turnstile.common.report_wire import (
     encode_progress,
 )
 from turnstile.common.worker_protocol import Offer, Sender
-from turnstile.worker.crossing import Crossing
 from turnstile.worker.logs import LogPiece as LogPart
 from turnstile.worker.logs import LogTail
 from turnstile.worker.progress import Progress
+from turnstile.worker.worker_thread import Crossing
 
 logger = logging.getLogger(__name__)
 

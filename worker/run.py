@@ -23,10 +23,10 @@ from turnstile.worker import attempt_events
 from turnstile.worker.actions import RegisteredAction
 from turnstile.worker.attempt_events import Traced, traced
 from turnstile.worker.core.ports import NotStarted, RunEnd
-from turnstile.worker.crossing import Crossing
 from turnstile.worker.live import LiveReports
 from turnstile.worker.runners.base import Call, Interrupted, RunReport, StopRequest
 from turnstile.worker.runners.registry import Runners
+from turnstile.worker.worker_thread import Crossing
 
 logger = logging.getLogger(__name__)
 

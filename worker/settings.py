@@ -3,8 +3,9 @@
 import socket
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, SecretStr, StringConstraints
 
+from turnstile.common.cli import ENVIRONMENT_ONLY
 from turnstile.common.fields import Duration, Pool
 from turnstile.common.settings import CommaSeparated, CommonSettings
 
@@ -23,6 +24,24 @@ class WorkerSettings(CommonSettings):
         default=None, ge=0, le=65535, description="Port of /livez, /readyz and /metrics. Default: no port."
     )
     worker_http_host: str = Field(default="127.0.0.1", description="Address of /livez, /readyz and /metrics.")
+    api_url: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^/]+",
+        description="URL of the HTTP API, like http://127.0.0.1:8000. With it, an outage of the broker stops"
+        " no running execution, however long it lasts. Default: the lease decides.",
+    )
+    api_token: Annotated[SecretStr | None, ENVIRONMENT_ONLY] = Field(
+        default=None, description="Token for TURNSTILE_API_URL."
+    )
+    lease_duration: Duration = Field(
+        default=15.0, gt=0, description="Time without a heartbeat after which a worker is lost."
+    )
+    heartbeat_interval: Duration = Field(
+        default=5.0, gt=0, description="Interval at which a worker renews its lease."
+    )
+    result_bytes_max: int = Field(
+        default=1024 * 1024, ge=1024, description="Maximum size of the result of an execution, in bytes."
+    )
     drain_timeout: Duration = Field(
         default=30.0, ge=0, description="Maximum time that a shutdown waits for running executions."
     )
@@ -32,13 +51,7 @@ class WorkerSettings(CommonSettings):
     log_flush_interval: Duration = Field(
         default=1.0,
         ge=0.05,
-        description="Interval at which logs of running executions are stored.",
-    )
-    acknowledge_after: Duration = Field(
-        default=900.0,
-        gt=0,
-        description="Run time after which a message is acknowledged before its run ends. Must be less than"
-        " the broker's consumer_timeout, after which the broker closes the channel.",
+        description="Interval at which logs of running executions are published.",
     )
     child_environment: CommaSeparated[SettingName] = Field(
         default=[],
@@ -60,4 +73,11 @@ class WorkerSettings(CommonSettings):
         ge=1,
         description="Memory in bytes: a child process that has more after a run is replaced. Default: never.",
     )
-    database_connections: int = Field(default=3, ge=1, le=100, description="Size of the connection pool.")
+
+    def model_post_init(self, _: object) -> None:
+        """Check the settings that depend on each other."""
+        if self.heartbeat_interval * 2 > self.lease_duration:
+            raise ValueError(
+                f"TURNSTILE_HEARTBEAT_INTERVAL ({self.heartbeat_interval:g} s) must be at most half of "
+                f"TURNSTILE_LEASE_DURATION ({self.lease_duration:g} s)"
+            )

@@ -3,25 +3,56 @@
 Why a thread: a function that blocks the main loop for longer than the lease must not cost the lease, nor the
 answers to a recall or a cancel, which belong to the thread that owns the list of what has not started. Why
 the whole core in it and not the lease alone: it was proven as code of one thread, and so it needs no locks.
-It costs a hand-over between the threads at the start and at the end of each run (`worker.crossing`). If this
-thread fails, the process ends at once: nothing else would stop the runs when the lease ends (P6).
+It costs a hand-over between the threads at the start and at the end of each run (`Crossing`). If this thread
+fails, the process ends at once: nothing else would stop the runs when the lease ends (P6).
 """
 
 import asyncio
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
 from turnstile.common.lifecycle import EXIT_NOT_STOPPED
-from turnstile.worker.crossing import Crossing
 
 T = TypeVar("T")
 
 _JOIN_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.01
+
+
+class Crossing:
+    """Calls from any thread into one event loop, in order, many with one wake-up.
+
+    Waking a loop costs a system call and a switch of threads; calls before the loop has woken share one.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._is_waking = False
+
+    def call(self, function: Callable[..., object], *args: Any) -> None:
+        """Have `function(*args)` called in the loop; it must not raise. A closed loop calls nothing."""
+        self._calls.append((function, args))
+        if not self._is_waking:
+            self._is_waking = True
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._run)
+
+    def _run(self) -> None:
+        # First: what is added from now on wakes the loop again, or is seen below.
+        self._is_waking = False
+        calls = self._calls
+        for _ in range(len(calls)):
+            function, args = calls.popleft()
+            function(*args)
+        if calls and not self._is_waking:
+            self._is_waking = True
+            self._loop.call_soon(self._run)
 
 
 class WorkerThread(Generic[T]):

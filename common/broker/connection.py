@@ -108,6 +108,11 @@ class Link:
         """Bytes written and not yet accepted by the network."""
         return self._transport.get_write_buffer_size()
 
+    @property
+    def silent_seconds(self) -> float:
+        """How long nothing has arrived. A broker with nothing to send sends two heartbeats in their interval."""
+        return asyncio.get_running_loop().time() - self._reader.heard_at
+
     def serving(self) -> None:
         """Mark the session as set up: the next attempt after a loss starts without a long pause."""
         self.served = True

@@ -47,7 +47,8 @@ class FrameReader(asyncio.Protocol):
         self._library = library
         self._takers: dict[int, TakeFrame] = {}
         self._now = asyncio.get_running_loop().time
-        self._sign_of_life_at = self._now()
+        self._sign_of_life_at = self.heard_at = self._now()
+        """When something arrived last, by the clock of the loop."""
         self._pieces: list[bytes] = []
         self._pieces_bytes = 0
         self._wanted_bytes = 0
@@ -65,6 +66,7 @@ class FrameReader(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Hand over all frames that are complete."""
+        self.heard_at = self._now()
         if self._pieces:
             self._pieces.append(data)
             self._pieces_bytes += len(data)

@@ -117,6 +117,7 @@ async def declare_leader(channel: AbstractChannel, *, queue_type: QueueType = "q
     # A dead letter that was published to the queue by name is replayed under that name.
     for key in (EXECUTION_REQUESTED, EXECUTION_CANCEL_REQUESTED, EXECUTOR_REQUESTS):
         await requests.bind(executions, key)
+    await _declare_direct_exchange(channel, requests)
     for name in (EXECUTOR_COMPLETIONS, EXECUTOR_HEARTBEATS):
         queue = await channel.declare_queue(name, durable=True, arguments=single)
         await queue.bind(direct, name)

@@ -1,8 +1,8 @@
 """The states of an execution and every legal transition between them (P3).
 
-The table `TRANSITIONS` is the only source: the source states in the guarded UPDATEs are filled in from it
-when the statements are installed (`common.statements`), a test compares the enum in PostgreSQL with
-`Status`, and the 409 of the API follows from `is_terminal`.
+The table `TRANSITIONS` is the only source. Tests check every move of the queue manager against it, and the enum
+in PostgreSQL against `Status`; the 409 of the API follows from `is_terminal`. A short execution may end before
+its start was reported, so whatever ends what runs also ends what is scheduled.
 """
 
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ class Status(StrEnum):
     QUEUED = "queued"
     """Waits in its queue, in order of its id."""
     SCHEDULED = "scheduled"
-    """Holds a slot; offered to the workers of its pool."""
+    """Holds a slot; at a worker, about to start, or running without a report of its start."""
     RUNNING = "running"
-    """Holds a slot; claimed by one worker under one attempt."""
+    """Holds a slot; its worker has reported the start."""
     COMPLETED = "completed"
     """The action returned."""
     FAILED = "failed"
@@ -61,16 +61,18 @@ def _transition(name: str, sources: set[Status], target: Status) -> Transition:
     return Transition(name=name, sources=frozenset(sources), target=target)
 
 
+_AT_A_WORKER: Final = {Status.SCHEDULED, Status.RUNNING}
+
 TRANSITIONS: Final = (
     _transition("wake", {Status.DELAYED}, Status.QUEUED),
     _transition("grant", {Status.QUEUED}, Status.SCHEDULED),
-    _transition("claim", {Status.SCHEDULED}, Status.RUNNING),
-    _transition("complete", {Status.RUNNING}, Status.COMPLETED),
-    _transition("fail", {Status.RUNNING}, Status.FAILED),
-    _transition("time_out", {Status.RUNNING}, Status.TIMEOUT),
-    _transition("retry", {Status.RUNNING}, Status.DELAYED),
-    _transition("reclaim", {Status.SCHEDULED, Status.RUNNING}, Status.QUEUED),
-    _transition("abandon", {Status.RUNNING}, Status.ABANDONED),
+    _transition("start", {Status.SCHEDULED}, Status.RUNNING),
+    _transition("complete", _AT_A_WORKER, Status.COMPLETED),
+    _transition("fail", _AT_A_WORKER, Status.FAILED),
+    _transition("time_out", _AT_A_WORKER, Status.TIMEOUT),
+    _transition("retry", _AT_A_WORKER, Status.DELAYED),
+    _transition("reclaim", _AT_A_WORKER, Status.QUEUED),
+    _transition("abandon", _AT_A_WORKER, Status.ABANDONED),
     _transition(
         "cancel", {Status.DELAYED, Status.QUEUED, Status.SCHEDULED, Status.RUNNING}, Status.CANCELLED
     ),

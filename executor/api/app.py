@@ -23,17 +23,20 @@ from turnstile.executor.api.resources import resource_routes
 from turnstile.executor.api.tokens import identity_routes, token_routes
 from turnstile.executor.api.webhooks import webhook_routes
 from turnstile.executor.api.workers import worker_routes
+from turnstile.executor.asking.asker import Asker
 from turnstile.executor.dashboard.files import page_routes
 from turnstile.executor.dashboard.live import Live
 from turnstile.executor.dead_letters.store import DeadLetters
 from turnstile.executor.metrics import QueueGauges
-from turnstile.executor.operations import Operations, Submissions
+from turnstile.executor.health import Health
+from turnstile.executor.history.executions import Executions
+from turnstile.executor.inbox import Inbox
 from turnstile.executor.queries.audit import Auditor
+from turnstile.executor.queries.execution_reader import ExecutionReader
 from turnstile.executor.queries.pools import PoolReader
 from turnstile.executor.queries.read_limiter import ReadLimiter
 from turnstile.executor.queries.reader import Reader
 from turnstile.executor.queries.resources import ResourceReader
-from turnstile.executor.queries.waiting_reason import Health
 from turnstile.executor.queries.workers import WorkerReader
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.executor.stored_tokens import AcceptedTokens, TokenStore
@@ -43,8 +46,8 @@ def create_app(
     *,
     settings: ExecutorSettings,
     database: Database,
-    operations: Operations,
-    submissions: Submissions,
+    inbox: Inbox,
+    asker: Asker,
     dead_letters: DeadLetters,
     health: Health,
     stopping: asyncio.Event,
@@ -52,8 +55,9 @@ def create_app(
     """Return the HTTP API over these parts of the service; its streams end once `stopping` is set."""
     app = _app_without_routes()
     limiter = ReadLimiter()
+    executions = Executions(database, limiter)
     enforced_seconds = settings.stop_enforced_seconds()
-    reader = Reader(database, limiter, health, stop_enforced_seconds=enforced_seconds)
+    reader = Reader(database, limiter)
     workers = WorkerReader(database, limiter, stop_enforced_seconds=enforced_seconds)
     live = Live(database, health)
     actions = action_routes(database, operations, reader)
@@ -65,9 +69,14 @@ def create_app(
     metrics = metrics_routes(QueueGauges(database), health)
     checked = [Depends(refuse_unknown_parameters)]
     for routes in (
-        execution_routes(operations, submissions, reader, parameters_bytes_max=settings.parameters_bytes_max),
-        bulk_routes(operations, reader),
-        submission_routes(reader),
+        execution_routes(
+            inbox,
+            executions,
+            ExecutionReader(executions, asker, health, stop_enforced_seconds=enforced_seconds),
+            parameters_bytes_max=settings.parameters_bytes_max,
+        ),
+        bulk_routes(inbox, executions),
+        submission_routes(executions),
         actions,
         keys,
         resource_routes(database, operations, ResourceReader(database, limiter), reader),
@@ -98,7 +107,7 @@ def create_app(
     for routes in (probes, metrics):
         app.include_router(routes, prefix=PREFIX, dependencies=checked, include_in_schema=False)
     app.add_middleware(
-        TokenMiddleware, tokens=tokens, own_hosts=settings.own_hosts(), action_of=reader.action_of
+        TokenMiddleware, tokens=tokens, own_hosts=settings.own_hosts(), action_of=executions.action_of
     )
     return app
 

@@ -1,8 +1,8 @@
 """`POST /executions/cancel` and `POST /executions/retry`: many executions at once, by a filter or by ids.
 
 In: a filter with a limit and a cursor, or ids. Out: the selected executions and the result for each; what is
-left out, and why. Each goes through the same guarded statements as a single one. A call reads and changes a
-bounded number; its cursor leads to the rest.
+left out, and why. Each is decided like a single one. A call reads and changes a bounded number; its cursor
+leads to the rest.
 """
 
 from collections import Counter
@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field, model_validator
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.domain.states import Status, is_terminal
 from turnstile.common.requests import json_text, read_traceparent
+from turnstile.executor.api.answers import answer_deadline
 from turnstile.executor.api.auth import CallerScope, CurrentCaller
 from turnstile.executor.api.bodies import InUtf8, JsonBody, JsonRoute
 from turnstile.executor.api.executions import FilterFields, Reason
@@ -32,10 +33,9 @@ from turnstile.executor.bulk_selection import (
     select_matching,
 )
 from turnstile.executor.callers import Caller
-from turnstile.executor.operations import Operations, answer_deadline
-from turnstile.executor.queries.reader import Match, Matches, Reader
-from turnstile.executor.queries.statements import CANDIDATES_MAX, ExecutionFilter
-from turnstile.executor.results import Accepted, Move, Rejected, Retried
+from turnstile.executor.history.executions import Executions, Match
+from turnstile.executor.history.filters import CANDIDATES_MAX, ExecutionFilter
+from turnstile.executor.inbox import Inbox, Retried, refusal_of
 
 BULK_MAX: Final = 1000
 """Most executions in one call."""
@@ -162,15 +162,15 @@ _RETRY_EXAMPLES: Final[dict[str, Example]] = {
 }
 
 
-def bulk_routes(operations: Operations, reader: Reader) -> APIRouter:
+def bulk_routes(inbox: Inbox, executions: Executions) -> APIRouter:
     """Return the routes for many executions."""
     routes = CheckedRouter(prefix="/executions", tags=["executions"], route_class=JsonRoute)
-    _add_cancel_route(routes, operations, reader)
-    _add_retry_route(routes, operations, reader)
+    _add_cancel_route(routes, inbox, executions)
+    _add_retry_route(routes, inbox, executions)
     return routes
 
 
-def _add_cancel_route(routes: APIRouter, operations: Operations, reader: Reader) -> None:
+def _add_cancel_route(routes: APIRouter, inbox: Inbox, executions: Executions) -> None:
     @routes.post(
         "/cancel",
         summary=f"Cancel all executions that match a filter, at most {BULK_MAX} in a call",
@@ -186,23 +186,22 @@ def _add_cancel_route(routes: APIRouter, operations: Operations, reader: Reader)
     ) -> BulkOutcome:
         async with answer_deadline():
             if body.ids is not None:
-                selected = await _named(reader, body, CANCEL, scope)
+                selected = await _named(executions, body, CANCEL, scope)
                 matches, cursor = selected.matches[::-1], None
             else:
-                selected = await _matching(reader, body, CANCEL, scope)
+                selected = await _matching(executions, body, CANCEL, scope)
                 before_id = cursor_id(_CANCEL_CURSOR, body.cursor, first=ID_MAX)
-                found = await reader.unfinished(selected.wanted, before_id=before_id, limit=body.limit)
-                _check_action(found, selected.wanted)
+                found = await executions.unfinished(selected.wanted, before_id=before_id, limit=body.limit)
                 matches, cursor = found.items, next_cursor(_CANCEL_CURSOR, found.next_id)
             ids = [match.id for match in matches]
-            moves: list[Move] = []
+            moved: list[tuple[int, Status, Status]] = []
             if ids and not body.dry_run:
-                await _record(operations, "cancelled", body, len(ids), caller)
-                moves = await operations.cancel(ids, body.reason, caller)
-        return _outcome(selected, _after_cancel(matches, moves), dry_run=body.dry_run, cursor=cursor)
+                await _record(inbox, "cancelled", body, len(ids), caller)
+                moved = await inbox.cancel(ids, body.reason, caller)
+        return _outcome(selected, _after_cancel(matches, moved), dry_run=body.dry_run, cursor=cursor)
 
 
-def _add_retry_route(routes: APIRouter, operations: Operations, reader: Reader) -> None:
+def _add_retry_route(routes: APIRouter, inbox: Inbox, executions: Executions) -> None:
     @routes.post(
         "/retry",
         summary=f"Retry all executions that match a filter, at most {BULK_MAX} in a call",
@@ -225,22 +224,22 @@ def _add_retry_route(routes: APIRouter, operations: Operations, reader: Reader) 
             ),
         ] = None,
     ) -> BulkOutcome:
-        async with answer_deadline():
+        async with answer_deadline(adds_executions=True):
             if body.ids is not None:
-                selected = await _named(reader, body, RETRY, scope)
+                selected = await _named(executions, body, RETRY, scope)
                 matches, cursor = selected.matches, None
             else:
-                selected = await _matching(reader, body, RETRY, scope)
-                matches, cursor = await _ended(reader, body, selected.wanted, idempotency_key)
+                selected = await _matching(executions, body, RETRY, scope)
+                matches, cursor = await _ended(executions, body, selected.wanted, idempotency_key)
             items = () if body.dry_run else matches
             retried: list[Retried] = []
             if items:
-                await _record(operations, "retried", body, len(items), caller)
+                await _record(inbox, "retried", body, len(items), caller)
                 requests = [
                     (match.id, None if idempotency_key is None else f"{idempotency_key}/{match.id}")
                     for match in items
                 ]
-                retried = await operations.retry(requests, read_traceparent(request.headers), caller)
+                retried = await inbox.retry(requests, read_traceparent(request.headers), caller)
         return _outcome(selected, _after_retry(matches, retried), dry_run=body.dry_run, cursor=cursor)
 
 
@@ -261,15 +260,17 @@ def _outcome(
     )
 
 
-async def _named(reader: Reader, body: _BulkBody, verb: BulkVerb, scope: tuple[str, ...] | None) -> Selected:
+async def _named(
+    executions: Executions, body: _BulkBody, verb: BulkVerb, scope: tuple[str, ...] | None
+) -> Selected:
     assert body.ids is not None
     if body.filter is not None or body.cursor is not None:
         raise Refusal(Code.INVALID_MESSAGE, "ids: give either ids or a filter; ids have no cursor")
-    return await select_ids(reader, body.ids, verb, scope)
+    return await select_ids(executions, body.ids, verb, scope)
 
 
 async def _matching(
-    reader: Reader, body: _BulkBody, verb: BulkVerb, scope: tuple[str, ...] | None
+    executions: Executions, body: _BulkBody, verb: BulkVerb, scope: tuple[str, ...] | None
 ) -> Selected:
     if body.filter is None:
         raise Refusal(Code.INVALID_MESSAGE, 'filter: give a filter, or ids, like {"ids": [4711]}')
@@ -280,21 +281,22 @@ async def _matching(
         for key, value in body.filter.metadata.items()
     )
     wanted = replace(body.filter.filter_of(selected, metadata), scope=scope)
+    if wanted.action_ref is not None and not await executions.has_action(wanted.action_ref):
+        raise Refusal(Code.UNKNOWN_ACTION, f"filter.action_ref: there is no action {wanted.action_ref!r}")
     counted = others if body.dry_run and body.cursor is None else ()
-    return await select_matching(reader, wanted, counted, verb)
+    return await select_matching(executions, wanted, counted, verb)
 
 
 async def _ended(
-    reader: Reader, body: _BulkBody, wanted: ExecutionFilter, idempotency_key: str | None
+    executions: Executions, body: _BulkBody, wanted: ExecutionFilter, idempotency_key: str | None
 ) -> tuple[Sequence[Match], str | None]:
     """Return a page of ended executions, and the cursor of the next one."""
     after_id, up_to_id = 0, None
     if body.cursor is not None:
         after_id, up_to_id = cursor_ids(_RETRY_CURSOR, body.cursor, count=2)
-    found = await reader.ended(
+    found = await executions.ended(
         wanted, after_id=after_id, up_to_id=up_to_id, limit=body.limit, not_made_under=idempotency_key
     )
-    _check_action(found, wanted)
     if found.next_id is None or found.up_to_id is None:
         return found.items, None
     return found.items, cursor_of(_RETRY_CURSOR, found.next_id, found.up_to_id)
@@ -310,34 +312,30 @@ def _check_given(given: BulkFilter) -> None:
         )
 
 
-def _check_action(found: Matches, wanted: ExecutionFilter) -> None:
-    if not found.action_is_known:
-        raise Refusal(Code.UNKNOWN_ACTION, f"filter.action_ref: there is no action {wanted.action_ref!r}")
-
-
-async def _record(operations: Operations, verb: str, body: _BulkBody, matched: int, caller: Caller) -> None:
-    """Record the request before the changes, which may take several transactions."""
+async def _record(inbox: Inbox, verb: str, body: _BulkBody, matched: int, caller: Caller) -> None:
+    """Record the request before the changes, which may take several turns."""
     given = body.model_dump(mode="json", exclude={"dry_run", "limit", "cursor"}, exclude_defaults=True)
     action_ref = None if body.filter is None else body.filter.action_ref
-    await operations.log_bulk(verb, action_ref, json_text({**given, "matched": matched}), caller)
+    await inbox.record_bulk(verb, action_ref, {**given, "matched": matched}, caller)
 
 
-def _after_cancel(found: Sequence[Match], moves: Sequence[Move]) -> tuple[list[BulkItem], int]:
-    now = {move.execution_id: move.status for move in moves}
+def _after_cancel(
+    found: Sequence[Match], moved: Sequence[tuple[int, Status, Status]]
+) -> tuple[list[BulkItem], int]:
+    now = {execution_id: after for execution_id, _, after in moved}
     items = [BulkItem(id=match.id, status=now.get(match.id, match.status)) for match in found]
-    return items, sum(not is_terminal(move.previous_status) for move in moves)
+    return items, sum(not is_terminal(before) for _, before, _ in moved)
 
 
 def _after_retry(found: Sequence[Match], retried: Sequence[Retried]) -> tuple[list[BulkItem], int]:
-    verdicts = {one.retry_of: one.verdict for one in retried}
+    answers = {each.retry_of: each.answer for each in retried}
     items, changed = [], 0
     for match in found:
-        match verdicts.get(match.id):
-            case Accepted() as accepted:
-                changed += not accepted.duplicate
-                items.append(BulkItem(id=match.id, status=match.status, retry_id=accepted.execution_id))
-            case Rejected(code=code, message=message):
-                items.append(BulkItem(id=match.id, status=match.status, problem=problem(code, message)))
-            case None:
-                items.append(BulkItem(id=match.id, status=match.status))
+        decided, retry_id, shown = answers.get(match.id), None, None
+        if decided is not None and (refusal := refusal_of(decided)) is not None:
+            shown = problem(refusal.code, refusal.message)
+        elif decided is not None:
+            retry_id = decided["execution_id"]
+            changed += not decided["duplicate"]
+        items.append(BulkItem(id=match.id, status=match.status, retry_id=retry_id, problem=shown))
     return items, changed

@@ -1,7 +1,7 @@
 """The routes of executions: submit, list, read, logs, cancel, retry; `bulk` has those for many at once.
 
-A submitted request is read exactly like the body of `execution.requested`, and admitted by the same
-statement, so the same idempotency key over HTTP and over the broker is the same execution.
+A submitted request is read exactly like the body of `execution.requested`, and decided in the same turns, so
+the same idempotency key over HTTP and over the broker is the same execution.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ from turnstile.common.requests import (
     read_request,
     read_traceparent,
     request_bytes_max,
-    request_hash,
 )
+from turnstile.executor.api.answers import answer_deadline
 from turnstile.executor.api.auth import CallerScope, CurrentCaller
 from turnstile.executor.api.bodies import (
     LIST_BYTES_MAX,
@@ -50,9 +50,13 @@ from turnstile.executor.api.paging import (
 )
 from turnstile.executor.api.problems import CheckedRouter, Problem, answer, documented, problem
 from turnstile.executor.api_tokens import ApiToken, Role
+from turnstile.executor.history.executions import Executions, LogPosition
+from turnstile.executor.history.filters import CANDIDATES_MAX, ExecutionFilter
+from turnstile.executor.inbox import Answer, Inbox, refusal_of
+from turnstile.executor.leader.command_rows import request_of
+from turnstile.executor.leader.ports import Request as Submission
 from turnstile.executor.metrics import REFUSED
-from turnstile.executor.operations import Operations, Submissions, answer_deadline
-from turnstile.executor.queries.reader import LogPosition, Reader
+from turnstile.executor.queries.execution_reader import ExecutionReader
 from turnstile.executor.queries.schemas import (
     ExecutionDetail,
     ExecutionRecord,
@@ -61,8 +65,6 @@ from turnstile.executor.queries.schemas import (
     LogEntry,
     SubmissionDetail,
 )
-from turnstile.executor.queries.statements import CANDIDATES_MAX, ExecutionFilter
-from turnstile.executor.results import Accepted, Admission, Rejected, Verdict
 
 LIST_MAX: Final = 1000
 """Maximum number of requests in one list."""
@@ -219,14 +221,14 @@ class Logs(BaseModel):
 
 
 def execution_routes(
-    operations: Operations, submissions: Submissions, reader: Reader, *, parameters_bytes_max: int
+    inbox: Inbox, executions: Executions, reader: ExecutionReader, *, parameters_bytes_max: int
 ) -> APIRouter:
     """Return the routes of executions."""
     routes = CheckedRouter(prefix="/executions", tags=["executions"], route_class=JsonRoute)
-    _add_submit_route(routes, submissions, parameters_bytes_max)
-    _add_reading_routes(routes, reader)
-    _add_cancel_route(routes, operations)
-    _add_retry_route(routes, operations)
+    _add_submit_route(routes, inbox, parameters_bytes_max)
+    _add_reading_routes(routes, executions, reader)
+    _add_cancel_route(routes, inbox)
+    _add_retry_route(routes, inbox)
     return routes
 
 
@@ -264,7 +266,7 @@ def _submit_body() -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
 
 
-def _add_submit_route(routes: APIRouter, submissions: Submissions, parameters_bytes_max: int) -> None:
+def _add_submit_route(routes: APIRouter, inbox: Inbox, parameters_bytes_max: int) -> None:
     lock = asyncio.Lock()
 
     @routes.post(
@@ -295,7 +297,7 @@ def _add_submit_route(routes: APIRouter, submissions: Submissions, parameters_by
         submitted = await _read_submitted(
             request, idempotency_key, parameters_bytes_max=parameters_bytes_max, lock=lock
         )
-        answers = await _submit(submissions, submitted.requests)
+        answers = await _submit(inbox, submitted.requests)
         if submitted.is_list:
             return AcceptanceList(items=answers)
         match answers[0]:
@@ -311,7 +313,7 @@ def _created(accepted: Acceptance, response: Response) -> Acceptance:
     return accepted
 
 
-def _add_reading_routes(routes: APIRouter, reader: Reader) -> None:
+def _add_reading_routes(routes: APIRouter, executions: Executions, reader: ExecutionReader) -> None:
     @routes.get(
         "",
         summary="List executions, newest first",
@@ -327,9 +329,7 @@ def _add_reading_routes(routes: APIRouter, reader: Reader) -> None:
         scope: CallerScope,
     ) -> ExecutionList:
         before_id = cursor_id(_CURSOR, query.cursor, first=ID_MAX)
-        page = await reader.executions(
-            replace(query.filter(), scope=scope), before_id=before_id, limit=query.limit
-        )
+        page = await reader.page(replace(query.filter(), scope=scope), before_id=before_id, limit=query.limit)
         return ExecutionList(
             items=page.items,
             next_cursor=next_cursor(_CURSOR, page.next_id),
@@ -351,17 +351,17 @@ def _add_reading_routes(routes: APIRouter, reader: Reader) -> None:
     )
     async def get_logs(execution_id: ExecutionPath, query: Annotated[LogListing, Query()]) -> Logs:
         after = _log_position(query.cursor or query.after)
-        page = await reader.logs(
+        page = await executions.logs(
             ExecutionId(execution_id), attempt=query.attempt, after=after, limit=query.limit
         )
         if page is None:
             raise _unknown_execution(execution_id)
         read = page.position
         cursor = None if page.is_ended else cursor_of(_LOG_CURSOR, read.attempt, read.chars)
-        return Logs(items=page.items, next_cursor=cursor, ended=page.is_ended)
+        return Logs(items=list(page.items), next_cursor=cursor, ended=page.is_ended)
 
 
-def _add_cancel_route(routes: APIRouter, operations: Operations) -> None:
+def _add_cancel_route(routes: APIRouter, inbox: Inbox) -> None:
     @routes.post(
         "/{execution_id}/cancel",
         summary="Cancel an execution",
@@ -379,19 +379,17 @@ def _add_cancel_route(routes: APIRouter, operations: Operations) -> None:
         ] = _NO_REASON,
     ) -> Any:
         async with answer_deadline():
-            moves = await operations.cancel([ExecutionId(execution_id)], body.reason, caller)
-        if not moves:
+            moved = await inbox.cancel([execution_id], body.reason, caller)
+        if not moved:
             raise _unknown_execution(execution_id)
-        move = moves[0]
-        if is_terminal(move.previous_status):
-            detail = f"execution {execution_id} is {move.status}; an ended execution never changes"
-            return answer(
-                problem(Code.ALREADY_TERMINAL, detail, id=execution_id, execution_status=move.status)
-            )
-        return Cancelled(id=execution_id, status=move.status)
+        _, before, after = moved[0]
+        if is_terminal(before):
+            detail = f"execution {execution_id} is {after}; an ended execution never changes"
+            return answer(problem(Code.ALREADY_TERMINAL, detail, id=execution_id, execution_status=after))
+        return Cancelled(id=execution_id, status=after)
 
 
-def _add_retry_route(routes: APIRouter, operations: Operations) -> None:
+def _add_retry_route(routes: APIRouter, inbox: Inbox) -> None:
     @routes.post(
         "/{execution_id}/retry",
         summary="Retry an ended execution as a new one",
@@ -425,22 +423,23 @@ def _add_retry_route(routes: APIRouter, operations: Operations) -> None:
             Header(min_length=1, max_length=512, description="The same key is the same new execution."),
         ] = None,
     ) -> Any:
-        async with answer_deadline():
-            (retried,) = await operations.retry(
-                [(ExecutionId(execution_id), idempotency_key)], read_traceparent(request.headers), caller
+        async with answer_deadline(adds_executions=True):
+            (retried,) = await inbox.retry(
+                [(execution_id, idempotency_key)], read_traceparent(request.headers), caller
             )
-        if retried.previous_status is None:
+        if retried.status is None:
             raise _unknown_execution(execution_id)
-        match retried.verdict:
-            case None:
-                status = retried.previous_status
-                detail = f"execution_id: {execution_id} is {status}; wait until it ends, or cancel it first"
-                return answer(problem(Code.NOT_TERMINAL, detail, id=execution_id, execution_status=status))
-            case Rejected(code=code, message=message):
-                raise Refusal(code, message)
-            case Accepted() as accepted:
-                shown = RetryAcceptance(**_acceptance(accepted).model_dump(), retry_of=execution_id)
-                return _created(shown, response)
+        if retried.answer is None:
+            detail = (
+                f"execution_id: {execution_id} is {retried.status}; wait until it ends, or cancel it first"
+            )
+            return answer(
+                problem(Code.NOT_TERMINAL, detail, id=execution_id, execution_status=retried.status)
+            )
+        if (refusal := refusal_of(retried.answer)) is not None:
+            raise refusal
+        shown = RetryAcceptance(**_acceptance(retried.answer).model_dump(), retry_of=execution_id)
+        return _created(shown, response)
 
 
 def _unknown_execution(execution_id: int) -> Refusal:
@@ -461,7 +460,7 @@ class _Submitted:
     """The requests of a body: each checked, or refused."""
 
     is_list: bool
-    requests: Sequence[Admission | Refusal]
+    requests: Sequence[Submission | Refusal]
 
 
 async def _read_submitted(
@@ -516,7 +515,7 @@ def _with_key(value: Any, key: str | None) -> Any:
     return {**value, "idempotency_key": key}
 
 
-def _read_item(value: Any, read: Callable[[Any], Admission]) -> Admission | Refusal:
+def _read_item(value: Any, read: Callable[[Any], Submission]) -> Submission | Refusal:
     try:
         if not isinstance(value, dict) or _TRACEPARENT not in value:
             return read(value)
@@ -526,43 +525,40 @@ def _read_item(value: Any, read: Callable[[Any], Admission]) -> Admission | Refu
             raise Refusal(
                 Code.INVALID_MESSAGE, f"{_TRACEPARENT}: not a W3C trace context; leave it out, or correct it"
             )
-        return read(value)._replace(traceparent=traceparent)
+        return replace(read(value), traceparent=traceparent)
     except Refusal as refusal:
         return refusal
 
 
-def _reader_for(request: Request, parameters_bytes_max: int) -> Callable[[Any], Admission]:
+def _reader_for(request: Request, parameters_bytes_max: int) -> Callable[[Any], Submission]:
     """Return what reads the executions that this caller submits."""
     traceparent = read_traceparent(request.headers)
     token: ApiToken | None = request.state.caller_token
     may_be_urgent = token is None or token.role >= Role.OPERATE
 
-    def read(value: Any) -> Admission:
+    def read(value: Any) -> Submission:
         submitted = read_request(value, parameters_bytes_max=parameters_bytes_max)
         if token is not None and not token.may_use(submitted.action_ref):
             raise Refusal(
                 Code.FORBIDDEN,
                 f"action_ref: the token {token.name!r} is not for the action {submitted.action_ref!r}",
             )
-        return Admission.of(
-            submitted, request_hash(submitted), traceparent=traceparent, may_be_urgent=may_be_urgent
-        )
+        return request_of(submitted, traceparent=traceparent, may_be_urgent=may_be_urgent)
 
     return read
 
 
-async def _submit(
-    submissions: Submissions, requests: Sequence[Admission | Refusal]
-) -> list[Acceptance | Problem]:
-    """Admit the checked requests; return the result of each request, in order."""
-    admissions = [r for r in requests if isinstance(r, Admission)]
-    verdicts: Sequence[Verdict] = ()
-    if admissions:
-        async with answer_deadline():
-            verdicts = await submissions.submit_all(admissions)
-    in_order = iter(verdicts)
+async def _submit(inbox: Inbox, requests: Sequence[Submission | Refusal]) -> list[Acceptance | Problem]:
+    """Have the checked requests decided in their order; return the result of each request."""
+    checked = [each for each in requests if isinstance(each, Submission)]
+    decided: Sequence[Answer] = ()
+    if checked:
+        async with answer_deadline(adds_executions=True):
+            decided = await inbox.decide(checked)
+    in_order = iter(decided)
     answers = [
-        problem(r.code, r.message) if isinstance(r, Refusal) else _shown(next(in_order)) for r in requests
+        problem(each.code, each.message) if isinstance(each, Refusal) else _shown(next(in_order))
+        for each in requests
     ]
     for refused in answers:
         if isinstance(refused, Problem):
@@ -570,36 +566,33 @@ async def _submit(
     return answers
 
 
-def _shown(verdict: Verdict) -> Acceptance | Problem:
-    match verdict:
-        case Accepted():
-            return _acceptance(verdict)
-        case Rejected():
-            return problem(verdict.code, verdict.message)
+def _shown(decided: Answer) -> Acceptance | Problem:
+    refusal = refusal_of(decided)
+    return _acceptance(decided) if refusal is None else problem(refusal.code, refusal.message)
 
 
-def _acceptance(accepted: Accepted) -> Acceptance:
+def _acceptance(accepted: Answer) -> Acceptance:
     return Acceptance(
-        id=accepted.execution_id,
-        status=accepted.status,
-        position=accepted.position,
-        duplicate=accepted.duplicate,
+        id=accepted["execution_id"],
+        status=accepted["status"],
+        position=accepted["position"],
+        duplicate=accepted["duplicate"],
     )
 
 
-def submission_routes(reader: Reader) -> APIRouter:
+def submission_routes(executions: Executions) -> APIRouter:
     """Return the route of submissions."""
     routes = CheckedRouter(prefix="/submissions", tags=["executions"])
 
     @routes.get(
         "/{request_id}",
         summary="Show the outcome of a submission in a transaction",
-        description="`request_id` is what `turnstile.submit` returned. A submission exists once its "
-        "transaction is committed.",
+        description="`request_id` is what `turnstile.submit` returned, or the id in the answer of a request "
+        "that is kept and not decided yet. A submission exists once its transaction is committed.",
         responses=documented(Code.NOT_FOUND),
     )
     async def get_submission(request_id: UUID) -> SubmissionDetail:
-        found = await reader.submission(request_id)
+        found = await executions.submission(request_id)
         if found is None:
             raise Refusal(
                 Code.NOT_FOUND,

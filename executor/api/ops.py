@@ -13,7 +13,7 @@ from turnstile.executor.api.bodies import StrictModel
 from turnstile.executor.api.problems import PROBLEM_JSON, CheckedRouter, answer, documented, problem
 from turnstile.executor.metrics import METER, SERVER_UP, QueueGauges
 from turnstile.executor.queries.audit import EXAMPLES_MAX, Auditor, AuditReport
-from turnstile.executor.queries.waiting_reason import Health
+from turnstile.executor.health import Health
 
 
 class AuditParameters(StrictModel):

@@ -9,12 +9,12 @@ from pydantic import AwareDatetime, Field, StringConstraints, model_validator
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.fields import Duration
 from turnstile.common.schemas import Schema
+from turnstile.executor.api.answers import answer_deadline
 from turnstile.executor.api.auth import CurrentCaller, refused_routes
 from turnstile.executor.api.bodies import JsonBody, JsonRoute
 from turnstile.executor.api.paging import ID_MAX, Page, Paging, cursor_id, next_cursor
 from turnstile.executor.api.problems import CheckedRouter, documented
 from turnstile.executor.api_tokens import ApiToken, Role
-from turnstile.executor.operations import answer_deadline
 from turnstile.executor.queries.action_rows import page_of
 from turnstile.executor.queries.schemas import CreatedToken, TokenDetail, TokenRole
 from turnstile.executor.stored_tokens import AcceptedTokens, TokenStore

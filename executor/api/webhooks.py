@@ -9,15 +9,15 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Code
+from turnstile.executor.api.answers import answer_deadline
 from turnstile.executor.api.auth import CurrentCaller
 from turnstile.executor.api.bodies import JsonBody, JsonRoute
 from turnstile.executor.api.paging import ID_MAX, Page, Paging, cursor_id, next_cursor
 from turnstile.executor.api.problems import CheckedRouter, documented
-from turnstile.executor.operations import answer_deadline
 from turnstile.executor.queries.action_rows import page_of
 from turnstile.executor.queries.read_limiter import ReadLimiter
+from turnstile.executor.webhooks.deliveries import Deliveries
 from turnstile.executor.webhooks.sender import State
-from turnstile.executor.webhooks.store import WebhookStore
 
 _CURSOR: Final = "webhooks"
 _REPLAYED_MAX: Final = 1000
@@ -92,13 +92,13 @@ class WebhookReplay(BaseModel):
 def webhook_routes(database: Database, limiter: ReadLimiter) -> APIRouter:
     """Return the routes of webhooks."""
     routes = CheckedRouter(prefix="/webhooks", tags=["operation"], route_class=JsonRoute)
-    store = WebhookStore(database)
+    deliveries = Deliveries(database)
 
     @routes.get("", summary="List webhooks, the newest first", responses=documented(Code.UNKNOWN_FIELD))
     async def get_webhooks(query: Annotated[WebhookListing, Query()]) -> Page[WebhookDetail]:
         before_id = cursor_id(_CURSOR, query.cursor, first=ID_MAX)
         async with limiter.permit():
-            found = await store.page(query.state or _STATES, before_id=before_id, limit=query.limit + 1)
+            found = await deliveries.page(query.state or _STATES, before_id=before_id, limit=query.limit + 1)
         items, last = page_of(
             found, query.limit, lambda row: WebhookDetail(**row), lambda webhook: webhook.execution_id
         )
@@ -114,10 +114,10 @@ def webhook_routes(database: Database, limiter: ReadLimiter) -> APIRouter:
     async def post_replay(body: WebhookSelection, caller: CurrentCaller) -> WebhookReplay:
         if body.dry_run:
             async with limiter.permit():
-                replayed = await store.planned(body.ids)
+                replayed = await deliveries.planned(body.ids)
         else:
             async with answer_deadline():
-                replayed = await store.replay(body.ids, limit=body.limit, changed_by=caller)
+                replayed = await deliveries.replay(body.ids, limit=body.limit, changed_by=caller)
         known = {*replayed.done, *replayed.pending}
         return WebhookReplay(
             done=0 if body.dry_run else len(replayed.done),

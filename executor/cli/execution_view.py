@@ -184,8 +184,6 @@ def _reason(waiting_on: Json) -> str:
             return f"not due before {instant(run_at)}" if run_at else "not due yet"
         case {"reason": "handing_over"}:
             return "about to be dispatched to a worker"
-        case {"reason": "unavailable", "part": str(part), "message": message} if part.startswith("pool "):
-            return f"{part} is unavailable: {message}"
         case {"reason": "unavailable", "part": part, "message": message}:
             return f"the executor cannot reach the {part}: {message}"
         case _:

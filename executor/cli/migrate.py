@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from turnstile.common.cli import EXIT_FAILED, EXIT_UNREACHABLE, CommandFailed, with_options
 from turnstile.common.database import CONNECTION_ERRORS, Database
-from turnstile.common.settings import CommonSettings, read_settings
+from turnstile.common.settings import DatabaseSettings, read_settings
 from turnstile.common.telemetry.logs import Episodes, configure_logging
 from turnstile.common.urls import shown_url
 from turnstile.executor.cli.arguments import duration
@@ -30,12 +30,12 @@ _INSUFFICIENT_PRIVILEGE: Final = "42501"
 
 
 @with_options(
-    CommonSettings,
-    functools.partial(read_settings, CommonSettings),
+    DatabaseSettings,
+    functools.partial(read_settings, DatabaseSettings),
     only=("database_url", "log_format", "log_level"),
 )
 def migrate(
-    settings: CommonSettings,
+    settings: DatabaseSettings,
     wait: Annotated[
         float,
         typer.Option(

@@ -66,7 +66,7 @@ def _has_stored_token(url: str) -> bool | None:
     async def read() -> bool:
         connection = await asyncpg.connect(driver_url(url), timeout=_TOKEN_SECONDS)
         try:
-            return bool(await connection.fetchval("SELECT EXISTS (SELECT FROM api_token)"))
+            return bool(await connection.fetchval("SELECT EXISTS (SELECT FROM ledger.api_token)"))
         finally:
             await connection.close(timeout=_TOKEN_SECONDS)
 

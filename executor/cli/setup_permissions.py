@@ -30,7 +30,7 @@ from turnstile.common.cli import (
     CommandFailed,
     with_options,
 )
-from turnstile.common.settings import CommonSettings, read_settings
+from turnstile.common.settings import DatabaseSettings, read_settings
 from turnstile.common.urls import shown_url
 from turnstile.executor.cli.confirmation import YesOption, confirm
 from turnstile.executor.permissions.broker import BrokerAccount, ManagementApi, definitions
@@ -77,7 +77,7 @@ _RESTARTS: Final = {"executor": "all executors", "worker": "all workers", "clien
 T = TypeVar("T")
 
 
-class SetupSettings(CommonSettings):
+class SetupSettings(DatabaseSettings):
     """Settings of `setup-permissions`: the URLs of administrators."""
 
     management_url: Annotated[SecretStr, ENVIRONMENT_ONLY] = Field(

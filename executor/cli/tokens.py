@@ -19,7 +19,7 @@ from turnstile.common.cli import (
 )
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Code, Unavailable
-from turnstile.common.settings import CommonSettings, read_settings
+from turnstile.common.settings import DatabaseSettings, read_settings
 from turnstile.common.urls import shown_url
 from turnstile.executor.api_tokens import Role
 from turnstile.executor.callers import DIRECTLY
@@ -57,7 +57,7 @@ app = command_line("Create, list and revoke API tokens.")
 
 class _Settings(ApiSettings):
     database_url: SecretStr = Field(
-        default=CommonSettings.model_fields["database_url"].default,
+        default=DatabaseSettings.model_fields["database_url"].default,
         description="URL of the database, for --direct.",
     )
 
@@ -121,7 +121,7 @@ def _create(
         )
     with closing(target.api) as api:
         if direct:
-            url = read_settings(CommonSettings, database_url=target.database_url).database_url
+            url = read_settings(DatabaseSettings, database_url=target.database_url).database_url
             created = asyncio.run(
                 _create_directly(url.get_secret_value(), name, Role[role.upper()], scope, expires)
             )

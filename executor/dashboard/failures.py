@@ -5,7 +5,7 @@ reading starts, and for each action how its latest executions ended. Pure; `live
 bounded in actions and rows, so 10,000 busy actions take turns.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -61,10 +61,10 @@ class Failures:
 
 
 class Start(NamedTuple):
-    """Where executions are read backwards: below the head of a queue, or (None) from the newest one."""
+    """Where executions are read backwards: below this id, or (None) from the newest one."""
 
     action_ref: str
-    queue_id: int | None
+    before_id: int | None
 
 
 @dataclass(slots=True)
@@ -90,7 +90,8 @@ class FailureReadings:
         self.sums = FailureSums()
         self._of_action: dict[str, Failures] = {}
         self._due: dict[str, None] = {}
-        self._heads: dict[str, dict[int, None]] = {}
+        self._heads: dict[str, dict[str | None, int]] = {}
+        """By action and key: the first execution that waits."""
 
     def __getitem__(self, action_ref: str) -> Failures | None:
         """Return what was read of an action; None: nothing yet."""
@@ -101,16 +102,14 @@ class FailureReadings:
         ref = queue.name.action_ref
         if has_ended:
             self._due.setdefault(ref)
-        if queue.queue_id is None:
-            return
         heads = self._heads.setdefault(ref, {})
-        heads.pop(queue.queue_id, None)
-        if queue.depth > 0:
-            heads[queue.queue_id] = None
+        heads.pop(queue.name.concurrency_key, None)
+        if queue.head_id is not None:
+            heads[queue.name.concurrency_key] = queue.head_id
             if len(heads) > _HEADS_MAX:
                 del heads[next(iter(heads))]
 
-    def age(self, at: datetime, existing: set[str]) -> None:
+    def age(self, at: datetime, existing: Collection[str]) -> None:
         """Read again what was read a while ago, because its ends leave the window; forget deleted actions."""
         self._heads = {ref: heads for ref, heads in self._heads.items() if ref in existing}
         for ref, failures in list(self._of_action.items()):
@@ -125,7 +124,8 @@ class FailureReadings:
         for ref in self._due:
             known = self._of_action.get(ref)
             if known is None or known.read_at <= at - _AGAIN_AFTER:
-                of_action = [Start(ref, queue_id) for queue_id in (None, *self._heads.get(ref, ()))]
+                heads = self._heads.get(ref, {}).values()
+                of_action = [Start(ref, before_id) for before_id in (None, *heads)]
                 if len(found) + len(of_action) > STARTS_MAX:
                     break
                 found += of_action

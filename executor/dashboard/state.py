@@ -1,12 +1,13 @@
 """The state of the dashboard in memory: all queues, sorted, searched and cut without a query (P9).
 
-In: snapshots of the queues that changed, and of all held slots. Out: pages of queues in any order, totals,
-rates and lengths over the last minutes, and what differs from the previous snapshot. Pure; `live` fills it. A
-point of a history is stored only where something changed, so an idle queue costs one point.
+In: what the leader says that has changed, or what the database knows while there is no leader. Out: pages of
+queues in any order, totals, rates and lengths over the last minutes, and what differs from the previous
+snapshot. Pure; `live` fills it. A point of a history is stored only where something changed, so an idle queue
+costs one point.
 """
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -22,17 +23,24 @@ BUCKETS: Final = 60
 RATE_SECONDS: Final = 60
 DEAD_LETTERS_MAX: Final = 1001
 """Dead letters are counted up to this number."""
-LOST_SECONDS: Final = 24 * 3600
+_AGE_SECONDS: Final = 10.0
+"""How often is looked for failures that leave their window."""
 _SORTED_MAX: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """The counters of a queue at one instant."""
+    """The counters of a queue at one instant; None: unknown, while there is no leader."""
 
-    enqueued: int
-    completed: int
+    enqueued: int | None
+    completed: int | None
     depth: int
+
+    def is_below(self, other: "Totals") -> bool:
+        """Return whether these were counted from another beginning: a new leader's, or an unknown one."""
+        if self.enqueued is None or other.enqueued is None:
+            return self.enqueued is not other.enqueued
+        return self.enqueued < other.enqueued or (self.completed or 0) < (other.completed or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,15 +54,20 @@ class Rates:
 class TotalsHistory:
     """Totals over the last minutes, at most one point a bucket: the last one in it."""
 
-    __slots__ = ("_points",)
+    __slots__ = ("_began_at", "_points")
 
     def __init__(self, at: float, totals: Totals) -> None:
         self._points = deque([(at, totals)], maxlen=BUCKETS + 1)
+        self._began_at = at
+        """Since when its counters have the same beginning."""
 
     def add(self, at: float, totals: Totals) -> None:
         """Store the totals at `at` (seconds since the epoch); instants never decrease."""
-        if self._points[-1][1] == totals:
+        last = self._points[-1][1]
+        if last == totals:
             return
+        if totals.is_below(last):
+            self._began_at = at
         # The first point stays: everything since then is counted from it.
         if len(self._points) > 1 and bucket_of(self._points[-1][0]) == bucket_of(at):
             self._points.pop()
@@ -64,19 +77,18 @@ class TotalsHistory:
         """Return the rates up to `now`; None before one second is known."""
         # The point of a bucket is near its end, so the minute begins with a bucket.
         start = float(bucket_of(now - RATE_SECONDS) * BUCKET_SECONDS)
-        began_at, first = self._points[0]
-        for at, totals in self._points:
+        counted = [(at, totals) for at, totals in self._points if at >= self._began_at]
+        began_at, first = counted[0]
+        for at, totals in counted:
             if at > start:
                 break
             first = totals
-        seconds = now - max(start, began_at)
-        if seconds < 1.0:
+        seconds, last = now - max(start, began_at), counted[-1][1]
+        if seconds < 1.0 or last.enqueued is None or last.completed is None:
             return None
-        last = self._points[-1][1]
-        # A repair of the counters may lower a total.
         return Rates(
-            enqueued=max(last.enqueued - first.enqueued, 0) / seconds,
-            completed=max(last.completed - first.completed, 0) / seconds,
+            enqueued=(last.enqueued - (first.enqueued or 0)) / seconds,
+            completed=(last.completed - (first.completed or 0)) / seconds,
         )
 
     def depths(self, now: float) -> list[int | None]:
@@ -109,21 +121,37 @@ class Queue:
     """The values of a queue at the last reading."""
 
     name: QueueName
-    queue_id: int | None
-    """None: never used."""
     pool: str
     max_concurrent: int | None
     paused: bool
     depth: int
     oldest_enqueued_at: datetime | None
-    total_enqueued: int
-    total_completed: int
+    head_id: int | None = None
+    """The smallest id that waits."""
     active_count: int = 0
+    enqueued: int | None = None
+    """Since its changes are noted; None: there is no leader."""
+    completed: int | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits in it or holds its slots."""
+        return not (self.depth or self.active_count)
 
     @property
     def totals(self) -> Totals:
         """The values for its history."""
-        return Totals(enqueued=self.total_enqueued, completed=self.total_completed, depth=self.depth)
+        return Totals(enqueued=self.enqueued, completed=self.completed, depth=self.depth)
+
+
+class ActionTotals(NamedTuple):
+    """Executions of an action since it was defined; None: unknown, while there is no leader."""
+
+    enqueued: int | None
+    completed: int | None
+
+
+_UNKNOWN: Final = ActionTotals(None, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +173,7 @@ class Attention:
     dead_letters: int = 0
     """At most `DEAD_LETTERS_MAX`: then there may be more."""
     lost_workers: int = 0
-    """Workers lost within `LOST_SECONDS`."""
+    """Workers that were lost lately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,8 +186,10 @@ class Snapshot:
     truncated: bool
     queues: Sequence[Queue]
     workers: Workers
-    deleted: int = 0
-    """Executions that deleted queues counted; only in a whole snapshot."""
+    totals: Mapping[str, ActionTotals]
+    """Of the actions of these queues."""
+    deleted: Iterable[str] = ()
+    """Actions that are gone."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -168,20 +198,14 @@ class Sums:
 
     depth: int = 0
     active_count: int = 0
-    total_enqueued: int = 0
-    total_completed: int = 0
+    total_enqueued: int | None = 0
+    """None: unknown, while there is no leader."""
+    total_completed: int | None = 0
 
     def add(self, queue: Queue, times: int) -> None:
         """Add (1) or remove (-1) a queue."""
         self.depth += times * queue.depth
         self.active_count += times * queue.active_count
-        self.total_enqueued += times * queue.total_enqueued
-        self.total_completed += times * queue.total_completed
-
-    def add_deleted(self, executions: int) -> None:
-        """Keep the counters of deleted queues: all their executions have ended."""
-        self.total_enqueued += executions
-        self.total_completed += executions
 
     @property
     def totals(self) -> Totals:
@@ -214,21 +238,28 @@ class DashboardState:
         """Discard the state: without clients no changes were read."""
         self.read_at: datetime | None = None
         self.queues: dict[QueueName, Queue] = {}
+        self._queues_of: Counter[str] = Counter()
+        self._totals: dict[str, ActionTotals] = {}
         self._histories: dict[QueueName, TotalsHistory] = {}
         self._sums = Sums()
         self.failures = FailureReadings()
         self._all: TotalsHistory | None = None
-        self._began_at = 0.0
+        self._began_at = self._aged_at = 0.0
         self._sorted.clear()
 
     def apply(self, snapshot: Snapshot) -> list[Queue]:
         """Apply a snapshot; return the queues that differ from the previous one."""
-        before, at = self.queues, snapshot.read_at.timestamp()
+        # The clock of the next leader, or of the database, may be behind.
+        read_at = max(snapshot.read_at, self.read_at or snapshot.read_at)
+        before, at = self.queues, read_at.timestamp()
         if snapshot.whole:
-            self.queues, self._sums, self.truncated = {}, Sums(), False
-            self._sums.add_deleted(snapshot.deleted)
+            self.queues, self._queues_of, self._totals, self._sums = {}, Counter(), {}, Sums()
+            self.truncated = False
         if self.read_at is None:
             self._began_at = at
+        for ref in snapshot.deleted:
+            self._delete(ref)
+        self._totals.update(snapshot.totals)
         changed = []
         for queue in snapshot.queues:
             known = before.get(queue.name)
@@ -238,17 +269,23 @@ class DashboardState:
                 self._remember(at, queue, known)
             elif known is not None and snapshot.whole:
                 self._put(queue)
-        self.read_at, self.workers = snapshot.read_at, snapshot.workers
+        self.read_at, self.workers = read_at, snapshot.workers
         self.truncated |= snapshot.truncated
         self._sorted.clear()
+        self._sum_up(at)
+        if snapshot.whole or at >= self._aged_at + _AGE_SECONDS:
+            self._aged_at = at
+            self.failures.age(read_at, self._totals.keys())
+            self._histories = {name: kept for name, kept in self._histories.items() if name in self.queues}
+        return [queue for queue in changed if queue.name in self.queues]
+
+    def _sum_up(self, at: float) -> None:
+        self._sums.total_enqueued = _sum(each.enqueued for each in self._totals.values())
+        self._sums.total_completed = _sum(each.completed for each in self._totals.values())
         if self._all is None:
             self._all = TotalsHistory(at, self._sums.totals)
         else:
             self._all.add(at, self._sums.totals)
-        if snapshot.whole:
-            self.failures.age(snapshot.read_at, {name.action_ref for name in self.queues})
-            self._histories = {name: kept for name, kept in self._histories.items() if name in self.queues}
-        return changed
 
     def apply_failures(self, starts: Sequence[Start], found: Iterable[tuple[str, Failures]]) -> None:
         """Store how the latest executions of some actions ended."""
@@ -265,6 +302,11 @@ class DashboardState:
         history = self._history(name)
         return [] if history is None else history.depths(self._now())
 
+    def totals_of(self, name: QueueName) -> ActionTotals:
+        """Return the totals of a queue: those of its action, if it is the only one; else they are unknown."""
+        ref = name.action_ref
+        return self._totals.get(ref, _UNKNOWN) if self._queues_of[ref] == 1 else _UNKNOWN
+
     def total(self) -> tuple[Sums, Rates | None]:
         """Return the sums and the rates over all queues."""
         return replace(self._sums), None if self._all is None else self._all.rates(self._now())
@@ -280,38 +322,55 @@ class DashboardState:
         return self._sorted[wanted]
 
     def _note_outcomes(self, queue: Queue, known: Queue | None) -> None:
-        if known != queue:
-            ended = 0 if known is None or _is_succeeded(known, queue) else known.total_completed
-            self.failures.note(queue, has_ended=queue.total_completed != ended)
+        if known is None:
+            self.failures.note(queue, has_ended=self._totals[queue.name.action_ref].completed != 0)
+        elif known != queue:
+            self.failures.note(queue, has_ended=queue.completed is None or queue.completed != known.completed)
 
     def _put(self, queue: Queue) -> bool:
         """Store a queue; return whether there was capacity."""
-        before = self.queues.get(queue.name)
-        if before is None and len(self.queues) >= QUEUES_MAX:
+        name = queue.name
+        before = self.queues.get(name)
+        if before is None and len(self.queues) >= QUEUES_MAX and not self._make_room_for(queue):
+            self.truncated = True
             return False
         if before is not None:
-            self._sums.add(before, -1)
-            if _is_succeeded(before, queue):
-                self._sums.add_deleted(before.total_completed)
+            self._drop(before)
         self._sums.add(queue, 1)
-        self.queues[queue.name] = queue
-        if before is None and queue.name.concurrency_key is not None:
-            self._drop_unused(queue.name.action_ref)
-        return True
+        self.queues[name] = queue
+        self._queues_of[name.action_ref] += 1
+        if before is None:
+            self._drop_unused(name)
+        return name in self.queues
 
-    def _drop_unused(self, action_ref: str) -> None:
-        """Drop the row of an action that had no queue yet: it has one now, of a key."""
-        name = QueueName(action_ref, None)
-        unused = self.queues.get(name)
-        if unused is not None and unused.queue_id is None:
-            self._sums.add(unused, -1)
-            self._histories.pop(name, None)
-            del self.queues[name]
+    def _make_room_for(self, queue: Queue) -> bool:
+        """Drop the queues where nothing waits or runs, unless this one is one of them."""
+        idle = [] if queue.is_idle else [each for each in self.queues.values() if each.is_idle]
+        for each in idle:
+            self._drop(each)
+        self.truncated |= bool(idle)
+        return bool(idle)
+
+    def _drop_unused(self, name: QueueName) -> None:
+        """Drop the queue without a key of an action whose executions all have one."""
+        unused = self.queues.get(QueueName(name.action_ref, None))
+        if unused is None or self._queues_of[name.action_ref] < 2:
+            return
+        if unused.is_idle and not unused.enqueued and not unused.completed:
+            self._drop(unused)
+
+    def _drop(self, queue: Queue) -> None:
+        del self.queues[queue.name]
+        self._sums.add(queue, -1)
+        self._queues_of[queue.name.action_ref] -= 1
+
+    def _delete(self, ref: str) -> None:
+        self._totals.pop(ref, None)
+        if self._queues_of[ref]:
+            for queue in [each for each in self.queues.values() if each.name.action_ref == ref]:
+                self._drop(queue)
 
     def _remember(self, at: float, queue: Queue, known: Queue | None) -> None:
-        if known is not None and _is_succeeded(known, queue):
-            self._histories.pop(queue.name, None)
-            known = replace(known, depth=0, total_enqueued=0, total_completed=0)
         history = self._histories.get(queue.name)
         if history is not None:
             history.add(at, queue.totals)
@@ -347,9 +406,10 @@ class DashboardState:
                 return 0.0 if failures is None else -failures.failed
 
 
-def _is_succeeded(before: Queue, queue: Queue) -> bool:
-    """Return whether the queue was deleted while its key was idle: the new one counts from zero."""
-    return before.queue_id not in (None, queue.queue_id)
+def _sum(values: Iterable[int | None]) -> int | None:
+    known = list(values)
+    numbers = [each for each in known if each is not None]
+    return sum(numbers) if len(numbers) == len(known) else None
 
 
 def _matches(queue: Queue, text: str) -> bool:

@@ -1,8 +1,8 @@
-"""Drains the queue `executions.dead_letters` into the table `dead_letter`.
+"""Drains the queue `executions.dead_letters` into the table `ledger.dead_letter`.
 
 In: deliveries, a batch at a time. Out: rows, committed before the batch is acknowledged (P5). A fingerprint
 identifies a delivery that comes again after a crash, so any number of executors may drain side by side.
-Uses a connection of its own: large dead letters delay neither requests nor completions (P9).
+Uses a connection of its own: large dead letters delay nothing else (P9).
 """
 
 import asyncio
@@ -13,34 +13,42 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Final
 
+import asyncpg
+
 from turnstile.common.broker.connection import Declare
-from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.consumer import ConsumerConnection, Subscription
 from turnstile.common.broker.delivery import Delivery
 from turnstile.common.broker.prefetch import ByteBounds
 from turnstile.common.broker.topology import DEAD_LETTERS
 from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.database import REFUSED_BY_DATABASE, Database
+from turnstile.common.domain.errors import StatementTimeout, Unavailable
+from turnstile.common.lifecycle import done_before
 from turnstile.common.requests import request_bytes_max
 from turnstile.common.telemetry.logs import Episodes
-from turnstile.executor.batch_consumer import Processed, consume_batches
 from turnstile.executor.dead_letters.message import (
     CUT_BODY_BYTES,
     DeadLetter,
     bare_dead_letter,
     read_dead_letter,
 )
+from turnstile.executor.dead_letters.sql import STATEMENTS
 from turnstile.executor.metrics import DEAD_LETTERS_STORED, dead_letter_label
-from turnstile.executor.protocol import ExecutorProtocol
 from turnstile.executor.settings import ExecutorSettings
 
 logger = logging.getLogger(__name__)
 _REFUSED: Final = Episodes(logger, "dead_letter_refused", level=logging.ERROR)
 _UNREADABLE: Final = Episodes(logger, "dead_letter_unreadable", level=logging.ERROR)
+_POSTPONED: Final = Episodes(logger, "dead_letters_postponed")
 
 _BATCH_MAX: Final = 20
 """Dead letters in memory, and in one transaction."""
 _MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
 """Of a larger message only the properties are stored."""
+_BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
+_PAUSE_SECONDS: Final = 1.0
+_LONE_TIMEOUTS_MAX: Final = 3
+"""How often the database may time out over one message alone."""
 _LOGGED_BYTES_MAX: Final = 16 * 1024
 _ROOM_SHARE: Final = 10
 """Prunes whenever a tenth of the retention bounds was stored."""
@@ -55,7 +63,7 @@ class Drain:
     ) -> None:
         """`make_room` prunes what exceeds the retention bounds."""
         self._settings = settings
-        self._protocol = ExecutorProtocol(database)
+        self._database = database
         self._make_room = make_room
         # The replay of a body larger than any acceptable one would be refused again.
         self._body_bytes_max = max(
@@ -78,12 +86,48 @@ class Drain:
                 declare=declare,
                 byte_bounds=ByteBounds(held=2 * _MESSAGE_BYTES_MAX, one=_MESSAGE_BYTES_MAX),
             )
-            await consume_batches(subscription, self, batch_max=_BATCH_MAX, stop=stop)
+            await self._drain(subscription, stop)
         finally:
             connection.cancel()
             await asyncio.wait({connection})
 
-    async def process(self, deliveries: Sequence[Delivery]) -> Processed:
+    async def _drain(self, subscription: Subscription, stop: asyncio.Event) -> None:
+        async def arrive() -> None:
+            batch.extend(await subscription.next_batch(_BATCH_MAX, bytes_max=_BATCH_BYTES_MAX))
+
+        while not stop.is_set():
+            batch: list[Delivery] = []
+            if await done_before(arrive(), stop) and await self._store_in_time(batch, stop):
+                reached(CrashPoint.DEAD_LETTERS_STORED)
+                subscription.ack(batch)
+
+    async def _store_in_time(self, batch: Sequence[Delivery], stop: asyncio.Event) -> bool:
+        """Store a batch once the database answers: singly if it takes too long, and at last only in the log.
+
+        False: it was to stop before.
+        """
+        timeouts = 0
+        # A delivery whose channel was lost comes again.
+        while live := [delivery for delivery in batch if delivery.live]:
+            try:
+                await self.store(live)
+                _POSTPONED.works("letters")
+                return True
+            except StatementTimeout as error:
+                _POSTPONED.failed("letters", reason=str(error))
+                if len(live) > 1:
+                    return all([await self._store_in_time([each], stop) for each in live])
+                timeouts += 1
+                if timeouts == _LONE_TIMEOUTS_MAX:
+                    _log_dropped(live[0], f"{error}, {timeouts} times for this message alone")
+                    return True
+            except (Unavailable, asyncpg.PostgresError) as error:
+                _POSTPONED.failed("letters", reason=str(error))
+                if not await done_before(asyncio.sleep(_PAUSE_SECONDS), stop):
+                    return False
+        return True
+
+    async def store(self, deliveries: Sequence[Delivery]) -> None:
         """Store a batch; raises Unavailable."""
         await self._keep_within_bounds()
         letters = []
@@ -91,36 +135,18 @@ class Drain:
             letters.append(self._read(delivery))
             await asyncio.sleep(0)  # A large body takes milliseconds to hash.
         try:
-            codes = await self._store(letters)
+            codes = await self._insert(letters)
         except REFUSED_BY_DATABASE as error:
-            if len(deliveries) == 1:
-                _REFUSED.failed("letters", reason=str(error))
-                codes = await self._store([bare_dead_letter(deliveries[0], str(error))])
-            else:
+            if len(deliveries) > 1:
                 for delivery in deliveries:
-                    await self.process([delivery])
-                return Processed()
+                    await self.store([delivery])
+                return
+            _REFUSED.failed("letters", reason=str(error))
+            codes = await self._insert([bare_dead_letter(deliveries[0], str(error))])
         for code in codes:
             DEAD_LETTERS_STORED.add(dead_letter_label(code))
         self._new_rows += len(letters)
         self._new_bytes += sum(letter.stored_bytes for letter in letters)
-        return Processed()
-
-    def give_up(self, delivery: Delivery, reason: str) -> Processed:
-        """Log a dead letter that the database never finishes to store."""
-        logger.error(
-            "dead_letter_dropped",
-            extra={
-                "reason": reason,
-                "message_id": delivery.message_id,
-                "body": delivery.body[:_LOGGED_BYTES_MAX].decode(errors="backslashreplace"),
-            },
-        )
-        return Processed()
-
-    async def publish(self, _: Processed) -> None:
-        """Publish nothing: a stored dead letter leads to no message."""
-        reached(CrashPoint.DEAD_LETTERS_STORED)
 
     def _read(self, delivery: Delivery) -> DeadLetter:
         try:
@@ -130,12 +156,13 @@ class Drain:
             _UNREADABLE.broke(type(error).__name__, error, message_id=delivery.message_id)
             return bare_dead_letter(delivery, repr(error))
 
-    async def _store(self, letters: Sequence[DeadLetter]) -> list[str]:
+    async def _insert(self, letters: Sequence[DeadLetter]) -> list[str]:
         """Return the codes of the new ones."""
         stored = [{name: getattr(letter, name) for name in _STORED} for letter in letters]
-        return await self._protocol.store_dead_letters(
-            json.dumps(stored, default=_iso), [letter.body for letter in letters]
+        rows = await self._database.fetch(
+            STATEMENTS["store"], json.dumps(stored, default=_iso), [letter.body for letter in letters]
         )
+        return [row["code"] for row in rows]
 
     async def _keep_within_bounds(self) -> None:
         """Prune during a flood, before storing more: the watchdog alone would be too late."""
@@ -146,6 +173,18 @@ class Drain:
         ):
             await self._make_room()
             self._new_rows = self._new_bytes = 0
+
+
+def _log_dropped(delivery: Delivery, reason: str) -> None:
+    """Log a dead letter that the database never finishes to store."""
+    logger.error(
+        "dead_letter_dropped",
+        extra={
+            "reason": reason,
+            "message_id": delivery.message_id,
+            "body": delivery.body[:_LOGGED_BYTES_MAX].decode(errors="backslashreplace"),
+        },
+    )
 
 
 def _iso(value: object) -> str:

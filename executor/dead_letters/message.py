@@ -20,7 +20,13 @@ from pydantic import JsonValue
 
 from turnstile.common.broker.delivery import Delivery
 from turnstile.common.broker.message import HeaderValue, Outgoing
-from turnstile.common.broker.topology import EXECUTIONS
+from turnstile.common.broker.topology import (
+    EXECUTIONS,
+    EXECUTOR,
+    EXECUTOR_COMPLETIONS,
+    EXECUTOR_HEARTBEATS,
+    EXECUTOR_REPORTS,
+)
 from turnstile.common.envelopes import (
     DIED_AT_HEADER,
     ERROR_CODE_HEADER,
@@ -47,6 +53,8 @@ _DEATH_HEADER: Final = re.compile(
     r"x-(error.*|tries|died-at|original-routing-key|death|delivery-count|acquired-count|(first|last)-death-.*)"
 )
 """Headers that describe the dead-lettering, not the message."""
+_FROM_WORKERS: Final = frozenset({EXECUTOR_COMPLETIONS, EXECUTOR_HEARTBEATS, EXECUTOR_REPORTS})
+"""The keys of workers' messages, which have an exchange of their own."""
 _CUT: Final = "cut"
 _OMITTED: Final = "omitted"
 
@@ -160,7 +168,7 @@ def replayed(letter: StoredDeadLetter, *, body: bytes | None) -> Outgoing:
         if isinstance(value, str | int) and not _DEATH_HEADER.fullmatch(name) and _is_encodable(value)
     }
     return Outgoing(
-        exchange=EXECUTIONS,
+        exchange=EXECUTOR if letter.original_routing_key in _FROM_WORKERS else EXECUTIONS,
         routing_key=letter.original_routing_key,
         body=letter.body if body is None else body,
         type=letter.type or "",

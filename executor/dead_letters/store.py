@@ -25,8 +25,7 @@ from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.executor.callers import Caller
 from turnstile.executor.dead_letters.message import StoredDeadLetter, replayed
-from turnstile.executor.protocol import ExecutorProtocol
-from turnstile.executor.sql import query
+from turnstile.executor.dead_letters.sql import STATEMENTS
 
 logger = logging.getLogger(__name__)
 
@@ -110,11 +109,10 @@ class _Chosen:
 
 
 class DeadLetters:
-    """The rows of `dead_letter`. Safe to share between tasks and processes."""
+    """The rows of `ledger.dead_letter`. Safe to share between tasks and processes."""
 
     def __init__(self, database: Database, publisher: Publisher) -> None:
         self._database = database
-        self._protocol = ExecutorProtocol(database)
         self._publisher = publisher
 
     async def page(
@@ -122,14 +120,14 @@ class DeadLetters:
     ) -> Page:
         """Return the dead letters behind a position. Raises Unavailable, like the other methods."""
         rows = await self._database.fetch(
-            query("dead_letters_newest" if newest_first else "dead_letters"),
+            STATEMENTS["newest" if newest_first else "oldest"],
             code,
             None if after is None else after.died_at,
             None if after is None else after.id,
             limit + 1,
             LISTED_BODY_BYTES_MAX,
         )
-        total = await self._database.fetchval("SELECT count(*) FROM dead_letter")
+        total = await self._database.fetchval(STATEMENTS["total"])
         return Page(letters=[_letter(row) for row in rows[:limit]], rest=len(rows) > limit, total=total)
 
     async def read(self, name: str) -> StoredDeadLetter | None:
@@ -158,9 +156,7 @@ class DeadLetters:
                 refused += [(each, _cut(each)) for each in cut]
                 confirmed, not_confirmed = await self._publish(whole, body)
                 reached(CrashPoint.DEAD_LETTERS_PUBLISHED)
-                await self._protocol.delete_dead_letters(
-                    confirmed, "replayed", changed_by, edited=body is not None
-                )
+                await self._delete(confirmed, "replayed", changed_by, edited=body is not None)
                 refused += not_confirmed
                 done += len(confirmed)
                 handled += len(ids)
@@ -179,7 +175,7 @@ class DeadLetters:
             for ids in chosen.chunks():
                 if time.monotonic() > deadline:
                     break
-                done += await self._protocol.delete_dead_letters(ids, "purged", changed_by)
+                done += await self._delete(ids, "purged", changed_by)
                 handled += len(ids)
         logger.warning("dead_letters_purged", extra={"letters": done})
         left = chosen.beyond + len(chosen.sizes) - handled
@@ -192,20 +188,25 @@ class DeadLetters:
 
     async def _choose(self, selection: Selection, *, limit: int) -> _Chosen:
         if not selection.names:
-            rows = await self._database.fetch(query("dead_letter_sizes"), selection.code, limit)
+            rows = await self._database.fetch(STATEMENTS["sizes"], selection.code, limit)
             total = rows[0]["total"] if rows else 0
             sizes = [(row["id"], row["stored_bytes"]) for row in rows]
             return _Chosen(sizes=sizes, missing=[], beyond=total - len(sizes))
         names = [name for name in dict.fromkeys(selection.names) if "\0" not in name]
-        rows = await self._database.fetch(query("dead_letter_names"), names, [_as_id(name) for name in names])
+        rows = await self._database.fetch(STATEMENTS["named"], names, [_as_id(name) for name in names])
         found = {row["name"] for row in rows}
         sizes = list({row["id"]: row["stored_bytes"] for row in rows}.items())
         missing = [name for name in selection.names if name not in found]
         return _Chosen(sizes=sizes[:limit], missing=missing, beyond=len(sizes[limit:]))
 
     async def _read(self, ids: Sequence[int], *, body_bytes_max: int) -> list[StoredDeadLetter]:
-        rows = await self._database.fetch(query("dead_letter"), ids, body_bytes_max)
+        rows = await self._database.fetch(STATEMENTS["some"], ids, body_bytes_max)
         return [_letter(row) for row in rows]
+
+    async def _delete(
+        self, ids: Sequence[int], verb: str, changed_by: Caller, *, edited: bool = False
+    ) -> int:
+        return int(await self._database.fetchval(STATEMENTS["delete"], *changed_by, ids, verb, edited))
 
     async def _publish(
         self, letters: Sequence[StoredDeadLetter], body: bytes | None

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from uuid import UUID
 
 import asyncpg
 
@@ -20,7 +21,13 @@ from turnstile.executor.history.filters import ExecutionFilter
 from turnstile.executor.history.sql import statement
 from turnstile.executor.queries.action_rows import error_of, parsed, row_fields
 from turnstile.executor.queries.read_limiter import LimitedReader
-from turnstile.executor.queries.schemas import AttemptDetail, GateStep, LogEntry, StoredExecution
+from turnstile.executor.queries.schemas import (
+    AttemptDetail,
+    GateStep,
+    LogEntry,
+    StoredExecution,
+    SubmissionDetail,
+)
 
 if TYPE_CHECKING:
     from turnstile.executor.history import selects
@@ -58,6 +65,10 @@ class Record:
     timeout_seconds: float | None
     cancel_reason: str | None
     """Set while it has been asked to stop."""
+    cancel_requested_at: datetime | None
+    read_at: datetime
+    stop_grace_seconds: float | None = None
+    """How long its worker lets it stop by itself; None: unknown, and in a list."""
     attempts: Sequence[AttemptDetail] = ()
     """Oldest first; empty in a list."""
 
@@ -109,12 +120,25 @@ class Executions(LimitedReader):
             row = await connection.fetchrow(statement("execution"), execution_id)
         if row is None:
             return None
-        return replace(_record(row), attempts=parsed(AttemptDetail, row["attempts"]))
+        return replace(
+            _record(row),
+            attempts=parsed(AttemptDetail, row["attempts"]),
+            stop_grace_seconds=row["stop_grace_seconds"],
+        )
 
     async def action_of(self, execution_id: int) -> str | None:
         """Return the action of an execution; None: there is no such execution."""
         row = await self._row(statement("action_of"), execution_id)
         return None if row is None else str(row["action_ref"])
+
+    async def has_action(self, ref: str) -> bool:
+        """Return whether an action is defined."""
+        return await self._row(statement("has_action"), ref) is not None
+
+    async def submission(self, request_id: UUID) -> SubmissionDetail | None:
+        """Return what became of a request; None: there is none that is committed."""
+        row = await self._row("SELECT * FROM turnstile.submission($1)", request_id)
+        return None if row is None else SubmissionDetail(request_id=request_id, **row)
 
     async def listed(self, wanted: ExecutionFilter, *, before_id: int, limit: int) -> Page:
         """Return executions, newest first: candidates and documents are bounded."""
@@ -221,6 +245,8 @@ def _record(row: "Row") -> Record:
         gates=[_step(*each) for each in json.loads(row["passages"] or "[]")],
         timeout_seconds=row["timeout_seconds"],
         cancel_reason=row["cancel_reason"],
+        cancel_requested_at=row["cancel_requested_at"],
+        read_at=row["read_at"],
     )
 
 

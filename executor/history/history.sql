@@ -2,8 +2,10 @@
 --
 -- $1 id
 SELECT e.*, e.status::text AS status, e.parameters::text AS parameters, e.result::text AS result,
-       e.metadata::text AS metadata, e.passages::text AS passages, attempts.attempts, now() AS read_at
+       e.metadata::text AS metadata, e.passages::text AS passages, attempts.attempts, now() AS read_at,
+       (w.about ->> 'stop_grace_seconds')::double precision AS stop_grace_seconds
 FROM ledger.current_execution e
+LEFT JOIN ledger.worker w ON w.worker_id = e.worker_id AND e.completed_at IS NULL
 CROSS JOIN LATERAL (
     SELECT json_agg(json_build_object(
                'attempt', a.attempt, 'worker_id', a.worker_id, 'outcome', a.outcome,
@@ -33,6 +35,11 @@ WHERE e.id = $1
 --
 -- $1 id
 SELECT e.action_ref FROM ledger.execution e WHERE e.id = $1
+
+-- has_action: a row if there is such an action.
+--
+-- $1 name
+SELECT FROM ledger.definition d WHERE d.kind = 'action' AND d.name = $1
 
 -- named: the status of these executions; by primary key.
 --

@@ -2,7 +2,7 @@
 -- writes, and no waiting for locks.
 
 -- try_turn: whether this transaction is the only one that prunes.
-SELECT pg_try_advisory_xact_lock(1953853038, 3) AS is_own
+SELECT pg_try_advisory_xact_lock(1953853038, 5) AS is_own
 
 -- next_action: the first action after a name that has executions, with its own retention, if it has one.
 --
@@ -23,8 +23,9 @@ ORDER BY e.action_ref DESC, e.id DESC OFFSET $2 LIMIT 1
 -- prune: deletes among the next $6 executions of an action after $2 those that have ended and are too old, or
 -- too many. `next_id`: where to continue; null: none is left, or all further ones are too young.
 --
--- Keeps what ended less than $5 seconds ago: a late copy of a message may name it. The action as bounds: as a
--- constant it would not be part of the order, and executions of other actions would be read one by one.
+-- Keeps what ended less than $5 seconds ago: a late copy of a message may name it; and what has a webhook that
+-- was not delivered: a replay posts it. The action as bounds: as a constant it would not be part of the order,
+-- and executions of other actions would be read one by one.
 --
 -- $1 action, $2 after this id, $3 kept for so many seconds or null, $4 excess up to this id or null
 WITH scanned AS MATERIALIZED (
@@ -38,10 +39,22 @@ locked AS MATERIALIZED (
       AND (s.completed_at < now() - make_interval(secs => $3) OR s.id <= $4)
     FOR UPDATE OF e SKIP LOCKED
 ),
-attempts AS (DELETE FROM ledger.attempt a USING locked k WHERE a.execution_id = k.id),
-logs AS (DELETE FROM ledger.log l USING locked k WHERE l.execution_id = k.id),
-progress AS (DELETE FROM ledger.progress p USING locked k WHERE p.execution_id = k.id),
-pruned AS (DELETE FROM ledger.execution e USING locked k WHERE e.id = k.id RETURNING e.id)
+delivered AS MATERIALIZED (
+    -- As the locked row is: it may have been replayed just now.
+    SELECT d.execution_id AS id FROM locked k
+    JOIN ledger.webhook d ON d.execution_id = ANY (ARRAY[k.id])
+    WHERE d.state = 'delivered' FOR UPDATE OF d SKIP LOCKED
+),
+prunable AS MATERIALIZED (
+    SELECT k.id FROM locked k
+    WHERE NOT EXISTS (SELECT FROM ledger.webhook d WHERE d.execution_id = ANY (ARRAY[k.id]))
+       OR EXISTS (SELECT FROM delivered d WHERE d.id = k.id)
+),
+attempts AS (DELETE FROM ledger.attempt a USING prunable k WHERE a.execution_id = k.id),
+logs AS (DELETE FROM ledger.log l USING prunable k WHERE l.execution_id = k.id),
+progress AS (DELETE FROM ledger.progress p USING prunable k WHERE p.execution_id = k.id),
+webhooks AS (DELETE FROM ledger.webhook d USING prunable k WHERE d.execution_id = k.id),
+pruned AS (DELETE FROM ledger.execution e USING prunable k WHERE e.id = k.id RETURNING e.id)
 SELECT (SELECT count(*) FROM pruned) AS pruned,
        -- Ids and instants of creation have the same order.
        (SELECT max(s.id) FROM scanned s

@@ -74,6 +74,7 @@ CURRENT: Final = Table(
     Column("retry_of", BigInteger),
     Column("timeout_seconds", Float),
     Column("cancel_reason", Text),
+    Column("cancel_requested_at", _INSTANT),
     Column("passages", JSONB),
     schema="ledger",
 )
@@ -220,7 +221,7 @@ def _listed(names: frozenset[str], *, is_live: bool) -> Compiled:
     candidate = _candidate(candidates).prefix_with("NOT MATERIALIZED", dialect="postgresql")
     texts = (cast(CURRENT.c[name], Text).label(name) for name in _JSON_COLUMNS)
     page = (
-        select(*_LISTED, _status(), *texts)
+        select(*_LISTED, _status(), *texts, func.now().label("read_at"))
         .join_from(candidate, CURRENT, candidate.c.id == CURRENT.c.id)
         .where(*_conditions(names))
         .order_by(candidate.c.id.desc())

@@ -57,15 +57,18 @@ SELECT e.id, e.action_ref, nullif(e.key, '') AS concurrency_key, e.idempotency_k
        coalesce(e.scheduled_at, p.scheduled_at, l.scheduled_at, g.granted_at) AS scheduled_at,
        coalesce(e.started_at, p.started_at, l.started_at) AS started_at,
        coalesce(e.completed_at, p.completed_at) AS completed_at,
-       e.run_at, coalesce(l.expires_at, w.expires_at, e.expires_at) AS expires_at, e.retry_of,
-       e.timeout_seconds, l.cancel_reason, l.due_at, e.callback_url, e.traceparent,
+       coalesce(l.due_at, e.run_at) AS run_at,
+       coalesce(l.expires_at, w.expires_at, e.expires_at) AS expires_at, e.retry_of,
+       coalesce(e.timeout_seconds, (a.body ->> 'timeout')::double precision) AS timeout_seconds,
+       l.cancel_reason, l.cancel_requested_at, e.callback_url, e.traceparent,
        coalesce(e.passages, p.passages, l.passages) AS passages
 FROM ledger.execution e
 LEFT JOIN ledger.pending_end p ON e.completed_at IS NULL AND p.execution_id = e.id
 LEFT JOIN ledger.live l ON e.completed_at IS NULL AND p.execution_id IS NULL AND l.id = e.id
 LEFT JOIN ledger.waiting w ON e.completed_at IS NULL AND l.id IS NULL AND w.id = e.id
 LEFT JOIN ledger.first_grant g ON e.completed_at IS NULL AND p.execution_id IS NULL AND l.id IS NULL
-                                  AND g.id = e.id;
+                                  AND g.id = e.id
+LEFT JOIN ledger.definition a ON a.kind = 'action' AND a.name = e.action_ref;
 
 -- What has not ended, by id: what has a row of its own, and what is so new that it has none.
 CREATE VIEW ledger.unfinished AS

@@ -452,6 +452,10 @@ class Admission:
         except Refusal as refusal:
             self._refuse(source, refusal)
 
+    def spared(self, source: Source, seconds: float) -> None:
+        """Answer for how long nothing of a worker is reclaimed, whatever happens."""
+        self._reply(source, {"type": "spared", "seconds": seconds})
+
     def register(self, hello: Hello, state: State) -> Iterator[Input]:
         """Yield the actions of a worker that the installation lacks. What exists is never changed."""
         yield from self.definitions.register(hello, state)

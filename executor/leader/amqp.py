@@ -26,9 +26,9 @@ from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.topology import QueueType, declare_events, declare_leader
 from turnstile.common.requests import PARAMETERS_BYTES_MAX, request_bytes_max
 from turnstile.common.telemetry.logs import Episodes
+from turnstile.executor.leader.command_rows import RefusalOf
 from turnstile.executor.leader.consuming import Consuming
 from turnstile.executor.leader.deliveries import Message, Reader
-from turnstile.executor.leader.door import CheckersOf
 from turnstile.executor.leader.events import Events
 from turnstile.executor.leader.ports import BrokerUnavailable, Delivery, Publication
 from turnstile.executor.leader.publications import client_message, is_for_client, own_messages
@@ -65,7 +65,7 @@ class AmqpBroker:
         self,
         url: str,
         *,
-        checkers_of: CheckersOf,
+        refusal_of: RefusalOf,
         event_result_bytes_max: int,
         parameters_bytes_max: int = PARAMETERS_BYTES_MAX,
         queue_type: QueueType = "quorum",
@@ -85,7 +85,7 @@ class AmqpBroker:
         )
         self._probe_secret = secrets.token_hex(16)
         self._reader = Reader(
-            checkers_of, parameters_bytes_max=parameters_bytes_max, probe_secret=self._probe_secret
+            refusal_of, parameters_bytes_max=parameters_bytes_max, probe_secret=self._probe_secret
         )
         self._message_bytes_max = request_bytes_max(parameters_bytes_max)
         self._wake = wake

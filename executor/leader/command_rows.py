@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, assert_never
 from uuid import UUID
 
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.messages import ExecutionRequested
@@ -101,7 +101,7 @@ def command_of(
     parameters_bytes_max: int = PARAMETERS_BYTES_MAX,
     refusal_of: RefusalOf | None = None,
 ) -> InboxRow:
-    """Return a row of the inbox as a command. `refusal_of` checks what was not checked before."""
+    """Return a row of the inbox as a command. `refusal_of` checks its parameters."""
     body: Command
     if row["kind"] == "submission":
         body = _submission(row, parameters_bytes_max, refusal_of)
@@ -113,7 +113,7 @@ def command_of(
                 if "refusal" in given:
                     given["refusal"] = Code(given["refusal"][0]), given["refusal"][1]
                 given |= {name: row[name].encode() for name in _DOCUMENTS if row[name] is not None}
-                body = Request(**given)
+                body = _checked(Request(**given), refusal_of)
             case "cancel":
                 body = CancelRequest(**given)
             case "cancels":
@@ -121,6 +121,14 @@ def command_of(
             case _:
                 body = DefinitionCommand(**given)
     return InboxRow(id=row["id"], command_id=UUID(bytes=row["command_id"].bytes), body=body)
+
+
+def _checked(request: Request, refusal_of: RefusalOf | None) -> Request:
+    """Check the parameters of a request, but not of a retry: they were accepted before."""
+    if refusal_of is None or request.refusal is not None or request.retry_of is not None:
+        return request
+    refusal = refusal_of(request.action_ref, from_json(request.parameters))
+    return request if refusal is None else replace(request, refusal=refusal)
 
 
 def _submission(
@@ -175,6 +183,19 @@ def request_of(
 
 
 def definition_tag(body: Mapping[str, Any]) -> str:
-    """Return the `ETag` of a stored definition: it changes with each field."""
-    content = json.dumps(body, sort_keys=True).encode()
+    """Return the `ETag` of a stored definition: it changes with each field, and is that of its row."""
+    content = json.dumps(_plain(body), sort_keys=True).encode()
     return f'"{hashlib.blake2b(content, digest_size=_TAG_BYTES).hexdigest()}"'
+
+
+def _plain(value: Any) -> Any:
+    """Return JSON as the database returns it: 5.0 and 5, or 1e22 and its digits, are one number."""
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case Mapping():
+            return {name: _plain(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_plain(each) for each in value]
+        case _:
+            return value

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.domain.states import Status
+from turnstile.common.fields import is_pool
 from turnstile.common.requests import read_model
 from turnstile.common.worker_protocol import Hello
 from turnstile.executor.definitions import PoolDefinition, ResourceDefinition
@@ -43,6 +44,8 @@ _FLATTENED: Final = ("retry", "rate")
 _RATE: Final = {"starts": None, "per": None}
 _LIMITS: Final = frozenset({"max_concurrent", "max_concurrent_total", "capacity"})
 _SHOWN_MAX: Final = 10
+_POOLS_MAX: Final = 100
+"""Of one worker: its account may name any."""
 DELETED_REASON: Final = "its action was deleted"
 _WORKER: Final = {"name": "worker", "channel": "worker"}
 _UNKNOWN: Final = {
@@ -133,7 +136,8 @@ class Definitions:
         """Note that the queue manager has deleted an action, and cancelled these with it."""
         ref = command.name
         keys = [name for kind, name in self.bodies if kind == "key" and name.startswith(f"{ref}/")]
-        for kind, name in (*(("key", name) for name in keys), ("action", ref)):
+        code = [("code", ref)] if ("code", ref) in self.bodies else []
+        for kind, name in (*(("key", name) for name in keys), *code, ("action", ref)):
             body = self.bodies.pop((kind, name), None)
             self.rows.append(_row(kind, name, None, command.changed_by))
             if kind == "action":
@@ -160,6 +164,8 @@ class Definitions:
 
     def register(self, hello: Hello, state: State) -> Iterator[Input]:
         """Yield the actions of a worker that the installation lacks. What exists is never changed."""
+        for name in hello.pools[:_POOLS_MAX]:
+            self._name_pool(name)
         for given in hello.definitions:
             ref = given["ref"]
             action = state.actions.get(ref)
@@ -174,6 +180,11 @@ class Definitions:
                 continue
             yield input_of(row)
 
+    def store_code(self, ref: str, body: Body) -> None:
+        """Store the schemas that workers derived from the code of an action."""
+        self.bodies["code", ref] = body
+        self.rows.append(_row("code", ref, body, _WORKER))
+
     def _registered(self, ref: str, given: Body) -> DefinitionRow:
         if given.get("parameters_schema") is not None or given.get("result_schema") is not None:
             # A worker's schemas are those of its code; only an operator gives one to the action.
@@ -183,6 +194,13 @@ class Definitions:
         body = read_model(ActionDefinition, dict(given)).model_dump(mode="json")
         self._check_uses(ref, body, {})
         return self._store("action", ref, body, _WORKER)
+
+    def _name_pool(self, name: str) -> None:
+        """Store a pool with its defaults: it exists as soon as an action or a worker names it."""
+        if ("pool", name) not in self.bodies and is_pool(name):
+            body = PoolDefinition(name=name).model_dump(mode="json")
+            self.bodies["pool", name] = body
+            self.rows.append(_row("pool", name, body, None))
 
     # Keys and resources.
 
@@ -255,6 +273,8 @@ class Definitions:
         self.bodies[kind, name] = body
         row = _row(kind, name, body, changed_by)
         self.rows.append(row)
+        if kind == "action":
+            self._name_pool(body.get("pool", "default"))
         if kind == "action" and name not in self.action_ids:
             new_id = self.action_ids[name] = max(self.action_ids.values(), default=0) + 1
             self.new_action_ids.append((name, new_id))

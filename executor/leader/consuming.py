@@ -32,7 +32,12 @@ _TAKEN_BYTES_MAX: Final = {
     EXECUTOR_HEARTBEATS: 1024 * 1024,
 }
 """What one turn takes, so that parsing and storing it never takes long; a larger message comes alone."""
+_READ_SECONDS: Final = 0.05
+"""How long a turn reads and checks the messages of one queue; the others are read in the next one."""
 _READY_PAUSE_SECONDS: Final = 0.005
+_SILENCE_SECONDS: Final = 3.0
+"""After so long without a byte, three heartbeats of the broker, the connection is given up."""
+_WATCH_SECONDS: Final = 0.5
 
 
 class Consuming:
@@ -62,6 +67,8 @@ class Consuming:
             )
             for queue, prefetch in _PREFETCHES.items()
         }
+        self._unread: dict[str, deque[broker.Delivery]] = {queue: deque() for queue in _PREFETCHES}
+        """Messages that the last turn took and had no time to read."""
         self._read: dict[str, deque[Delivery]] = {queue: deque() for queue in _PREFETCHES}
         """Deliveries of a message of which the first ones were taken."""
         self._serving: list[asyncio.Task[None]] = []
@@ -74,6 +81,7 @@ class Consuming:
             task = asyncio.create_task(subscription.serve(self._link), name=f"consume-{queue}")
             task.add_done_callback(self._ended)
             self._serving.append(task)
+        self._serving.append(asyncio.create_task(self._watch(), name="watch-silence"))
         try:
             async with asyncio.timeout(timeout_seconds):
                 while not all(each.ready for each in self._subscriptions.values()):
@@ -83,6 +91,18 @@ class Consuming:
         except TimeoutError:
             reasons = [each.last_error for each in self._subscriptions.values() if each.last_error]
             raise BrokerUnavailable(reasons[0] if reasons else "the broker does not answer") from None
+
+    async def _watch(self) -> None:
+        """Give up a connection that is frozen: its end would show much later."""
+        loop = asyncio.get_running_loop()
+        while self._link.is_open:
+            began_at = loop.time()
+            await asyncio.sleep(_WATCH_SECONDS)
+            # A loop that stood still has not read what has arrived meanwhile.
+            is_late = loop.time() - began_at > 2 * _WATCH_SECONDS
+            if not is_late and self._link.silent_seconds > _SILENCE_SECONDS:
+                logger.warning("broker_silent", extra={"seconds": round(self._link.silent_seconds, 1)})
+                self._link.abort()
 
     def _ended(self, serving: asyncio.Task[None]) -> None:
         # The leader must learn that it hears nothing more.
@@ -106,9 +126,17 @@ class Consuming:
                 found.append(delivery)
         if len(found) == count or not self.is_open:
             return found
-        arrived = self._subscriptions[queue].take(count - len(found), bytes_max=_TAKEN_BYTES_MAX[queue])
-        for message in arrived:
-            found += self._reader.deliveries(queue, Message(message, self))
+        unread, loop = self._unread[queue], asyncio.get_running_loop()
+        if not unread:
+            bytes_max = _TAKEN_BYTES_MAX[queue]
+            unread.extend(self._subscriptions[queue].take(count - len(found), bytes_max=bytes_max))
+        until = loop.time() + _READ_SECONDS
+        while unread and len(found) < count:
+            message = unread.popleft()
+            if message.live:
+                found += self._reader.deliveries(queue, Message(message, self))
+            if loop.time() > until:
+                break
         read.extend(found[count:])
         return found[:count]
 

@@ -27,7 +27,8 @@ from turnstile.common.worker_wire import (
     decode_hello,
     decode_reports,
 )
-from turnstile.executor.leader.door import CheckersOf, check_kept, read_request_message
+from turnstile.executor.leader.command_rows import RefusalOf
+from turnstile.executor.leader.door import check_kept, read_request_message
 from turnstile.executor.leader.ports import CancelRequest, Delivery, Probe, RefusedRequest, Request
 
 LEADER_PROBE: Final = "leader.probe"
@@ -62,9 +63,9 @@ class Message:
 class Reader:
     """Reads the messages of all queues of the leader."""
 
-    def __init__(self, checkers_of: CheckersOf, *, parameters_bytes_max: int, probe_secret: str) -> None:
+    def __init__(self, refusal_of: RefusalOf, *, parameters_bytes_max: int, probe_secret: str) -> None:
         """Accept probes only with `probe_secret`: the broker account of a worker can publish one too."""
-        self._checkers_of = checkers_of
+        self._refusal_of = refusal_of
         self._parameters_bytes_max = parameters_bytes_max
         self._probe_secret = probe_secret
 
@@ -92,7 +93,7 @@ class Reader:
         body: Request | CancelRequest | RefusedRequest
         try:
             body = read_request_message(
-                raw, self._checkers_of, parameters_bytes_max=self._parameters_bytes_max
+                raw, self._refusal_of, parameters_bytes_max=self._parameters_bytes_max
             )
         except Refusal as refusal:
             body = RefusedRequest(code=refusal.code, message=refusal.message, body=None)

@@ -1,14 +1,13 @@
 """The door for requests by AMQP: what is checked before a turn sees them. Pure.
 
-In: one message of `executor.requests`, and the schemas of actions. Out: a request or a cancel as a value, or
+In: one message of `executor.requests`, and what checks parameters. Out: a request or a cancel as a value, or
 a `Refusal` with code and sentence. Checked here is what the message alone decides, and whether parameters
 fit their schema, while they are parsed. Whether the action exists, and its queue, key and priority, are
 decided in the turn.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from turnstile.common.broker.delivery import Delivery
 from turnstile.common.broker.topology import (
@@ -25,22 +24,15 @@ from turnstile.common.requests import (
     read_requested_body,
     read_traceparent,
 )
-from turnstile.executor.leader.command_rows import request_of
+from turnstile.executor.leader.command_rows import RefusalOf, request_of
 from turnstile.executor.leader.ports import CancelRequest, Request
-from turnstile.executor.parameter_check import SchemaChecker
-
-CheckersOf = Callable[[str], Sequence[SchemaChecker]]
-"""The schemas of an action, from the leader's memory. Parameters fit one of them; none: they are not checked.
-
-A schema in the definition is alone; else there is one for each version of the code that live workers have.
-"""
 
 _CANCEL_BYTES_MAX: Final = 16 * 1024
 _KEYS: Final = frozenset({EXECUTION_REQUESTED, EXECUTION_CANCEL_REQUESTED, EXECUTOR_REQUESTS})
 
 
 def read_request_message(
-    message: Delivery, checkers_of: CheckersOf, *, parameters_bytes_max: int
+    message: Delivery, refusal_of: RefusalOf, *, parameters_bytes_max: int
 ) -> Request | CancelRequest:
     """Return the request in a message; raises Refusal. Without a type, its routing key decides what it is."""
     check_kept(message)
@@ -63,9 +55,7 @@ def read_request_message(
         )
     requested = read_requested_body(message.body, parameters_bytes_max=parameters_bytes_max)
     request = request_of(requested, traceparent=read_traceparent(message.headers))
-    refusal = refusal_of_parameters(
-        requested.parameters, checkers_of(requested.action_ref), requested.action_ref
-    )
+    refusal = refusal_of(requested.action_ref, requested.parameters)
     return request if refusal is None else replace(request, refusal=refusal)
 
 
@@ -75,19 +65,6 @@ def check_kept(message: Delivery) -> None:
         raise Refusal(
             Code.TOO_LARGE, f"message: {message.size_bytes} bytes; send a reference to the data instead"
         )
-
-
-def refusal_of_parameters(
-    parameters: Any, checkers: Sequence[SchemaChecker], action_ref: str
-) -> tuple[Code, str] | None:
-    """Return why parameters fit none of the schemas, or None where they fit one or there is none."""
-    if not checkers or any(checker.fits(parameters) for checker in checkers):
-        return None
-    # Of several versions: the one that the parameters almost fit.
-    found = [checker.reasons(parameters) for checker in checkers]
-    reasons = min(filter(None, found), key=len, default=["parameters: do not fit the schema of the action"])
-    remedy = f"to see what it takes: executor actions show {action_ref}"
-    return Code.INVALID_PARAMETERS, f"{'; '.join(reasons)}; {remedy}"
 
 
 def _read_cancel(body: bytes) -> CancelRequest:

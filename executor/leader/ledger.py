@@ -60,6 +60,8 @@ _INBOX_BYTES: Final = 8 * 1024 * 1024
 """Commands of one poll take not more, except a single one."""
 _BULK_COUNT: Final = 2
 """How many commands of a poll name many executions."""
+_READ_SECONDS: Final = 0.05
+"""How long a poll reads and checks commands; the others come with the next one."""
 _PACKED: Final = 4
 """A document in the database's format is at most so many times as large as its text."""
 
@@ -94,7 +96,7 @@ class Ledger:
     ) -> None:
         """`on_command` is called when the inbox may have commands; None: the leader reads at its pace.
 
-        `refusal_of` checks the parameters of submissions; None: the worker alone checks them.
+        `refusal_of` checks the parameters of requests; None: the worker alone checks them.
         """
         hosts = DatabaseHosts(database_url, connect_seconds=_CONNECT_SECONDS)
         self._writer = Session(
@@ -442,7 +444,18 @@ class Ledger:
             self._inbox.read(*listed, found[0]["id"] if found else None)
         if found and self._watch is not None:
             self._watch.found()
-        return [self._command(row) for row in found[:count]]
+        return self._commands(found[:count])
+
+    def _commands(self, found: "Sequence[asyncpg.Record]") -> Sequence[InboxRow]:
+        """Return the first commands, as many as are read and checked in a part of a turn."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _READ_SECONDS
+        commands = []
+        for row in found:
+            commands.append(self._command(row))
+            if loop.time() > until:
+                break
+        return commands
 
     def _command(self, row: "asyncpg.Record") -> InboxRow:
         if row["is_answered"]:

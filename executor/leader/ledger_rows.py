@@ -197,9 +197,11 @@ _PARTS: Final = {
             (texts, "worker_id"), (bigints, "session"), (texts, lambda row: row.secret_hash.hex()),
             (texts, "name"), (jsons, lambda row: _json(row.pools)), (jsons, lambda row: _json(row.actions)),
             (bigints, "concurrency"), (doubles, "lease_seconds"), (bigints, "is_taking"),
-            (bigints, "is_draining"),
+            (bigints, "is_draining"), (jsons, lambda row: _json(dict(row.about))), (texts, "not_ready"),
+            (doubles, "draining_at"), (bigints, "draining_count"), (doubles, "registered_at"),
+            (doubles, "heard_at"), (doubles, "gone_at"), (texts, "gone_why"),
+            (texts, lambda row: None if row.held_ids is None else _numbers(row.held_ids)),
         ),
-        Part("workers_over", (texts, str)),
         Part(
             "definitions",
             (texts, _of_second("kind")), (texts, _of_second("name")),
@@ -373,8 +375,9 @@ def live_of(row: "Record") -> LiveRow:
 
 
 def worker_of(row: "Record") -> WorkerRow:
-    """Return a worker."""
+    """Return a worker that is not gone."""
     fields = dict(row)
+    fields["about"] = json.loads(fields["about"])
     fields["pools"] = tuple(fields["pools"])
     fields["actions"] = None if fields["actions"] is None else tuple(fields["actions"])
     return WorkerRow(**fields)

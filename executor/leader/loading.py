@@ -164,6 +164,8 @@ def input_of(row: DefinitionRow) -> Input:
         case "key":
             ref, key = body.pop("action_ref"), body.pop("key")
             return SetKey(action_ref=ref, key=key, settings=KeySettings(**body))
+        case "code":
+            raise AssertionError("decides nothing")
 
 
 def action_of_body(body: Mapping[str, Any]) -> Action:

@@ -184,7 +184,8 @@ class CancelExecutions:
 class DefinitionCommand:
     """A change of a definition, as an operator asked for it; `definition` is None for a deletion.
 
-    A key has the name `ref/key`, and both in its definition; a worker's is `{"is_draining": ...}`.
+    A key has the name `ref/key`, and both in its definition; a worker's is `{"is_draining": ...}`, or
+    `{"no_reclaim": true}` to be told for how long nothing of it is reclaimed.
     """
 
     kind: Literal["action", "key", "resource", "pool", "worker"]

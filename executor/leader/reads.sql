@@ -85,7 +85,12 @@ SELECT l.id, l.action_ref, l.key, l.priority, l.status::text AS status, l.attemp
 FROM ledger.live l ORDER BY l.id
 
 -- workers: workers that may hold something.
-SELECT w.* FROM ledger.worker w ORDER BY w.worker_id
+SELECT w.worker_id, w.session, w.secret_hash, w.name, w.pools, w.actions, w.concurrency, w.lease_seconds,
+       w.is_taking, w.is_draining, w.about, w.not_ready, w.draining_count,
+       extract(epoch FROM w.draining_at)::double precision AS draining_at,
+       extract(epoch FROM w.registered_at)::double precision AS registered_at,
+       extract(epoch FROM w.heard_at)::double precision AS heard_at
+FROM ledger.worker w WHERE w.gone_at IS NULL ORDER BY w.worker_id
 
 -- definitions: actions, keys, resources and pools.
 SELECT d.kind, d.name, d.body FROM ledger.definition d ORDER BY d.kind, d.name

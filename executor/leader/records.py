@@ -146,7 +146,7 @@ class LiveRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRow:
-    """A worker that may hold something."""
+    """A worker that may hold something, or one that is gone."""
 
     worker_id: str
     session: int
@@ -159,13 +159,31 @@ class WorkerRow:
     is_taking: bool
     is_draining: bool = False
     """An operator asked for it."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """As in its hello; `schemas` has the hashes of its versions of the code of actions."""
+    not_ready: str | None = None
+    """Why it takes nothing, other than that it drains."""
+    draining_at: float | None = None
+    draining_count: int | None = None
+    """What it held when it was asked to drain."""
+    registered_at: float = 0.0
+    heard_at: float = 0.0
+    """Its last heartbeat, as of when the row was written."""
+    gone_at: float | None = None
+    """No load finds it any more."""
+    gone_why: Literal["stopped", "lost"] | None = None
+    held_ids: tuple[int, ...] | None = None
+    """What it held when it was gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefinitionRow:
-    """An action, key, resource or pool from this turn on. `body` is its JSON; None: it was deleted."""
+    """An action, key, resource or pool from this turn on. `body` is its JSON; None: it was deleted.
 
-    kind: Literal["action", "key", "resource", "pool"]
+    `code` has the schemas that workers derived from the code of an action.
+    """
+
+    kind: Literal["action", "key", "resource", "pool", "code"]
     name: str
     body: Mapping[str, Any] | None
     changed_by: Mapping[str, Any] | None = None
@@ -266,7 +284,6 @@ class Turn:
     reserved_id: int | None = None
     """Ids below this one may be given to executions."""
     workers: Sequence[WorkerRow] = ()
-    workers_over: Sequence[str] = ()
     definitions: Sequence[DefinitionRow] = ()
     action_ids: Sequence[tuple[str, int]] = ()
     """Names of new actions and their ids, which stay, also when an action is deleted."""

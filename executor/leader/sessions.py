@@ -8,9 +8,9 @@ after a takeover, an outage or a pause of the leader every lease begins anew.
 
 import hashlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from turnstile.common.worker_protocol import (
     AttemptEnded,
@@ -43,6 +43,8 @@ from turnstile.executor.queue_manager.state import Execution, State
 
 COMPLETIONS: Final = "executor.completions"
 HEARTBEATS: Final = "executor.heartbeats"
+_HELD_MAX: Final = 1000
+"""Executions that the row of a worker that is gone names."""
 
 
 class Sent(NamedTuple):
@@ -88,8 +90,11 @@ def secret_hash(secret: str) -> bytes:
 class Sessions:
     """All workers of an epoch."""
 
-    def __init__(self, epoch: int, state: State, rows: Iterable[WorkerRow], now: float) -> None:
-        self.epoch = epoch
+    def __init__(
+        self, epoch: int, state: State, rows: Iterable[WorkerRow], now: float, *, offset: float = 0.0
+    ) -> None:
+        """An instant `now` is one of the database's clock when `offset` is added."""
+        self.epoch, self._offset = epoch, offset
         self.epoch_above = 0
         """An epoch that a worker has seen and that is higher than this leader's."""
         self.refused = 0
@@ -97,8 +102,8 @@ class Sessions:
         self._out: list[tuple[Session, LeaderBody]] = []
         self._again: list[Publication] = []
         """Numbered messages that are sent again, and what goes to unknown sessions."""
-        self.rows: dict[str, WorkerRow | None] = {}
-        """Workers whose row the next turn writes; None: deletes."""
+        self.rows: dict[str, WorkerRow] = {}
+        """Workers whose row the next turn writes."""
         self.offer_again: list[Execution] = []
         self.stale: list[object] = []
         """Sources of ends that change nothing: of attempts that their sender does not hold."""
@@ -138,13 +143,20 @@ class Sessions:
     def hello(self, each: Hello, now: float) -> Iterator[Input]:
         """Begin a session: nothing counts before the worker has answered the welcome."""
         self._see(each.epoch_seen)
-        known = self._sessions.get(each.sender.worker_id)
+        known, at = self._sessions.get(each.sender.worker_id), now + self._offset
         row = WorkerRow(
             worker_id=each.sender.worker_id, session=each.sender.session,
             secret_hash=secret_hash(each.sender.secret), name=each.name, pools=each.pools,
             actions=each.actions, concurrency=each.concurrency, lease_seconds=each.lease_seconds,
             is_taking=each.is_taking, is_draining=known is not None and known.row.is_draining,
+            about=each.about, not_ready=each.not_ready, registered_at=at, heard_at=at,
         )  # fmt: skip
+        if known is not None:
+            before = known.row
+            row = replace(
+                row, registered_at=before.registered_at, draining_at=before.draining_at,
+                draining_count=before.draining_count,
+            )  # fmt: skip
         if known is not None:
             if known.row.secret_hash != row.secret_hash:
                 self.refused += 1
@@ -188,8 +200,12 @@ class Sessions:
         self._received(session, each.received, now)
         if each.number > session.heartbeat:
             session.heartbeat, session.heartbeat_at = each.number, now
-            if each.is_taking != session.row.is_taking:
-                session.row = replace(session.row, is_taking=each.is_taking)
+            said = each.is_taking, each.not_ready
+            if said != (session.row.is_taking, session.row.not_ready):
+                session.row = replace(
+                    session.row, is_taking=each.is_taking, not_ready=each.not_ready,
+                    heard_at=now + self._offset,
+                )  # fmt: skip
                 self.rows[session.row.worker_id] = session.row
                 yield self._changed(session)
         if is_certain:
@@ -223,7 +239,7 @@ class Sessions:
             session.above.add(each.number)
             self._advance(session, session.committed)
         if session.leaving is not None and session.committed >= session.leaving:
-            yield from self._gone(session, is_counted=False)
+            yield from self._gone(session, now, why="stopped", is_counted=False)
 
     def _inputs(self, session: Session, each: Report, now: float, source: object) -> Iterator[Input]:
         match each.body:
@@ -285,11 +301,20 @@ class Sessions:
         session = self._sessions.get(worker_id)
         return None if session is None or session.is_lost else session.row.is_draining
 
-    def drain(self, worker_id: str, *, is_draining: bool) -> Iterator[Input]:
+    def lease_seconds(self, worker_id: str) -> float:
+        """Return the lease of a worker; 0: no such worker lives."""
+        session = self._sessions.get(worker_id)
+        return 0.0 if session is None or session.is_lost else session.row.lease_seconds
+
+    def drain(self, worker_id: str, now: float, *, is_draining: bool) -> Iterator[Input]:
         """Let a worker take nothing new, or something again."""
         session = self._sessions.get(worker_id)
         if session is not None:
-            session.row = replace(session.row, is_draining=is_draining)
+            row = session.row
+            if is_draining != row.is_draining:
+                since = (now + self._offset, len(self._held(worker_id))) if is_draining else (None, None)
+                row = replace(row, draining_at=since[0], draining_count=since[1])
+            session.row = replace(row, is_draining=is_draining)
             self.rows[worker_id] = session.row
             yield self._changed(session)
 
@@ -340,18 +365,28 @@ class Sessions:
         """Whether `lost` has something to yield."""
         return bool(self._lost)
 
-    def lost(self) -> Iterator[Input]:
+    def lost(self, now: float) -> Iterator[Input]:
         """Yield the loss of workers that know it, or have no session: now their work may run elsewhere."""
         lost, self._lost = self._lost, []
         for session in lost:
             if self._sessions.get(session.row.worker_id) is session:
-                yield from self._gone(session, is_counted=session.is_counted)
+                yield from self._gone(session, now, why="lost", is_counted=session.is_counted)
 
-    def _gone(self, session: Session, *, is_counted: bool) -> Iterator[Input]:
+    def _gone(
+        self, session: Session, now: float, *, why: Literal["stopped", "lost"], is_counted: bool
+    ) -> Iterator[Input]:
         worker_id = session.row.worker_id
         del self._sessions[worker_id]
-        self.rows[worker_id] = None
+        heard_at = max(session.row.heard_at, session.heartbeat_at + self._offset if session.heartbeat else 0)
+        self.rows[worker_id] = replace(
+            session.row, is_taking=False, not_ready=None, heard_at=heard_at, gone_at=now + self._offset,
+            gone_why=why, held_ids=tuple(sorted(self._held(worker_id))[:_HELD_MAX]),
+        )  # fmt: skip
         yield WorkerGone(worker_id=worker_id, is_counted=is_counted)
+
+    def _held(self, worker_id: str) -> Collection[int]:
+        worker = self._state.workers.get(worker_id)
+        return () if worker is None else worker.held.keys()
 
     # What goes to sessions.
 

@@ -232,6 +232,8 @@ CREATE TABLE ledger.live (
     ttl_seconds double precision,
     timeout_seconds double precision,
     cancel_reason text,
+    -- Shown to users; the leader does not read it.
+    cancel_requested_at timestamptz,
     grant_epoch bigint,
     grant_counter bigint,
     worker_id text,
@@ -255,7 +257,7 @@ CREATE TABLE ledger.live (
     CONSTRAINT live_running_has_started CHECK (status <> 'running' OR started_at IS NOT NULL)
 ) WITH (fillfactor = 70);
 
--- Workers that may hold something.
+-- Workers that may hold something, and those that are gone.
 CREATE TABLE ledger.worker (
     worker_id text PRIMARY KEY,
     session bigint NOT NULL,
@@ -268,21 +270,49 @@ CREATE TABLE ledger.worker (
     lease_seconds double precision NOT NULL,
     is_taking boolean NOT NULL,
     is_draining boolean NOT NULL,
+    -- When an operator asked for it, and what it held then.
+    draining_at timestamptz,
+    draining_count integer,
+    -- Why it takes nothing, other than that it drains.
+    not_ready text,
+    -- What its hello said of it: host, pid, version, durations, notes.
+    about jsonb NOT NULL,
+    registered_at timestamptz NOT NULL,
+    -- Its last heartbeat, when something else changed here, and when it was gone.
+    heard_at timestamptz NOT NULL,
+    -- It has left, or was lost; then it holds nothing, and retention deletes the row later.
+    gone_at timestamptz,
+    gone_why text,
+    -- What it held then.
+    held_ids bigint[],
     -- A worker has no negative number of slots.
-    CONSTRAINT worker_concurrency_is_a_count CHECK (concurrency >= 0)
+    CONSTRAINT worker_concurrency_is_a_count CHECK (concurrency >= 0),
+    -- How a worker goes.
+    CONSTRAINT worker_gone_why_is_known CHECK (gone_why IN ('stopped', 'lost')),
+    -- What is gone has all of it.
+    CONSTRAINT worker_gone_is_whole CHECK (num_nonnulls(gone_at, gone_why, held_ids) IN (0, 3))
 );
+-- Workers that may hold something.
+CREATE INDEX worker_living ON ledger.worker (worker_id) WHERE gone_at IS NULL;
+-- Those that are gone: lists, and retention.
+CREATE INDEX worker_gone ON ledger.worker (registered_at) WHERE gone_at IS NOT NULL;
 
--- Actions, keys, resources and pools as they are now.
+-- Actions, keys, resources and pools as they are now; and as `code`, by action, the JSON Schemas that workers
+-- derived from their code: a body with `versions`, the one that was registered last at the end, each with
+-- `hash`, `parameters`, `result` and `registered_at`. `ledger.worker.about` has the hashes of each worker.
 CREATE TABLE ledger.definition (
     kind text NOT NULL,
-    name text NOT NULL,
+    -- Lists are in this order.
+    name text COLLATE "C" NOT NULL,
+    -- Shown of resources and pools.
+    id bigint GENERATED ALWAYS AS IDENTITY,
     body jsonb NOT NULL,
     created_at timestamptz NOT NULL,
     updated_at timestamptz NOT NULL,
     -- A name means one thing.
     PRIMARY KEY (kind, name),
-    -- These four are defined.
-    CONSTRAINT definition_kind_is_known CHECK (kind IN ('action', 'key', 'resource', 'pool'))
+    -- These are defined.
+    CONSTRAINT definition_kind_is_known CHECK (kind IN ('action', 'key', 'resource', 'pool', 'code'))
 );
 
 -- The ids of actions, as events and statistics show them. A deleted action keeps its id.
@@ -318,6 +348,20 @@ CREATE INDEX audit_log_of_subject ON ledger.audit_log (subject_kind, subject, id
 CREATE INDEX audit_log_of_actor ON ledger.audit_log (actor, id);
 -- Old rows are deleted.
 CREATE INDEX audit_log_recorded_at ON ledger.audit_log (recorded_at);
+-- Deletes rows that are older than so many seconds, and never younger ones than 30 days: the account of an
+-- executor, which has no right to delete here, must not be able to remove what it did. Returns how many.
+CREATE FUNCTION ledger.prune_audit_log(in_keep_seconds double precision, in_limit integer) RETURNS bigint
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    WITH old AS MATERIALIZED (
+        SELECT l.id FROM ledger.audit_log l
+        WHERE l.recorded_at < clock_timestamp()
+            - greatest(make_interval(secs => in_keep_seconds), interval '30 days')
+        ORDER BY l.recorded_at LIMIT in_limit FOR UPDATE SKIP LOCKED
+    ),
+    pruned AS (DELETE FROM ledger.audit_log l USING old o WHERE l.id = ANY (ARRAY[o.id]) RETURNING 1)
+    SELECT count(*) FROM pruned
+$$;
+REVOKE ALL ON FUNCTION ledger.prune_audit_log FROM PUBLIC;
 
 -- Messages that must be published although their inputs were acknowledged.
 CREATE TABLE ledger.event (

@@ -165,17 +165,17 @@ DELETE FROM ledger.granted g USING fence, unnest($1::bigint[], $2::bigint[]) AS 
 WHERE g.epoch = ANY (ARRAY[r.epoch]) AND g.counter = ANY (ARRAY[r.counter])
 
 -- live: executions with a past, as they are after this turn.
-INSERT INTO ledger.live (
+INSERT INTO ledger.live AS l (
     id, action_ref, key, priority, status, attempt, failures, reclaims, queued_at, expires_at, due_at,
     ttl_seconds,
-    timeout_seconds, cancel_reason, grant_epoch, grant_counter, worker_id, scheduled_at, started_at, held,
-    is_holding,
+    timeout_seconds, cancel_reason, cancel_requested_at, grant_epoch, grant_counter, worker_id, scheduled_at,
+    started_at, held, is_holding,
     is_impatient, passages
 )
 SELECT r.id, r.action_ref, r.key, r.priority, r.status::ledger.status, r.attempt, r.failures, r.reclaims,
        to_timestamp(r.queued_at), to_timestamp(r.expires_at), to_timestamp(r.due_at), r.ttl_seconds,
-       r.timeout_seconds, r.cancel_reason, r.grant_epoch, r.grant_counter, r.worker_id,
-       to_timestamp(r.scheduled_at),
+       r.timeout_seconds, r.cancel_reason, CASE WHEN r.cancel_reason IS NOT NULL THEN now() END,
+       r.grant_epoch, r.grant_counter, r.worker_id, to_timestamp(r.scheduled_at),
        to_timestamp(r.started_at), r.held, r.is_holding = 1, r.is_impatient = 1, r.passages
 FROM fence, unnest(
     $1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[],
@@ -195,7 +195,9 @@ ON CONFLICT (id) DO UPDATE SET
     attempt = excluded.attempt, failures = excluded.failures, reclaims = excluded.reclaims,
     queued_at = excluded.queued_at, expires_at = excluded.expires_at, due_at = excluded.due_at,
     ttl_seconds = excluded.ttl_seconds, timeout_seconds = excluded.timeout_seconds,
-    cancel_reason = excluded.cancel_reason, grant_epoch = excluded.grant_epoch,
+    cancel_reason = excluded.cancel_reason,
+    cancel_requested_at = coalesce(l.cancel_requested_at, excluded.cancel_requested_at),
+    grant_epoch = excluded.grant_epoch,
     grant_counter = excluded.grant_counter, worker_id = excluded.worker_id,
     scheduled_at = excluded.scheduled_at,
     started_at = excluded.started_at, held = excluded.held, is_holding = excluded.is_holding,
@@ -214,29 +216,35 @@ FROM fence, unnest(
 -- waiting_over: of these, what ended or got a row in `live`.
 DELETE FROM ledger.waiting w USING fence, unnest($1::bigint[]) AS r(id) WHERE w.id = ANY (ARRAY[r.id])
 
--- workers: workers as they are from now on.
+-- workers: workers as they are from now on, or as they were when they were gone.
 INSERT INTO ledger.worker (
-    worker_id, session, secret_hash, name, pools, actions, concurrency, lease_seconds, is_taking, is_draining
+    worker_id, session, secret_hash, name, pools, actions, concurrency, lease_seconds, is_taking, is_draining,
+    about, not_ready, draining_at, draining_count, registered_at, heard_at, gone_at, gone_why, held_ids
 )
 SELECT r.worker_id, r.session, decode(r.secret_hash, 'hex'), r.name,
        ARRAY(SELECT jsonb_array_elements_text(r.pools)),
        CASE WHEN jsonb_typeof(r.actions) = 'array' THEN ARRAY(SELECT jsonb_array_elements_text(r.actions))
            END,
-       r.concurrency, r.lease_seconds, r.is_taking = 1, r.is_draining = 1
+       r.concurrency, r.lease_seconds, r.is_taking = 1, r.is_draining = 1, r.about, r.not_ready,
+       to_timestamp(r.draining_at), r.draining_count, to_timestamp(r.registered_at),
+       to_timestamp(r.heard_at), to_timestamp(r.gone_at), r.gone_why, r.held_ids::bigint[]
 FROM fence, unnest(
     $1::text[], $2::bigint[], $3::text[], $4::text[], $5::jsonb[], $6::jsonb[], $7::bigint[],
-    $8::double precision[], $9::bigint[], $10::bigint[]
+    $8::double precision[], $9::bigint[], $10::bigint[], $11::jsonb[], $12::text[], $13::double precision[],
+    $14::bigint[], $15::double precision[], $16::double precision[], $17::double precision[], $18::text[],
+    $19::text[]
 ) AS r(worker_id, session, secret_hash, name, pools, actions, concurrency, lease_seconds, is_taking,
-is_draining)
+is_draining, about, not_ready, draining_at, draining_count, registered_at, heard_at, gone_at, gone_why,
+held_ids)
 ON CONFLICT (worker_id) DO UPDATE SET
     session = excluded.session, secret_hash = excluded.secret_hash, name = excluded.name,
     pools = excluded.pools,
     actions = excluded.actions, concurrency = excluded.concurrency, lease_seconds = excluded.lease_seconds,
-    is_taking = excluded.is_taking, is_draining = excluded.is_draining
-
--- workers_over: workers that hold nothing any more.
-DELETE FROM ledger.worker w USING fence,
-    unnest($1::text[]) AS r(worker_id) WHERE w.worker_id = ANY (ARRAY[r.worker_id])
+    is_taking = excluded.is_taking, is_draining = excluded.is_draining, about = excluded.about,
+    not_ready = excluded.not_ready, draining_at = excluded.draining_at,
+    draining_count = excluded.draining_count, registered_at = excluded.registered_at,
+    heard_at = excluded.heard_at, gone_at = excluded.gone_at, gone_why = excluded.gone_why,
+    held_ids = excluded.held_ids
 
 -- definitions: definitions as they are from now on.
 INSERT INTO ledger.definition (kind, name, body, created_at, updated_at)

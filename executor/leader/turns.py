@@ -23,6 +23,7 @@ from turnstile.executor.leader.commands import Definitions, undivided
 from turnstile.executor.leader.dispatcher import send_offers, send_recalls
 from turnstile.executor.leader.loading import state_of
 from turnstile.executor.leader.outbox import Outbox, event_of, event_of_outcome
+from turnstile.executor.leader.parameter_schemas import register_code
 from turnstile.executor.leader.ports import (
     Broker,
     BrokerUnavailable,
@@ -116,7 +117,10 @@ class Leadership:
         self.previous: NewestTurn | None = None
         """The newest turn row before the first turn of this epoch."""
         self.state, self.memory = state_of(loaded)
-        self.sessions = Sessions(loaded.epoch, self.state, loaded.workers, clock.monotonic())
+        # A clock that was set back does not stop the time.
+        self._offset = max(loaded.now, loaded.instant_max) - asked_at
+        now = clock.monotonic()
+        self.sessions = Sessions(loaded.epoch, self.state, loaded.workers, now, offset=self._offset)
         definitions = Definitions(loaded.definitions, loaded.action_ids)
         self.admission = Admission(loaded.early_cancels, self.state, definitions)
         self.outbox = Outbox(loaded.events)
@@ -133,8 +137,6 @@ class Leadership:
         """Batches that are to be published, in order."""
         self.unacknowledged: list[Delivery] = []
         self._clock = clock
-        # A clock that was set back does not stop the time.
-        self._offset = max(loaded.now, loaded.instant_max) - asked_at
 
     def now(self) -> float:
         """Return the database's clock, carried forward by this process's own."""
@@ -379,8 +381,7 @@ class Leader:
         )
         turn = Turn(
             epoch=lead.epoch, number=lead.number + 1, at=lead.state.now, **rows.fields(),
-            workers=[row for row in lead.sessions.rows.values() if row is not None],
-            workers_over=[name for name, row in lead.sessions.rows.items() if row is None],
+            workers=list(lead.sessions.rows.values()),
             definitions=lead.admission.rows, action_ids=lead.admission.definitions.new_action_ids,
             audit=lead.admission.definitions.audit, early_cancels=lead.admission.early_rows,
             early_cancels_over=lead.admission.early_over, events=lead.outbox.take_new(),
@@ -407,7 +408,7 @@ class Leader:
         inputs, lead.carried = lead.carried, []
         inputs += lead.watchdog.inputs(lead.state, lead.sessions, now)
         if not lead.backlog:
-            inputs += lead.sessions.lost()
+            inputs += lead.sessions.lost(now)
         sources = [source_of(each) for each in taken if is_request(each)]
         missing = lead.admission.missing(sources)
         if any(missing):
@@ -418,6 +419,7 @@ class Leader:
             match each.body:
                 case Hello() as hello:
                     inputs += lead.admission.register(hello, lead.state)
+                    hello = register_code(hello, lead.admission.definitions, lead.sessions, lead.state.now)
                     inputs += lead.sessions.hello(hello, now)
                 case Heartbeat() as heartbeat:
                     inputs += lead.sessions.heartbeat(heartbeat, now, is_certain=self._is_certain(now))
@@ -433,9 +435,15 @@ class Leader:
     def _of_source(self, lead: Leadership, source: Source) -> Iterable[Input]:
         command = source.request
         if isinstance(command, DefinitionCommand) and command.kind == "worker":
+            if "no_reclaim" in (command.definition or {}):
+                # Every lease begins anew when the broker is there again, and when another executor leads.
+                seconds = 0.0 if self.broker.is_open else lead.sessions.lease_seconds(command.name)
+                lead.admission.spared(source, seconds)
+                return
             is_draining = bool((command.definition or {}).get("is_draining"))
             was_draining = lead.sessions.is_draining(command.name)
-            yield from lead.sessions.drain(command.name, is_draining=is_draining)
+            now = self.clock.monotonic()
+            yield from lead.sessions.drain(command.name, now, is_draining=is_draining)
             lead.admission.drained(source, command, was_draining=was_draining)
             return
         yield from lead.admission.inputs(source, lead.state.now)

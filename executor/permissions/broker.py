@@ -1,10 +1,12 @@
 """The services' accounts on a RabbitMQ server, and what each may do there, as RabbitMQ's patterns.
 
-A worker creates and reads its own queue, reads the queues of pools, and publishes completions and status
-events; it binds nothing. So it cannot submit: not through the exchange (its keys are limited), not through
-the default exchange (it has no right to it), not through a queue or an exchange of its own (it may write to
-none). `definitions` is a file that a broker imports; `ManagementApi` is the management API, as an
-administrator uses it. In the vhost of the installation, an account gets these rights, whatever it had.
+A worker creates and reads the queue of its session, which is exclusive to its connection, and publishes to
+the exchange `executor`, to which nothing but the leader's queues is bound; it binds nothing. So it cannot
+submit, tell listeners anything or give orders to other workers: it has no right to `executions` or to the
+default exchange, and may write to no queue or exchange of its own. What it reports is believed only with the
+secret of the worker that it names. `definitions` is a file that a broker imports; `ManagementApi` is the
+management API, as an administrator uses it. In the vhost of the installation, an account gets these rights,
+whatever it had.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -14,13 +16,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import httpx
 
-from turnstile.common.broker.topology import (
-    DEAD_LETTER_EXCHANGE,
-    EXECUTIONS,
-    EXECUTOR_COMPLETIONS,
-    EXECUTOR_REQUESTS,
-    WORKER_RETRY,
-)
+from turnstile.common.broker.topology import EXECUTIONS, EXECUTOR, EXECUTOR_REQUESTS
 from turnstile.executor.permissions.credentials import Login, broker_hash, broker_hash_matches
 from turnstile.executor.permissions.database import SetupRefused
 from turnstile.executor.permissions.plan import AccountChange, AccountStep, Check, Present
@@ -28,8 +24,9 @@ from turnstile.executor.permissions.plan import AccountChange, AccountStep, Chec
 _TIMEOUT_SECONDS: Final = 30.0
 NOTHING: Final = "^$"
 _ID: Final = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_OURS: Final = r"^(executions|executor|worker)(\..+)?$"
-_OWN_QUEUE: Final = rf"^worker\.{_ID}(\.[0-9])?$"
+_OURS: Final = r"^(executions|executor)(\..+)?$|^amq\.gen-.+$"
+"""With the queue of each leader process for questions, which the broker names."""
+_SESSION_QUEUES: Final = rf"^worker\.{_ID}\.[0-9]+$"
 _CLIENT_QUEUES: Final = rf"^client\.{_ID}\.(answers|ends)$"
 
 
@@ -54,30 +51,22 @@ class Account:
     topics: Mapping[str, Topics] = field(default_factory=dict)
 
 
-def _only(*names: str) -> str:
-    return f"^({'|'.join(name.replace('.', chr(92) + '.') for name in names)})$"
-
-
-EXECUTOR: Final = Account(
+_EXECUTOR: Final = Account(
     service="executor",
     configure=_OURS,
-    # The default exchange: replies go to any queue that a submitter names.
+    # The default exchange: it leads to the sessions of workers, and to any queue that a submitter names for
+    # its reply.
     write=rf"{_OURS}|^amq\.default$",
     read=_OURS,
 )
-WORKER: Final = Account(
+_WORKER: Final = Account(
     service="worker",
-    configure=_OWN_QUEUE,
-    write=_only(EXECUTIONS, EXECUTOR_COMPLETIONS, DEAD_LETTER_EXCHANGE, WORKER_RETRY),
-    # Not the exchange `worker.retry`: an account that may read an exchange may bind a queue to it.
-    read=r"^worker\.(?!retry$).+$",
-    topics={
-        EXECUTIONS: Topics(write=r"^(execution\.(completed|status_changed)|executor\.completions)$"),
-        EXECUTOR_COMPLETIONS: Topics(write=r"^(execution\.completed|executor\.completions)$"),
-        WORKER_RETRY: Topics(write=r"^execution\.scheduled\..+$"),
-    },
+    configure=_SESSION_QUEUES,
+    write=f"^{EXECUTOR}$",
+    # Not the exchange: an account that may read an exchange may bind a queue to it.
+    read=_SESSION_QUEUES,
 )
-CLIENT: Final = Account(
+_CLIENT: Final = Account(
     service="client",
     configure=_CLIENT_QUEUES,
     write=rf"^{EXECUTIONS}$|^executor\.requests$|{_CLIENT_QUEUES}",
@@ -85,12 +74,12 @@ CLIENT: Final = Account(
     topics={
         EXECUTIONS: Topics(
             write=r"^execution\.(requested|cancel_requested)$",
-            read=r"^execution\.(completed|status_changed)$",
+            read=r"^execution\.(completed(\..+)?|status_changed)$",
         ),
         EXECUTOR_REQUESTS: Topics(write=r"^execution\.(requested|cancel_requested)$"),
     },
 )
-ACCOUNTS: Final = (EXECUTOR, WORKER, CLIENT)
+ACCOUNTS: Final = (_EXECUTOR, _WORKER, _CLIENT)
 
 
 def definitions(vhost: str, users: Mapping[str, str], hashes: Mapping[str, str]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ _BROKER_DIGESTS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """One service's account, the same on both servers."""
+    """One service's account; the executor's has the same name and password on both servers."""
 
     service: str
     name: str
@@ -53,7 +53,7 @@ class Stored:
     password: str
     vhost: str
     database: str | None
-    """None in the file of the clients, which have no access to the database."""
+    """None in the files of workers and clients, which have no access to the database."""
 
     def is_for(self, installation: Installation) -> bool:
         """Return whether the file belongs to this installation."""
@@ -128,7 +128,7 @@ def _given(service: str, environment: Mapping[str, str]) -> str | None:
 def write_pending(login: Login, folder: Path, *, database_url: str, amqp_url: str) -> None:
     """Write the environment file of a service, if it changes, as a pending file; raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lines = [] if login.service == "client" else [f"{_DATABASE}={url_of(login, database_url)}"]
+    lines = [f"{_DATABASE}={url_of(login, database_url)}"] if login.service == "executor" else []
     nodes = [url_of(login, str(url)) for url in amqp_urls(amqp_url)]
     lines.append(f"{_BROKER}={','.join(nodes)}")
     text, file = "\n".join([*lines, ""]), _file(folder, login.service)

@@ -1,9 +1,9 @@
 """The services' roles in PostgreSQL.
 
-In: the URL of the tables' owner, who may create roles, and the plan. Out: the groups `turnstile_executor` and
-`turnstile_worker` with their rights (`common/sql/permissions.sql`), and accounts in them. Roles belong to the
-server and not to a database, so the comment of each account names the database that it is for. The changes
-are one transaction: all of them, or none.
+In: the URL of the tables' owner, who may create roles, and the plan. Out: the group `turnstile_executor` with
+its rights (`rights.sql`), and an account in it; the group `turnstile_submitter`, to which an operator adds
+accounts. Roles belong to the server and not to a database, so the comment of each account names the database
+that it is for. The changes are one transaction: all of them, or none.
 """
 
 import asyncio
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import asyncpg
 
 from turnstile.common.requests import json_text
-from turnstile.common.statements import EXECUTOR_ROLE, LOG_OPERATION, SCHEMA, WORKER_ROLE, permissions_text
 from turnstile.common.urls import driver_url
 from turnstile.executor.callers import DIRECTLY
 from turnstile.executor.permissions.credentials import Login, scram_verifier, url_of
@@ -26,14 +25,19 @@ from turnstile.executor.permissions.plan import AccountChange, AccountStep, Chec
 if TYPE_CHECKING:
     Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
 
-GROUPS: Final = {"executor": EXECUTOR_ROLE, "worker": WORKER_ROLE}
+GROUPS: Final = {"executor": "turnstile_executor"}
+"""The groups of the services that use the database."""
 _TIMEOUT_SECONDS: Final = 30.0
 _SET: Final = "SELECT set_config('turnstile.' || $1, $2, true)"
 _PURPOSE: Final = "Turnstile: {service} of the database {database}"
 _PURPOSE_READ: Final = re.compile(r"Turnstile: \w+ of the database (?P<database>.+)", re.DOTALL)
 _ADMIN_OPTION_SINCE: Final = 16
 _MAY_CREATE: Final = "SELECT rolsuper OR rolcreaterole FROM pg_roles WHERE rolname = session_user"
-_HAS_LOG: Final = "SELECT to_regproc('turnstile.log_operation') IS NOT NULL"
+_HAS_TABLES: Final = "SELECT to_regclass('ledger.execution') IS NOT NULL"
+_NOTE: Final = (
+    "INSERT INTO ledger.audit_log (actor, address, channel, verb, subject_kind, subject, before, after)"
+    " VALUES ($1, $2, $3, $4, 'account', $5, '{}', $6)"
+)
 _LOGGED: Final = {AccountChange.CREATE: "created", AccountChange.ROTATE: "rotated"}
 
 
@@ -53,7 +57,7 @@ class Roles:
 async def read_roles(database_url: str, names: Collection[str]) -> Roles:
     """Return which accounts exist; raises SetupRefused, OSError or asyncpg.PostgresError."""
     async with _connected(database_url) as connection:
-        if await connection.fetchval("SELECT to_regnamespace($1)", SCHEMA) is None:
+        if not await connection.fetchval(_HAS_TABLES):
             raise SetupRefused("the database has no tables of Turnstile yet; run 'executor migrate' first")
         user = await connection.fetchval("SELECT session_user::text")
         if user in {*names, *GROUPS.values()}:
@@ -97,7 +101,7 @@ async def change_roles(
                     if step.server == "database":
                         await _change(connection, installation.database, step, logins[step.service])
                 await connection.execute(_text("submitters.sql"))
-                await connection.execute(permissions_text())
+                await connection.execute(rights_text())
                 await _log(connection, steps)
         except (asyncpg.DuplicateObjectError, asyncpg.UniqueViolationError) as error:
             raise SetupRefused(
@@ -122,14 +126,11 @@ async def _change(connection: "Connection", database: str, step: AccountStep, lo
 
 
 async def _log(connection: "Connection", steps: Sequence[AccountStep]) -> None:
-    """Record the accounts of both servers; an older schema, not migrated yet, has no function for it."""
-    if not await connection.fetchval(_HAS_LOG):
-        return
+    """Record the accounts of both servers."""
     for step in steps:
         if step.change in _LOGGED:
             after = json_text({"server": step.server})
-            verb = _LOGGED[step.change]
-            await connection.execute(LOG_OPERATION, DIRECTLY.json(), verb, "account", step.name, "{}", after)
+            await connection.execute(_NOTE, *DIRECTLY, _LOGGED[step.change], step.name, after)
 
 
 async def _remedy(connection: "Connection") -> str:
@@ -149,6 +150,11 @@ async def _connected(database_url: str) -> AsyncIterator["Connection"]:
             yield connection
         finally:
             await connection.close()
+
+
+def rights_text() -> str:
+    """Return the statements that give the groups their rights, where these exist."""
+    return _text("rights.sql")
 
 
 def _users(comment: str | None, databases: Collection[str]) -> frozenset[str]:

@@ -10,6 +10,7 @@ from turnstile.common.schemas import EstimatedStart
 from turnstile.executor.queries.schemas import (
     HandingOver,
     NotDue,
+    OutOfReach,
     RootCause,
     UnitHolder,
     WaitingOn,
@@ -41,8 +42,10 @@ def estimated_start(interval: Interval | None) -> EstimatedStart | None:
     return EstimatedStart(earliest=instant(interval.earliest), latest=instant(interval.latest))
 
 
-def waiting_on(on: explain.WaitingOn) -> WaitingOn:
-    """Return what an execution waits for."""
+def waiting_on(on: explain.WaitingOn, broker_trouble: str | None = None) -> WaitingOn:
+    """Return what an execution waits for; without the broker what could start waits for that."""
+    if broker_trouble is not None and on.reason in ("pool", "handing_over"):
+        return OutOfReach(part="broker", message=broker_trouble)
     match on.reason:
         case "paused":
             return WaitingOnPause()
@@ -50,12 +53,15 @@ def waiting_on(on: explain.WaitingOn) -> WaitingOn:
             return WaitingOnWorker(pool=on.name, other_pools=list(on.other_pools))
         case "limit":
             return WaitingOnLimit(
-                max_concurrent=on.capacity or 0, active_count=on.held, holders=_ids(on), root_cause=_cause(on)
+                max_concurrent=on.capacity or 0,
+                active_count=on.held,
+                holders=_ids(on),
+                root_cause=_cause(on, broker_trouble),
             )
         case "total":
-            return WaitingOnTotal(gate="total", **_at_gate(on))
+            return WaitingOnTotal(gate="total", **_at_gate(on, broker_trouble))
         case "resource":
-            return WaitingOnResource(gate=f"resource {on.name}", **_at_gate(on))
+            return WaitingOnResource(gate=f"resource {on.name}", **_at_gate(on, broker_trouble))
         case "rate":
             return _on_rate(on)
         case "pool":
@@ -89,7 +95,7 @@ def _on_pool(on: explain.WaitingOn) -> WaitingOnPool:
     )
 
 
-def _at_gate(on: explain.WaitingOn) -> dict[str, Any]:
+def _at_gate(on: explain.WaitingOn, broker_trouble: str | None) -> dict[str, Any]:
     return {
         "closed": on.closed,
         "units": on.units,
@@ -99,7 +105,7 @@ def _at_gate(on: explain.WaitingOn) -> dict[str, Any]:
         "position_of": "gate" if on.closed is None else "queue",
         "waiting": on.waiting,
         "holders": [UnitHolder(id=each.id, units=each.units) for each in on.holders],
-        "root_cause": _cause(on),
+        "root_cause": _cause(on, broker_trouble),
     }
 
 
@@ -107,10 +113,10 @@ def _ids(on: explain.WaitingOn) -> list[int]:
     return sorted(each.id for each in on.holders)
 
 
-def _cause(on: explain.WaitingOn) -> RootCause | None:
+def _cause(on: explain.WaitingOn, broker_trouble: str | None) -> RootCause | None:
     """Return what holders that do not run wait for; only a dispatch is no cause."""
     cause = on.root_cause
-    if cause is None or cause.on.reason in ("handing_over", "not_due"):
+    if cause is None:
         return None
-    found: Any = waiting_on(cause.on)
-    return RootCause(ids=list(cause.ids), on=found)
+    found: Any = waiting_on(cause.on, broker_trouble)
+    return None if isinstance(found, HandingOver | NotDue) else RootCause(ids=list(cause.ids), on=found)

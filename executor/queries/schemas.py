@@ -92,10 +92,10 @@ class WaitingOnWorker(Schema):
 
 
 class OutOfReach(Schema):
-    """The next dispatch, which needs a server, or the queue of a pool, that the executor cannot use."""
+    """The next dispatch, which needs a server or a leader that cannot be reached."""
 
     reason: Literal["unavailable"] = "unavailable"
-    part: str = Field(description="database, broker or pool NAME, as in /readyz.", examples=["broker"])
+    part: str = Field(description="broker or leader, as in /readyz.", examples=["broker"])
     message: str = Field(examples=["not connected"])
 
 

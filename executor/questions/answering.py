@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeAlias, TypeVar
 
 from turnstile.common.domain.states import Status
 from turnstile.executor.questions import protocol
-from turnstile.executor.questions.changes import ChangeLog
+from turnstile.executor.questions.changes import ChangeLog, QueueName
 from turnstile.executor.questions.estimate import Durations, estimated_start
 from turnstile.executor.questions.explain import HOLDERS_MAX, Place, explain
 from turnstile.executor.questions.protocol import (
@@ -378,21 +378,25 @@ def _changes(question: protocol.Changes, known: Known) -> Steps[ChangesPage]:
     present = {ref: each for ref, each in actions.items() if each is not None}
     return ChangesPage(
         cursor=following, is_new=not log.knows(cursor), has_more=has_more,
-        queues=tuple(_row(present[ref], key) for ref, key in names if ref in present),
+        queues=tuple(_row(present[each[0]], each, log) for each in names if each[0] in present),
         actions=tuple(_action_row(each) for each in present.values()),
         deleted=tuple(ref for ref in actions if ref not in present),
     )  # fmt: skip
 
 
-def _row(action: ActionState, key: str) -> QueueRow:
-    queue = action.queues.get(key)
+def _row(action: ActionState, name: QueueName, log: ChangeLog) -> QueueRow:
+    queue, (enqueued, completed) = action.queues.get(name.key), log.counted(name)
     if queue is None:
-        return QueueRow(action_ref=action.ref, key=key, max_concurrent=action.definition.max_concurrent)
+        return QueueRow(
+            action_ref=action.ref, key=name.key, max_concurrent=action.definition.max_concurrent,
+            enqueued=enqueued, completed=completed,
+        )  # fmt: skip
     heads = min(((each.first(), each) for each in queue.waiting.values()), default=None, key=lambda h: h[0])
     return QueueRow(
-        action_ref=action.ref, key=key, length=queue.length + queue.holding,
+        action_ref=action.ref, key=name.key, length=queue.length + queue.holding,
         active=queue.held - queue.holding, max_concurrent=queue.limit,
         oldest_enqueued_at=None if heads is None else heads[1].first_queued_at(),
+        head_id=None if heads is None else heads[0], enqueued=enqueued, completed=completed,
     )  # fmt: skip
 
 

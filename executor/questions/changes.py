@@ -39,6 +39,8 @@ class ChangeLog:
         """Each queue with the number of its last change; None: there is no asker."""
         self._log: list[tuple[int, QueueName]] = []
         """All changes in order, also those that were followed by another one of the same queue."""
+        self._counts: dict[QueueName, list[int]] = {}
+        """How many were enqueued and ended in each queue since this log began."""
         self._asked_at = 0.0
 
     def note(self, state: State, out: Decisions, refs: Iterable[str], now: float) -> None:
@@ -46,8 +48,9 @@ class ChangeLog:
         if self._changed is None:
             return
         if now - self._asked_at > FORGOTTEN_SECONDS or len(self._changed) > QUEUES_MAX:
-            self._changed, self._log = None, []
+            self._changed, self._log, self._counts = None, [], {}
             return
+        self._count(out)
         moved = chain(out.changed, (each.id for each in out.attempts))
         executions = (state.executions.get(execution_id) for execution_id in moved)
         queues = chain(
@@ -64,6 +67,16 @@ class ChangeLog:
         if len(self._log) > 2 * len(self._changed) + _STEP:
             self._log = sorted((number, name) for name, number in self._changed.items())
 
+    def _count(self, out: Decisions) -> None:
+        moved = chain(((0, each.queue) for each in out.admitted), ((1, each.queue) for each in out.finished))
+        for index, queue in moved:
+            self._counts.setdefault(QueueName(queue.action.ref, queue.key), [0, 0])[index] += 1
+
+    def counted(self, name: QueueName) -> tuple[int, int]:
+        """Return how many executions were admitted to a queue, and ended there, since this log began."""
+        enqueued, completed = self._counts.get(name, (0, 0))
+        return enqueued, completed
+
     def _mark(self, name: QueueName) -> None:
         assert self._changed is not None
         self._serial += 1
@@ -75,7 +88,7 @@ class ChangeLog:
         self._asked_at = now
         if self._changed is not None:
             return
-        self._changed, self._log = {}, []
+        self._changed, self._log, self._counts = {}, [], {}
         self._lives += 1
         names = [name for ref in state.actions for name in _queues_of(state, ref)]
         for start in range(0, len(names), _STEP):

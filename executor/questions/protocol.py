@@ -248,7 +248,12 @@ class QueueRow:
     """With what waits at later gates."""
     active: int = 0
     oldest_enqueued_at: float | None = None
+    head_id: int | None = None
+    """The smallest id that waits."""
     max_concurrent: int | None = None
+    enqueued: int = 0
+    """Since changes are noted: with a new cursor it begins anew."""
+    completed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,6 +307,12 @@ class LeaderState:
     """Of requests that are kept in memory."""
     messages_refused: int
     """Messages without the secret of their worker."""
+    audited_at: float | None = None
+    """When memory and rows were last compared; None: not yet by this leader."""
+    audit_sums: int = 0
+    """How many sums were compared."""
+    audit_differences: tuple[str, ...] = ()
+    """What differed, in sentences, a bounded number."""
 
 
 # Questions: each is a subclass of `Question` of its answer.

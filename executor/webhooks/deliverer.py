@@ -1,14 +1,13 @@
 """Claims due webhooks, posts them, and stores their results.
 
-In: a wake-up when this executor settles an execution (`due`), and time: each tick it looks for deliveries
-of other executors, retries, and expired leases. Out: settled deliveries. Every replica runs this; a claim
+In: rows that the leader's turns insert, found each tick, with retries and expired leases; `due` wakes it
+earlier. Out: settled deliveries. Every replica runs this; a claim
 belongs to one replica. A delivery waits for its own receiver and delays no other (P9).
 """
 
 import asyncio
 import logging
 import random
-from collections.abc import Mapping
 from typing import Final
 
 import asyncpg
@@ -21,13 +20,12 @@ from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.domain.retries import RetryPolicy
 from turnstile.common.telemetry.logs import Episodes
-from turnstile.executor.completions import read_completions
 from turnstile.executor.metrics import NOT_APPLIED, SWEEP_FAILURES, WEBHOOK_ATTEMPTS
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.executor.webhooks.concurrency import PROMPT_SECONDS, DeliveryPermits, Permit
+from turnstile.executor.webhooks.deliveries import Claim, Deliveries, DeliveryResult
 from turnstile.executor.webhooks.sender import Response, Sender, outcome_of
 from turnstile.executor.webhooks.ssrf_guard import GuardedTransport
-from turnstile.executor.webhooks.store import Claim, DeliveryResult, WebhookStore
 
 logger = logging.getLogger(__name__)
 _POSTPONED: Final = Episodes(logger, "webhook_postponed", level=logging.INFO)
@@ -49,10 +47,9 @@ class Deliverer:
 
     def __init__(self, settings: ExecutorSettings, database: Database) -> None:
         self._settings = settings
-        self._database = database
-        self._store = WebhookStore(database)
+        self._deliveries = Deliveries(database)
         self._results: Batcher[DeliveryResult, bool] = Batcher(
-            self._store.record, items_max=settings.webhook_concurrency
+            self._deliveries.record, items_max=settings.webhook_concurrency
         )
         self._policy = RetryPolicy(
             max_attempts=settings.webhook_attempts,
@@ -114,13 +111,13 @@ class Deliverer:
     async def _start_due(self, sender: Sender, deliveries: asyncio.TaskGroup) -> None:
         if self._permits.are_full:
             return
-        due, self._after_origin = await self._store.due(after_origin=self._after_origin)
+        due, self._after_origin = await self._deliveries.due(after_origin=self._after_origin)
         if self._after_origin:
             self._due.set()
         chosen = self._permits.choose(due)
         if not chosen:
             return
-        claims = await self._store.claim(chosen, lease_seconds=self._settings.webhook_lease_seconds())
+        claims = await self._deliveries.claim(chosen, lease_seconds=self._settings.webhook_lease_seconds())
         if not claims:
             return
         reached(CrashPoint.WEBHOOKS_CLAIMED)
@@ -132,15 +129,14 @@ class Deliverer:
                 name=f"webhook of {claim.execution_id}",
             )
 
-    async def _completions_of(self, claims: list[Claim]) -> Mapping[int, Outgoing]:
+    async def _completions_of(self, claims: list[Claim]) -> dict[int, Outgoing]:
         """Read what is posted, again if a connection breaks: no claim is due before its lease ends."""
         now = asyncio.get_running_loop().time
         # Half of the lease, which leaves the other half to the POST.
         deadline = now() + self._settings.webhook_lease_seconds() / 2
         while True:
             try:
-                messages = await read_completions(
-                    self._database,
+                return await self._deliveries.completions(
                     [claim.execution_id for claim in claims],
                     result_bytes_max=self._settings.event_result_max_bytes,
                 )
@@ -148,8 +144,6 @@ class Deliverer:
                 if now() >= deadline:
                     raise
                 await asyncio.sleep(_READ_AGAIN_SECONDS)
-            else:
-                return {int(message.correlation_id or 0): message for message in messages}
 
     async def _deliver(
         self, sender: Sender, claim: Claim, completion: Outgoing | None, delivery: "_Delivery"

@@ -6,24 +6,66 @@ again, has a new instant of creation and is found by that; what is retried later
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib import resources
-from typing import Final
+from typing import Final, Literal
+from uuid import UUID
 
 import asyncpg
 
+from turnstile.common.broker.message import Outgoing
 from turnstile.common.database import Database
+from turnstile.common.json_limits import readable
+from turnstile.executor.callers import DIRECTLY, Caller
+from turnstile.executor.leader.publications import completed_event
 from turnstile.executor.sql import named_statements
 from turnstile.executor.webhooks.concurrency import PER_ORIGIN_MAX, Due
 from turnstile.executor.webhooks.sender import State
-from turnstile.executor.webhooks.store import Claim, DeliveryResult, Replayed
 
 _LATE: Final = timedelta(seconds=30)
 """A transaction that makes deliveries pending commits sooner after it has read the clock."""
 _ORIGINS_MAX: Final = 1000
 """Receivers looked at in one call; the next call goes on behind them."""
 _START: Final = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One delivery, leased to this executor."""
+
+    execution_id: int
+    event_id: UUID
+    url: str
+    attempts: int
+    """Including this one."""
+    origin: str
+    claimed_until: datetime
+    """Also identifies the claim: two claims of one delivery never end at the same instant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryResult:
+    """Result of a claimed delivery."""
+
+    claim: Claim
+    state: State | Literal["released"]
+    """Released: the attempt was cut short and does not count."""
+    status: int | None
+    error: str | None
+    delay_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """Result of a replay of deliveries."""
+
+    done: list[int]
+    pending: list[int]
+    """Deliveries that are pending already."""
+    left: int
+    """Further failed deliveries."""
 
 
 class Deliveries:
@@ -88,14 +130,23 @@ class Deliveries:
         applied = {row["execution_id"] for row in rows}
         return [each.claim.execution_id in applied for each in results]
 
-    async def replay(self, execution_ids: Sequence[int] | None, *, limit: int) -> Replayed:
+    async def completions(
+        self, execution_ids: Sequence[int], *, result_bytes_max: int
+    ) -> dict[int, Outgoing]:
+        """Return what is posted about ended executions that are stored; a result above the maximum is null."""
+        rows = await self._database.fetch(statement("completions"), list(execution_ids), result_bytes_max)
+        return {row["execution_id"]: _completion(row, result_bytes_max) for row in rows}
+
+    async def replay(
+        self, execution_ids: Sequence[int] | None, *, limit: int, changed_by: Caller = DIRECTLY
+    ) -> Replayed:
         """Make these due again, whatever their result; None: the failed ones, the oldest first."""
         async with self._database.transaction() as connection:
             if execution_ids is None:
                 rows = await connection.fetch(statement("oldest_failed"), limit)
                 execution_ids = [row["execution_id"] for row in rows]
             states = await connection.fetch(statement("states"), list(execution_ids))
-            replayed = await connection.fetch(statement("replay"), list(execution_ids))
+            replayed = await connection.fetch(statement("replay"), *changed_by, list(execution_ids))
             left = await connection.fetchval(statement("failed"))
         return Replayed(
             done=sorted(row["execution_id"] for row in replayed),
@@ -128,6 +179,16 @@ class Deliveries:
     async def prune(self, keep_seconds: float, rows_max: int) -> int:
         """Delete what was settled long ago; return how many."""
         return int(await self._database.fetchval(statement("prune"), keep_seconds, rows_max))
+
+
+def _completion(row: asyncpg.Record, result_bytes_max: int) -> Outgoing:
+    kind, message = row["error_type"], row["error_message"]
+    error = None if kind is None else {"type": kind, "message": message}
+    event = {**row, "error": error}
+    # A client must be able to read it.
+    if readable(row["result"]) is None:
+        event["result"] = None
+    return completed_event(event, result_bytes_max=result_bytes_max)
 
 
 def statement(name: str) -> str:

@@ -75,22 +75,33 @@ FROM unnest($1::bigint[], $2::timestamptz[], $3::text[], $4::integer[], $5::text
 WHERE d.execution_id = n.id AND d.state = 'pending' AND d.claimed_until = n.claimed_until
 RETURNING d.execution_id
 
--- replay: makes settled deliveries due again, whose executions are stored; the event id stays.
+-- replay: makes settled deliveries due again, whose executions are stored; the event id stays. Each change is
+-- in the audit log.
 --
--- $1 execution ids
+-- $1 to $3 name, address and channel of the caller, $4 execution ids
 WITH kept AS MATERIALIZED (
     -- They are not pruned meanwhile: a delivery without its execution has no content.
-    SELECT e.id FROM ledger.execution e WHERE e.id = ANY ($1::bigint[]) ORDER BY e.id FOR KEY SHARE
+    SELECT e.id, e.action_ref FROM ledger.execution e WHERE e.id = ANY ($4::bigint[]) ORDER BY e.id
+    FOR KEY SHARE
 ),
 settled AS MATERIALIZED (
-    SELECT d.execution_id, d.state FROM ledger.webhook d JOIN kept k ON k.id = d.execution_id
+    SELECT d.execution_id, d.state, k.action_ref
+    FROM ledger.webhook d JOIN kept k ON k.id = d.execution_id
     WHERE d.state <> 'pending' ORDER BY d.execution_id FOR NO KEY UPDATE OF d
+),
+noted AS (
+    INSERT INTO ledger.audit_log (
+        actor, address, channel, verb, subject_kind, subject, action_ref, before, after
+    )
+    SELECT left($1::text, 200), left($2::text, 200), $3::text, 'replayed', 'webhook', s.execution_id::text,
+           s.action_ref, jsonb_build_object('state', s.state), jsonb_build_object('state', 'pending')
+    FROM settled s ORDER BY s.execution_id
 )
 UPDATE ledger.webhook d
 SET state = 'pending', attempts = 0, due_at = clock_timestamp(), created_at = clock_timestamp(),
     settled_at = NULL
 FROM settled s WHERE d.execution_id = s.execution_id
-RETURNING d.execution_id, s.state AS previous
+RETURNING d.execution_id
 
 -- oldest_failed: the failed deliveries of the oldest executions.
 --
@@ -160,3 +171,20 @@ pruned AS (
     DELETE FROM ledger.webhook d USING old o WHERE d.execution_id = o.execution_id RETURNING 1
 )
 SELECT count(*) FROM pruned
+
+-- completions: what is posted about these executions; a result above $2 bytes is left out.
+--
+-- $1 execution ids
+SELECT e.id AS execution_id, a.id AS action_id, e.action_ref, coalesce(p.status, e.status)::text AS status,
+       coalesce(p.attempt, e.attempt) AS attempt, e.traceparent,
+       extract(epoch FROM coalesce(p.completed_at, e.completed_at))::double precision AS completed_at,
+       coalesce(p.error_type, e.error_type) AS error_type,
+       coalesce(p.error_message, e.error_message) AS error_message,
+       CASE WHEN octet_length(coalesce(p.result, e.result)::text) <= $2
+            THEN coalesce(p.result, e.result)::text END AS result
+FROM unnest($1::bigint[]) AS r(id)
+JOIN ledger.execution e ON e.id = ANY (ARRAY[r.id])
+LEFT JOIN ledger.action_id a ON a.ref = ANY (ARRAY[e.action_ref])
+-- The turn that ended it may have left its row to be written later.
+LEFT JOIN ledger.pending_end p ON p.execution_id = ANY (ARRAY[e.id])
+WHERE coalesce(p.completed_at, e.completed_at) IS NOT NULL

@@ -39,8 +39,6 @@ _NAME: Final = "turnstile"
 _FOLDER: Final = Path(".turnstile")
 _SETTINGS: Final = {
     "TURNSTILE_DRAIN_TIMEOUT": "3s",
-    # What was offered to a pool that the developer has changed is soon offered to the new one.
-    "TURNSTILE_DISPATCH_TIMEOUT": "5s",
     # What actions print appears at once.
     "PYTHONUNBUFFERED": "1",
 }
@@ -132,7 +130,7 @@ async def _serve(terminal: "Terminal", servers: LocalServers, actions: Sequence[
 
 def _worker_settings(http_url: str) -> dict[str, str]:
     """Return what the worker gets beside URLs: the settings of workers alone are the developer's."""
-    fixed = {"worker_name", "worker_http_port", "worker_http_host", "database_connections"}
+    fixed = {"worker_name", "worker_http_port", "worker_http_host", "api_url", "api_token"}
     own = WorkerSettings.model_fields.keys() - CommonSettings.model_fields.keys() - fixed
     names = {environment_name(name) for name in own | {"drain_timeout", "log_level"}}
     given = {name: value for name, value in os.environ.items() if name in names}

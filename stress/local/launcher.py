@@ -49,7 +49,6 @@ class Deployment:
         """Return the environment of one service; this process's own TURNSTILE_* variables are left out."""
         return {
             **environment_without("TURNSTILE_", importable=self.importable),
-            "TURNSTILE_DATABASE_URL": self.database_url,
             "TURNSTILE_AMQP_URL": self.amqp_url,
             **self.settings,
             **(settings or {}),
@@ -58,7 +57,7 @@ class Deployment:
     def executor(self, name: str = "executor-1", settings: Mapping[str, str] | None = None) -> Service:
         """Return an executor on a free port, not started; `settings` override those of the deployment."""
         port = free_port(name)
-        own = {"TURNSTILE_HTTP_PORT": str(port)}
+        own = {"TURNSTILE_DATABASE_URL": self.database_url, "TURNSTILE_HTTP_PORT": str(port)}
         return self._service(name, ["turnstile.executor.cli", "serve"], port, own, settings)
 
     def worker(

@@ -1,4 +1,4 @@
-"""A database of the test's own: sessions with workers that hold a lease, or the tables of the ledger."""
+"""A database of the test's own: the tables of the ledger, and the API over them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.support.ledger import create_ledger, ledger_on
-from tests.support.protocol import OTHER_WORKER, Protocol, connected
 from tests.support.served import Served, serve
 from turnstile.executor.leader.ledger import Ledger
 from turnstile.localservers import DatabaseServer
@@ -39,32 +38,7 @@ async def ledger(ledger_url: str) -> AsyncIterator[Ledger]:
 
 
 @pytest.fixture
-async def protocol(database_url: str) -> AsyncIterator[Protocol]:
-    async with connected(database_url) as protocol:
-        await protocol.register()
-        yield protocol
-
-
-@pytest.fixture
 async def api(database_url: str) -> AsyncIterator[Served]:
     """The HTTP API without actions and workers."""
     async with serve(database_url) as served:
         yield served
-
-
-@pytest.fixture
-async def other(database_url: str, protocol: Protocol) -> AsyncIterator[Protocol]:
-    """A second session on the same database, with a second worker."""
-    await protocol.register(OTHER_WORKER)
-    async with connected(database_url) as session:
-        yield session
-
-
-@pytest.fixture
-async def old_snapshot(other: Protocol) -> AsyncIterator[None]:
-    """A reader that began before everything, as a backup does."""
-    transaction = other.connection.transaction(isolation="repeatable_read", readonly=True)
-    await transaction.start()
-    await other.column("SELECT count(*) FROM action")
-    yield
-    await transaction.rollback()

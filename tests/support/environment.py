@@ -10,22 +10,19 @@ from typing import Any, TypeAlias
 
 import httpx
 
-from tests.support.brokers import until_ready
 from tests.support.history import History, history_of
 from tests.support.listener import Listener, Received, listening
 from tests.support.processes import CERTIFICATES, Service, System, running
 from tests.support.traffic import until
 from turnstile.common.broker.topology import EXECUTION_COMPLETED, EXECUTION_STATUS_CHANGED
-from turnstile.executor.api_tokens import digest_of
-from turnstile.executor.stored_tokens import new_token
+from turnstile.common.database import Database
+from turnstile.executor.callers import DIRECTLY
+from turnstile.executor.stored_tokens import TokenStore
 
 ACTIONS = "tests.e2e.actions"
-POOL_QUEUE = "worker.default"
 _ENDED = """
-SELECT count(*) = cardinality($1::bigint[]) FROM execution e
+SELECT count(*) = cardinality($1::bigint[]) FROM ledger.execution e
 WHERE e.id = ANY ($1) AND e.completed_at IS NOT NULL
-  AND NOT EXISTS (SELECT FROM slot s WHERE s.execution_id = e.id)
-  AND NOT EXISTS (SELECT FROM unpublished_completion u WHERE u.execution_id = e.id)
 """
 
 
@@ -57,30 +54,30 @@ class Environment:
         """Start one more worker for the actions of the end-to-end tests."""
         return await self.system.start_worker(ACTIONS, **settings)
 
-    async def register_silent_worker(self, pool: str, capacity: int = 100) -> None:
-        """Register a worker of this pool that takes no offers: what is granted to it stays `scheduled`."""
-        await self.history.value(
-            "SELECT turnstile.register_worker('silent ' || $1, 'silent', 'nowhere', 1, ARRAY[$1], $2, 3600)",
-            pool,
-            capacity,
+    async def start_silent_worker(self, pool: str, capacity: int = 100) -> Service:
+        """Start a worker of this pool that is frozen: what is granted to it stays `scheduled`."""
+        worker = await self.start_worker(
+            TURNSTILE_WORKER_POOLS=pool,
+            TURNSTILE_WORKER_CONCURRENCY=str(capacity),
+            TURNSTILE_LEASE_DURATION="1h",
         )
-        await self.history.until(
-            "SELECT count(*) = 0 FROM turnstile.current_pool WHERE name = $1 AND capacity < $2",
-            pool,
-            capacity,
-        )
+        self.system.freeze(worker)
+        return worker
 
     async def create_token(self, **fields: Any) -> str:
         """Create a token in the database, where that of the settings may not."""
-        token = new_token()
-        await self.history.value(
-            "SELECT turnstile.create_token($1, $2, $3, $4, $5, NULL)",
-            fields["name"],
-            fields["role"],
-            fields.get("scope"),
-            digest_of(token),
-            fields.get("seconds"),
-        )
+        database = Database(self.system.database_url, application_name="test")
+        await database.open()
+        try:
+            _, token = await TokenStore(database).create(
+                fields["name"],
+                fields["role"],
+                fields.get("scope"),
+                seconds=fields.get("seconds"),
+                changed_by=DIRECTLY,
+            )
+        finally:
+            await database.close()
         return token
 
     async def put(self, ref: str, **fields: Any) -> None:
@@ -122,12 +119,12 @@ class Environment:
 
     async def status(self, execution_id: int) -> str:
         """Return the status in the database."""
-        query = "SELECT status::text FROM turnstile.current_execution WHERE id = $1"
+        query = "SELECT status::text FROM ledger.current_execution WHERE id = $1"
         return str(await self.history.value(query, execution_id))
 
     async def until_status(self, execution_id: int, *statuses: str) -> None:
         """Wait until an execution has one of these statuses."""
-        query = "SELECT status::text = ANY ($2) FROM turnstile.current_execution WHERE id = $1"
+        query = "SELECT status::text = ANY ($2) FROM ledger.current_execution WHERE id = $1"
         await self.history.until(query, execution_id, list(statuses))
 
     async def until_running(self, ids: Sequence[int], *, attempt: int | None = None) -> None:
@@ -135,7 +132,7 @@ class Environment:
         query = """
             SELECT coalesce(array_agg(id ORDER BY id), '{}') = $1::bigint[] AND
                    coalesce(bool_and(attempt = $2), true)
-            FROM turnstile.current_execution WHERE status = 'running'
+            FROM ledger.current_execution WHERE status = 'running'
         """
         await self.history.until(query, list(ids), attempt)
 
@@ -144,7 +141,7 @@ class Environment:
         await self.history.until(_ENDED, list(execution_ids), deadline_seconds=deadline_seconds)
         rows = await self.history.rows(
             "SELECT e.status::text FROM unnest($1::bigint[]) WITH ORDINALITY c(id, ord)"
-            " JOIN execution e ON e.id = c.id ORDER BY c.ord",
+            " JOIN ledger.execution e ON e.id = c.id ORDER BY c.ord",
             list(execution_ids),
         )
         return [row["status"] for row in rows]
@@ -156,8 +153,8 @@ class Environment:
     async def worker_of(self, execution_id: int) -> str:
         """Return the name of the worker that ran the last attempt."""
         query = """
-            SELECT w.name FROM turnstile.current_execution e
-            JOIN worker w ON w.id = e.worker_id WHERE e.id = $1
+            SELECT w.name FROM ledger.current_execution e
+            JOIN ledger.worker w ON w.worker_id = e.worker_id WHERE e.id = $1
         """
         return str(await self.history.value(query, execution_id))
 
@@ -181,13 +178,9 @@ class Environment:
         bodies.sort(key=lambda body: datetime.fromisoformat(str(body["changed_at"])))
         return [str(body["status"]) for body in bodies]
 
-    async def until_offers(self, count: int, queue: str = POOL_QUEUE) -> None:
-        """Wait until so many offers wait in the queue of the pool."""
-        await until_ready(self.amqp_url, queue, count)
-
     async def stop_running(self) -> None:
         """Cancel everything that has not ended."""
-        rows = await self.history.rows("SELECT id FROM execution WHERE completed_at IS NULL ORDER BY id DESC")
+        rows = await self.history.rows("SELECT id FROM ledger.unfinished ORDER BY id DESC")
         for row in rows:
             await self.http.post(f"/executions/{row['id']}/cancel")
         await self.ended(*(row["id"] for row in rows))
@@ -199,7 +192,7 @@ async def running_environment(
 ) -> AsyncIterator[Environment]:
     """Run a system with the options of `running`, and listen to everything, or the keys `listened`.
 
-    At the end the audit must be clean, and the watchdog must have repaired no counter.
+    At the end the audit must be clean.
     """
     async with (
         running(database_url, amqp_url, **options) as system,
@@ -208,13 +201,6 @@ async def running_environment(
         listening(amqp_url, *listened) as listener,
     ):
         yield Environment(system=system, history=history, http=http, listener=listener)
-        assert repaired_counters(system) == []
-
-
-def repaired_counters(system: System) -> list[str]:
-    """Return the watchdog's repairs of counters: each repair proves a wrong counter."""
-    lines = [line for executor in system.executors for line in executor.log.read_text().splitlines()]
-    return [line for line in lines if "counters_repaired" in line]
 
 
 async def until_logged(service: Service, text: str) -> None:

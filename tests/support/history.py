@@ -18,10 +18,17 @@ from turnstile.executor.queries.audit import Auditor
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.stress.check.counts import peak_concurrency
 
-_ATTEMPTS = """
-SELECT t.execution_id, t.attempt, t.granted_at, t.ended_at FROM turnstile.ended_attempt t
-JOIN execution e ON e.id = t.execution_id JOIN action a ON a.id = e.action_id WHERE a.ref = $1
-ORDER BY t.granted_at, t.execution_id
+_ENDED_ATTEMPTS = """
+SELECT a.execution_id, a.attempt, a.outcome, a.scheduled_at, a.ended_at FROM ledger.attempt a
+UNION ALL
+SELECT e.id, e.attempt, e.status::text, e.scheduled_at, e.completed_at FROM ledger.execution e
+WHERE e.completed_at IS NOT NULL AND e.attempt > 0
+  AND NOT EXISTS (SELECT FROM ledger.attempt a WHERE a.execution_id = e.id AND a.attempt = e.attempt)
+"""
+_ATTEMPTS = f"""
+SELECT t.execution_id, t.attempt, t.scheduled_at, t.ended_at FROM ({_ENDED_ATTEMPTS}) t
+JOIN ledger.execution e ON e.id = t.execution_id WHERE e.action_ref = $1
+ORDER BY t.scheduled_at, t.execution_id
 """
 
 
@@ -62,14 +69,14 @@ class History:
         await until(lambda: self.value(query, *arguments), what, deadline_seconds=deadline_seconds)
 
     async def ended(self, count: int, *, deadline_seconds: float = 60.0) -> None:
-        """Wait until `count` executions have ended and been settled."""
-        query = "SELECT coalesce(sum(total_completed), 0) >= $1 FROM turnstile.current_queue"
+        """Wait until `count` executions have ended."""
+        query = "SELECT count(*) >= $1 FROM ledger.execution WHERE completed_at IS NOT NULL"
         await self.until(query, count, deadline_seconds=deadline_seconds)
 
     async def dead_letters(self, count: int) -> list[asyncpg.Record]:
         """Wait until so many dead letters are stored; delete them and return them, the oldest first."""
-        await self.until("SELECT count(*) >= $1 FROM dead_letter", count, deadline_seconds=60)
-        letters = await self.rows("DELETE FROM dead_letter RETURNING *")
+        await self.until("SELECT count(*) >= $1 FROM ledger.dead_letter", count, deadline_seconds=60)
+        letters = await self.rows("DELETE FROM ledger.dead_letter RETURNING *")
         assert len(letters) == count
         return sorted(letters, key=lambda letter: (letter["died_at"], letter["id"]))
 
@@ -79,13 +86,13 @@ class History:
 
     async def attempts(self, execution_id: int) -> list[tuple[int, str]]:
         """Return number and outcome of each attempt of an execution."""
-        query = "SELECT attempt, outcome FROM turnstile.ended_attempt WHERE execution_id = $1 ORDER BY 1"
+        query = f"SELECT attempt, outcome FROM ({_ENDED_ATTEMPTS}) t WHERE execution_id = $1 ORDER BY 1"
         return [(row["attempt"], row["outcome"]) for row in await self.rows(query, execution_id)]
 
     async def peak_attempts(self, ref: str) -> int:
         """Return the peak number of attempts of an action that held a slot, from grant to end."""
         rows = await self.rows(_ATTEMPTS, ref)
-        return peak_concurrency((row["granted_at"], row["ended_at"]) for row in rows)
+        return peak_concurrency((row["scheduled_at"], row["ended_at"]) for row in rows)
 
     async def close(self) -> None:
         """End the connection."""

@@ -1,9 +1,10 @@
 """A leader over the real ledger with a broker in memory, and the inbox of an HTTP process."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import Any, Self
+from typing import Any, Self, cast
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -12,18 +13,26 @@ from pydantic import BaseModel
 from tests.support.ledger import session_on
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.database import Database
-from turnstile.common.domain.identifiers import Grant
+from turnstile.common.domain.states import Status
 from turnstile.common.requests import read_request
 from turnstile.common.worker_protocol import (
     AttemptEnded,
+    AttemptReturned,
+    AttemptStarted,
+    CancelAttempt,
+    Heartbeat,
     Held,
     Hello,
+    Leaving,
+    Offer,
     Offers,
     Report,
     Sender,
     ToSession,
     Welcome,
 )
+from turnstile.executor.asking.asker import Asker
+from turnstile.executor.asking.audience import Audience
 from turnstile.executor.callers import Caller
 from turnstile.executor.definitions import PoolDefinition, ResourceDefinition
 from turnstile.executor.inbox import Inbox
@@ -41,8 +50,89 @@ _MODELS: Mapping[str, type[BaseModel]] = {
 }
 
 
+class ScriptedWorker:
+    """One session of a worker that takes what it is offered, and does with it what the test says."""
+
+    def __init__(self, put: "Callable[[str, Any], None]", name: str) -> None:
+        self._put = put
+        self.name = name
+        self.sender = Sender(worker_id=f"{name}-{uuid4()}", session=1, secret="s")
+        self.offered: dict[int, Offer] = {}
+        self.cancels: dict[int, CancelAttempt] = {}
+        self._epoch = 0
+        self._reports = 0
+        self._heartbeats = 0
+
+    @property
+    def worker_id(self) -> str:
+        return self.sender.worker_id
+
+    def hello(self, *definitions: Mapping[str, Any], **fields: Any) -> None:
+        """Join; by default it has the code of every action."""
+        given: dict[str, Any] = {
+            "pools": ("default",), "actions": None, "concurrency": 1, "lease_seconds": 60.0,
+        } | fields  # fmt: skip
+        self._put(
+            "executor.heartbeats",
+            Hello(sender=self.sender, name=self.name, epoch_seen=0, definitions=definitions, **given),
+        )
+
+    def heartbeat(self, **fields: Any) -> None:
+        self._heartbeats += 1
+        self._put(
+            "executor.heartbeats",
+            Heartbeat(
+                sender=self.sender, number=self._heartbeats, epoch_seen=self._epoch, received=0, **fields
+            ),
+        )
+
+    def receive(self, message: ToSession) -> None:
+        self._epoch = message.epoch
+        match message.body:
+            case Welcome():
+                held = tuple((each, offer.grant) for each, offer in self.offered.items())
+                self.report(Held(epoch=message.epoch, grants=held))
+            case Offers(offers=offers):
+                self.offered.update((offer.execution_id, offer) for offer in offers)
+            case CancelAttempt() as cancel:
+                self.cancels[cancel.execution_id] = cancel
+            case _:
+                pass
+
+    def start(self, execution_id: int, at: float | None = None) -> None:
+        """Report that an attempt runs."""
+        grant = self.offered[execution_id].grant
+        at = time.time() if at is None else at
+        self.report(AttemptStarted(execution_id=execution_id, grant=grant, at=at))
+
+    def end(self, execution_id: int, status: Any = Status.COMPLETED, **fields: Any) -> None:
+        """Report the end of what the worker was offered."""
+        grant = self.offered.pop(execution_id).grant
+        now = time.time()
+        given: dict[str, Any] = {"started_at": now, "completed_at": now} | fields
+        self.report(AttemptEnded(execution_id=execution_id, grant=grant, status=Status(status), **given))
+
+    def give_back(self, execution_id: int, **fields: Any) -> None:
+        grant = self.offered.pop(execution_id).grant
+        self.report(AttemptReturned(execution_id=execution_id, grant=grant, **fields))
+
+    def leave(self) -> None:
+        """Stop, as after a drain."""
+        self.heartbeat(is_taking=False)
+        self.report(Leaving())
+
+    def report(self, body: Any) -> None:
+        self._reports += 1
+        self._put(
+            "executor.completions",
+            Report(
+                sender=self.sender, number=self._reports, kept_from=1, epoch_seen=self._epoch, body=body
+            ),
+        )
+
+
 class MemoryBroker:
-    """Queues of the leader, and everything that it published. One worker takes what it is offered."""
+    """Queues of the leader, its workers, and everything that it published."""
 
     is_open = True
 
@@ -50,9 +140,15 @@ class MemoryBroker:
         self._clock = clock
         self._queues: dict[str, list[Delivery]] = {}
         self.letters: list[Mapping[str, Any]] = []
-        self.offered: dict[int, Grant] = {}
-        self.sender = Sender(worker_id=f"w-{uuid4()}", session=1, secret="s")
-        self._reports = 0
+        self.events: list[Mapping[str, Any]] = []
+        self.workers: dict[str, ScriptedWorker] = {}
+        self.worker = self.new_worker("w")
+        """The only worker of most tests."""
+
+    def new_worker(self, name: str) -> ScriptedWorker:
+        worker = ScriptedWorker(self.put, name)
+        self.workers[worker.worker_id] = worker
+        return worker
 
     async def open(self) -> None:
         pass
@@ -73,51 +169,20 @@ class MemoryBroker:
             if each.to == "dead letters":
                 assert isinstance(each.body, Mapping)
                 self.letters.append(each.body)
-            match each.body:
-                case ToSession(epoch=epoch, body=Welcome()):
-                    self._report(epoch, Held(epoch=epoch, grants=()))
-                case ToSession(body=Offers(offers=offers)):
-                    self.offered.update((offer.execution_id, offer.grant) for offer in offers)
-                case _:
-                    pass
+            elif isinstance(each.body, ToSession):
+                _, worker_id, _ = each.to.split(" ")
+                if worker_id in self.workers:
+                    self.workers[worker_id].receive(each.body)
         return [True] * len(publications)
 
     async def publish_events(self, events: Sequence[Mapping[str, Any]]) -> None:
-        pass
+        self.events += events
 
     def put(self, queue: str, body: Any) -> None:
         self._queues.setdefault(queue, []).append(
             Delivery(queue=queue, tag=None, body=body, delivery_key=uuid4())
         )
         self._clock.wake()
-
-    def hello(self, *definitions: Mapping[str, Any], concurrency: int = 1) -> None:
-        """Let the worker join; it has the code of every action."""
-        self.put(
-            "executor.heartbeats",
-            Hello(
-                sender=self.sender,
-                name="w",
-                pools=("default",),
-                actions=None,
-                concurrency=concurrency,
-                lease_seconds=60.0,
-                epoch_seen=0,
-                definitions=definitions,
-            ),
-        )
-
-    def end(self, execution_id: int, status: Any, epoch: int) -> None:
-        """Report the end of what the worker was offered."""
-        body = AttemptEnded(execution_id=execution_id, grant=self.offered[execution_id], status=status)
-        self._report(epoch, body)
-
-    def _report(self, epoch: int, body: Any) -> None:
-        self._reports += 1
-        self.put(
-            "executor.completions",
-            Report(sender=self.sender, number=self._reports, kept_from=1, epoch_seen=epoch, body=body),
-        )
 
 
 class RunningLeader:
@@ -126,13 +191,20 @@ class RunningLeader:
     def __init__(self, url: str, name: str, times: Times | None = None) -> None:
         self.clock = LeaderClock()
         self.broker = MemoryBroker(self.clock)
+        self.audience = Audience(name, self.broker, self.clock, lambda: None)
         self.ledger = Ledger(url, on_command=self._read_inbox)
-        self.leader = Leader(name, self.ledger, self.broker, self.clock, times)
+        self.leader = Leader(
+            name, self.ledger, self.broker, self.clock, times, audience=self.audience
+        )
         self.task = asyncio.create_task(self.leader.run(), name=f"leader {name}")
 
     def _read_inbox(self) -> None:
         self.leader.look_at_inbox()
         self.clock.wake()
+
+    def asker(self) -> Asker:
+        """Asks this leader, without a process between."""
+        return Asker(cast("Any", _InProcess(self.audience)), cast("Any", _NotConnected()))
 
     async def kill(self) -> None:
         """End without a farewell: its sessions are gone."""
@@ -140,6 +212,33 @@ class RunningLeader:
         with suppress(asyncio.CancelledError):
             await self.task
         await self.ledger.close()
+
+
+class _InProcess:
+    """The carrier of questions in the leader's own process."""
+
+    is_connected = True
+
+    def __init__(self, audience: Audience) -> None:
+        self._audience = audience
+
+    async def ask(self, data: bytes, seconds: float) -> bytes | None:
+        reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        def take(answer: bytes) -> None:
+            if not reply.done():
+                reply.set_result(answer)
+
+        self._audience.ask(data, seconds, take)
+        await asyncio.wait({reply}, timeout=seconds)
+        return reply.result() if reply.done() else None
+
+
+class _NotConnected:
+    """The broker's carrier, without a broker."""
+
+    async def ask(self, data: bytes, seconds: float) -> bytes | None:
+        return None
 
 
 class Installation:

@@ -31,7 +31,7 @@ SENDER = Sender(worker_id="w1", session=1, secret="a secret")
 @asynccontextmanager
 async def leader_broker(amqp_url: str, **options: Any) -> AsyncIterator[AmqpBroker]:
     """A broker port that can publish, and consumes nothing yet; it is closed at the end."""
-    given: dict[str, Any] = {"checkers_of": lambda _: (), "event_result_bytes_max": 1000} | options
+    given: dict[str, Any] = {"refusal_of": lambda *_: None, "event_result_bytes_max": 1000} | options
     broker = AmqpBroker(amqp_url, **given)
     async with in_background(broker.run(), name="leader-broker"):
         await until(lambda: broker.connected, "a connection of the publisher")

@@ -36,8 +36,6 @@ failed_tests: list[str] = []
 
 FAST = {
     "TURNSTILE_WATCHDOG_INTERVAL": "500ms",
-    "TURNSTILE_DISPATCH_TIMEOUT": "5s",
-    "TURNSTILE_SETTLE_TIMEOUT": "5s",
     "TURNSTILE_LEASE_DURATION": "6s",
     "TURNSTILE_HEARTBEAT_INTERVAL": "2s",
 }
@@ -128,6 +126,7 @@ class System:
     """Where the services run; None: where the tests do."""
     _executor_numbers: Iterator[int] = field(default_factory=count)
     _worker_numbers: Iterator[int] = field(default_factory=count)
+    _frozen: list[Service] = field(default_factory=list)
 
     @property
     def http_url(self) -> str:
@@ -155,6 +154,16 @@ class System:
         service = await self._start(self._deployment.worker(name, actions=actions, settings=settings))
         self.workers.append(service)
         return service
+
+    def freeze(self, service: Service) -> None:
+        """Stop a process with SIGSTOP; it is killed at the end."""
+        service.signal(signal.SIGSTOP)
+        self._frozen.append(service)
+
+    async def stop(self) -> None:
+        """Stop all services."""
+        await asyncio.gather(*(service.kill() for service in self._frozen))
+        await asyncio.gather(*(service.stop() for service in (*self.workers, *self.executors)))
 
     @property
     def _deployment(self) -> Deployment:
@@ -224,7 +233,6 @@ async def running(
         failure.add_note(f"The logs of the services: {folder}")
         raise
     finally:
-        services = [*system.workers, *system.executors]
-        await asyncio.gather(*(service.stop() for service in services))
+        await system.stop()
         if not has_failed:
             shutil.rmtree(folder)

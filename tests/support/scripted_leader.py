@@ -268,7 +268,9 @@ async def worker_process(
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "tests.support.serve_worker",
+            "turnstile.worker.cli",
+            "serve",
+            "--actions",
             module,
             env=environment,
             cwd=ROOT,

@@ -1,31 +1,24 @@
-"""The HTTP API over a real database, called in the process; grants are recorded instead of published."""
+"""The HTTP API, called in the process, over a real database and a leader in this process.
+
+The leader's broker is in memory: a test plays the workers (`Served.worker`, `Served.new_worker`).
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
-from turnstile.common.action_definition import ActionDefinition
+from tests.support.inbox import Installation, RunningLeader, ScriptedWorker
+from tests.support.traffic import until
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.database import Database
-from turnstile.common.domain.identifiers import Attempt, ExecutionId, QueueId
-from turnstile.common.domain.states import Status
-from turnstile.common.messages import StatusChanged
 from turnstile.executor.api.app import create_app
-from turnstile.executor.callers import Caller
 from turnstile.executor.dead_letters.store import DeadLetters
-from turnstile.executor.dispatcher import Dispatcher
-from turnstile.executor.operations import Operations, Submissions
-from turnstile.executor.parameter_schemas import ParameterSchemas
-from turnstile.executor.protocol import ExecutorProtocol
-from turnstile.executor.results import Admission, Grant, Grants, Retried, Verdict
 from turnstile.executor.settings import ExecutorSettings
-from turnstile.executor.slot_grants import QueueManager
 
-WORKER = "worker-1"
 NO_BROKER = "amqp://127.0.0.1:1/"
 
 
@@ -33,13 +26,26 @@ NO_BROKER = "amqp://127.0.0.1:1/"
 class Served:
     http: httpx.AsyncClient
     database: Database
-    queue_manager: QueueManager
-    schemas: ParameterSchemas
-    granted: list[Grant]
+    installation: Installation
+    leader: RunningLeader
     parts: dict[str, str | None]
 
+    @property
+    def worker(self) -> ScriptedWorker:
+        """The worker that `join` lets join."""
+        return self.leader.broker.worker
+
+    def new_worker(self, name: str) -> ScriptedWorker:
+        """Another worker; its `hello` lets it join."""
+        return self.leader.broker.new_worker(name)
+
+    def join(self, *, concurrency: int = 4, **fields: Any) -> None:
+        """Let the worker join the pool `default`."""
+        self.worker.hello(concurrency=concurrency, **fields)
+
     async def define(self, ref: str, **fields: Any) -> None:
-        await self.queue_manager.put_actions([ActionDefinition(ref=ref, **fields)])
+        answer = await self.http.put(f"/api/v1/actions/{ref}", json=fields)
+        assert answer.status_code in (200, 201), answer.text
 
     async def submit(self, ref: str, **fields: Any) -> dict[str, Any]:
         answer = await self.http.post("/api/v1/executions", json={"action_ref": ref, **fields})
@@ -68,49 +74,41 @@ class Served:
                 return found
             cursor = {"cursor": page["next_cursor"]}
 
-    async def register_worker(self, worker_id: str = WORKER, *, lease_seconds: float = 60.0) -> None:
-        await self.database.fetch(
-            "SELECT turnstile.register_worker($1, 'test', 'localhost', 1, '{default}', 4, $2)",
-            worker_id,
-            lease_seconds,
-        )
+    async def until_offered(self, *execution_ids: int) -> None:
+        """Wait until the worker has been offered all of these."""
+        await self.until(lambda: set(execution_ids) <= self.worker.offered.keys(), f"offers {execution_ids}")
 
-    async def claim(self, execution_id: int, attempt: int = 1) -> None:
-        verdict = await self.database.fetchval(
-            "SELECT verdict FROM turnstile.claim($1, $2, $3)", WORKER, [execution_id], [attempt]
-        )
-        assert verdict == "claimed"
+    async def until_status(self, execution_id: int, status: str) -> None:
+        """Wait until the API shows this status."""
 
-    async def run(self, execution_id: int, status: str = "completed") -> None:
-        """Let a granted execution end and free its slot."""
-        await self.claim(execution_id)
-        await self.finish(execution_id, status=status)
-        await self.settle(execution_id)
+        async def has_status() -> bool:
+            return bool((await self.get(f"/executions/{execution_id}"))["status"] == status)
 
-    async def finish(
-        self, execution_id: int, attempt: int = 1, *, status: str = "completed", result: str | None = None
-    ) -> None:
-        error = None if status == "completed" else "Broken"
-        verdict = await self.database.fetchval(
-            "SELECT verdict FROM turnstile.finish($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-            WORKER,
-            [execution_id],
-            [attempt],
-            [status],
-            [result],
-            [error],
-            [error and "it broke"],
-            [None],
-            [None],
-        )
-        assert verdict == "applied"
+        await until(has_status, f"{status} of {execution_id}", deadline_seconds=10)
 
-    async def settle(self, execution_id: int, attempt: int = 1) -> None:
-        status = await self.database.fetchval(
-            "SELECT status::text FROM execution WHERE id = $1 AND completed_at IS NOT NULL", execution_id
-        )
-        end = None if status is None else Status(status)
-        await self.queue_manager.settle([(ExecutionId(execution_id), Attempt(attempt), end)])
+    async def start(self, *execution_ids: int) -> None:
+        """Let the worker start what it is offered."""
+        await self.until_offered(*execution_ids)
+        for each in execution_ids:
+            self.worker.start(each)
+        for each in execution_ids:
+            await self.until_status(each, "running")
+
+    async def run(self, execution_id: int, status: str = "completed", **fields: Any) -> None:
+        """Let what the worker is offered run to its end."""
+        await self.start(execution_id)
+        if status == "failed":
+            fields = {"error": ("Broken", "it broke")} | fields
+        self.worker.end(execution_id, status, **fields)
+        await self.until_status(execution_id, status)
+
+    async def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for something in this process."""
+
+        async def holds() -> bool:
+            return condition()
+
+        await until(holds, what, deadline_seconds=10)
 
 
 class FixedHealth:
@@ -125,94 +123,32 @@ class FixedHealth:
         return self.faults
 
 
-class _Recorder(Dispatcher):
-    """Records what was granted, and publishes nothing."""
-
-    def __init__(self, queue_manager: QueueManager) -> None:
-        publisher = Publisher(NO_BROKER, name="test")
-        super().__init__(publisher, queue_manager, "quorum", publisher)
-        self.recorded: list[Grant] = []
-        self._rest: list[QueueId] = []
-
-    async def grant_rest(self) -> None:
-        """Grant where one statement granted its maximum, as the running dispatcher does."""
-        while self._rest:
-            queue_ids, self._rest = self._rest, []
-            self.dispatch_in_background(await self._queue_manager.grant(queue_ids))
-
-    def dispatch_in_background(self, grants: Grants) -> bool:
-        self.recorded += grants.granted
-        self._rest += grants.more_queue_ids
-        return True
-
-    def in_background(self, publishing: Coroutine[Any, Any, None], *, count: int) -> bool:
-        publishing.close()
-        return True
-
-    def announce_changes(self, changes: Iterable[StatusChanged]) -> None:
-        """Announce nothing."""
-
-
-class _Operations(Operations):
-    """Returns once all is granted."""
-
-    def __init__(self, queue_manager: QueueManager, dispatcher: _Recorder) -> None:
-        super().__init__(queue_manager, dispatcher)
-        self._recorder = dispatcher
-
-    async def admit(self, admissions: Sequence[Admission]) -> list[Verdict]:
-        verdicts = await super().admit(admissions)
-        await self._recorder.grant_rest()
-        return verdicts
-
-    async def retry(
-        self,
-        requests: Sequence[tuple[ExecutionId, str | None]],
-        traceparent: str | None,
-        changed_by: Caller,
-    ) -> list[Retried]:
-        retried = await super().retry(requests, traceparent, changed_by)
-        await self._recorder.grant_rest()
-        return retried
-
-
-class _Submissions(Submissions):
-    """Admits each call on its own."""
-
-    async def submit_all(self, admissions: Sequence[Admission]) -> list[Verdict]:
-        return list(await self._admit(admissions))
-
-
 @asynccontextmanager
 async def serve(database_url: str, settings: ExecutorSettings | None = None) -> AsyncIterator[Served]:
-    """Serve the API over this database."""
-    database = Database(database_url, application_name="test", connections_max=6)
-    await database.open()
-    schemas = ParameterSchemas(ExecutorProtocol(database))
-    queue_manager = QueueManager(database, schemas=schemas)
-    dispatcher = _Recorder(queue_manager)
-    operations = _Operations(queue_manager, dispatcher)
-    health = FixedHealth()
-    chosen = settings or ExecutorSettings()
-    app = create_app(
-        settings=chosen,
-        database=database,
-        operations=operations,
-        submissions=_Submissions(operations.admit, items_max=1),
-        dead_letters=DeadLetters(database, Publisher(NO_BROKER, name="test")),
-        health=health,
-        stopping=asyncio.Event(),
-    )
-    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-    try:
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
-            yield Served(
-                http=http,
-                database=database,
-                queue_manager=queue_manager,
-                schemas=schemas,
-                granted=dispatcher.recorded,
-                parts=health.parts,
-            )
-    finally:
-        await database.close()
+    """Serve the API over this database, with a leader."""
+    async with Installation(database_url) as installation:
+        leader = installation.lead()
+        database = Database(database_url, application_name="test", connections_max=6)
+        await database.open()
+        health = FixedHealth()
+        app = create_app(
+            settings=settings or ExecutorSettings(),
+            database=database,
+            inbox=installation.inbox,
+            asker=leader.asker(),
+            dead_letters=DeadLetters(database, Publisher(NO_BROKER, name="test")),
+            health=health,
+            stopping=asyncio.Event(),
+        )
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        try:
+            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+                yield Served(
+                    http=http,
+                    database=database,
+                    installation=installation,
+                    leader=leader,
+                    parts=health.parts,
+                )
+        finally:
+            await database.close()

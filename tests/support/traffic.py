@@ -17,7 +17,7 @@ from turnstile.common.broker.topology import (
     EXECUTION_CANCEL_REQUESTED,
     EXECUTION_REQUESTED,
     EXECUTIONS,
-    declare_executor,
+    declare_leader,
 )
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ def cancel_request(body: Mapping[str, Any], **properties: Any) -> Outgoing:
 async def publishing(amqp_url: str) -> AsyncIterator[Publisher]:
     """Lend a connected publisher."""
     timeouts = BrokerTimeouts(wait_seconds=DEADLINE_SECONDS / 2)
-    publisher = Publisher(amqp_url, name="test", declare=declare_executor, timeouts=timeouts)
+    publisher = Publisher(amqp_url, name="test", declare=declare_leader, timeouts=timeouts)
     async with in_background(publisher.run()):
         yield publisher
 

@@ -154,8 +154,8 @@ function headOf(ref, key, screen, changed) {
         count(waiting), elapsed((one ?? stats).oldest_enqueued_at),
         perSecond(single ? seen?.enqueued_per_second : null),
         perSecond(single ? seen?.completed_per_second : null),
-        count(one?.total_enqueued ?? stats.total_enqueued),
-        count(one?.total_completed ?? stats.total_completed),
+        // Totals are counted for an action: of one of several keys they are not known.
+        count((one ?? stats).total_enqueued), count((one ?? stats).total_completed),
       ];
       shown.forEach((value, index) => setChildren(metrics[index][1], value));
       text(why, ofKey === null ? whyOf(stats) : "");

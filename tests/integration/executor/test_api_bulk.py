@@ -7,14 +7,14 @@ import httpx
 import pytest
 
 from tests.support.served import Served
-from turnstile.executor.queries import statements
+from turnstile.executor.history import selects
 
 
 @pytest.fixture
 async def api(api: Served) -> Served:
     await api.define("a.b", max_concurrent=1, submitter_keys=True)
     await api.define("c.d", max_concurrent=1)
-    await api.register_worker()
+    api.join()
     return api
 
 
@@ -38,15 +38,13 @@ async def end(api: Served, execution_ids: Sequence[int], status: str = "failed")
 
 
 async def statuses(api: Served) -> dict[str, int]:
-    rows = await api.database.fetch(
-        "SELECT status::text, count(*) FROM turnstile.current_execution GROUP BY 1"
-    )
+    rows = await api.database.fetch("SELECT status::text, count(*) FROM ledger.current_execution GROUP BY 1")
     return {row[0]: row[1] for row in rows}
 
 
 async def test_a_bulk_cancel_ends_what_waits_and_requests_the_rest_to_stop(api: Served) -> None:
     mine = await api.submit_many("a.b", 3)
-    await api.claim(mine[0])
+    await api.start(mine[0])
     (other,) = await api.submit_many("c.d", 1)
     outcome = await ask(api, "cancel", {"action_ref": "a.b"}, reason="no longer needed")
     assert [(item["id"], item["status"]) for item in outcome["items"]] == [
@@ -54,7 +52,7 @@ async def test_a_bulk_cancel_ends_what_waits_and_requests_the_rest_to_stop(api: 
     ]  # fmt: skip
     assert (outcome["matched"], outcome["changed"], outcome["next_cursor"]) == (3, 3, None)
     assert (await api.get(f"/executions/{mine[1]}"))["error"]["message"] == "no longer needed"
-    assert (await api.get(f"/executions/{other}"))["status"] == "scheduled"
+    await api.until_status(other, "scheduled")
 
 
 async def test_a_cursor_continues_where_the_previous_call_ended(api: Served) -> None:
@@ -166,6 +164,7 @@ async def some_of_each(api: Served) -> dict[str, int]:
     failed, completed, scheduled, queued, cancelled = await api.submit_many("a.b", 5)
     await end(api, [failed])
     await end(api, [completed], "completed")
+    await api.until_offered(scheduled)
     await ask_for(api, "cancel", ids=[cancelled])
     return {
         "failed": failed,
@@ -214,7 +213,7 @@ async def test_a_dry_run_that_cannot_count_everything_says_so(
     api: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await some_of_each(api)
-    monkeypatch.setattr(statements, "CANDIDATES_MAX", 2)
+    monkeypatch.setattr(selects, "CANDIDATES_MAX", 2)
     outcome = await ask(api, "retry", {"action_ref": "a.b"}, dry_run=True)
     assert left_out(outcome) == {
         "cancelled": (1, "not selected: retry these by their status, cancelled"),

@@ -1,5 +1,6 @@
 """One execution over HTTP: submit, read, cancel, retry; what is refused, and how."""
 
+import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -7,8 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.protocol import Protocol
-from tests.support.served import WORKER, Served, serve
+from tests.support.served import Served, serve
+from tests.support.traffic import until
+from turnstile.executor.inbox import Inbox
 from turnstile.executor.settings import ExecutorSettings
 
 URL = "/api/v1/executions"
@@ -24,7 +26,7 @@ async def api(database_url: str) -> AsyncIterator[Served]:
 
 @pytest.fixture
 async def worked(api: Served) -> Served:
-    await api.register_worker()
+    api.join()
     return api
 
 
@@ -41,6 +43,10 @@ async def ended(api: Served, status: str = "failed", **fields: object) -> int:
     return execution_id
 
 
+async def count(api: Served) -> int:
+    return int(await api.database.fetchval("SELECT count(*) FROM ledger.execution"))
+
+
 def refused(answer: httpx.Response) -> tuple[int, str]:
     assert answer.headers["content-type"] == "application/problem+json"
     return answer.status_code, answer.json()["code"]
@@ -50,9 +56,8 @@ async def test_a_submission_is_answered_with_its_position(api: Served) -> None:
     first = await api.http.post(URL, json={"action_ref": "a.b"})
     assert first.status_code == 202
     accepted = first.json()
-    assert accepted == {"id": accepted["id"], "status": "scheduled", "position": None, "duplicate": False}
+    assert accepted == {"id": accepted["id"], "status": "queued", "position": 1, "duplicate": False}
     assert first.headers["location"] == f"{URL}/{accepted['id']}"
-    assert (await api.submit("a.b"))["position"] == 1
     second = await api.submit("a.b")
     assert second == {"id": second["id"], "status": "queued", "position": 2, "duplicate": False}
 
@@ -152,10 +157,10 @@ async def test_an_invalid_body_is_refused_with_code_and_field(api: Served) -> No
         assert answer.json()["status"] == status
         assert answer.json()["title"]
         assert answer.json()["type"].endswith(code)
-    assert (await api.submit("a.b"))["status"] == "scheduled"
+    assert (await api.submit("a.b"))["status"] == "queued"
 
 
-async def test_each_request_of_a_list_may_have_a_trace_of_its_own(api: Served, protocol: Protocol) -> None:
+async def test_each_request_of_a_list_may_have_a_trace_of_its_own(api: Served) -> None:
     own, others, wrong = (f"00-{number:032x}-b7ad6b7169203331-01" for number in (1, 2, 0x30))
     body = [
         {"action_ref": "a.b", "idempotency_key": "k", "traceparent": own},
@@ -166,8 +171,8 @@ async def test_each_request_of_a_list_may_have_a_trace_of_its_own(api: Served, p
     items = (await api.http.post(URL, json=body, headers={"traceparent": others})).json()["items"]
     assert items[2]["detail"] == "traceparent: not a W3C trace context; leave it out, or correct it"
     assert items[3]["duplicate"]
-    stored = await protocol.column("SELECT traceparent FROM execution ORDER BY id")
-    assert stored == [own, others]
+    stored = await api.database.fetch("SELECT traceparent FROM ledger.execution ORDER BY id")
+    assert [row["traceparent"] for row in stored] == [own, others]
 
 
 async def test_a_document_may_be_nested_as_deep_as_it_can_be_shown(api: Served) -> None:
@@ -193,10 +198,44 @@ async def test_a_full_queue_refuses_a_submission_and_a_retry(worked: Served) -> 
 
 
 async def test_without_a_database_it_is_unavailable(api: Served) -> None:
-    await api.database.close()
+    await api.installation.inbox._database.close()
     answer = await api.http.post(URL, json={"action_ref": "a.b"})
     assert refused(answer) == (503, "unavailable")
     assert answer.headers["retry-after"]
+
+
+async def test_a_submission_without_a_leader_is_kept_and_decided_by_the_next_one(
+    api: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await api.leader.kill()
+    monkeypatch.setitem(Inbox.decide.__kwdefaults__, "seconds", 0.1)
+    answer = await api.http.post(URL, json={"action_ref": "a.b"})
+    assert refused(answer) == (503, "unavailable")
+    assert answer.headers["retry-after"]
+    detail = answer.json()["detail"]
+    assert detail.startswith("kept, not decided yet: ")
+    (path,) = re.findall(r"GET (/api/v1/submissions/[0-9a-f-]{36}) to see its result", detail)
+    assert (await api.http.get(path)).json()["status"] == "pending"
+    api.installation.lead("next")
+
+    async def is_admitted() -> bool:
+        return bool((await api.http.get(path)).json()["status"] == "admitted")
+
+    await until(is_admitted, "the next leader to admit it", deadline_seconds=10)
+    admitted = (await api.http.get(path)).json()["execution_id"]
+    assert (await api.get("/executions"))["items"][0]["id"] == admitted
+
+
+async def test_without_a_leader_the_page_has_what_the_rows_say(api: Served) -> None:
+    run_at = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    waiting = (await api.submit("a.b"))["id"]
+    delayed = (await api.submit("a.b", run_at=run_at))["id"]
+    await api.leader.kill()
+    shown = await api.get(f"/executions/{waiting}")
+    assert (shown["status"], shown["position"], shown["estimated_start"]) == ("queued", None, None)
+    assert (shown["waiting_on"]["reason"], shown["waiting_on"]["part"]) == ("unavailable", "leader")
+    shown = await api.get(f"/executions/{delayed}")
+    assert (shown["status"], shown["waiting_on"]["reason"]) == ("delayed", "not_due")
 
 
 async def test_an_execution_is_shown_whole(api: Served) -> None:
@@ -212,7 +251,7 @@ async def test_an_execution_is_shown_whole(api: Served) -> None:
     ]  # fmt: skip
     expected = {
         "parameters": {"x": [1, None]}, "metadata": {"m": "ü"}, "idempotency_key": "k",
-        "status": "scheduled", "attempt": 1, "result": None, "error": None,
+        "status": "queued", "attempt": 0, "result": None, "error": None,
     }  # fmt: skip
     assert shown | expected == shown
     created, expires = (datetime.fromisoformat(shown[name]) for name in ("created_at", "expires_at"))
@@ -227,19 +266,26 @@ async def test_an_unknown_execution_is_not_found(api: Served) -> None:
         assert "4711" in answer.json()["detail"]
 
 
-async def test_the_position_is_exact_and_the_limit_names_the_slot_holders(api: Served) -> None:
-    ids = await api.submit_many("a.b", 5)
-    await post(api, ids[2], "cancel")
+async def test_the_position_is_exact_and_the_limit_names_the_slot_holders(worked: Served) -> None:
+    ids = await worked.submit_many("a.b", 5)
+    await worked.until_status(ids[0], "scheduled")
+    await post(worked, ids[2], "cancel")
     for position, execution_id in enumerate([ids[1], ids[3], ids[4]], start=1):
-        shown = await api.get(f"/executions/{execution_id}")
+        shown = await worked.get(f"/executions/{execution_id}")
         assert (shown["position"], shown["queue_length"]) == (position, 3)
         assert shown["waiting_on"] == {
-            "reason": "limit", "max_concurrent": 1, "active_count": 1, "holders": ids[:1],
-            # No worker is registered.
-            "root_cause": {
-                "ids": ids[:1], "on": {"reason": "no_worker", "pool": "default", "other_pools": []},
-            },
+            "reason": "limit", "max_concurrent": 1, "active_count": 1, "holders": ids[:1], "root_cause": None,
         }  # fmt: skip
+
+
+async def test_what_those_ahead_wait_for_is_the_root_cause(api: Served) -> None:
+    first, second = await api.submit_many("a.b", 2)
+    no_worker = {"reason": "no_worker", "pool": "default", "other_pools": []}
+    assert (await api.get(f"/executions/{first}"))["waiting_on"] == no_worker
+    assert (await api.get(f"/executions/{second}"))["waiting_on"] == {
+        "reason": "limit", "max_concurrent": 1, "active_count": 0, "holders": [],
+        "root_cause": {"ids": [], "on": no_worker},
+    }  # fmt: skip
 
 
 async def test_a_limit_of_zero_and_a_pause_are_named(api: Served) -> None:
@@ -261,49 +307,58 @@ async def test_a_delayed_execution_has_no_position(api: Served) -> None:
     assert datetime.fromisoformat(shown["waiting_on"]["run_at"]) == run_at
 
 
-async def test_a_granted_execution_waits_for_a_worker_of_its_pool(api: Served) -> None:
-    submitted = await api.submit("a.b")
-    path = f"/executions/{submitted['id']}"
-    assert (await api.get(path))["waiting_on"] == {
-        "reason": "no_worker",
-        "pool": "default",
-        "other_pools": [],
-    }
-    await api.register_worker()
-    shown = await api.get(path)
-    assert shown["waiting_on"] == {
-        "reason": "handing_over",
-        "pool": "default",
-        "granted_at": shown["scheduled_at"],
-    }
-    await api.database.fetch("UPDATE worker SET draining_at = now()")
-    assert (await api.get(path))["waiting_on"] == {
-        "reason": "no_worker",
-        "pool": "default",
-        "other_pools": [],
-    }
+async def test_a_granted_execution_is_handed_over_to_its_worker(worked: Served) -> None:
+    path = f"/executions/{(await worked.submit('a.b'))['id']}"
+    await worked.until(lambda: bool(worked.worker.offered), "the offer")
+    shown = await worked.get(path)
+    assert (shown["status"], shown["attempt"], shown["worker_id"]) == (
+        "scheduled",
+        1,
+        worked.worker.worker_id,
+    )
+    on = shown["waiting_on"]
+    assert (on["reason"], on["pool"], on["granted_at"][:19]) == (
+        "handing_over", "default", shown["scheduled_at"][:19],
+    )  # fmt: skip
+    worked.parts["broker"] = "not connected"
+    assert (await worked.get(path))["waiting_on"] == {
+        "reason": "unavailable", "part": "broker", "message": "not connected",
+    }  # fmt: skip
 
 
 async def test_a_running_execution_shows_its_attempt_and_an_ended_one_its_result(worked: Served) -> None:
-    submitted = await worked.submit("a.b")
-    path = f"/executions/{submitted['id']}"
-    await worked.claim(submitted["id"])
+    execution_id = (await worked.submit("a.b"))["id"]
+    path, worker_id = f"/executions/{execution_id}", worked.worker.worker_id
+    await worked.start(execution_id)
     shown = await worked.get(path)
-    assert (shown["status"], shown["waiting_on"], shown["worker_id"]) == ("running", None, WORKER)
+    assert (shown["status"], shown["waiting_on"], shown["worker_id"]) == ("running", None, worker_id)
     (attempt,) = shown["attempts"]
     assert attempt["started_at"].endswith("Z")
     assert attempt == {
-        "attempt": 1, "worker_id": WORKER, "outcome": None, "error": None,
+        "attempt": 1, "worker_id": worker_id, "outcome": None, "error": None,
         "granted_at": attempt["granted_at"], "started_at": attempt["started_at"], "ended_at": None,
         "progress": None,
     }  # fmt: skip
-    await worked.finish(submitted["id"], result='{"pages": 3}')
-    for _ in range(2):
-        shown = await worked.get(path)
-        assert (shown["status"], shown["result"], shown["position"]) == ("completed", {"pages": 3}, None)
-        assert [a["outcome"] for a in shown["attempts"]] == ["completed"]
-        assert shown["attempts"][0]["ended_at"] == shown["completed_at"]
-        await worked.settle(submitted["id"])
+    worked.worker.end(execution_id, result=b'{"pages": 3}')
+    await worked.until_status(execution_id, "completed")
+    shown = await worked.get(path)
+    assert (shown["result"], shown["position"], shown["waiting_on"]) == ({"pages": 3}, None, None)
+    assert [a["outcome"] for a in shown["attempts"]] == ["completed"]
+    assert shown["attempts"][0]["ended_at"] == shown["completed_at"]
+
+
+async def test_a_run_that_was_asked_to_stop_shows_why_and_until_when(worked: Served) -> None:
+    execution_id = (await worked.submit("a.b"))["id"]
+    await worked.start(execution_id)
+    answer = await post(worked, execution_id, "cancel", json={"reason": "no longer needed"})
+    assert (answer.status_code, answer.json()["status"]) == (202, "running")
+    stopping = (await worked.get(f"/executions/{execution_id}"))["stopping"]
+    since, kill_at = (datetime.fromisoformat(stopping[name]) for name in ("since", "kill_at"))
+    assert abs(datetime.now(UTC) - since) < timedelta(seconds=30)
+    assert kill_at - since == timedelta(seconds=ExecutorSettings().stop_enforced_seconds())
+    assert (stopping["reason"], stopping["cancel_reason"]) == ("cancel", "no longer needed")
+    (item,) = (await worked.get("/executions", status="running"))["items"]
+    assert item["stopping"]
 
 
 async def test_a_failed_execution_shows_its_error(worked: Served) -> None:
@@ -346,8 +401,8 @@ async def test_an_invalid_body_cancels_and_retries_nothing(worked: Served) -> No
         answer = await post(worked, execution_id, verb, content=body)
         assert refused(answer) == (422, code)
         assert field in answer.json()["detail"]
-    assert (await worked.get(f"/executions/{running}"))["status"] == "scheduled"
-    assert await worked.database.fetchval("SELECT count(*) FROM execution") == 2
+    await worked.until_status(running, "scheduled")
+    assert await count(worked) == 2
 
 
 async def test_a_retry_repeats_the_request_and_leaves_the_ended_execution_alone(worked: Served) -> None:
@@ -360,13 +415,13 @@ async def test_a_retry_repeats_the_request_and_leaves_the_ended_execution_alone(
     assert answer.status_code == 202
     again = answer.json()
     assert again == {
-        "id": again["id"], "status": "scheduled", "position": None, "duplicate": False, "retry_of": one
+        "id": again["id"], "status": "queued", "position": 1, "duplicate": False, "retry_of": one
     }  # fmt: skip
     assert answer.headers["location"] == f"{URL}/{again['id']}"
     shown = await worked.get(f"/executions/{again['id']}")
     assert [shown[name] for name in REPEATED] == [before[name] for name in REPEATED]
-    assert (shown["retry_of"], shown["idempotency_key"], shown["attempt"]) == (one, None, 1)
-    query = "SELECT timeout_seconds, callback_url FROM execution WHERE id = $1"
+    assert (shown["retry_of"], shown["idempotency_key"]) == (one, None)
+    query = "SELECT timeout_seconds, callback_url FROM ledger.execution WHERE id = $1"
     row = await worked.database.fetchrow(query, again["id"])
     assert row is not None
     assert tuple(row) == (7.0, "https://example.org/hook")
@@ -383,7 +438,7 @@ async def test_a_retry_enters_the_tail_of_the_queue_once_for_each_key(worked: Se
     first, second = [await post(worked, one, "retry", "again") for _ in range(2)]
     assert (first.status_code, second.status_code) == (202, 200)
     assert second.json() == first.json() | {"duplicate": True}
-    assert await worked.database.fetchval("SELECT count(*) FROM execution") == 7
+    assert await count(worked) == 7
 
 
 async def test_a_key_of_another_request_refuses_a_retry(worked: Served) -> None:
@@ -396,12 +451,12 @@ async def test_a_key_of_another_request_refuses_a_retry(worked: Served) -> None:
 
 async def test_a_retry_of_what_has_not_ended_is_refused_with_its_status(worked: Served) -> None:
     running, queued = await worked.submit_many("a.b", 2)
-    await worked.claim(running)
+    await worked.start(running)
     for execution_id, status in ((running, "running"), (queued, "queued")):
         answer = await post(worked, execution_id, "retry")
         assert refused(answer) == (409, "not_terminal")
         assert answer.json()["execution_status"] == status
-    assert await worked.database.fetchval("SELECT count(*) FROM execution") == 2
+    assert await count(worked) == 2
 
 
 async def test_a_retry_of_a_deleted_action_is_refused(worked: Served) -> None:

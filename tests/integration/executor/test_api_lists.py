@@ -5,12 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.executor.page_counts import cost_of
-from tests.support.protocol import Protocol
-from tests.support.served import WORKER, Served
-from turnstile.common.domain.states import Status
-from turnstile.executor.queries import statements
-from turnstile.executor.queries.statements import ExecutionFilter, listed_executions, unfinished_executions
+from tests.support.served import Served
+from turnstile.executor.history import selects
 
 
 @pytest.fixture
@@ -53,7 +49,7 @@ async def test_a_key_of_an_old_execution_is_found_at_once(
     keyed = (await api.submit("a.b", idempotency_key="once"))["id"]
     await api.submit_many("a.b", 6)
     # Far behind what one page reads.
-    monkeypatch.setattr(statements, "CANDIDATES_MAX", 2)
+    monkeypatch.setattr(selects, "CANDIDATES_MAX", 2)
     page = await api.get("/executions", idempotency_key="once")
     assert ([each["id"] for each in page["items"]], page["next_cursor"]) == ([keyed], None)
     assert (await api.get("/executions", idempotency_key="never"))["items"] == []
@@ -61,9 +57,12 @@ async def test_a_key_of_an_old_execution_is_found_at_once(
 
 
 async def test_all_conditions_of_a_filter_must_hold(api: Served) -> None:
+    api.join()
     b = await api.submit_many("a.b", 3)
     c = await api.submit_many("a.c", 2, concurrency_key="k")
     late = (await api.submit("a.c", run_at=(datetime.now(UTC) + timedelta(hours=1)).isoformat()))["id"]
+
+    await api.until_offered(b[0], c[0])
 
     async def listed(**parameters: Any) -> list[int]:
         return flat(await pages(api, "/executions", limit=1, **parameters))
@@ -84,11 +83,11 @@ async def test_all_conditions_of_a_filter_must_hold(api: Served) -> None:
 
 
 async def test_metadata_and_worker_are_conditions_too(api: Served) -> None:
-    await api.register_worker()
+    api.join()
     (one,) = await api.submit_many("a.b", 1, metadata={"tenant": "acme", "n": 3, "ok": True, "url": "a:b"})
     (two,) = await api.submit_many("a.b", 1, metadata={"tenant": "acme", "n": "3"})
     await api.submit_many("a.b", 1, metadata={"tenant": "other"})
-    await api.claim(one)
+    await api.start(one)
 
     async def listed(*pairs: str, **parameters: Any) -> list[int]:
         return flat(await pages(api, "/executions", metadata=list(pairs), **parameters))
@@ -100,7 +99,7 @@ async def test_metadata_and_worker_are_conditions_too(api: Served) -> None:
     assert await listed("tenant:acme", "tenant:other") == []
     assert await listed("none:") == []
     assert await listed("tenant:acme", status="queued") == [two]
-    assert await listed(worker_id=WORKER) == [one]
+    assert await listed(worker_id=api.worker.worker_id) == [one]
     assert await listed(worker_id="unknown") == []
 
 
@@ -108,7 +107,7 @@ async def test_a_page_reads_a_bounded_number_of_executions(
     api: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = await api.submit_many("a.b", 10)
-    monkeypatch.setattr(statements, "CANDIDATES_MAX", 4)
+    monkeypatch.setattr(selects, "CANDIDATES_MAX", 4)
     assert await pages(api, "/executions", concurrency_key="none") == [[], [], []]
     found = await pages(api, "/executions", limit=3)
     assert flat(found) == ids[::-1]
@@ -119,9 +118,9 @@ async def test_a_page_contains_a_bounded_number_of_bytes(
     api: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = await api.submit_many("a.b", 5, parameters={"x": "y" * 1000})
-    monkeypatch.setattr(statements, "PAGE_BYTES_MAX", 2500)
+    monkeypatch.setattr(selects, "PAGE_BYTES_MAX", 2500)
     assert [len(page) for page in await pages(api, "/executions")] == [2, 2, 1]
-    monkeypatch.setattr(statements, "PAGE_BYTES_MAX", 10)
+    monkeypatch.setattr(selects, "PAGE_BYTES_MAX", 10)
     assert flat(await pages(api, "/executions")) == ids[::-1]
 
 
@@ -209,7 +208,9 @@ async def test_actions_are_listed_by_name(api: Served) -> None:
 
 
 async def test_a_queue_is_listed_in_order_with_positions_and_slot_holders(api: Served) -> None:
+    api.join()
     ids = await api.submit_many("a.b", 6)
+    await api.until_offered(ids[0])
     found = await pages(api, "/actions/a.b/queue", limit=2)
     assert found == [ids[1:3], ids[3:5], ids[5:]]
     first = await api.get("/actions/a.b/queue", limit=2)
@@ -217,12 +218,18 @@ async def test_a_queue_is_listed_in_order_with_positions_and_slot_holders(api: S
     second = await api.get("/actions/a.b/queue", limit=2, cursor=first["next_cursor"])
     assert [item["position"] for item in second["items"]] == [3, 4]
     (holder,) = second["holders"]
-    assert (holder["id"], holder["status"], holder["worker_id"]) == (ids[0], "scheduled", None)
+    assert (holder["id"], holder["status"], holder["worker_id"]) == (
+        ids[0],
+        "scheduled",
+        api.worker.worker_id,
+    )
 
 
 async def test_each_key_has_its_own_queue(api: Served) -> None:
+    api.join()
     x = await api.submit_many("a.b", 3, concurrency_key="x")
     y = await api.submit_many("a.b", 3, concurrency_key="y")
+    await api.until_offered(x[0], y[0])
     shown = await api.get("/actions/a.b/queue")
     assert [(i["id"], i["concurrency_key"], i["position"]) for i in shown["items"]] == [
         (x[1], "x", 1), (x[2], "x", 2), (y[1], "y", 1), (y[2], "y", 2),
@@ -235,56 +242,12 @@ async def test_each_key_has_its_own_queue(api: Served) -> None:
     assert [(i["id"], i["position"]) for i in rest["items"]] == [(y[2], 2)]
 
 
-async def test_workers_are_listed_with_state_and_load(api: Served) -> None:
-    await api.register_worker()
-    await api.register_worker("late", lease_seconds=0)
-    for name, column in (("gone", "stopped_at"), ("lost", "lost_at"), ("leaving", "draining_at")):
-        await api.register_worker(name)
-        await api.database.fetch(f"UPDATE worker SET {column} = now() WHERE id = $1", name)
-    submitted = await api.submit("a.b")
-    await api.claim(submitted["id"])
-    shown = {w["id"]: w for w in (await api.get("/workers"))["items"]}
-    assert {name: worker["state"] for name, worker in shown.items()} == {
-        WORKER: "live", "late": "overdue", "gone": "stopped", "lost": "lost", "leaving": "draining",
-    }  # fmt: skip
-    assert {name: worker["running"] for name, worker in shown.items()}[WORKER] == 1
-    assert shown[WORKER]["pools"] == ["default"]
-    assert await pages(api, "/workers", limit=2) == [["leaving", "lost"], ["gone", "late"], [WORKER]]
-    assert await pages(api, "/workers", state=["live", "lost"]) == [["lost", WORKER]]
-
-
-async def test_the_cost_of_a_page_does_not_depend_on_the_history(protocol: Protocol) -> None:
-    await protocol.put("a", max_concurrent=1)
-    await protocol.submit("a", 2)
-    await protocol.connection.execute(
-        "INSERT INTO execution (action_id, queue_id, status, request_hash, created_at, completed_at)"
-        " SELECT action_id, id, 'cancelled', gen_random_uuid(), now(), now()"
-        " FROM action_queue, generate_series(1, 30000)"
-    )
-    await protocol.connection.execute("ANALYZE")
-    action_id = await protocol.connection.fetchval("SELECT id FROM action")
-    for statement in (
-        listed_executions(ExecutionFilter(), None, before_id=2**40, limit=20),
-        listed_executions(ExecutionFilter(), action_id, before_id=2**40, limit=20),
-        listed_executions(ExecutionFilter(statuses=(Status.RUNNING,)), None, before_id=2**40, limit=20),
-        unfinished_executions(ExecutionFilter(), action_id, before_id=2**40, limit=20),
-    ):
-        async with protocol.transaction():
-            await protocol.connection.execute("SET LOCAL plan_cache_mode = force_custom_plan")
-            cost = await cost_of(protocol, protocol.connection.fetch(*statement))
-        assert cost.pages < 200, cost
-        assert not cost.full_scans.get("execution"), cost
-
-
 async def test_the_text_of_an_error_is_a_condition_in_any_case_and_no_pattern(api: Served) -> None:
-    await api.register_worker()
+    api.join()
     failed, waiting = await api.submit_many("a.b", 2)
-    await api.claim(failed)
-    await api.finish(failed, status="failed")
-    (error,) = await api.database.fetch(
-        "SELECT error_type, error_message FROM execution WHERE id = $1", failed
-    )
-    whole = f"{error['error_type']}: {error['error_message']}"
+    await api.run(failed, "failed")
+    error = (await api.get(f"/executions/{failed}"))["error"]
+    whole = f"{error['type']}: {error['message']}"
 
     async def listed(text: str, **parameters: Any) -> list[int]:
         return flat(await pages(api, "/executions", error=text, **parameters))
@@ -298,7 +261,7 @@ async def test_the_text_of_an_error_is_a_condition_in_any_case_and_no_pattern(ap
 
 
 async def test_the_time_of_the_end_is_a_condition_that_waiting_executions_do_not_meet(api: Served) -> None:
-    await api.register_worker()
+    api.join()
     first, second, _ = await api.submit_many("a.b", 3)
     for execution_id in (first, second):
         await api.run(execution_id)
@@ -316,7 +279,7 @@ async def test_a_page_that_is_cut_says_how_far_it_has_searched(
     api: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = await api.submit_many("a.b", 6)
-    monkeypatch.setattr(statements, "CANDIDATES_MAX", 4)
+    monkeypatch.setattr(selects, "CANDIDATES_MAX", 4)
     created_at = [(await api.get(f"/executions/{each}"))["created_at"] for each in ids]
     cut = await api.get("/executions", error="no such text")
     assert (cut["items"], cut["searched_until"]) == ([], created_at[2])
@@ -325,24 +288,3 @@ async def test_a_page_that_is_cut_says_how_far_it_has_searched(
     full = await api.get("/executions", limit=2)
     assert (len(full["items"]), full["searched_until"]) == (2, None)
     assert full["next_cursor"] is not None
-
-
-async def test_a_search_for_an_error_reads_its_candidates_and_not_the_history(
-    protocol: Protocol, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await protocol.put("a")
-    await protocol.connection.execute(
-        """
-        INSERT INTO execution (action_id, queue_id, status, request_hash, completed_at, error_type)
-        SELECT a.id, 0, 'failed', gen_random_uuid(), now(), 'E'
-        FROM action a CROSS JOIN generate_series(1, 5000) WHERE a.ref = 'a'
-        """
-    )
-    monkeypatch.setattr(statements, "CANDIDATES_MAX", 100)
-    wanted = ExecutionFilter(error="no such text", completed_after=datetime(2026, 1, 1, tzinfo=UTC))
-    async with protocol.transaction():
-        await protocol.connection.execute("SET LOCAL enable_seqscan = off; SET LOCAL jit = off")
-        text, *arguments = listed_executions(wanted, None, before_id=2**62, limit=50)
-        cost = await cost_of(protocol, protocol.connection.fetch(text, *arguments))
-    assert cost.full_scans.get("execution", 0) == 0
-    assert cost.by_relation["execution"] <= 5 * 100

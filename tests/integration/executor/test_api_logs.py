@@ -1,42 +1,39 @@
 """GET /executions/{id}/logs: what attempts have written, also while they run, and nothing twice."""
 
+import hashlib
+
 import pytest
 
-from tests.support.served import WORKER, Served
-from turnstile.common.domain.identifiers import Attempt, ExecutionId, WorkerId
-from turnstile.common.domain.states import Status
-from turnstile.worker.logs import LogPiece
-from turnstile.worker.protocol import Offer, Report, WorkerProtocol
+from tests.support.served import Served
+from turnstile.common.report_wire import LogPiece
+from turnstile.executor.history.reports import ReportWriter
 
 
 @pytest.fixture
 async def api(api: Served) -> Served:
     await api.define("a", max_concurrent=1)
-    await api.register_worker()
+    api.join()
     return api
 
 
 async def running(api: Served) -> int:
     execution_id = int((await api.submit("a"))["id"])
-    await api.claim(execution_id)
+    await api.start(execution_id)
     return execution_id
 
 
 async def append(api: Served, execution_id: int, start: int, text: str, attempt: int = 1) -> None:
-    offer = Offer(execution_id=ExecutionId(execution_id), attempt=Attempt(attempt))
-    record = WorkerProtocol(api.database, WorkerId(WORKER))
-    assert await record.append_logs([(offer, LogPiece(start=start, text=text))])
+    sender, grant = api.worker.sender, api.worker.offered[execution_id].grant
+    piece = LogPiece(execution_id=execution_id, attempt=attempt, grant=grant, start=start, text=text)
+    secret_hash = hashlib.sha256(sender.secret.encode()).digest()
+    assert not await ReportWriter(api.database).append_logs(sender.worker_id, secret_hash, [piece])
 
 
-async def end(api: Served, execution_id: int, *, start: int, text: str, attempt: int = 1) -> None:
-    report = Report(
-        execution_id=ExecutionId(execution_id),
-        attempt=Attempt(attempt),
-        status=Status.COMPLETED,
-        log=text,
-        log_start=start,
-    )
-    await WorkerProtocol(api.database, WorkerId(WORKER)).exchange([report])
+async def end(api: Served, execution_id: int) -> None:
+    """End it, so long ago that no executor may still be storing its log."""
+    api.worker.end(execution_id)
+    await api.until_status(execution_id, "completed")
+    await api.database.fetch("UPDATE ledger.execution SET completed_at = completed_at - interval '1 minute'")
 
 
 async def test_a_client_that_follows_gets_everything_once_and_the_end(api: Served) -> None:
@@ -47,10 +44,12 @@ async def test_a_client_that_follows_gets_everything_once_and_the_end(api: Serve
     await append(api, one, 0, "one\n")
     second = await api.get(path, cursor=first["next_cursor"])
     assert [(item["attempt"], item["text"]) for item in second["items"]] == [(1, "one\n")]
-    # A flush whose answer was lost: it is stored, and is sent again with the outcome.
-    await append(api, one, 4, "two\n")
+    # A message that is delivered twice.
+    for _ in range(2):
+        await append(api, one, 4, "two\n")
     third = await api.get(path, cursor=second["next_cursor"])
-    await end(api, one, start=4, text="two\nthree\n")
+    await append(api, one, 8, "three\n")
+    await end(api, one)
     last = await api.get(path, after=third["next_cursor"])
     assert [item["text"] for page in (third, last) for item in page["items"]] == ["two\n", "three\n"]
     assert (last["ended"], last["next_cursor"]) == (True, None)
@@ -63,7 +62,8 @@ async def test_a_page_is_bounded_and_the_next_one_continues_behind_it(api: Serve
     one = await running(api)
     for number in range(5):
         await append(api, one, number * 2, f"{number}\n")
-    await end(api, one, start=10, text="5\n")
+    await append(api, one, 10, "5\n")
+    await end(api, one)
     texts, cursor = [], None
     while True:
         page = await api.get(f"/executions/{one}/logs", limit=2, **({"cursor": cursor} if cursor else {}))
@@ -78,10 +78,8 @@ async def test_a_page_is_bounded_and_the_next_one_continues_behind_it(api: Serve
 async def test_one_attempt_can_be_read_and_ends_before_the_execution(api: Served) -> None:
     one = await running(api)
     await append(api, one, 0, "first\n")
-    record = WorkerProtocol(api.database, WorkerId(WORKER))
-    await record.hand_back([Offer(execution_id=ExecutionId(one), attempt=Attempt(1))])
-    await api.database.fetch("SELECT * FROM turnstile.grant_slots(ARRAY(SELECT id FROM action_queue))")
-    await api.claim(one, attempt=2)
+    api.worker.give_back(one)
+    await api.start(one)
     await append(api, one, 0, "second\n", attempt=2)
     both = await api.get(f"/executions/{one}/logs")
     assert [(item["attempt"], item["text"]) for item in both["items"]] == [(1, "first\n"), (2, "second\n")]

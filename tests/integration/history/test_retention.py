@@ -119,6 +119,6 @@ async def test_one_executor_prunes_at_a_time(
 ) -> None:
     await end(led, {1: 3 * DAY}, now)
     async with session_on(ledger_url) as session, session.transaction():
-        await session.execute("SELECT pg_advisory_xact_lock(1953853038, 3)")
+        await session.execute("SELECT pg_advisory_xact_lock(1953853038, 5)")
         assert await pruner(database, keep_seconds=DAY).prune() == 0
     assert await pruner(database, keep_seconds=DAY).prune() == 1

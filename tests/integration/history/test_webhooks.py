@@ -9,7 +9,7 @@ from tests.support.ledger import Led, admitted, ended, session_on
 from turnstile.common.database import Database
 from turnstile.executor.webhooks.deliveries import Deliveries, tables_text
 from turnstile.executor.webhooks.sender import State
-from turnstile.executor.webhooks.store import Claim, DeliveryResult
+from turnstile.executor.webhooks.deliveries import Claim, DeliveryResult
 
 URL = "https://example.org/hook"
 ORIGIN = "https://example.org"

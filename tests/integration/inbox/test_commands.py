@@ -82,12 +82,12 @@ async def test_an_idempotency_key_is_one_execution_with_its_present_status(
     assert (again["execution_id"], again["status"], again["position"], again["duplicate"]) == (
         first["execution_id"], "queued", 1, True,
     )  # fmt: skip
-    leader.broker.hello()
-    await until(lambda: _is(leader.broker.offered))
+    leader.broker.worker.hello()
+    await until(lambda: _is(leader.broker.worker.offered))
     (again,) = await installation.submit(keyed)
     assert (again["status"], again["position"]) == ("scheduled", None)
     assert leader.leader.leadership is not None
-    leader.broker.end(first["execution_id"], Status.COMPLETED, leader.leader.leadership.epoch)
+    leader.broker.worker.end(first["execution_id"], Status.COMPLETED)
     await until(lambda: installation.fetch("SELECT FROM ledger.execution WHERE status = 'completed'"))
     (again,) = await installation.submit(keyed)
     assert (again["status"], again["duplicate"]) == ("completed", True)
@@ -109,8 +109,8 @@ async def test_a_cancel_answers_each_execution_and_leaves_out_unknown_ones(
     leader = installation.lead()
     await installation.define("action", "a", max_concurrent=1)
     await installation.submit(*numbered(3))
-    leader.broker.hello()
-    await until(lambda: _is(leader.broker.offered))
+    leader.broker.worker.hello()
+    await until(lambda: _is(leader.broker.worker.offered))
     moves = await installation.inbox.cancel([3, 99, 1], "no longer needed", ANN)
     assert moves == [
         (3, Status.QUEUED, Status.CANCELLED),
@@ -285,9 +285,9 @@ async def test_a_key_has_a_limit_of_its_own(installation: Installation) -> None:
     assert stored["is_changed"]
     assert unknown["code"] == "not_found"
     assert keyless["message"].startswith("key: the action 'plain' has no concurrency keys")
-    leader.broker.hello(concurrency=9)
+    leader.broker.worker.hello(concurrency=9)
     await installation.submit(*[request(concurrency_key="k", parameters={"n": n}) for n in range(4)])
-    await until(lambda: _is(len(leader.broker.offered) == 2))
+    await until(lambda: _is(len(leader.broker.worker.offered) == 2))
     await leader.kill()
     installation.leaders.remove(leader)
     installation.lead("b")
@@ -350,9 +350,9 @@ async def test_the_action_decides_key_priority_and_webhook_of_a_request(installa
 async def test_a_worker_is_drained_once(installation: Installation) -> None:
     leader = installation.lead()
     await installation.define("action", "a")
-    leader.broker.hello()
+    leader.broker.worker.hello()
     await until(lambda: installation.fetch("SELECT FROM ledger.worker WHERE is_taking"))
-    name = leader.broker.sender.worker_id
+    name = leader.broker.worker.sender.worker_id
     drain = [
         DefinitionCommand(
             kind="worker", name=each, definition={"is_draining": True}, changed_by=ANN._asdict()
@@ -378,7 +378,7 @@ async def test_a_worker_registers_what_is_missing_and_changes_nothing(installati
         {"ref": "wrong", "uses": ["none"]},
         {"ref": "schema", "parameters_schema": {"type": "object"}},
     ]
-    leader.broker.hello(*definitions)
+    leader.broker.worker.hello(*definitions)
     await until(lambda: installation.fetch("SELECT FROM ledger.worker WHERE is_taking"))
     assert (await _of_action(installation))["max_concurrent"] == 1
     assert (await _of_action(installation, "b"))["timeout"] == 300.0

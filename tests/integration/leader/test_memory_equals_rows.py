@@ -1,6 +1,7 @@
 """What the scheduler remembers and what a load finds are the same, after every turn of a random walk."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -107,7 +108,8 @@ class Walk:
                 await self.turn([joined], workers=[worker_row(name)])
             case "gone" if len(self.state.workers) > 2:
                 name = self.random.choice(list(self.state.workers))
-                await self.turn([WorkerGone(worker_id=name)], workers_over=[name])
+                gone = replace(worker_row(name), gone_at=self.now, gone_why="lost", held_ids=())
+                await self.turn([WorkerGone(worker_id=name)], workers=[gone])
             case "report":
                 held = [each for w in self.state.workers.values() for each in w.held.values()]
                 if held:

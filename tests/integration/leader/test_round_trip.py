@@ -86,10 +86,11 @@ class Model:
         self.ends |= {row.id: row for row in turn.ended}
         self.attempts |= {(row.execution_id, row.attempt): row for row in turn.attempts}
         self.waiting |= {row.id: row for row in turn.waiting}
+        gone = [row.worker_id for row in turn.workers if row.gone_at is not None]
         for name, key, new, over in (
             ("granted", lambda row: (row.epoch, row.counter), turn.granted, turn.grants_over),
             ("live", lambda row: row.id, turn.live, turn.live_over),
-            ("worker", lambda row: row.worker_id, turn.workers, turn.workers_over),
+            ("worker", lambda row: row.worker_id, turn.workers, gone),
             ("event", lambda row: row.id, turn.events, turn.events_over),
             ("early_cancel", lambda row: row.id, turn.early_cancels, turn.early_cancels_over),
         ):
@@ -225,6 +226,7 @@ def live_rows(draw: st.DrawFn, execution_id: int) -> LiveRow:
 
 @st.composite
 def workers(draw: st.DrawFn) -> WorkerRow:
+    is_gone = draw(st.booleans())
     return WorkerRow(
         worker_id=draw(st.sampled_from("uvw")),
         session=draw(big),
@@ -236,6 +238,15 @@ def workers(draw: st.DrawFn) -> WorkerRow:
         lease_seconds=draw(seconds),
         is_taking=draw(st.booleans()),
         is_draining=draw(st.booleans()),
+        about=draw(objects),
+        not_ready=draw(st.none() | texts),
+        draining_at=draw(st.none() | instants),
+        draining_count=draw(st.none() | counts),
+        registered_at=draw(instants),
+        heard_at=draw(instants),
+        gone_at=draw(instants) if is_gone else None,
+        gone_why=draw(st.sampled_from(["stopped", "lost"])) if is_gone else None,
+        held_ids=tuple(draw(st.lists(big, max_size=2))) if is_gone else None,
     )
 
 
@@ -324,7 +335,6 @@ def turns(draw: st.DrawFn, model: Model, epoch: int, number: int) -> Turn:
         low_id=low_id,
         reserved_id=reserved_id,
         workers=list(new_workers.values()),
-        workers_over=some(set(model.rows["worker"]) - set(new_workers)),
         definitions=draw(st.lists(definitions, max_size=2)),
         events=[EventRow(id=event_id, body=draw(st.binary(max_size=4)))] if draw(st.booleans()) else [],
         events_over=some(model.rows["event"]),

@@ -38,6 +38,7 @@ from turnstile.common.worker_protocol import (
 from turnstile.common.worker_wire import WORKER_HEARTBEAT, decode_to_session, encode_heartbeat
 from turnstile.executor.leader.clock import LeaderClock
 from turnstile.executor.leader.ledger import Ledger
+from turnstile.executor.leader.parameter_schemas import refusal_of_parameters
 from turnstile.executor.leader.turns import Leader
 from turnstile.executor.parameter_check import SchemaChecker
 
@@ -212,7 +213,9 @@ async def test_parameters_that_do_not_fit_are_refused_and_a_copy_of_an_admitted_
     checkers: list[SchemaChecker] = []
     async with (
         listener(amqp_url, "client") as replies,
-        installation(amqp_url, ledger, checkers_of=lambda _: checkers) as (_, client),
+        installation(
+            amqp_url, ledger, refusal_of=lambda ref, given: refusal_of_parameters(given, checkers, ref)
+        ) as (_, client),
     ):
         admitted = request({"action_ref": "a", "parameters": {"n": "text"}}, reply_to="client")
         await client.publish([admitted])

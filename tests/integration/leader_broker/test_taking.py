@@ -149,6 +149,14 @@ async def test_a_lost_connection_stays_closed_until_it_is_opened_again(amqp_url:
         assert again.is_redelivered
 
 
+async def test_a_frozen_connection_is_given_up_within_five_seconds(amqp_url: str) -> None:
+    async with proxy_to(amqp_url) as proxy, leading(proxy.url) as broker:
+        proxy.freeze()
+        await until(lambda: not broker.is_open, "a closed connection", deadline_seconds=5.0)
+        # The end of the connection passes the proxy only then.
+        proxy.thaw()
+
+
 async def test_an_arrival_wakes_the_leader(amqp_url: str) -> None:
     arrived = asyncio.Event()
     async with (

@@ -467,7 +467,7 @@ class Postgres:
     def _write_rest(self, turn: Turn) -> None:
         tables = self.tables
         tables.workers.update((row.worker_id, row) for row in turn.workers)
-        _remove(tables.workers, turn.workers_over)
+        _remove(tables.workers, [row.worker_id for row in turn.workers if row.gone_at is not None])
         tables.definitions.update(((row.kind, row.name), row) for row in turn.definitions)
         _remove(tables.definitions, [(row.kind, row.name) for row in turn.definitions if row.body is None])
         tables.events.update((row.id, row) for row in turn.events)

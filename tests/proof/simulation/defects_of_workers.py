@@ -62,11 +62,11 @@ OF_WORKERS_AT_THE_LEADER: Final = (
         "turns",
         "doubt",
         "CANCEL|OVERLAP",
-        ("        if not lead.backlog:\n            inputs += lead.sessions.lost()\n", ""),
+        ("        if not lead.backlog:\n            inputs += lead.sessions.lost(now)\n", ""),
         (
             "                    lead.sessions.probed(each.queue, probe, now)\n",
             "                    lead.sessions.probed(each.queue, probe, now)\n"
-            "                    inputs += lead.sessions.lost()\n",
+            "                    inputs += lead.sessions.lost(now)\n",
         ),
     ),
     in_leader(

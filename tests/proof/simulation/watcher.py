@@ -226,8 +226,9 @@ class Watcher:
         for over in turn.attempts:
             if over.outcome == "reclaimed" and over.execution_id in self.grants:
                 self._reclaimed[over.execution_id] = self.grants[over.execution_id]
-        for worker_id in turn.workers_over:
-            self._lost(worker_id, turn)
+        for worker in turn.workers:
+            if worker.gone_at is not None:
+                self._lost(worker.worker_id, turn)
         self._cancels(turn)
         for granted in turn.granted:
             self._granted(granted)

@@ -11,7 +11,7 @@ from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor import completion_listener, instrumentation
 from turnstile.executor.completion_listener import CompletionBatch
 from turnstile.executor.webhooks import deliverer
-from turnstile.executor.webhooks.store import Claim, DeliveryResult
+from turnstile.executor.webhooks.deliveries import Claim, DeliveryResult
 
 
 class Unkept:

@@ -14,6 +14,7 @@ from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.requests import read_requested_body, request_hash
 from turnstile.executor.leader.deliveries import Message, Reader
 from turnstile.executor.leader.door import read_request_message
+from turnstile.executor.leader.parameter_schemas import refusal_of_parameters
 from turnstile.executor.leader.ports import CancelRequest, RefusedRequest, Request
 from turnstile.executor.parameter_check import SchemaChecker
 
@@ -49,7 +50,10 @@ def checkers(*schemas: dict[str, Any]) -> list[SchemaChecker]:
 
 
 def read(delivery: Delivery, *schemas: dict[str, Any], bytes_max: int = 1000) -> Request | CancelRequest:
-    return read_request_message(delivery, lambda _: checkers(*schemas), parameters_bytes_max=bytes_max)
+    def refusal(ref: str, parameters: Any) -> tuple[Code, str] | None:
+        return refusal_of_parameters(parameters, checkers(*schemas), ref)
+
+    return read_request_message(delivery, refusal, parameters_bytes_max=bytes_max)
 
 
 def refusal_of(delivery: Delivery) -> tuple[Code, str]:
@@ -115,7 +119,7 @@ def test_nested_json_is_refused_or_read_and_never_breaks() -> None:
     for levels in (100, 190, 250, 20_000):
         nested = b"[" * levels + b"]" * levels
         delivery = message(b'{"action_ref": "a", "parameters": {"n": %b}}' % nested)
-        reader = Reader(lambda _: (), parameters_bytes_max=100_000, probe_secret="")
+        reader = Reader(lambda *_: None, parameters_bytes_max=100_000, probe_secret="")
         (found,) = reader.deliveries(EXECUTOR_REQUESTS, Message(delivery, None))
         assert isinstance(found.body, Request if levels <= 190 else RefusedRequest)
 
@@ -139,7 +143,7 @@ def test_parameters_fit_one_of_the_schemas_or_the_request_carries_its_refusal() 
 
 
 def keys(*deliveries: Delivery) -> list[tuple[UUID, bool]]:
-    reader = Reader(lambda _: (), parameters_bytes_max=1000, probe_secret="")
+    reader = Reader(lambda *_: None, parameters_bytes_max=1000, probe_secret="")
     found = [reader.deliveries(EXECUTOR_REQUESTS, Message(each, None))[0] for each in deliveries]
     return [(each.delivery_key, each.key_identifies) for each in found]
 
@@ -169,7 +173,7 @@ def test_without_a_message_id_or_with_an_idempotency_key_the_message_identifies_
 
 
 def test_an_unreadable_message_has_the_same_key_each_time() -> None:
-    reader = Reader(lambda _: (), parameters_bytes_max=1000, probe_secret="")
+    reader = Reader(lambda *_: None, parameters_bytes_max=1000, probe_secret="")
     first, second = (reader.deliveries(EXECUTOR_REQUESTS, Message(message(b"{"), None))[0] for _ in range(2))
     assert isinstance(first.body, RefusedRequest)
     assert first.delivery_key == second.delivery_key

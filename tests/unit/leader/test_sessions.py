@@ -1,5 +1,7 @@
 """What the leader believes about workers, message by message (LEADER 5)."""
 
+from dataclasses import replace
+
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.states import Status
 from turnstile.common.worker_protocol import (
@@ -241,7 +243,7 @@ def lost(world: World, now: float) -> list[Input]:
     for each in probes:
         assert isinstance(each.body, Probe)
         world.sessions.probed(each.to, each.body, now)
-    return list(world.sessions.lost())
+    return list(world.sessions.lost(now))
 
 
 def test_a_worker_is_lost_once_a_probe_behind_its_messages_has_come_back() -> None:
@@ -322,9 +324,46 @@ def test_a_worker_is_told_that_it_is_lost_before_it_is_gone() -> None:
     # Whatever it sends now comes too late: it kills what it runs.
     world.beat(beat(9, 1), 3 * LEASE)
     assert world.hello(hello(sender(session=2), epoch_seen=EPOCH), 3 * LEASE) == []
-    (gone,) = world.sessions.lost()
+    (gone,) = world.sessions.lost(3 * LEASE)
     assert gone == WorkerGone(worker_id="w", is_counted=True)
-    assert world.sessions.rows["w"] is None
+    assert world.sessions.rows["w"].gone_at is not None
+
+
+def test_the_row_of_a_worker_that_is_gone_says_why_and_what_it_held() -> None:
+    world = World()
+    world.sessions = Sessions(EPOCH, world.state, (), 0.0, offset=1000.0)
+    world.join()
+    world.granted()
+    world.beat(beat(1, 1), 5.0)
+    for each in list(world.sessions.overdue(3 * LEASE)):
+        assert isinstance(each.body, Probe)
+        world.sessions.probed(each.to, each.body, 3 * LEASE)
+    list(world.sessions.lost(3 * LEASE))
+    row = world.sessions.rows["w"]
+    assert (row.gone_at, row.gone_why, row.held_ids) == (1000 + 3 * LEASE, "lost", (1,))
+    assert (row.registered_at, row.heard_at) == (1000.0, 1005.0)
+
+
+def test_a_worker_that_left_has_stopped_and_held_nothing() -> None:
+    world = World()
+    world.join()
+    world.report(Leaving())
+    row = world.sessions.rows["w"]
+    assert (row.gone_why, row.held_ids) == ("stopped", ())
+
+
+def test_what_a_worker_says_of_itself_is_written_and_kept_over_its_sessions() -> None:
+    world = World()
+    world.hello(replace(hello(), about={"pid": 7}))
+    list(world.sessions.drain("w", 3.0, is_draining=True))
+    world.beat(replace(beat(1, 1), is_taking=False, not_ready="broker: refused"), 4.0)
+    row = world.sessions.rows["w"]
+    assert (row.about, row.not_ready, row.draining_at, row.draining_count) == (
+        {"pid": 7}, "broker: refused", 3.0, 0,
+    )  # fmt: skip
+    world.hello(hello(sender(session=2)), 9.0)
+    row = world.sessions.rows["w"]
+    assert (row.registered_at, row.heard_at, row.draining_at, row.not_ready) == (0.0, 9.0, 3.0, None)
 
 
 def test_a_leaving_waits_for_the_earlier_reports_of_its_worker() -> None:
@@ -361,7 +400,7 @@ def test_a_drained_worker_takes_nothing_and_keeps_what_it_has() -> None:
     world = World()
     world.join()
     world.granted()
-    changes = list(world.sessions.drain("w", is_draining=True))
+    changes = list(world.sessions.drain("w", 20.0, is_draining=True))
     decide(world.state, changes, 1.0)
     assert not world.granted()
     assert list(world.state.workers["w"].held) == [1]

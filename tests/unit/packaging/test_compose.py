@@ -65,6 +65,11 @@ def test_each_service_has_its_own_account_and_only_the_jobs_are_owners() -> None
         assert {re.match(r"\w+://([\w-]+):\$\{\w+PASSWORD:", url)[1] for url in urls} == {account}  # type: ignore[index]
 
 
+def test_a_worker_needs_the_broker_and_nothing_else() -> None:
+    urls = {name for name in SERVICES["worker"].environment if name.endswith("_URL")}
+    assert urls == {"TURNSTILE_AMQP_URL"}
+
+
 def test_every_published_port_is_bound_to_loopback() -> None:
     ports = [port for service in SERVICES.values() for port in service.ports]
     assert ports

@@ -42,7 +42,7 @@ def test_importing_loads_nothing_else_of_turnstile_and_using_it_no_server_code()
     [
         # Loaded at the first list, where it takes a third of the time of a start.
         ("turnstile.executor.service", {"sqlalchemy", "sqlmodel", "alembic"}),
-        ("turnstile.worker.service", {"sqlalchemy", "fastapi", "httpx", "rich"}),
+        ("turnstile.worker.service", {"asyncpg", "sqlalchemy", "fastapi", "httpx", "rich"}),
         ("turnstile.worker.cli", {"uvicorn", "starlette", "aio_pika", "asyncpg", "httpx", "rich"}),
         # No model of a message or an action.
         (

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from turnstile.common.action_definition import ActionDefinition, action_columns
-from turnstile.worker.differences import Difference, Values, difference, pools_of_actions
+from turnstile.worker.registration import Difference, Values, difference, pools_of_actions
 
 
 def compared(stored: dict[str, Any], code: dict[str, Any]) -> Difference | None:

@@ -1,0 +1,121 @@
+-- What the dashboard reads from the rows: what no leader is needed for, and what is known without one.
+
+-- queues: all queues as the rows show them, the busy ones first, for the time without a leader.
+--
+-- $1 rows
+WITH low AS MATERIALIZED (
+    SELECT t.low_id FROM ledger.turn t ORDER BY t.epoch DESC, t.number DESC LIMIT 1
+),
+kept AS (
+    SELECT w.id, w.action_ref, w.key, w.queued_at, false AS is_held FROM ledger.waiting w
+    WHERE NOT EXISTS (SELECT FROM ledger.live l WHERE l.id = w.id)
+    UNION ALL
+    SELECT l.id, l.action_ref, l.key, l.queued_at, l.worker_id IS NOT NULL FROM ledger.live l
+    WHERE l.status <> 'delayed'
+    UNION ALL
+    -- What is so new that it has no other row.
+    SELECT e.id, e.action_ref, e.key, e.created_at, false
+    FROM low CROSS JOIN ledger.execution e
+    WHERE e.id >= low.low_id AND e.completed_at IS NULL
+      AND NOT EXISTS (SELECT FROM ledger.live l WHERE l.id = e.id)
+      AND NOT EXISTS (SELECT FROM ledger.waiting w WHERE w.id = e.id)
+      AND NOT EXISTS (SELECT FROM ledger.pending_end p WHERE p.execution_id = e.id)
+),
+queue AS (
+    SELECT k.action_ref, k.key, count(*) FILTER (WHERE NOT (k.is_held OR g.id IS NOT NULL)) AS depth,
+           count(*) FILTER (WHERE k.is_held OR g.id IS NOT NULL) AS active_count,
+           min(k.id) FILTER (WHERE NOT (k.is_held OR g.id IS NOT NULL)) AS head_id,
+           min(k.queued_at) FILTER (WHERE NOT (k.is_held OR g.id IS NOT NULL)) AS oldest_enqueued_at
+    FROM kept k LEFT JOIN ledger.first_grant g ON g.id = k.id
+    GROUP BY k.action_ref, k.key
+)
+SELECT d.name AS action_ref, nullif(q.key, '') AS concurrency_key,
+       coalesce(d.body ->> 'pool', 'default') AS pool,
+       (d.body ->> 'max_concurrent')::integer AS max_concurrent,
+       coalesce((d.body ->> 'paused')::boolean, false) AS paused, coalesce(q.depth, 0) AS depth,
+       coalesce(q.active_count, 0) AS active_count, q.head_id, q.oldest_enqueued_at
+FROM ledger.definition d LEFT JOIN queue q ON q.action_ref = d.name
+WHERE d.kind = 'action'
+ORDER BY coalesce(q.depth, 0) > 0 DESC, d.name LIMIT $1
+
+-- workers: the workers that the last leader knew. Whether their leases last is not known without a leader.
+SELECT now() AS read_at, count(*) FILTER (WHERE w.is_taking AND NOT w.is_draining) AS live,
+       count(*) FILTER (WHERE NOT w.is_taking OR w.is_draining) AS draining,
+       coalesce(sum(w.concurrency) FILTER (WHERE w.is_taking AND NOT w.is_draining), 0) AS capacity,
+       coalesce((
+           SELECT array_agg(DISTINCT p.pool)
+           FROM ledger.worker o CROSS JOIN LATERAL unnest(o.pools) AS p(pool)
+           WHERE o.is_taking AND NOT o.is_draining
+       ), '{}') AS pools
+FROM ledger.worker w
+
+-- executions: the status and the progress of these executions; by primary key.
+--
+-- $1 ids
+SELECT e.id, e.status::text AS status, e.attempt,
+       CASE WHEN p.execution_id IS NOT NULL THEN json_build_object(
+           'done', p.done, 'total', p.total, 'message', p.message, 'updated_at', p.updated_at
+       )::text END AS progress
+FROM ledger.current_execution e
+LEFT JOIN ledger.progress p ON p.execution_id = e.id AND p.attempt = e.attempt
+WHERE e.id = ANY ($1::bigint[])
+
+-- failures: how the newest executions of some actions ended: counts, and the latest failure of each.
+--
+-- There is no index on the time of an outcome, so the executions of an action are read by id, backwards:
+-- from the newest one, and from the heads of its queues, because what waits there may be more than is read.
+-- Bounded by the starts and their rows, whatever the history, the queues and the window are. A failure is
+-- the outcome failed, timeout or abandoned.
+--
+-- `since`: from when on every outcome is counted; later than the window if more ended than was read.
+--
+-- $1 and $2 starts: actions, each with an id, or null for the newest execution; $3 rows of a start; $4
+-- seconds of the window
+WITH bound AS MATERIALIZED (
+    SELECT DISTINCT s.ref, coalesce(s.before_id, 9223372036854775807) AS before_id
+    FROM unnest($1::text[], $2::bigint[]) s(ref, before_id)
+    JOIN ledger.definition d ON d.kind = 'action' AND d.name = s.ref
+),
+seen AS MATERIALIZED (
+    SELECT b.ref, b.before_id, e.id, e.status, e.completed_at
+    FROM bound b
+    CROSS JOIN LATERAL (
+        SELECT n.id, n.status::text AS status, n.completed_at FROM ledger.execution n
+        -- Bounds, so that the action is a part of the order.
+        WHERE n.action_ref BETWEEN b.ref AND b.ref AND n.id < b.before_id
+        ORDER BY n.action_ref DESC, n.id DESC LIMIT $3::integer
+    ) e
+),
+reach AS (
+    SELECT n.ref, bool_or(n.rows = $3::integer) AS is_cut, min(n.first_end) AS first_end
+    FROM (
+        SELECT s.ref, s.before_id, count(*) AS rows, min(s.completed_at) AS first_end
+        FROM seen s GROUP BY s.ref, s.before_id
+    ) n GROUP BY n.ref
+),
+counted AS (
+    SELECT d.ref, count(*) AS ended,
+           count(*) FILTER (WHERE d.status IN ('failed', 'timeout', 'abandoned')) AS failed,
+           (array_agg(d.id ORDER BY d.completed_at DESC)
+                FILTER (WHERE d.status IN ('failed', 'timeout', 'abandoned')))[1]
+               AS last_id
+    FROM (SELECT DISTINCT s.ref, s.id, s.status, s.completed_at FROM seen s) d
+    WHERE d.completed_at > now() - make_interval(secs => $4::float8)
+    GROUP BY d.ref
+)
+SELECT a.ref AS action_ref, now() AS read_at, coalesce(c.ended, 0) AS ended, coalesce(c.failed, 0) AS failed,
+       CASE WHEN r.is_cut
+                THEN greatest(now() - make_interval(secs => $4::float8), coalesce(r.first_end, now()))
+            ELSE now() - make_interval(secs => $4::float8) END AS since,
+       e.id AS last_id, e.status::text AS last_status, e.completed_at AS last_at,
+       left(e.error_type, 200) AS last_type,
+       left(e.error_message, 300) AS last_message
+FROM (SELECT DISTINCT b.ref FROM bound b) a
+LEFT JOIN reach r ON r.ref = a.ref
+LEFT JOIN counted c ON c.ref = a.ref
+LEFT JOIN ledger.execution e ON e.id = ANY (ARRAY[c.last_id])
+
+-- dead_letters: how many dead letters are stored, counted up to a number.
+--
+-- $1 number
+SELECT count(*) FROM (SELECT FROM ledger.dead_letter d ORDER BY d.died_at, d.id LIMIT $1::integer) l
