@@ -14,7 +14,6 @@ import uvloop
 from rich.console import Console
 
 from benchmarks import (
-    depth,
     gates,
     hand_over,
     keys,
@@ -45,7 +44,6 @@ PARTS: Final[Mapping[str, Part]] = {
     "pressure": pressure.measure,
     "hand-over": hand_over.measure,
     "submissions": submissions.measure,
-    "depth": depth.measure,
     "memory": memory.measure,
     "transport": transport.measure,
     "parameters": parameters.measure,

@@ -14,9 +14,9 @@ from benchmarks.system import Servers, Sizes, running_system
 
 _GAPS = """
 SELECT extract(epoch FROM e.started_at - lag(e.completed_at) OVER (ORDER BY e.id))::double precision AS gap
-FROM execution e JOIN action a ON a.id = e.action_id WHERE a.ref = $1
+FROM ledger.execution e WHERE e.action_ref = $1
 """
-_LAST_START = "SELECT extract(epoch FROM max(started_at))::double precision FROM execution"
+_LAST_START = "SELECT extract(epoch FROM max(started_at))::double precision FROM ledger.execution"
 
 
 async def measure(servers: Servers, sizes: Sizes) -> list[Section]:

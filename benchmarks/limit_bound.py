@@ -24,7 +24,7 @@ _AIM_BUSY: Final = 0.98
 _BUSY: Final = """
 SELECT count(*) AS jobs, sum((e.result #>> '{}')::double precision) AS seconds,
        extract(epoch FROM max(e.completed_at) - min(e.started_at))::double precision AS elapsed
-FROM execution e JOIN action a ON a.id = e.action_id WHERE a.ref = $1 AND e.id > $2
+FROM ledger.execution e WHERE e.action_ref = $1 AND e.id > $2
 """
 
 

@@ -1,4 +1,4 @@
-"""Memory: the peak of executor and workers while many executions wait.
+"""Memory: the peak of executor, leader and workers while many executions wait.
 
 The queues are filled over the broker while no execution may start; then the limit lets a tenth run.
 """
@@ -6,7 +6,7 @@ The queues are filled over the broker while no execution may start; then the lim
 from benchmarks.actions import LIMITED
 from benchmarks.client import load, publishing, submit, total, wait_until_queued
 from benchmarks.report import Aim, Row, Section
-from benchmarks.system import Servers, Sizes, System, peak_memory_mb, running_system
+from benchmarks.system import Servers, Sizes, System, leader_of, peak_memory_mb, running_system
 from benchmarks.waiting import until
 
 _PUBLISHED_AT_ONCE = 5000
@@ -55,4 +55,7 @@ async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
 
 def _peaks(system: System) -> dict[str, float]:
     workers = {f"worker {n}": peak_memory_mb(pid) for n, pid in enumerate(system.worker_pids, start=1)}
-    return {"executor": peak_memory_mb(system.executor_pids[0]), **workers}
+    executor = system.executor_pids[0]
+    return {
+        "executor": peak_memory_mb(executor), "leader": peak_memory_mb(leader_of(executor)), **workers,
+    }  # fmt: skip

@@ -9,21 +9,18 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from statistics import median
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from pydantic import BaseModel
 
 from benchmarks.report import Aim, Row, Section
 from benchmarks.system import Servers, Sizes
-from turnstile.common.requests import read_requested_body, request_hash
-from turnstile.executor.parameter_schemas import ParameterSchemas
-from turnstile.executor.protocol import CheckedAction, ExecutorProtocol, ReadSchemas
-from turnstile.executor.results import Admission
+from turnstile.common.requests import read_requested_body
+from turnstile.executor.leader.command_rows import request_of
+from turnstile.executor.parameter_check import SchemaChecker
 from turnstile.worker.parameters import schemas_of_function
 
 ROUNDS: Final = 5
-BATCH: Final = 100
-"""Requests that are checked together."""
 _AIM_MICROSECONDS: Final = 15.0
 _READ: Final = "read"
 _CHECK: Final = "check"
@@ -56,28 +53,18 @@ _BODIES: Final[Mapping[str, tuple[Callable[..., Any], Mapping[str, Any]]]] = {
 }
 
 
-class _Stored:
-    """Stands for the database: an action whose schema was read once."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._schema = schemas_of_function(function).parameters
-
-    async def read_schemas(self, version: str | None, known_keys: object) -> ReadSchemas | None:
-        if version is not None:
-            return None
-        return ReadSchemas("1", [CheckedAction("a", None, ("derived 1",))], {"derived 1": self._schema})
-
-
 async def measure(_: Servers, sizes: Sizes) -> list[Section]:
     """Read and check the same requests, in turn."""
     rows = []
     for name, (function, parameters) in _BODIES.items():
         body = json.dumps({"action_ref": "a", "parameters": parameters}).encode()
-        schemas = ParameterSchemas(cast(ExecutorProtocol, _Stored(function)))
+        schema = schemas_of_function(function).parameters
+        assert schema is not None
+        checker = SchemaChecker(schema, is_converted=True)
         reading, checking = [], []
         for _round in range(ROUNDS):
             reading.append(_reading(body, sizes.messages))
-            checking.append(await _checking(schemas, body, sizes.messages))
+            checking.append(_checking(checker, body, sizes.messages))
         cells = {_READ: median(reading), _CHECK: median(checking)}
         aims = (Aim(at_most=_AIM_MICROSECONDS, columns=(_CHECK,)),) if name == _SMALL else ()
         rows.append(
@@ -90,10 +77,10 @@ async def measure(_: Servers, sizes: Sizes) -> list[Section]:
         )
     return [
         Section(
-            title=f"parameters: {sizes.messages:,} requests in batches of {BATCH}, one process, no server",
+            title=f"parameters: {sizes.messages:,} requests, one process, no server",
             columns=(_READ, _CHECK, _RATIO),
             rows=tuple(rows),
-            note=f"medians of {ROUNDS} runs each, interleaved; read: JSON to an admission with its hash",
+            note=f"medians of {ROUNDS} runs each, interleaved; read: JSON to a request with its hash",
         )
     ]
 
@@ -101,16 +88,13 @@ async def measure(_: Servers, sizes: Sizes) -> list[Section]:
 def _reading(body: bytes, requests: int) -> float:
     began = time.perf_counter()
     for _ in range(requests):
-        request = read_requested_body(body)
-        Admission.of(request, request_hash(request))
+        request_of(read_requested_body(body), traceparent=None)
     return 1e6 * (time.perf_counter() - began) / requests
 
 
-async def _checking(schemas: ParameterSchemas, body: bytes, requests: int) -> float:
-    request = read_requested_body(body)
-    batch = [Admission.of(request, request_hash(request))] * BATCH
-    await schemas.refusals(batch)
+def _checking(checker: SchemaChecker, body: bytes, requests: int) -> float:
+    parameters = read_requested_body(body).parameters
     began = time.perf_counter()
-    for _ in range(requests // BATCH):
-        assert not await schemas.refusals(batch)
-    return 1e6 * (time.perf_counter() - began) / (requests // BATCH * BATCH)
+    for _ in range(requests):
+        assert checker.fits(parameters)
+    return 1e6 * (time.perf_counter() - began) / requests

@@ -43,11 +43,12 @@ from turnstile.common.database import Database
 from turnstile.stress.check.counts import out_of_order, peak_concurrency
 
 _ATTEMPTS: Final = """
-SELECT e.queue_id, q.max_concurrent, t.execution_id, t.granted_at, t.ended_at
-FROM turnstile.ended_attempt t
-JOIN execution e ON e.id = t.execution_id
-JOIN action_queue q ON q.id = e.queue_id
-ORDER BY e.queue_id, t.granted_at, t.execution_id
+SELECT e.action_ref, (d.body ->> 'max_concurrent')::integer AS max_concurrent, e.id AS execution_id,
+       e.started_at, e.completed_at
+FROM ledger.execution e
+JOIN ledger.definition d ON d.kind = 'action' AND d.name = e.action_ref
+WHERE e.started_at IS NOT NULL AND e.completed_at IS NOT NULL
+ORDER BY e.action_ref, e.started_at, e.id
 """
 
 _SLICES: Final = 6
@@ -66,8 +67,8 @@ _DRAINING: Final = "backlog"
 
 _HOT_TABLES: Final = """
 SELECT quote_ident(c.relname) FROM pg_class c
-WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
-  AND c.relname !~ '^(execution|attempt|alembic)'
+WHERE c.relnamespace = 'ledger'::regnamespace AND c.relkind = 'r'
+  AND c.relname !~ '^(execution|attempt)'
 ORDER BY c.relname
 """
 _ANY_ROW: Final = "SELECT count(*) FROM pg_class"
@@ -333,7 +334,7 @@ async def _drain(turnstile: MeasuredSystem, expected: Mapping[str, int], backlog
 
 
 async def _violations(database_url: str) -> tuple[int, int]:
-    """Return how many attempts were granted out of order, and the most slots of a queue above its limit."""
+    """Return how many executions started out of order, and how many ran at once above a limit."""
     database = Database(database_url, application_name=APPLICATION_NAME)
     await database.open()
     try:
@@ -341,11 +342,11 @@ async def _violations(database_url: str) -> tuple[int, int]:
     finally:
         await database.close()
     late, above = 0, 0
-    for (_, limit), grouped in groupby(rows, lambda row: (row["queue_id"], row["max_concurrent"])):
+    for (_, limit), grouped in groupby(rows, lambda row: (row["action_ref"], row["max_concurrent"])):
         attempts = list(grouped)
         late += len(out_of_order(row["execution_id"] for row in attempts))
         if limit is not None:
-            held = peak_concurrency((row["granted_at"], row["ended_at"]) for row in attempts)
+            held = peak_concurrency((row["started_at"], row["completed_at"]) for row in attempts)
             above = max(above, held - limit)
     return late, above
 
@@ -361,8 +362,8 @@ def _overload_section(
         columns=tuple(runs),
         rows=(
             *_ratio_rows(runs),
-            Row(name="grants out of order", unit="in all", cells={_DRAINING: late}, aims=whole),
-            Row(name="slots above the limit", unit="at most", cells={_DRAINING: above}, aims=whole),
+            Row(name="starts out of order", unit="in all", cells={_DRAINING: late}, aims=whole),
+            Row(name="running above the limit", unit="at most", cells={_DRAINING: above}, aims=whole),
             Row(name="submitted", unit="1/s", cells={_DURING: submitted_per_second}),
             Row(name="waiting at the end", cells={_DURING: backlog, _DRAINING: 0}),
             Row(name="duration", unit="s", cells={name: of[0].seconds for name, of in runs.items()}),

@@ -1,7 +1,6 @@
 """Rates: no-op executions at several limits, submitted evenly at several rates and then all at once.
 
-Out: for each limit and rate the latency from the admission to the end, and the CPU time per execution. The
-table shows that the rule by which batches gather needs no setting: `common/gathering.py`.
+Out: for each limit and rate the latency from the admission to the end, and the CPU time per execution.
 """
 
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ _MAXIMUM: Final = "maximum"
 _LATENCIES: Final = """
 SELECT percentile_cont(ARRAY[0.5, 0.99]) WITHIN GROUP (
     ORDER BY 1000 * extract(epoch FROM e.completed_at - e.queued_at)::double precision)
-FROM execution e WHERE e.id > $1
+FROM ledger.execution e WHERE e.id > $1
 """
 
 
@@ -63,7 +62,7 @@ async def _paced(
 ) -> Cell:
     """Submit at an even pace, and wait for the last end."""
     api = turnstile.system.api
-    last_id: int = await session.fetchval("SELECT coalesce(max(id), 0) FROM execution")
+    last_id: int = await session.fetchval("SELECT coalesce(max(id), 0) FROM ledger.execution")
     before = await completed(api, list(paced.counts))
 
     async def work() -> tuple[int, float]:

@@ -18,7 +18,6 @@ from benchmarks.client import database_session
 from benchmarks.report import DELAY_COLUMNS, Aim, Row, Section, delay_row
 from benchmarks.system import Servers, Sizes, running_system
 from benchmarks.waiting import until
-from turnstile.executor.submission_listener import CHANNEL
 from turnstile.stress.check.counts import percentile
 
 if TYPE_CHECKING:
@@ -29,17 +28,18 @@ if TYPE_CHECKING:
 SESSIONS: Final = (1, 8, 32)
 """Sessions that submit at once, each one request per transaction."""
 _IDLE_SECONDS: Final = 0.35
-"""After which the executor waits for a notification again."""
+"""After which the leader waits for a notification again."""
+_CHANNEL: Final = "turnstile_commands"
 _BULK: Final = "one statement"
 _SNAPSHOT: Final = "beside a snapshot"
 _ALONE: Final = "alone"
 _SUBMIT: Final = "SELECT turnstile.submit($1)"
 _SUBMIT_MANY: Final = "SELECT count(turnstile.submit($1)) FROM generate_series(1, $2)"
 _STARTED_AT: Final = """
-SELECT extract(epoch FROM started_at)::double precision FROM execution
+SELECT extract(epoch FROM started_at)::double precision FROM ledger.execution
 WHERE delivery_key = $1 AND completed_at IS NOT NULL
 """
-_ANY_ROW: Final = "SELECT count(*) FROM action"
+_ANY_ROW: Final = "SELECT count(*) FROM ledger.definition"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,10 +128,10 @@ async def _measured(
         notified += 1
 
     async with database_session(database_url) as listener:
-        await listener.add_listener(CHANNEL, note)
+        await listener.add_listener(_CHANNEL, note)
 
         async def all_admitted() -> bool:
-            return not await listener.fetchval("SELECT EXISTS (SELECT FROM submission_line)")
+            return not await listener.fetchval("SELECT EXISTS (SELECT FROM ledger.inbox)")
 
         await asyncio.sleep(_IDLE_SECONDS)
         began = time.perf_counter()

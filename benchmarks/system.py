@@ -19,7 +19,7 @@ from pydantic import SecretStr
 from benchmarks.waiting import DidNotHappen
 from turnstile.localservers import BrokerServer, DatabaseServer, LocalServers
 from turnstile.localservers.processes import all_stat_fields
-from turnstile.localservers.services import Service, serving
+from turnstile.localservers.services import Service
 from turnstile.stress.installation import Api, Installation, Unreachable, action_path
 from turnstile.stress.local import launcher
 from turnstile.stress.local.launcher import (
@@ -50,8 +50,6 @@ class Sizes:
     """Medians are shown."""
     queued: Annotated[int, _at_least(3, "Executions of the hand-over part.")] = 500
     submits: Annotated[int, _at_least(2, "Single submits on an idle system.")] = 200
-    depth_max: Annotated[int, _at_least(200, "Longest queue.")] = 1_000_000
-    turns: Annotated[int, _at_least(5, "Timed statements of each kind.")] = 200
     waiting: Annotated[int, _at_least(10, "Waiting executions of the memory part.")] = 100_000
     messages: Annotated[int, _at_least(100, "Messages of one transport run.")] = 10_000
     jobs: Annotated[int, _at_least(10, "Jobs of 20 ms of the limit-bound part.")] = 4000
@@ -74,18 +72,9 @@ class Sizes:
     """Timeout of a run."""
 
     @property
-    def depths(self) -> tuple[int, ...]:
-        """The queue lengths at which a grant is timed."""
-        return _up_to((100, 10_000, 100_000, 1_000_000), self.depth_max)
-
-    @property
     def keys(self) -> tuple[int, ...]:
         """The numbers of concurrency keys of one action."""
-        return _up_to((10, 1000, 10_000), self.keys_max)
-
-
-def _up_to(usual: Sequence[int], most: int) -> tuple[int, ...]:
-    return (*(number for number in usual if number < most), most)
+        return (*(number for number in (10, 1000, 10_000) if number < self.keys_max), self.keys_max)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,26 +158,6 @@ async def running_system(
 
 
 @asynccontextmanager
-async def running_loop(
-    deployment: Deployment, settings: Mapping[str, str]
-) -> AsyncIterator[dict[str, list[int]]]:
-    """Run the no-logic loop, one process like the executor and two like workers; yield the pids by part."""
-    services = [
-        Service(
-            name=name,
-            arguments=["benchmarks.no_logic", name.partition("-")[0]],
-            folder=deployment.folder,
-            environment=deployment.environment(settings),
-            last_signal=deployment.last_signal,
-        )
-        for name in ("executor", "worker-1", "worker-2")
-    ]
-    async with _with_logs(services), serving(services, last_signal=deployment.last_signal):
-        executor, *workers = (service.pid for service in services)
-        yield {"executors": [executor], "workers": workers}
-
-
-@asynccontextmanager
 async def _with_logs(services: Sequence[Service]) -> AsyncIterator[None]:
     """Add the ends of the logs to a timeout."""
     try:
@@ -210,6 +179,21 @@ def cpu_seconds(pids: Iterable[int]) -> float:
         fresh = {pid for pid, fields in stats.items() if int(fields[1]) in fresh} - found
         found = found | fresh
     return sum(int(ticks) for pid in found & stats.keys() for ticks in stats[pid][11:15]) / _TICKS_PER_SECOND
+
+
+def leader_of(executor_pid: int) -> int:
+    """Return the process of an executor's leader: a child process."""
+    for pid, fields in all_stat_fields().items():
+        if int(fields[1]) == executor_pid and "leader_process" in _command_line(pid):
+            return pid
+    raise DidNotHappen(f"executor {executor_pid} has no leader process")
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def peak_memory_mb(pid: int) -> float:

@@ -159,7 +159,7 @@ class Offer:
     extra: Mapping[str, Any] | None = None
     """What else the attempt needs, each where there is something to say: `runner`, `entrypoint`, `metadata`,
     `traceparent`, `concurrency_key`, `idempotency_key`, `waited` (seconds since the enqueue) and
-    `retries_left`.
+    `retries_left`. A document is JSON text at its sender, and parsed at its receiver.
     """
 
 
@@ -169,6 +169,8 @@ class Welcome:
 
     stored: tuple[Mapping[str, Any], ...] = ()
     """Definitions of the actions in its hello that the installation has otherwise: these take precedence."""
+    refused: tuple[str, ...] = ()
+    """Why definitions in its hello were not stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,6 +89,7 @@ class _Recall(_Wire, tag="execution.recall"):
 
 class _Welcome(_Wire, tag="worker.welcome"):
     stored: list[dict[str, Any]] = []
+    refused: list[str] = []
 
 
 class _Heard(_Wire, tag="worker.heard"):
@@ -332,7 +333,7 @@ def _to_wire(body: LeaderBody) -> _FromLeader:
         case Recall():
             return _Recall(queue=body.queue, barrier=str(body.barrier))
         case Welcome():
-            return _Welcome(stored=[dict(each) for each in body.stored])
+            return _Welcome(stored=[dict(each) for each in body.stored], refused=list(body.refused))
         case Dismissed():
             return _Dismissed()
 
@@ -342,8 +343,13 @@ def _offer_to_wire(each: Offer) -> _Offer:
         execution_id=each.execution_id, grant=str(each.grant), attempt=each.attempt,
         action_ref=each.action_ref, parameters=msgspec.Raw(each.parameters), priority=each.priority,
         expires_in=each.expires_in_seconds, timeout=each.timeout_seconds,
-        extra=None if each.extra is None else dict(each.extra),
+        extra=None if each.extra is None else {n: _raw(value) for n, value in each.extra.items()},
     )  # fmt: skip
+
+
+def _raw(value: object) -> object:
+    """Let the text of a document be copied."""
+    return msgspec.Raw(value) if isinstance(value, bytes) else value
 
 
 def _of_leader(body: _FromLeader) -> LeaderBody:
@@ -364,7 +370,7 @@ def _of_leader(body: _FromLeader) -> LeaderBody:
         case _Recall():
             return Recall(queue=body.queue, barrier=grant_of(body.barrier))
         case _Welcome():
-            return Welcome(stored=tuple(body.stored))
+            return Welcome(stored=tuple(body.stored), refused=tuple(body.refused))
         case _Dismissed():
             return Dismissed()
 

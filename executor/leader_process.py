@@ -21,16 +21,21 @@ import msgspec
 from turnstile.common.lifecycle import run_service
 from turnstile.common.telemetry.logs import configure_logging
 from turnstile.common.telemetry.metrics import LoopLag
+from turnstile.common.telemetry.tracing import configure_tracing
 from turnstile.executor.asking.audience import Audience
 from turnstile.executor.asking.broker_rpc import BrokerQuestions
 from turnstile.executor.asking.frames import Frame, FrameStream
 from turnstile.executor.leader.amqp import AmqpBroker
+from turnstile.executor.leader.audit import Auditor
 from turnstile.executor.leader.clock import LeaderClock
 from turnstile.executor.leader.command_rows import RefusalOf
 from turnstile.executor.leader.ledger import Ledger
 from turnstile.executor.leader.parameter_schemas import ParameterSchemas
-from turnstile.executor.leader.ports import Broker
+from turnstile.executor.leader.ports import Broker, NewestTurn
 from turnstile.executor.leader.turns import Leader, Times
+from turnstile.executor.leader.watchdog import GRACE_SECONDS
+from turnstile.executor.leader_counts import counted
+from turnstile.executor.metrics import LEADER_EPOCH, LEADER_LOOP_LAG, LEADING
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +60,9 @@ class LeaderSettings(msgspec.Struct, frozen=True, kw_only=True):
     event_result_max_bytes: int = 64 * 1024
     leadership_seconds: float = 3.0
     """Without a turn for so long, another executor takes over."""
+    stop_seconds: float = GRACE_SECONDS
+    """How long a worker has to stop an overdue attempt, and again after a cancel."""
+    otlp_endpoint: str | None = None
     log_level: str = "INFO"
     log_format: Literal["console", "json"] = "console"
 
@@ -73,6 +81,10 @@ class LeaderStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Why it cannot publish, or consume while it leads."""
     lag_seconds: float = 0.0
     """The largest lag of its event loop lately."""
+    audits: int = 0
+    """How often its memory was compared with the rows."""
+    differences: tuple[str, ...] = ()
+    """What differed last, after which it loaded again."""
 
 
 class RunningBroker(Broker, Protocol):
@@ -108,6 +120,7 @@ class LeaderProcess:
             raise SystemExit(_EXIT_ORPHANED)
         settings = msgspec.json.decode(frame.data, type=LeaderSettings)
         configure_logging(level=settings.log_level, form=settings.log_format)
+        configure_tracing(service="turnstile-executor", endpoint=settings.otlp_endpoint)
         self._executor_id = f"{settings.executor}.{secrets.token_hex(4)}"
         self._clock = LeaderClock()
         schemas = ParameterSchemas(lambda: self._leader.leadership)
@@ -119,11 +132,17 @@ class LeaderProcess:
             parameters_bytes_max=settings.parameters_bytes_max,
             refusal_of=schemas.refusal_of,
         )
+        self._auditor = Auditor(settings.database_url)
+        self._audience.compared = lambda: (self._auditor.done, self._auditor.found)
         seconds = settings.leadership_seconds
         self._leader = Leader(
             self._executor_id, ledger, self._broker, self._clock,
-            Times(certain=seconds * 2 / 3, leadership=seconds), audience=self._audience,
+            Times(certain=seconds * 2 / 3, leadership=seconds, stop=settings.stop_seconds), audience=self._audience,
+            auditor=self._auditor,
         )  # fmt: skip
+        LEADING.read_from(lambda: float(self._audience.is_leading))
+        LEADER_EPOCH.read_from(lambda: _epoch_of(self._audience.newest_turn))
+        LEADER_LOOP_LAG.read_from(self._lag.worst_seconds)
         questions = BrokerQuestions(
             settings.amqp_url, lambda *asked: self._audience.ask(*asked, is_only_asked=False)
         )
@@ -143,6 +162,7 @@ class LeaderProcess:
             await asyncio.wait({leading}, timeout=_STOP_SECONDS)
             for task in (leading, *beside):
                 task.cancel()
+        await self._auditor.close()
         await ledger.close()
         self._stream.close()
         logger.info("leader_process_stopped")
@@ -152,6 +172,8 @@ class LeaderProcess:
             match frame.kind:
                 case "ask":
                     self._ask(frame)
+                case "counts":
+                    self._stream.write(Frame("reply", frame.id, data=msgspec.Raw(counted())))
                 case "stop":
                     stop.set()
                 case _:
@@ -183,9 +205,14 @@ class LeaderProcess:
             executor_id=self._executor_id, is_leading=newest is not None,
             epoch=0 if newest is None else newest.epoch, turn=0 if newest is None else newest.number,
             has_broker=self._broker.is_open, broker_trouble=self._broker.last_error,
-            lag_seconds=self._lag.worst_seconds() or 0.0,
+            lag_seconds=self._lag.worst_seconds() or 0.0, audits=self._auditor.done,
+            differences=self._auditor.found,
         )  # fmt: skip
         self._stream.write(Frame("status", data=msgspec.Raw(msgspec.json.encode(status))))
+
+
+def _epoch_of(newest: NewestTurn | None) -> float | None:
+    return None if newest is None else newest.epoch
 
 
 def die_with(parent: int) -> None:

@@ -21,7 +21,7 @@ from turnstile.common.domain.errors import Unavailable
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor.dead_letters.sql import STATEMENTS as DEAD_LETTERS
 from turnstile.executor.history.retention import ExecutionPruner
-from turnstile.executor.metrics import DEAD_LETTERS_PRUNED, SWEEP_FAILURES, SWEEP_ROWS, WEBHOOK_ATTEMPTS
+from turnstile.executor.metrics import DEAD_LETTERS_PRUNED, SWEEP_FAILURES, WEBHOOK_ATTEMPTS
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.executor.webhooks.deliveries import Deliveries
 
@@ -68,7 +68,7 @@ class Pruner:
         while True:
             for name, prune in subjects.items():
                 try:
-                    SWEEP_ROWS.add(name, count=await prune())
+                    await prune()
                 except Unavailable as error:
                     SWEEP_FAILURES.add(name)
                     _POSTPONED.failed(name, reason=str(error))

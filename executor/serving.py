@@ -183,8 +183,9 @@ def leader_settings(settings: ExecutorSettings) -> LeaderSettings:
         executor=socket.gethostname(), database_url=settings.database_url.get_secret_value(),
         amqp_url=settings.amqp_url.get_secret_value(), queue_type=settings.queue_type,
         parameters_bytes_max=settings.parameters_bytes_max,
-        event_result_max_bytes=settings.event_result_max_bytes, log_level=settings.log_level,
-        log_format=settings.log_format,
+        event_result_max_bytes=settings.event_result_max_bytes, stop_seconds=settings.stop_timeout,
+        otlp_endpoint=settings.otlp_endpoint,
+        log_level=settings.log_level, log_format=settings.log_format,
     )  # fmt: skip
 
 

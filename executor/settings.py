@@ -123,10 +123,6 @@ class WebhookSettings(BaseModel):
         return read_webhook_secrets(self.webhook_secret.get_secret_value())
 
 
-CANCELS_MAX: Final = 2
-"""Cancel messages to the worker of an overdue attempt before the attempt is ended without its worker."""
-
-
 class ExecutorSettings(RetentionSettings, WebhookSettings, DatabaseSettings):
     """The settings of `executor serve`."""
 
@@ -159,31 +155,19 @@ class ExecutorSettings(RetentionSettings, WebhookSettings, DatabaseSettings):
         default=None, description="PEM file with the private key of the certificate, without a password."
     )
     insecure: bool = Field(default=False, description="Accept requests from other hosts without a token.")
-    watchdog_interval: Duration = Field(default=1.0, gt=0, description="Interval of the watchdog's sweeps.")
-    dispatch_timeout: Duration = Field(
-        default=30.0, gt=0, description="How long an offer may stay unclaimed before it is published again."
-    )
-    settle_timeout: Duration = Field(
-        default=10.0,
+    watchdog_interval: Duration = Field(
+        default=1.0,
         gt=0,
-        description="How long a completion may stay unsettled before it is published again.",
+        description="Interval at which webhooks that are due, and old rows, are looked for.",
     )
     stop_timeout: Duration = Field(
-        default=10.0,
+        default=15.0,
         gt=0,
-        description="Time after which an overdue attempt is cancelled again, then ended without its worker.",
+        description="Time that a worker has to stop an overdue attempt, and again after a second cancel; then"
+        " the attempt is ended without it.",
     )
     drain_timeout: Duration = Field(
         default=10.0, ge=0, description="Maximum duration of a graceful shutdown."
-    )
-    lock_timeout: Duration = Field(
-        default=0.25,
-        gt=0,
-        le=60,
-        description="Maximum wait for a row that another session has locked; then only that queue waits.",
-    )
-    batch_max: int = Field(
-        default=500, ge=1, le=10_000, description="Maximum number of messages in one transaction."
     )
     database_connections: int = Field(default=6, ge=2, le=100, description="Size of the connection pool.")
 
@@ -211,7 +195,7 @@ class ExecutorSettings(RetentionSettings, WebhookSettings, DatabaseSettings):
 
     def stop_enforced_seconds(self) -> float:
         """Return after how long an attempt whose stop was requested is ended without its worker."""
-        return (CANCELS_MAX + 1) * self.stop_timeout
+        return 2 * self.stop_timeout
 
     def own_hosts(self) -> frozenset[str] | None:
         """Return the host names that local clients may use; None if tokens protect the API."""

@@ -220,11 +220,13 @@ class HostedWorker:
         self._runners.supervisor.set_deadline(None)
         self._runner.forget_all()
 
-    def welcomed(self, stored: Sequence[Mapping[str, Any]]) -> None:
-        """Log that this worker is known, and what the installation has otherwise than its code."""
+    def welcomed(self, stored: Sequence[Mapping[str, Any]], refused: Sequence[str]) -> None:
+        """Log that this worker is known, what the installation has otherwise than its code, and refused."""
         worker = self._worker
         assert worker is not None
         self._differences.log(stored)
+        for reason in refused:
+            logger.error("definition_refused", extra={"reason": reason})
         if self._serving != worker.session.worker_id:
             self._serving = worker.session.worker_id
             pools = ",".join(self._config.pools)

@@ -110,7 +110,7 @@ class Link:
 
     @property
     def silent_seconds(self) -> float:
-        """How long nothing has arrived. A broker with nothing to send sends two heartbeats in their interval."""
+        """How long nothing has arrived. An idle broker sends two heartbeats in each of their intervals."""
         return asyncio.get_running_loop().time() - self._reader.heard_at
 
     def serving(self) -> None:

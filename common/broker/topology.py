@@ -57,6 +57,9 @@ EXECUTION_COMPLETED = "execution.completed"
 _DELIVERY_LIMIT = 1000
 _NO_DELIVERY_LIMIT = 2**31 - 1
 """Never reached. Without the argument RabbitMQ 4.x has a limit of 20, and 3.10 does not keep the order."""
+REPORTS_MAX = 50_000
+"""How many messages wait in the queue of reports; further ones are refused."""
+_REPORTS_BYTES_MAX = 512 * 1024 * 1024
 WORKER_QUEUE_EXPIRES_MS = 30 * 60 * 1000
 _WORKER_QUEUES_MAX = 9
 
@@ -121,7 +124,11 @@ async def declare_leader(channel: AbstractChannel, *, queue_type: QueueType = "q
     for name in (EXECUTOR_COMPLETIONS, EXECUTOR_HEARTBEATS):
         queue = await channel.declare_queue(name, durable=True, arguments=single)
         await queue.bind(direct, name)
-    reports = await channel.declare_queue(EXECUTOR_REPORTS, durable=True, arguments=_arguments(queue_type))
+    # Logs and progress are the only messages that may be refused: their worker sends them with the end.
+    bounded = _arguments(queue_type) | {
+        "x-max-length": REPORTS_MAX, "x-max-length-bytes": _REPORTS_BYTES_MAX, "x-overflow": "reject-publish",
+    }  # fmt: skip
+    reports = await channel.declare_queue(EXECUTOR_REPORTS, durable=True, arguments=bounded)
     await reports.bind(direct, EXECUTOR_REPORTS)
 
 

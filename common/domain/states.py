@@ -1,8 +1,8 @@
 """The states of an execution and every legal transition between them (P3).
 
-The table `TRANSITIONS` is the only source. Tests check every move of the queue manager against it, and the enum
-in PostgreSQL against `Status`; the 409 of the API follows from `is_terminal`. A short execution may end before
-its start was reported, so whatever ends what runs also ends what is scheduled.
+The table `TRANSITIONS` is the only source. Tests check every move of the queue manager against it, and the
+enum in PostgreSQL against `Status`; the 409 of the API follows from `is_terminal`. A short execution may end
+before its start was reported, so whatever ends what runs also ends what is scheduled.
 """
 
 from dataclasses import dataclass

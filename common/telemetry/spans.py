@@ -92,6 +92,24 @@ class Spans:
         finally:
             span.end()
 
+    def batch(
+        self,
+        operation: str,
+        destination: str,
+        contexts: Sequence[str | None],
+        *,
+        count: int,
+        began_seconds_ago: float,
+    ) -> None:
+        """Record an operation that has just ended, on a batch of messages, with links to their traces."""
+        self.begin(
+            f"{operation} {destination}",
+            kind=_KINDS[operation],
+            attributes={**_messaging(operation, destination), "messaging.batch.message_count": count},
+            links=contexts,
+            began_seconds_ago=began_seconds_ago,
+        ).end()
+
     @staticmethod
     def of_execution(action_ref: str, execution_id: int, attempt: int | None = None) -> Attributes:
         """Return the attributes that identify an execution in every span."""

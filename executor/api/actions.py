@@ -1,8 +1,7 @@
 """The routes of actions: define, change, pause, delete, and show their queues and changes.
 
-A change reads the definition, changes it, checks it as a whole and stores it; one at a time for each action,
-over all executors, so that no change undoes another. Conditions of requests are checked under the same lock.
-Who changed what is stored in the transaction of the change.
+A change is a command that the leader decides in a turn: merged, checked as a whole and under the conditions
+of its request, and stored with who changed what.
 """
 
 from http import HTTPStatus
@@ -13,14 +12,13 @@ from fastapi.openapi.models import Example
 from pydantic import BaseModel, Field
 
 from turnstile.common.action_definition import ActionDefinition
-from turnstile.common.database import Database
 from turnstile.common.domain.errors import Code
 from turnstile.common.fields import PRIORITIES, check_ref
 from turnstile.common.schemas import QueueStats
 from turnstile.executor.api.auth import CallerScope
 from turnstile.executor.api.bodies import DefinitionFields, JsonRoute, StrictModel
 from turnstile.executor.api.conditions import TAGGED, ConditionalCaller, IfNoneMatch, is_unchanged
-from turnstile.executor.api.definition_routes import CHANGED, SWITCHED, TaggedDefinitions
+from turnstile.executor.api.definition_routes import CHANGED, SWITCHED, Definitions
 from turnstile.executor.api.executions import FilterText
 from turnstile.executor.api.paging import (
     Page,
@@ -32,12 +30,14 @@ from turnstile.executor.api.paging import (
     next_cursor,
 )
 from turnstile.executor.api.problems import answer, documented, problem
-from turnstile.executor.definition_store import DELETED_WITH_MAX, ActionStore
-from turnstile.executor.operations import Operations
-from turnstile.executor.queries.reader import QUEUED_ID_MAX, QueueStart, Reader
+from turnstile.executor.inbox import Inbox
+from turnstile.executor.leader.commands import unknown
+from turnstile.executor.queries.definition_reader import DefinitionReader
+from turnstile.executor.queries.queue_reader import QueueReader, QueueStart
 from turnstile.executor.queries.schemas import ActionDetail, ActionQueuePage, ChangeEntry, StoredAction
-from turnstile.executor.results import Deletion
 
+DELETED_WITH_MAX: Final = 10_000
+"""Most waiting executions that are cancelled with their action in one call."""
 _CURSOR: Final = "actions"
 _QUEUE_CURSOR: Final = "line"
 RefPath = Annotated[str, Path(description="The action's name.", examples=["reports.render"])]
@@ -47,7 +47,7 @@ async def _possible_ref(ref: RefPath) -> str:
     try:
         return check_ref(ref)
     except ValueError:
-        raise ActionStore.unknown(ref) from None
+        raise unknown("action", ref) from None
 
 
 PossibleRef = Annotated[str, Depends(_possible_ref)]
@@ -103,19 +103,28 @@ class ActionDeleted(BaseModel):
     cancelled: int = Field(description="Waiting executions that were cancelled with it.")
 
 
-def action_routes(database: Database, operations: Operations, reader: Reader) -> APIRouter:
+def action_routes(inbox: Inbox, reader: DefinitionReader, queues: QueueReader) -> APIRouter:
     """Return the routes of actions."""
     routes = APIRouter(prefix="/actions", tags=["actions"], route_class=JsonRoute)
-    store = ActionStore(database, operations, reader.action_detail)
-    actions = TaggedDefinitions(subject="action", store=store, model=StoredAction, changes_cursor="changes")
+    actions = Definitions(
+        kind="action",
+        noun="an action",
+        model=ActionDefinition,
+        name_field="ref",
+        inbox=inbox,
+        find=reader.action,
+        changes_cursor="changes",
+    )
     _add_reading_routes(routes, actions, reader)
     _add_changing_routes(routes, actions)
-    _add_deleting_route(routes, store)
-    _add_queue_routes(routes, store, reader)
+    _add_deleting_route(routes, actions)
+    _add_queue_routes(routes, queues)
     return routes
 
 
-def _add_reading_routes(routes: APIRouter, actions: TaggedDefinitions[ActionDetail], reader: Reader) -> None:
+def _add_reading_routes(
+    routes: APIRouter, actions: Definitions[ActionDetail], reader: DefinitionReader
+) -> None:
     @routes.get("", summary="List actions by name", responses=documented(Code.UNKNOWN_FIELD))
     async def get_actions(query: Annotated[Paging, Query()], scope: CallerScope) -> Page[StoredAction]:
         after = cursor_name(_CURSOR, query.cursor)
@@ -152,7 +161,7 @@ def _add_reading_routes(routes: APIRouter, actions: TaggedDefinitions[ActionDeta
         return await actions.changes(ref, reader, query)
 
 
-def _add_changing_routes(routes: APIRouter, actions: TaggedDefinitions[ActionDetail]) -> None:
+def _add_changing_routes(routes: APIRouter, actions: Definitions[ActionDetail]) -> None:
     @routes.put(
         "/{ref}",
         summary="Replace the definition of an action; a changed limit takes effect at once",
@@ -190,7 +199,7 @@ def _add_changing_routes(routes: APIRouter, actions: TaggedDefinitions[ActionDet
         return await actions.change(ref, {"paused": False}, caller, response)
 
 
-def _add_deleting_route(routes: APIRouter, actions: ActionStore) -> None:
+def _add_deleting_route(routes: APIRouter, actions: Definitions[ActionDetail]) -> None:
     @routes.delete(
         "/{ref}",
         summary="Delete an action, with or without waiting executions",
@@ -201,25 +210,24 @@ def _add_deleting_route(routes: APIRouter, actions: ActionStore) -> None:
     async def delete_action(
         ref: PossibleRef, query: Annotated[DeletionParameters, Query()], caller: ConditionalCaller
     ) -> Any:
-        with_waiting = query.waiting == "cancel"
-        check = caller.check(StoredAction, "action")
-        deletion = await actions.delete(ref, caller.who, with_waiting=with_waiting, check=check)
-        if deletion.deleted:
-            return ActionDeleted(action_ref=ref, cancelled=len(deletion.ended))
-        detail = _in_use(ref, deletion, with_waiting=with_waiting)
-        return answer(problem(Code.IN_USE, detail, waiting=deletion.waiting, running=deletion.running))
+        cancel_max = DELETED_WITH_MAX if query.waiting == "cancel" else 0
+        found = await actions.delete(ref, caller.who, if_match=caller.if_match, cancel_max=cancel_max)
+        if "code" in found:
+            counts = {"waiting": found["waiting"], "running": found["running"]}
+            return answer(problem(Code.IN_USE, found["message"], **counts))
+        return ActionDeleted(action_ref=ref, cancelled=found["cancelled"])
 
 
-def _add_queue_routes(routes: APIRouter, actions: ActionStore, reader: Reader) -> None:
+def _add_queue_routes(routes: APIRouter, queues: QueueReader) -> None:
     @routes.get(
         "/{ref}/queue-stats",
         summary="Get queue statistics of an action, at one instant",
         responses=documented(Code.NOT_FOUND),
     )
     async def get_queue_stats(ref: PossibleRef) -> QueueStats:
-        found = await reader.queue_stats(ref)
+        found = await queues.queue_stats(ref)
         if found is None:
-            raise ActionStore.unknown(ref)
+            raise unknown("action", ref)
         return found
 
     @routes.get(
@@ -228,11 +236,11 @@ def _add_queue_routes(routes: APIRouter, actions: ActionStore, reader: Reader) -
         responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD),
     )
     async def get_queue(ref: PossibleRef, query: Annotated[QueueListing, Query()]) -> ActionQueuePage:
-        await actions.read(ref)
         start = _queue_start(query.cursor)
-        shown, last = await reader.queue(
-            ref, concurrency_key=query.concurrency_key, start=start, limit=query.limit
-        )
+        found = await queues.queue(ref, concurrency_key=query.concurrency_key, start=start, limit=query.limit)
+        if found is None:
+            raise unknown("action", ref)
+        shown, last = found
         cursor = None if last is None else cursor_of(_QUEUE_CURSOR, *last)
         return shown.model_copy(update={"next_cursor": cursor})
 
@@ -241,24 +249,6 @@ def _queue_start(cursor: str | None) -> QueueStart:
     if cursor is None:
         return QueueStart()
     start = QueueStart(*cursor_ids(_QUEUE_CURSOR, cursor, count=2))
-    if start.priority not in PRIORITIES or start.id > QUEUED_ID_MAX:
+    if start.priority not in PRIORITIES:
         raise invalid_cursor()
     return start
-
-
-def _in_use(ref: str, deletion: Deletion, *, with_waiting: bool) -> str:
-    bulk = f'POST /api/v1/executions/cancel with {{"filter": {{"action_ref": "{ref}"}}}}'
-    if deletion.running:
-        return (
-            f"ref: {deletion.running} executions of {ref!r} run and {deletion.waiting} wait; wait until they "
-            f"have ended, or cancel them: {bulk}"
-        )
-    if with_waiting:
-        return (
-            f"waiting: {deletion.waiting} executions of {ref!r} wait, at most {DELETED_WITH_MAX} are "
-            f"cancelled with their action; cancel them first: {bulk}"
-        )
-    return (
-        f"waiting: {deletion.waiting} executions of {ref!r} wait; send ?waiting=cancel to cancel them, or "
-        "wait until they have run"
-    )

@@ -27,17 +27,16 @@ from turnstile.executor.asking.asker import Asker
 from turnstile.executor.dashboard.files import page_routes
 from turnstile.executor.dashboard.live import Live
 from turnstile.executor.dead_letters.store import DeadLetters
-from turnstile.executor.metrics import QueueGauges
+from turnstile.executor.gauges import Gauges
 from turnstile.executor.health import Health
 from turnstile.executor.history.executions import Executions
 from turnstile.executor.inbox import Inbox
 from turnstile.executor.queries.audit import Auditor
 from turnstile.executor.queries.execution_reader import ExecutionReader
-from turnstile.executor.queries.pools import PoolReader
+from turnstile.executor.queries.definition_reader import DefinitionReader
 from turnstile.executor.queries.read_limiter import ReadLimiter
-from turnstile.executor.queries.reader import Reader
-from turnstile.executor.queries.resources import ResourceReader
-from turnstile.executor.queries.workers import WorkerReader
+from turnstile.executor.queries.queue_reader import QueueReader
+from turnstile.executor.queries.worker_reader import WorkerReader
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.executor.stored_tokens import AcceptedTokens, TokenStore
 
@@ -57,16 +56,17 @@ def create_app(
     limiter = ReadLimiter()
     executions = Executions(database, limiter)
     enforced_seconds = settings.stop_enforced_seconds()
-    reader = Reader(database, limiter)
-    workers = WorkerReader(database, limiter, stop_enforced_seconds=enforced_seconds)
-    live = Live(database, health)
-    actions = action_routes(database, operations, reader)
-    keys = key_routes(operations, reader)
+    definitions = DefinitionReader(database, limiter, asker)
+    waiting = QueueReader(database, limiter, asker)
+    workers = WorkerReader(database, limiter, asker, stop_enforced_seconds=enforced_seconds)
+    live = Live(database, asker, health)
+    actions = action_routes(inbox, definitions, waiting)
+    keys = key_routes(inbox, definitions)
     store = TokenStore(database)
     tokens = AcceptedTokens(settings.accepted_tokens(), store, always_required=settings.is_exposed())
     events = event_routes(live, stopping, tokens)
     probes = health_routes(health)
-    metrics = metrics_routes(QueueGauges(database), health)
+    metrics = metrics_routes(Gauges(database, asker), health)
     checked = [Depends(refuse_unknown_parameters)]
     for routes in (
         execution_routes(
@@ -79,11 +79,11 @@ def create_app(
         submission_routes(executions),
         actions,
         keys,
-        resource_routes(database, operations, ResourceReader(database, limiter), reader),
-        pool_routes(database, operations, PoolReader(database, limiter), reader),
-        worker_routes(operations, workers),
-        audit_routes(Auditor(database, settings)),
-        audit_log_routes(reader),
+        resource_routes(inbox, definitions, waiting),
+        pool_routes(inbox, definitions, waiting),
+        worker_routes(inbox, workers),
+        audit_routes(Auditor(database, asker)),
+        audit_log_routes(definitions),
         token_routes(store),
         identity_routes(tokens, store),
         dead_letter_routes(dead_letters),

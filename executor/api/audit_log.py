@@ -11,7 +11,7 @@ from turnstile.executor.api.auth import CallerScope
 from turnstile.executor.api.executions import FilterText
 from turnstile.executor.api.paging import ID_MAX, Page, Paging, cursor_id, next_cursor
 from turnstile.executor.api.problems import CheckedRouter, documented
-from turnstile.executor.queries.reader import AuditLogFilter, Reader
+from turnstile.executor.queries.definition_reader import AuditLogFilter, DefinitionReader
 from turnstile.executor.queries.schemas import AuditLogEntry, SubjectKind, Verb
 
 _CURSOR: Final = "audit-log"
@@ -33,7 +33,7 @@ class AuditLogListing(Paging):
     recorded_before: Instant | None = Field(default=None, description="Earlier than this instant.")
 
 
-def audit_log_routes(reader: Reader) -> APIRouter:
+def audit_log_routes(reader: DefinitionReader) -> APIRouter:
     """Return the route of the audit log."""
     routes = CheckedRouter(tags=["operation"])
 

@@ -113,6 +113,8 @@ ROLES: Final[Mapping[tuple[str, str], Role | None]] = {
     ("GET", "/workers"): Role.READ,
     ("GET", "/workers/{worker}"): Role.READ,
     ("POST", "/workers/{worker_id}/drain"): Role.OPERATE,
+    # A question, which changes nothing.
+    ("POST", "/workers/{worker_id}/no-reclaim"): Role.READ,
     ("GET", "/dead-letters"): Role.READ,
     ("GET", "/dead-letters/{name}"): Role.READ,
     ("POST", "/dead-letters/replay"): Role.OPERATE,

@@ -3,6 +3,7 @@
 Who changed what is stored with the changes of the action.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 from urllib.parse import quote, unquote
 
@@ -16,12 +17,15 @@ from turnstile.common.requests import read_model
 from turnstile.executor.api.actions import PossibleRef
 from turnstile.executor.api.auth import CurrentCaller
 from turnstile.executor.api.bodies import DefinitionFields, JsonRoute
+from turnstile.executor.api.definition_routes import decided
 from turnstile.executor.api.paging import Page, Paging, cursor_name, next_cursor
 from turnstile.executor.api.problems import documented
-from turnstile.executor.definition_store import ActionStore
-from turnstile.executor.definitions import KeySettings
-from turnstile.executor.operations import Operations, answer_deadline
-from turnstile.executor.queries.reader import Reader
+from turnstile.executor.callers import Caller
+from turnstile.executor.definitions import KeySettings, key_columns
+from turnstile.executor.inbox import Inbox
+from turnstile.executor.leader.commands import unknown
+from turnstile.executor.leader.ports import DefinitionCommand
+from turnstile.executor.queries.definition_reader import DefinitionReader
 from turnstile.executor.queries.schemas import StoredKey
 
 _CURSOR: Final = "keys"
@@ -64,15 +68,15 @@ _EXAMPLES: Final[dict[str, Example]] = {
 GivenFields = Annotated[KeyFields, Body(openapi_examples=_EXAMPLES)]
 
 
-def key_routes(operations: Operations, reader: Reader) -> APIRouter:
+def key_routes(inbox: Inbox, reader: DefinitionReader) -> APIRouter:
     """Return the routes of the concurrency keys of actions."""
     routes = APIRouter(prefix="/actions", tags=["actions"], route_class=JsonRoute)
     _add_reading_routes(routes, reader)
-    _add_changing_routes(routes, operations, reader)
+    _add_changing_routes(routes, inbox, reader)
     return routes
 
 
-def _add_reading_routes(routes: APIRouter, reader: Reader) -> None:
+def _add_reading_routes(routes: APIRouter, reader: DefinitionReader) -> None:
     @routes.get(
         "/{ref}/keys",
         summary="List the concurrency keys that have settings of their own",
@@ -83,7 +87,7 @@ def _add_reading_routes(routes: APIRouter, reader: Reader) -> None:
         after_key = None if after is None else unquote(after)
         items, last = await reader.keys(ref, after_key=after_key, limit=query.limit)
         if not items and await reader.action(ref) is None:
-            raise ActionStore.unknown(ref)
+            raise unknown("action", ref)
         return Page(items=items, next_cursor=next_cursor(_CURSOR, None if last is None else quote(last)))
 
     @routes.get(
@@ -94,11 +98,11 @@ def _add_reading_routes(routes: APIRouter, reader: Reader) -> None:
     async def get_key(ref: PossibleRef, key: PossibleKey) -> StoredKey:
         found = await reader.key(ref, key)
         if found is None:
-            raise ActionStore.unknown(ref) if await reader.action(ref) is None else _no_settings(ref, key)
+            raise unknown("action", ref) if await reader.action(ref) is None else _no_settings(ref, key)
         return found
 
 
-def _add_changing_routes(routes: APIRouter, operations: Operations, reader: Reader) -> None:
+def _add_changing_routes(routes: APIRouter, inbox: Inbox, reader: DefinitionReader) -> None:
     @routes.put(
         "/{ref}/keys/{key:text}",
         summary="Give one concurrency key its own limit or weight; the limit takes effect at once",
@@ -107,12 +111,9 @@ def _add_changing_routes(routes: APIRouter, operations: Operations, reader: Read
     async def put_key(
         ref: PossibleRef, key: PossibleKey, fields: GivenFields, caller: CurrentCaller
     ) -> StoredKey:
-        settings = read_model(KeySettings, fields.given)
-        async with answer_deadline():
-            change = await operations.set_key(ref, key, settings, caller)
-            found = await reader.key(ref, key) if change.action_found else None
-        if not change.action_found:
-            raise ActionStore.unknown(ref)
+        settings = key_columns(read_model(KeySettings, fields.given))
+        await decided(inbox, _command(ref, key, {"action_ref": ref, "key": key, **settings}, caller))
+        found = await reader.key(ref, key)
         if found is None:
             raise _no_settings(ref, key)
         return found
@@ -123,13 +124,16 @@ def _add_changing_routes(routes: APIRouter, operations: Operations, reader: Read
         responses=documented(Code.NOT_FOUND),
     )
     async def delete_key(ref: PossibleRef, key: PossibleKey, caller: CurrentCaller) -> KeyDeleted:
-        async with answer_deadline():
-            change = await operations.set_key(ref, key, None, caller)
-        if not change.action_found:
-            raise ActionStore.unknown(ref)
-        if not change.key_found:
-            raise _no_settings(ref, key)
+        await decided(inbox, _command(ref, key, None, caller))
         return KeyDeleted(action_ref=ref, concurrency_key=key)
+
+
+def _command(
+    ref: str, key: str, definition: Mapping[str, object] | None, caller: Caller
+) -> DefinitionCommand:
+    return DefinitionCommand(
+        kind="key", name=f"{ref}/{key}", definition=definition, changed_by=caller._asdict()
+    )
 
 
 def _no_settings(ref: str, key: str) -> Refusal:

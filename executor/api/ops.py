@@ -11,16 +11,17 @@ from turnstile.common.lifecycle import why_not_ready
 from turnstile.common.telemetry.metrics import exposed
 from turnstile.executor.api.bodies import StrictModel
 from turnstile.executor.api.problems import PROBLEM_JSON, CheckedRouter, answer, documented, problem
-from turnstile.executor.metrics import METER, SERVER_UP, QueueGauges
-from turnstile.executor.queries.audit import EXAMPLES_MAX, Auditor, AuditReport
+from turnstile.executor.gauges import Gauges
 from turnstile.executor.health import Health
+from turnstile.executor.metrics import METER, SERVER_UP
+from turnstile.executor.queries.audit import EXAMPLES_MAX, Auditor, AuditReport
 
 
 class AuditParameters(StrictModel):
-    """What to recount."""
+    """What to check."""
 
     record: bool = Field(
-        default=True, description="Also check the whole history; without it the cost follows the live tables."
+        default=True, description="Also check the whole history; without it the cost follows what lives."
     )
     examples: int = Field(default=10, ge=0, le=EXAMPLES_MAX, description="Most examples of each fault.")
 
@@ -57,9 +58,10 @@ def audit_routes(auditor: Auditor) -> APIRouter:
 
     @routes.get(
         "/audit",
-        summary="Run the audit: recount everything in one snapshot",
+        summary="Run the audit: check all rows in one snapshot",
         description="A wrong row is a fault of Turnstile, or of a foreign write to its tables. Reads the "
-        "whole history: a few seconds for a million executions. One audit at a time.",
+        "whole history: a few seconds for a million executions. One audit at a time. The check `memory` is "
+        "the leader's own comparison, once a minute.",
         responses=documented(Code.UNKNOWN_FIELD),
     )
     async def get_audit(query: Annotated[AuditParameters, Query()]) -> AuditReport:
@@ -100,7 +102,7 @@ def health_routes(health: Health) -> APIRouter:
     return routes
 
 
-def metrics_routes(gauges: QueueGauges, health: Health) -> APIRouter:
+def metrics_routes(gauges: Gauges, health: Health) -> APIRouter:
     """Return the route of the metrics."""
     routes = APIRouter(tags=["health"])
 

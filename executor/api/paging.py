@@ -80,10 +80,10 @@ def next_cursor(kind: str, last: str | int | None) -> str | None:
     return None if last is None else cursor_of(kind, last)
 
 
-def next_offset(kind: str, offset: int, *, items: int, total: int) -> str | None:
+def next_offset(kind: str, offset: int, *, items: int, total: int, offset_max: int) -> str | None:
     """Return the cursor behind a page that is read by position and has so many items."""
     end = offset + items
-    return next_cursor(kind, end if items and end < total else None)
+    return next_cursor(kind, end if items and end < total and end <= offset_max else None)
 
 
 def invalid_cursor() -> Refusal:

@@ -5,12 +5,11 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Body, Depends, Path, Query, Response
 from fastapi.openapi.models import Example
 
-from turnstile.common.database import Database
 from turnstile.common.domain.errors import Code
 from turnstile.common.fields import is_pool
 from turnstile.executor.api.bodies import DefinitionFields, JsonRoute
 from turnstile.executor.api.conditions import TAGGED, ConditionalCaller
-from turnstile.executor.api.definition_routes import CHANGED, SWITCHED, TaggedDefinitions
+from turnstile.executor.api.definition_routes import CHANGED, SWITCHED, Definitions
 from turnstile.executor.api.paging import (
     Page,
     Paging,
@@ -20,23 +19,23 @@ from turnstile.executor.api.paging import (
     next_offset,
 )
 from turnstile.executor.api.problems import CheckedRouter, documented
-from turnstile.executor.definition_store import PoolStore
 from turnstile.executor.definitions import PoolDefinition
-from turnstile.executor.operations import Operations
-from turnstile.executor.queries.pools import PoolReader
-from turnstile.executor.queries.reader import Reader
+from turnstile.executor.inbox import Inbox
+from turnstile.executor.leader.commands import unknown
+from turnstile.executor.queries.definition_reader import DefinitionReader
+from turnstile.executor.queries.queue_reader import QueueReader
 from turnstile.executor.queries.schemas import ChangeEntry, PoolQueuePage, StoredPool
+from turnstile.executor.questions.protocol import OFFSET_MAX
 
 _CURSOR: Final = "pools"
 _QUEUE_CURSOR: Final = "pool-queue"
-_OFFSET_MAX: Final = 100_000
 
 
 async def _possible_name(
     name: Annotated[str, Path(description="The pool's name.", examples=["default"])],
 ) -> str:
     if not is_pool(name):
-        raise PoolStore.unknown(name)
+        raise unknown("pool", name)
     return name
 
 
@@ -60,13 +59,16 @@ _EXAMPLES: Final[dict[str, Example]] = {
 GivenFields = Annotated[PoolFields, Body(openapi_examples=_EXAMPLES)]
 
 
-def pool_routes(database: Database, operations: Operations, reader: PoolReader, queues: Reader) -> APIRouter:
+def pool_routes(inbox: Inbox, reader: DefinitionReader, queues: QueueReader) -> APIRouter:
     """Return the routes of pools."""
     routes = CheckedRouter(prefix="/pools", tags=["pools"], route_class=JsonRoute)
-    pools = TaggedDefinitions(
-        subject="pool",
-        store=PoolStore(database, operations, reader.pool),
+    pools = Definitions(
+        kind="pool",
+        noun="a pool",
         model=PoolDefinition,
+        name_field="name",
+        inbox=inbox,
+        find=reader.pool,
         changes_cursor="pool-changes",
     )
     _add_reading_routes(routes, pools, reader, queues)
@@ -75,7 +77,7 @@ def pool_routes(database: Database, operations: Operations, reader: PoolReader, 
 
 
 def _add_reading_routes(
-    routes: APIRouter, pools: TaggedDefinitions[StoredPool], reader: PoolReader, queues: Reader
+    routes: APIRouter, pools: Definitions[StoredPool], reader: DefinitionReader, queues: QueueReader
 ) -> None:
     @routes.get(
         "",
@@ -102,7 +104,7 @@ def _add_reading_routes(
         responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD),
     )
     async def get_changes(name: PossibleName, query: Annotated[Paging, Query()]) -> Page[ChangeEntry]:
-        return await pools.changes(name, queues, query)
+        return await pools.changes(name, reader, query)
 
     @routes.get(
         "/{name}/queue",
@@ -111,15 +113,17 @@ def _add_reading_routes(
         responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD),
     )
     async def get_pool_queue(name: PossibleName, query: Annotated[Paging, Query()]) -> PoolQueuePage:
-        offset = cursor_offset(_QUEUE_CURSOR, query.cursor, offset_max=_OFFSET_MAX)
-        page = await reader.queue(name, offset=offset, limit=query.limit)
+        offset = cursor_offset(_QUEUE_CURSOR, query.cursor, offset_max=OFFSET_MAX)
+        page = await queues.pool_queue(name, offset=offset, limit=query.limit)
         if page is None:
-            raise PoolStore.unknown(name)
-        cursor = next_offset(_QUEUE_CURSOR, offset, items=len(page.items), total=page.waiting)
+            raise unknown("pool", name)
+        cursor = next_offset(
+            _QUEUE_CURSOR, offset, items=len(page.items), total=page.waiting, offset_max=OFFSET_MAX
+        )
         return page.model_copy(update={"next_cursor": cursor})
 
 
-def _add_changing_routes(routes: APIRouter, pools: TaggedDefinitions[StoredPool]) -> None:
+def _add_changing_routes(routes: APIRouter, pools: Definitions[StoredPool]) -> None:
     @routes.put(
         "/{name}", summary="Replace the settings of a pool; they take effect at once", responses=CHANGED
     )

@@ -6,13 +6,12 @@ from fastapi import APIRouter, Body, Depends, Path, Query, Response
 from fastapi.openapi.models import Example
 from pydantic import BaseModel, Field
 
-from turnstile.common.database import Database
 from turnstile.common.domain.errors import Code
 from turnstile.common.fields import check_resource
 from turnstile.executor.api.auth import CurrentCaller
 from turnstile.executor.api.bodies import DefinitionFields, JsonRoute
 from turnstile.executor.api.conditions import TAGGED, ConditionalCaller
-from turnstile.executor.api.definition_routes import CHANGED, SWITCHED, TaggedDefinitions
+from turnstile.executor.api.definition_routes import CHANGED, SWITCHED, Definitions
 from turnstile.executor.api.paging import (
     Page,
     Paging,
@@ -22,17 +21,16 @@ from turnstile.executor.api.paging import (
     next_offset,
 )
 from turnstile.executor.api.problems import CheckedRouter, answer, documented, problem
-from turnstile.executor.definition_store import ResourceStore
 from turnstile.executor.definitions import ResourceDefinition
-from turnstile.executor.operations import Operations
-from turnstile.executor.queries.reader import Reader
-from turnstile.executor.queries.resources import ResourceReader
+from turnstile.executor.inbox import Inbox
+from turnstile.executor.leader.commands import unknown
+from turnstile.executor.queries.definition_reader import DefinitionReader
+from turnstile.executor.queries.queue_reader import QueueReader
 from turnstile.executor.queries.schemas import ChangeEntry, ResourceQueuePage, StoredResource
-from turnstile.executor.results import ResourceDeletion
+from turnstile.executor.questions.protocol import OFFSET_MAX
 
 _CURSOR: Final = "resources"
 _QUEUE_CURSOR: Final = "resource-queue"
-_OFFSET_MAX: Final = 10_000_000
 
 
 async def _possible_name(
@@ -41,7 +39,7 @@ async def _possible_name(
     try:
         return check_resource(name)
     except ValueError:
-        raise ResourceStore.unknown(name) from None
+        raise unknown("resource", name) from None
 
 
 PossibleName = Annotated[str, Depends(_possible_name)]
@@ -70,24 +68,27 @@ class ResourceDeleted(BaseModel):
     name: str = Field(examples=["autocad"])
 
 
-def resource_routes(
-    database: Database, operations: Operations, reader: ResourceReader, queues: Reader
-) -> APIRouter:
+def resource_routes(inbox: Inbox, reader: DefinitionReader, queues: QueueReader) -> APIRouter:
     """Return the routes of resources."""
     routes = CheckedRouter(prefix="/resources", tags=["resources"], route_class=JsonRoute)
-    store = ResourceStore(database, operations, reader.resource)
-    resources = TaggedDefinitions(
-        subject="resource", store=store, model=ResourceDefinition, changes_cursor="resource-changes"
+    resources = Definitions(
+        kind="resource",
+        noun="a resource",
+        model=ResourceDefinition,
+        name_field="name",
+        inbox=inbox,
+        find=reader.resource,
+        changes_cursor="resource-changes",
     )
-    _add_reading_routes(routes, resources, reader, queues)
-    _add_queue_route(routes, reader)
+    _add_reading_routes(routes, resources, reader)
+    _add_queue_route(routes, queues)
     _add_changing_routes(routes, resources)
-    _add_deleting_route(routes, store)
+    _add_deleting_route(routes, resources)
     return routes
 
 
 def _add_reading_routes(
-    routes: APIRouter, resources: TaggedDefinitions[StoredResource], reader: ResourceReader, queues: Reader
+    routes: APIRouter, resources: Definitions[StoredResource], reader: DefinitionReader
 ) -> None:
     @routes.get("", summary="List resources by name", responses=documented(Code.UNKNOWN_FIELD))
     async def get_resources(query: Annotated[Paging, Query()]) -> Page[StoredResource]:
@@ -111,10 +112,10 @@ def _add_reading_routes(
         responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD),
     )
     async def get_changes(name: PossibleName, query: Annotated[Paging, Query()]) -> Page[ChangeEntry]:
-        return await resources.changes(name, queues, query)
+        return await resources.changes(name, reader, query)
 
 
-def _add_queue_route(routes: APIRouter, reader: ResourceReader) -> None:
+def _add_queue_route(routes: APIRouter, queues: QueueReader) -> None:
     @routes.get(
         "/{name}/queue",
         summary="List the executions that wait for a resource, in order, and those that hold its units",
@@ -123,15 +124,17 @@ def _add_queue_route(routes: APIRouter, reader: ResourceReader) -> None:
         responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD),
     )
     async def get_resource_queue(name: PossibleName, query: Annotated[Paging, Query()]) -> ResourceQueuePage:
-        offset = cursor_offset(_QUEUE_CURSOR, query.cursor, offset_max=_OFFSET_MAX)
-        page = await reader.queue(name, offset=offset, limit=query.limit)
+        offset = cursor_offset(_QUEUE_CURSOR, query.cursor, offset_max=OFFSET_MAX)
+        page = await queues.resource_queue(name, offset=offset, limit=query.limit)
         if page is None:
-            raise ResourceStore.unknown(name)
-        cursor = next_offset(_QUEUE_CURSOR, offset, items=len(page.items), total=page.waiting)
+            raise unknown("resource", name)
+        cursor = next_offset(
+            _QUEUE_CURSOR, offset, items=len(page.items), total=page.waiting, offset_max=OFFSET_MAX
+        )
         return page.model_copy(update={"next_cursor": cursor})
 
 
-def _add_changing_routes(routes: APIRouter, resources: TaggedDefinitions[StoredResource]) -> None:
+def _add_changing_routes(routes: APIRouter, resources: Definitions[StoredResource]) -> None:
     @routes.put(
         "/{name}", summary="Replace the definition of a resource; it takes effect at once", responses=CHANGED
     )
@@ -168,7 +171,7 @@ def _add_changing_routes(routes: APIRouter, resources: TaggedDefinitions[StoredR
         return await resources.change(name, {"paused": False}, caller, response)
 
 
-def _add_deleting_route(routes: APIRouter, resources: ResourceStore) -> None:
+def _add_deleting_route(routes: APIRouter, resources: Definitions[StoredResource]) -> None:
     @routes.delete(
         "/{name}",
         summary="Delete a resource, if no action uses it and no execution holds it or waits for it",
@@ -176,26 +179,8 @@ def _add_deleting_route(routes: APIRouter, resources: ResourceStore) -> None:
         response_model=ResourceDeleted,
     )
     async def delete_resource(name: PossibleName, caller: CurrentCaller) -> Any:
-        deletion = await resources.delete(name, caller)
-        if deletion.deleted:
+        found = await resources.delete(name, caller)
+        if "code" not in found:
             return ResourceDeleted(name=name)
-        return answer(
-            problem(
-                Code.IN_USE,
-                _in_use(name, deletion),
-                used_by=deletion.used_by,
-                held=deletion.held,
-                waiting=deletion.waiting,
-            )
-        )
-
-
-def _in_use(name: str, deletion: ResourceDeletion) -> str:
-    if deletion.users:
-        more = deletion.users - len(deletion.used_by)
-        named = ", ".join(deletion.used_by) + (f" and {more} more" if more else "")
-        return f"name: {name!r} is used by {named}; remove it from the uses of these actions first"
-    return (
-        f"name: executions hold {deletion.held} units of {name!r} and {deletion.waiting} wait for it; wait "
-        "until they have ended, or cancel them"
-    )
+        counts = {each: found[each] for each in ("used_by", "held", "waiting")}
+        return answer(problem(Code.IN_USE, found["message"], **counts))

@@ -15,7 +15,7 @@ from turnstile.executor.api.bodies import JsonBody, JsonRoute
 from turnstile.executor.api.paging import ID_MAX, Page, Paging, cursor_id, next_cursor
 from turnstile.executor.api.problems import CheckedRouter, documented
 from turnstile.executor.api_tokens import ApiToken, Role
-from turnstile.executor.queries.action_rows import page_of
+from turnstile.executor.queries.rows import page_of
 from turnstile.executor.queries.schemas import CreatedToken, TokenDetail, TokenRole
 from turnstile.executor.stored_tokens import AcceptedTokens, TokenStore
 

@@ -1,7 +1,7 @@
-"""The routes of workers: list them, show one, and drain one."""
+"""The routes of workers: list them, show one, drain one, and tell one for how long it is not reclaimed."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Query
 from pydantic import Field
@@ -9,13 +9,17 @@ from pydantic import Field
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.fields import check_instant
 from turnstile.executor.api.auth import CurrentCaller
+from turnstile.executor.api.definition_routes import decided
 from turnstile.executor.api.paging import Page, Paging, cursor_of, cursor_parts, invalid_cursor
 from turnstile.executor.api.problems import CheckedRouter, answer, documented, problem
-from turnstile.executor.operations import Operations, answer_deadline
-from turnstile.executor.queries.schemas import WorkerDetail, WorkerPage, WorkerState
-from turnstile.executor.queries.workers import WorkerReader, WorkerStart
+from turnstile.executor.inbox import Inbox
+from turnstile.executor.leader.ports import DefinitionCommand
+from turnstile.executor.queries.schemas import NoReclaim, WorkerDetail, WorkerPage, WorkerState
+from turnstile.executor.queries.worker_reader import WorkerReader, WorkerStart
 
-_CURSOR = "workers"
+_CURSOR: Final = "workers"
+_SPARED_SECONDS: Final = 1.5
+"""How long a worker waits for the promise: it asks again after 2 s."""
 WorkerPath = Annotated[
     str,
     Path(max_length=255, description="The worker's id.", examples=["5f2b8c1e-7f0a-4a53-9d55-2f3f8f5f6a10"]),
@@ -36,10 +40,16 @@ class WorkerListing(Paging):
     state: list[WorkerState] | None = Field(default=None, description="Any of these; repeat it for several.")
 
 
-def worker_routes(operations: Operations, reader: WorkerReader) -> APIRouter:
+def worker_routes(inbox: Inbox, reader: WorkerReader) -> APIRouter:
     """Return the routes of workers."""
     routes = CheckedRouter(prefix="/workers", tags=["workers"])
+    _add_reading_routes(routes, reader)
+    _add_drain_route(routes, inbox, reader)
+    _add_no_reclaim_route(routes, inbox)
+    return routes
 
+
+def _add_reading_routes(routes: CheckedRouter, reader: WorkerReader) -> None:
     @routes.get("", summary="List workers, the newest first", responses=documented(Code.UNKNOWN_FIELD))
     async def get_workers(query: Annotated[WorkerListing, Query()]) -> Page[WorkerDetail]:
         items, rest = await reader.workers(
@@ -59,6 +69,8 @@ def worker_routes(operations: Operations, reader: WorkerReader) -> APIRouter:
             raise _no_such(worker)
         return found
 
+
+def _add_drain_route(routes: CheckedRouter, inbox: Inbox, reader: WorkerReader) -> None:
     @routes.post(
         "/{worker_id}/drain",
         summary="Drain a worker: it claims nothing more, finishes or returns what it runs, and stops",
@@ -69,19 +81,38 @@ def worker_routes(operations: Operations, reader: WorkerReader) -> APIRouter:
         response_model=WorkerDetail,
     )
     async def post_drain(worker_id: WorkerPath, caller: CurrentCaller) -> Any:
-        async with answer_deadline():
-            # No id contains this character, and the database accepts it in no text.
-            is_possible = "\0" not in worker_id
-            drains = is_possible and await operations.drain_worker(worker_id, caller)
-            worker = await reader.worker(worker_id) if is_possible else None
+        # No id contains this character, and the database accepts it in no text.
+        worker = None if "\0" in worker_id else await reader.worker(worker_id)
         if worker is None:
             raise _no_such(worker_id)
-        if not drains:
+        command = DefinitionCommand(
+            kind="worker", name=worker_id, definition={"is_draining": True}, changed_by=caller._asdict()
+        )
+        try:
+            await decided(inbox, command)
+        except Refusal as refusal:
+            if refusal.code is not Code.NOT_FOUND:
+                raise
+            worker = await reader.worker(worker_id) or worker
             detail = f"worker_id: {worker_id} is {worker.state}; only a live worker can be drained"
             return answer(problem(Code.ALREADY_TERMINAL, detail, id=worker_id, worker_state=worker.state))
-        return worker
+        return await reader.worker(worker_id)
 
-    return routes
+
+def _add_no_reclaim_route(routes: CheckedRouter, inbox: Inbox) -> None:
+    @routes.post(
+        "/{worker_id}/no-reclaim",
+        summary="Ask for how long nothing that a worker runs is reclaimed",
+        description="For workers that cannot reach the broker. The promise counts from the sending of the "
+        "request; it is 0 while the leader reaches the broker, and for unknown workers.",
+        responses=documented(Code.UNKNOWN_FIELD),
+    )
+    async def post_no_reclaim(worker_id: WorkerPath) -> NoReclaim:
+        if "\0" in worker_id:
+            return NoReclaim(seconds=0.0)
+        command = DefinitionCommand(kind="worker", name=worker_id, definition={"no_reclaim": True})
+        (found,) = await inbox.decide([command], seconds=_SPARED_SECONDS)
+        return NoReclaim(seconds=found["seconds"])
 
 
 def _no_such(worker: str) -> Refusal:

@@ -20,6 +20,7 @@ from turnstile.executor.questions.protocol import (
 
 A = TypeVar("A")
 
+_COUNTS_SECONDS: Final = 1.0
 ANSWER_SECONDS: Final = 2.0
 """How long an asker waits: longer than any turn, shorter than a client of the API."""
 
@@ -29,6 +30,10 @@ class Asker:
 
     def __init__(self, local: LocalAsker, broker: BrokerAsker) -> None:
         self._local, self._broker = local, broker
+
+    async def counts(self) -> bytes | None:
+        """Return what the leader's process of this executor has counted; None: it does not answer."""
+        return await self._local.counts(_COUNTS_SECONDS)
 
     async def ask(self, question: Question[A], seconds: float = ANSWER_SECONDS) -> Answered[A] | Unanswered:
         """Return the answer. Raises InvalidQuestion for one that no leader answers."""

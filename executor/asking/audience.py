@@ -1,7 +1,7 @@
 """Those who ask the leader, in its process: keeps their questions, and answers them after a commit.
 
 In: questions of both carriers. Out: replies. A question that came while a turn was under way waits for the
-next one, so what was deposed answers nothing (docs/leader.md). Long answers go on after the following turns,
+next one, so what was deposed answers nothing (docs/architecture.md). Long answers go on after the following turns,
 each for a few milliseconds: no question stops the leader.
 """
 
@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from turnstile.common.telemetry.logs import Episodes
+from turnstile.executor.leader.admission import Source
 from turnstile.executor.leader.clock import LeaderClock
+from turnstile.executor.leader.instrumentation import TurnRecords
 from turnstile.executor.leader.ports import Broker, NewestTurn
 from turnstile.executor.leader.records import Turn
-from turnstile.executor.leader.turns import Leadership
+from turnstile.executor.leader.turns import Leadership, Taken
 from turnstile.executor.questions.answering import Steps, answer
 from turnstile.executor.questions.changes import ChangeLog
 from turnstile.executor.questions.estimate import Durations
@@ -65,6 +67,9 @@ class Audience:
         self._broker, self._clock = broker, clock
         self._known: Knowledge | None = None
         self._durations = Durations()
+        self._records = TurnRecords()
+        self.compared: Callable[[], tuple[int, tuple[str, ...]]] = lambda: (0, ())
+        """How often memory and rows were compared, and what differed last."""
         self._arrived: deque[_Asked] = deque()
         self._due: deque[_Asked] = deque()
         """Those that came before the present turn began."""
@@ -105,6 +110,15 @@ class Audience:
         """Note the questions that have come: they are answered after the commit of this turn."""
         self._due.extend(self._arrived)
         self._arrived.clear()
+        self._records.begin()
+
+    def traced(self, sources: list[Source]) -> list[Source]:
+        """Return the requests of this turn, each with the trace context of its admission."""
+        return self._records.traced(sources)
+
+    def turn_ended(self, taken: Taken, out: Decisions) -> None:
+        """Note what a turn took: its messages are published, and its inputs acknowledged."""
+        self._records.ended(taken, out)
 
     def turn_committed(self, lead: Leadership, turn: Turn, out: Decisions) -> None:
         """Learn what the turn did, and answer the questions that were asked before it."""
@@ -112,6 +126,7 @@ class Audience:
             self._known = Knowledge(self, lead, self._durations)
             self._on_change()
         known = self._known
+        self._records.committed(lead, out)
         self._durations.learn(out)
         known.changes.note(lead.state, out, _refs_of(turn), self._clock.monotonic())
         until = time.perf_counter() + TURN_SECONDS
@@ -159,6 +174,7 @@ class Audience:
 
     def leader_state(self, lead: Leadership, led_since: float) -> LeaderState:
         """Return the state of the leader itself."""
+        comparisons, differences = self.compared()
         state, queues = lead.state, [q for a in lead.state.actions.values() for q in a.queues.values()]
         return LeaderState(
             executor_id=self._executor_id, epoch=lead.epoch, turn=lead.number,
@@ -168,7 +184,7 @@ class Audience:
             at_workers=sum(len(worker.held) for worker in state.workers.values()),
             workers=len(state.workers), unfinished=lead.is_unfinished, events_stored=len(lead.outbox.rows),
             batches_unpublished=len(lead.backlog), parameters_bytes=lead.requests_bytes,
-            messages_refused=lead.sessions.refused,
+            messages_refused=lead.sessions.refused, comparisons=comparisons, differences=differences,
         )  # fmt: skip
 
     def now(self) -> float:

@@ -19,11 +19,11 @@ _LENGTH: Final = struct.Struct(">I")
 
 
 class Frame(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One message. To the leader's process: settings, ask, stop; from it: status, reply."""
+    """One message. To the leader's process: settings, ask, counts, stop; from it: status, reply."""
 
-    kind: Literal["settings", "ask", "stop", "status", "reply"]
+    kind: Literal["settings", "ask", "counts", "stop", "status", "reply"]
     id: int = 0
-    """Of a question."""
+    """Of a question, or of a request for its counts."""
     seconds: float = 0.0
     """How long its asker waits."""
     data: msgspec.Raw = msgspec.Raw(b"null")

@@ -1,11 +1,12 @@
 """Asks the leader process of the same `executor serve`, over their pair of sockets.
 
-In: a question's bytes. Out: the reply's bytes, or None without one in time. Many questions may be under way.
+In: a question's bytes, or the wish for what it has counted. Out: the reply's bytes, or None without one in
+time. Many questions may be under way.
 """
 
 import asyncio
 from itertools import count
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -38,12 +39,19 @@ class LocalAsker:
 
     async def ask(self, data: bytes, seconds: float) -> bytes | None:
         """Return the reply; None: there is none in time, or no leader process."""
+        return await self._request("ask", data, seconds)
+
+    async def counts(self, seconds: float) -> bytes | None:
+        """Return what the process has counted, also while it does not lead; None: no answer in time."""
+        return await self._request("counts", b"null", seconds)
+
+    async def _request(self, kind: Literal["ask", "counts"], data: bytes, seconds: float) -> bytes | None:
         if self._stream is None or len(self._waiting) >= _UNDER_WAY_MAX:
             return None
         number, reply = next(self._numbers), asyncio.get_running_loop().create_future()
         self._waiting[number] = reply
         try:
-            if not self._stream.write(Frame("ask", number, seconds, msgspec.Raw(data))):
+            if not self._stream.write(Frame(kind, number, seconds, msgspec.Raw(data))):
                 return None
             # Not awaited itself: the end of the process cancels the future, and not this task.
             await asyncio.wait({reply}, timeout=seconds)

@@ -17,13 +17,14 @@ from aiormq.exceptions import AMQPError, ChannelAccessRefused, ChannelNotFoundEn
 from turnstile.common.broker.errors import BrokerUnavailable
 from turnstile.common.broker.topology import (
     EXECUTOR_COMPLETIONS,
+    EXECUTOR_HEARTBEATS,
+    EXECUTOR_REPORTS,
     EXECUTOR_REQUESTS,
-    EXECUTOR_RETRY,
-    WORKER_RETRY,
-    pool_queue,
 )
 from turnstile.common.urls import amqp_urls
 
+ABOUT_EXECUTIONS: Final = (EXECUTOR_COMPLETIONS, EXECUTOR_HEARTBEATS, EXECUTOR_REPORTS)
+"""The queues whose messages are about executions and workers that the original knew."""
 _SECONDS: Final = 10.0
 
 
@@ -35,11 +36,6 @@ class QueueCounts:
     messages: int
     """Ready ones: while a consumer runs it may hold more."""
     consumers: int
-
-
-def queues_about_executions(pools: Sequence[str]) -> list[str]:
-    """Return the queues whose messages are about executions that the database knows."""
-    return [EXECUTOR_COMPLETIONS, EXECUTOR_RETRY, WORKER_RETRY, *map(pool_queue, pools)]
 
 
 class RestoreBroker:

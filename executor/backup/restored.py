@@ -19,19 +19,18 @@ from turnstile.common.broker.topology import EXECUTOR_REQUESTS
 from turnstile.common.database import Database
 from turnstile.common.domain.durations import format_duration
 from turnstile.common.domain.errors import TurnstileError, Unavailable
-from turnstile.common.requests import json_text
-from turnstile.common.statements import LOG_OPERATION, permissions_text
 from turnstile.executor.backup.broker import (
+    ABOUT_EXECUTIONS,
     QueueCounts,
     RestoreBroker,
-    queues_about_executions,
     restore_broker,
 )
 from turnstile.executor.backup.programs import check_dump, connect_as, find_program, restore, server_version
+from turnstile.executor.backup.sql import STATEMENTS
 from turnstile.executor.callers import DIRECTLY
+from turnstile.executor.permissions.database import rights_text
 from turnstile.executor.queries.audit import Auditor, AuditReport
 from turnstile.executor.settings import ExecutorSettings
-from turnstile.executor.sql import query
 from turnstile.migrations.origin import changes_of_origin, present_origin, record_origin, recorded_origin
 from turnstile.migrations.run import is_current, migrate
 
@@ -51,11 +50,9 @@ _SESSIONS_END_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.2
 _AUDIT_SECONDS: Final = 90.0
 _FOREVER_SECONDS: Final = 10 * 365 * 86400.0
-_SKIP: Final = "SELECT turnstile.skip_ids($1)"
-_RESTART_WINDOWS: Final = "SELECT turnstile.restart_windows()"
-_HAS_TABLES: Final = (
-    "SELECT to_regclass('public.execution') IS NOT NULL OR to_regnamespace('turnstile') IS NOT NULL"
-)
+_ACTIONS_MAX: Final = 10_000
+"""More than the original can have defined since the backup."""
+_HAS_TABLES: Final = "SELECT to_regclass('ledger.execution') IS NOT NULL"
 _LOCK: Final = "SELECT pg_advisory_xact_lock(hashtext('turnstile.restore_check'))"
 
 
@@ -81,16 +78,18 @@ class RestoreOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredState:
-    """What the copy contains: the columns of `restored_state`."""
+    """What the copy contains: the columns of the statement `state`."""
 
+    reserved_id: int
+    """Above all ids that were assigned."""
     last_id: int
+    """Of the newest execution."""
     at: datetime
     newest_at: datetime
     running: int
     offered: int
     waiting: int
     delayed: int
-    pools: Sequence[str]
     has_roles: bool
 
     def summary(self) -> str:
@@ -104,7 +103,7 @@ class RestoredState:
 def next_id(state: RestoredState) -> int:
     """Return the first id to assign: above all ids that the original can have assigned until now."""
     seconds = max((state.at - state.newest_at).total_seconds(), 0.0)
-    above = state.last_id + _IDS_MIN + int(seconds * IDS_PER_SECOND)
+    above = state.reserved_id + _IDS_MIN + int(seconds * IDS_PER_SECOND)
     return -(-above // _ROUND) * _ROUND
 
 
@@ -156,8 +155,7 @@ async def _restore(settings: ExecutorSettings, source: Path, options: RestoreOpt
         say("would", f"restore {source} into this empty database, and then make the copy safe")
         return
     async with restore_broker(settings.amqp_url.get_secret_value()) as broker:
-        # The pools are in the backup.
-        await _idle_queues(broker, pools=())
+        await _idle_queues(broker)
     options.confirm()
     await restore(program, url, file=source)
     say("done", f"{source} was restored")
@@ -178,11 +176,11 @@ async def _reason(connection: "Connection", options: RestoreOptions) -> str | No
 async def _refuse_running_services(connection: "Connection") -> None:
     """Raise RestoreRefused unless all services are stopped; sessions that just ended may take a moment."""
     deadline = asyncio.get_running_loop().time() + _SESSIONS_END_SECONDS
-    while sessions := await connection.fetch(query("service_sessions")):
+    while sessions := await connection.fetch(STATEMENTS["service_sessions"]):
         if asyncio.get_running_loop().time() >= deadline:
             named = ", ".join(sorted({f"{row['application_name']} (pid {row['pid']})" for row in sessions}))
             raise RestoreRefused(
-                f"executors or workers use this database: {named}; nothing was changed; stop all of them, "
+                f"executors use this database: {named}; nothing was changed; stop all of them, "
                 "and run this command again before you start them"
             )
         await asyncio.sleep(_POLL_SECONDS)
@@ -202,37 +200,30 @@ async def _make_safe(
         state = await _read_state(connection)
         _describe(state, say)
         first_id = _checked_first_id(state, options)
-        counts = await _idle_queues(broker, pools=state.pools)
+        counts = await _idle_queues(broker)
         if options.dry_run:
             _say_plan(state, first_id, counts, say)
             return await _audit_copy(settings, url, say)
         async with connection.transaction():
             await connection.execute(_LOCK)
             await _purge(broker, counts, say)
-            await connection.execute(_SKIP, first_id - 1 - state.last_id)
-            await connection.execute(_RESTART_WINDOWS)
-            await connection.execute(permissions_text())
+            await connection.execute(STATEMENTS["skip_executions"], first_id)
+            await connection.execute(STATEMENTS["skip_others"], first_id - state.reserved_id)
+            await connection.execute(STATEMENTS["skip_actions"], _ACTIONS_MAX)
+            await connection.execute(rights_text())
             await record_origin(connection)
-            await connection.execute(
-                LOG_OPERATION,
-                DIRECTLY.json(),
-                "restored",
-                "database",
-                "",
-                "{}",
-                json_text({"first_id": first_id}),
-            )
+            await connection.execute(STATEMENTS["note"], *DIRECTLY, first_id)
     # A dump has no statistics, and without them the audit of a long history does not end in time.
     await connection.execute("ANALYZE")
     say("done", f"ids continue with {first_id:,}: the next execution has this id")
-    say("done", "the bounds of the watchdog's sweeps and the origin of the database were renewed")
+    say("done", "the origin of the database was renewed")
     is_clean = await _audit_copy(settings, url, say)
     _say_next(state, say)
     return is_clean
 
 
 async def _read_state(connection: "Connection") -> RestoredState:
-    row = await connection.fetchrow(query("restored_state"))
+    row = await connection.fetchrow(STATEMENTS["state"])
     assert row is not None
     return RestoredState(**row)
 
@@ -252,17 +243,17 @@ def _describe(state: RestoredState, say: Say) -> None:
 def _checked_first_id(state: RestoredState, options: RestoreOptions) -> int:
     if options.first_id is None:
         return next_id(state)
-    if not state.last_id < options.first_id <= _ID_MAX:
+    if not state.reserved_id <= options.first_id <= _ID_MAX:
         raise RestoreRefused(
-            f"--first-id: {options.first_id} must be above {state.last_id}, the highest id in this copy, and "
-            f"above every id that the original assigned later; at most {_ID_MAX}"
+            f"--first-id: {options.first_id} must be above {state.reserved_id - 1}, the highest id that was "
+            f"reserved in this copy, and above every id that the original assigned later; at most {_ID_MAX}"
         )
     return options.first_id
 
 
-async def _idle_queues(broker: RestoreBroker, *, pools: Sequence[str]) -> list[QueueCounts]:
+async def _idle_queues(broker: RestoreBroker) -> list[QueueCounts]:
     """Return the queues; raises RestoreRefused while a service consumes one of them."""
-    names = [EXECUTOR_REQUESTS, *queues_about_executions(pools)]
+    names = [EXECUTOR_REQUESTS, *ABOUT_EXECUTIONS]
     deadline = asyncio.get_running_loop().time() + _SESSIONS_END_SECONDS
     while True:
         counts = await broker.counts(names)
@@ -271,7 +262,7 @@ async def _idle_queues(broker: RestoreBroker, *, pools: Sequence[str]) -> list[Q
         if asyncio.get_running_loop().time() >= deadline:
             named = ", ".join(queue.name for queue in counts if queue.consumers)
             raise RestoreRefused(
-                f"executors or workers consume {named}, perhaps with another database; nothing was changed; "
+                f"executors consume {named}, perhaps with another database; nothing was changed; "
                 "stop all services of this vhost, and run this command again before you start them"
             )
         await asyncio.sleep(_POLL_SECONDS)
@@ -291,8 +282,8 @@ def _say_plan(state: RestoredState, first_id: int, counts: Sequence[QueueCounts]
             say("would", f"keep {_messages(queue.messages)} in {queue.name}, which executors will admit")
         elif queue.messages:
             say("would", f"purge {_messages(queue.messages)} in {queue.name}")
-    say("would", f"let ids continue with {first_id:,}: {first_id - 1 - state.last_id:,} are skipped")
-    say("would", "renew the bounds of the watchdog's sweeps and the origin of the database")
+    say("would", f"let ids continue with {first_id:,}: {first_id - state.reserved_id:,} are skipped")
+    say("would", "renew the origin of the database")
 
 
 def _say_next(state: RestoredState, say: Say) -> None:

@@ -1,4 +1,4 @@
-"""`executor audit`: recounts all counters and checks every invariant, over the HTTP API."""
+"""`executor audit`: checks the rows and the memory of the leader, over the HTTP API."""
 
 from typing import Annotated, Final
 
@@ -29,10 +29,11 @@ def audit(
     ] = 10,
     as_json: JsonOption = False,
 ) -> None:
-    """Recount all counters and check every invariant.
+    """Check that all rows agree, and that the leader remembers what they say.
 
-    Compares counters with rows, slots with statuses, and states with each other, in one snapshot, and finds
-    executions whose messages are overdue. Exit code 0: no violations; 1: violations.
+    Compares in one snapshot what is kept of executions with their records, and finds executions and commands
+    that are overdue. The leader compares its memory with the rows once a minute. Exit code 0: no violations;
+    1: violations.
     """
     found = api.get("/audit", {"record": "false" if live else "true", "examples": examples})
     show(found, _print, as_json=as_json)

@@ -45,9 +45,9 @@ SELECT now() AS read_at, count(*) FILTER (WHERE w.is_taking AND NOT w.is_drainin
        coalesce((
            SELECT array_agg(DISTINCT p.pool)
            FROM ledger.worker o CROSS JOIN LATERAL unnest(o.pools) AS p(pool)
-           WHERE o.is_taking AND NOT o.is_draining
+           WHERE o.is_taking AND NOT o.is_draining AND o.gone_at IS NULL
        ), '{}') AS pools
-FROM ledger.worker w
+FROM ledger.worker w WHERE w.gone_at IS NULL
 
 -- executions: the status and the progress of these executions; by primary key.
 --
@@ -115,7 +115,18 @@ LEFT JOIN reach r ON r.ref = a.ref
 LEFT JOIN counted c ON c.ref = a.ref
 LEFT JOIN ledger.execution e ON e.id = ANY (ARRAY[c.last_id])
 
--- dead_letters: how many dead letters are stored, counted up to a number.
+-- attention: what an operator must not miss: stored dead letters, and workers that were lost lately. One row.
 --
--- $1 number
-SELECT count(*) FROM (SELECT FROM ledger.dead_letter d ORDER BY d.died_at, d.id LIMIT $1::integer) l
+-- Counted up to $1 dead letters, and among the $2 workers that are gone and started last.
+--
+-- $3 seconds since when a loss counts
+SELECT (SELECT count(*)
+        FROM (SELECT FROM ledger.dead_letter d ORDER BY d.died_at, d.id LIMIT $1::integer) l) AS dead_letters,
+       (
+           SELECT count(*) FROM (
+               SELECT w.gone_at, w.gone_why FROM ledger.worker w
+               WHERE w.gone_at IS NOT NULL
+               ORDER BY w.registered_at DESC LIMIT $2::integer
+           ) gone
+           WHERE gone.gone_why = 'lost' AND gone.gone_at > now() - make_interval(secs => $3::float8)
+       ) AS lost_workers

@@ -13,7 +13,7 @@ import secrets
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -25,7 +25,7 @@ from turnstile.executor.dashboard import events
 from turnstile.executor.dashboard.events import WatchedExecution
 from turnstile.executor.dashboard.reading import (
     LeaderReader,
-    read_dead_letters,
+    read_attention,
     read_failures,
     read_queues,
     read_watched,
@@ -227,8 +227,7 @@ class Live:
         """Read what only the rows have; None: the database does not answer, and the rest is shown."""
         try:
             if self._attention_at is None or snapshot.read_at >= self._attention_at + _ATTENTION_EVERY:
-                letters = await read_dead_letters(self._database)
-                self._state.attention = replace(self._state.attention, dead_letters=letters)
+                self._state.attention = await read_attention(self._database)
                 self._attention_at = snapshot.read_at
             return await read_watched(self._database, watched)
         except Unavailable:

@@ -22,8 +22,10 @@ from turnstile.executor.dashboard.events import WatchedExecution
 from turnstile.executor.dashboard.failures import WINDOW, Failures, LastFailure, Start
 from turnstile.executor.dashboard.state import (
     DEAD_LETTERS_MAX,
+    LOST_SECONDS,
     QUEUES_MAX,
     ActionTotals,
+    Attention,
     Queue,
     QueueName,
     Snapshot,
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from turnstile.common.database import Connection
 
 _WORKER_PAGES_MAX: Final = 10
+_GONE_WORKERS_MAX: Final = 2000
 _UNKNOWN: Final = ActionTotals(None, None)
 _PREPARE: Final = """
 SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;
@@ -113,11 +116,11 @@ class LeaderReader:
                 return None
             found += answer.body.items
             after_id = answer.body.next_id
-        overdue = [each for each in found if each.is_lost or each.lease_left_seconds < 0]
-        healthy = [each for each in found if not (each.is_lost or each.lease_left_seconds < 0)]
+        known = [each for each in found if not each.is_lost]
+        healthy = [each for each in known if each.lease_left_seconds >= 0]
         live = [each for each in healthy if not each.is_draining]
         return Workers(
-            live=len(live), draining=len(healthy) - len(live), overdue=len(overdue),
+            live=len(live), draining=len(healthy) - len(live), overdue=len(known) - len(healthy),
             capacity=sum(each.concurrency for each in live),
             pools=frozenset(pool for each in live for pool in each.pools),
         )  # fmt: skip
@@ -175,10 +178,14 @@ async def read_watched(database: Database, execution_ids: Collection[int]) -> li
     ]  # fmt: skip
 
 
-async def read_dead_letters(database: Database) -> int:
-    """Return how many dead letters are stored, counted up to `DEAD_LETTERS_MAX`."""
+async def read_attention(database: Database) -> Attention:
+    """Return the counts of dead letters and lost workers."""
     async with _snapshot(database, "counting dead letters") as connection:
-        return int(await connection.fetchval(_statements()["dead_letters"], DEAD_LETTERS_MAX))
+        row = await connection.fetchrow(
+            _statements()["attention"], DEAD_LETTERS_MAX, _GONE_WORKERS_MAX, LOST_SECONDS
+        )
+    assert row is not None
+    return Attention(**row)
 
 
 async def read_failures(database: Database, starts: Sequence[Start], rows: int) -> list[tuple[str, Failures]]:

@@ -23,6 +23,7 @@ BUCKETS: Final = 60
 RATE_SECONDS: Final = 60
 DEAD_LETTERS_MAX: Final = 1001
 """Dead letters are counted up to this number."""
+LOST_SECONDS: Final = 24 * 3600
 _AGE_SECONDS: Final = 10.0
 """How often is looked for failures that leave their window."""
 _SORTED_MAX: Final = 16
@@ -173,7 +174,7 @@ class Attention:
     dead_letters: int = 0
     """At most `DEAD_LETTERS_MAX`: then there may be more."""
     lost_workers: int = 0
-    """Workers that were lost lately."""
+    """Workers lost within `LOST_SECONDS`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

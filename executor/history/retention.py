@@ -62,12 +62,13 @@ class ExecutionPruner:
             self._action = ""
             return False
         self._action = row["action_ref"]
-        own = row["keep_seconds"]
-        self._action_keep_seconds = self._keep_seconds if own is None else own
+        seconds, count = row["keep_seconds"], row["keep_count"]
+        self._action_keep_seconds = self._keep_seconds if seconds is None else seconds
+        keep_count = self._keep_count if count is None else count
         self._excess_up_to = None
-        if self._keep_count is not None:
+        if keep_count is not None:
             self._excess_up_to = await self._database.fetchval(
-                statement("excess_up_to"), self._action, self._keep_count
+                statement("excess_up_to"), self._action, keep_count
             )
         return True
 

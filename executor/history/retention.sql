@@ -7,7 +7,8 @@ SELECT pg_try_advisory_xact_lock(1953853038, 5) AS is_own
 -- next_action: the first action after a name that has executions, with its own retention, if it has one.
 --
 -- $1 name
-SELECT e.action_ref, (d.body ->> 'keep_for_seconds')::double precision AS keep_seconds
+SELECT e.action_ref, (d.body ->> 'keep_for')::double precision AS keep_seconds,
+       (d.body ->> 'keep_count')::bigint AS keep_count
 FROM (
     SELECT x.action_ref FROM ledger.execution x WHERE x.action_ref > $1 ORDER BY x.action_ref LIMIT 1
 ) e

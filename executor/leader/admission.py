@@ -8,6 +8,7 @@ never speaks.
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Final
 from uuid import UUID
 
@@ -28,11 +29,13 @@ from turnstile.executor.leader.ports import (
 )
 from turnstile.executor.leader.records import DefinitionRow, EarlyCancelRow, Known
 from turnstile.executor.leader.requests_of_actions import completed
-from turnstile.executor.queue_manager.decisions import Admitted, Cancelled, Decisions, Refused
-from turnstile.executor.queue_manager.inputs import Admit, Cancel, DeleteAction, Input
-from turnstile.executor.queue_manager.state import State
+from turnstile.executor.queue_manager.decisions import Admitted, Cancelled, Decisions, Finished, Refused
+from turnstile.executor.queue_manager.inputs import Admit, Cancel, DefineAction, DeleteAction, Input
+from turnstile.executor.queue_manager.state import ActionState, State
 
 _RECENT_MAX: Final = 50_000
+_DELETED_MAX: Final = 500
+"""How many executions one turn cancels with their action; later turns go on with the same command."""
 EARLY_SECONDS: Final = 60.0
 """How long a cancel waits for the execution that it names."""
 _EARLY_MAX: Final = 10_000
@@ -85,6 +88,14 @@ class _Bulk:
     """By execution: the status before, and after; None: it had ended."""
 
 
+@dataclass(slots=True)
+class _Deletion:
+    """An action that is deleted over several turns. Nothing of it starts, and nothing is admitted."""
+
+    command: DefinitionCommand
+    cancelled: int = 0
+
+
 def _ended(execution_id: int, status: Status) -> str:
     return f"execution {execution_id} is {status}; an ended execution never changes"
 
@@ -103,6 +114,8 @@ class Admission:
         self.answers: list[tuple[UUID, Mapping[str, Any]]] = []
         self.outcomes: list[tuple[UUID, Mapping[str, Any]]] = []
         """Answers to submissions, which no client waits for."""
+        self._repeated_refs: list[str] = []
+        self._rejected: list[tuple[Source, Code, str]] = []
         self._recent: OrderedDict[Keys, Known] = OrderedDict()
         self._early = {row.id: row for row in early}
         self._next_early = max(self._early, default=0) + 1
@@ -115,6 +128,10 @@ class Admission:
         self._early_sources: dict[int, Source] = {}
         self._bulk: dict[int, _Bulk] = {}
         """Cancels of many executions that this turn decides, by the identity of their sources."""
+        self._deletions: dict[str, _Deletion] = {}
+        """By action. A load forgets them: their commands are still in the inbox."""
+        self.unfinished: set[UUID] = set()
+        """Commands that are not decided yet: they stay in the inbox, and the next turn goes on with them."""
 
     @property
     def rows(self) -> list[DefinitionRow]:
@@ -128,11 +145,18 @@ class Admission:
     def written(self) -> None:
         """Forget what the committed turn has written."""
         self.definitions.written()
+        self.unfinished = set()
         self.early_rows, self.early_over, self.answers, self.outcomes = [], [], [], []
 
     def take_publications(self) -> list[Publication]:
         """Return the replies and dead letters of the committed turn."""
         found, self.publications = self.publications, []
+        return found
+
+    def take_noted(self) -> tuple[list[str], list[tuple[Source, Code, str]]]:
+        """Return the actions of repeated requests, and what was refused and no client of HTTP hears."""
+        found = self._repeated_refs, self._rejected
+        self._repeated_refs, self._rejected = [], []
         return found
 
     def missing(self, sources: Iterable[Source]) -> tuple[list[UUID], list[str], list[int]]:
@@ -208,6 +232,9 @@ class Admission:
         if request.refusal is not None:
             self._reject(source, *request.refusal)
             return
+        if request.action_ref in self._deletions:
+            self._reject(source, Code.UNKNOWN_ACTION, _unknown_action(request.action_ref))
+            return
         definition = self.definitions.action(request.action_ref)
         try:
             full = completed(request, definition)
@@ -232,6 +259,7 @@ class Admission:
             self._reject(source, Code.IDEMPOTENCY_CONFLICT, message)
             return
         status, position = self._live(known) or (known.status, None)
+        self._repeated_refs.append(request.action_ref)
         self._reply(source, {
             "type": "execution.accepted", "execution_id": known.execution_id, "status": status,
             "position": position, "duplicate": True,
@@ -248,6 +276,7 @@ class Admission:
         self._answer_bulk(out)
         for is_deleted, waiting, running, source in out.deleted:
             self._deleted(source, out, is_deleted=is_deleted, waiting=waiting, running=running)
+        self._note_deletions(out)
         self._pending.clear()
         self._copies.clear()
         self._cancels.clear()
@@ -284,10 +313,7 @@ class Admission:
     def _refused(self, each: Refused) -> None:
         message = each.message
         if each.code is Code.UNKNOWN_ACTION:
-            message = (
-                f"action_ref: no action {each.message!r}; start a worker that has it, or define it: "
-                "executor actions apply FILE"
-            )
+            message = _unknown_action(each.message)
         self._reject(each.source, each.code, message)
         for cancel in self._cancels.get(id(each.source), ()):
             self._reject(cancel, Code.UNKNOWN_EXECUTION, "its request was refused")
@@ -418,9 +444,7 @@ class Admission:
         try:
             if command.kind == "action" and command.definition is None:
                 self.definitions.check_deletion(command, self._state)
-                yield DeleteAction(
-                    ref=command.name, reason=DELETED_REASON, cancel_max=command.cancel_max, source=source
-                )
+                yield from self._delete(source, command)
                 return
             inputs, answer = self.definitions.change(command, self._state)
         except Refusal as refusal:
@@ -428,6 +452,31 @@ class Admission:
             return
         yield from inputs
         self._reply(source, answer)
+
+    def _delete(self, source: Source, command: DefinitionCommand) -> Iterator[Input]:
+        """Delete an action; of what waits, only so many are cancelled in one turn."""
+        ref, action = command.name, self._state.actions.get(command.name)
+        waiting = running = 0
+        if action is not None:
+            queues = action.queues.values()
+            waiting = sum(queue.length + queue.holding + queue.delayed for queue in queues)
+            running = action.held - len(action.holding)
+        if action is None or running or not _DELETED_MAX < waiting <= command.cancel_max:
+            yield DeleteAction(ref=ref, reason=DELETED_REASON, cancel_max=command.cancel_max, source=source)
+            return
+        if ref not in self._deletions:
+            self._deletions[ref] = _Deletion(command)
+            # In memory only: the definition is the stored one until the last turn deletes it.
+            yield DefineAction(action=replace(action.definition, paused=True))
+        assert source.command_id is not None
+        self.unfinished.add(source.command_id)
+        yield from islice(_cancels_of(self._state, action), _DELETED_MAX)
+
+    def _note_deletions(self, out: Decisions) -> None:
+        for ref, deletion in self._deletions.items():
+            ended = _cancelled_with(ref, out)
+            deletion.cancelled += len(ended)
+            self.definitions.cancelled_with(deletion.command, ended)
 
     def _deleted(
         self, source: Source, out: Decisions, *, is_deleted: bool, waiting: int, running: int
@@ -437,13 +486,10 @@ class Admission:
         if not is_deleted:
             self._refuse(source, in_use(command, waiting, running))
             return
-        ended = [
-            each
-            for each in out.finished
-            if each.queue.action.ref == command.name and each.error == ("Cancelled", DELETED_REASON)
-        ]
-        self.definitions.deleted(command, ended)
-        self._reply(source, {"type": "deleted", "name": command.name, "cancelled": waiting})
+        before = self._deletions.pop(command.name, None)
+        cancelled = waiting + (0 if before is None else before.cancelled)
+        self.definitions.deleted(command, _cancelled_with(command.name, out))
+        self._reply(source, {"type": "deleted", "name": command.name, "cancelled": cancelled})
 
     def drained(self, source: Source, command: DefinitionCommand, *, was_draining: bool | None) -> None:
         """Answer that a worker takes nothing new from now on, or something again."""
@@ -481,6 +527,8 @@ class Admission:
 
     def _reject(self, source: Source, code: Code, message: str) -> None:
         self._reply(source, {"type": "execution.rejected", "code": code, "message": message})
+        if source.command_id is None or source.is_submission:
+            self._rejected.append((source, code, message))
         # A full queue is no fault of the message: a submitter that got a reply may submit it again.
         is_answered = code is Code.QUEUE_FULL and source.reply_to is not None
         if (source.command_id is None or source.is_submission) and not is_answered:
@@ -488,3 +536,32 @@ class Admission:
             if source.command_id is not None:
                 letter["message_id"] = str(source.command_id)
             self.publications.append(Publication(to="dead letters", body=letter, of=source.delivery))
+
+
+def _unknown_action(ref: str) -> str:
+    return (
+        f"action_ref: no action {ref!r}; start a worker that has it, or define it: executor actions apply FILE"
+    )
+
+
+def _cancelled_with(ref: str, out: Decisions) -> list[Finished]:
+    """Return what was cancelled because its action is deleted."""
+    why = "Cancelled", DELETED_REASON
+    return [each for each in out.finished if each.queue.action.ref == ref and each.error == why]
+
+
+def _cancels_of(state: State, action: ActionState) -> Iterator[Cancel]:
+    """Yield a cancel of each execution of an action that waits or is delayed."""
+    for key, queue in action.queues.items():
+        for priority, waiting in queue.waiting.items():
+            for execution_id in waiting:
+                yield Cancel(
+                    execution_id=execution_id, reason=DELETED_REASON, action_ref=action.ref, key=key,
+                    priority=priority,
+                )  # fmt: skip
+    for each in state.executions.values():
+        if each.queue.action is action and each.status is Status.DELAYED:
+            yield Cancel(
+                execution_id=each.id, reason=DELETED_REASON, action_ref=action.ref, key=each.queue.key,
+                priority=each.priority,
+            )  # fmt: skip

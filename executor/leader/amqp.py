@@ -24,6 +24,7 @@ from turnstile.common.broker.message import Outgoing
 from turnstile.common.broker.message import Publication as Outcome
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.topology import QueueType, declare_events, declare_leader
+from turnstile.common.messages import StatusChanged
 from turnstile.common.requests import PARAMETERS_BYTES_MAX, request_bytes_max
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor.leader.command_rows import RefusalOf
@@ -260,6 +261,15 @@ class AmqpBroker:
             await self.events.publish(events)
         except Unavailable as error:
             raise BrokerUnavailable(str(error)) from error
+
+    @property
+    def wants_changes(self) -> bool:
+        """Whether status changes would be published now."""
+        return self.events.status_wanted
+
+    def announce_changes(self, changes: Sequence[StatusChanged]) -> None:
+        """Publish status changes soon; they may be lost."""
+        self.events.announce(changes)
 
     async def _publish_own(self, publications: Sequence[Publication]) -> list[bool]:
         routed = [True] * len(publications)

@@ -17,7 +17,7 @@ from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.domain.states import Status
 from turnstile.common.fields import is_pool
 from turnstile.common.requests import read_model
-from turnstile.common.worker_protocol import Hello
+from turnstile.common.worker_protocol import Hello, Welcome
 from turnstile.executor.definitions import PoolDefinition, ResourceDefinition
 from turnstile.executor.leader.command_rows import definition_tag
 from turnstile.executor.leader.loading import input_of
@@ -44,6 +44,7 @@ _FLATTENED: Final = ("retry", "rate")
 _RATE: Final = {"starts": None, "per": None}
 _LIMITS: Final = frozenset({"max_concurrent", "max_concurrent_total", "capacity"})
 _SHOWN_MAX: Final = 10
+_REFUSED_CHARS_MAX: Final = 500
 _POOLS_MAX: Final = 100
 """Of one worker: its account may name any."""
 DELETED_REASON: Final = "its action was deleted"
@@ -89,6 +90,8 @@ class Definitions:
         """What this turn writes."""
         self.new_action_ids: list[tuple[str, int]] = []
         self.audit: list[AuditRow] = []
+        self._refused: list[str] = []
+        """Why definitions of the last hello were not stored."""
         self._delayed: frozenset[int] = frozenset()
         """Of the action that this turn may delete."""
 
@@ -142,9 +145,13 @@ class Definitions:
             self.rows.append(_row(kind, name, None, command.changed_by))
             if kind == "action":
                 self._log_change("action", ref, body or {}, {}, command.changed_by)
+        self.cancelled_with(command, ended)
+
+    def cancelled_with(self, command: DefinitionCommand, ended: Sequence[Finished]) -> None:
+        """Record that these were cancelled with an action that is deleted."""
         for each in ended:
             before = Status.DELAYED if each.id in self._delayed else Status.QUEUED
-            self.log_cancel(each.id, ref, (before, each.status), DELETED_REASON, command.changed_by)
+            self.log_cancel(each.id, command.name, (before, each.status), DELETED_REASON, command.changed_by)
 
     def drained(self, command: DefinitionCommand, *, was_draining: bool | None) -> Answer:
         """Return the answer about a worker; None: no such worker lives. Raises Refusal."""
@@ -165,27 +172,41 @@ class Definitions:
     def register(self, hello: Hello, state: State) -> Iterator[Input]:
         """Yield the actions of a worker that the installation lacks. What exists is never changed."""
         for name in hello.pools[:_POOLS_MAX]:
-            self._name_pool(name)
+            if (row := self._named_pool(name)) is not None:
+                yield input_of(row)
+        self._refused = []
         for given in hello.definitions:
-            ref = given["ref"]
-            action = state.actions.get(ref)
-            is_known = ("action", ref) in self.bodies or action is not None
-            if is_known:
+            ref = given.get("ref")
+            if isinstance(ref, str) and (("action", ref) in self.bodies or ref in state.actions):
                 continue
             try:
                 row = self._registered(ref, given)
             except Refusal as refusal:
                 fields = {"action_ref": str(ref)[:200], "worker": hello.name, "reason": refusal.message}
                 logger.warning("definition_refused", extra=fields)
+                self._refused.append(f"action {str(ref)[:200]!r}: {refusal.message}"[:_REFUSED_CHARS_MAX])
                 continue
             yield input_of(row)
+
+    def welcome(self, hello: Hello) -> Welcome:
+        """Return the answer to a worker whose actions were registered: what differs, and what was refused."""
+        refused, self._refused = self._refused, []
+        stored = [
+            body
+            for given in hello.definitions
+            if (body := self.action(str(given.get("ref"))))
+            and any(body.get(name) != value for name, value in given.items())
+        ]
+        return Welcome(stored=tuple(stored), refused=tuple(refused[:_SHOWN_MAX]))
 
     def store_code(self, ref: str, body: Body) -> None:
         """Store the schemas that workers derived from the code of an action."""
         self.bodies["code", ref] = body
         self.rows.append(_row("code", ref, body, _WORKER))
 
-    def _registered(self, ref: str, given: Body) -> DefinitionRow:
+    def _registered(self, ref: Any, given: Body) -> DefinitionRow:
+        if not isinstance(ref, str):
+            raise Refusal(Code.INVALID_MESSAGE, "ref: expected text")
         if given.get("parameters_schema") is not None or given.get("result_schema") is not None:
             # A worker's schemas are those of its code; only an operator gives one to the action.
             raise Refusal(
@@ -195,12 +216,13 @@ class Definitions:
         self._check_uses(ref, body, {})
         return self._store("action", ref, body, _WORKER)
 
-    def _name_pool(self, name: str) -> None:
+    def _named_pool(self, name: str) -> DefinitionRow | None:
         """Store a pool with its defaults: it exists as soon as an action or a worker names it."""
-        if ("pool", name) not in self.bodies and is_pool(name):
-            body = PoolDefinition(name=name).model_dump(mode="json")
-            self.bodies["pool", name] = body
-            self.rows.append(_row("pool", name, body, None))
+        if ("pool", name) in self.bodies or not is_pool(name):
+            return None
+        body = self.bodies["pool", name] = PoolDefinition(name=name).model_dump(mode="json")
+        self.rows.append(row := _row("pool", name, body, None))
+        return row
 
     # Keys and resources.
 
@@ -274,7 +296,7 @@ class Definitions:
         row = _row(kind, name, body, changed_by)
         self.rows.append(row)
         if kind == "action":
-            self._name_pool(body.get("pool", "default"))
+            self._named_pool(body.get("pool", "default"))
         if kind == "action" and name not in self.action_ids:
             new_id = self.action_ids[name] = max(self.action_ids.values(), default=0) + 1
             self.new_action_ids.append((name, new_id))

@@ -4,8 +4,8 @@ A cancel of an old attempt is confirmed, or returned because its session is gone
 offered: both are in batches of their own, published one after the other.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
 
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.worker_protocol import Offer, Offers, Recall
@@ -24,14 +24,19 @@ def queue_name(queue: Queue) -> str:
 
 
 def send_offers(
-    state: State, sessions: Sessions, executions: Iterable[Execution], requests: Mapping[int, StoredRequest]
+    state: State,
+    sessions: Sessions,
+    executions: Iterable[Execution],
+    requests: Mapping[int, StoredRequest],
+    definition_of: Callable[[str], Mapping[str, Any]],
 ) -> None:
     """Offer executions to their workers, in order: of one queue to one worker together."""
     groups: dict[tuple[str, Queue], list[Offer]] = {}
     for execution in executions:
         if execution.worker is None or execution.grant is None:
             continue
-        offer = _offer(state, execution, requests[execution.id])
+        extra = _extra(state, execution, requests[execution.id], definition_of(execution.action.ref))
+        offer = _offer(state, execution, requests[execution.id], extra)
         groups.setdefault((execution.worker.id, execution.queue), []).append(offer)
     for (worker_id, queue), offers in groups.items():
         for part in in_parts(offers):
@@ -44,15 +49,22 @@ def in_parts(offers: Iterable[Offer]) -> Iterator[tuple[Offer, ...]]:
     part: list[Offer] = []
     part_bytes = 0
     for offer in offers:
-        if part and part_bytes + len(offer.parameters) > _OFFERS_BYTES_MAX:
+        size_bytes = bytes_of(offer)
+        if part and part_bytes + size_bytes > _OFFERS_BYTES_MAX:
             yield tuple(part)
             part, part_bytes = [], 0
         part.append(offer)
-        part_bytes += len(offer.parameters)
+        part_bytes += size_bytes
     yield tuple(part)
 
 
-def _offer(state: State, execution: Execution, request: StoredRequest) -> Offer:
+def bytes_of(offer: Offer) -> int:
+    """Return the size of what the submitter gave; the rest of an offer is small."""
+    metadata = None if offer.extra is None else offer.extra.get("metadata")
+    return len(offer.parameters) + (0 if metadata is None else len(metadata))
+
+
+def _offer(state: State, execution: Execution, request: StoredRequest, extra: Mapping[str, Any]) -> Offer:
     assert execution.grant is not None
     definition = execution.queue.action.definition
     has_ttl = execution.expires_at != float("inf")
@@ -63,7 +75,27 @@ def _offer(state: State, execution: Execution, request: StoredRequest) -> Offer:
         timeout_seconds=(
             definition.timeout_seconds if execution.timeout_seconds is None else execution.timeout_seconds
         ),
+        extra=extra,
     )  # fmt: skip
+
+
+def _extra(
+    state: State, execution: Execution, request: StoredRequest, definition: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Return what else an attempt needs, and only what says something. Metadata stay JSON text."""
+    extra: dict[str, Any] = {"waited": round(max(state.now - execution.queued_at, 0.0), 6)}
+    runner, entrypoint = definition.get("runner", "python"), definition.get("entrypoint")
+    if entrypoint is not None or runner != "python":
+        extra["runner"], extra["entrypoint"] = runner, entrypoint
+    if execution.queue.key:
+        extra["concurrency_key"] = execution.queue.key
+    retries_left = execution.action.definition.retry.max_attempts - execution.failures - 1
+    if retries_left > 0:
+        extra["retries_left"] = retries_left
+    for name in ("metadata", "traceparent", "idempotency_key"):
+        if (value := getattr(request, name)) is not None:
+            extra[name] = value
+    return extra
 
 
 def send_recalls(state: State, sessions: Sessions, rows: Iterable[DefinitionRow]) -> None:

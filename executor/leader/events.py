@@ -12,15 +12,12 @@ it was sent, so no listener misses an event of an execution that ended after the
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from turnstile.common.broker.best_effort import BestEffortPublisher, Dropped, RecentAddresses
 from turnstile.common.broker.errors import NotConfirmed
 from turnstile.common.broker.message import Outgoing, Publication
 from turnstile.common.broker.publisher import Publisher
-from turnstile.common.broker.topology import EXECUTION_COMPLETED
-from turnstile.common.domain.states import Status
 from turnstile.common.messages import StatusChanged
 from turnstile.common.status_events import StatusEvents
 from turnstile.executor.leader.publications import completed_event
@@ -66,13 +63,12 @@ class Events:
         """Whether an `execution.status_changed` would be sent now: ask before building one."""
         return self._status.wanted
 
-    async def publish(self, events: Sequence[Mapping[str, Any]]) -> None:
-        """Return once each end was routed. Status events are advisory: they may be lost.
+    def announce(self, changes: Sequence[StatusChanged]) -> None:
+        """Publish status changes within milliseconds if a queue is bound to them; they may be lost."""
+        self._status.add(*changes)
 
-        Raises BrokerUnavailable: any of them may have arrived.
-        """
-        ends = [each for each in events if each["type"] == EXECUTION_COMPLETED]
-        self._status.add(*[_change(each) for each in events if each["type"] != EXECUTION_COMPLETED])
+    async def publish(self, ends: Sequence[Mapping[str, Any]]) -> None:
+        """Return once each end was routed. Raises BrokerUnavailable: any of them may have arrived."""
         first, others = self._divide(ends)
         await self._publish_ends(first)
         await self._publish_ends([each for each in others if _keys(each) not in self._unheard])
@@ -141,15 +137,3 @@ class Events:
 
 def _keys(event: Mapping[str, Any]) -> _Keys:
     return event["action_ref"], event["status"]
-
-
-def _change(event: Mapping[str, Any]) -> StatusChanged:
-    previous = event["previous_status"]
-    return StatusChanged(
-        execution_id=event["execution_id"],
-        action_ref=event["action_ref"],
-        status=Status(event["status"]),
-        previous_status=None if previous is None else Status(previous),
-        attempt=event["attempt"],
-        changed_at=datetime.fromtimestamp(event["changed_at"], UTC),
-    )

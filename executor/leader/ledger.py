@@ -36,7 +36,7 @@ from turnstile.executor.leader.ports import (
     StoredRequest,
     TurnRefused,
 )
-from turnstile.executor.leader.records import Known, Loaded, Turn
+from turnstile.executor.leader.records import EventRow, Known, Loaded, Turn
 
 if TYPE_CHECKING:
     from turnstile.executor.leader.ledger_session import Connection, Statement
@@ -62,6 +62,8 @@ _BULK_COUNT: Final = 2
 """How many commands of a poll name many executions."""
 _READ_SECONDS: Final = 0.05
 """How long a poll reads and checks commands; the others come with the next one."""
+_EVENTS: Final = (5_000, 8 * 1024 * 1024)
+"""How many stored events are read at once, and how many bytes of them; the first one in any case."""
 _PACKED: Final = 4
 """A document in the database's format is at most so many times as large as its text."""
 
@@ -406,14 +408,16 @@ class Ledger:
 
     async def requests_of(self, execution_ids: Sequence[int]) -> Mapping[int, StoredRequest]:
         """Return what offers need of these executions."""
-        return {
-            row["id"]: StoredRequest(
-                parameters=row["parameters"].encode(),
-                metadata=None if row["metadata"] is None else row["metadata"].encode(),
-                traceparent=row["traceparent"],
-            )
-            for row in await self._fetch("requests_of", execution_ids)
-        }
+        found = await self._fetch("requests_of", execution_ids)
+        return {row["id"]: rows.stored_request_of(row) for row in found}
+
+    async def traces_of(self, execution_ids: Sequence[int]) -> Mapping[int, str]:
+        """Return the trace contexts of these executions, of those that have one."""
+        return {row["id"]: row["traceparent"] for row in await self._fetch("traces_of", execution_ids)}
+
+    async def events(self, after_id: int) -> Sequence[EventRow]:
+        """Return the first stored events behind this one."""
+        return [rows.event_of(row) for row in await self._fetch("events", after_id, *_EVENTS)]
 
     async def outcomes(self, execution_ids: Sequence[int]) -> Mapping[int, Outcome]:
         """Return those of these executions that have ended."""
@@ -422,7 +426,7 @@ class Ledger:
                 execution_id=row["id"], action_ref=row["action_ref"], status=Status(row["status"]),
                 attempt=row["attempt"], result=None if row["result"] is None else row["result"].encode(),
                 error=None if row["error_type"] is None else (row["error_type"], row["error_message"]),
-                completed_at=row["completed_at"],
+                completed_at=row["completed_at"], traceparent=row["traceparent"],
             )
             for row in await self._fetch("outcomes", execution_ids)
         }  # fmt: skip
@@ -543,7 +547,8 @@ async def _load(connection: "Connection", epoch: int, now: float, newest: "async
         grants=[rows.grant_of(row) for row in await connection.fetch(statement("grants"))],
         live=[rows.live_of(row) for row in await connection.fetch(statement("live"))],
         workers=[rows.worker_of(row) for row in await connection.fetch(statement("workers"))],
-        events=[rows.event_of(row) for row in await connection.fetch(statement("events"))],
+        events=[rows.event_of(row) for row in await connection.fetch(statement("events"), 0, *_EVENTS)],
+        newest_event_id=await connection.fetchval(statement("newest_event")),
         early_cancels=[
             rows.early_cancel_of(row) for row in await connection.fetch(statement("early_cancels"))
         ],

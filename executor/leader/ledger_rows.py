@@ -22,6 +22,7 @@ from turnstile.executor.leader.binary_arrays import (
     texts,
     uuids,
 )
+from turnstile.executor.leader.ports import StoredRequest
 from turnstile.executor.leader.records import (
     Checkpoint,
     ClockChange,
@@ -159,12 +160,18 @@ _PARTS: Final = {
             *((encode, _of_second(value)) for encode, value in _ENDED),
         ),
         Part("ended", *_ENDED),
+        Part("webhooks"),
+        Part("webhooks_at_admission"),
         Part("pending", *_ENDED),
         Part(
             "attempts",
             (bigints, "execution_id"), (bigints, "attempt"), (texts, "outcome"), (texts, "worker_id"),
             (doubles, "scheduled_at"), (doubles, "started_at"), (doubles, "ended_at"), (texts, _error_type),
             (texts, _error_message),
+        ),
+        Part(
+            "logs",
+            (bigints, "execution_id"), (bigints, "attempt"), (bigints, "start"), (texts, "text"),
         ),
         Part(
             "granted",
@@ -179,6 +186,7 @@ _PARTS: Final = {
             (bigints, "attempt"), (bigints, "failures"), (bigints, "reclaims"), (doubles, "queued_at"),
             (doubles, "expires_at"), (doubles, "due_at"), (doubles, "ttl_seconds"),
             (doubles, "timeout_seconds"), (texts, "cancel_reason"),
+            (doubles, "cancel_requested_at"),
             (bigints, lambda row: None if row.grant is None else row.grant.epoch),
             (bigints, lambda row: None if row.grant is None else row.grant.counter),
             (texts, "worker_id"), (doubles, "scheduled_at"), (doubles, "started_at"),
@@ -239,11 +247,12 @@ OUTCOMES_SECONDS: Final = 7 * 86400.0
 """How long `turnstile.submission` knows that a request was refused."""
 _COMMON: Final = (
     ("admitted",),
-    ("ended",),
+    ("ended", "webhooks"),
     ("granted",),
     ("grants_over",),
     ("waiting", "waiting_over"),
     ("attempts", "live", "live_over"),
+    ("logs",),
 )
 _GROUPS: Final = (*_COMMON, tuple(name for name in _PARTS if all(name not in group for group in _COMMON)))
 """Parts that come together or not at all, so that there are few statements: each is planned once."""
@@ -386,6 +395,16 @@ def worker_of(row: "Record") -> WorkerRow:
 def definition_of(row: "Record") -> DefinitionRow:
     """Return a definition."""
     return DefinitionRow(kind=row["kind"], name=row["name"], body=json.loads(row["body"]))
+
+
+def stored_request_of(row: "Record") -> StoredRequest:
+    """Return what the offer of an execution needs."""
+    return StoredRequest(
+        parameters=row["parameters"].encode(),
+        metadata=None if row["metadata"] is None else row["metadata"].encode(),
+        traceparent=row["traceparent"],
+        idempotency_key=row["idempotency_key"],
+    )
 
 
 def event_of(row: "Record") -> EventRow:

@@ -296,6 +296,7 @@ def _revive(state: State, row: LiveRow) -> None:
     for name in (
         "status", "attempt", "failures", "reclaims", "due_at", "ttl_seconds", "timeout_seconds",
         "cancel_reason", "grant", "scheduled_at", "started_at", "is_impatient", "passages",
+        "cancel_requested_at",
     ):  # fmt: skip
         setattr(execution, name, getattr(row, name))
     state.executions[row.id] = execution
@@ -354,7 +355,7 @@ def snapshot_of(state: State) -> dict[str, Any]:
                 None if each.worker is not None else each.base,
                 tuple((gate.definition.name, gate.holders[each]) for gate in each.held_at),
                 each.is_impatient,
-                each.passages, each.timeout_seconds,
+                each.passages, each.timeout_seconds, each.cancel_requested_at,
             )
             for each in state.executions.values()
         },

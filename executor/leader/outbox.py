@@ -2,7 +2,8 @@
 
 An event is published after the commit of its end. What is not confirmed in time is stored by the next turn,
 so no input waits for a slow listener; an end that no worker saw is stored in its own turn. A turn names
-what it ended, and a new leader publishes the events of the last turn once more.
+what it ended, and a new leader publishes the events of the last turn once more. Memory has a bounded part of
+what is stored; the rest is read again, in order, when its turn comes.
 """
 
 import json
@@ -15,16 +16,26 @@ from turnstile.executor.leader.records import EndedRow, EventRow
 from turnstile.executor.queue_manager.decisions import Finished
 
 _BATCH: Final = 500
+KEPT_MAX: Final = 5_000
+_KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
+"""What is kept in memory of stored events; one event may be larger."""
 
 
 class Outbox:
     """Events that are stored until they are confirmed."""
 
-    def __init__(self, rows: Iterable[EventRow]) -> None:
-        self.rows = {row.id: row for row in rows}
-        self._next = max(self.rows, default=0) + 1
+    def __init__(self, rows: Iterable[EventRow], newest_id: int = 0) -> None:
+        """Begin with the first stored events; `newest_id` is that of the last one that is stored."""
+        self.rows: dict[int, EventRow] = {}
+        """Those that memory has, in order."""
+        self._bytes = 0
+        self._read_id = 0
+        """Up to here memory has or had all of them."""
+        self._newest_id = newest_id
+        """The last one that was given away, perhaps by the present turn."""
         self._to_store: list[Mapping[str, Any]] = []
         self._confirmed: list[int] = []
+        self.add(rows)
 
     def store(self, bodies: Iterable[Mapping[str, Any]]) -> None:
         """Store events with the next turn."""
@@ -32,12 +43,14 @@ class Outbox:
 
     def take_new(self) -> list[EventRow]:
         """Return the rows that this turn inserts; they are published after its commit."""
-        found = []
+        found: list[EventRow] = []
         for body in self._to_store:
-            found.append(EventRow(id=self._next, body=json.dumps(body).encode()))
-            self._next += 1
+            found.append(EventRow(id=self._newest_id + len(found) + 1, body=json.dumps(body).encode()))
         self._to_store = []
-        self.rows.update((row.id, row) for row in found)
+        has_all = not self.has_unread
+        self._newest_id += len(found)
+        if has_all:
+            self.add(found)
         return found
 
     def take_confirmed(self) -> list[int]:
@@ -50,6 +63,26 @@ class Outbox:
         """Whether another turn has something to write."""
         return bool(self._to_store or self._confirmed)
 
+    @property
+    def has_unread(self) -> bool:
+        """Whether events are stored that memory does not have."""
+        return self._read_id < self._newest_id
+
+    @property
+    def read_id(self) -> int:
+        """The events behind this one are read next."""
+        return self._read_id
+
+    def add(self, rows: Iterable[EventRow]) -> None:
+        """Keep stored events that follow those that memory has, as many as fit."""
+        for row in rows:
+            if self.rows and (len(self.rows) >= KEPT_MAX or self._bytes + len(row.body) > _KEPT_BYTES_MAX):
+                return
+            self.rows[row.id] = row
+            self._bytes += len(row.body)
+            self._read_id = row.id
+            self._newest_id = max(self._newest_id, row.id)
+
     def first(self) -> list[EventRow]:
         """Return the first stored events."""
         return list(islice(self.rows.values(), _BATCH))
@@ -58,23 +91,29 @@ class Outbox:
         """Forget stored events that have been published."""
         for row in rows:
             if self.rows.pop(row.id, None) is not None:
+                self._bytes -= len(row.body)
                 self._confirmed.append(row.id)
 
 
-def event_of(finished: Finished, row: EndedRow) -> Mapping[str, Any]:
+def event_of(
+    finished: Finished, row: EndedRow, *, action_id: int | None, traceparent: str | None
+) -> Mapping[str, Any]:
     """Return the body of `execution.completed` for an end that this turn decided."""
-    return _body(finished.queue.action.ref, row.id, row)
+    return _body((finished.queue.action.ref, action_id), row.id, row, traceparent)
 
 
-def event_of_outcome(outcome: Outcome) -> Mapping[str, Any]:
+def event_of_outcome(outcome: Outcome, *, action_id: int | None) -> Mapping[str, Any]:
     """Return the body of `execution.completed` for an end that was read."""
-    return _body(outcome.action_ref, outcome.execution_id, outcome)
+    return _body((outcome.action_ref, action_id), outcome.execution_id, outcome, outcome.traceparent)
 
 
-def _body(action_ref: str, execution_id: int, end: EndedRow | Outcome) -> Mapping[str, Any]:
+def _body(
+    action: tuple[str, int | None], execution_id: int, end: EndedRow | Outcome, traceparent: str | None
+) -> Mapping[str, Any]:
     return {
-        "type": "execution.completed", "execution_id": execution_id, "action_ref": action_ref,
-        "status": str(end.status), "attempt": end.attempt, "completed_at": end.completed_at,
-        "result": None if end.result is None else end.result.decode(),
+        "type": "execution.completed", "execution_id": execution_id, "action_ref": action[0],
+        "action_id": action[1], "status": str(end.status), "attempt": end.attempt,
+        "completed_at": end.completed_at, "result": None if end.result is None else end.result.decode(),
         "error": None if end.error is None else {"type": end.error[0], "message": end.error[1]},
+        "traceparent": traceparent,
     }  # fmt: skip

@@ -11,8 +11,9 @@ from uuid import UUID
 
 from turnstile.common.domain.errors import Code
 from turnstile.common.domain.states import Status
+from turnstile.common.messages import StatusChanged
 from turnstile.common.worker_protocol import FromWorker, ToSession
-from turnstile.executor.leader.records import Known, Loaded, Turn
+from turnstile.executor.leader.records import EventRow, Known, Loaded, Turn
 
 
 class StoreError(Exception):
@@ -96,6 +97,12 @@ class Store(Protocol):
     async def requests_of(self, execution_ids: Sequence[int]) -> Mapping[int, "StoredRequest"]:
         """Return what offers need of these executions. Raises OutcomeUnknown."""
 
+    async def traces_of(self, execution_ids: Sequence[int]) -> Mapping[int, str]:
+        """Return the trace contexts of these executions, of those that have one. Raises OutcomeUnknown."""
+
+    async def events(self, after_id: int) -> Sequence[EventRow]:
+        """Return the first stored events behind this one. Raises OutcomeUnknown."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRequest:
@@ -104,6 +111,7 @@ class StoredRequest:
     parameters: bytes
     metadata: bytes | None = None
     traceparent: str | None = None
+    idempotency_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +125,7 @@ class Outcome:
     result: bytes | None
     error: tuple[str, str] | None
     completed_at: float
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,6 +287,13 @@ class Broker(Protocol):
 
         The queue of a listener that hangs stops its whole connection. Raises BrokerUnavailable.
         """
+
+    @property
+    def wants_changes(self) -> bool:
+        """Whether status changes would be published now: ask before building them."""
+
+    def announce_changes(self, changes: Sequence[StatusChanged]) -> None:
+        """Publish status changes soon, on the connection of events; they may be lost."""
 
     @property
     def is_open(self) -> bool:

@@ -39,6 +39,7 @@ from turnstile.common.messages import SCHEMA_VERSION
 from turnstile.common.worker_protocol import Offers, Report, ToSession
 from turnstile.common.worker_wire import LEADER_MESSAGES, encode_reports, encode_to_session
 from turnstile.executor.leader.deliveries import LEADER_PROBE, Message
+from turnstile.executor.leader.dispatcher import bytes_of
 from turnstile.executor.leader.ports import CancelRequest, Probe, Publication, RefusedRequest, Request
 
 _SESSION: Final = "session "
@@ -86,7 +87,7 @@ def _is_full(messages: Sequence[ToSession], following: ToSession) -> bool:
 
 def _bytes_of(message: ToSession) -> int:
     body = message.body
-    return sum(len(offer.parameters) for offer in body.offers) if isinstance(body, Offers) else 0
+    return sum(map(bytes_of, body.offers)) if isinstance(body, Offers) else 0
 
 
 def _session_message(queue: str, messages: Sequence[ToSession]) -> Outgoing:

@@ -77,7 +77,7 @@ SELECT l.id, l.action_ref, l.key, l.priority, l.status::text AS status, l.attemp
        extract(epoch FROM l.queued_at)::double precision AS queued_at,
        extract(epoch FROM l.expires_at)::double precision AS expires_at,
        extract(epoch FROM l.due_at)::double precision AS due_at, l.ttl_seconds, l.timeout_seconds,
-       l.cancel_reason,
+       l.cancel_reason, extract(epoch FROM l.cancel_requested_at)::double precision AS cancel_requested_at,
        l.grant_epoch, l.grant_counter, l.worker_id,
        extract(epoch FROM l.scheduled_at)::double precision AS scheduled_at,
        extract(epoch FROM l.started_at)::double precision AS started_at, l.held, l.is_holding, l.is_impatient,
@@ -98,8 +98,21 @@ SELECT d.kind, d.name, d.body FROM ledger.definition d ORDER BY d.kind, d.name
 -- action_ids: the ids of actions, also of deleted ones.
 SELECT a.ref, a.id FROM ledger.action_id a
 
--- events: messages to be published.
-SELECT e.id, e.body FROM ledger.event e ORDER BY e.id
+-- events: the first messages to be published behind one.
+--
+-- $1 id, $2 how many, $3 how many bytes; the first one in any case
+SELECT n.id, n.body
+FROM (
+    SELECT f.id, f.body, sum(length(f.body)) OVER (ORDER BY f.id) - length(f.body) AS bytes_before
+    FROM (
+        SELECT e.id, e.body FROM ledger.event e WHERE e.id > $1::bigint ORDER BY e.id LIMIT $2::bigint
+    ) f
+) n
+WHERE n.bytes_before < $3::bigint
+ORDER BY n.id
+
+-- newest_event: the id of the last message to be published, or 0.
+SELECT coalesce(max(e.id), 0) FROM ledger.event e
 
 -- early_cancels: cancels of what was not known.
 SELECT c.id, c.execution_id, c.idempotency_key, c.reason,
@@ -122,14 +135,21 @@ LEFT JOIN ledger.pending_end p ON p.execution_id = ANY (ARRAY[e.id])
 -- requests_of: what offers need.
 --
 -- $1 ids
-SELECT e.id, e.parameters, e.metadata, e.traceparent
+SELECT e.id, e.parameters, e.metadata, e.traceparent, e.idempotency_key
 FROM unnest($1::bigint[]) AS r(id) JOIN ledger.execution e ON e.id = ANY (ARRAY[r.id])
+
+-- traces_of: the trace contexts of executions.
+--
+-- $1 ids
+SELECT e.id, e.traceparent
+FROM unnest($1::bigint[]) AS r(id) JOIN ledger.execution e ON e.id = ANY (ARRAY[r.id])
+WHERE e.traceparent IS NOT NULL
 
 -- outcomes: executions that have ended.
 --
 -- $1 ids
-SELECT e.id, e.action_ref, coalesce(p.status, e.status)::text AS status, coalesce(p.attempt,
-       e.attempt) AS attempt,
+SELECT e.id, e.action_ref, e.traceparent, coalesce(p.status, e.status)::text AS status,
+       coalesce(p.attempt, e.attempt) AS attempt,
        coalesce(p.result, e.result) AS result, coalesce(p.error_type, e.error_type) AS error_type,
        coalesce(p.error_message, e.error_message) AS error_message,
        extract(epoch FROM coalesce(p.completed_at, e.completed_at))::double precision AS completed_at
@@ -192,14 +212,15 @@ FOR NO KEY UPDATE OF e SKIP LOCKED
 SELECT e.id FROM unnest($1::bigint[]) AS r(id) JOIN ledger.execution e ON e.id = ANY (ARRAY[r.id]) WHERE
        e.completed_at IS NULL
 
--- write_pending: the pending ends of executions that are not locked any more.
+-- write_pending: the pending ends of executions that are not locked any more, with their webhooks.
 WITH free AS MATERIALIZED (
     SELECT e.id FROM ledger.pending_end p JOIN ledger.execution e ON e.id = ANY (ARRAY[p.execution_id])
     FOR NO KEY UPDATE OF e SKIP LOCKED
 ),
 over AS (
     DELETE FROM ledger.pending_end p USING free f WHERE p.execution_id = ANY (ARRAY[f.id]) RETURNING p.*
-)
+),
+ended AS (
 UPDATE ledger.execution e
 SET status = o.status, attempt = o.attempt, failures = o.failures, reclaims = o.reclaims,
     worker_id = o.worker_id,
@@ -208,6 +229,11 @@ SET status = o.status, attempt = o.attempt, failures = o.failures, reclaims = o.
     error_message = o.error_message,
     passages = o.passages
 FROM over o WHERE e.id = ANY (ARRAY[o.execution_id]) AND e.completed_at IS NULL
+RETURNING e.id, e.callback_url
+)
+INSERT INTO ledger.webhook (execution_id, url, origin, due_at, created_at)
+SELECT x.id, x.callback_url, ledger.origin_of(x.callback_url), now(), now()
+FROM ended x WHERE x.callback_url IS NOT NULL
 
 -- has_pending: whether ends are pending.
 SELECT EXISTS (SELECT FROM ledger.pending_end)

@@ -77,6 +77,17 @@ class AttemptRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogRow:
+    """The last piece of the log of an attempt, which came with its end."""
+
+    execution_id: int
+    attempt: int
+    start: int
+    """How many characters precede it."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingRow:
     """An execution that has not ended, and is older than the low id."""
 
@@ -132,6 +143,7 @@ class LiveRow:
     ttl_seconds: float | None
     timeout_seconds: float | None
     cancel_reason: str | None
+    cancel_requested_at: float | None = None
     grant: Grant | None
     worker_id: str | None
     scheduled_at: float | None
@@ -272,6 +284,7 @@ class Turn:
     admitted: Sequence[AdmittedRow] = ()
     ended: Sequence[EndedRow] = ()
     attempts: Sequence[AttemptRow] = ()
+    logs: Sequence[LogRow] = ()
     granted: Sequence[GrantRow] = ()
     grants_over: Sequence[tuple[int, int]] = ()
     """Epoch and counter of grant rows whose executions have all ended or been granted anew."""
@@ -322,6 +335,8 @@ class Loaded:
     checkpoint: Checkpoint | None
     journals: Sequence[Journal]
     """Of the turns after the checkpoint, in order."""
+    newest_event_id: int = 0
+    """`events` has the first ones up to this one, as many as memory keeps."""
     action_ids: Mapping[str, int] = field(default_factory=dict)
     """Also of deleted actions."""
     packed: Sequence[PackedWaiting] = ()

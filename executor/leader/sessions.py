@@ -93,7 +93,7 @@ class Sessions:
     def __init__(
         self, epoch: int, state: State, rows: Iterable[WorkerRow], now: float, *, offset: float = 0.0
     ) -> None:
-        """An instant `now` is one of the database's clock when `offset` is added."""
+        """Add `offset` to an instant `now` to get one of the database's clock."""
         self.epoch, self._offset = epoch, offset
         self.epoch_above = 0
         """An epoch that a worker has seen and that is higher than this leader's."""
@@ -140,7 +140,7 @@ class Sessions:
 
     # What workers send.
 
-    def hello(self, each: Hello, now: float) -> Iterator[Input]:
+    def hello(self, each: Hello, now: float, welcome: Welcome | None = None) -> Iterator[Input]:
         """Begin a session: nothing counts before the worker has answered the welcome."""
         self._see(each.epoch_seen)
         known, at = self._sessions.get(each.sender.worker_id), now + self._offset
@@ -179,7 +179,7 @@ class Sessions:
         # Written before it is answered: the next leader must know where to ask.
         self.rows[row.worker_id] = row
         yield self._changed(session)
-        self._send(session, Welcome())
+        self._send(session, welcome or Welcome())
 
     def heartbeat(self, each: Heartbeat, now: float, *, is_certain: bool) -> Iterator[Input]:
         """Renew a lease, and answer it only while the leadership is certain."""

@@ -232,7 +232,6 @@ CREATE TABLE ledger.live (
     ttl_seconds double precision,
     timeout_seconds double precision,
     cancel_reason text,
-    -- Shown to users; the leader does not read it.
     cancel_requested_at timestamptz,
     grant_epoch bigint,
     grant_counter bigint,

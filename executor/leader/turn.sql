@@ -95,6 +95,12 @@ FROM fence, unnest(
     completed_at,
     result, error_type, error_message, passages
 )
+RETURNING id, callback_url
+
+-- webhooks_at_admission: deliveries of what ended in the turn that admitted it.
+INSERT INTO ledger.webhook (execution_id, url, origin, due_at, created_at)
+SELECT x.id, x.callback_url, ledger.origin_of(x.callback_url), now(), now()
+FROM admitted_with_end x WHERE x.callback_url IS NOT NULL
 
 -- ended: the ends of executions. The row of the turn compares their number with the decided ones.
 UPDATE ledger.execution e
@@ -116,7 +122,12 @@ FROM fence, unnest(
 WHERE e.id = ANY (ARRAY[r.id]) AND e.completed_at IS NULL AND NOT EXISTS (
     SELECT FROM ledger.pending_end p WHERE p.execution_id = ANY (ARRAY[r.id])
 )
-RETURNING e.id
+RETURNING e.id, e.callback_url
+
+-- webhooks: deliveries of what ended.
+INSERT INTO ledger.webhook (execution_id, url, origin, due_at, created_at)
+SELECT x.id, x.callback_url, ledger.origin_of(x.callback_url), now(), now()
+FROM ended x WHERE x.callback_url IS NOT NULL
 
 -- pending: ends of executions that another session has locked.
 INSERT INTO ledger.pending_end (
@@ -152,6 +163,13 @@ FROM fence, unnest(
 ) AS r(execution_id, attempt, outcome, worker_id, scheduled_at, started_at, ended_at, error_type,
 error_message)
 
+-- logs: the last pieces of logs; a piece that comes twice is stored once.
+INSERT INTO ledger.log (execution_id, attempt, start, at, text)
+SELECT r.execution_id, r.attempt, r.start, now(), r.text
+FROM fence, unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[])
+    AS r(execution_id, attempt, start, text)
+ON CONFLICT DO NOTHING
+
 -- granted: what workers were granted, one row for each.
 INSERT INTO ledger.granted (epoch, counter, worker_id, granted_at, execution_ids, offsets)
 SELECT r.epoch, r.counter, r.worker_id, to_timestamp(r.granted_at), r.execution_ids::bigint[],
@@ -165,7 +183,7 @@ DELETE FROM ledger.granted g USING fence, unnest($1::bigint[], $2::bigint[]) AS 
 WHERE g.epoch = ANY (ARRAY[r.epoch]) AND g.counter = ANY (ARRAY[r.counter])
 
 -- live: executions with a past, as they are after this turn.
-INSERT INTO ledger.live AS l (
+INSERT INTO ledger.live (
     id, action_ref, key, priority, status, attempt, failures, reclaims, queued_at, expires_at, due_at,
     ttl_seconds,
     timeout_seconds, cancel_reason, cancel_requested_at, grant_epoch, grant_counter, worker_id, scheduled_at,
@@ -174,19 +192,20 @@ INSERT INTO ledger.live AS l (
 )
 SELECT r.id, r.action_ref, r.key, r.priority, r.status::ledger.status, r.attempt, r.failures, r.reclaims,
        to_timestamp(r.queued_at), to_timestamp(r.expires_at), to_timestamp(r.due_at), r.ttl_seconds,
-       r.timeout_seconds, r.cancel_reason, CASE WHEN r.cancel_reason IS NOT NULL THEN now() END,
-       r.grant_epoch, r.grant_counter, r.worker_id, to_timestamp(r.scheduled_at),
+       r.timeout_seconds, r.cancel_reason, to_timestamp(r.cancel_requested_at), r.grant_epoch,
+       r.grant_counter, r.worker_id, to_timestamp(r.scheduled_at),
        to_timestamp(r.started_at), r.held, r.is_holding = 1, r.is_impatient = 1, r.passages
 FROM fence, unnest(
     $1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[],
     $9::double precision[], $10::double precision[], $11::double precision[], $12::double precision[],
-    $13::double precision[], $14::text[], $15::bigint[], $16::bigint[], $17::text[], $18::double precision[],
-    $19::double precision[], $20::jsonb[], $21::bigint[], $22::bigint[], $23::jsonb[]
+    $13::double precision[], $14::text[], $15::double precision[], $16::bigint[], $17::bigint[], $18::text[],
+    $19::double precision[], $20::double precision[], $21::jsonb[], $22::bigint[], $23::bigint[],
+    $24::jsonb[]
 ) AS r(
     id, action_ref, key, priority, status, attempt, failures, reclaims, queued_at, expires_at, due_at,
     ttl_seconds,
-    timeout_seconds, cancel_reason, grant_epoch, grant_counter, worker_id, scheduled_at, started_at, held,
-    is_holding,
+    timeout_seconds, cancel_reason, cancel_requested_at, grant_epoch, grant_counter, worker_id, scheduled_at,
+    started_at, held, is_holding,
     is_impatient, passages
 )
 ON CONFLICT (id) DO UPDATE SET
@@ -195,8 +214,7 @@ ON CONFLICT (id) DO UPDATE SET
     attempt = excluded.attempt, failures = excluded.failures, reclaims = excluded.reclaims,
     queued_at = excluded.queued_at, expires_at = excluded.expires_at, due_at = excluded.due_at,
     ttl_seconds = excluded.ttl_seconds, timeout_seconds = excluded.timeout_seconds,
-    cancel_reason = excluded.cancel_reason,
-    cancel_requested_at = coalesce(l.cancel_requested_at, excluded.cancel_requested_at),
+    cancel_reason = excluded.cancel_reason, cancel_requested_at = excluded.cancel_requested_at,
     grant_epoch = excluded.grant_epoch,
     grant_counter = excluded.grant_counter, worker_id = excluded.worker_id,
     scheduled_at = excluded.scheduled_at,

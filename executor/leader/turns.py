@@ -10,7 +10,7 @@ was published had been committed before (P5, P6).
 import asyncio
 import json
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Protocol, TypeVar
@@ -43,12 +43,13 @@ from turnstile.executor.leader.ports import (
 )
 from turnstile.executor.leader.records import EndedRow, Loaded, Turn
 from turnstile.executor.leader.sessions import COMPLETIONS, HEARTBEATS, Sessions
-from turnstile.executor.leader.watchdog import Watchdog
+from turnstile.executor.leader.status_changes import changes_of
+from turnstile.executor.leader.watchdog import GRACE_SECONDS, Watchdog
 from turnstile.executor.leader.writing import rows_of
 from turnstile.executor.queue_manager.decide import decide
-from turnstile.executor.queue_manager.decisions import Decisions
+from turnstile.executor.queue_manager.decisions import Decisions, Finished
 from turnstile.executor.queue_manager.inputs import Input
-from turnstile.executor.queue_manager.state import Execution
+from turnstile.executor.queue_manager.state import Execution, State
 
 REQUESTS: Final = "executor.requests"
 SHARES: Final = {REQUESTS: 500, COMPLETIONS: 2000, HEARTBEATS: 1000}
@@ -79,6 +80,8 @@ class Times:
     """How often a candidate looks, and a leader reads its inbox and tries the broker again."""
     event: float = 1.0
     """How long a turn waits for the confirmation of events."""
+    stop: float = GRACE_SECONDS
+    """How long a worker has to stop an overdue attempt, and again after a cancel."""
 
 
 class Reload(Exception):
@@ -99,6 +102,11 @@ class Taken:
     decided: list[int] = field(default_factory=list)
     """Rows of the inbox that this turn deletes."""
 
+    def keep(self, unfinished: Set[UUID]) -> None:
+        """Leave commands in the inbox that this turn has only begun."""
+        left = {each.id for each in self.commands if each.command_id in unfinished}
+        self.decided = [each for each in self.decided if each not in left]
+
     def __len__(self) -> int:
         return len(self.deliveries) + len(self.commands)
 
@@ -110,7 +118,9 @@ class Taken:
 class Leadership:
     """One leadership: the state, and all that is remembered beside it until the next load."""
 
-    def __init__(self, loaded: Loaded, clock: Clock, asked_at: float) -> None:
+    def __init__(
+        self, loaded: Loaded, clock: Clock, asked_at: float, stop_seconds: float = GRACE_SECONDS
+    ) -> None:
         self.epoch = loaded.epoch
         self.number = 0
         """Of the last turn of this epoch that was committed."""
@@ -123,14 +133,16 @@ class Leadership:
         self.sessions = Sessions(loaded.epoch, self.state, loaded.workers, now, offset=self._offset)
         definitions = Definitions(loaded.definitions, loaded.action_ids)
         self.admission = Admission(loaded.early_cancels, self.state, definitions)
-        self.outbox = Outbox(loaded.events)
-        self.watchdog = Watchdog()
+        self.outbox = Outbox(loaded.events, loaded.newest_event_id)
+        self.watchdog = Watchdog(stop_seconds)
         self.carried: list[Input] = []
         """Inputs that follow from the decisions of the last turn."""
         self.is_unfinished = False
         self.requests: dict[int, StoredRequest] = {}
         """What offers need of executions that were admitted lately."""
         self.requests_bytes = 0
+        self.traces: dict[int, str | None] = {}
+        """The trace contexts of what this leadership has offered."""
         self.to_offer: dict[int, Execution] = {}
         """Granted executions that were not offered yet."""
         self.backlog: deque[list[Publication]] = deque()
@@ -157,11 +169,24 @@ class Audience(Protocol):
     def turn_begins(self) -> None:
         """Note the questions that have come: they are answered after the commit of this turn."""
 
+    def traced(self, sources: list[Source]) -> list[Source]:
+        """Return the requests of this turn, each with the trace context of its admission."""
+
     def turn_committed(self, lead: Leadership, turn: Turn, out: Decisions) -> None:
         """Answer them from what is committed now; must not take longer than some milliseconds."""
 
+    def turn_ended(self, taken: Taken, out: Decisions) -> None:
+        """Note what a turn took: its messages are published, and its inputs acknowledged."""
+
     def leadership_over(self) -> None:
         """Tell those who wait that this executor does not lead."""
+
+
+class Auditor(Protocol):
+    """Who compares the memory with the rows."""
+
+    async def look(self, state: State) -> Sequence[str]:
+        """Begin a comparison that is due; return what the last one found. It comes between two turns."""
 
 
 class Leader:
@@ -169,9 +194,9 @@ class Leader:
 
     def __init__(
         self, executor_id: str, store: Store, broker: Broker, clock: Clock, times: Times | None = None,
-        *, audience: Audience | None = None,
+        *, audience: Audience | None = None, auditor: Auditor | None = None,
     ) -> None:  # fmt: skip
-        self.audience = audience
+        self.audience, self.auditor = audience, auditor
         self._has_commands = False
         """The inbox is read in the next turn, whatever the time is."""
         self.executor_id = executor_id
@@ -262,7 +287,7 @@ class Leader:
             number = await self._renew_while(loading, epoch)
         finally:
             loading.cancel()
-        lead = Leadership(loading.result(), self.clock, asked_at)
+        lead = Leadership(loading.result(), self.clock, asked_at, self.times.stop)
         lead.number = number
         lead.sessions.welcome_all()
         await self._recall_events(lead)
@@ -276,8 +301,11 @@ class Leader:
         """Publish the events of the last turn again: its leader may have died before it could."""
         if lead.memory.unpublished:
             ended = await self._persist(lambda: self.store.outcomes(lead.memory.unpublished))
+            ids = lead.admission.definitions.action_ids
             lead.outbox.store(
-                event_of_outcome(ended[each]) for each in lead.memory.unpublished if each in ended
+                event_of_outcome(ended[each], action_id=ids.get(ended[each].action_ref))
+                for each in lead.memory.unpublished
+                if each in ended
             )
 
     async def _renew_while(self, loading: "asyncio.Future[Loaded]", epoch: int) -> int:
@@ -299,6 +327,8 @@ class Leader:
     async def _next_turn(self, lead: Leadership) -> None:
         now = self.clock.monotonic()
         self._check_leadership(lead, now)
+        if self.auditor is not None and await self.auditor.look(lead.state):
+            raise Reload
         if now - self._turn_began_at > lead.sessions.lease_min() / 3:
             # For this long no worker was heard: this process was paused, or a server did not answer.
             lead.sessions.renew_all(now)
@@ -371,11 +401,13 @@ class Leader:
         try:
             inputs = await self._inputs(lead, taken)
             out = self._decide(lead, inputs)
+            taken.keep(lead.admission.unfinished)
             rows = rows_of(lead.state, lead.memory, out)
         except (AssertionError, KeyError, IndexError, ValueError) as broken:
             self._refuse(taken)
             raise Reload from broken
-        events = [event_of(*each) for each in zip(out.finished, rows.ended, strict=True)]
+        traces = await self._traces_of(lead, out)
+        events = [_event(lead, *each, traces) for each in zip(out.finished, rows.ended, strict=True)]
         lead.outbox.store(
             event for event, end in zip(events, out.finished, strict=True) if end.report is None
         )
@@ -394,13 +426,17 @@ class Leader:
         if self.audience is not None:
             self.audience.turn_committed(lead, turn, out)
         self._singly = max(self._singly - len(taken), 0)
+        if self.broker.wants_changes:
+            self.broker.announce_changes(list(changes_of(out, turn.ended)))
         events = [
-            event_of(*each)
+            _event(lead, *each, traces)
             for each in zip(out.finished, turn.ended, strict=True)
             if each[0].report is not None
         ]
         await self._publish(lead, out, turn)
         await self._acknowledge(lead, taken, events)
+        if self.audience is not None:
+            self.audience.turn_ended(taken, out)
 
     async def _inputs(self, lead: Leadership, taken: Taken) -> list[Input]:
         """Return the inputs of a turn: what time and the last turn led to, then what was taken, in order."""
@@ -410,6 +446,8 @@ class Leader:
         if not lead.backlog:
             inputs += lead.sessions.lost(now)
         sources = [source_of(each) for each in taken if is_request(each)]
+        if self.audience is not None:
+            sources = self.audience.traced(sources)
         missing = lead.admission.missing(sources)
         if any(missing):
             lead.admission.learn(await self._persist(lambda: self.store.look_up(*missing)))
@@ -420,7 +458,7 @@ class Leader:
                 case Hello() as hello:
                     inputs += lead.admission.register(hello, lead.state)
                     hello = register_code(hello, lead.admission.definitions, lead.sessions, lead.state.now)
-                    inputs += lead.sessions.hello(hello, now)
+                    inputs += lead.sessions.hello(hello, now, lead.admission.definitions.welcome(hello))
                 case Heartbeat() as heartbeat:
                     inputs += lead.sessions.heartbeat(heartbeat, now, is_certain=self._is_certain(now))
                 case Report() as report:
@@ -469,20 +507,37 @@ class Leader:
 
     def _remember_requests(self, lead: Leadership, out: Decisions) -> None:
         for admitted in out.admitted:
-            request = admitted.source.request
-            size_bytes = len(request.parameters) + _REQUEST_BYTES
-            if lead.requests_bytes + size_bytes <= _REQUESTS_BYTES_MAX:
-                lead.requests_bytes += size_bytes
-                lead.requests[admitted.id] = StoredRequest(
-                    parameters=request.parameters, metadata=request.metadata, traceparent=request.traceparent
-                )
-        for finished in out.finished:
-            self._forget_request(lead, finished.id)
+            given = admitted.source.request
+            request = StoredRequest(
+                parameters=given.parameters, metadata=given.metadata, traceparent=given.traceparent,
+                idempotency_key=given.idempotency_key,
+            )  # fmt: skip
+            if lead.requests_bytes + _bytes_of(request) <= _REQUESTS_BYTES_MAX:
+                lead.requests_bytes += _bytes_of(request)
+                lead.requests[admitted.id] = request
 
     def _forget_request(self, lead: Leadership, execution_id: int) -> None:
         request = lead.requests.pop(execution_id, None)
         if request is not None:
-            lead.requests_bytes -= len(request.parameters) + _REQUEST_BYTES
+            lead.requests_bytes -= _bytes_of(request)
+
+    async def _traces_of(self, lead: Leadership, out: Decisions) -> Mapping[int, str | None]:
+        """Return the trace contexts of what ended, and forget what was kept of it."""
+        found: dict[int, str | None] = {}
+        missing = []
+        for each in out.finished:
+            if each.id in lead.traces:
+                found[each.id] = lead.traces.pop(each.id)
+            elif (request := lead.requests.get(each.id)) is not None:
+                found[each.id] = request.traceparent
+            else:
+                missing.append(each.id)
+            self._forget_request(lead, each.id)
+        for over in out.attempts:
+            lead.traces.pop(over.id, None)
+        if missing:
+            found |= await self._persist(lambda: self.store.traces_of(missing))
+        return found
 
     # Writing.
 
@@ -585,7 +640,7 @@ class Leader:
     async def _acknowledge(self, lead: Leadership, taken: Taken, events: list[Mapping[str, Any]]) -> None:
         """Publish the events of a turn, or let the next one store them, and acknowledge its inputs."""
         are_published = not events
-        if events and not lead.backlog and not lead.outbox.rows:
+        if events and not (lead.backlog or lead.outbox.rows or lead.outbox.has_unread):
             with suppress(BrokerUnavailable, TimeoutError):
                 await asyncio.wait_for(self.broker.publish_events(events), self.times.event)
                 are_published = True
@@ -595,17 +650,24 @@ class Leader:
         if not lead.backlog:
             self.broker.acknowledge(lead.unacknowledged)
             lead.unacknowledged = []
-        if lead.outbox.rows and (self._draining is None or self._draining.done()):
+        is_draining = self._draining is not None and not self._draining.done()
+        if (lead.outbox.rows or lead.outbox.has_unread) and not is_draining:
             self._draining = asyncio.ensure_future(self._drain_outbox(lead.outbox))
 
     async def _drain_outbox(self, outbox: Outbox) -> None:
         """Publish stored events beside the turns, for as long as a slow listener takes."""
-        with suppress(BrokerUnavailable):
+        with suppress(BrokerUnavailable, OutcomeUnknown):
+            await self._read_outbox(outbox)
             while rows := outbox.first():
                 await self.broker.publish(
                     [Publication(to="event", body=json.loads(row.body)) for row in rows]
                 )
                 outbox.confirm(rows)
+                await self._read_outbox(outbox)
+
+    async def _read_outbox(self, outbox: Outbox) -> None:
+        if not outbox.rows and outbox.has_unread:
+            outbox.add(await self.store.events(outbox.read_id))
 
     async def _of_stale(self, sources: Sequence[Any]) -> list[Publication]:
         """Return reports about executions that do not exist as dead letters; all others are repetitions."""
@@ -634,8 +696,10 @@ class Leader:
         found = dict(await self._persist(lambda: self.store.requests_of(missing))) if missing else {}
         requests = {**found, **{i: lead.requests[i] for i in lead.to_offer if i in lead.requests}}
         executions, lead.to_offer = lead.to_offer, {}
-        send_offers(lead.state, lead.sessions, executions.values(), requests)
+        definition_of = lead.admission.definitions.action
+        send_offers(lead.state, lead.sessions, executions.values(), requests, definition_of)
         for execution_id in executions:
+            lead.traces[execution_id] = requests[execution_id].traceparent
             self._forget_request(lead, execution_id)
 
     async def _probe(self, lead: Leadership) -> None:
@@ -662,6 +726,17 @@ def join(first: Decisions, second: Decisions) -> None:
             mine.update(other)
         else:
             setattr(first, each.name, other)
+
+
+def _bytes_of(request: StoredRequest) -> int:
+    return len(request.parameters) + len(request.metadata or b"") + _REQUEST_BYTES
+
+
+def _event(
+    lead: Leadership, finished: Finished, row: EndedRow, traces: Mapping[int, str | None]
+) -> Mapping[str, Any]:
+    action_id = lead.admission.definitions.action_ids.get(finished.queue.action.ref)
+    return event_of(finished, row, action_id=action_id, traceparent=traces.get(finished.id))
 
 
 def _unstorable(row: EndedRow, reason: str) -> EndedRow:

@@ -22,7 +22,8 @@ GRACE_SECONDS: Final = 15.0
 class Watchdog:
     """Looks at what is at workers, once per tick, by the leader's own clock: those of workers may step."""
 
-    def __init__(self) -> None:
+    def __init__(self, grace_seconds: float = GRACE_SECONDS) -> None:
+        self._grace_seconds = grace_seconds
         self._ticked_at = 0.0
         self._running_since: dict[Grant, float] = {}
         """When this leader first saw an attempt that was reported as started."""
@@ -52,7 +53,7 @@ class Watchdog:
                 since = self._asked_at[grant] = asked.get(grant, now)
                 if since == now:
                     sessions.send(worker.id, _cancel(execution, grant))
-                elif now - since > GRACE_SECONDS:
+                elif now - since > self._grace_seconds:
                     yield Overdue(execution_id=execution.id, grant=grant)
 
     def _must_end(self, execution: Execution, grant: Grant, now: float) -> bool:
@@ -62,7 +63,7 @@ class Watchdog:
         if timeout is None:
             timeout = execution.queue.action.definition.timeout_seconds
         since = self._running_since.get(grant)
-        return timeout is not None and since is not None and now > since + timeout + GRACE_SECONDS
+        return timeout is not None and since is not None and now > since + timeout + self._grace_seconds
 
 
 def _cancel(execution: Execution, grant: Grant) -> CancelAttempt:

@@ -7,6 +7,7 @@ granted in a turn.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from math import inf
 from typing import Any, Final
 
@@ -24,9 +25,10 @@ from turnstile.executor.leader.records import (
     GrantRow,
     Journal,
     LiveRow,
+    LogRow,
     WaitingRow,
 )
-from turnstile.executor.queue_manager.decisions import Admitted, Decisions, Finished
+from turnstile.executor.queue_manager.decisions import Admitted, AttemptOver, Decisions, Finished
 from turnstile.executor.queue_manager.state import Execution, State
 
 _YOUNG_SECONDS: Final = 1.0
@@ -46,6 +48,7 @@ class Rows:
     admitted: list[AdmittedRow] = field(default_factory=list)
     ended: list[EndedRow] = field(default_factory=list)
     attempts: list[AttemptRow] = field(default_factory=list)
+    logs: list[LogRow] = field(default_factory=list)
     granted: list[GrantRow] = field(default_factory=list)
     grants_over: list[tuple[int, int]] = field(default_factory=list)
     live: list[LiveRow] = field(default_factory=list)
@@ -77,6 +80,7 @@ def rows_of(state: State, memory: Memory, out: Decisions) -> Rows:
         )
         for over in out.attempts
     ]  # fmt: skip
+    rows.logs = list(_log_rows(out))
     rows.granted = list(_grant_rows(state, out, memory))
     _end_grants(memory, rows, [finished.id for finished in out.finished])
     for finished in out.finished:
@@ -100,6 +104,16 @@ def report_of(source: Any) -> AttemptEnded:
     report = source.body.body
     assert isinstance(report, AttemptEnded)
     return report
+
+
+def _log_rows(out: Decisions) -> Iterator[LogRow]:
+    """Yield what ends brought of the logs of their attempts."""
+    ended: Iterable[AttemptOver | Finished] = chain(out.attempts, out.finished)
+    for each in ended:
+        if each.report is not None and (report := report_of(each.report.source)).log:
+            # The one character that PostgreSQL cannot store must not refuse the end.
+            text = report.log.replace("\0", "\N{REPLACEMENT CHARACTER}")
+            yield LogRow(execution_id=each.id, attempt=each.attempt, start=report.log_start, text=text)
 
 
 def _admitted_row(each: Admitted, now: float) -> AdmittedRow:
@@ -177,7 +191,8 @@ def live_row(execution: Execution) -> LiveRow:
         status=execution.status, attempt=execution.attempt, failures=execution.failures,
         reclaims=execution.reclaims, queued_at=execution.queued_at, expires_at=_finite(execution.expires_at),
         due_at=execution.due_at, ttl_seconds=execution.ttl_seconds, timeout_seconds=execution.timeout_seconds,
-        cancel_reason=execution.cancel_reason, grant=execution.grant,
+        cancel_reason=execution.cancel_reason, cancel_requested_at=execution.cancel_requested_at,
+        grant=execution.grant,
         worker_id=None if execution.worker is None else execution.worker.id,
         scheduled_at=execution.scheduled_at, started_at=execution.started_at,
         held=tuple((gate.definition.name, gate.holders[execution]) for gate in execution.held_at),

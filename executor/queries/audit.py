@@ -62,7 +62,7 @@ class CheckResult(Schema):
     subject: str = Field(
         description="What the ids identify: execution, command (of the inbox), or difference (its number)."
     )
-    rows: int = Field(description="Rows that it read.")
+    rows: int = Field(description="Rows that it read; of `memory`: comparisons.")
     faults: int = Field(description="Rows that are wrong.")
     examples: list[WrongRow] = Field(description="The first wrong rows, by id.")
 
@@ -137,13 +137,13 @@ class Auditor:
     async def _memory(self, examples_max: int) -> list[CheckResult]:
         """Return what the leader found the last time; nothing without a leader, which remembers nothing."""
         answer = None if self._asker is None else await self._asker.ask(Leading())
-        if not isinstance(answer, Answered) or answer.body.audited_at is None:
+        if not isinstance(answer, Answered) or not answer.body.comparisons:
             return []
-        differences = answer.body.audit_differences
+        differences = answer.body.differences
         return [
             CheckResult(
                 name="memory", says="what the leader remembers equals the rows, once a minute",
-                subject="difference", rows=answer.body.audit_sums, faults=len(differences),
+                subject="difference", rows=answer.body.comparisons, faults=len(differences),
                 examples=[
                     WrongRow(id=number, expected="memory equals rows", found=each)
                     for number, each in enumerate(differences[:examples_max], 1)

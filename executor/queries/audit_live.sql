@@ -25,9 +25,9 @@ CROSS JOIN LATERAL (
     WHERE NOT EXISTS (SELECT FROM ledger.pending_end p WHERE p.execution_id = e.id)
 ) x;
 
--- check held_worker of execution: what is at a worker is at one that is known
-SELECT h.id, w.worker_id IS NULL AS wrong, format('worker %s', h.worker_id) AS expected,
-       'no such worker' AS found
+-- check held_worker of execution: what is at a worker is at one that lives
+SELECT h.id, (w.gone_at IS NULL AND w.worker_id IS NOT NULL) IS NOT TRUE AS wrong,
+       format('worker %s', h.worker_id) AS expected, coalesce(w.gone_why, 'no such worker') AS found
 FROM (
     SELECT l.id, l.worker_id FROM ledger.live l WHERE l.worker_id IS NOT NULL
     UNION ALL

@@ -241,7 +241,7 @@ def _pool(row: "Row", gauges: Mapping[str, PoolGauge] | None) -> StoredPool:
     gauge = None
     if gauges is not None:
         gauge = gauges.get(name) or PoolGauge(
-            name=name, capacity=0, held=0, waiting=0, wanted=0, paused=False, served=()
+            name=name, capacity=0, held=0, waiting=0, wanted=0, waiting_queues=0, paused=False, served=()
         )
     return StoredPool(
         **_known(StoredPool, row),

@@ -1,3 +1,8 @@
+-- is_defined: a row if there is such a definition.
+--
+-- $1 kind, $2 name
+SELECT FROM ledger.definition d WHERE d.kind = $1 AND d.name = $2
+
 -- action: the definition of one action.
 --
 -- $1 ref

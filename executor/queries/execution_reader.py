@@ -98,14 +98,14 @@ class ExecutionReader:
         explanation = explained.explanation
         if explanation is None or explanation.waiting_on is None:
             return self._detail(record, on=None)
-        on = waiting_on(explanation.waiting_on, broker_trouble(self._health))
+        trouble = broker_trouble(self._health)
         is_in_queue = explanation.position is not None
         return self._detail(
             record,
-            on=on,
+            on=waiting_on(explanation.waiting_on, trouble),
             position=explanation.position,
             queue_length=explanation.queue_length if is_in_queue else None,
-            estimated_start=None if isinstance(on, OutOfReach) else estimated_start(explained.estimate),
+            estimated_start=None if trouble else estimated_start(explained.estimate),
         )
 
     def _detail(self, record: Record, *, on: WaitingOn | None, **more: Any) -> ExecutionDetail:

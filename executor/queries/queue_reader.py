@@ -6,7 +6,7 @@ order, and counts that do not add up would be worse than none.
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import asyncpg
 
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
 A = TypeVar("A")
 
-QUEUED_ID_MAX: Final = 2**63 - 1
-
 
 class QueueStart(NamedTuple):
     """A page of waiting executions begins behind this one, in the order of priorities and ids."""
@@ -85,12 +83,7 @@ class QueueReader(LimitedReader):
                 "oldest_enqueued_at": instant(found.stats.oldest_enqueued_at),
                 "last_updated": instant(answer.at),
                 "waiting": WaitingCounts(**found.stats.waiting),
-                "by_key": tuple(
-                    KeyStats(
-                        concurrency_key=each.key, **{n: v for n, v in each._asdict().items() if n != "key"}
-                    )
-                    for each in found.stats.by_key
-                ),
+                "by_key": tuple(_of_key(*each) for each in found.stats.by_key),
             }
         )
 
@@ -101,7 +94,9 @@ class QueueReader(LimitedReader):
 
         None: there is no such action.
         """
-        found = await self._answer(QueueOf(action_ref=ref, key=concurrency_key, after=start, limit=limit))
+        found = await self._answer(
+            "action", ref, QueueOf(action_ref=ref, key=concurrency_key, after=start, limit=limit)
+        )
         if found is None:
             return None
         created = await self._rows(statement("created"), [each.id for each in found.items])
@@ -121,7 +116,7 @@ class QueueReader(LimitedReader):
 
         None: there is no such resource. `next_cursor` is left to the caller.
         """
-        found = await self._answer(ResourceQueue(name=name, offset=offset, limit=limit))
+        found = await self._answer("resource", name, ResourceQueue(name=name, offset=offset, limit=limit))
         if found is None:
             return None
         # A resource without a limit is never full.
@@ -145,7 +140,7 @@ class QueueReader(LimitedReader):
 
         None: there is no such pool. `next_cursor` is left to the caller.
         """
-        found = await self._answer(PoolQueue(name=name, offset=offset, limit=limit))
+        found = await self._answer("pool", name, PoolQueue(name=name, offset=offset, limit=limit))
         if found is None:
             return None
         return PoolQueuePage(
@@ -160,7 +155,10 @@ class QueueReader(LimitedReader):
             next_cursor=None,
         )
 
-    async def _answer(self, question: Question[A]) -> A:
+    async def _answer(self, kind: str, name: str, question: Question[A | None]) -> A | None:
+        """Ask about a definition; None: there is none, which the rows know also without a leader."""
+        if await self._row(statement("is_defined"), kind, name) is None:
+            return None
         answer = await self._asker.ask(question)
         if isinstance(answer, Unanswered):
             raise _unavailable(answer)
@@ -169,8 +167,17 @@ class QueueReader(LimitedReader):
 
 def _unavailable(unanswered: Unanswered) -> Unavailable:
     return Unavailable(
-        f"only the leader knows what waits: {unanswered.message}; repeat the request, or read what is stored: "
-        "GET /api/v1/executions?status=queued"
+        f"only the leader knows what waits: {unanswered.message}; repeat the request, or read what is "
+        "stored: GET /api/v1/executions?status=queued"
+    )
+
+
+def _of_key(key: str, queue_length: int, active_count: int, held_waiting: int) -> KeyStats:
+    return KeyStats(
+        concurrency_key=key,
+        queue_length=queue_length,
+        active_count=active_count,
+        held_waiting=held_waiting,
     )
 
 

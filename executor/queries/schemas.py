@@ -503,10 +503,13 @@ class StoredPool(PoolDefinition):
     """A pool as it is stored, and its state."""
 
     id: int
-    capacity: int = Field(description="Executions that the live workers of the pool run at once.")
-    held: int = Field(description="Granted executions of the pool; they may exceed the capacity by a lead.")
-    waiting: int = Field(description="Executions that wait only for a worker of the pool.")
-    wanted: int = Field(
+    capacity: int | None = Field(
+        description="Executions that the live workers of the pool run at once. Null, like the next three: no "
+        "leader answers now."
+    )
+    held: int | None = Field(description="Granted executions of the pool.")
+    waiting: int | None = Field(description="Executions that wait only for a worker of the pool.")
+    wanted: int | None = Field(
         description="Executions that could run now with enough workers: `held`, and those that wait for a "
         "worker, also of actions that no live worker serves. Of a paused pool only `held`. For autoscalers."
     )
@@ -711,6 +714,12 @@ class WorkerDetail(Schema):
         description="Why it could run nothing at its last heartbeat. Null: it could, or it has gone.",
         examples=["broker: connection refused"],
     )
+
+
+class NoReclaim(Schema):
+    """For how long nothing that a worker runs is reclaimed."""
+
+    seconds: float = Field(description="From the sending of the request; 0: no promise.", examples=[30.0])
 
 
 class PoolCapacity(Schema):

@@ -36,7 +36,13 @@ from turnstile.executor.questions.protocol import (
     WorkersPage,
     WorkerState,
 )
-from turnstile.executor.questions.queue_stats import GatePage, pool_page, queue_stats, resource_page
+from turnstile.executor.questions.queue_stats import (
+    GatePage,
+    pool_page,
+    queue_stats,
+    resource_page,
+    waiting_queues,
+)
 from turnstile.executor.queue_manager.state import (
     ActionState,
     Execution,
@@ -240,16 +246,15 @@ def _holders(executions: Iterable[Execution], gate: ResourceGate | None = None) 
             id=each.id, action_ref=each.queue.action.ref, key=each.queue.key, status=each.status,
             attempt=each.attempt, units=1 if gate is None else gate.holders[each], worker_id=_worker_id(each),
             granted_at=each.scheduled_at, started_at=each.started_at,
-            passed_at=None if gate is None else _passed_at(each, gate),
+            passed_at=_passed_at(each, "queue" if gate is None else f"resource {gate.definition.name}"),
             is_stopping=each.cancel_reason is not None,
         )
         for each in nsmallest(HOLDERS_MAX, executions, key=lambda each: each.id)
     )  # fmt: skip
 
 
-def _passed_at(execution: Execution, gate: ResourceGate) -> float | None:
-    name = f"resource {gate.definition.name}"
-    return next((each.passed_at for each in execution.passages if each.gate == name), None)
+def _passed_at(execution: Execution, gate: str) -> float | None:
+    return next((each.passed_at for each in execution.passages if each.gate == gate), None)
 
 
 # Resources and pools.
@@ -326,7 +331,8 @@ def _gates(_: protocol.Gates, known: Known) -> Steps[GateGauges]:
             pools.append(
                 PoolGauge(
                     name=name, capacity=page.capacity, held=page.held, waiting=page.waiting,
-                    wanted=page.wanted, paused=state.pools[name].definition.paused,
+                    wanted=page.wanted, waiting_queues=waiting_queues(state, state.pools[name]),
+                    paused=state.pools[name].definition.paused,
                     served=tuple(sorted(served.get(name, ()))[:PAGE_MAX]),
                 )
             )  # fmt: skip

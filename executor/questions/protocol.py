@@ -131,7 +131,7 @@ class SlotHolder:
     """None: it waits at a later gate."""
     started_at: float | None
     passed_at: float | None = None
-    """At a resource."""
+    """At the resource; else in its queue."""
     is_stopping: bool
 
 
@@ -225,6 +225,8 @@ class PoolGauge:
     held: int
     waiting: int
     wanted: int
+    waiting_queues: int
+    """Queues with executions that wait only for a worker."""
     paused: bool
     served: tuple[str, ...]
     """Actions that a worker of the pool takes, by name, at most `PAGE_MAX`."""
@@ -307,12 +309,10 @@ class LeaderState:
     """Of requests that are kept in memory."""
     messages_refused: int
     """Messages without the secret of their worker."""
-    audited_at: float | None = None
-    """When memory and rows were last compared; None: not yet by this leader."""
-    audit_sums: int = 0
-    """How many sums were compared."""
-    audit_differences: tuple[str, ...] = ()
-    """What differed, in sentences, a bounded number."""
+    comparisons: int = 0
+    """How often this process compared its memory with the rows."""
+    differences: tuple[str, ...] = ()
+    """What differed the last time that something did, in sentences, a bounded number."""
 
 
 # Questions: each is a subclass of `Question` of its answer.

@@ -26,7 +26,7 @@ from turnstile.executor.questions.explain import (
     startable_in,
     stop_of,
 )
-from turnstile.executor.queue_manager.state import ActionState, Queue, State
+from turnstile.executor.queue_manager.state import ActionState, PoolState, Queue, State
 
 COUNTED: Final[tuple[Counted, ...]] = get_args(Counted)
 KEYS_MAX: Final = 100
@@ -154,6 +154,16 @@ def resource_page(state: State, name: str, offset: int, limit: int) -> GatePage 
         items=tuple(islice(order_at(gate, members), offset, offset + limit)),
         holders=holders_of(gate.holders, gate), workers=(),
     )  # fmt: skip
+
+
+def waiting_queues(state: State, pool: PoolState) -> int:
+    """Return in how many queues something waits only for a worker of the pool."""
+    return sum(
+        sum(1 for queue in each.queues.values() if startable_in(queue, queue.length))
+        if isinstance(each, ActionState)
+        else 1
+        for each in members_at(state, pool)
+    )
 
 
 def pool_page(state: State, name: str, offset: int, limit: int) -> GatePage | None:

@@ -70,6 +70,18 @@ class Finished(NamedTuple):
     failures: int
     reclaims: int
     queued_at: float
+    previous: Status
+
+
+class Moved(NamedTuple):
+    """The status of an execution changed, and it was neither admitted, granted nor ended."""
+
+    id: int
+    queue: "Queue"
+    previous: Status
+    status: Status
+    attempt: int
+    at: float
 
 
 class Passage(NamedTuple):
@@ -122,6 +134,7 @@ class Decisions:
     granted: list[Granted] = field(default_factory=list)
     finished: list[Finished] = field(default_factory=list)
     attempts: list[AttemptOver] = field(default_factory=list)
+    moved: list[Moved] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
     cancelled: list[Cancelled] = field(default_factory=list)
     deleted: list[tuple[bool, int, int, Any]] = field(default_factory=list)

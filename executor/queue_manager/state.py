@@ -38,6 +38,7 @@ class Execution:
     reclaims: int = 0
     due_at: float | None = None
     cancel_reason: str | None = None
+    cancel_requested_at: float | None = None
     timeout_seconds: float | None = None
     grant: Grant | None = None
     worker: "Worker | None" = None

@@ -22,6 +22,7 @@ from turnstile.executor.queue_manager.decisions import (
     Cancelled,
     Decisions,
     Finished,
+    Moved,
     Refused,
 )
 from turnstile.executor.queue_manager.definitions import Rate
@@ -206,6 +207,7 @@ def _started(each: inputs.Started, state: State, out: Decisions) -> None:
     execution = _reported(state, each.execution_id, each.grant)
     if execution is None or execution.started_at is not None:
         return
+    _move(execution, Status.RUNNING, each.at, out)
     execution.status, execution.started_at = Status.RUNNING, each.at
     record(execution, out)
 
@@ -227,6 +229,10 @@ def _ended(each: inputs.Ended, state: State, out: Decisions) -> None:
             error = "Cancelled", execution.cancel_reason
         finish(state, execution, each.status, out, error=error, report=each)
     else:
+        if execution.started_at is not None:
+            # A short attempt was not reported as started.
+            _move(execution, Status.RUNNING, execution.started_at, out)
+            execution.status = Status.RUNNING
         _attempt_over(state, execution, str(each.status), out, each)
         release(state, execution)
         _delay(state, execution, due_at, out)
@@ -311,6 +317,7 @@ def _cancel(each: inputs.Cancel, state: State, out: Decisions) -> None:
         return
     if execution.cancel_reason is None:
         execution.cancel_reason = each.reason
+        execution.cancel_requested_at = state.now
         record(execution, out)
     assert execution.grant is not None
     out.asked.append(Asked(execution.worker.id, execution.id, execution.grant, execution.cancel_reason))
@@ -359,7 +366,7 @@ def finish(
         Finished(
             execution.id, status, execution.queue, execution.attempt, error, worker_id,
             execution.scheduled_at, execution.started_at, completed_at, execution.passages, report,
-            execution.failures, execution.reclaims, execution.queued_at,
+            execution.failures, execution.reclaims, execution.queued_at, execution.status,
         )
     )  # fmt: skip
     execution.queue.action.completed += 1
@@ -423,6 +430,7 @@ def _back_to_queue(state: State, execution: Execution, out: Decisions) -> None:
     if execution.expires_at <= state.now:
         _end_expired(state, execution, out)
         return
+    _move(execution, Status.QUEUED, state.now, out)
     execution.status = Status.QUEUED
     execution.passages = ()
     if execution.is_plain:
@@ -434,6 +442,8 @@ def _back_to_queue(state: State, execution: Execution, out: Decisions) -> None:
 
 
 def _delay(state: State, execution: Execution, due_at: float, out: Decisions) -> None:
+    if execution.attempt:
+        _move(execution, Status.DELAYED, state.now, out)
     execution.status = Status.DELAYED
     execution.due_at = due_at
     execution.grant = execution.scheduled_at = execution.started_at = None
@@ -441,6 +451,13 @@ def _delay(state: State, execution: Execution, due_at: float, out: Decisions) ->
     execution.queue.delayed += 1
     state.set_timer(due_at, execution)
     record(execution, out)
+
+
+def _move(execution: Execution, status: Status, at: float, out: Decisions) -> None:
+    """Note a change of status that nothing else shows."""
+    if execution.status is not status:
+        moved = Moved(execution.id, execution.queue, execution.status, status, execution.attempt, at)
+        out.moved.append(moved)
 
 
 def record(execution: Execution, out: Decisions) -> None:

@@ -1,7 +1,7 @@
 """The reading statements of the executor service that are written in SQL; each sees one snapshot of the rows.
 
 They only read: every write is a statement of `common.sql`. A file holds the statements of one subject; each
-begins with a line `-- name: what it returns`. `executor.queries.statements` builds those with a filter.
+begins with a line `-- name: what it returns`. `executor.history.selects` builds those with a filter.
 """
 
 import re

@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,9 +18,9 @@ from typing import Final, NoReturn, Protocol
 
 import aio_pika
 import httpx
-from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
+from aio_pika.abc import AbstractConnection
 
-from turnstile.common.broker.topology import EXECUTOR_COMPLETIONS, pool_queue, worker_queue
+from turnstile.common.broker.topology import EXECUTOR_COMPLETIONS, EXECUTOR_HEARTBEATS, EXECUTOR_REPORTS
 from turnstile.localservers import LocalServers
 from turnstile.localservers.processes import run_in_thread, stat_fields
 from turnstile.localservers.services import Collapse, Service
@@ -28,15 +28,14 @@ from turnstile.stress.installation import Api, Installation
 from turnstile.stress.local.launcher import System
 from turnstile.stress.recording import InjectedFault
 from turnstile.stress.scenario import FaultKind, PlannedFault
-from turnstile.stress.trace import POOL, TRACE_SUFFIX
+from turnstile.stress.trace import TRACE_SUFFIX
 
 _DATABASE: Final = "database"
 _BROKER: Final = "broker"
 _CALL_SECONDS: Final = 20.0
-_CONSUMED_MAX: Final = 20
-"""Enough to show the effect: each message may hold a slot until the watchdog repairs it."""
-_SHARED_QUEUES: Final = (EXECUTOR_COMPLETIONS, pool_queue(POOL))
-"""Completions and offers, which any process may consume."""
+_PURGE_PAUSE_SECONDS: Final = 0.02
+PURGED: Final = (EXECUTOR_COMPLETIONS, EXECUTOR_HEARTBEATS, EXECUTOR_REPORTS)
+"""What workers send: every message of them is repeated, or the next one replaces it."""
 _POLL_SECONDS: Final = 0.1
 
 
@@ -201,10 +200,8 @@ async def _restart(local: LocalSystem, fault: PlannedFault, name: str, server: _
 
 async def _purge(local: LocalSystem, fault: PlannedFault) -> InjectedFault:
     async with local.locks[_BROKER]:
-        worker_ids = (await _worker_ids(local)).values()
         began_at = time.time_ns()
-        amqp_url = local.system.deployment.amqp_url
-        messages = await discard_messages(amqp_url, worker_ids, fault.lasting_seconds)
+        messages = await discard_messages(local.system.deployment.amqp_url, fault.lasting_seconds)
         return _injected(fault, f"{messages} messages", began_at)
 
 
@@ -218,25 +215,24 @@ def _injected(fault: PlannedFault, target: str, began_at: int) -> InjectedFault:
     return InjectedFault(kind=fault.kind, target=target, began_at=began_at, healed_at=time.time_ns())
 
 
-def queues_to_purge(worker_ids: Iterable[str]) -> tuple[str, ...]:
-    """Return the queues of completions, offers and worker messages.
+async def discard_messages(amqp_url: str, seconds: float) -> int:
+    """Purge what workers have sent, again and again for a while; return the number of lost messages.
 
-    Not `executor.requests`: its messages are known nowhere else, so nothing could recover them.
+    Like a mistaken purge. Not `executor.requests`: its messages are known nowhere else, so nothing could
+    recover them. A worker's own queue is exclusive to its connection.
     """
-    return (*_SHARED_QUEUES, *(worker_queue(each) for each in worker_ids))
-
-
-async def discard_messages(amqp_url: str, worker_ids: Collection[str], seconds: float) -> int:
-    """Purge queues, then consume further messages and drop them; return the number of lost messages.
-
-    Like a mistaken purge, or a consumer of the wrong queue. A system that keeps up has nothing in its queues,
-    so up to 20 passing messages are consumed too.
-    """
+    discarded = 0
     async with AsyncExitStack() as stack:
         async with asyncio.timeout(_CALL_SECONDS):
             connection = await stack.enter_async_context(await aio_pika.connect(amqp_url))
-            purged = [await _purge_queue(connection, name) for name in queues_to_purge(worker_ids)]
-        return sum(purged) + await _consume(connection, seconds)
+        until = time.monotonic() + seconds
+        while True:
+            async with asyncio.timeout(_CALL_SECONDS):
+                for name in PURGED:
+                    discarded += await _purge_queue(connection, name)
+            if time.monotonic() >= until:
+                return discarded
+            await asyncio.sleep(_PURGE_PAUSE_SECONDS)
 
 
 async def _purge_queue(connection: AbstractConnection, name: str) -> int:
@@ -246,26 +242,6 @@ async def _purge_queue(connection: AbstractConnection, name: str) -> int:
             purged = await (await channel.get_queue(name, ensure=False)).purge()
             return purged.message_count or 0
     return 0
-
-
-async def _consume(connection: AbstractConnection, seconds: float) -> int:
-    consumed = 0
-    enough = asyncio.Event()
-
-    async def count(_: AbstractIncomingMessage) -> None:
-        nonlocal consumed
-        consumed += 1
-        if consumed >= _CONSUMED_MAX:
-            enough.set()
-
-    async with connection.channel() as channel:
-        queues = [await channel.get_queue(name, ensure=False) for name in _SHARED_QUEUES]
-        tags = [await queue.consume(count, no_ack=True, timeout=_CALL_SECONDS) for queue in queues]
-        with suppress(TimeoutError):
-            await asyncio.wait_for(enough.wait(), seconds)
-        for queue, tag in zip(queues, tags, strict=True):
-            await queue.cancel(tag, timeout=_CALL_SECONDS)
-    return consumed
 
 
 def _start_time(pid: int) -> int | None:

@@ -37,7 +37,7 @@ WAYS: list[Way] = [by_http, by_message]
 async def seconds_until_ended(env: Environment, execution_id: int, since: datetime) -> float:
     await env.ended(execution_id)
     seconds: float = await env.history.value(
-        "SELECT extract(epoch FROM completed_at - $2)::float8 FROM execution WHERE id = $1",
+        "SELECT extract(epoch FROM completed_at - $2)::float8 FROM ledger.execution WHERE id = $1",
         execution_id,
         since,
     )
@@ -104,7 +104,7 @@ async def test_a_cancel_of_an_id_out_of_range_is_refused_and_stops_no_other_requ
         await publisher.publish([request({"action_ref": "noop", "idempotency_key": "behind"})])
         (letter,) = await env.history.dead_letters(1)
     assert letter["code"] == "invalid_message"
-    query = "SELECT count(*) = 1 FROM execution WHERE idempotency_key = 'behind' AND completed_at IS NOT NULL"
+    query = "SELECT completed_at IS NOT NULL FROM ledger.execution WHERE idempotency_key = 'behind'"
     await env.history.until(query)
 
 

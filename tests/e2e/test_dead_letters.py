@@ -103,8 +103,8 @@ async def test_requests_for_an_action_that_is_defined_later_are_replayed_and_run
 
     await until(are_admitted, "all are admitted")
     rows = await env.history.rows(
-        "SELECT e.id, (e.metadata->>'n')::int AS n FROM execution e JOIN action a ON a.id = e.action_id"
-        " WHERE a.ref = 'later' ORDER BY e.id"
+        "SELECT e.id, (e.metadata->>'n')::int AS n FROM ledger.execution e"
+        " WHERE e.action_ref = 'later' ORDER BY e.id"
     )
     assert [row["n"] for row in rows] == list(range(20))
     assert set(await env.ended(*(row["id"] for row in rows))) == {"completed"}
@@ -202,9 +202,9 @@ async def test_a_refusal_by_a_full_queue_is_an_answer_and_a_dead_letter_only_wit
     await env.cancel(waiting)
     # Makes them older than the retention: the watchdog prunes them.
     await env.history.rows(
-        "UPDATE dead_letter SET stored_at = stored_at - interval '31 d' WHERE code = 'queue_full'"
+        "UPDATE ledger.dead_letter SET stored_at = stored_at - interval '31 d' WHERE code = 'queue_full'"
     )
-    codes = "SELECT array_agg(DISTINCT code) FROM dead_letter"
+    codes = "SELECT array_agg(DISTINCT code) FROM ledger.dead_letter"
 
     async def are_pruned() -> bool:
         return bool(await env.history.value(codes) == ["unknown_action"])
@@ -234,7 +234,7 @@ async def publish_dead_letters(amqp_url: str, count: int) -> list[str]:
 
 
 async def stored(history: History) -> list[str]:
-    rows = await history.rows("SELECT message_id FROM dead_letter ORDER BY died_at, id")
+    rows = await history.rows("SELECT message_id FROM ledger.dead_letter ORDER BY died_at, id")
     return [row["message_id"] for row in rows]
 
 
@@ -250,7 +250,7 @@ async def test_an_executor_killed_between_commit_and_acknowledgement_leaves_one_
         assert before, "it died before it had committed"
         disarmed: Any = {VARIABLE: ""}
         await env.system.start_executor(**disarmed)
-        await history.until("SELECT count(*) >= $1 FROM dead_letter", len(sent))
+        await history.until("SELECT count(*) >= $1 FROM ledger.dead_letter", len(sent))
         await until_ready(amqp_url, DEAD_LETTERS, 0)
         assert await stored(history) == sent
         assert set(before) < set(sent), "some were stored before the kill, some after"

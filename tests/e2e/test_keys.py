@@ -24,17 +24,15 @@ MEMORY_BYTES_MAX = 150_000_000
 
 async def keyed(env: Environment, ref: str, **fields: Any) -> None:
     """Define an action whose executions last until they are cancelled."""
-    await env.register_silent_worker("unserved", 100_000)
     await env.put(ref, entrypoint="tests.e2e.actions:hold", pool="unserved", **fields)
 
 
 async def keys_of(env: Environment, ids: list[int]) -> list[str]:
     rows = await env.history.rows(
-        "SELECT q.concurrency_key FROM execution e JOIN action_queue q ON q.id = e.queue_id"
-        " WHERE e.id = ANY ($1) ORDER BY e.id",
+        "SELECT e.key FROM ledger.execution e WHERE e.id = ANY ($1) ORDER BY e.id",
         ids,
     )
-    return [row["concurrency_key"] for row in rows]
+    return [row["key"] for row in rows]
 
 
 async def cancel_all(env: Environment, ids: list[int]) -> None:
@@ -99,7 +97,7 @@ async def test_of_thousands_that_wait_for_one_action_none_is_dropped(env: Enviro
     await env.patch("noop", max_concurrent=90)
     await env.ended(*ids, deadline_seconds=60)
     rows = await env.history.rows(
-        "SELECT result::text::int AS number FROM execution WHERE id = ANY ($1) ORDER BY id", ids
+        "SELECT result::text::int AS number FROM ledger.execution WHERE id = ANY ($1) ORDER BY id", ids
     )
     assert [row["number"] for row in rows] == list(range(depth))
     assert (await env.history.grant_order("noop"))[-depth:] == ids
@@ -110,7 +108,9 @@ async def test_thousands_of_keys_with_one_waiting_each_are_all_granted_in_bounde
     env: Environment, count: int
 ) -> None:
     await env.patch("one", paused=True)
-    ended_before = await env.history.value("SELECT sum(total_completed) FROM turnstile.current_queue")
+    ended_before = await env.history.value(
+        "SELECT count(*) FROM ledger.execution WHERE completed_at IS NOT NULL"
+    )
     before = memory_bytes(env.system.executors[0].pid)
     ids = []
     for start in range(0, count, 1000):
@@ -124,13 +124,8 @@ async def test_thousands_of_keys_with_one_waiting_each_are_all_granted_in_bounde
     await env.history.ended(count + ended_before, deadline_seconds=60)
     grown = memory_bytes(env.system.executors[0].pid) - before
     assert grown < MEMORY_BYTES_MAX
-    counts = await env.history.rows(
-        "SELECT total_completed, count(*) AS queues"
-        " FROM turnstile.current_queue q JOIN action a ON a.id = q.action_id"
-        " WHERE a.ref = 'one' AND q.concurrency_key LIKE $1 GROUP BY 1",
-        f"{count}-%",
-    )
-    assert [(row["total_completed"], row["queues"]) for row in counts] == [(1, count)]
+    keys = "SELECT count(DISTINCT key) FROM ledger.execution WHERE action_ref = 'one' AND key LIKE $1"
+    assert await env.history.value(keys, f"{count}-%") == count
 
 
 def memory_bytes(pid: int) -> int:

@@ -12,11 +12,8 @@ import pytest
 from tests.support.environment import StartEnvironment
 from tests.support.processes import Service
 from tests.support.traffic import ask, publishing, request, submit
-from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.broker.message import Outgoing
 from turnstile.common.broker.topology import EXECUTION_ACCEPTED, EXECUTION_REJECTED
-from turnstile.common.database import Database
-from turnstile.executor.slot_grants import QueueManager
 
 _MEMORY_MB_MAX = 384
 """The limit of an executor in the deployment files."""
@@ -71,25 +68,27 @@ def _plain(number: int) -> bytes:
     ],
 )
 async def test_many_large_requests_fill_neither_the_memory_nor_the_time_of_the_executor(
-    start_env: StartEnvironment, database_url: str, amqp_url: str, body: Callable[[int], bytes], count: int
+    start_env: StartEnvironment, amqp_url: str, body: Callable[[int], bytes], count: int
 ) -> None:
-    await _define_noop(database_url)
+    async with start_env(workers=0) as env:
+        await env.put("noop", max_concurrent=0)
     async with publishing(amqp_url) as publisher:
         for start in range(0, count, 40):
             await publisher.publish([request(body(start + n)) for n in range(min(40, count - start))])
     async with start_env(workers=0) as env, _probed(env.executor) as answers:
-        admitted = "SELECT count(*) = $1 FROM execution"
+        admitted = "SELECT count(*) = $1 FROM ledger.execution"
         await env.history.until(admitted, count, deadline_seconds=60 + count / 5)
-        rows = await env.history.rows("SELECT parameters->>'number' AS number FROM execution ORDER BY id")
+        rows = await env.history.rows(
+            "SELECT parameters->>'number' AS number FROM ledger.execution ORDER BY id"
+        )
         assert [int(row["number"]) for row in rows] == [*range(count)]
         assert peak_mb(env.executor) < _MEMORY_MB_MAX
         assert max(answers) < _LIVE_SECONDS_MAX
 
 
 async def test_a_huge_message_is_rejected_by_its_size_and_stored_and_the_others_run(
-    start_env: StartEnvironment, database_url: str
+    start_env: StartEnvironment,
 ) -> None:
-    await _define_noop(database_url)
     huge = b" " * (40 * 1024 * 1024)
 
     def messages(reply_to: str) -> list[Outgoing]:
@@ -97,6 +96,7 @@ async def test_a_huge_message_is_rejected_by_its_size_and_stored_and_the_others_
         return [*small[:10], request(huge, reply_to=reply_to), *small[10:]]
 
     async with start_env(workers=0) as env:
+        await env.put("noop", max_concurrent=0)
         idle_mb = peak_mb(env.executor)
         replies = await ask(env.amqp_url, messages)
         assert [kind for kind, _ in replies] == [EXECUTION_ACCEPTED] * 10 + [EXECUTION_REJECTED] + [
@@ -111,14 +111,6 @@ async def test_a_huge_message_is_rejected_by_its_size_and_stored_and_the_others_
         assert peak_mb(env.executor) < idle_mb + 30
 
 
-async def _define_noop(database_url: str) -> None:
-    """Define an action that starts nothing."""
-    database = Database(database_url, application_name="test")
-    await database.open()
-    await QueueManager(database).put_actions([ActionDefinition(ref="noop", max_concurrent=0)])
-    await database.close()
-
-
 @pytest.mark.whole
 @pytest.mark.timeout(300)
 async def test_large_results_that_end_together_are_in_memory_once_each_and_all_are_stored(
@@ -131,7 +123,9 @@ async def test_large_results_that_end_together_are_in_memory_once_each_and_all_a
         await submit(env.amqp_url, [{"action_ref": "large", "parameters": parameters}] * count)
         # It takes 46 s on an idle machine of two cores, and `make whole` runs other tests beside it.
         await env.history.ended(count, deadline_seconds=200)
-        stored = "SELECT count(*) FROM execution WHERE status = 'completed' AND length(result::text) = $1"
+        stored = (
+            "SELECT count(*) FROM ledger.execution WHERE status = 'completed' AND length(result::text) = $1"
+        )
         assert await env.history.value(stored, _RESULT_BYTES) == count
         # Each once, one statement's worth being encoded and sent, and what the allocator cannot reuse.
         assert peak_mb(env.worker) < idle_mb + 1.25 * count + 100

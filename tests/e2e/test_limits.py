@@ -2,17 +2,20 @@
 
 import asyncio
 import random
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.proof.history.event_log import slots_logged
 from tests.support.environment import ACTIONS, Environment, StartEnvironment
 from tests.support.history import peak_runs, runs_in
 from tests.support.sizes import sizes
 from tests.support.traffic import publishing, request, submit, until
+from turnstile.stress.check.counts import peak_concurrency
 
 SEED = 20
 LIMITS = {"tiny.1": 1, "tiny.2": 2, "tiny.3": 3, "tiny.5": 5}
@@ -83,10 +86,11 @@ async def test_a_full_and_very_deep_queue_delays_no_other(start_env: StartEnviro
         for number in range(10):
             other = await env.submit("noop", parameters={"number": number})
             assert await env.ended(other, deadline_seconds=2) == ["completed"]
-        last = await env.history.value("SELECT max(place) FROM waiting")
+        last = await env.history.value("SELECT max(id) FROM ledger.execution WHERE action_ref = 'hold'")
         assert (await env.get(last))["position"] == depth - 1
         await env.patch("hold", max_concurrent=0)
-        await env.cancel(await env.history.value("SELECT min(execution_id) FROM slot"))
+        first = "SELECT min(id) FROM ledger.execution WHERE action_ref = 'hold'"
+        await env.cancel(await env.history.value(first))
         await env.until_running([])
 
 
@@ -112,13 +116,14 @@ async def test_executors_that_start_beside_a_full_queue_grant_nothing_before_a_r
             gate.touch()
             await env.history.ended(number + 2)
         rows = await env.history.rows(
-            "SELECT granted_at, ended_at FROM turnstile.ended_attempt"
-            " WHERE execution_id = ANY ($1) ORDER BY execution_id",
+            "SELECT scheduled_at, completed_at FROM ledger.execution WHERE id = ANY ($1) ORDER BY id",
             ids,
         )
         assert await env.history.peak_attempts("gate") == 3
     # The n-th is granted after the end that made room for it: the gates open one by one.
-    assert all(row["granted_at"] > earlier["ended_at"] for earlier, row in zip(rows, rows[3:], strict=False))
+    assert all(
+        row["scheduled_at"] > earlier["completed_at"] for earlier, row in zip(rows, rows[3:], strict=False)
+    )
 
 
 def some_tiny(chance: random.Random) -> dict[str, Any]:
@@ -143,13 +148,10 @@ async def submit_at_random(env: Environment, chance: random.Random, count: int, 
 
 @sizes("count", short=500, whole=10_000)
 async def test_in_thousands_of_interleavings_no_slot_stays_free_beside_a_waiting_execution(
-    start_env: StartEnvironment, database_url: str, count: int
+    start_env: StartEnvironment, count: int
 ) -> None:
     settings = {**NO_WATCHDOG, "TURNSTILE_WORKER_CONCURRENCY": "40"}
-    async with (
-        start_env(executors=2, workers=2, settings=settings) as env,
-        slots_logged(database_url) as log,
-    ):
+    async with start_env(executors=2, workers=2, settings=settings) as env:
         chances = [random.Random(SEED + n) for n in range(4)]
         await asyncio.gather(
             *(submit_at_random(env, each, count // 4, over_http=n == 0) for n, each in enumerate(chances))
@@ -157,47 +159,76 @@ async def test_in_thousands_of_interleavings_no_slot_stays_free_beside_a_waiting
         ended = -1
         # As slow as the machine is: nothing heals here, so what is stuck remains so.
         while ended < count:
-            more = "SELECT sum(total_completed) > $1 FROM turnstile.current_queue"
+            more = "SELECT count(*) > $1 FROM ledger.execution WHERE completed_at IS NOT NULL"
             await env.history.until(more, ended, deadline_seconds=15)
-            ended = await env.history.value("SELECT sum(total_completed) FROM turnstile.current_queue")
+            ended = await env.history.value(
+                "SELECT count(*) FROM ledger.execution WHERE completed_at IS NOT NULL"
+            )
         assert (
             await env.history.value(
-                "SELECT count(*) FROM turnstile.current_execution WHERE status = 'completed'"
+                "SELECT count(*) FROM ledger.current_execution WHERE status = 'completed'"
             )
             == count
         )
-        queues = await env.history.rows("SELECT id, max_concurrent FROM turnstile.current_queue")
-        assert len(queues) == len(LIMITS) * len(KEYS)
-        assert await log.peak_slots() == {queue["id"]: queue["max_concurrent"] for queue in queues}
-        assert (await log.longest_idle()).total_seconds() < IDLE_SECONDS_MAX
-        assert await log.waited() > count / 2, "hardly any execution waited: nothing was interleaved"
+        rows = await env.history.rows(
+            "SELECT action_ref, key, queued_at, scheduled_at, completed_at FROM ledger.execution"
+        )
+    queues: dict[tuple[str, str], list[tuple[datetime, datetime, datetime]]] = {}
+    for row in rows:
+        times = (row["queued_at"], row["scheduled_at"], row["completed_at"])
+        queues.setdefault((row["action_ref"], row["key"]), []).append(times)
+    assert len(queues) == len(LIMITS) * len(KEYS)
+    for (ref, _), times in queues.items():
+        assert peak_concurrency((granted, ended) for _, granted, ended in times) == LIMITS[ref]
+        assert longest_idle_seconds(times, LIMITS[ref]) < IDLE_SECONDS_MAX
+    waited = sum(
+        (granted - queued).total_seconds() > 0.001 for each in queues.values() for queued, granted, _ in each
+    )
+    assert waited > count / 2, "hardly any execution waited: nothing was interleaved"
+
+
+def longest_idle_seconds(times: Sequence[tuple[datetime, datetime, datetime]], limit: int) -> float:
+    """Return for how long a slot was free beside a waiting execution at most: queued, granted, ended."""
+    changes = [(queued, 1, 0) for queued, _, _ in times]
+    changes += [(granted, -1, 1) for _, granted, _ in times] + [(ended, 0, -1) for _, _, ended in times]
+    waiting = held = 0
+    idle_since: datetime | None = None
+    longest = 0.0
+    for at, together in groupby(sorted(changes), key=lambda change: change[0]):
+        for _, more_waiting, more_held in together:
+            waiting, held = waiting + more_waiting, held + more_held
+        if idle_since is not None:
+            longest = max(longest, (at - idle_since).total_seconds())
+        idle_since = (idle_since or at) if waiting and held < limit else None
+    return longest
 
 
 @sizes("turns", short=1, whole=4)
 async def test_a_thousand_kills_cancels_and_retries_never_start_more_than_the_limit(
-    start_env: StartEnvironment, database_url: str, turns: int
+    start_env: StartEnvironment, turns: int
 ) -> None:
     settings = {
         "TURNSTILE_WATCHDOG_INTERVAL": "200ms",
         "TURNSTILE_LEASE_DURATION": "1500ms",
         "TURNSTILE_HEARTBEAT_INTERVAL": "400ms",
-        "TURNSTILE_DISPATCH_TIMEOUT": "2s",
     }
     limit = 3
     retry = {"max_attempts": 3, "delay": "50ms", "factor": 1}
-    async with start_env(workers=2, settings=settings) as env, slots_logged(database_url) as log:
+    async with start_env(workers=2, settings=settings) as env:
         await env.patch("scripted", max_concurrent=limit, max_reclaims=3, retry=retry)
         for turn in range(turns):
             unrest = [_submit_and_cancel(env, random.Random(SEED + 4 * turn + n), 62) for n in range(4)]
             await asyncio.gather(_kill_a_busy_worker(env), *unrest)
-        count = await env.history.value("SELECT count(*) FROM turnstile.current_execution")
+        count = await env.history.value("SELECT count(*) FROM ledger.current_execution")
         await _let_end(env, count)
         outcomes = {
             row["outcome"]
-            for row in await env.history.rows("SELECT DISTINCT outcome FROM turnstile.ended_attempt")
+            for row in await env.history.rows(
+                "SELECT outcome FROM ledger.attempt"
+                " UNION SELECT status::text FROM ledger.execution WHERE completed_at IS NOT NULL"
+            )
         }
         assert await env.history.peak_attempts("scripted") <= limit
-        assert list((await log.peak_slots()).values()) == [limit]
     assert count >= 248 * turns
     assert outcomes >= {"completed", "failed", "retried", "cancelled", "reclaimed"}
 
@@ -208,7 +239,8 @@ async def _submit_and_cancel(env: Environment, chance: random.Random, times: int
         steps = chance.choice([["OK"], ["HANG"], ["FAIL"], ["LATER", "OK"], ["PERMANENT"], ["FAIL", "HANG"]])
         await env.http.post("/executions", json={"action_ref": "scripted", "parameters": {"steps": steps}})
         unfinished = await env.history.rows(
-            "SELECT id FROM execution WHERE completed_at IS NULL AND metadata = '{}' ORDER BY id LIMIT 6"
+            "SELECT id FROM ledger.execution WHERE completed_at IS NULL"
+            " AND metadata IS NOT DISTINCT FROM '{}' ORDER BY id LIMIT 6"
         )
         if unfinished:
             await env.http.post(f"/executions/{chance.choice(unfinished)['id']}/cancel")
@@ -226,11 +258,13 @@ async def _kill_a_busy_worker(env: Environment) -> None:
 
 async def _let_end(env: Environment, count: int) -> None:
     async def all_ended() -> bool:
-        running = "SELECT id FROM turnstile.current_execution WHERE status = 'running' AND metadata = '{}'"
+        running = "SELECT id FROM ledger.current_execution WHERE status = 'running' AND metadata = '{}'"
         for row in await env.history.rows(running):
             await env.http.post(f"/executions/{row['id']}/cancel")
         return bool(
-            await env.history.value("SELECT sum(total_completed) = $1 FROM turnstile.current_queue", count)
+            await env.history.value(
+                "SELECT count(*) = $1 FROM ledger.execution WHERE completed_at IS NOT NULL", count
+            )
         )
 
     await until(all_ended, "every end", deadline_seconds=60)

@@ -4,17 +4,13 @@ are harmless.
 
 import asyncio
 import json
-import random
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import aio_pika
 import pytest
 
-from tests.proof.history.event_log import slots_logged
-from tests.proof.history.recording import Step
 from tests.support.environment import Environment
 from tests.support.processes import Service
 from tests.support.traffic import ask, publishing, request, until
@@ -24,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def count_of(env: Environment) -> int:
-    return int(await env.history.value("SELECT count(*) FROM execution"))
+    return int(await env.history.value("SELECT count(*) FROM ledger.execution"))
 
 
 async def test_one_line_of_json_over_bare_amqp_runs_an_action_with_its_trace_context(
@@ -47,7 +43,7 @@ async def test_one_line_of_json_over_bare_amqp_runs_an_action_with_its_trace_con
     assert set(content) == {
         "execution_id", "action_id", "action_ref", "status", "result", "error", "attempt", "completed_at",
     }  # fmt: skip
-    assert (message.type, message.app_id) == (EXECUTION_COMPLETED, "worker")
+    assert (message.type, message.app_id) == (EXECUTION_COMPLETED, "executor")
     assert message.correlation_id == str(content["execution_id"])
     assert message.content_type == "application/json"
     assert message.headers["schema_version"] == 1
@@ -112,15 +108,15 @@ async def test_invalid_requests_are_rejected_and_stored_and_the_valid_ones_aroun
     def mixed(reply_to: str) -> list[Any]:
         return [request(body, reply_to=reply_to, **properties) for _, body, properties, _, _ in BAD]
 
-    before = await env.history.value("SELECT coalesce(max(id), 0) FROM execution")
+    before = await env.history.value("SELECT coalesce(max(id), 0) FROM ledger.execution")
     async with publishing(env.amqp_url) as publisher:
         await publisher.publish(good[:100])
         replies = await ask(env.amqp_url, mixed)
         await publisher.publish(good[100:])
     dead = await env.history.dead_letters(len(BAD))
-    finished = "SELECT count(*) = 200 FROM execution WHERE id > $1 AND completed_at IS NOT NULL"
+    finished = "SELECT count(*) = 200 FROM ledger.execution WHERE id > $1 AND completed_at IS NOT NULL"
     await env.history.until(finished, before)
-    results = "SELECT result::text::int AS number FROM execution WHERE id > $1 ORDER BY id"
+    results = "SELECT result::text::int AS number FROM ledger.execution WHERE id > $1 ORDER BY id"
     assert [row["number"] for row in await env.history.rows(results, before)] == list(range(200))
     reasons = {(letter["body"][:1000], letter["code"]): letter["error"] for letter in dead}
     for (name, body, _, code, word), (kind, reply) in zip(BAD, replies, strict=True):
@@ -194,31 +190,5 @@ async def test_a_message_delivered_twice_is_one_execution(env: Environment) -> N
         await publisher.publish([message])
     await ask(env.amqp_url, lambda to: [request({"action_ref": "noop"}, reply_to=to)])
     assert await count_of(env) == before + 2
-    rows = await env.history.rows("SELECT id FROM execution ORDER BY id DESC LIMIT 2")
+    rows = await env.history.rows("SELECT id FROM ledger.execution ORDER BY id DESC LIMIT 2")
     assert await env.ended(*(row["id"] for row in rows)) == ["completed"] * 2
-
-
-async def test_completions_that_come_often_and_out_of_order_free_each_slot_once(env: Environment) -> None:
-    async with slots_logged(env.system.database_url) as log, publishing(env.amqp_url) as publisher:
-        await env.patch("hold", max_concurrent=2)
-        *held, other = await env.submit_many([{"action_ref": "hold"}] * 7 + [{"action_ref": "noop"}])
-        await env.cancel(*held[:3])
-        await env.ended(*held[:3], other)
-        published = [(await env.completions(execution_id))[0].body for execution_id in [*held[:3], other]]
-        # The end of another action, published as that of a running execution.
-        wrong = {**published[-1], "execution_id": held[3]}
-        copies = [json.dumps(body).encode() for body in [*published, wrong] * 10]
-        random.Random(14).shuffle(copies)
-        # The last one names no execution and becomes a dead letter at once: by then the others are settled.
-        last = json.dumps({**published[0], "execution_id": 2**60}).encode()
-        messages = [request(copy) for copy in copies] + [request(last, headers={"x-tries": 30})]
-        await publisher.publish(
-            [replace(m, type=EXECUTION_COMPLETED, routing_key=EXECUTION_COMPLETED) for m in messages]
-        )
-        await env.history.dead_letters(1)
-        stats = await env.stats("hold")
-        assert (stats["active_count"], stats["queue_length"]) == (2, 2)
-        await env.cancel(*held[3:])
-        await env.ended(*held)
-        for execution_id in held:
-            assert await log.steps_of(execution_id) in ([Step.INSERT, Step.DELETE], []), execution_id

@@ -31,7 +31,7 @@ POISON = (
     "amq.rabbitmq.reply-to.g1h3AA5yYWJiaXRAbm93aGVyZQAAAAAAAAAAAAAAAA==.key",
     "amq.gen-nothing",
     "executor.completions",
-    "worker.default",
+    "executor.heartbeats",
 )
 
 
@@ -53,7 +53,7 @@ def poisoned() -> list[Outgoing]:
 async def run_all(env: Environment, messages: Sequence[Outgoing], count: int | None = None) -> None:
     """Publish requests and wait until as many more executions have ended and hold nothing."""
     wanted = len(messages) if count is None else count
-    ended = "SELECT count(*) FROM execution e WHERE completed_at IS NOT NULL" + _SETTLED
+    ended = "SELECT count(*) FROM ledger.execution e WHERE completed_at IS NOT NULL"
     before = int(await env.history.value(ended))
     async with publishing(env.amqp_url) as publisher:
         await publisher.publish(list(messages))
@@ -64,9 +64,6 @@ async def run_all(env: Environment, messages: Sequence[Outgoing], count: int | N
     await until(have, f"{wanted} executions end", deadline_seconds=PROMPT_SECONDS)
 
 
-_SETTLED = " AND NOT EXISTS (SELECT FROM slot s WHERE s.execution_id = e.id)"
-
-
 @pytest.mark.parametrize("key", [EXECUTION_COMPLETED, "#"])
 async def test_a_listener_whose_queue_refuses_delays_no_execution(env: Environment, key: str) -> None:
     async with neighbour(env.amqp_url) as channel:
@@ -75,7 +72,7 @@ async def test_a_listener_whose_queue_refuses_delays_no_execution(env: Environme
         await full.bind(executions, key)
         await run_all(env, noops())
         # A listener with room receives every end.
-        for row in await env.history.rows("SELECT id FROM execution"):
+        for row in await env.history.rows("SELECT id FROM ledger.execution"):
             await env.completions(row["id"])
         # The refusing queue took what it could.
         count = (await channel.declare_queue("neighbour.full", passive=True)).declaration_result.message_count
@@ -139,38 +136,16 @@ async def test_dead_letters_that_are_refused_delay_no_execution_and_are_logged(
         await channel.queue_delete("neighbour.letters")
 
 
-async def test_a_pool_whose_queue_cannot_be_declared_delays_itself_alone_and_is_named(
-    env: Environment,
-) -> None:
-    async with neighbour(env.amqp_url) as channel:
-        await channel.declare_queue("worker.gpu", durable=True, arguments={"x-queue-type": "classic"})
-        await env.register_silent_worker("gpu")
-        await env.put("train", runner="command", entrypoint=["true"], pool="gpu")
-        gpu = await env.submit("train")
-        await run_all(env, noops())
-        assert await env.status(gpu) in ("queued", "scheduled")
-        ready = (await env.http.get(f"{env.system.http_url}/readyz")).json()
-        assert "worker.gpu" in ready["degraded"]["pool gpu"]
-        waiting_on = (await env.get(gpu))["waiting_on"]
-        assert "worker.gpu" in waiting_on["message"], waiting_on
-        metrics = (await env.http.get(f"{env.system.http_url}/metrics")).text
-        assert 'turnstile_pool_unusable{pool="gpu"} 1' in metrics
-        assert "pool_unusable" in env.executor.log.read_text()
-        await channel.queue_delete("worker.gpu")
-        await env.start_worker(TURNSTILE_WORKER_POOLS="gpu")
-        await env.ended(gpu)
-
-
 async def test_a_client_submits_though_a_listener_refuses_requests(env: Environment) -> None:
     async with neighbour(env.amqp_url) as channel:
-        before = int(await env.history.value("SELECT count(*) FROM execution"))
+        before = int(await env.history.value("SELECT count(*) FROM ledger.execution"))
         full = await channel.declare_queue("neighbour.full", durable=True, arguments=REFUSING)
         await full.bind(EXECUTIONS, "#")
         async with AsyncClient(amqp_url=env.amqp_url, http_url=env.system.http_url) as client:
             async with asyncio.timeout(PROMPT_SECONDS):
                 results = [await client.run("noop", {"number": n}) for n in range(20)]
         assert results == list(range(20))
-        assert int(await env.history.value("SELECT count(*) FROM execution")) == before + 20
+        assert int(await env.history.value("SELECT count(*) FROM ledger.execution")) == before + 20
         await channel.queue_delete("neighbour.full")
 
 

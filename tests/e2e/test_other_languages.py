@@ -157,6 +157,7 @@ async def test_the_python_program_over_the_broker_submits(env: Environment, tmp_
     )
     assert ended.returncode == 0, ended.stderr
     await env.history.until(
-        f"SELECT count(*) = 1 FROM execution e JOIN action a ON a.id = e.action_id"
-        f" WHERE a.ref = '{_REF}' AND e.idempotency_key IS NULL AND e.parameters = '{{\"customer_id\": 7}}'"
+        f"SELECT count(*) = 1 FROM ledger.execution e"
+        f" WHERE e.action_ref = '{_REF}' AND e.idempotency_key IS NULL"
+        " AND e.parameters = '{\"customer_id\": 7}'"
     )

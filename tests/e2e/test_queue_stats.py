@@ -36,7 +36,7 @@ async def test_under_a_steady_load_four_of_five_start_when_it_was_expected(
         settings = {"TURNSTILE_AMQP_URL": broker.url}
         async with start_env(executor_settings=settings) as env:
             estimates = await _estimates(env, "tiny.5")
-            rows = await env.history.rows("SELECT id, started_at FROM turnstile.current_execution")
+            rows = await env.history.rows("SELECT id, started_at FROM ledger.current_execution")
             starts = {row["id"]: row["started_at"] for row in rows}
             held = [e.earliest - SLACK <= starts[e.execution_id] <= e.latest for e in estimates]
             widths = [(e.latest - e.earliest) / (starts[e.execution_id] - e.made_at) for e in estimates]

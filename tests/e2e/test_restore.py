@@ -23,13 +23,13 @@ from turnstile.localservers import PostgresServer
 from turnstile.localservers.servers import ScratchFolder
 
 _ENDED = """
-SELECT array_agg((parameters ->> 'number')::int) FROM execution
+SELECT array_agg((parameters ->> 'number')::int) FROM ledger.execution
 WHERE completed_at IS NOT NULL AND parameters ? 'number'
 """
-_UNDER_WAY = "SELECT id FROM execution WHERE metadata ? 'kind' ORDER BY id"
-_BETWEEN = "SELECT count(*) FROM execution WHERE id > $1 AND id < $2"
+_UNDER_WAY = "SELECT id FROM ledger.execution WHERE metadata ? 'kind' ORDER BY id"
+_BETWEEN = "SELECT count(*) FROM ledger.execution WHERE id > $1 AND id < $2"
 _RUNNING = """
-SELECT count(*) = 1 FROM turnstile.current_execution WHERE metadata ? 'kind' AND status = 'running'
+SELECT count(*) = 1 FROM ledger.current_execution WHERE metadata ? 'kind' AND status = 'running'
 """
 _ADVANCE = resources.files("turnstile.testing").joinpath("advance.sql").read_text()
 _COUNT = 40
@@ -154,8 +154,8 @@ async def _ends_as_documented(env: Environment, load: Load, before: Counter[int]
     assert set(range(_LATE.stop)) - ended == set(runs), "lost"
     assert set(runs.values()) == {1}
     assert all(len(numbers) == 1 for numbers in load.numbers_by_id().values()), "an id was assigned twice"
-    assert await env.history.value("SELECT count(*) FROM execution WHERE completed_at IS NULL") == 0
-    assert await env.history.value("SELECT count(*) FROM dead_letter") == 0
+    assert await env.history.value("SELECT count(*) FROM ledger.execution WHERE completed_at IS NULL") == 0
+    assert await env.history.value("SELECT count(*) FROM ledger.dead_letter") == 0
     running, delayed = await env.history.rows(_UNDER_WAY)
     assert await env.attempts(running["id"]) == [(1, "reclaimed"), (2, "completed")]
     assert await env.attempts(delayed["id"]) == [(1, "completed")]

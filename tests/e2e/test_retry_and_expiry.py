@@ -31,8 +31,11 @@ async def waits_between(env: Environment, execution_id: int) -> list[float]:
     """Return the seconds from each attempt's end to the next one's grant."""
     rows = await env.history.rows(
         """
-        SELECT extract(epoch FROM lead(granted_at) OVER (ORDER BY attempt) - ended_at)::float8 AS wait
-        FROM turnstile.ended_attempt WHERE execution_id = $1 ORDER BY attempt
+        SELECT extract(epoch FROM lead(scheduled_at) OVER (ORDER BY attempt) - ended_at)::float8 AS wait
+        FROM (
+            SELECT attempt, scheduled_at, ended_at FROM ledger.attempt WHERE execution_id = $1
+            UNION ALL SELECT attempt, scheduled_at, completed_at FROM ledger.execution WHERE id = $1
+        ) attempts ORDER BY attempt
         """,
         execution_id,
     )
@@ -68,10 +71,9 @@ async def test_after_the_last_attempt_it_has_failed_and_each_attempt_has_its_err
         (2, "retried", error),
         (3, "failed", error),
     ]
-    logs = await env.history.rows(
-        "SELECT log FROM turnstile.ended_attempt WHERE execution_id = $1", execution_id
-    )
-    assert [log["log"].count("RuntimeError: as the script says") for log in logs] == [1, 1, 1]
+    for attempt in (1, 2, 3):
+        answer = await env.http.get(f"/executions/{execution_id}/logs", params={"attempt": attempt})
+        assert answer.text.count("RuntimeError: as the script says") == 1
     (completion,) = await env.completions(execution_id)
     assert (completion.body["status"], completion.body["attempt"]) == ("failed", 3)
 
@@ -88,7 +90,7 @@ async def test_a_permanent_error_and_a_timeout_are_not_retried(env: Environment,
 
 async def seconds_lived(env: Environment, execution_id: int) -> float:
     seconds: float = await env.history.value(
-        "SELECT extract(epoch FROM completed_at - created_at)::float8 FROM execution WHERE id = $1",
+        "SELECT extract(epoch FROM completed_at - created_at)::float8 FROM ledger.execution WHERE id = $1",
         execution_id,
     )
     return seconds

@@ -131,14 +131,9 @@ async def test_a_broker_that_cuts_blocks_freezes_crashes_and_restarts_costs_noth
 
 
 async def _no_worker_was_lost(history: History) -> None:
-    assert (
-        await history.value(
-            "SELECT count(*) FROM turnstile.ended_attempt WHERE attempt > 1 OR outcome = 'reclaimed'"
-        )
-        == 0
-    )
-    assert await history.value("SELECT count(*) FROM worker WHERE lost_at IS NULL") == 2
-    assert await history.value("SELECT count(*) FROM worker") == 2
+    assert await history.value("SELECT count(*) FROM ledger.attempt") == 0
+    assert await history.value("SELECT count(*) FROM ledger.worker WHERE gone_at IS NULL") == 2
+    assert await history.value("SELECT count(*) FROM ledger.worker") == 2
 
 
 async def _too_much_is_refused(env: Environment) -> None:
@@ -153,7 +148,7 @@ async def _too_much_is_refused(env: Environment) -> None:
 
 
 async def _recorded(database_url: str, requests: int) -> bool:
-    query = "SELECT count(*) FROM execution e JOIN action a ON a.id = e.action_id WHERE a.ref LIKE 'record%'"
+    query = "SELECT count(*) FROM ledger.execution e WHERE e.action_ref LIKE 'record%'"
     return bool(await value_in(database_url, query) == requests)
 
 
@@ -195,7 +190,7 @@ async def _blocked_and_released(broker: RabbitServer, client: SteadyClient, env:
 async def _knows_its_quorum_queues(broker: RabbitServer, vhost: str) -> bool:
     """Whether the broker has saved the list of its quorum queues: before that a kill costs them."""
     saved = b"".join(names.read_bytes() for names in broker.folder.glob("data/*/quorum/*/names.dets"))
-    queues = ("executor.requests", "executor.completions", "worker.default")
+    queues = ("executor.requests", "executor.completions", "executor.heartbeats")
     return all(f"{vhost}_{queue}".encode() in saved for queue in queues)
 
 

@@ -106,7 +106,7 @@ async def test_what_is_committed_runs_once_and_what_is_rolled_back_never(
     admitted = {"status": "admitted", "execution_id": execution_id, "code": None, "message": None}
     assert shown == {"request_id": str(kept), **admitted}
     assert (await env.http.get(f"/submissions/{uuid4()}")).json()["code"] == "not_found"
-    rows = await env.history.rows("SELECT delivery_key FROM execution WHERE delivery_key IS NOT NULL")
+    rows = await env.history.rows("SELECT delivery_key FROM ledger.execution WHERE delivery_key IS NOT NULL")
     assert [row["delivery_key"] for row in rows].count(kept) == 1
     assert {abandoned, undone}.isdisjoint(row["delivery_key"] for row in rows)
 
@@ -129,7 +129,7 @@ async def test_every_option_reaches_the_execution(env: Environment, session: "Co
     shown = await env.get(execution_id)
     assert (shown["result"], shown["priority"], shown["metadata"]) == (5, 2, {"order": "A-17"})
     assert (shown["idempotency_key"], shown["run_at"]) == (key, "2020-01-01T00:00:00Z")
-    row = (await env.history.rows("SELECT * FROM execution WHERE id = $1", execution_id))[0]
+    row = (await env.history.rows("SELECT * FROM ledger.execution WHERE id = $1", execution_id))[0]
     assert (row["timeout_seconds"], row["traceparent"]) == (180, options["traceparent"])
     assert row["expires_at"] - row["created_at"] == timedelta(hours=1)
     # The same request again: no second execution, and its own id finds the first.
@@ -157,9 +157,7 @@ async def test_what_cannot_be_admitted_has_a_reason_and_becomes_a_dead_letter(
         json={"ids": [letter["id"]], "body": '{"action_ref": "noop", "parameters": {"number": 8}}'},
     )
     assert answer.status_code == 200, answer.text
-    results = (
-        "SELECT count(*) = 1 FROM execution WHERE parameters = '{\"number\": 8}' AND completed_at IS NOT NULL"
-    )
+    results = "SELECT completed_at IS NOT NULL FROM ledger.execution WHERE parameters = '{\"number\": 8}'"
     await env.history.until(results)
 
 

@@ -3,7 +3,6 @@ later.
 """
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from typing import Any
 
 import httpx
 
-from tests.support.brokers import ready_messages
 from tests.support.environment import (
     ACTIONS,
     Environment,
@@ -21,21 +19,13 @@ from tests.support.environment import (
 )
 from tests.support.history import history_of
 from tests.support.processes import running
-from tests.support.protocol import connected
 from tests.support.proxy import CLEAR, LinkState, Proxy
-from tests.support.traffic import drain_queue, publishing, until
-from turnstile.common.broker.topology import (
-    EXECUTION_COMPLETED,
-    declare_own_queue,
-    declare_pool,
-    pool_queue,
-    worker_queue,
-)
+from tests.support.traffic import until
+from turnstile.common.broker.topology import EXECUTION_COMPLETED
 
 NOWHERE = "127.0.0.1:1"
 SETTINGS = {
     "TURNSTILE_WATCHDOG_INTERVAL": "250ms",
-    "TURNSTILE_STOP_TIMEOUT": "500ms",
     "TURNSTILE_LEASE_DURATION": "2s",
     "TURNSTILE_HEARTBEAT_INTERVAL": "500ms",
 }
@@ -62,13 +52,13 @@ async def test_without_a_broker_readyz_names_it_and_requests_are_still_accepted(
         async with httpx.AsyncClient(base_url=f"{system.http_url}/api/v1") as http:
             assert (await http.put("/actions/noop", json={})).status_code in (200, 201)
             assert (await http.post("/executions", json={"action_ref": "noop"})).status_code == 202
-        assert await history.value("SELECT count(*) FROM turnstile.current_execution") == 1
+        assert await history.value("SELECT count(*) FROM ledger.current_execution") == 1
 
 
 async def test_a_cancel_is_accepted_without_a_broker_and_reaches_the_worker_though_its_message_was_lost(
     start_env: StartEnvironment, amqp_url: str
 ) -> None:
-    settings = {**SETTINGS, "TURNSTILE_STOP_TIMEOUT": "1s", "TURNSTILE_LEASE_DURATION": "30s"}
+    settings = {**SETTINGS, "TURNSTILE_LEASE_DURATION": "30s"}
     async with Proxy(amqp_url).listening() as broker:
         own = {"TURNSTILE_AMQP_URL": broker.url}
         async with start_env(settings=settings | own) as env:
@@ -77,7 +67,7 @@ async def test_a_cancel_is_accepted_without_a_broker_and_reaches_the_worker_thou
             broker.state = LinkState(refuses=True)
             await env.cancel(running_id, waiting_id)
             assert [await env.status(i) for i in (running_id, waiting_id)] == ["running", "cancelled"]
-            # The cancel message is lost with it; only the database has the request.
+            # Only the database has the request.
             await env.executor.kill()
             broker.state = CLEAR
             await env.system.start_executor()
@@ -85,7 +75,9 @@ async def test_a_cancel_is_accepted_without_a_broker_and_reaches_the_worker_thou
             # By the worker itself, which was not lost.
             assert await env.attempts(running_id) == [(1, "cancelled")]
             assert await env.attempts(waiting_id) == []
-            assert await env.history.value("SELECT count(*) FROM worker WHERE lost_at IS NOT NULL") == 0
+            assert (
+                await env.history.value("SELECT count(*) FROM ledger.worker WHERE gone_at IS NOT NULL") == 0
+            )
 
 
 async def test_a_worker_without_a_broker_is_live_and_says_that_it_is_not_ready(
@@ -143,10 +135,7 @@ async def outage(database_url: str, amqp_url: str) -> AsyncIterator[Outage]:
             executor_settings={"TURNSTILE_AMQP_URL": broker.url},
         ) as env,
     ):
-        await env.register_silent_worker("default")
         await env.put("a")
-        async with publishing(amqp_url) as publisher:
-            await publisher.declare(lambda channel: declare_pool(channel, "default"))
         yield Outage(env=env, broker=broker)
 
 
@@ -161,61 +150,13 @@ async def test_every_time_to_live_ends_in_time_without_a_broker(database_url: st
         ids = [await it.submit(ttl=0.5 * (n + 1)) for n in range(5)]
         await it.until_all(ids, "expired")
         late = await it.env.history.value(
-            "SELECT max(extract(epoch FROM completed_at - expires_at)) FROM execution"
+            "SELECT max(extract(epoch FROM completed_at - expires_at)) FROM ledger.execution"
         )
         assert late < 5
         assert completed(it.env) == []
         it.end()
         for execution_id in ids:
             await it.env.completions(execution_id)
-
-
-async def test_lost_workers_and_overdue_attempts_are_handled_without_a_broker(
-    database_url: str, amqp_url: str
-) -> None:
-    async with outage(database_url, amqp_url) as it, connected(database_url) as protocol:
-        workers = ["lost", "lost too", "steady"]
-        ids = [await it.submit() for _ in workers]
-        overdue = [await it.submit(timeout=timeout) for timeout in (1, 2)]
-        for worker, execution_id in zip(workers, ids, strict=True):
-            await protocol.register(worker)
-            assert await protocol.claim_verdicts(execution_id, worker=worker) == ["claimed"]
-        assert await protocol.claim_verdicts(*overdue, worker="steady") == ["claimed"] * 2
-        it.begin()
-        await it.until_all(overdue, "timeout")
-        for worker, execution_id in zip(workers[:2], ids[:2], strict=True):
-            await protocol.lose_lease(worker)
-            # Reclaimed, and granted again.
-            await it.until_all([execution_id], "scheduled")
-        attempts = await protocol.column(
-            "SELECT attempt FROM turnstile.current_execution WHERE id = ANY ($1) ORDER BY id", ids
-        )
-        assert (attempts, await protocol.status(ids[2])) == ([2, 2, 1], "running")
-        assert completed(it.env) == []
-        it.end()
-        for execution_id in overdue:
-            await it.env.completions(execution_id)
-
-
-async def test_after_an_outage_a_lost_worker_gets_cancel_messages_before_its_work_is_offered_again(
-    database_url: str, amqp_url: str
-) -> None:
-    async with outage(database_url, amqp_url) as it, connected(database_url) as protocol:
-        await protocol.register("lost", lease_seconds=5)
-        one = await it.submit()
-        await drain_queue(amqp_url, pool_queue("default"), 1)
-        assert await protocol.claim_verdicts(one, worker="lost") == ["claimed"]
-        it.begin()
-        await it.until_all([one], "scheduled")
-        await protocol.register("steady")
-        async with publishing(amqp_url) as publisher:
-            await publisher.declare(lambda channel: declare_own_queue(channel, worker_queue("lost")))
-            it.end()
-            (again,) = await drain_queue(amqp_url, pool_queue("default"), 1)
-        assert json.loads(again.body)["attempt"] == 2
-        # Confirmed before the offer was published.
-        assert await ready_messages(amqp_url, worker_queue("lost")) >= 1
-        assert await protocol.column("SELECT execution_id FROM unpublished_cancel") == []
 
 
 async def test_an_unreachable_server_fills_no_log_and_its_return_is_logged(

@@ -15,7 +15,6 @@ import asyncpg
 from tests.support.traffic import until
 from turnstile.common.database import Database
 from turnstile.executor.queries.audit import Auditor
-from turnstile.executor.settings import ExecutorSettings
 from turnstile.stress.check.counts import peak_concurrency
 
 _ENDED_ATTEMPTS = """
@@ -147,11 +146,11 @@ async def faults_in(database_url: str) -> list[str]:
 
 @asynccontextmanager
 async def _auditing(database_url: str) -> AsyncIterator[Auditor]:
-    """Audit with the default bounds, which are longer than the settings of any test."""
+    """Audit the rows; the memory is compared in the leader."""
     database = Database(database_url, application_name="audit of the test", connections_max=1)
     try:
         await database.open()
-        yield Auditor(database, ExecutorSettings())
+        yield Auditor(database)
     finally:
         await database.close()
 

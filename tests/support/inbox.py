@@ -14,6 +14,7 @@ from tests.support.ledger import session_on
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.database import Database
 from turnstile.common.domain.states import Status
+from turnstile.common.messages import StatusChanged
 from turnstile.common.requests import read_request
 from turnstile.common.worker_protocol import (
     AttemptEnded,
@@ -39,6 +40,7 @@ from turnstile.executor.inbox import Inbox
 from turnstile.executor.leader.clock import LeaderClock
 from turnstile.executor.leader.command_rows import request_of
 from turnstile.executor.leader.ledger import Ledger
+from turnstile.executor.leader.parameter_schemas import ParameterSchemas
 from turnstile.executor.leader.ports import DefinitionCommand, Delivery, Publication, Request
 from turnstile.executor.leader.turns import Leader, Times
 
@@ -125,9 +127,7 @@ class ScriptedWorker:
         self._reports += 1
         self._put(
             "executor.completions",
-            Report(
-                sender=self.sender, number=self._reports, kept_from=1, epoch_seen=self._epoch, body=body
-            ),
+            Report(sender=self.sender, number=self._reports, kept_from=1, epoch_seen=self._epoch, body=body),
         )
 
 
@@ -141,6 +141,8 @@ class MemoryBroker:
         self._queues: dict[str, list[Delivery]] = {}
         self.letters: list[Mapping[str, Any]] = []
         self.events: list[Mapping[str, Any]] = []
+        self.wants_changes = False
+        self.changes: list[StatusChanged] = []
         self.workers: dict[str, ScriptedWorker] = {}
         self.worker = self.new_worker("w")
         """The only worker of most tests."""
@@ -178,6 +180,9 @@ class MemoryBroker:
     async def publish_events(self, events: Sequence[Mapping[str, Any]]) -> None:
         self.events += events
 
+    def announce_changes(self, changes: Sequence[StatusChanged]) -> None:
+        self.changes += changes
+
     def put(self, queue: str, body: Any) -> None:
         self._queues.setdefault(queue, []).append(
             Delivery(queue=queue, tag=None, body=body, delivery_key=uuid4())
@@ -192,10 +197,9 @@ class RunningLeader:
         self.clock = LeaderClock()
         self.broker = MemoryBroker(self.clock)
         self.audience = Audience(name, self.broker, self.clock, lambda: None)
-        self.ledger = Ledger(url, on_command=self._read_inbox)
-        self.leader = Leader(
-            name, self.ledger, self.broker, self.clock, times, audience=self.audience
-        )
+        schemas = ParameterSchemas(lambda: self.leader.leadership)
+        self.ledger = Ledger(url, on_command=self._read_inbox, refusal_of=schemas.refusal_of)
+        self.leader = Leader(name, self.ledger, self.broker, self.clock, times, audience=self.audience)
         self.task = asyncio.create_task(self.leader.run(), name=f"leader {name}")
 
     def _read_inbox(self) -> None:
@@ -232,6 +236,10 @@ class _InProcess:
         self._audience.ask(data, seconds, take)
         await asyncio.wait({reply}, timeout=seconds)
         return reply.result() if reply.done() else None
+
+    async def counts(self, seconds: float) -> bytes | None:
+        """Return nothing: this process has counted it itself."""
+        return None
 
 
 class _NotConnected:

@@ -1,9 +1,13 @@
-"""A system with a worker whose links to the two servers can be frozen, and runs that leave a trace."""
+"""A system with links to the servers that can be frozen, and runs that leave a trace.
+
+The worker has one link, to the broker; the executor shares it if it says so, and has one to the database.
+"""
 
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 
@@ -20,14 +24,12 @@ SHORT_LEASE = {
     "TURNSTILE_LEASE_DURATION": "4s",
     "TURNSTILE_HEARTBEAT_INTERVAL": "1s",
     "TURNSTILE_WATCHDOG_INTERVAL": "250ms",
-    # An offer to a worker that cannot take it must reach another worker without a second offer.
-    "TURNSTILE_DISPATCH_TIMEOUT": "10m",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partitionable:
-    """The system, its first worker, and that worker's links."""
+    """The system, its first worker, and the links."""
 
     env: Environment
     worker: Service
@@ -66,12 +68,10 @@ class Partitionable:
         await until(all_have, f"{event} of attempt {attempt} of {ids}")
 
     async def lease_ends_at(self) -> float:
-        """Return when the lease of the one worker that has work ends, in seconds of the wall clock."""
-        ends_at: float = await self.history.value(
-            "SELECT extract(epoch FROM w.lease_expires_at)::float8 FROM turnstile.current_worker w"
-            " WHERE w.id IN (SELECT s.worker_id FROM slot s)"
-        )
-        return ends_at
+        """Return when the lease of the first worker ends, in seconds of the wall clock."""
+        answer = await self.env.http.get("/workers")
+        (worker,) = (each for each in answer.json()["items"] if each["name"] == self.worker.name)
+        return datetime.fromisoformat(worker["lease_expires_at"]).timestamp()
 
     async def until_passed(self, instant: float) -> None:
         """Wait until the wall clock shows a later time."""
@@ -79,7 +79,9 @@ class Partitionable:
 
     async def until_registered(self, times: int) -> None:
         """Wait until the worker's process has registered so often, each time under a new id."""
-        await self.history.until("SELECT count(*) >= $2 FROM worker WHERE pid = $1", self.worker.pid, times)
+        await self.history.until(
+            "SELECT count(*) >= $2 FROM ledger.worker WHERE name = $1", self.worker.name, times
+        )
 
     async def attempts(self, ids: Sequence[int]) -> list[tuple[int, str]]:
         """Return number and outcome of all attempts, in order."""
@@ -87,7 +89,7 @@ class Partitionable:
 
     async def results(self, ids: Sequence[int]) -> list[tuple[str, str]]:
         """Return status and result of each."""
-        query = "SELECT status::text, result::text FROM execution WHERE id = ANY ($1) ORDER BY id"
+        query = "SELECT status::text, result::text FROM ledger.execution WHERE id = ANY ($1) ORDER BY id"
         return [(row["status"], row["result"]) for row in await self.history.rows(query, ids)]
 
 
@@ -98,10 +100,14 @@ async def partitionable(
     folder: Path,
     *,
     executor_too: bool = False,
+    has_second_path: bool = False,
     concurrency: int = 10,
     worker_settings: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[Partitionable]:
-    """Run the system; `executor_too` puts the executor on the same two links."""
+    """Run the system; `executor_too` puts the executor on the links.
+
+    `has_second_path`: the worker sends its heartbeats over HTTP while the broker is out.
+    """
     async with (
         proxy_to(database_url) as to_database,
         proxy_to(amqp_url) as to_broker,
@@ -119,9 +125,10 @@ async def partitionable(
         ) as env,
     ):
         await env.put("tick.command", runner="command", entrypoint=COMMAND)
+        second_path = {"TURNSTILE_API_URL": env.system.http_url} if has_second_path else {}
         worker = await env.system.start_worker(
             ACTIONS,
-            TURNSTILE_DATABASE_URL=to_database.url,
+            **second_path,
             TURNSTILE_AMQP_URL=to_broker.url,
             TURNSTILE_WORKER_CONCURRENCY=str(concurrency),
             **worker_settings,

@@ -21,9 +21,8 @@ from turnstile.common.broker.publisher import Publisher
 _AT_ONCE: Final = 2
 _PAUSE_SECONDS: Final = 0.1
 _LIMITS: Final = {"record": 1, "record.seven": 7}
-_SETTLED: Final = """
-SELECT sum(q.total_completed) = $2 FROM turnstile.current_queue q JOIN action a ON a.id = q.action_id
-WHERE a.ref = ANY ($1)
+_ENDED: Final = """
+SELECT count(*) = $2 FROM ledger.execution e WHERE e.action_ref = ANY ($1) AND e.completed_at IS NOT NULL
 """
 
 
@@ -84,7 +83,7 @@ class SteadyClient:
 
     async def all_ran_once_in_order(self, history: History) -> None:
         """Wait until all have ended: granted in order, run once, and never above the limit."""
-        await history.until(_SETTLED, list(_LIMITS), 2 * self.confirmed, deadline_seconds=90)
+        await history.until(_ENDED, list(_LIMITS), 2 * self.confirmed, deadline_seconds=90)
         for ref, limit in _LIMITS.items():
             lines, started = runs_in(self._file(ref)), started_in(self._file(ref))
             granted = await history.grant_order(ref)

@@ -149,8 +149,8 @@ class Host(Protocol):
     def lost(self) -> None:
         """Note that the lease is over and that nothing of this worker id runs any more."""
 
-    def welcomed(self, stored: Sequence[Mapping[str, Any]]) -> None:
-        """Note definitions of actions that the installation has otherwise than this worker's code."""
+    def welcomed(self, stored: Sequence[Mapping[str, Any]], refused: Sequence[str]) -> None:
+        """Note what the installation has otherwise than this worker's code, and what it refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,7 +86,7 @@ class Worker:
         self.receiver = Receiver(
             ports.clock, session, lease=lease, waiting=waiting, attempts=self.attempts, outbox=outbox,
             hasten=self.keeper.hasten, on_drain=on_drain,
-            on_stored=(lambda _: None) if host is None else host.welcomed,
+            on_stored=(lambda *_: None) if host is None else host.welcomed,
         )  # fmt: skip
 
     def set_not_ready(self, reason: str | None) -> None:

@@ -44,12 +44,12 @@ class Receiver:
         outbox: Outbox,
         hasten: Callable[[], None],
         on_drain: Callable[[], None],
-        on_stored: Callable[[Sequence[Mapping[str, Any]]], None],
+        on_stored: Callable[[Sequence[Mapping[str, Any]], Sequence[str]], None],
     ) -> None:
         """`hasten` sends a heartbeat now: the leader waits for the confirmation of a message.
 
         `on_drain` is called when an operator drains this worker, `on_stored` with definitions of actions that
-        the installation has otherwise.
+        the installation has otherwise, and why it refused others.
         """
         self._clock = clock
         self._session = session
@@ -87,7 +87,7 @@ class Receiver:
             case Welcome() as body:
                 self._welcome()
                 if not is_copy:
-                    self._on_stored(body.stored)
+                    self._on_stored(body.stored, body.refused)
             case Offers() as body:
                 self._offers(body, message, is_copy=is_copy)
             case CancelAttempt() as body:

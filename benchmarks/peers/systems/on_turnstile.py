@@ -16,6 +16,7 @@ from turnstile.migrations.run import migrate
 from turnstile.worker import action
 
 _READY_SECONDS: Final = 60.0
+_ACTIONS: Final = "SELECT count(*) FROM ledger.definition WHERE kind = 'action'"
 
 
 def _declare(group: Group, number: int) -> None:
@@ -40,7 +41,7 @@ async def submitting() -> AsyncIterator[Submit]:
     async with database_session(setting(DATABASE_URL)) as session, publishing(setting(AMQP_URL)) as publisher:
 
         async def registered() -> bool:
-            return bool(await session.fetchval("SELECT count(*) FROM action") >= len(ALL_ACTIONS))
+            return bool(await session.fetchval(_ACTIONS) >= len(ALL_ACTIONS))
 
         await until(registered, "the actions exist", deadline_seconds=_READY_SECONDS, pause_seconds=0.05)
 

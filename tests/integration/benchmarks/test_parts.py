@@ -21,8 +21,6 @@ TINY = Sizes(
     executions=40,
     queued=5,
     submits=3,
-    depth_max=200,
-    turns=5,
     waiting=40,
     messages=200,
     jobs=40,
@@ -66,8 +64,8 @@ async def test_a_condition_is_compared_with_the_run_before_it(
     check([section])
     rows = {row.name: row for row in section.rows}
     assert set(rows["rate, ratio to before"].cells) == set(section.columns) - {"before"}
-    assert rows.get("grants out of order", MET).meets_aims()
-    assert rows.get("slots above the limit", MET).meets_aims()
+    assert rows.get("starts out of order", MET).meets_aims()
+    assert rows.get("running above the limit", MET).meets_aims()
 
 
 @pytest.mark.whole

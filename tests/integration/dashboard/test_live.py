@@ -3,21 +3,21 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from starlette.types import Message
 
-from tests.support.protocol import WORKER, Protocol, offer
-from tests.support.served import FixedHealth
+from tests.support.served import FixedHealth, Served
 from tests.support.traffic import until
 from turnstile.common.broker.errors import BLOCKED
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.executor.api.events import EventStream, StreamParameters
+from turnstile.executor.asking.asker import Asker
 from turnstile.executor.dashboard.live import STREAMS_MAX, Live, LiveTimes, Stream
 from turnstile.executor.dashboard.state import QueueName
-from turnstile.worker.progress import Progress
+from turnstile.executor.questions.protocol import Unanswered
 
 DEADLINE_SECONDS = 30
 TIMES = LiveTimes(interval=0.02, linger=0.1)
@@ -29,20 +29,25 @@ def health() -> FixedHealth:
 
 
 @pytest.fixture
-async def live(database_url: str, health: FixedHealth) -> AsyncIterator[Live]:
-    database = Database(database_url, application_name="test", connections_max=2)
-    await database.open()
-    live = Live(database, health, TIMES)
+async def live(api: Served, health: FixedHealth) -> AsyncIterator[Live]:
+    live = Live(api.database, api.leader.asker(), health, TIMES)
     yield live
     await ends(live)
-    await database.close()
+
+
+class NoLeader:
+    """Asks in vain."""
+
+    async def ask(self, question: object, seconds: float = 2.0) -> Unanswered:
+        return Unanswered(why="no_answer", message="no leader answered within 2 s")
 
 
 @pytest.fixture
 async def cut_off() -> AsyncIterator[Live]:
-    """The live state of an unreachable database."""
+    """The live state without a leader and a database."""
     database = Database("postgresql://127.0.0.1:1/none", application_name="test")
-    live = Live(database, FixedHealth(database="refused"), LiveTimes(interval=0.02, linger=0.05, first=0.1))
+    times = LiveTimes(interval=0.02, linger=0.05, first=0.1)
+    live = Live(database, cast("Asker", NoLeader()), FixedHealth(database="refused"), times)
     yield live
     await ends(live)
 
@@ -79,27 +84,33 @@ async def test_all_clients_share_one_poll_and_without_clients_there_is_none(live
 
 
 async def test_streams_keep_the_polls_going_and_share_batches_of_what_changed(
-    live: Live, protocol: Protocol
+    live: Live, api: Served
 ) -> None:
-    await protocol.put("a", max_concurrent=1)
-    await protocol.put("still", max_concurrent=1)
+    await api.define("a", max_concurrent=1)
+    await api.define("still", max_concurrent=1)
+    api.join()
     with live.stream([], last_event_id=None) as one, live.stream([], last_event_id=None) as other:
         await live.state()
-        await protocol.submit("a", 3)
+        await api.submit_many("a", 3)
         bodies = [
-            await heard(each, "queues", lambda body: any(i["queue_length"] == 2 for i in body["items"]))
+            await heard(
+                each,
+                "queues",
+                lambda body: any((i["queue_length"], i["active_count"]) == (2, 1) for i in body["items"]),
+            )
             for each in (one, other)
         ]
     assert bodies[0] == bodies[1]
-    (queue,) = bodies[0]["items"]
-    assert (queue["action_ref"], queue["active_count"], queue["total_enqueued"]) == ("a", 1, 3)
+    queue = next(each for each in bodies[0]["items"] if each["active_count"])
+    assert (queue["action_ref"], queue["total_enqueued"], queue["served"]) == ("a", 3, True)
 
 
-async def test_the_state_follows_every_kind_of_change(live: Live, protocol: Protocol) -> None:
-    await protocol.put("a", max_concurrent=2)
-    ids = await protocol.submit("a", 5)
-    await protocol.claim(*ids[:2])
-    await protocol.cancel(ids[4])
+async def test_the_state_follows_every_kind_of_change(live: Live, api: Served) -> None:
+    await api.define("a", max_concurrent=2)
+    api.join()
+    ids = await api.submit_many("a", 5)
+    await api.start(*ids[:2])
+    assert (await api.http.post(f"/api/v1/executions/{ids[4]}/cancel")).status_code == 202
     state = await live.state()
 
     async def shows(**expected: object) -> None:
@@ -110,49 +121,77 @@ async def test_the_state_follows_every_kind_of_change(live: Live, protocol: Prot
         with live.stream([], last_event_id=None):
             await until(as_expected, f"the page shows {expected}")
 
-    head = (await protocol.execution(ids[2]))["queued_at"]
-    await shows(depth=2, active_count=2, total_enqueued=5, oldest_enqueued_at=head, paused=False)
-    await protocol.put("a", max_concurrent=3, paused=True)
+    async def patched(**fields: object) -> None:
+        assert (await api.http.patch("/api/v1/actions/a", json=fields)).status_code == 200
+
+    await shows(depth=2, active_count=2, head_id=ids[2], paused=False)
+    assert state.totals_of(QueueName("a", None)) == (5, 1)
+    assert (state.workers.live, state.workers.capacity) == (1, 4)
+    await patched(max_concurrent=3, paused=True)
     await shows(depth=2, max_concurrent=3, paused=True)
-    await protocol.put("a", max_concurrent=3)
+    await patched(paused=False)
     await shows(depth=1, active_count=3, paused=False)
-    await protocol.put("gone")
-    await protocol.connection.execute("UPDATE action SET deleted_at = now() WHERE ref = 'gone'")
+    await api.define("gone")
+    await until(lambda: QueueName("gone", None) in state.queues, "a new action")
+    assert (await api.http.delete("/api/v1/actions/gone")).status_code in (200, 204)
+    with live.stream([], last_event_id=None):
+        await until(lambda: QueueName("gone", None) not in state.queues, "a deleted action")
     await ends(live)
     assert [name.action_ref for name in (await live.state()).queues] == ["a"]
 
 
+async def test_the_queues_of_keys_have_lengths_and_rates_of_their_own(live: Live, api: Served) -> None:
+    await api.define("keyed", max_concurrent=1, concurrency_key="/key")
+    state = await live.state()
+    with live.stream([], last_event_id=None):
+        await api.submit_many("keyed", 3, parameters={"key": "x"})
+        await api.submit_many("keyed", 1, parameters={"key": "y"})
+        x, y = (QueueName("keyed", key) for key in "xy")
+        await until(lambda: {x, y} <= state.queues.keys(), "both queues")
+    assert set(state.queues) == {x, y}
+    assert (state.queues[x].depth, state.queues[x].enqueued, state.queues[y].enqueued) == (3, 3, 1)
+    assert state.totals_of(x) == (None, None)
+    assert state.total()[0].total_enqueued == 4
+
+
 async def test_a_stream_gets_status_and_each_stored_progress_of_its_watched_executions(
-    live: Live, protocol: Protocol
+    live: Live, api: Served
 ) -> None:
-    await protocol.put("a", max_concurrent=2)
-    watched, other = await protocol.submit("a", 2)
+    await api.define("a", max_concurrent=2)
+    api.join()
+    watched, other = await api.submit_many("a", 2)
 
     async def report(execution_id: int, done: float) -> None:
-        progress = Progress(done=done, total=10, message=f"page {done:g}")
-        assert await protocol.record(WORKER).report_progress([(offer(execution_id, 1), progress)])
+        await api.database.fetch(
+            "INSERT INTO ledger.progress VALUES ($1, 1, $2, 10, $3, now())"
+            " ON CONFLICT (execution_id, attempt) DO UPDATE SET done = $2, message = $3, updated_at = now()",
+            execution_id,
+            done,
+            f"page {done:g}",
+        )
 
     with live.stream([watched], last_event_id=None) as stream:
         await live.state()
-        await protocol.claim(watched, other)
+        await api.start(watched, other)
         received = await heard(stream, "executions", lambda body: body["items"][0]["status"] == "running")
         assert received == {"items": [{"id": watched, "status": "running", "attempt": 1, "progress": None}]}
-        for done in (1, 2):
-            await report(other, done=9)
+        for done in (1.0, 2.0):
+            await report(other, done=9.0)
             await report(watched, done=done)
             body = await heard(stream, "executions", lambda body: body["items"][0]["progress"] is not None)
             (item,) = body["items"]
             assert (item["id"], item["status"]) == (watched, "running")
             assert item["progress"].pop("updated_at")
-            assert item["progress"] == {"done": done, "total": 10, "message": f"page {done}"}
+            assert item["progress"] == {"done": done, "total": 10, "message": f"page {done:g}"}
 
 
 async def test_each_stream_gets_the_state_in_which_its_executions_are_when_it_begins(
-    live: Live, protocol: Protocol
+    live: Live, api: Served
 ) -> None:
-    await protocol.put("a", max_concurrent=1)
-    (watched,) = await protocol.submit("a", 1)
-    await protocol.claim(watched)
+    await api.define("a", max_concurrent=1)
+    api.join()
+    (watched,) = await api.submit_many("a", 1)
+    await api.start(watched)
     present = {"items": [{"id": watched, "status": "running", "attempt": 1, "progress": None}]}
     with live.stream([watched], last_event_id=None) as one:
         assert await heard(one, "executions") == present
@@ -161,18 +200,45 @@ async def test_each_stream_gets_the_state_in_which_its_executions_are_when_it_be
 
 
 async def test_a_client_that_does_not_keep_up_is_dropped_and_the_others_continue(
-    live: Live, protocol: Protocol
+    live: Live, api: Served
 ) -> None:
-    await protocol.put("a", max_concurrent=1)
+    await api.define("a", max_concurrent=1)
     with live.stream([], last_event_id=None) as slow, live.stream([], last_event_id=None) as quick:
         # What the first poll finds is no change.
         await live.state()
         async with asyncio.timeout(DEADLINE_SECONDS):
             while not slow.dropped.is_set():
-                await protocol.submit("a")
+                await api.submit("a")
                 await heard(quick, "queues")
         assert slow.batches.full()
         assert not quick.dropped.is_set()
+
+
+async def test_without_a_leader_the_rows_are_shown_and_the_page_says_so(
+    live: Live, api: Served, health: FixedHealth
+) -> None:
+    await api.define("a", max_concurrent=1)
+    await api.define("k", concurrency_key="/key")
+    api.join()
+    await api.submit_many("k", 1, parameters={"key": "x"}, run_at="2100-01-01T00:00:00Z")
+    ids = await api.submit_many("a", 3)
+    await api.until_offered(ids[0])
+    asked = await live.state()
+    shown = {name: (queue.depth, queue.active_count, queue.head_id) for name, queue in asked.queues.items()}
+    without = Live(api.database, cast("Asker", NoLeader()), health, TIMES)
+    try:
+        state = await without.state()
+        of_rows = {name: (each.depth, each.active_count, each.head_id) for name, each in state.queues.items()}
+        assert of_rows[QueueName("a", None)] == shown[QueueName("a", None)] == (2, 1, ids[1])
+        assert state.totals_of(QueueName("a", None)) == (None, None)
+        assert state.workers.live == 1
+        assert without.degraded()["leader"].startswith("no leader answered within 2 s")
+        with without.stream([], last_event_id=None) as stream:
+            overview = await heard(stream, "overview")
+        assert overview["trouble"].keys() == {"leader"}
+        assert (overview["queue_length"], overview["total_enqueued"]) == (2, None)
+    finally:
+        await ends(without)
 
 
 async def test_streams_are_bounded(cut_off: Live) -> None:
@@ -186,14 +252,14 @@ async def test_streams_are_bounded(cut_off: Live) -> None:
 
 
 async def test_a_stream_that_reconnects_continues_behind_its_last_event_unless_the_polls_had_ended(
-    live: Live, protocol: Protocol
+    live: Live, api: Served
 ) -> None:
-    await protocol.put("a", max_concurrent=1)
+    await api.define("a", max_concurrent=1)
     with live.stream([], last_event_id=None) as one:
         await live.state()
         async with asyncio.timeout(DEADLINE_SECONDS):
             batch = await one.batches.get()
-            await protocol.submit("a", 3)
+            await api.submit_many("a", 3)
             missed = await one.batches.get()
         with live.stream([], last_event_id=id_in(batch)) as again:
             assert again.batches.get_nowait() == missed
@@ -213,7 +279,7 @@ async def test_a_stream_with_an_unknown_id_has_to_load_the_current_state(
 async def test_an_unreachable_database_is_reported_and_ends_no_stream(cut_off: Live) -> None:
     with cut_off.stream([], last_event_id=None) as stream:
         received = await heard(stream, "overview")
-        assert received["trouble"] == {"database": "refused"}
+        assert received["trouble"].keys() == {"database", "leader"}
         with pytest.raises(Unavailable, match="cannot be read at the moment; database: refused"):
             await cut_off.state()
         assert not stream.dropped.is_set()
@@ -233,14 +299,15 @@ async def test_what_does_not_work_is_in_the_overview_and_beside_the_queues(
 
 
 async def test_old_values_do_not_pass_for_new_ones_in_an_outage(
-    live: Live, protocol: Protocol, monkeypatch: pytest.MonkeyPatch
+    live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def cannot(*_: object, **__: object) -> None:
         raise Unavailable("gone")
 
     with live.stream([], last_event_id=None):
         await live.state()
-        monkeypatch.setattr("turnstile.executor.dashboard.live.poll", cannot)
+        monkeypatch.setattr("turnstile.executor.dashboard.live.read_queues", cannot)
+        monkeypatch.setattr(live._leader, "_asker", NoLeader())
         readings = live.polls
         await until(lambda: live.polls > readings + 1, "a reading after the outage began")
         with pytest.raises(TimeoutError):

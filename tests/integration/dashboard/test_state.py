@@ -1,5 +1,6 @@
 """The dashboard's state in memory: what it shows, sorts, searches and forgets; the history of a queue."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,6 +14,7 @@ from turnstile.executor.dashboard.state import (
     BUCKET_SECONDS,
     BUCKETS,
     RATE_SECONDS,
+    ActionTotals,
     DashboardState,
     Queue,
     QueueName,
@@ -29,25 +31,36 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 def queue(ref: str, key: str | None = None, **fields: Any) -> Queue:
     given: dict[str, Any] = {
-        "queue_id": hash((ref, key)),
         "pool": "default",
         "max_concurrent": 2,
         "paused": False,
         "depth": 0,
         "oldest_enqueued_at": None,
-        "total_enqueued": 0,
-        "total_completed": 0,
+        "enqueued": 0,
+        "completed": 0,
     }
     return Queue(name=QueueName(ref, key), **{**given, **fields})
 
 
-def snapshot(*queues: Queue, seconds: float = 0, whole: bool = False, **held: int) -> Snapshot:
+def snapshot(
+    *queues: Queue, seconds: float = 0, whole: bool = False, deleted: Sequence[str] = (), **held: int
+) -> Snapshot:
+    totals: dict[str, ActionTotals] = {}
+    for each in queues:
+        enqueued, completed = totals.get(each.name.action_ref, (0, 0))
+        totals[each.name.action_ref] = (
+            ActionTotals(None, None)
+            if each.enqueued is None or each.completed is None or enqueued is None or completed is None
+            else ActionTotals(enqueued + each.enqueued, completed + each.completed)
+        )
     return Snapshot(
         read_at=NOW + timedelta(seconds=seconds),
         whole=whole,
         truncated=False,
         queues=[replace(each, active_count=held.get(each.name.action_ref, 0)) for each in queues],
         workers=Workers(),
+        totals=totals,
+        deleted=deleted,
     )
 
 
@@ -104,29 +117,39 @@ def test_a_slot_freed_without_a_change_of_the_totals_is_applied() -> None:
     assert [(each.name.action_ref, each.active_count) for each in changed] == [("c", 0)]
 
 
-def test_only_a_whole_snapshot_drops_deleted_queues() -> None:
+def test_queues_end_with_their_action_and_with_a_whole_snapshot_without_them() -> None:
     state = three()
     state.apply(snapshot(queue("a"), seconds=1))
     assert names(state, QueueOrder.NAME) == ["a", "b", "c"]
-    state.apply(snapshot(queue("a"), seconds=2, whole=True))
+    state.apply(snapshot(queue("a"), seconds=2, deleted=["c"]))
+    assert names(state, QueueOrder.NAME) == ["a", "b"]
+    state.apply(snapshot(queue("a"), seconds=3, whole=True))
     assert names(state, QueueOrder.NAME) == ["a"]
 
 
 def test_the_row_of_an_unused_action_ends_with_its_first_queue_of_a_key() -> None:
     state = DashboardState()
-    state.apply(snapshot(queue("a", queue_id=None), queue("b", queue_id=None), whole=True))
-    state.apply(snapshot(queue("a", "key", queue_id=1, depth=1, total_enqueued=1), seconds=1))
+    state.apply(snapshot(queue("a"), queue("b"), whole=True))
+    state.apply(snapshot(queue("a", "key", depth=1, enqueued=1), seconds=1))
     assert set(state.queues) == {QueueName("a", "key"), QueueName("b", None)}
-    used = queue("c", queue_id=2)
-    state.apply(snapshot(used, queue("c", "key", queue_id=3), seconds=2))
+    state.apply(snapshot(queue("c", enqueued=1), queue("c", "key"), seconds=2))
     assert QueueName("c", None) in state.queues
+    state.apply(snapshot(queue("a"), seconds=3))
+    assert QueueName("a", None) not in state.queues
+
+
+def test_totals_are_those_of_the_action_where_it_has_one_queue() -> None:
+    state = DashboardState()
+    state.apply(snapshot(queue("a", enqueued=7, completed=3), queue("k", "x"), queue("k", "y"), whole=True))
+    assert state.totals_of(QueueName("a", None)) == (7, 3)
+    assert state.totals_of(QueueName("k", "x")) == (None, None)
 
 
 def test_a_time_without_clients_is_in_no_rate() -> None:
     state = three()
     state.forget()
-    state.apply(snapshot(queue("a", total_completed=100_000), seconds=3600, whole=True))
-    state.apply(snapshot(queue("a", total_completed=100_020), seconds=3610))
+    state.apply(snapshot(queue("a", completed=100_000), seconds=3600, whole=True))
+    state.apply(snapshot(queue("a", completed=100_020), seconds=3610))
     rates = state.rates(QueueName("a", None))
     assert rates is not None
     assert rates.completed == pytest.approx(2.0)
@@ -134,46 +157,41 @@ def test_a_time_without_clients_is_in_no_rate() -> None:
 
 def test_the_totals_are_the_sums_over_all_queues() -> None:
     state = three()
-    state.apply(snapshot(queue("b", depth=4, total_enqueued=7), seconds=1, b=2))
+    state.apply(snapshot(queue("b", depth=4, enqueued=7), seconds=1, b=2))
     sums, _ = state.total()
     assert (sums.depth, sums.active_count, sums.total_enqueued) == (5, 4, 7)
 
 
-def test_totals_and_rates_do_not_change_when_an_idle_queue_is_deleted() -> None:
-    state = DashboardState()
-    gone, stays = queue("a", "x", total_enqueued=100, total_completed=100), queue("a", "y")
-    state.apply(snapshot(gone, stays, whole=True))
-    state.apply(replace(snapshot(stays, seconds=10, whole=True), deleted=100))
-    sums, rates = state.total()
-    assert (sums.total_enqueued, sums.total_completed) == (100, 100)
+def test_lengths_go_on_and_rates_begin_anew_with_another_leader_and_without_one() -> None:
+    name, state = QueueName("a", None), DashboardState()
+    state.apply(snapshot(queue("a", depth=3, enqueued=100, completed=50), whole=True))
+    state.apply(snapshot(queue("a", depth=2, enqueued=None, completed=None), seconds=10, whole=True))
+    assert (state.rates(name), state.total()[0].total_enqueued, state.total()[1]) == (None, None, None)
+    state.apply(snapshot(queue("a", depth=2, enqueued=0, completed=0), seconds=20, whole=True))
+    state.apply(snapshot(queue("a", depth=5, enqueued=30, completed=20), seconds=30))
+    rates = state.rates(name)
     assert rates is not None
-    assert (rates.enqueued, rates.completed) == (0, 0)
-    assert QueueName("a", "x") not in state.queues
+    assert (rates.enqueued, rates.completed) == (3, 2)
+    assert [depth for depth in state.depths(name) if depth is not None] == [3, 3, 2, 2, 2, 2, 5]
 
 
-def test_a_new_queue_of_a_deleted_key_continues_its_totals() -> None:
-    state = DashboardState()
-    state.apply(snapshot(queue("a", "x", total_enqueued=100, total_completed=100), whole=True))
-    back = queue("a", "x", queue_id=7, total_enqueued=20, total_completed=10)
-    state.apply(snapshot(back, seconds=10))
-    sums, total = state.total()
-    assert (sums.total_enqueued, sums.total_completed) == (120, 110)
-    of_key = state.rates(QueueName("a", "x"))
-    assert of_key is not None
-    assert total is not None
-    assert (of_key.enqueued, of_key.completed) == (total.enqueued, total.completed) == (2, 1)
-    state.apply(replace(snapshot(back, seconds=20, whole=True), deleted=100))
-    assert state.total()[0] == sums
+def test_time_does_not_go_back_with_the_clock_of_another_leader() -> None:
+    state = three()
+    state.apply(snapshot(queue("a", depth=2), seconds=10))
+    state.apply(snapshot(queue("a", depth=3), seconds=5, whole=True))
+    assert state.read_at == NOW + timedelta(seconds=10)
+    assert state.depths(QueueName("a", None))[-1] == 3
 
 
-def test_a_full_state_adds_no_queue_and_updates_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_full_state_keeps_the_busiest_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_module, "QUEUES_MAX", 3)
     state = three()
-    state.apply(snapshot(queue("one too many"), queue("a", depth=5), seconds=1))
+    state.apply(snapshot(queue("idle too"), queue("c", depth=5), seconds=1, a=1))
     assert names(state, QueueOrder.NAME) == ["a", "b", "c"]
-    assert state.queues[QueueName("a", None)].depth == 5
+    assert state.truncated
+    state.apply(snapshot(queue("c"), seconds=2))
+    state.apply(snapshot(queue("busy", depth=1), seconds=3))
+    assert names(state, QueueOrder.NAME) == ["a", "b", "busy"]
 
 
 BEGAN = 1_000_000.0
@@ -206,12 +224,14 @@ def test_the_rate_of_a_stopped_queue_falls_to_zero_within_its_span() -> None:
     assert at_rest.enqueued == 0
 
 
-def test_a_total_lowered_by_a_repair_is_no_negative_rate() -> None:
+def test_a_lower_total_begins_a_new_count() -> None:
     history = TotalsHistory(BEGAN, totals(10, completed=10))
     history.add(BEGAN + 3, totals(10, completed=4))
-    rates = history.rates(BEGAN + 10)
+    assert history.rates(BEGAN + 3) is None
+    history.add(BEGAN + 7, totals(10, completed=8))
+    rates = history.rates(BEGAN + 7)
     assert rates is not None
-    assert rates.completed == 0
+    assert rates.completed == 1
 
 
 @given(st.lists(st.tuples(st.integers(1, 90), st.integers(0, 9)), max_size=80))

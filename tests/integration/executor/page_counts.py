@@ -1,14 +1,16 @@
-"""The cost of a statement: the pages that PostgreSQL reads, by table and index."""
+"""The cost of a statement: the pages of the ledger that PostgreSQL reads, by table and index."""
 
 from collections.abc import Awaitable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tests.support.protocol import Protocol
+if TYPE_CHECKING:
+    from turnstile.common.database import Connection
 
 _PAGES = """
 SELECT c.relname, pg_stat_get_xact_blocks_fetched(c.oid) AS pages,
        CASE WHEN c.relkind = 'r' THEN pg_stat_get_xact_numscans(c.oid) ELSE 0 END AS full_scans
-FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'i')
+FROM pg_class c WHERE c.relnamespace = 'ledger'::regnamespace AND c.relkind IN ('r', 'i')
 """
 
 
@@ -22,12 +24,12 @@ class Cost:
     """Tables that were read from end to end."""
 
 
-async def cost_of(protocol: Protocol, statement: Awaitable[object]) -> Cost:
+async def cost_of(connection: "Connection", statement: Awaitable[object]) -> Cost:
     """Measure one statement; the caller has a transaction open, since the counts are the transaction's."""
-    assert protocol.connection.is_in_transaction()
-    before = {row["relname"]: row for row in await protocol.connection.fetch(_PAGES)}
+    assert connection.is_in_transaction()
+    before = {row["relname"]: row for row in await connection.fetch(_PAGES)}
     await statement
-    rows = await protocol.connection.fetch(_PAGES)
+    rows = await connection.fetch(_PAGES)
     pages = {r["relname"]: r["pages"] - before[r["relname"]]["pages"] for r in rows}
     scans = {r["relname"]: r["full_scans"] - before[r["relname"]]["full_scans"] for r in rows}
     return Cost(

@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.protocol import Protocol, blocked, connected, request
-from tests.support.served import Served, serve
+from tests.support.served import Served
+from tests.support.traffic import until
 from turnstile.common.action_definition import ActionDefinition
-from turnstile.executor import definition_store
-from turnstile.executor.callers import Caller
-from turnstile.executor.results import Rejected
+from turnstile.executor.api import actions
+from turnstile.executor.inbox import Inbox
 
 URL = "/api/v1/actions/a.b"
 
@@ -18,7 +17,7 @@ URL = "/api/v1/actions/a.b"
 @pytest.fixture
 async def defined(api: Served) -> Served:
     await api.define("a.b", max_concurrent=2)
-    await api.register_worker()
+    api.join()
     return api
 
 
@@ -79,23 +78,44 @@ async def test_a_paused_action_admits_and_grants_nothing_until_it_is_resumed(api
     await api.http.put(URL, json={"max_concurrent": 2})
     paused = await api.http.post(f"{URL}/pause")
     assert (paused.status_code, paused.json()["paused"]) == (200, True)
+    api.join()
     ids = await api.submit_many("a.b", 3)
-    assert not api.granted
+    assert not api.worker.offered
     resumed = await api.http.post(f"{URL}/resume")
     assert (resumed.json()["paused"], resumed.json()["max_concurrent"]) == (False, 2)
-    assert [grant.execution_id for grant in api.granted] == ids[:2]
+    await api.until_offered(*ids[:2])
+    assert (await api.get(f"/executions/{ids[2]}"))["status"] == "queued"
 
 
-async def test_concurrent_changes_through_two_executors_undo_none(api: Served, database_url: str) -> None:
-    async with serve(database_url) as other:
-        await api.http.put(URL, json={})
-        for number in range(10):
-            await asyncio.gather(
-                api.http.patch(URL, json={"max_concurrent": number}),
-                other.http.patch(URL, json={"max_queued": number}),
-            )
-            stored = (await api.http.get(URL)).json()
-            assert (stored["max_concurrent"], stored["max_queued"]) == (number, number)
+async def test_concurrent_changes_undo_none(api: Served) -> None:
+    await api.http.put(URL, json={})
+    for number in range(10):
+        await asyncio.gather(
+            api.http.patch(URL, json={"max_concurrent": number}),
+            api.http.patch(URL, json={"max_queued": number}),
+        )
+        stored = (await api.http.get(URL)).json()
+        assert (stored["max_concurrent"], stored["max_queued"]) == (number, number)
+
+
+async def test_a_change_is_kept_while_no_executor_leads(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    await api.http.put(URL, json={"max_concurrent": 2})
+    await api.leader.kill()
+    monkeypatch.setattr(Inbox.decide, "__kwdefaults__", {"command_ids": None, "seconds": 0.2})
+    answer = await api.http.patch(URL, json={"max_concurrent": 5})
+    assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+    assert "kept, not decided yet" in answer.json()["detail"]
+    assert (await api.http.get(URL)).json()["max_concurrent"] == 2
+    for path in ("queue", "queue-stats"):
+        answer = await api.http.get(f"{URL}/{path}")
+        assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+        assert "only the leader knows what waits" in answer.json()["detail"]
+    api.installation.lead("b")
+
+    async def is_decided() -> bool:
+        return bool((await api.http.get(URL)).json()["max_concurrent"] == 5)
+
+    await until(is_decided, "the next leader decides it", deadline_seconds=20)
 
 
 async def test_an_invalid_definition_is_refused_and_changes_nothing(api: Served) -> None:
@@ -163,14 +183,54 @@ async def test_a_write_without_effect_is_no_change(api: Served) -> None:
     assert [one["change"] for one in await changes(api)] == ["created"]
 
 
-async def test_a_registration_by_a_worker_is_one_change(api: Served, database_url: str) -> None:
-    async with connected(database_url) as protocol:
-        for _ in range(2):
-            await protocol.register_actions(ActionDefinition(ref="a.b", max_concurrent=3))
+async def test_a_registration_by_a_worker_is_one_change(api: Served) -> None:
+    definition = ActionDefinition(ref="a.b", max_concurrent=3).model_dump(mode="json")
+    for name in ("one", "two"):
+        api.new_worker(name).hello(definition)
+
+    async def have_joined() -> bool:
+        return len((await api.get("/workers"))["items"]) == 2
+
+    await until(have_joined, "both have joined")
     (created,) = await changes(api)
     assert (created["changed_by"], created["change"], created["new"]["max_concurrent"]) == (
         "worker", "created", 3
     )  # fmt: skip
+
+
+async def test_the_schemas_that_workers_derived_are_shown_with_what_checks_requests(api: Served) -> None:
+    schemas = [
+        {"type": "object", "properties": {name: {"type": "integer"}}, "additionalProperties": False}
+        for name in ("old", "new")
+    ]
+    definition = ActionDefinition(ref="a.b").model_dump(mode="json")
+
+    async def shown(count: int) -> list[dict[str, Any]]:
+        async def has() -> bool:
+            found = await api.http.get(URL)
+            return found.is_success and len(found.json()["code_schemas"]) == count
+
+        await until(has, f"{count} versions")
+        action = await api.get("/actions/a.b")
+        assert action["parameters_checked_by"] == ("code" if count else "worker")
+        return list(action["code_schemas"])
+
+    workers = []
+    for number, schema in enumerate(schemas, start=1):
+        workers.append(api.new_worker(f"w{number}"))
+        about = {"schemas": [{"ref": "a.b", "parameters": schema, "result": {"type": "null"}}]}
+        workers[-1].hello(definition, actions=("a.b",), about=about)
+        await shown(number)
+    assert [each["parameters_schema"] for each in await shown(2)] == schemas[::-1]
+    for parameters, is_accepted in (({"old": 1}, True), ({"new": 1}, True), ({"other": 1}, False)):
+        answer = await api.http.post(
+            "/api/v1/executions", json={"action_ref": "a.b", "parameters": parameters}
+        )
+        assert answer.is_success == is_accepted, answer.text
+    workers[1].leave()
+    assert [each["parameters_schema"] for each in await shown(1)] == schemas[:1]
+    given = await api.http.patch(URL, json={"parameters_schema": schemas[0]})
+    assert given.json()["parameters_checked_by"] == "definition"
 
 
 async def test_an_unchanged_action_is_not_sent_again(api: Served) -> None:
@@ -226,6 +286,7 @@ async def test_a_deleted_action_is_gone_and_its_executions_stay(defined: Served)
 
 
 async def test_an_action_with_waiting_executions_is_not_deleted_by_default(defined: Served) -> None:
+    await defined.http.post(f"{URL}/pause")
     await defined.submit_many("a.b", 3)
     await defined.submit("a.b", run_at="2100-01-01T00:00:00Z")
     answer = await defined.http.delete(URL)
@@ -237,22 +298,22 @@ async def test_an_action_with_waiting_executions_is_not_deleted_by_default(defin
 
 
 async def test_waiting_executions_are_cancelled_with_their_action_on_request(defined: Served) -> None:
+    await defined.http.post(f"{URL}/pause")
     ids = await defined.submit_many("a.b", 3)
     ids.append((await defined.submit("a.b", run_at="2100-01-01T00:00:00Z"))["id"])
     answer = await defined.http.delete(URL, params={"waiting": "cancel"})
     assert (answer.status_code, answer.json()["cancelled"]) == (200, 4)
     for one in ids:
         assert (await defined.get(f"/executions/{one}"))["status"] == "cancelled"
-    assert (await defined.get("/audit"))["clean"]
 
 
 async def test_an_action_with_running_executions_is_never_deleted(defined: Served) -> None:
     ids = await defined.submit_many("a.b", 3)
-    await defined.claim(ids[0])
+    await defined.start(*ids[:2])
     for waiting in ("refuse", "cancel"):
         answer = await defined.http.delete(URL, params={"waiting": waiting})
         problem = answer.json()
-        assert (answer.status_code, problem["waiting"], problem["running"]) == (409, 2, 1)
+        assert (answer.status_code, problem["waiting"], problem["running"]) == (409, 1, 2)
         assert "/executions/cancel" in problem["detail"]
     assert (await defined.get(f"/executions/{ids[2]}"))["status"] == "queued"
 
@@ -260,7 +321,8 @@ async def test_an_action_with_running_executions_is_never_deleted(defined: Serve
 async def test_an_action_with_too_many_waiting_executions_is_not_deleted(
     defined: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(definition_store, "DELETED_WITH_MAX", 2)
+    monkeypatch.setattr(actions, "DELETED_WITH_MAX", 2)
+    await defined.http.post(f"{URL}/pause")
     ids = await defined.submit_many("a.b", 3)
     answer = await defined.http.delete(URL, params={"waiting": "cancel"})
     assert (answer.status_code, answer.json()["code"]) == (409, "in_use")
@@ -268,6 +330,7 @@ async def test_an_action_with_too_many_waiting_executions_is_not_deleted(
 
 
 async def test_a_deleted_name_can_be_defined_again_with_its_own_limit(defined: Served) -> None:
+    await defined.http.post(f"{URL}/pause")
     await defined.submit_many("a.b", 3)
     before = (await defined.http.get(URL)).json()
     await defined.http.delete(URL, params={"waiting": "cancel"})
@@ -278,51 +341,40 @@ async def test_a_deleted_name_can_be_defined_again_with_its_own_limit(defined: S
     assert shown["waiting_on"]["max_concurrent"] == 1
 
 
-async def test_a_worker_registers_a_deleted_action_again(protocol: Protocol) -> None:
-    await protocol.put("a", max_concurrent=7)
-    await protocol.submit("a")
-    deletion = await protocol.executor.delete_action("a", cancel_max=9, reason="r", changed_by=Caller("b"))
-    assert deletion is not None
-    assert (deletion.deleted, len(deletion.ended)) == (True, 1)
-    assert await protocol.register_actions(ActionDefinition(ref="a", max_concurrent=3)) == []
-    assert (await protocol.queue())["max_concurrent"] == 3
-    await protocol.submit("a")
+async def test_a_worker_registers_a_deleted_action_again(defined: Served) -> None:
+    await defined.http.delete(URL)
+    definition = ActionDefinition(ref="a.b", max_concurrent=3).model_dump(mode="json")
+    defined.new_worker("new").hello(definition)
+
+    async def is_there() -> bool:
+        return (await defined.http.get(URL)).is_success
+
+    await until(is_there, "it is registered")
+    assert (await defined.get("/actions/a.b/queue-stats"))["max_concurrent"] == 3
 
 
-@pytest.mark.parametrize("key", [None, "a-new-key"])
-async def test_an_admission_that_waited_for_the_deletion_is_refused(
-    protocol: Protocol, other: Protocol, key: str | None
-) -> None:
-    await protocol.put("a", submitter_keys=True)
-    await protocol.put("b")
-    await protocol.submit("a", count=2)
-    await protocol.run(*await protocol.held())
-    await protocol.settle(*((i, 1) for i in await protocol.held()))
-    transaction = protocol.transaction()
-    await transaction.start()
-    await protocol.executor.delete_action("a", cancel_max=0, reason="r", changed_by=Caller("b"))
-    late = await blocked(other, protocol, other.admit(request("b"), request("a", concurrency_key=key)))
-    await transaction.commit()
-    (admitted, refused), _ = await late
-    assert not isinstance(admitted, Rejected)
-    assert isinstance(refused, Rejected)
-    assert refused.code == "unknown_action"
-    assert "no action 'a'" in refused.message
-
-
-async def test_a_claim_behind_the_deletion_finds_the_execution_ended(
-    protocol: Protocol, other: Protocol
-) -> None:
-    await protocol.put("a", max_concurrent=1)
-    (one,) = await protocol.submit("a")
-    transaction = protocol.transaction()
-    await transaction.start()
-    deletion = await protocol.executor.delete_action("a", cancel_max=1, reason="r", changed_by=Caller("b"))
-    late = await blocked(other, protocol, other.claim_verdicts(one))
-    await transaction.commit()
-    assert deletion is not None
-    assert deletion.deleted
-    assert await asyncio.wait_for(late, 10) == ["stale"]
+async def test_the_queue_lists_what_waits_and_who_holds_its_slots(defined: Served) -> None:
+    await defined.http.patch(URL, json={"submitter_keys": True})
+    ids = [
+        (await defined.submit("a.b", concurrency_key=key, priority=priority))["id"]
+        for key, priority in (("x", 3), ("x", 3), ("x", 3), ("y", 3), ("x", 1), ("x", 3))
+    ]
+    await defined.start(ids[0])
+    pages = await defined.pages("/actions/a.b/queue", limit=2)
+    assert [[(each["id"], each["position"]) for each in page] for page in pages] == [
+        [(ids[4], 1), (ids[2], 2)], [(ids[5], 3)],
+    ]  # fmt: skip
+    shown = await defined.get("/actions/a.b/queue", concurrency_key="x")
+    assert [(each["id"], each["status"]) for each in shown["holders"]] == [
+        (ids[0], "running"), (ids[1], "scheduled"),
+    ]  # fmt: skip
+    (first, _) = shown["holders"]
+    assert (first["worker_id"], first["stopping"], first["finished_at"]) == (
+        defined.worker.worker_id, False, None
+    )  # fmt: skip
+    assert first["claimed_at"] >= first["granted_at"]
+    created_at = (await defined.get(f"/executions/{ids[4]}"))["created_at"]
+    assert shown["items"][0]["created_at"] == created_at
 
 
 async def test_an_invalid_name_or_parameter_is_refused(defined: Served) -> None:

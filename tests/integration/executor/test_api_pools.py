@@ -5,21 +5,20 @@ from typing import Any
 
 import pytest
 
-from tests.support.gates import grant_all, put_resource, use
 from tests.support.served import Served
+from tests.support.traffic import until
 
 URL = "/api/v1/pools/default"
-_REFRESH = "SELECT turnstile.refresh_pools(NULL, '{}', '{}', true)"
 
 
 @pytest.fixture
 async def full(api: Served) -> Served:
-    """A pool with four worker slots and a lead of one, which are all held by `a.b`."""
-    await api.register_worker()
+    """A pool with four worker slots, which are all held by `a.b`."""
     await api.define("a.b")
     await api.define("a.c")
-    await api.database.fetch(_REFRESH)
-    assert await api.submit_many("a.b", 5) == [1, 2, 3, 4, 5]
+    api.join()
+    assert await api.submit_many("a.b", 4) == [1, 2, 3, 4]
+    await api.until_offered(1, 2, 3, 4)
     return api
 
 
@@ -27,18 +26,24 @@ async def waiting_on(api: Served, execution_id: int) -> dict[str, Any]:
     return dict((await api.get(f"/executions/{execution_id}"))["waiting_on"])
 
 
+async def has_capacity(api: Served) -> bool:
+    return bool((await api.get("/pools/default"))["capacity"])
+
+
 async def passed(api: Served) -> list[int]:
     """Let everything start and end, one after another; return the executions in the order of their grants."""
     order: list[int] = []
-    while held := [each["id"] for each in (await api.get("/pools/default/queue"))["holders"]]:
-        order += [one for one in held if one not in order]
-        await api.run(held[0])
-        await grant_all(api.database)
+    while held := (await api.get("/pools/default/queue"))["holders"]:
+        new = [each for each in held if each["id"] not in order]
+        order += [each["id"] for each in sorted(new, key=lambda each: each["granted_at"])]
+        await api.run(held[0]["id"])
     return order
 
 
 async def test_settings_are_changed_and_read(api: Served) -> None:
     await api.define("a.b")
+    api.join()
+    await until(lambda: has_capacity(api), "the worker has joined")
     answer = await api.http.patch(URL, json={"order": "arrival", "weights": {"a.b": 3, "gone": 2}})
     assert answer.status_code == 200, answer.text
     changed = answer.json()
@@ -96,7 +101,7 @@ async def test_positions_are_the_order_in_which_executions_start(full: Served, o
         ids.append((await full.submit("a.k", concurrency_key=key))["id"])
     ids.append((await full.submit("a.c", priority=2))["id"])
     queue = await full.get("/pools/default/queue")
-    assert (queue["capacity"], queue["held"], queue["waiting"]) == (4, 5, 11)
+    assert (queue["capacity"], queue["held"], queue["waiting"]) == (4, 4, 11)
     listed = [each["id"] for each in queue["items"]]
     # The second execution of the key x waits for its limit.
     assert (await waiting_on(full, ids[10]))["reason"] == "limit"
@@ -104,7 +109,7 @@ async def test_positions_are_the_order_in_which_executions_start(full: Served, o
     for position, execution_id in enumerate(listed, start=1):
         shown = await waiting_on(full, execution_id)
         assert (shown["reason"], shown["position"], shown["waiting"]) == ("pool", position, 11)
-        assert shown["holders"] == [1, 2, 3, 4, 5]
+        assert shown["holders"] == [1, 2, 3, 4]
     first = await full.get("/pools/default/queue", limit=5)
     rest = await full.get("/pools/default/queue", limit=100, cursor=first["next_cursor"])
     assert [each["id"] for each in first["items"] + rest["items"]] == listed
@@ -112,7 +117,7 @@ async def test_positions_are_the_order_in_which_executions_start(full: Served, o
 
 
 async def test_a_paused_pool_is_named_counted_and_has_no_estimate(full: Served) -> None:
-    for execution_id in range(1, 6):
+    for execution_id in range(1, 5):
         await full.run(execution_id)
     await full.http.post(f"{URL}/pause")
     (waiting,) = await full.submit_many("a.c", 1)
@@ -128,12 +133,12 @@ async def test_a_paused_pool_is_named_counted_and_has_no_estimate(full: Served) 
         assert re.search(rf"^{re.escape(line)}(\.0)?$", metrics, re.MULTILINE), line
     # Resumed over HTTP it starts at once.
     await full.http.post(f"{URL}/resume")
-    assert (await full.get(f"/executions/{waiting}"))["status"] == "scheduled"
+    await full.until_offered(waiting)
 
 
 async def test_actions_with_gates_wait_in_their_queues_for_a_paused_pool(full: Served) -> None:
-    await put_resource(full.database, "cad", 5)
-    await use(full.database, "a.c", "cad")
+    await full.http.put("/api/v1/resources/cad", json={"capacity": 5})
+    await full.define("a.c", uses=["cad"])
     await full.http.post(f"{URL}/pause")
     (waiting,) = await full.submit_many("a.c", 1)
     shown = await full.get(f"/executions/{waiting}")
@@ -146,8 +151,37 @@ async def test_actions_with_gates_wait_in_their_queues_for_a_paused_pool(full: S
 
 async def test_what_waits_for_a_worker_has_an_estimate(full: Served) -> None:
     """From the runs of all actions of the pool: the action itself has not run yet."""
-    for execution_id in range(1, 6):
+    for execution_id in range(1, 5):
         await full.run(execution_id)
     await full.submit_many("a.b", 5)
     waiting = await full.submit_many("a.c", 3)
     assert (await full.get(f"/executions/{waiting[0]}"))["estimated_start"] is not None
+
+
+async def test_a_pool_exists_as_soon_as_an_action_or_a_worker_names_it(api: Served) -> None:
+    await api.define("a.b", pool="of-an-action")
+    api.join(pools=("of-a-worker",), concurrency=3)
+
+    async def named() -> bool:
+        return [item["name"] for item in (await api.get("/pools"))["items"]] == [
+            "of-a-worker",
+            "of-an-action",
+        ]
+
+    await until(named, "both are there")
+    await until(lambda: is_at_work(api), "its slots count")
+    assert (await api.get("/pools/of-a-worker/changes"))["items"] == []
+    assert (await api.http.patch("/api/v1/pools/of-an-action", json={"paused": True})).status_code == 200
+
+
+async def is_at_work(api: Served) -> bool:
+    return bool((await api.get("/pools/of-a-worker"))["capacity"] == 3)
+
+
+async def test_the_settings_of_pools_are_shown_while_no_executor_leads(api: Served) -> None:
+    await api.http.put(URL, json={"order": "arrival"})
+    await api.leader.kill()
+    shown = await api.get("/pools/default")
+    assert (shown["order"], shown["capacity"], shown["waiting"]) == ("arrival", None, None)
+    answer = await api.http.get(f"{URL}/queue")
+    assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 from urllib.parse import quote
 
-from tests.support.served import Served, serve
+from tests.support.served import Served
 
 URL = "/api/v1/resources/cad"
 ACTION = "/api/v1/actions/a.b"
@@ -54,15 +54,14 @@ async def test_a_change_of_another_state_than_the_named_one_is_refused(api: Serv
         assert answer.status_code == 200, answer.text
 
 
-async def test_changes_through_two_executors_undo_none(api: Served, database_url: str) -> None:
-    async with serve(database_url) as other:
-        await api.http.put(URL, json={})
-        for number in range(1, 6):
-            await asyncio.gather(
-                api.http.patch(URL, json={"capacity": number}), other.http.patch(URL, json={"rank": number})
-            )
-            stored = (await api.http.get(URL)).json()
-            assert (stored["capacity"], stored["rank"]) == (number, number)
+async def test_concurrent_changes_undo_none(api: Served) -> None:
+    await api.http.put(URL, json={})
+    for number in range(1, 6):
+        await asyncio.gather(
+            api.http.patch(URL, json={"capacity": number}), api.http.patch(URL, json={"rank": number})
+        )
+        stored = (await api.http.get(URL)).json()
+        assert (stored["capacity"], stored["rank"]) == (number, number)
 
 
 INVALID: list[tuple[dict[str, Any], str, str]] = [
@@ -151,6 +150,31 @@ async def test_a_resource_in_use_is_not_deleted(api: Served) -> None:
     assert [(each["change"], each["changed_by"]) for each in changes] == [
         ("deleted", "local"), ("created", "local"),
     ]  # fmt: skip
+
+
+async def test_the_queue_of_a_resource_lists_what_waits_and_who_holds_units(api: Served) -> None:
+    await api.http.put(URL, json={"capacity": 3})
+    await api.define("a.b", uses=[{"resource": "cad", "units": 2}])
+    await api.define("c.d", uses=["cad"])
+    api.join()
+    holding = (await api.submit("a.b"))["id"]
+    await api.start(holding)
+    waiting = [(await api.submit(ref))["id"] for ref in ("a.b", "c.d", "c.d")]
+    shown = await api.get("/resources/cad/queue")
+    assert (shown["capacity"], shown["held"], shown["free"], shown["waiting"]) == (3, 2, 1, 3)
+    assert [(each["id"], each["position"], each["units"]) for each in shown["items"]] == [
+        (waiting[0], 1, 2), (waiting[1], 2, 1), (waiting[2], 3, 1),
+    ]  # fmt: skip
+    (holder,) = shown["holders"]
+    assert (holder["id"], holder["units"], holder["status"]) == (holding, 2, "running")
+    assert holder["passed_at"] is not None
+    pages = await api.pages("/resources/cad/queue", limit=2)
+    assert [[each["id"] for each in page] for page in pages] == [waiting[:2], waiting[2:]]
+    refused = await api.http.delete(URL)
+    assert (refused.status_code, refused.json()["held"]) == (409, 2)
+    await api.http.patch(URL, json={"capacity": None})
+    unlimited = await api.get("/resources/cad/queue")
+    assert (unlimited["capacity"], unlimited["free"], unlimited["waiting"]) == (None, None, 0)
 
 
 # --- keys

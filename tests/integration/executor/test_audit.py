@@ -14,7 +14,6 @@ from tests.support.served import Served
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.executor.asking.asker import Asker
-from turnstile.executor.history.sql import tables_text
 from turnstile.executor.leader.ledger import Ledger
 from turnstile.executor.queries.audit import Auditor, AuditReport, checks
 from turnstile.executor.questions.protocol import Answered, LeaderState, Unanswered
@@ -81,8 +80,6 @@ def leader_state(**fields: Any) -> LeaderState:
 
 @pytest.fixture
 async def database(ledger_url: str) -> AsyncIterator[Database]:
-    async with session_on(ledger_url) as session:
-        await session.execute(tables_text())
     database = Database(ledger_url, application_name="test audit", connections_max=1)
     await database.open()
     yield database
@@ -163,9 +160,7 @@ async def test_without_the_history_only_what_lives_is_read(walk: Walk, database:
 
 
 async def test_an_audit_shows_what_the_leader_found_in_its_memory(database: Database) -> None:
-    state = leader_state(
-        audited_at=1.0, audit_sums=7, audit_differences=("held w: memory (1, 5), rows None", "x", "y")
-    )
+    state = leader_state(comparisons=7, differences=("held w: memory (1, 5), rows None", "x", "y"))
     found = await Auditor(database, cast("Asker", AskedLeader(state))).audit(examples_max=1)
     memory = found.checks[-1]
     assert (memory.name, memory.rows, memory.faults, found.clean) == ("memory", 7, 3, False)
@@ -194,7 +189,7 @@ async def test_an_audit_ends_at_its_timeout(
 async def test_the_route_shows_the_report_with_a_bounded_number_of_examples(api: Served) -> None:
     clean = await api.get("/audit")
     assert (clean["clean"], [check for check in clean["checks"] if check["faults"]]) == (True, [])
-    await api.database.execute(
+    await api.database.fetch(
         "INSERT INTO ledger.log SELECT n, 1, 0, now(), 'x' FROM generate_series(1001, 1005) n"
     )
     found = await api.get("/audit", examples=1)

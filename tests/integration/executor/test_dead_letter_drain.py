@@ -27,7 +27,7 @@ from turnstile.common.broker.topology import (
     DEAD_LETTER_EXCHANGE,
     DEAD_LETTERS,
     EXECUTOR_REQUESTS,
-    declare_executor,
+    declare_leader,
 )
 from turnstile.common.database import Database
 from turnstile.executor.dead_letters.drain import Drain
@@ -147,7 +147,7 @@ async def test_an_oversized_body_is_truncated_and_replayed_only_with_another_bod
     await dlq.publisher.publish([replace(dead_letter_under(KEY, large), message_id="m")])
     (letter,) = await drained(dlq, 1, parameters_bytes_max=1024, event_result_max_bytes=0)
     assert (letter.body_truncated, letter.body_bytes) == (True, 200_000)
-    row = await dlq.database.fetchrow("SELECT octet_length(body) AS n, stored_bytes FROM dead_letter")
+    row = await dlq.database.fetchrow("SELECT octet_length(body) AS n, stored_bytes FROM ledger.dead_letter")
     assert row is not None
     assert row["n"] == 64 * 1024 < row["stored_bytes"] < 70_000
     dealt = await dlq.store.replay(ALL, limit=1, changed_by=OPERATOR)
@@ -177,7 +177,7 @@ async def test_a_dead_letter_delivered_again_after_it_was_stored_is_one_row(dlq:
     for _ in range(3):
         stored = asyncio.Event()
         cut = Drain(settings, Cut("", application_name="test"), make_room=pruner(dlq).prune_dead_letters)
-        running = asyncio.create_task(cut.run(asyncio.Event(), declare=declare_executor))
+        running = asyncio.create_task(cut.run(asyncio.Event(), declare=declare_leader))
         await asyncio.wait_for(stored.wait(), 20)
         running.cancel()
         await asyncio.wait({running})
@@ -201,8 +201,8 @@ async def test_dead_letters_are_pruned_by_age_by_number_and_by_size_the_oldest_f
     await drained(dlq, 40)
     assert await pruner(dlq).prune_dead_letters() == 0
     await dlq.database.fetch(
-        "UPDATE dead_letter SET stored_at = stored_at - interval '31 d'"
-        " WHERE id IN (SELECT id FROM dead_letter ORDER BY id LIMIT 5)"
+        "UPDATE ledger.dead_letter SET stored_at = stored_at - interval '31 d'"
+        " WHERE id IN (SELECT id FROM ledger.dead_letter ORDER BY id LIMIT 5)"
     )
     assert await pruner(dlq, retention_dead_letters="forever").prune_dead_letters() == 0
     assert await pruner(dlq).prune_dead_letters() == 5
@@ -230,7 +230,7 @@ async def test_a_flood_of_dead_letters_is_pruned_while_it_is_drained(dlq: DeadLe
 
     async def is_over() -> bool:
         nonlocal most
-        most = max(most, await dlq.database.fetchval("SELECT sum(stored_bytes) FROM dead_letter") or 0)
+        most = max(most, await dlq.database.fetchval("SELECT sum(stored_bytes) FROM ledger.dead_letter") or 0)
         bodies = letter_bodies(await dlq.all())
         return bool(bodies) and int(bodies[-1]) == 999
 

@@ -23,13 +23,11 @@ from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.topology import (
     DEAD_LETTER_EXCHANGE,
     EXECUTIONS,
+    EXECUTOR,
     EXECUTOR_COMPLETIONS,
     EXECUTOR_REQUESTS,
-    EXECUTOR_RETRY,
 )
 from turnstile.common.domain.errors import Code
-from turnstile.common.domain.states import Status
-from turnstile.common.envelopes import slot_message
 from turnstile.executor.dead_letters.store import DeadLetters, Position, Selection
 
 ALL = Selection(all=True)
@@ -168,24 +166,18 @@ async def test_a_message_without_an_id_gets_the_same_id_in_each_replay(dlq: Dead
     assert again.message_id.replace("-", "") == letter.fingerprint
 
 
-async def test_a_message_for_a_queue_is_replayed_to_that_queue(dlq: DeadLetterQueue) -> None:
-    status_event = slot_message(1, 1, "a", Status.QUEUED)
-    await dlq.publisher.publish(
-        [
-            replace(status_event, exchange=EXECUTOR_RETRY, expiration_ms=1),
-            dead_letter_under(status_event.routing_key, status_event.body),
-        ]
-    )
+async def test_a_message_of_a_worker_is_replayed_to_the_queue_that_it_came_from(dlq: DeadLetterQueue) -> None:
+    await dlq.publisher.publish([dead_letter_under(EXECUTOR_COMPLETIONS, b"report")])
     await dlq.stored(1)
     assert (await dlq.store.replay(ALL, limit=10, changed_by=OPERATOR)).done == 1
-    back = await take(dlq.consumer.subscribe(EXECUTOR_COMPLETIONS, prefetch=10), 2)
-    assert bodies(back) == [status_event.body] * 2
+    (back,) = await take(dlq.consumer.subscribe(EXECUTOR_COMPLETIONS, prefetch=10), 1)
+    assert (back.body, back.exchange) == (b"report", EXECUTOR)
 
 
 async def test_thousands_of_letters_are_stored_in_order_and_replayed_in_pieces(dlq: DeadLetterQueue) -> None:
     dead = [dead_letter_under("execution.requested", str(n).encode()) for n in range(1500)]
     await dlq.publisher.publish(dead)
-    await until(lambda: dlq.database.fetchval("SELECT count(*) = 1500 FROM dead_letter"))
+    await until(lambda: dlq.database.fetchval("SELECT count(*) = 1500 FROM ledger.dead_letter"))
     assert letter_bodies(await dlq.all())[:3] == [b"0", b"1", b"2"]
     dealt = await dlq.store.replay(ALL, limit=1499, changed_by=OPERATOR)
     assert (dealt.done, dealt.left) == (1499, 1)

@@ -6,11 +6,10 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from tests.support.ledger import Led, granted, session_on
+from tests.support.ledger import Led, granted
 from turnstile.common.database import Database
 from turnstile.common.domain.identifiers import Grant
 from turnstile.executor.history.executions import Executions
-from turnstile.executor.history.sql import tables_text
 from turnstile.executor.leader.ledger import Ledger
 from turnstile.executor.leader.records import WorkerRow
 from turnstile.executor.queries.read_limiter import ReadLimiter
@@ -26,8 +25,6 @@ async def led(ledger: Ledger) -> Led:
 
 @pytest.fixture
 async def database(ledger_url: str) -> AsyncIterator[Database]:
-    async with session_on(ledger_url) as session:
-        await session.execute(tables_text())
     database = Database(ledger_url, application_name="test", connections_max=2)
     await database.open()
     yield database

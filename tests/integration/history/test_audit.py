@@ -5,8 +5,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.integration.leader.test_memory_equals_rows import Walk
+from tests.support.inbox import Installation, numbered
 from tests.support.ledger import Led, session_on
-from turnstile.executor.leader.audit import Digest, RowAudit, digest_of
+from tests.support.traffic import until
+from turnstile.executor.leader.audit import Auditor, Digest, RowAudit, digest_of
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -70,3 +72,23 @@ async def test_a_snapshot_does_not_see_later_turns(led: Led, audit: RowAudit) ->
         for _ in range(20):
             await walk.step()
         assert mine.differences(await rows.digest()) == []
+
+
+async def test_a_leader_whose_memory_differs_from_the_rows_loads_again(ledger_url: str) -> None:
+    async with Installation(ledger_url) as installation:
+        leader = installation.lead().leader
+        auditor = leader.auditor = Auditor(ledger_url, every_seconds=0.05)
+        await installation.define("action", "a", max_concurrent=0)
+        await installation.submit(*numbered(3))
+        await until(lambda: auditor.done >= 2, "two comparisons")
+        assert (auditor.found, leader.leadership is None) == ((), False)
+        await installation.fetch(
+            "DELETE FROM ledger.execution WHERE id IN (SELECT min(id) FROM ledger.execution)"
+        )
+        await until(lambda: bool(auditor.found), "a difference")
+        assert auditor.found[0].startswith("waiting a 3: memory (3, 6, 1), rows (2, 5, 1)")
+        done = auditor.done
+        await until(lambda: auditor.done >= done + 2, "two comparisons after the load")
+        assert leader.leadership is not None
+        assert leader.leadership.state.actions["a"].queues[""].length == 2
+        await auditor.close()

@@ -75,18 +75,18 @@ async def test_what_ended_just_now_is_kept_for_late_copies(
 async def test_an_action_keeps_its_own_for_longer_or_shorter(
     led: Led, database: Database, executions: Executions, now: float
 ) -> None:
-    bodies = {"a": 5 * DAY, "b": 60.0}
+    bodies = {"a": {"keep_for": 5 * DAY}, "b": {"keep_for": 60.0}, "d": {"keep_count": 1}}
     await led.write(
         definitions=[
-            DefinitionRow(kind="action", name=ref, body={"ref": ref, "keep_for_seconds": seconds})
-            for ref, seconds in bodies.items()
+            DefinitionRow(kind="action", name=ref, body={"ref": ref, **body}) for ref, body in bodies.items()
         ]
     )
     await end(led, {1: 3 * DAY}, now, action_ref="a")
     await end(led, {2: 3600.0}, now, action_ref="b")
     await end(led, {3: 3 * DAY, 4: 3600.0}, now, action_ref="c")
-    assert await pruner(database, keep_seconds=DAY).prune() == 2
-    assert await kept(executions) == [1, 4]
+    await end(led, {5: 3600.0, 6: 3600.0}, now, action_ref="d")
+    assert await pruner(database, keep_seconds=DAY, keep_count=10).prune() == 3
+    assert await kept(executions) == [1, 4, 6]
 
 
 async def test_a_locked_execution_is_skipped(
@@ -97,6 +97,20 @@ async def test_a_locked_execution_is_skipped(
         await session.execute("SELECT FROM ledger.execution WHERE id = 1 FOR UPDATE")
         assert await pruner(database, keep_seconds=DAY).prune() == 1
     assert await kept(executions) == [1]
+
+
+async def test_what_has_a_webhook_that_was_not_delivered_is_kept(
+    led: Led, database: Database, executions: Executions, now: float
+) -> None:
+    await end(led, {1: 3 * DAY, 2: 3 * DAY, 3: 3 * DAY, 4: 3 * DAY}, now)
+    await database.fetch(
+        "INSERT INTO ledger.webhook (execution_id, url, origin, state, due_at, created_at, settled_at)"
+        " VALUES (1, 'u', 'o', 'pending', now(), now(), NULL), (2, 'u', 'o', 'failed', now(), now(), now()),"
+        " (3, 'u', 'o', 'delivered', now(), now(), now())"
+    )
+    assert await pruner(database, keep_seconds=DAY).prune() == 2
+    assert await kept(executions) == [1, 2]
+    assert await database.fetchval("SELECT count(*) FROM ledger.webhook") == 2
 
 
 async def test_many_are_deleted_in_batches_with_what_belongs_to_them(

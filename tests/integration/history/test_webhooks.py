@@ -7,19 +7,16 @@ import pytest
 
 from tests.support.ledger import Led, admitted, ended, session_on
 from turnstile.common.database import Database
-from turnstile.executor.webhooks.deliveries import Deliveries, tables_text
+from turnstile.executor.webhooks.deliveries import Claim, Deliveries, DeliveryResult
 from turnstile.executor.webhooks.sender import State
-from turnstile.executor.webhooks.deliveries import Claim, DeliveryResult
 
 URL = "https://example.org/hook"
 ORIGIN = "https://example.org"
 
 
 @pytest.fixture
-async def hooks(database: Database, led: Led, ledger_url: str) -> Database:
-    """The tables of webhooks, and 40 executions that have ended."""
-    async with session_on(ledger_url) as session:
-        await session.execute(tables_text())
+async def hooks(database: Database, led: Led) -> Database:
+    """A database with 40 executions that have ended."""
     ids = range(1, 41)
     await led.write(
         admitted=[admitted(each) for each in ids], ended=[ended(each) for each in ids], reserved_id=100

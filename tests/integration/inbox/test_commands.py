@@ -301,6 +301,46 @@ async def test_a_key_has_a_limit_of_its_own(installation: Installation) -> None:
     ]
 
 
+async def test_an_action_with_much_that_waits_is_deleted_over_several_turns(
+    installation: Installation,
+) -> None:
+    leader = installation.lead().leader
+    await installation.define("action", "a", max_concurrent=0)
+    await installation.submit(*numbered(1200))
+    assert leader.leadership is not None
+    before = leader.leadership.number
+    (deleted,) = await installation.inbox.decide([delete("action", "a", cancel_max=10_000)])
+    assert (deleted["type"], deleted["cancelled"]) == ("deleted", 1200)
+    assert leader.leadership.number >= before + 3
+    (row,) = await installation.fetch(
+        "SELECT count(*) AS ended, count(DISTINCT completed_at) AS turns FROM ledger.execution "
+        "WHERE status = 'cancelled'"
+    )
+    assert (row["ended"], row["turns"] >= 3) == (1200, True)
+    verbs = [verb for _, verb, _, _ in await installation.audit()]
+    assert (verbs.count("cancelled"), verbs[-1]) == (1200, "deleted")
+    (answer,) = await installation.submit(request())
+    assert answer["code"] == "unknown_action"
+
+
+async def test_a_deletion_over_several_turns_goes_on_with_the_next_leader(installation: Installation) -> None:
+    first = installation.lead()
+    await installation.define("action", "a", max_concurrent=0)
+    await installation.submit(*numbered(1200))
+    deleting = asyncio.create_task(installation.inbox.decide([delete("action", "a", cancel_max=10_000)]))
+    cancelled = "SELECT count(*) AS n FROM ledger.execution WHERE status = 'cancelled'"
+
+    async def is_begun() -> bool:
+        return bool((await installation.fetch(cancelled))[0]["n"])
+
+    await until(is_begun, "the first slice")
+    await first.kill()
+    installation.lead("b")
+    (answer,) = await deleting
+    assert answer["type"] == "deleted"
+    assert (await installation.fetch(cancelled))[0]["n"] == 1200
+
+
 async def test_an_action_is_deleted_with_what_waits_if_asked(installation: Installation) -> None:
     installation.lead()
     await installation.define("action", "a", max_concurrent=0, submitter_keys=True)

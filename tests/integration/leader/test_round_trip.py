@@ -30,6 +30,7 @@ from turnstile.executor.leader.records import (
     Journal,
     LiveRow,
     Loaded,
+    LogRow,
     Turn,
     WaitingRow,
     WorkerRow,
@@ -73,6 +74,7 @@ class Model:
     ends: dict[int, EndedRow] = field(default_factory=dict)
     attempts: dict[tuple[int, int], AttemptRow] = field(default_factory=dict)
     rows: dict[str, dict[Any, Any]] = field(default_factory=lambda: {name: {} for name in _ROW_TABLES})
+    logs: dict[tuple[int, int, int], str] = field(default_factory=dict)
     waiting: dict[int, WaitingRow] = field(default_factory=dict)
     journals: list[Journal] = field(default_factory=list)
     checkpoint: Checkpoint | None = None
@@ -85,6 +87,8 @@ class Model:
         self.executions |= {row.id: row for row in turn.admitted}
         self.ends |= {row.id: row for row in turn.ended}
         self.attempts |= {(row.execution_id, row.attempt): row for row in turn.attempts}
+        for log in turn.logs:
+            self.logs.setdefault((log.execution_id, log.attempt, log.start), log.text)
         self.waiting |= {row.id: row for row in turn.waiting}
         gone = [row.worker_id for row in turn.workers if row.gone_at is not None]
         for name, key, new, over in (
@@ -213,6 +217,7 @@ def live_rows(draw: st.DrawFn, execution_id: int) -> LiveRow:
         ttl_seconds=draw(st.none() | seconds),
         timeout_seconds=draw(st.none() | seconds),
         cancel_reason=draw(st.none() | texts),
+        cancel_requested_at=draw(st.none() | instants),
         grant=draw(st.builds(Grant, big, big)) if is_at_worker else None,
         worker_id=draw(texts) if is_at_worker else None,
         scheduled_at=draw(instants) if is_at_worker else None,
@@ -326,6 +331,18 @@ def turns(draw: st.DrawFn, model: Model, epoch: int, number: int) -> Turn:
             )
             for each in some(alive, 1)
         ],
+        logs=draw(
+            st.lists(
+                st.builds(
+                    LogRow,
+                    execution_id=st.integers(1, 2),
+                    attempt=st.just(1),
+                    start=st.integers(0, 1),
+                    text=texts,
+                ),
+                max_size=2,
+            )
+        ),
         granted=granted if at_worker else [],
         grants_over=some(model.rows["granted"]),
         live=live,
@@ -388,6 +405,7 @@ async def _empty(url: str) -> None:
     first_rows = re.findall(r"^INSERT INTO .*;$", tables_text(), re.MULTILINE)
     assert len(first_rows) == 2
     connection = await asyncpg.connect(url)
+    names += ["ledger.log", "ledger.webhook"]
     await connection.execute(f"TRUNCATE {', '.join(names)};" + "".join(first_rows))
     await connection.close()
 
@@ -397,7 +415,13 @@ async def _check_history(url: str, model: Model) -> None:
     connection = await asyncpg.connect(url)
     found = {row["id"]: row for row in await connection.fetch("SELECT * FROM ledger.execution")}
     attempts = await connection.fetch("SELECT * FROM ledger.attempt")
+    logs = await connection.fetch("SELECT * FROM ledger.log")
+    webhooks = await connection.fetch("SELECT * FROM ledger.webhook")
     await connection.close()
+    assert {(row["execution_id"], row["attempt"], row["start"]): row["text"] for row in logs} == model.logs
+    urls = {each: model.executions[each].callback_url for each in model.ends}
+    due = {row["execution_id"]: row["url"] for row in webhooks}
+    assert due == {each: url for each, url in urls.items() if url is not None}
     assert found.keys() == model.executions.keys()
     for execution_id, request in model.executions.items():
         end = model.ends.get(execution_id)

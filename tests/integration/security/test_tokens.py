@@ -76,13 +76,13 @@ async def test_a_token_is_shown_once_stored_as_a_digest_and_works_at_once(api: S
     second = await create(api, "read")  # also if the tokens were just read
     assert await status(api, second["token"]) == 200
     assert (await ask(api, "DELETE", f"/tokens/{second['id']}")).status_code == 200
-    await api.database.fetch("DELETE FROM api_token WHERE id = $1", second["id"])
+    await api.database.fetch("DELETE FROM ledger.api_token WHERE id = $1", second["id"])
     assert await status(api, token) == 200
     assert (await ask(api, "POST", "/executions", token, {"action_ref": "billing.run"})).status_code == 403
     listed = (await ask(api, "GET", "/tokens")).json()["items"]
     assert [{**each, "last_used_at": None} for each in listed] == [created]
     assert (created["state"], created["created_by"], created["scope"]) == ("valid", "root", None)
-    stored = await api.database.fetchrow("SELECT t.*, t::text AS text FROM api_token t")
+    stored = await api.database.fetchrow("SELECT t.*, t::text AS text FROM ledger.api_token t")
     assert stored is not None
     assert stored["digest"] == digest_of(token)
     assert token not in stored["text"]
@@ -225,12 +225,12 @@ async def test_the_last_use_is_stored_at_most_once_a_minute(api: Served) -> None
         return (await ask(api, "GET", "/tokens")).json()["items"][0]["last_used_at"] is not None
 
     await until(used, "the use is stored")
-    before = await api.database.fetchval("SELECT xmin::text FROM api_token")
-    await api.database.fetch("SELECT turnstile.note_token_use($1)", created["id"])
-    assert await api.database.fetchval("SELECT xmin::text FROM api_token") == before
-    await api.database.fetch("UPDATE api_token SET last_used_at = now() - interval '2 min'")
-    await api.database.fetch("SELECT turnstile.note_token_use($1)", created["id"])
-    assert await api.database.fetchval("SELECT last_used_at > now() - interval '1 min' FROM api_token")
+    before = await api.database.fetchval("SELECT xmin::text FROM ledger.api_token")
+    await TokenStore(api.database).note_use(created["id"])
+    assert await api.database.fetchval("SELECT xmin::text FROM ledger.api_token") == before
+    await api.database.fetch("UPDATE ledger.api_token SET last_used_at = now() - interval '2 min'")
+    await TokenStore(api.database).note_use(created["id"])
+    assert await api.database.fetchval("SELECT last_used_at > now() - interval '1 min' FROM ledger.api_token")
 
 
 # Tokens for some actions.
@@ -304,7 +304,7 @@ async def test_actions_and_executions_of_others_do_not_exist_for_it(api: Served)
     assert [item.get("code") for item in answer.json()["items"]] == [None, "forbidden", "forbidden"]
     single = await ask(api, "POST", "/executions", token, {"action_ref": "billing.run"})
     assert (single.status_code, single.json()["code"]) == (403, "forbidden")
-    status_of_it = await api.database.fetchval("SELECT status::text FROM execution WHERE id = $1", other)
+    status_of_it = await api.database.fetchval("SELECT status::text FROM ledger.execution WHERE id = $1", other)
     assert status_of_it in ("queued", "scheduled")
 
 

@@ -14,7 +14,6 @@ from turnstile.stress.installation import Api, Json
 from turnstile.stress.local.faults import LocalSystem
 from turnstile.stress.local.system import running_locally
 from turnstile.stress.scenario import FaultKind, PlannedFault
-from turnstile.stress.trace import action_ref
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -77,14 +76,14 @@ async def test_a_paused_worker_is_frozen_and_resumed(system: LocalSystem, api: A
     assert (await _worker(api))["id"] == fault.lost_worker == before["id"]
 
 
-async def test_a_purge_consumes_passing_messages_where_queues_are_empty(system: LocalSystem) -> None:
+async def test_a_purge_takes_what_a_worker_sends_meanwhile(system: LocalSystem) -> None:
     messages = 0
-    # On a busy machine the worker receives most of what passes, so one purge may find few or none.
-    while messages < 2:
-        purging = asyncio.create_task(system.inject(_planned(FaultKind.PURGE_QUEUES, lasting_seconds=2.0)))
-        while not purging.done():
-            await _submit(system, [0.0] * 5)
-        messages += int((await purging).target.removesuffix(" messages"))
+    # Without an executor all that the worker sends waits in its queue.
+    while messages < 1:
+        killing = asyncio.create_task(system.inject(_planned(FaultKind.KILL_EXECUTOR, lasting_seconds=6.0)))
+        purge = await system.inject(_planned(FaultKind.PURGE_QUEUES, lasting_seconds=6.0))
+        await killing
+        messages += int(purge.target.removesuffix(" messages"))
 
 
 def _planned(kind: FaultKind, *, lasting_seconds: float = 0.0) -> PlannedFault:
@@ -98,16 +97,6 @@ def _scratch(system: LocalSystem) -> Path:
 def _folder(system: LocalSystem) -> Path:
     assert system.installation.trace_folder is not None
     return system.installation.trace_folder
-
-
-async def _submit(system: LocalSystem, milliseconds: list[float]) -> None:
-    bodies = [
-        {"action_ref": action_ref(0), "parameters": {"number": number, "milliseconds": each}}
-        for number, each in enumerate(milliseconds)
-    ]
-    async with httpx.AsyncClient(trust_env=False, timeout=_DEADLINE_SECONDS) as http:
-        answer = await http.post(f"{system.installation.http_urls[0]}/api/v1/executions", json=bodies)
-    assert answer.status_code == 202, answer.text
 
 
 async def _worker(api: Api) -> Json:

@@ -26,6 +26,7 @@ faulthandler_exit_on_timeout = true
 """
 """A test that hangs ends with the stack of each thread."""
 _ACTIONS = """
+import asyncio
 import time
 from turnstile import Context, TemporaryError, action
 
@@ -39,6 +40,10 @@ async def flaky(context: Context) -> int:
     if context.attempt == 1:
         raise TemporaryError("not yet")
     return context.attempt
+
+@action("shop.nap", max_concurrent=1, timeout="30m")
+async def nap() -> None:
+    await asyncio.sleep(3600)
 
 @action("shop.slow")
 def slow() -> None:
@@ -57,14 +62,11 @@ import os
 import time
 from datetime import UTC, datetime, timedelta
 
-import asyncpg
 import pytest
 
 from shop.actions import flaky, greet
 
 ELSEWHERE = "amqp://127.0.0.1:9/elsewhere"
-WAITING = '''SELECT count(*) > 0 FROM pg_stat_activity
-             WHERE datname = current_database() AND wait_event_type = 'Lock' '''
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -148,25 +150,12 @@ def test_a_delay_of_two_days_passes(turnstile):
     assert set(turnstile.environment) >= {"TURNSTILE_AMQP_URL", "TURNSTILE_API_URL"}
 
 
-def test_a_delay_passes_although_the_bound_of_the_sweeps_passes_it_meanwhile(turnstile):
-    execution_id = turnstile.client.submit("shop.flaky").execution_id
-    until_delayed(turnstile, execution_id)
-
-    async def play():
-        holder, watchdog = [await asyncpg.connect(turnstile.database_url) for _ in range(2)]
-        async with holder.transaction():
-            await holder.execute("SELECT FROM delayed d JOIN execution e ON e.id = d.execution_id FOR UPDATE")
-            advance = asyncio.create_task(asyncio.to_thread(turnstile.advance, "1h"))
-            while not await watchdog.fetchval(WAITING):
-                await asyncio.sleep(0.01)
-            for _ in range(3):
-                await watchdog.execute("SELECT turnstile.move_due_window(0, 0)")
-        await advance
-        await holder.close()
-        await watchdog.close()
-
-    asyncio.run(play())
-    assert turnstile.client.wait(execution_id, timeout=20).result == 2
+def test_a_time_to_live_passes_while_an_execution_waits(turnstile):
+    running = turnstile.client.submit("shop.nap").execution_id
+    waiting = turnstile.client.submit("shop.nap", ttl="1h").execution_id
+    turnstile.advance("61m")
+    assert turnstile.client.wait(waiting, timeout=30).status == "expired"
+    assert turnstile.client.get(running).status in ("scheduled", "running")
 """
 
 

@@ -1,19 +1,15 @@
-"""Webhook deliveries in the database, the statements that change them, and deliverers that run."""
+"""Ended executions with webhooks, and deliverers that run."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Literal
+from typing import Any
 
-from tests.support.protocol import Protocol
 from tests.support.traffic import until
 from turnstile.common.database import Database
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.executor.webhooks.deliverer import Deliverer
-from turnstile.executor.webhooks.sender import State
-from turnstile.executor.webhooks.store import Claim, DeliveryResult, WebhookStore
 
-URL = "https://example.org/hook"
 SETTINGS: dict[str, Any] = {
     "webhook_allow_private": True,
     "webhook_secret": "sixteen or more bytes",
@@ -22,60 +18,28 @@ SETTINGS: dict[str, Any] = {
     "webhook_attempts": 3,
     "watchdog_interval": 0.05,
 }
-
-
-def store(protocol: Protocol) -> WebhookStore:
-    return WebhookStore(protocol.database)
-
-
-async def states(protocol: Protocol) -> dict[int, str]:
-    rows = await protocol.connection.fetch("SELECT execution_id, state FROM webhook_delivery ORDER BY 1")
-    return {row["execution_id"]: row["state"] for row in rows}
-
-
-async def completed(protocol: Protocol, url: str | None = URL, count: int = 1) -> list[int]:
-    """Run and settle executions with this callback URL; return their ids."""
-    ids = await protocol.submit(count=count, callback_url=url)
-    await protocol.claim(*ids)
-    await protocol.finish(*ids, result_json='{"total": 7}')
-    await protocol.settle(*((i, 1) for i in ids))
-    return ids
-
-
-async def claim(protocol: Protocol, limit: int = 100, *, lease_seconds: float = 60.0) -> list[Claim]:
-    claims, _ = await claim_after(protocol, "", limit, lease_seconds=lease_seconds)
-    return claims
-
-
-async def claim_after(
-    protocol: Protocol, after_origin: str, limit: int, *, lease_seconds: float = 60.0, each_max: int = 8
-) -> tuple[list[Claim], str]:
-    """Claim as executors of the previous version do: the next of all receivers."""
-    row = await protocol.row(
-        "SELECT * FROM turnstile.claim_webhooks($1, $2, $3, $4)", after_origin, lease_seconds, limit, each_max
+_ENDED = """
+WITH last AS (SELECT coalesce(max(e.id), 0) AS id FROM ledger.execution e),
+named AS (INSERT INTO ledger.action_id (ref, id) VALUES ('a', 1) ON CONFLICT DO NOTHING),
+ended AS (
+    INSERT INTO ledger.execution (
+        id, created_at, queued_at, scheduled_at, started_at, completed_at, request_hash, status, attempt,
+        priority, action_ref, key, worker_id, parameters, result, callback_url
     )
-    claimed = zip(row["claimed"] or (), row["claimed_origins"] or (), strict=True)
-    return [Claim(**dict(item.items()), origin=origin) for item, origin in claimed], row["next_origin"]
+    SELECT last.id + n, now(), now(), now(), now(), now(), gen_random_uuid(), 'completed', 1, 3, 'a', '', 'w',
+           '{}', '{"total": 7}', $1
+    FROM last, generate_series(1, $2::integer) n
+    RETURNING id
+)
+INSERT INTO ledger.webhook (execution_id, url, origin, due_at, created_at)
+SELECT e.id, $1, ledger.origin_of($1), clock_timestamp(), clock_timestamp() FROM ended e
+RETURNING execution_id
+"""
 
 
-def result(claim: Claim, state: State | Literal["released"], *, delay_seconds: float = 0.0) -> DeliveryResult:
-    return DeliveryResult(claim=claim, state=state, status=503, error="down", delay_seconds=delay_seconds)
-
-
-async def in_state(protocol: Protocol, state: State, count: int = 1) -> list[int]:
-    ids = await completed(protocol, count=count)
-    await store(protocol).record([result(c, state) for c in await claim(protocol)])
-    return ids
-
-
-async def replay(protocol: Protocol, *ids: int) -> tuple[list[int], list[int], int]:
-    replayed = await store(protocol).replay(ids or None, limit=2)
-    return replayed.done, replayed.pending, replayed.left
-
-
-async def give_up(protocol: Protocol, *, limit: int = 100, after_id: int = 0) -> tuple[int, int]:
-    row = await protocol.row("SELECT * FROM turnstile.give_up_webhooks($1, 3600, $2)", after_id, limit)
-    return row["given_up"], row["next_id"]
+async def completed(database: Database, url: str, count: int = 1) -> list[int]:
+    """Write ended executions with deliveries to this URL, as a turn does; return their ids."""
+    return sorted(row["execution_id"] for row in await database.fetch(_ENDED, url, count))
 
 
 @asynccontextmanager
@@ -100,12 +64,12 @@ async def delivering(database_url: str, count: int = 1, **settings: Any) -> Asyn
             await database.close()
 
 
-async def ended(protocol: Protocol, count: int = 1) -> dict[int, Any]:
+async def ended(database: Database, count: int = 1) -> dict[int, Any]:
     """Wait until `count` deliveries are delivered or failed; return their rows."""
     found: list[Any] = []
 
     async def are_ended() -> bool:
-        found[:] = await protocol.connection.fetch("SELECT * FROM webhook_delivery WHERE state <> 'pending'")
+        found[:] = await database.fetch("SELECT * FROM ledger.webhook WHERE state <> 'pending'")
         return len(found) >= count
 
     await until(are_ended, f"{count} are delivered or failed")

@@ -7,9 +7,9 @@ import pytest
 from tests.support.served import Served
 
 _ROWS = """
-INSERT INTO webhook_delivery (execution_id, url, origin, due_at, created_at, state, settled_at, last_status)
+INSERT INTO ledger.webhook (execution_id, url, origin, due_at, created_at, state, settled_at, last_status)
 SELECT e.id, e.callback_url, '', now(), now(), s.state, CASE WHEN s.state <> 'pending' THEN now() END, 500
-FROM execution e JOIN unnest($1::bigint[], $2::text[]) s(id, state) ON s.id = e.id
+FROM ledger.execution e JOIN unnest($1::bigint[], $2::text[]) s(id, state) ON s.id = e.id
 """
 
 
@@ -47,7 +47,7 @@ async def test_webhooks_are_listed_by_state_the_newest_first_in_pages(api: Serve
     assert await listed(api, limit=2, state=["pending", "failed"]) == [ids[4], ids[3], ids[1], ids[0]]
     first = (await api.get("/webhooks", limit=1))["items"][0]
     assert (first["action_ref"], first["url"], first["state"]) == ("a", "https://example.org/hook", "pending")
-    assert (first["last_status"], first["execution_status"]) == (500, "scheduled")
+    assert (first["last_status"], first["execution_status"]) == (500, "queued")
 
 
 async def test_a_dry_run_counts_what_a_replay_reports_for_each_webhook_and_changes_nothing(

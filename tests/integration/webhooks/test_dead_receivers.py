@@ -13,7 +13,7 @@ import pytest
 
 from tests.integration.webhooks.deliveries import completed, delivering
 from tests.integration.webhooks.receiver import Receiver, answer
-from tests.support.protocol import Protocol
+from turnstile.common.database import Database
 
 ORIGINS = 200
 HEALTHY_SECONDS = 5.0
@@ -57,34 +57,26 @@ async def swallowing() -> AsyncIterator[Swallower]:
         listener.close()
 
 
-async def dead_ends(protocol: Protocol, origin: str, count: int = ORIGINS, *, each: int = 2) -> None:
+async def dead_ends(database: Database, origin: str, count: int = ORIGINS, *, each: int = 2) -> None:
     """Have deliveries that are due at `count` origins; `origin` is SQL with the number `n`."""
-    ids = await completed(protocol, "http://dead.example/hook", count * each)
-    await protocol.connection.execute(
-        f"UPDATE webhook_delivery d SET origin = o.origin, url = o.origin || '/hook' FROM ("
+    ids = await completed(database, "http://dead.example/hook", count * each)
+    await database.fetch(
+        f"UPDATE ledger.webhook d SET origin = o.origin, url = o.origin || '/hook' FROM ("
         f"  SELECT i.id, {origin} AS origin FROM (SELECT id, ord % {count} AS n"
         f"  FROM unnest($1::bigint[]) WITH ORDINALITY u(id, ord)) i) o WHERE d.execution_id = o.id",
         ids,
     )
-    await protocol.column("SELECT turnstile.keep_receivers(ARRAY(SELECT origin FROM webhook_delivery))")
 
 
-async def seconds_until_delivered(protocol: Protocol, *ids: int) -> float:
+async def seconds_until_delivered(database: Database, *ids: int) -> float:
     """Wait for these, for much longer than it may take."""
     start = time.monotonic()
     while time.monotonic() - start < 60:
-        delivered = await protocol.column(
-            "SELECT execution_id FROM webhook_delivery WHERE state = 'delivered'"
-        )
-        if set(ids) <= set(delivered):
+        rows = await database.fetch("SELECT execution_id FROM ledger.webhook WHERE state = 'delivered'")
+        if set(ids) <= {row["execution_id"] for row in rows}:
             return time.monotonic() - start
         await asyncio.sleep(0.05)
     return time.monotonic() - start
-
-
-@pytest.fixture(autouse=True)
-async def action(protocol: Protocol) -> None:
-    await protocol.put("a")
 
 
 @pytest.fixture
@@ -105,18 +97,18 @@ def names_that_hang(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.alone
 async def test_receivers_that_never_respond_delay_no_healthy_receiver(
-    protocol: Protocol, database_url: str, receiver: Receiver
+    database: Database, database_url: str, receiver: Receiver
 ) -> None:
     async with swallowing() as dead:
         # Neither the oldest nor the newest.
-        await dead_ends(protocol, f"'http://127.1.0.' || n + 1 || ':{dead.port}'", ORIGINS // 2)
-        healthy = await completed(protocol, receiver.url, 20)
-        await dead_ends(protocol, f"'http://127.2.0.' || n + 1 || ':{dead.port}'", ORIGINS // 2)
+        await dead_ends(database, f"'http://127.1.0.' || n + 1 || ':{dead.port}'", ORIGINS // 2)
+        healthy = await completed(database, receiver.url, 20)
+        await dead_ends(database, f"'http://127.2.0.' || n + 1 || ':{dead.port}'", ORIGINS // 2)
         async with delivering(database_url, webhook_timeout=10.0):
-            took = await seconds_until_delivered(protocol, *healthy)
+            took = await seconds_until_delivered(database, *healthy)
             # Its next deliveries start at once, while all others hang.
-            again = await completed(protocol, receiver.url, 20)
-            took_again = await seconds_until_delivered(protocol, *again)
+            again = await completed(database, receiver.url, 20)
+            took_again = await seconds_until_delivered(database, *again)
             dead.release()
     assert took < HEALTHY_SECONDS
     assert took_again < HEALTHY_SECONDS
@@ -125,13 +117,13 @@ async def test_receivers_that_never_respond_delay_no_healthy_receiver(
 
 @pytest.mark.alone
 async def test_names_that_never_resolve_delay_no_healthy_receiver(
-    protocol: Protocol, database_url: str, receiver: Receiver, names_that_hang: None
+    database: Database, database_url: str, receiver: Receiver, names_that_hang: None
 ) -> None:
-    await dead_ends(protocol, "'http://hangs-' || n || '.example:80'")
-    healthy = await completed(protocol, receiver.url, 5)
-    healthy += await completed(protocol, f"http://localhost:{receiver.port}/hook", 5)
+    await dead_ends(database, "'http://hangs-' || n || '.example:80'")
+    healthy = await completed(database, receiver.url, 5)
+    healthy += await completed(database, f"http://localhost:{receiver.port}/hook", 5)
     async with delivering(database_url, webhook_timeout=6.0):
-        took = await seconds_until_delivered(protocol, *healthy)
+        took = await seconds_until_delivered(database, *healthy)
         # The hanging deliveries need not end.
-        await protocol.connection.execute("UPDATE webhook_delivery SET due_at = now() + interval '1 d'")
+        await database.fetch("UPDATE ledger.webhook SET due_at = now() + interval '1 d'")
     assert took < HEALTHY_SECONDS

@@ -7,26 +7,19 @@ from pydantic_core import from_json
 
 from tests.integration.webhooks.deliveries import completed, delivering, ended
 from tests.integration.webhooks.receiver import Receiver
-from tests.support.protocol import Protocol
 from tests.support.traffic import until
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.executor.metrics import SWEEP_FAILURES, WEBHOOK_ATTEMPTS
-from turnstile.executor.sql import query
-from turnstile.executor.webhooks.store import WebhookStore
-
-
-@pytest.fixture(autouse=True)
-async def action(protocol: Protocol) -> None:
-    await protocol.put("a")
+from turnstile.executor.webhooks.deliveries import Deliveries, statement
 
 
 async def test_the_body_is_that_of_the_completion_message(
-    protocol: Protocol, database_url: str, receiver: Receiver
+    database: Database, database_url: str, receiver: Receiver
 ) -> None:
-    (one,) = await completed(protocol, receiver.url)
+    (one,) = await completed(database, receiver.url)
     async with delivering(database_url):
-        row = (await ended(protocol))[one]
+        row = (await ended(database))[one]
     (got,) = receiver.received
     body = from_json(got.body)
     assert (body["execution_id"], body["action_ref"], body["status"]) == (one, "a", "completed")
@@ -37,72 +30,72 @@ async def test_the_body_is_that_of_the_completion_message(
 
 
 async def test_a_sweep_that_fails_is_counted_and_the_next_delivers(
-    protocol: Protocol,
+    database: Database,
     database_url: str,
     receiver: Receiver,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    claim, before = WebhookStore.claim, SWEEP_FAILURES.values.get(("deliver_webhooks",), 0)
+    claim, before = Deliveries.claim, SWEEP_FAILURES.values.get(("deliver_webhooks",), 0)
 
-    async def fail_once(record: WebhookStore, *arguments: Any, **options: Any) -> Any:
-        monkeypatch.setattr(WebhookStore, "claim", claim)
+    async def fail_once(record: Deliveries, *arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(Deliveries, "claim", claim)
         raise RuntimeError("unexpected")
 
-    monkeypatch.setattr(WebhookStore, "claim", fail_once)
-    await completed(protocol, receiver.url)
+    monkeypatch.setattr(Deliveries, "claim", fail_once)
+    await completed(database, receiver.url)
     async with delivering(database_url):
-        await ended(protocol)
+        await ended(database)
     assert SWEEP_FAILURES.values[("deliver_webhooks",)] == before + 1
     assert "webhooks_broken" in [record.getMessage() for record in caplog.records]
 
 
 async def test_a_claimed_delivery_survives_a_broken_connection_without_waiting_for_its_lease(
-    protocol: Protocol, database_url: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    database: Database, database_url: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetch = Database.fetch
 
-    async def break_once(database: Database, statement: str, *arguments: object) -> Any:
-        if statement == query("outcomes"):
+    async def break_once(database: Database, text: str, *arguments: object) -> Any:
+        if text == statement("completions"):
             monkeypatch.setattr(Database, "fetch", fetch)
             raise Unavailable("database: terminated")
-        return await fetch(database, statement, *arguments)
+        return await fetch(database, text, *arguments)
 
-    (one,) = await completed(protocol, receiver.url)
+    (one,) = await completed(database, receiver.url)
     monkeypatch.setattr(Database, "fetch", break_once)
     # Longer than a test waits.
     async with delivering(database_url, webhook_timeout=60.0):
-        row = (await ended(protocol))[one]
+        row = (await ended(database))[one]
     assert (row["state"], row["attempts"]) == ("delivered", 1)
     assert Database.fetch is fetch
 
 
 async def test_a_failed_delivery_is_repeated_with_the_same_event_and_each_post_is_counted_by_its_state(
-    protocol: Protocol, database_url: str, receiver: Receiver
+    database: Database, database_url: str, receiver: Receiver
 ) -> None:
     before = dict(WEBHOOK_ATTEMPTS.values)
     for status in ("503 Down", "429 Slow down", "204 Done", "410 Gone"):
         receiver.says(status)
-    (one,) = await completed(protocol, receiver.url)
+    (one,) = await completed(database, receiver.url)
     async with delivering(database_url):
-        row = (await ended(protocol))[one]
+        row = (await ended(database))[one]
         assert (row["state"], row["attempts"]) == ("delivered", 3)
         assert {got.headers["webhook-id"] for got in receiver.received} == {str(row["event_id"])}
         assert len({got.body for got in receiver.received}) == 1
-        await completed(protocol, receiver.url)
-        await ended(protocol, 2)
+        await completed(database, receiver.url)
+        await ended(database, 2)
     grown = {state: count - before[state] for state, count in WEBHOOK_ATTEMPTS.values.items()}
     assert grown == {("pending",): 2, ("delivered",): 1, ("released",): 0, ("failed",): 1}
 
 
 @pytest.mark.parametrize(("answer", "posts"), [("410 Gone", 1), ("500 Broken", 3)])
 async def test_a_refusal_is_final_at_once_and_a_failure_after_the_last_attempt(
-    protocol: Protocol, database_url: str, receiver: Receiver, answer: str, posts: int
+    database: Database, database_url: str, receiver: Receiver, answer: str, posts: int
 ) -> None:
     receiver.says(answer, b"not here")
-    (one,) = await completed(protocol, receiver.url)
+    (one,) = await completed(database, receiver.url)
     async with delivering(database_url):
-        row = (await ended(protocol))[one]
+        row = (await ended(database))[one]
     assert (row["state"], row["attempts"], row["last_error"]) == (
         "failed",
         posts,
@@ -112,56 +105,54 @@ async def test_a_refusal_is_final_at_once_and_a_failure_after_the_last_attempt(
 
 
 async def test_two_replicas_post_each_end_once(
-    protocol: Protocol, database_url: str, receiver: Receiver
+    database: Database, database_url: str, receiver: Receiver
 ) -> None:
-    ids = await completed(protocol, receiver.url, 60)
+    ids = await completed(database, receiver.url, 60)
     async with delivering(database_url, 2):
-        found = await ended(protocol, 60)
+        found = await ended(database, 60)
     assert sorted(from_json(got.body)["execution_id"] for got in receiver.received) == ids
     assert {row["attempts"] for row in found.values()} == {1}
     assert receiver.peak_requests <= 8
 
 
-async def test_a_settle_wakes_the_deliverer(
-    protocol: Protocol, database_url: str, receiver: Receiver
-) -> None:
+async def test_the_deliverer_can_be_woken(database: Database, database_url: str, receiver: Receiver) -> None:
     async with delivering(database_url, watchdog_interval=3600.0) as (deliverer,):
-        await completed(protocol, receiver.url, 20)
+        await completed(database, receiver.url, 20)
         deliverer.due()
-        await ended(protocol, 20)
+        await ended(database, 20)
         deliverer.due()
 
 
 async def test_a_delivery_of_a_deleted_execution_fails(
-    protocol: Protocol, database_url: str, receiver: Receiver
+    database: Database, database_url: str, receiver: Receiver
 ) -> None:
-    (one,) = await completed(protocol, receiver.url)
-    await protocol.connection.execute("DELETE FROM execution")
+    (one,) = await completed(database, receiver.url)
+    await database.fetch("DELETE FROM ledger.execution")
     async with delivering(database_url):
-        row = (await ended(protocol))[one]
+        row = (await ended(database))[one]
     assert (row["state"], receiver.received) == ("failed", [])
     assert "not stored" in row["last_error"]
 
 
 async def test_a_private_address_is_refused_unless_it_is_allowed_and_can_be_replayed_then(
-    protocol: Protocol, database_url: str, receiver: Receiver
+    database: Database, database_url: str, receiver: Receiver
 ) -> None:
-    (one,) = await completed(protocol, receiver.url)
+    (one,) = await completed(database, receiver.url)
     async with delivering(database_url, webhook_allow_private=False):
-        row = (await ended(protocol))[one]
+        row = (await ended(database))[one]
         assert (row["state"], receiver.received) == ("failed", [])
         assert "TURNSTILE_WEBHOOK_ALLOW_PRIVATE" in row["last_error"]
-    await WebhookStore(protocol.database).replay(None, limit=10)
+    await Deliveries(database).replay(None, limit=10)
     async with delivering(database_url):
-        assert (await ended(protocol))[one]["state"] == "delivered"
+        assert (await ended(database))[one]["state"] == "delivered"
 
 
 async def test_running_deliveries_are_completed_at_the_stop(
-    protocol: Protocol, database_url: str, receiver: Receiver
+    database: Database, database_url: str, receiver: Receiver
 ) -> None:
     receiver.delay_seconds = 0.2
 
-    (one,) = await completed(protocol, receiver.url)
+    (one,) = await completed(database, receiver.url)
     async with delivering(database_url):
         await until(lambda: receiver.received, "it is received")
-    assert (await ended(protocol))[one]["state"] == "delivered"
+    assert (await ended(database))[one]["state"] == "delivered"

@@ -19,7 +19,7 @@ SETTINGS = {
     "TURNSTILE_WEBHOOK_RETRY_DELAY": "100ms",
     "TURNSTILE_WATCHDOG_INTERVAL": "100ms",
 }
-_DELIVERED = "SELECT count(*) = $1 FROM webhook_delivery WHERE state = 'delivered'"
+_DELIVERED = "SELECT count(*) = $1 FROM ledger.webhook WHERE state = 'delivered'"
 
 
 async def submit(url: str, count: int, **fields: Any) -> list[int]:

@@ -16,6 +16,7 @@ from uuid import UUID
 from tests.proof.simulation.loop import SimulatedLoop, Timeouts
 from tests.proof.simulation.processes import Process, State
 from turnstile.common.domain.errors import Unavailable
+from turnstile.common.messages import StatusChanged
 from turnstile.common.worker_protocol import Heartbeat, Hello, Report, ToSession
 from turnstile.executor.leader.ports import BrokerUnavailable, Delivery, Publication
 
@@ -448,6 +449,13 @@ class LeaderBroker:
 
     async def publish_events(self, events: Sequence[Mapping[str, Any]]) -> None:
         await self.publish([Publication(to="event", body=event) for event in events])
+
+    @property
+    def wants_changes(self) -> bool:
+        return False
+
+    def announce_changes(self, changes: Sequence[StatusChanged]) -> None:
+        pass
 
 
 class Sending:

@@ -766,6 +766,23 @@ class SimulatedStore:
         outcomes: Mapping[int, Outcome] = await self._call("outcomes", effect)
         return outcomes
 
+    async def traces_of(self, execution_ids: Sequence[int]) -> Mapping[int, str]:
+        def effect() -> Mapping[int, str]:
+            rows = self._server.tables.admitted
+            found = {each: rows[each].traceparent for each in execution_ids if each in rows}
+            return {each: trace for each, trace in found.items() if trace is not None}
+
+        traces: Mapping[int, str] = await self._call("traces_of", effect)
+        return traces
+
+    async def events(self, after_id: int) -> Sequence[EventRow]:
+        def effect() -> Sequence[EventRow]:
+            rows = self._server.tables.events
+            return [rows[each] for each in sorted(rows) if each > after_id]
+
+        found: Sequence[EventRow] = await self._call("events", effect)
+        return found
+
     async def requests_of(self, execution_ids: Sequence[int]) -> Mapping[int, StoredRequest]:
         def effect() -> Mapping[int, StoredRequest]:
             rows = self._server.tables.admitted

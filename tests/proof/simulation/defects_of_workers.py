@@ -91,7 +91,7 @@ OF_WORKERS_AT_THE_LEADER: Final = (
         "watchdog",
         "ends lost",
         "OVERDUE|STUCK",
-        ("                elif now - since > GRACE_SECONDS:\n", "                elif now < 0:\n"),
+        ("                elif now - since > self._grace_seconds:\n", "                elif now < 0:\n"),
     ),
     in_leader(
         "a worker takes offers before it has answered the welcome",

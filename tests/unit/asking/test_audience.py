@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from turnstile.common.messages import StatusChanged
 from turnstile.executor.asking import audience as audience_module
 from turnstile.executor.asking.audience import WAITING_MAX, Audience
 from turnstile.executor.leader.clock import LeaderClock
@@ -88,6 +89,12 @@ class OneStore:
     async def requests_of(self, execution_ids: Sequence[int]) -> Mapping[int, StoredRequest]:
         return {}
 
+    async def traces_of(self, execution_ids: Sequence[int]) -> Mapping[int, str]:
+        return {}
+
+    async def events(self, after_id: int) -> Sequence[EventRow]:
+        return []
+
 
 class NoMessages:
     """A broker that has nothing and takes everything."""
@@ -110,6 +117,11 @@ class NoMessages:
         return [True] * len(publications)
 
     async def publish_events(self, events: Sequence[Mapping[str, Any]]) -> None:
+        return None
+
+    wants_changes = False
+
+    def announce_changes(self, changes: Sequence[StatusChanged]) -> None:
         return None
 
 

@@ -44,7 +44,7 @@ def reported(body: ReportBody, number: int) -> Report:
 def test_messages_of_the_leader_arrive_as_they_were_sent() -> None:
     bodies: list[LeaderBody] = [
         Welcome(),
-        Welcome(stored=({"ref": "a.b", "max_concurrent": 2},)),
+        Welcome(stored=({"ref": "a.b", "max_concurrent": 2},), refused=("action 'c': is wrong",)),
         Offers(queue="a.b/k", at_once=None, offers=(OFFER,)),
         Offers(queue="a.b", at_once=4, offers=(OFFER, OFFER)),
         CancelAttempt(execution_id=5, grant=GRANT, reason="why", status=Status.TIMEOUT),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from turnstile.executor.queries.waiting_reason import stopping_of
+from turnstile.executor.queries.stopping import Run
 
 STARTED = datetime(2026, 11, 23, 8, 0, tzinfo=UTC)
 
@@ -14,27 +14,38 @@ def after(seconds: float) -> datetime:
     return STARTED + timedelta(seconds=seconds)
 
 
-def row(**fields: Any) -> dict[str, Any]:
-    running = {"started_at": STARTED, "completed_at": None, "timeout_seconds": None, "read_at": after(100)}
-    asked = {"cancel_requested_at": None, "cancel_reason": None, "stop_grace_seconds": 5.0}
-    return running | asked | fields
+def run(**fields: Any) -> Run:
+    given = {"started_at": STARTED, "stop_grace_seconds": 5.0, "read_at": after(100)} | fields
+    return Run(**given)
 
 
 def test_the_first_request_counts() -> None:
-    both = stopping_of(row(timeout_seconds=50.0, cancel_requested_at=after(60)), 30)
+    both = run(timeout_seconds=50.0, cancel_requested_at=after(60)).stopping(30)
     assert both is not None
     assert (both.reason, both.since, both.kill_at) == ("timeout", after(50), after(55))
-    cancelled = stopping_of(
-        row(timeout_seconds=70.0, cancel_requested_at=after(60), cancel_reason="late"), 30
-    )
+    cancelled = run(timeout_seconds=70.0, cancel_requested_at=after(60), cancel_reason="late").stopping(30)
     assert cancelled is not None
     assert (cancelled.reason, cancelled.since, cancelled.cancel_reason) == ("cancel", after(60), "late")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"timeout_seconds": 101.0},
+        {"cancel_requested_at": after(1), "completed_at": after(2)},
+        {"cancel_requested_at": after(1), "started_at": None},
+    ],
+)
+def test_what_was_not_asked_or_does_not_run_is_not_being_stopped(fields: dict[str, Any]) -> None:
+    assert run(**fields).asked_at() is None
+    assert run(**fields).stopping(30) is None
 
 
 @pytest.mark.parametrize(("grace_seconds", "seconds"), [(5.0, 5), (480.0, 30), (None, 30)])
 def test_the_executor_ends_what_its_worker_has_not_killed_by_then(
     grace_seconds: float | None, seconds: float
 ) -> None:
-    shown = stopping_of(row(cancel_requested_at=after(60), stop_grace_seconds=grace_seconds), 30)
+    shown = run(cancel_requested_at=after(60), stop_grace_seconds=grace_seconds).stopping(30)
     assert shown is not None
     assert shown.kill_at == after(60 + seconds)

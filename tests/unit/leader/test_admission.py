@@ -162,7 +162,7 @@ def test_a_definition_is_written_in_the_turn_that_applies_it() -> None:
     body = {"ref": "b", "max_concurrent": 2, "uses": [], "rate": None}
     command = DefinitionCommand(kind="action", name="b", definition=body, changed_by={"user": "ann"})
     world.turn(Source(request=command))
-    (row,) = world.admission.rows
+    (row,) = [row for row in world.admission.rows if row.kind == "action"]
     assert (row.name, row.changed_by) == ("b", {"user": "ann"})
     assert world.state.actions["b"].definition.max_concurrent == 2
 
@@ -190,12 +190,27 @@ def test_a_worker_registers_its_actions_before_it_can_take_offers() -> None:
     decide(world.state, list(world.admission.register(hello(body), world.state)), 1.0)
     out = world.turn(message(request(ref="b"), "m"))
     assert len(out.admitted) == 1
-    assert [row.name for row in world.admission.rows] == ["b"]
+    assert [row.name for row in world.admission.rows if row.kind == "action"] == ["b"]
 
 
 def test_a_worker_never_changes_an_action_that_exists() -> None:
     world = World()
     assert not list(world.admission.register(hello({"ref": "a", "max_concurrent": 99}), world.state))
+
+
+def test_a_worker_is_told_what_differs_and_what_was_refused_and_why() -> None:
+    world = World()
+    list(world.admission.register(hello({"ref": "b", "max_concurrent": 1}), world.state))
+    given = hello(
+        {"ref": "b", "max_concurrent": 99}, {"ref": "d"}, {"max_concurrent": 1}, {"ref": "c", "pool": 7}
+    )
+    list(world.admission.register(given, world.state))
+    welcome = world.admission.definitions.welcome(given)
+    assert [body["ref"] for body in welcome.stored] == ["b"]
+    assert [text.partition(": ")[::2] for text in welcome.refused] == [
+        ("action 'None'", "ref: expected text"), ("action 'c'", "pool: expected text"),
+    ]  # fmt: skip
+    assert world.admission.definitions.welcome(given).refused == ()
 
 
 def test_two_workers_that_register_one_action_in_one_turn_define_it_once() -> None:

@@ -40,5 +40,5 @@ def test_every_move_is_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     # Reclaimed and expired at once.
     seen.discard((Status.RUNNING, Status.EXPIRED))
     assert [move for move in seen if not may_move(*move)] == []
-    # The walks have seen something of everything.
-    assert {after for _, after in seen} == set(Status)
+    # The walks have seen something of everything; no attempt in them times out.
+    assert {after for _, after in seen} == set(Status) - {Status.TIMEOUT}

@@ -9,7 +9,7 @@ from tests.unit.stress.test_config import read
 from turnstile.common.broker.topology import EXECUTOR_REQUESTS
 from turnstile.stress.config import Preset, RunConfig
 from turnstile.stress.drive.driver import plan_orders
-from turnstile.stress.local.faults import queues_to_purge
+from turnstile.stress.local.faults import PURGED
 from turnstile.stress.local.schedule import RECOVERABLE, plan_faults, recovery_plan, seconds_for
 from turnstile.stress.presets import scenarios_of
 from turnstile.stress.scenario import DurationMix, FaultKind, Load, PlannedFault, Purpose, Scenario
@@ -266,4 +266,4 @@ def test_a_recovery_plan_has_one_fault_of_each_kind_far_enough_apart() -> None:
 
 
 def test_requests_are_never_purged() -> None:
-    assert EXECUTOR_REQUESTS not in queues_to_purge(["0a1b"])
+    assert EXECUTOR_REQUESTS not in PURGED

@@ -1,0 +1,68 @@
+"""A page of a list reads a bounded part of the tables, whatever the history has."""
+
+import pytest
+
+from tests.integration.executor.page_counts import Cost, cost_of
+from tests.support.ledger import Led, session_on, waiting
+from turnstile.common.database import Database
+from turnstile.common.domain.states import Status
+from turnstile.executor.history import selects
+from turnstile.executor.history.filters import ExecutionFilter
+
+_HISTORY = """
+INSERT INTO ledger.execution (
+    id, created_at, queued_at, completed_at, request_hash, status, priority, action_ref, key, parameters,
+    error_type, error_message
+)
+SELECT 1000 + n, now(), now(), now(), gen_random_uuid(), 'failed', 3, 'a', '', '{}', 'E', 'm'
+FROM generate_series(1, $1::integer) n
+"""
+
+
+@pytest.fixture
+async def long_history(database: Database, led: Led, ledger_url: str) -> str:
+    """The URL of a database with 30,000 executions that have ended, and two that wait."""
+    await led.admit(1, 2)
+    await database.fetch(_HISTORY, 30_000)
+    # What lives longer than about a second has a row of its own.
+    await led.write(waiting=[waiting(1), waiting(2)], low_id=40_000, reserved_id=50_000)
+    async with session_on(ledger_url) as session:
+        await session.execute("VACUUM ANALYZE")
+    return ledger_url
+
+
+async def cost(url: str, statement: selects.Statement) -> Cost:
+    async with session_on(url) as session, session.transaction():
+        await session.execute(
+            "SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL enable_seqscan = off;"
+            "SET LOCAL jit = off"
+        )
+        return await cost_of(session, session.fetch(*statement))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        selects.listed_executions(ExecutionFilter(), before_id=2**40, limit=20),
+        selects.listed_executions(ExecutionFilter(action_ref="a"), before_id=2**40, limit=20),
+        selects.listed_executions(ExecutionFilter(statuses=(Status.RUNNING,)), before_id=2**40, limit=20),
+        selects.unfinished_executions(ExecutionFilter(action_ref="a"), before_id=2**40, limit=20),
+    ],
+    ids=["all", "of an action", "running", "unfinished"],
+)
+async def test_the_cost_of_a_page_does_not_depend_on_the_history(
+    long_history: str, statement: selects.Statement
+) -> None:
+    found = await cost(long_history, statement)
+    assert found.pages < 300, found
+    assert not found.full_scans.get("execution"), found
+
+
+async def test_a_search_for_an_error_reads_its_candidates_and_not_the_history(
+    long_history: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selects, "CANDIDATES_MAX", 100)
+    wanted = ExecutionFilter(error="no such text")
+    found = await cost(long_history, selects.listed_executions(wanted, before_id=2**62, limit=50))
+    assert not found.full_scans.get("execution"), found
+    assert found.by_relation["execution"] <= 5 * 100
