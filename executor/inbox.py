@@ -19,6 +19,7 @@ import asyncpg
 from pydantic_core import from_json, to_json
 
 from turnstile.common.batcher import Batcher
+from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Code, Refusal, Unavailable
 from turnstile.common.domain.states import Status
@@ -197,6 +198,7 @@ class Inbox:
             [each.is_bulk for each in columns], [each.body for each in columns],
             [each.parameters for each in columns], [each.metadata for each in columns],
         )  # fmt: skip
+        reached(CrashPoint.COMMANDS_STORED)
         return [None] * len(rows)
 
     # Answers.

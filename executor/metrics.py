@@ -62,7 +62,6 @@ CANCELS_ENFORCED: Final = METER.counter(
     "Overdue attempts ended without their worker.",
     "status",
     known=(Status.TIMEOUT, Status.CANCELLED),
-    formerly="turnstile_stops_enforced_total",
 )
 DRIFT_FOUND: Final = METER.counter(
     "turnstile_drift_found_total",

@@ -13,6 +13,7 @@ from typing import Final
 
 from turnstile.common.broker.consumer import Subscription
 from turnstile.common.broker.delivery import Delivery
+from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.report_wire import (
     EXECUTION_LOG,
@@ -57,6 +58,7 @@ class ReportListener:
                 except Unavailable as error:
                     _POSTPONED.failed("reports", error=str(error))
                     await asyncio.sleep(_PAUSE_SECONDS)
+            reached(CrashPoint.REPORTS_WRITTEN)
             _POSTPONED.works("reports")
             self._subscription.ack([delivery for delivery, _, _ in valid])
 

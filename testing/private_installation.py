@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from datetime import datetime
 from importlib import resources
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_SETTINGS: Final = {"TURNSTILE_DRAIN_TIMEOUT": "2s"}
+_SETTINGS: Final = {"TURNSTILE_DRAIN_TIMEOUT": "2s", "TURNSTILE_HEARTBEAT_INTERVAL": "250ms"}
+"""The worker repeats an end until a heartbeat is answered, and `reset` waits for that."""
 _NO_FIELDS: Final = frozenset({"id", "ref", "created_at", "updated_at"})
 """What the API shows of an action besides its definition."""
 _RESET_SECONDS: Final = 15.0
@@ -159,6 +161,8 @@ class Installation:
         deadline = asyncio.get_running_loop().time() + _RESET_SECONDS
         cancelled: set[int] = set()
         async with self._database() as connection:
+            if not await connection.fetchval(_text("is_used.sql")):
+                return
             while unfinished := await connection.fetch(_text("unfinished.sql")):
                 for row in unfinished:
                     if row["id"] is not None and row["id"] not in cancelled:
@@ -170,7 +174,20 @@ class Installation:
                         f"{refs}: still runs {_RESET_SECONDS:g} s after its cancel\n{self.log()}"
                     )
                 await asyncio.sleep(_POLL_SECONDS)
+            await self._heard(await connection.fetchval("SELECT clock_timestamp()"), deadline)
             await self._change(connection, "delete.sql")
+
+    async def _heard(self, since: datetime, deadline: float) -> None:
+        """Wait until each live worker was answered: it would repeat ends that are unknown then."""
+        while any(
+            datetime.fromisoformat(worker["renewed_at"]) <= since
+            for worker in self._http.get("/workers", params={"state": "live"})
+            .raise_for_status()
+            .json()["items"]
+        ):
+            if asyncio.get_running_loop().time() > deadline:
+                raise TimeoutError(f"a worker sends no heartbeats\n{self.log()}")
+            await asyncio.sleep(_POLL_SECONDS)
 
     @asynccontextmanager
     async def _database(self) -> AsyncIterator["Connection"]:

@@ -83,9 +83,3 @@ TRANSITIONS: Final = (
 def is_terminal(status: Status) -> bool:
     """Return whether `status` can never change again."""
     return status in TERMINAL
-
-
-def sources_of(name: str) -> frozenset[Status]:
-    """Return the states from which the transition `name` may start. Unknown names are a bug."""
-    (transition,) = (t for t in TRANSITIONS if t.name == name)
-    return transition.sources

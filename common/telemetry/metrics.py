@@ -3,7 +3,6 @@
 In: what happened, counted in the event loop with a look-up and an addition, without a lock. Out: values by
 label at each scrape, in Prometheus' text format or in OpenMetrics, with the metrics of the process
 (`process_...`). Labels have few values: statuses, codes, and action refs up to a bound; never an id or a key.
-A renamed metric is shown under its former name, too, for one version (`formerly`).
 """
 
 import asyncio
@@ -68,8 +67,6 @@ class _Named:
     name: str
     meaning: str
     labels: Labels
-    formerly: str | None = None
-    """The name in the previous version, if it was another."""
 
 
 @dataclass(eq=False)
@@ -138,27 +135,25 @@ class Meter:
         self.instruments: list[Instrument] = []
         self.action_refs = LabelValues(ACTION_REFS_MAX)
 
-    def counter(
-        self, name: str, meaning: str, *labels: str, known: Iterable[str] = (), formerly: str | None = None
-    ) -> Counter:
+    def counter(self, name: str, meaning: str, *labels: str, known: Iterable[str] = ()) -> Counter:
         """Declare a counter; `known` label values are exposed as zero from the start.
 
         A query for an increase would otherwise miss the first one of each label value.
         """
         assert name.endswith("_total"), name
-        counter = self._declared(Counter(name, meaning, labels, formerly))
+        counter = self._declared(Counter(name, meaning, labels))
         for values in [(value,) for value in known] if labels else [()]:
             counter.add(*values, count=0)
         return counter
 
-    def histogram(self, name: str, meaning: str, *labels: str, formerly: str | None = None) -> Histogram:
+    def histogram(self, name: str, meaning: str, *labels: str) -> Histogram:
         """Declare a histogram of seconds."""
         assert name.endswith("_seconds"), name
-        return self._declared(Histogram(name, meaning, labels, formerly))
+        return self._declared(Histogram(name, meaning, labels))
 
-    def gauge(self, name: str, meaning: str, *labels: str, formerly: str | None = None) -> Gauge:
+    def gauge(self, name: str, meaning: str, *labels: str) -> Gauge:
         """Declare a gauge."""
-        return self._declared(Gauge(name, meaning, labels, formerly))
+        return self._declared(Gauge(name, meaning, labels))
 
     def _declared(self, instrument: Declared) -> Declared:
         self.instruments.append(instrument)
@@ -204,12 +199,11 @@ class _Families(Collector):
 
     def collect(self) -> Iterator[Metric]:
         for instrument in self._meter.instruments:
-            yield _family(instrument, instrument.name)
-            if instrument.formerly is not None:
-                yield _family(instrument, instrument.formerly)
+            yield _family(instrument)
 
 
-def _family(instrument: Instrument, name: str) -> Metric:
+def _family(instrument: Instrument) -> Metric:
+    name = instrument.name
     match instrument:
         case Counter():
             counter = CounterMetricFamily(name, instrument.meaning, labels=instrument.labels)

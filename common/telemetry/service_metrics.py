@@ -33,7 +33,6 @@ class ServiceMetrics:
             "turnstile_server_up",
             "1: this server is reachable; 0: it is not.",
             "server",
-            formerly="turnstile_link_up",
         )
         self.publisher_blocked = meter.gauge(
             "turnstile_publisher_blocked", "1: the broker accepts no messages (memory or disk alarm)."

@@ -7,8 +7,8 @@ batch is a span with a link to each execution in it.
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Final, TypeAlias
 
 from opentelemetry import trace
@@ -72,25 +72,6 @@ class Spans:
             attributes=_messaging(operation, destination),
             began_seconds_ago=began_seconds_ago,
         )
-
-    @contextmanager
-    def during_batch(
-        self, operation: str, destination: str, contexts: Sequence[str | None], *, count: int
-    ) -> Iterator[None]:
-        """Trace an operation on a batch of `count` messages, with links to their traces."""
-        span = self.begin(
-            f"{operation} {destination}",
-            kind=_KINDS[operation],
-            attributes={**_messaging(operation, destination), "messaging.batch.message_count": count},
-            links=contexts,
-        )
-        try:
-            yield
-        except Exception as error:
-            self.failed(span, type(error).__name__)
-            raise
-        finally:
-            span.end()
 
     def batch(
         self,

@@ -128,6 +128,9 @@ class Audience:
         known = self._known
         self._records.committed(lead, out)
         self._durations.learn(out)
+        for row in turn.definitions:
+            if row.kind == "action" and row.body is None:
+                self._durations.forget(row.name)
         known.changes.note(lead.state, out, _refs_of(turn), self._clock.monotonic())
         until = time.perf_counter() + TURN_SECONDS
         # Each in turn for one step, so that a long one delays no other.
@@ -221,6 +224,9 @@ class Knowledge:
                 is_lost=session.is_lost,
                 lease_seconds=row.lease_seconds, lease_left_seconds=session.lease_until - now,
                 heard_seconds_ago=now - session.heartbeat_at if session.heartbeat else None,
+                registered_at=row.registered_at, draining_at=row.draining_at,
+                draining_count=row.draining_count, not_ready=row.not_ready,
+                about={k: each for k, each in row.about.items() if not isinstance(each, list | dict)},
             )  # fmt: skip
 
     def leader(self) -> LeaderState:

@@ -49,6 +49,7 @@ _ID_MAX: Final = 2**53
 _SESSIONS_END_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.2
 _AUDIT_SECONDS: Final = 90.0
+_LATE_SECONDS: Final = 60.0
 _FOREVER_SECONDS: Final = 10 * 365 * 86400.0
 _ACTIONS_MAX: Final = 10_000
 """More than the original can have defined since the backup."""
@@ -127,7 +128,7 @@ async def restore_check(settings: ExecutorSettings, options: RestoreOptions, say
         reason = await _reason(connection, options)
         if reason is None:
             say("healthy", "This database is not a restored copy: nothing is to be done, nothing was changed")
-            return await _audit(settings, url, say)
+            return await _audit(url, say)
         say("restored", f"This database is a restored copy: {reason}")
         await _refuse_running_services(connection)
         if options.source is None and not options.dry_run:
@@ -203,7 +204,7 @@ async def _make_safe(
         counts = await _idle_queues(broker)
         if options.dry_run:
             _say_plan(state, first_id, counts, say)
-            return await _audit_copy(settings, url, say)
+            return await _audit_copy(url, say)
         async with connection.transaction():
             await connection.execute(_LOCK)
             await _purge(broker, counts, say)
@@ -217,7 +218,7 @@ async def _make_safe(
     await connection.execute("ANALYZE")
     say("done", f"ids continue with {first_id:,}: the next execution has this id")
     say("done", "the origin of the database was renewed")
-    is_clean = await _audit_copy(settings, url, say)
+    is_clean = await _audit_copy(url, say)
     _say_next(state, say)
     return is_clean
 
@@ -299,13 +300,12 @@ def _say_next(state: RestoredState, say: Say) -> None:
     say("next", "run 'executor audit' a minute later; it must report no violations")
 
 
-async def _audit_copy(settings: ExecutorSettings, url: str, say: Say) -> bool:
-    """Audit without the checks for lateness: the watchdog did not run since the backup."""
-    patient = settings.model_copy(update={"watchdog_interval": _FOREVER_SECONDS})
-    return await _audit(patient, url, say)
+async def _audit_copy(url: str, say: Say) -> bool:
+    """Audit without the checks for lateness: no executor has led since the backup."""
+    return await _audit(url, say, late_seconds=_FOREVER_SECONDS)
 
 
-async def _audit(settings: ExecutorSettings, url: str, say: Say) -> bool:
+async def _audit(url: str, say: Say, *, late_seconds: float = _LATE_SECONDS) -> bool:
     if not await is_current(url):
         say("audit", "left out: 'executor migrate' of this version did not run yet")
         return True
@@ -313,7 +313,7 @@ async def _audit(settings: ExecutorSettings, url: str, say: Say) -> bool:
     try:
         async with asyncio.timeout(_AUDIT_SECONDS):
             await database.open()
-            report = await _report(Auditor(database, settings), say)
+            report = await _report(Auditor(database, late_seconds=late_seconds), say)
     finally:
         await database.close()
     for check in report.checks:

@@ -116,6 +116,8 @@ class Admission:
         """Answers to submissions, which no client waits for."""
         self._repeated_refs: list[str] = []
         self._rejected: list[tuple[Source, Code, str]] = []
+        self._accepted: list[tuple[Known, dict[str, Any]]] = []
+        """What this turn admitted, and the replies."""
         self._recent: OrderedDict[Keys, Known] = OrderedDict()
         self._early = {row.id: row for row in early}
         self._next_early = max(self._early, default=0) + 1
@@ -141,6 +143,14 @@ class Admission:
     def has_early(self) -> bool:
         """Return whether a cancel waits for an execution that this turn may admit."""
         return bool(self._early or self._cancels)
+
+    def show_grants(self) -> None:
+        """Say in the replies what the turn has decided since: granted, ended, or which position."""
+        for known, reply in self._accepted:
+            live = self._live(known)
+            if live is not None:
+                reply["status"], reply["position"] = live
+        self._accepted = []
 
     def written(self) -> None:
         """Forget what the committed turn has written."""
@@ -297,10 +307,12 @@ class Admission:
             self.definitions.log_retry(request.retry_of, request.action_ref, each.id, request.changed_by)
         if not request.is_submission:
             # A submission finds its execution by the id of its request.
-            self._reply(source, {
+            reply = {
                 "type": "execution.accepted", "execution_id": each.id, "status": status,
                 "position": each.position, "duplicate": False,
-            })  # fmt: skip
+            }  # fmt: skip
+            self._reply(source, reply)
+            self._accepted.append((known, reply))
         for copy in self._copies.get(id(source), ()):
             assert isinstance(copy.request, Request)
             self._repeated(copy, copy.request, known)
@@ -451,7 +463,7 @@ class Admission:
             self._refuse(source, refusal)
             return
         yield from inputs
-        self._reply(source, answer)
+        self._reply(source, dict(answer))
 
     def _delete(self, source: Source, command: DefinitionCommand) -> Iterator[Input]:
         """Delete an action; of what waits, only so many are cancelled in one turn."""
@@ -494,7 +506,7 @@ class Admission:
     def drained(self, source: Source, command: DefinitionCommand, *, was_draining: bool | None) -> None:
         """Answer that a worker takes nothing new from now on, or something again."""
         try:
-            self._reply(source, self.definitions.drained(command, was_draining=was_draining))
+            self._reply(source, dict(self.definitions.drained(command, was_draining=was_draining)))
         except Refusal as refusal:
             self._refuse(source, refusal)
 
@@ -508,16 +520,14 @@ class Admission:
 
     # Answers.
 
-    def _reply(self, source: Source, body: Mapping[str, Any]) -> None:
+    def _reply(self, source: Source, body: dict[str, Any]) -> None:
         if source.command_id is not None:
             (self.outcomes if source.is_submission else self.answers).append((source.command_id, body))
         if source.reply_to is not None:
+            body["correlation_id"] = source.correlation_id
             self.publications.append(
-                Publication(
-                    to=f"reply {source.reply_to}", body={**body, "correlation_id": source.correlation_id},
-                    of=source.delivery,
-                )
-            )  # fmt: skip
+                Publication(to=f"reply {source.reply_to}", body=body, of=source.delivery)
+            )
 
     def _refuse(self, source: Source, refusal: Refusal) -> None:
         """Answer a command that is refused; no dead letter: its client reads the answer."""
@@ -539,9 +549,8 @@ class Admission:
 
 
 def _unknown_action(ref: str) -> str:
-    return (
-        f"action_ref: no action {ref!r}; start a worker that has it, or define it: executor actions apply FILE"
-    )
+    remedy = "start a worker that has it, or define it: executor actions apply FILE"
+    return f"action_ref: no action {ref!r}; {remedy}"
 
 
 def _cancelled_with(ref: str, out: Decisions) -> list[Finished]:

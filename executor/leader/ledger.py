@@ -373,7 +373,7 @@ class Ledger:
     # Reading.
 
     async def load(self, epoch: int) -> Loaded:
-        """Read everything, in one snapshot that is newer than the epoch."""
+        """Read everything, in one snapshot that is newer than the epoch; `now` is the instant of the return."""
         async with (
             self._reader.use(_LOAD_SECONDS) as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
@@ -381,13 +381,15 @@ class Ledger:
             fence = await connection.fetchrow(statement("fence_of"), epoch, self._executor_id)
             if fence is None:
                 raise Deposed
+            clock = asyncio.get_running_loop().time
+            read_at = clock()
             newest = await connection.fetchrow(statement("newest"))
             assert newest is not None
             loaded = await _load(connection, epoch, fence["now"], newest)
             has_pending = await connection.fetchval(statement("has_pending"))
         if has_pending:
             self._watch_pending()
-        return loaded
+        return replace(loaded, now=loaded.now + clock() - read_at)
 
     async def look_up(
         self, delivery_keys: Sequence[UUID], idempotency_keys: Sequence[str], execution_ids: Sequence[int]

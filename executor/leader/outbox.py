@@ -7,7 +7,7 @@ what is stored; the rest is read again, in order, when its turn comes.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -24,14 +24,14 @@ _KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
 class Outbox:
     """Events that are stored until they are confirmed."""
 
-    def __init__(self, rows: Iterable[EventRow], newest_id: int = 0) -> None:
+    def __init__(self, rows: Sequence[EventRow], newest_id: int = 0) -> None:
         """Begin with the first stored events; `newest_id` is that of the last one that is stored."""
         self.rows: dict[int, EventRow] = {}
         """Those that memory has, in order."""
         self._bytes = 0
         self._read_id = 0
         """Up to here memory has or had all of them."""
-        self._newest_id = newest_id
+        self._newest_id = max(newest_id, rows[-1].id if rows else 0)
         """The last one that was given away, perhaps by the present turn."""
         self._to_store: list[Mapping[str, Any]] = []
         self._confirmed: list[int] = []
@@ -50,6 +50,7 @@ class Outbox:
         has_all = not self.has_unread
         self._newest_id += len(found)
         if has_all:
+            # Else they are read behind the others.
             self.add(found)
         return found
 
@@ -81,7 +82,6 @@ class Outbox:
             self.rows[row.id] = row
             self._bytes += len(row.body)
             self._read_id = row.id
-            self._newest_id = max(self._newest_id, row.id)
 
     def first(self) -> list[EventRow]:
         """Return the first stored events."""

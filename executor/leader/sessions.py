@@ -247,14 +247,16 @@ class Sessions:
                 if not self._holds(session, body):
                     self.stale.append(source)
                     return
+                late = self._late_seconds(session, body.execution_id, body.started_at)
                 yield Ended(
                     execution_id=body.execution_id, grant=body.grant, status=body.status,
                     is_retryable=body.is_retryable, delay_seconds=body.delay_seconds,
-                    started_at=_stored(body.started_at),
-                    completed_at=_stored(body.completed_at), source=source,
+                    started_at=_stored(body.started_at, late),
+                    completed_at=_stored(body.completed_at, late), source=source,
                 )  # fmt: skip
             case AttemptStarted() as body if self._holds(session, body):
-                yield Started(execution_id=body.execution_id, grant=body.grant, at=round(body.at, 6))
+                late = self._late_seconds(session, body.execution_id, body.at)
+                yield Started(execution_id=body.execution_id, grant=body.grant, at=round(body.at + late, 6))
             case AttemptReturned() as body if self._holds(session, body):
                 yield Returned(execution_id=body.execution_id, grant=body.grant, had_started=body.had_started)
             case Held() as body:
@@ -271,6 +273,11 @@ class Sessions:
         worker = self._state.workers.get(session.row.worker_id)
         execution = None if worker is None else worker.held.get(body.execution_id)
         return execution is not None and execution.grant == body.grant
+
+    def _late_seconds(self, session: Session, execution_id: int, started_at: float | None) -> float:
+        """Return how late a worker's clock is: no attempt starts before it was granted."""
+        scheduled_at = self._state.workers[session.row.worker_id].held[execution_id].scheduled_at
+        return 0.0 if started_at is None or scheduled_at is None else max(scheduled_at - started_at, 0.0)
 
     def _answered(self, session: Session, held: Held, now: float) -> Iterator[Input]:
         """Compare what a worker holds: offer the rest again, and cancel what it should not hold."""
@@ -450,6 +457,6 @@ class Sessions:
         session.above = {number for number in session.above if number > session.committed}
 
 
-def _stored(instant: float | None) -> float | None:
+def _stored(instant: float | None, late_seconds: float = 0.0) -> float | None:
     """Return an instant in whole microseconds, as the ledger stores it."""
-    return None if instant is None else round(instant, 6)
+    return None if instant is None else round(instant + late_seconds, 6)

@@ -24,7 +24,7 @@ def changes_of(out: Decisions, ended: Sequence[EndedRow]) -> Iterator[StatusChan
     for finished, row in zip(out.finished, ended, strict=True):
         yield from _end(finished, row)
     for granted in out.granted:
-        yield _change(granted.id, granted.queue, Status.QUEUED, Status.SCHEDULED, granted.attempt, out.now)
+        yield _change(granted, Status.QUEUED, Status.SCHEDULED, granted.attempt, out.now)
 
 
 def _end(each: Finished, row: EndedRow) -> Iterator[StatusChanged]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
+from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.domain.states import Status
 from turnstile.common.worker_protocol import CancelAttempt, Heartbeat, Hello, Report
 from turnstile.executor.leader.admission import Admission, Source, source_of
@@ -281,16 +282,17 @@ class Leader:
         epoch = await self.store.take_over(
             self.executor_id, above=above or 0, only_if_leading=above is not None
         )
-        asked_at = self.clock.monotonic()
+        reached(CrashPoint.LEADERSHIP_TAKEN)
         loading = asyncio.ensure_future(self.store.load(epoch))
         try:
             number = await self._renew_while(loading, epoch)
         finally:
             loading.cancel()
-        lead = Leadership(loading.result(), self.clock, asked_at, self.times.stop)
+        lead = Leadership(loading.result(), self.clock, self.clock.monotonic(), self.times.stop)
         lead.number = number
         lead.sessions.welcome_all()
         await self._recall_events(lead)
+        reached(CrashPoint.LEADERSHIP_LOADED)
         self.leadership = lead
         self._turn_began_at = self.clock.monotonic()
         while not self._is_stopping:
@@ -398,10 +400,13 @@ class Leader:
         if self.audience is not None:
             self.audience.turn_begins()
         self._bury(lead, taken)
+        _passed(CrashPoint.TURN_TAKEN, taken)
         try:
             inputs = await self._inputs(lead, taken)
             out = self._decide(lead, inputs)
+            lead.admission.show_grants()
             taken.keep(lead.admission.unfinished)
+            _passed(CrashPoint.TURN_DECIDED, taken)
             rows = rows_of(lead.state, lead.memory, out)
         except (AssertionError, KeyError, IndexError, ValueError) as broken:
             self._refuse(taken)
@@ -433,8 +438,11 @@ class Leader:
             for each in zip(out.finished, turn.ended, strict=True)
             if each[0].report is not None
         ]
+        _passed(CrashPoint.TURN_WRITTEN, taken)
         await self._publish(lead, out, turn)
+        _passed(CrashPoint.TURN_PUBLISHED, taken)
         await self._acknowledge(lead, taken, events)
+        _passed(CrashPoint.TURN_ACKNOWLEDGED, taken)
         if self.audience is not None:
             self.audience.turn_ended(taken, out)
 
@@ -714,6 +722,12 @@ class Leader:
 def is_request(each: Delivery | InboxRow) -> bool:
     """Return whether it asks for something, and is no message of a worker or of the leader itself."""
     return isinstance(each.body, Command)
+
+
+def _passed(point: CrashPoint, taken: Taken) -> None:
+    """Pass a crash point of a turn that has taken something."""
+    if taken:
+        reached(point)
 
 
 def join(first: Decisions, second: Decisions) -> None:

@@ -62,7 +62,7 @@ async def read_roles(database_url: str, names: Collection[str]) -> Roles:
         user = await connection.fetchval("SELECT session_user::text")
         if user in {*names, *GROUPS.values()}:
             raise SetupRefused(f"{user!r} is the account of a service; connect as the owner of the tables")
-        rows = await connection.fetch(_text("present_roles.sql"), list(names), list(GROUPS.values()))
+        rows = await connection.fetch(_text("present_roles.sql"), list(names))
         if {*names} - {row["name"] for row in rows} and not await connection.fetchval(_MAY_CREATE):
             quoted = await connection.fetchval("SELECT quote_ident(session_user)")
             raise SetupRefused(

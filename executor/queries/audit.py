@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 EXAMPLES_MAX: Final = 100
 _TIMEOUT_SECONDS: Final = 25.0
 """For the whole audit: HTTP answers within 30 s."""
-_LATE: Final = "interval '60 seconds'"
+_LATE_SECONDS: Final = 60.0
 """After so long a step counts as late: longer than any turn or takeover."""
 _HEAD: Final = re.compile(r"^-- check (?P<name>\w+) of (?P<subject>\w+): (?P<says>.+)$", re.MULTILINE)
 _PREPARE: Final = """
@@ -84,6 +84,7 @@ class Check:
     subject: str
     """What its ids identify."""
     statement: str
+    """With `:late` in place of the interval after which a step is late."""
 
 
 @cache
@@ -101,16 +102,19 @@ def _checks_in(text: str) -> Iterator[Check]:
         statement, _, _ = text[head.end() : end].rpartition(";")
         yield Check(
             name=head["name"], says=head["says"], subject=head["subject"],
-            statement=statement.replace(":late", _LATE),
+            statement=statement,
         )  # fmt: skip
 
 
 class Auditor:
     """Runs audits. Safe to share between tasks."""
 
-    def __init__(self, database: Database, asker: Asker | None = None) -> None:
+    def __init__(
+        self, database: Database, asker: Asker | None = None, *, late_seconds: float = _LATE_SECONDS
+    ) -> None:
         """Without `asker` only the rows are checked."""
         self._database = database
+        self._late = f"interval '{late_seconds:g} seconds'"
         self._asker = asker
         self._lock = asyncio.Lock()
 
@@ -124,7 +128,8 @@ class Auditor:
                 async with self._snapshot() as connection:
                     checked_at = await connection.fetchval("SELECT now()")
                     found = [
-                        await _result(connection, check, examples_max) for check in checks(record=record)
+                        await self._result(connection, check, examples_max)
+                        for check in checks(record=record)
                     ]
                 found += await self._memory(examples_max)
         except (TimeoutError, asyncpg.QueryCanceledError):
@@ -157,16 +162,16 @@ class Auditor:
             await connection.execute(_PREPARE)
             yield connection
 
-
-async def _result(connection: "Connection", check: Check, examples_max: int) -> CheckResult:
-    tally = await connection.fetchrow(_TALLY.replace(":check", check.statement))
-    assert tally is not None
-    wrong = (
-        await connection.fetch(_EXAMPLES.replace(":check", check.statement), examples_max)
-        if tally["faults"]
-        else []
-    )
-    return CheckResult(
-        name=check.name, says=check.says, subject=check.subject, **tally,
-        examples=[WrongRow(**row) for row in wrong],
-    )  # fmt: skip
+    async def _result(self, connection: "Connection", check: Check, examples_max: int) -> CheckResult:
+        statement = check.statement.replace(":late", self._late)
+        tally = await connection.fetchrow(_TALLY.replace(":check", statement))
+        assert tally is not None
+        wrong = (
+            await connection.fetch(_EXAMPLES.replace(":check", statement), examples_max)
+            if tally["faults"]
+            else []
+        )
+        return CheckResult(
+            name=check.name, says=check.says, subject=check.subject, **tally,
+            examples=[WrongRow(**row) for row in wrong],
+        )  # fmt: skip

@@ -68,7 +68,7 @@ class WorkerReader(LimitedReader):
         after = (None, None) if start is None else start
         known = _columns(await self._living())
         async with self.snapshot() as connection:
-            found = await connection.fetch(_SQL["workers"], states, *after, limit + 1, None, *known)
+            found = await connection.fetch(statement("workers"), states, *after, limit + 1, None, *known)
         return page_of(
             found, limit, lambda row: WorkerDetail(**row), lambda last: WorkerStart(last.started_at, last.id)
         )
@@ -84,18 +84,18 @@ class WorkerReader(LimitedReader):
 
         Of several workers of one name: one that is there before one that has gone, then the newest.
         """
-        found = await self._row(_SQL["worker_id"], name, _GONE_SEARCHED)
+        found = await self._row(statement("worker_id"), name, _GONE_SEARCHED)
         if found is None:
             return None
         worker_id = str(found["worker_id"])
         answer = await self._asker.ask(WorkerOf(worker_id=worker_id))
         row = await self._one(worker_id, answer)
-        facts = await self._row(_SQL["worker_facts"], worker_id)
+        facts = await self._row(statement("worker_facts"), worker_id)
         if row is None or facts is None:
             return None
-        served = await self._rows(_SQL["worker_actions"], worker_id, SERVED_MAX)
+        served = await self._rows(statement("worker_actions"), worker_id, SERVED_MAX)
         failures = await self._rows(
-            _SQL["worker_failures"], worker_id, facts["held_ids"], FAILURES_READ, FAILURES_MAX
+            statement("worker_failures"), worker_id, facts["held_ids"], FAILURES_READ, FAILURES_MAX
         )
         return WorkerPage(
             **row_fields(WorkerDetail, row, but=set()),
@@ -112,7 +112,7 @@ class WorkerReader(LimitedReader):
             living = [] if answer.body is None else [answer.body.worker]
         async with self.snapshot() as connection:
             return await connection.fetchrow(
-                _SQL["workers"], None, None, None, 1, worker_id, *_columns(living)
+                statement("workers"), None, None, None, 1, worker_id, *_columns(living)
             )
 
     async def _living(self) -> list[protocol.WorkerState] | None:
@@ -131,12 +131,12 @@ class WorkerReader(LimitedReader):
         self, worker_id: str, answer: "_WorkerAnswer", grace_seconds: float | None
     ) -> list[WorkerRun]:
         if isinstance(answer, Unanswered):
-            rows = await self._rows(_SQL["running_by_rows"], worker_id, RUNS_MAX)
+            rows = await self._rows(statement("running_by_rows"), worker_id, RUNS_MAX)
             ids = [row["id"] for row in rows]
         else:
             held = () if answer.body is None else answer.body.held
             ids = [each.id for each in held if each.started_at is not None]
-        found = await self._rows(_SQL["worker_runs"], ids, RUNS_MAX)
+        found = await self._rows(statement("worker_runs"), ids, RUNS_MAX)
         return [_run(row, grace_seconds, self._stop_enforced_seconds) for row in found]
 
     async def _pools(self, names: Sequence[str]) -> list[PoolCapacity]:
@@ -145,6 +145,11 @@ class WorkerReader(LimitedReader):
             return []
         gauges = {each.name: each for each in answer.body.pools}
         return [_capacity(name, gauges) for name in names]
+
+
+def statement(name: str) -> str:
+    """Return the statement of `workers.sql` with this name."""
+    return _STATEMENTS[name]
 
 
 _WorkerAnswer: TypeAlias = "protocol.Answered[protocol.WorkerDetail | None] | Unanswered"
@@ -197,6 +202,6 @@ def _failure(row: "Row") -> FailedAttempt:
     return FailedAttempt(**row_fields(FailedAttempt, row, but={"error"}), error=error_of(row))
 
 
-_SQL: Final = named_statements(
+_STATEMENTS: Final = named_statements(
     (resources.files("turnstile.executor.queries") / "workers.sql").read_text(encoding="utf-8")
 )

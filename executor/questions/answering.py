@@ -149,6 +149,7 @@ def _live_of(execution: Execution) -> LiveExecution:
         reclaims=execution.reclaims, queued_at=execution.queued_at, expires_at=_finite(execution.expires_at),
         due_at=execution.due_at, worker_id=_worker_id(execution), granted_at=execution.scheduled_at,
         started_at=execution.started_at, cancel_reason=execution.cancel_reason,
+        cancel_requested_at=execution.cancel_requested_at,
         timeout_seconds=execution.timeout_seconds,
         gates=tuple((p.gate, p.units, p.arrived_at, p.passed_at) for p in execution.passages),
     )  # fmt: skip

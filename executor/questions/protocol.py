@@ -69,6 +69,7 @@ class LiveExecution:
     started_at: float | None = None
     cancel_reason: str | None = None
     """It was asked to stop, for this reason."""
+    cancel_requested_at: float | None = None
     timeout_seconds: float | None = None
     gates: tuple[tuple[str, int, float, float], ...] = ()
     """The gates that it passed: name, units, and the instants of arrival and passage."""
@@ -186,6 +187,14 @@ class WorkerState:
     """Below 0: it is overdue."""
     heard_seconds_ago: float | None
     """None: not by this leader."""
+    registered_at: float
+    draining_at: float | None = None
+    draining_count: int | None = None
+    """What it held when it was asked to drain."""
+    not_ready: str | None = None
+    """Why it takes nothing, other than that it drains."""
+    about: Mapping[str, Any]
+    """As in its hello, but for lists: host, pid, version and durations. Its row has all of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

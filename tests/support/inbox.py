@@ -41,7 +41,7 @@ from turnstile.executor.leader.clock import LeaderClock
 from turnstile.executor.leader.command_rows import request_of
 from turnstile.executor.leader.ledger import Ledger
 from turnstile.executor.leader.parameter_schemas import ParameterSchemas
-from turnstile.executor.leader.ports import DefinitionCommand, Delivery, Publication, Request
+from turnstile.executor.leader.ports import DefinitionCommand, Delivery, Probe, Publication, Request
 from turnstile.executor.leader.turns import Leader, Times
 
 ANN = Caller("ann", "192.0.2.7", "api")
@@ -171,6 +171,11 @@ class MemoryBroker:
             if each.to == "dead letters":
                 assert isinstance(each.body, Mapping)
                 self.letters.append(each.body)
+            elif each.to == "event":
+                assert isinstance(each.body, Mapping)
+                self.events.append(each.body)
+            elif isinstance(each.body, Probe):
+                self.put(each.to, each.body)
             elif isinstance(each.body, ToSession):
                 _, worker_id, _ = each.to.split(" ")
                 if worker_id in self.workers:
@@ -197,8 +202,8 @@ class RunningLeader:
         self.clock = LeaderClock()
         self.broker = MemoryBroker(self.clock)
         self.audience = Audience(name, self.broker, self.clock, lambda: None)
-        schemas = ParameterSchemas(lambda: self.leader.leadership)
-        self.ledger = Ledger(url, on_command=self._read_inbox, refusal_of=schemas.refusal_of)
+        self.schemas = ParameterSchemas(lambda: self.leader.leadership)
+        self.ledger = Ledger(url, on_command=self._read_inbox, refusal_of=self.schemas.refusal_of)
         self.leader = Leader(name, self.ledger, self.broker, self.clock, times, audience=self.audience)
         self.task = asyncio.create_task(self.leader.run(), name=f"leader {name}")
 

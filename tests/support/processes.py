@@ -126,7 +126,7 @@ class System:
     """Where the services run; None: where the tests do."""
     _executor_numbers: Iterator[int] = field(default_factory=count)
     _worker_numbers: Iterator[int] = field(default_factory=count)
-    _frozen: list[Service] = field(default_factory=list)
+    frozen: list[Service] = field(default_factory=list)
 
     @property
     def http_url(self) -> str:
@@ -158,11 +158,11 @@ class System:
     def freeze(self, service: Service) -> None:
         """Stop a process with SIGSTOP; it is killed at the end."""
         service.signal(signal.SIGSTOP)
-        self._frozen.append(service)
+        self.frozen.append(service)
 
     async def stop(self) -> None:
         """Stop all services."""
-        await asyncio.gather(*(service.kill() for service in self._frozen))
+        await asyncio.gather(*(service.kill() for service in self.frozen))
         await asyncio.gather(*(service.stop() for service in (*self.workers, *self.executors)))
 
     @property

@@ -13,6 +13,7 @@ from enum import Enum
 from heapq import heapify, heappop, heappush
 from typing import Final, Literal, NamedTuple, TypeAlias, assert_never
 
+from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.domain.durations import format_duration, format_elapsed
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.outcomes import Completed, Failed, Failure
@@ -169,6 +170,7 @@ class Attempts:
 
     async def _make(self, attempt: Attempt) -> None:
         end = await self._run(attempt)
+        reached(CrashPoint.ATTEMPT_ENDED)
         self._unended.pop(attempt, None)
         self._report(attempt, end)
 
@@ -181,6 +183,7 @@ class Attempts:
             return NotStarted(reason=attempt.stop.reason)
         if self._lease.standing(self._clock.monotonic()) is not Standing.CERTAIN:
             return NotStarted(reason="the lease of its worker is in doubt")
+        reached(CrashPoint.ATTEMPT_STARTED)
         try:
             attempt.run = self._runner.start(attempt.offer)
             return await attempt.run.outcome()

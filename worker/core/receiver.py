@@ -8,6 +8,7 @@ their barrier, limits by their number, and each repetition of an offer is answer
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, assert_never
 
+from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.worker_protocol import (
     AttemptReturned,
@@ -90,6 +91,7 @@ class Receiver:
                     self._on_stored(body.stored, body.refused)
             case Offers() as body:
                 self._offers(body, message, is_copy=is_copy)
+                reached(CrashPoint.OFFERS_RECEIVED)
             case CancelAttempt() as body:
                 self._cancel(body)
             case Recall() as body:
@@ -157,6 +159,7 @@ class Receiver:
         """Return everything that has not started."""
         for offer in self._waiting.clear():
             self._return(offer, reason)
+            reached(CrashPoint.OFFERS_RETURNED)
 
     def _return(self, offer: Offer, reason: str) -> None:
         self._outbox.add(AttemptReturned(execution_id=offer.execution_id, grant=offer.grant, reason=reason))

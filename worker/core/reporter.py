@@ -9,6 +9,7 @@ import asyncio
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
+from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.worker_protocol import (
@@ -125,6 +126,8 @@ class Outbox:
     def committed(self, upto: int, now: float) -> None:
         """Forget the reports up to a number; if the first one stays for long, publish all once more."""
         has_moved = False
+        if self._kept and next(iter(self._kept)) <= upto:
+            reached(CrashPoint.COMMIT_HEARD)
         while self._kept and (number := next(iter(self._kept))) <= upto:
             kept = self._kept.pop(number)
             self._bytes -= kept.size_bytes
@@ -208,6 +211,7 @@ async def publish_reports(
             await ports.clock.sleep(pause_seconds)
             pause_seconds = min(2 * pause_seconds, config.repeat_seconds)
         else:
+            reached(CrashPoint.REPORTS_CONFIRMED)
             pause_seconds = config.retry_seconds
             outbox.published(ports.clock.monotonic())
 

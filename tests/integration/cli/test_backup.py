@@ -15,16 +15,14 @@ import asyncpg
 import pytest
 
 from tests.integration.cli.conftest import CommandLines, Ended
-from tests.support.environment import POOL_QUEUE
-from tests.support.protocol import connected
+from tests.support.ledger import session_on
 from turnstile.common.broker.topology import (
     DEAD_LETTERS,
     EXECUTOR_COMPLETIONS,
+    EXECUTOR_HEARTBEATS,
+    EXECUTOR_REPORTS,
     EXECUTOR_REQUESTS,
-    EXECUTOR_RETRY,
-    WORKER_RETRY,
-    declare_executor,
-    declare_pool,
+    declare_leader,
 )
 from turnstile.common.cli import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
 from turnstile.executor.backup.broker import restore_broker
@@ -38,13 +36,18 @@ from turnstile.migrations.run import migrate
 _STATE = """
 SELECT jsonb_build_object(
     'sequences', (SELECT jsonb_object_agg(s.sequencename, s.last_value) FROM pg_sequences s),
-    'slot_window', (SELECT jsonb_agg(w) FROM slot_window w),
-    'due_window', (SELECT jsonb_agg(w) FROM due_window w),
-    'origin', obj_description('execution_id_seq'::regclass, 'pg_class'),
-    'executions', (SELECT count(*) FROM execution)
+    'turns', (SELECT jsonb_agg(t) FROM ledger.turn t),
+    'action_ids', (SELECT jsonb_agg(a) FROM ledger.action_id a),
+    'origin', obj_description('ledger.execution'::regclass, 'pg_class'),
+    'executions', (SELECT count(*) FROM ledger.execution)
 )::text
 """
-_SEQUENCES = "SELECT array_agg(sequencename::text ORDER BY 1) FROM pg_sequences WHERE schemaname = 'public'"
+_NEXT_ID = "SELECT reserved_id FROM ledger.turn ORDER BY epoch DESC, number DESC LIMIT 1"
+_OPEN_TO_ALL = """
+SELECT count(*) FROM pg_proc p
+WHERE p.pronamespace IN ('ledger'::regnamespace, 'turnstile'::regnamespace)
+  AND has_function_privilege('public', p.oid, 'EXECUTE')
+"""
 
 
 @pytest.fixture
@@ -156,25 +159,24 @@ def test_a_copy_is_recognised_and_repaired_once(alone: CommandLines, urls: dict[
 
     done = alone.executor("restore-check", "--first-id", "5000", "--yes", **urls)
     assert "ids continue with 5,000" in done.out
-    assert _value(url, "SELECT nextval('execution_id_seq')") == 5000
-    recorded = "SELECT actor || ' ' || channel || ' ' || verb || after::text FROM audit_log"
+    assert _value(url, _NEXT_ID) == 5000
+    recorded = "SELECT actor || ' ' || channel || ' ' || verb || after::text FROM ledger.audit_log"
     assert _value(url, recorded) == 'database database restored{"first_id": 5000}'
     repaired = _value(url, _STATE)
     assert alone.executor("restore-check", "--yes", **urls).out.startswith("healthy")
     assert _value(url, _STATE) == repaired
     # Of a snapshot of the disk nothing shows that, unless the operator says so.
     assert "--restored says so" in alone.executor("restore-check", "--restored", "--yes", **urls).out
-    assert _value(url, "SELECT last_value FROM execution_id_seq") > 5000
+    assert _value(url, _NEXT_ID) > 5000
 
 
 def test_neither_a_migration_nor_a_lost_record_of_its_origin_hides_that_a_database_is_a_copy(
     alone: CommandLines, urls: dict[str, str], postgresql: DatabaseServer
 ) -> None:
     name = urlsplit(urls["TURNSTILE_DATABASE_URL"]).path[1:]
-    postgresql.execute("COMMENT ON SCHEMA turnstile IS 'an older hash'", name)
     assert alone.executor("migrate", **urls).exit_code == 0
     assert alone.executor("restore-check", "--dry-run", **urls).out.startswith("restored")
-    postgresql.execute("COMMENT ON SEQUENCE execution_id_seq IS NULL", name)
+    postgresql.execute("COMMENT ON TABLE ledger.execution IS NULL", name)
     ended = alone.executor("restore-check", "--dry-run", **urls)
     assert "it does not say where it was created" in ended.out
 
@@ -182,18 +184,18 @@ def test_neither_a_migration_nor_a_lost_record_of_its_origin_hides_that_a_databa
 def test_messages_about_executions_are_purged_and_requests_are_kept(
     alone: CommandLines, urls: dict[str, str]
 ) -> None:
-    names = (EXECUTOR_COMPLETIONS, EXECUTOR_RETRY, WORKER_RETRY, POOL_QUEUE, EXECUTOR_REQUESTS, DEAD_LETTERS)
-    url = urls["TURNSTILE_DATABASE_URL"]
-    _value(url, "INSERT INTO action (ref, runner, pool) VALUES ('a', 'python', 'default')")
+    names = (
+        EXECUTOR_COMPLETIONS, EXECUTOR_HEARTBEATS, EXECUTOR_REPORTS, EXECUTOR_REQUESTS, DEAD_LETTERS,
+    )  # fmt: skip
     amqp_url = urls["TURNSTILE_AMQP_URL"]
     asyncio.run(_publish_to(amqp_url, names))
     planned = alone.executor("restore-check", "--dry-run", **urls)
     assert "purge 1 message in executor.completions" in planned.out
-    assert asyncio.run(_ready(amqp_url, names)) == [1] * 6
+    assert asyncio.run(_ready(amqp_url, names)) == [1] * 5
     done = alone.executor("restore-check", "--yes", **urls)
     assert done.exit_code == 0, done.err + done.out
     assert "executor.requests: 1 message, which executors will admit" in done.out
-    assert asyncio.run(_ready(amqp_url, names)) == [0, 0, 0, 0, 1, 1]
+    assert asyncio.run(_ready(amqp_url, names)) == [0, 0, 0, 1, 1]
 
 
 def test_nothing_is_changed_while_a_service_consumes_the_queues(
@@ -205,7 +207,7 @@ def test_nothing_is_changed_while_a_service_consumes_the_queues(
     async def checked() -> list[Ended]:
         async with await aio_pika.connect(urls["TURNSTILE_AMQP_URL"]) as connection:
             channel = await connection.channel()
-            await declare_executor(channel)
+            await declare_leader(channel)
             queue = await channel.get_queue(EXECUTOR_COMPLETIONS)
             await queue.consume(_ignored)
             return [
@@ -217,9 +219,9 @@ def test_nothing_is_changed_while_a_service_consumes_the_queues(
 
     for ended in asyncio.run(checked()):
         assert ended.exit_code == EXIT_FAILED
-        assert "executors or workers consume executor.completions" in ended.err
+        assert "executors consume executor.completions" in ended.err
     assert _value(urls["TURNSTILE_DATABASE_URL"], _STATE) == before
-    assert _value(empty_database_url, "SELECT to_regclass('public.execution')") is None
+    assert _value(empty_database_url, "SELECT to_regclass('ledger.execution')") is None
 
 
 def test_an_account_without_rights_gets_an_error_that_names_the_right_one(
@@ -245,8 +247,7 @@ async def _ignored(_: object) -> None:
 async def _publish_to(amqp_url: str, names: Sequence[str]) -> None:
     async with await aio_pika.connect(amqp_url) as connection:
         channel = await connection.channel()
-        await declare_executor(channel)
-        await declare_pool(channel, "default")
+        await declare_leader(channel)
         for name in names:
             await channel.default_exchange.publish(aio_pika.Message(b"{}"), routing_key=name)
 
@@ -262,6 +263,7 @@ async def _ready(amqp_url: str, names: Sequence[str]) -> list[int]:
 def test_ids_continue_above_all_that_can_have_been_assigned(seconds: int, expected: int) -> None:
     now = datetime(2026, 11, 23, tzinfo=UTC)
     state = RestoredState(
+        reserved_id=4711,
         last_id=4711,
         at=now,
         newest_at=now - timedelta(seconds=seconds),
@@ -269,7 +271,6 @@ def test_ids_continue_above_all_that_can_have_been_assigned(seconds: int, expect
         offered=0,
         waiting=0,
         delayed=0,
-        pools=[],
         has_roles=True,
     )
     assert next_id(state) == expected
@@ -289,7 +290,7 @@ def test_nothing_is_changed_while_a_service_uses_the_copy(alone: CommandLines, u
 
     ended = asyncio.run(checked())
     assert ended.exit_code == EXIT_FAILED
-    assert "executors or workers use this database: turnstile executor (pid" in ended.err
+    assert "executors use this database: turnstile executor (pid" in ended.err
     assert _value(url, _STATE) == before
 
 
@@ -297,7 +298,7 @@ def test_an_unreachable_broker_and_an_id_of_the_original_are_errors_that_change_
     alone: CommandLines, urls: dict[str, str]
 ) -> None:
     url = urls["TURNSTILE_DATABASE_URL"]
-    _value(url, "SELECT setval('execution_id_seq', 4711)")
+    _value(url, "UPDATE ledger.turn SET reserved_id = 4712")
     before = _value(url, _STATE)
     ended = alone.executor("restore-check", "--yes", **urls | {"TURNSTILE_AMQP_URL": "amqp://127.0.0.1:1/"})
     assert ended.exit_code == EXIT_UNREACHABLE
@@ -321,12 +322,11 @@ def test_a_dump_is_restored_into_an_empty_database_only(
     failed = alone.executor("restore-check", "--from", str(broken), "--yes", **urls)
     assert failed.exit_code == EXIT_FAILED
     assert "pg_restore" in failed.err
-    assert _value(empty_database_url, "SELECT to_regclass('public.execution')") is None
+    assert _value(empty_database_url, "SELECT to_regclass('ledger.execution')") is None
     done = alone.executor("restore-check", "--from", str(dump), "--yes", **urls)
     assert done.exit_code == 0, done.err
     # Owners and rights were left out of the dump: the functions must not be open to everybody.
-    query = "SELECT has_function_privilege('public', 'turnstile.skip_ids(bigint)', 'EXECUTE')"
-    assert _value(empty_database_url, query) is False
+    assert _value(empty_database_url, _OPEN_TO_ALL) == 0
 
 
 def test_a_dump_that_other_tools_restored_is_recognised(
@@ -339,34 +339,21 @@ def test_a_dump_that_other_tools_restored_is_recognised(
     assert alone.executor("restore-check", "--yes", **urls).out.startswith("healthy")
 
 
-async def test_every_sequence_continues_later(database_url: str) -> None:
-    async with connected(database_url) as protocol:
-        await protocol.connection.execute("SELECT turnstile.skip_ids(1000)")
-        skipped = "SELECT array_agg(sequencename::text ORDER BY 1) FROM pg_sequences WHERE last_value = 1000"
-        assert await protocol.connection.fetchval(skipped) == await protocol.connection.fetchval(_SEQUENCES)
-
-
-async def test_a_restored_bound_waits_for_transactions_of_the_new_server(database_url: str) -> None:
-    """The old server had much higher transaction ids; without the repair the slot would be lost (P7)."""
-    async with connected(database_url) as protocol, connected(database_url) as slow:
-        far = 2**40
-        await protocol.connection.execute(
-            "UPDATE slot_window SET next_xid = $1, foreign_xid = $1, moved_at = now() - interval '1 h'", far
-        )
-        await protocol.connection.execute(
-            "UPDATE due_window SET closing_xid = $1, foreign_xid = $1, moved_at = now() - interval '1 h'", far
-        )
-        await protocol.connection.execute("SELECT turnstile.restart_windows()")
-        await protocol.connection.execute("SELECT turnstile.move_slot_window(0)")
-        transaction = slow.connection.transaction()
-        await transaction.start()
-        await slow.connection.execute("SELECT pg_current_xact_id()")
-        ticket = await slow.connection.fetchval("SELECT nextval('slot_ticket_seq')")
-        for _ in range(3):
-            await protocol.connection.execute("SELECT turnstile.move_slot_window(0)")
-        bound = await protocol.connection.fetchval("SELECT first_ticket FROM turnstile.ticket_bound")
-        await transaction.rollback()
-        assert bound <= ticket
+def test_all_ids_that_were_shown_continue_later(alone: CommandLines, urls: dict[str, str]) -> None:
+    url = urls["TURNSTILE_DATABASE_URL"]
+    _value(url, "INSERT INTO ledger.action_id (ref, id) VALUES ('a', 7)")
+    assert alone.executor("restore-check", "--first-id", "5000", "--yes", **urls).exit_code == 0
+    later = (
+        "SELECT array_agg(sequencename::text ORDER BY 1) FROM pg_sequences"
+        " WHERE schemaname = 'ledger' AND last_value >= 4999"
+    )
+    # The inbox has numbers of its own, which nothing shows.
+    every = (
+        "SELECT array_agg(sequencename::text ORDER BY 1) FROM pg_sequences"
+        " WHERE schemaname = 'ledger' AND sequencename <> 'inbox_id'"
+    )
+    assert _value(url, later) == _value(url, every)
+    assert _value(url, "SELECT max(id) FROM ledger.action_id") == 10_007
 
 
 async def test_a_server_that_hides_its_identity_can_be_migrated(
@@ -375,9 +362,9 @@ async def test_a_server_that_hides_its_identity_can_be_migrated(
     hidden = ("SELECT no_such_function()", *origin._PLACE[1:])
     monkeypatch.setattr(origin, "_PLACE", hidden)
     await migrate(empty_database_url)
-    async with connected(empty_database_url) as protocol:
-        recorded = await origin.recorded_origin(protocol.connection)
-        assert recorded == await origin.present_origin(protocol.connection)
+    async with session_on(empty_database_url) as session:
+        recorded = await origin.recorded_origin(session)
+        assert recorded == await origin.present_origin(session)
         assert recorded.startswith("unknown/0000000")
 
 

@@ -4,6 +4,8 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import asyncpg
+
 if TYPE_CHECKING:
     from turnstile.common.database import Connection
 
@@ -24,7 +26,9 @@ class Cost:
     """Tables that were read from end to end."""
 
 
-async def cost_of(connection: "Connection", statement: Awaitable[object]) -> Cost:
+async def cost_of(
+    connection: "Connection | asyncpg.Connection[asyncpg.Record]", statement: Awaitable[object]
+) -> Cost:
     """Measure one statement; the caller has a transaction open, since the counts are the transaction's."""
     assert connection.is_in_transaction()
     before = {row["relname"]: row for row in await connection.fetch(_PAGES)}

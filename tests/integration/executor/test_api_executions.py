@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from functools import partialmethod
 from typing import Any
 
 import httpx
@@ -208,7 +209,7 @@ async def test_a_submission_without_a_leader_is_kept_and_decided_by_the_next_one
     api: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await api.leader.kill()
-    monkeypatch.setitem(Inbox.decide.__kwdefaults__, "seconds", 0.1)
+    monkeypatch.setattr(Inbox, "decide", partialmethod(Inbox.decide, seconds=0.1))
     answer = await api.http.post(URL, json={"action_ref": "a.b"})
     assert refused(answer) == (503, "unavailable")
     assert answer.headers["retry-after"]

@@ -1,32 +1,37 @@
 """The page of one worker, and what an execution says of workers that it needs."""
 
+import time
 from collections.abc import AsyncIterator
 from datetime import datetime
+from typing import Any
 
 import pytest
 
 from tests.integration.executor.page_counts import cost_of
-from tests.support.protocol import Protocol
-from tests.support.served import WORKER, Served, serve
-from turnstile.executor.sql import query
+from tests.support.inbox import ScriptedWorker
+from tests.support.served import Served, serve
+from tests.support.traffic import until
+from turnstile.executor.queries.worker_reader import statement
+
+ABOUT = {"host": "host", "pid": 7, "version": "1.2.3", "drain_seconds": 30.0, "stop_grace_seconds": 5.0}
 
 
 @pytest.fixture
 async def api(database_url: str) -> AsyncIterator[Served]:
     async with serve(database_url) as served:
         await served.define("a.b", max_concurrent=2, pool="default")
-        await _register(served, WORKER, "render-1")
+        served.join(actions=("a.b",), about={**ABOUT, "start_notes": []})
+        await until_state(served, served.worker, "live")
         yield served
 
 
-async def _register(api: Served, worker_id: str, name: str, notes: list[str] | None = None) -> None:
-    await api.database.fetch(
-        "SELECT turnstile.register_worker($1, $2, 'host', 7, '{default}', 4, 60, '{a.b}', 1, '1.2.3', 30, 5,"
-        " $3)",
-        worker_id,
-        name,
-        notes,
-    )
+async def until_state(api: Served, worker: ScriptedWorker, state: str) -> dict[str, Any]:
+    async def is_there() -> bool:
+        answer = await api.http.get(f"/api/v1/workers/{worker.worker_id}")
+        return answer.is_success and answer.json()["state"] == state
+
+    await until(is_there, f"{worker.name} is {state}", deadline_seconds=20)
+    return await api.get(f"/workers/{worker.worker_id}")
 
 
 def _instant(text: str) -> datetime:
@@ -34,98 +39,173 @@ def _instant(text: str) -> datetime:
 
 
 async def test_a_worker_shows_what_it_runs_serves_and_said_at_its_start(api: Served) -> None:
-    await _register(api, "second", "noisy", ["WARNING one", "ERROR two"])
+    second = api.new_worker("noisy")
+    second.hello(about={**ABOUT, "start_notes": ["WARNING one", "ERROR two"]}, pools=("other",))
     first, _ = await api.submit_many("a.b", 2)
-    await api.claim(first)
-    shown = await api.get(f"/workers/{WORKER}")
+    await api.start(first)
+    shown = await api.get(f"/workers/{api.worker.worker_id}")
     assert [(run["id"], run["action_ref"], run["attempt"]) for run in shown["runs"]] == [(first, "a.b", 1)]
     assert (shown["running"], shown["concurrency"], shown["version"]) == (1, 4, "1.2.3")
-    assert [pool["pool"] for pool in shown["pool_capacities"]] == ["default"]
+    assert (shown["name"], shown["host"], shown["pid"]) == ("w", "host", 7)
+    (pool,) = shown["pool_capacities"]
+    assert (pool["pool"], pool["capacity"], pool["held"]) == ("default", 4, 2)
     assert [(each["action_ref"], each["max_concurrent"]) for each in shown["actions"]] == [("a.b", 2)]
     assert (shown["failures"], shown["start_notes"]) == ([], [])
-    assert (await api.get("/workers/second"))["start_notes"] == ["WARNING one", "ERROR two"]
+    assert (await until_state(api, second, "live"))["start_notes"] == ["WARNING one", "ERROR two"]
+    assert (await api.get(f"/workers/{second.worker_id}"))["actions"] is None
 
 
 async def test_its_failed_attempts_are_shown_the_last_first(api: Served) -> None:
     for execution_id in await api.submit_many("a.b", 2):
-        await api.claim(execution_id)
-        await api.finish(execution_id, status="failed")
-    failures = (await api.get(f"/workers/{WORKER}"))["failures"]
+        await api.run(execution_id, "failed")
+    failures = (await api.get(f"/workers/{api.worker.worker_id}"))["failures"]
     assert [failure["execution_id"] for failure in failures] == [2, 1]
     assert failures[0]["error"] == {"type": "Broken", "message": "it broke"}
 
 
 async def test_a_name_finds_the_worker_that_is_there_and_then_the_last_one(api: Served) -> None:
-    await _register(api, "gone", "render-1")
-    await api.database.fetch("SELECT turnstile.sign_off('gone')")
-    assert (await api.get("/workers/render-1"))["id"] == WORKER
-    await api.database.fetch("SELECT turnstile.sign_off($1)", WORKER)
-    assert (await api.get("/workers/render-1"))["id"] == "gone"
+    gone = api.new_worker("w")
+    gone.hello(about=ABOUT)
+    await until_state(api, gone, "live")
+    gone.leave()
+    await until_state(api, gone, "stopped")
+    assert (await api.get("/workers/w"))["id"] == api.worker.worker_id
+    api.worker.leave()
+    stopped = await until_state(api, api.worker, "stopped")
+    assert stopped["stopped_at"] is not None
+    assert (await api.get("/workers/w"))["id"] == gone.worker_id
     missing = await api.http.get("/api/v1/workers/nobody")
     assert (missing.status_code, missing.json()["code"]) == (404, "not_found")
 
 
+async def test_workers_are_listed_by_state_and_page_the_newest_first(api: Served) -> None:
+    others = [api.new_worker(name) for name in ("x", "y")]
+    for worker in others:
+        worker.hello(about=ABOUT)
+        await until_state(api, worker, "live")
+    others[0].leave()
+    await until_state(api, others[0], "stopped")
+    pages = await api.pages("/workers", limit=1)
+    assert [item["name"] for page in pages for item in page] == ["y", "x", "w"]
+    for states, names in ((["stopped"], ["x"]), (["live", "draining"], ["y", "w"]), (["lost"], [])):
+        assert [item["name"] for item in (await api.get("/workers", state=states))["items"]] == names
+
+
 async def test_a_drain_shows_its_progress_and_its_deadline(api: Served) -> None:
     first, second = await api.submit_many("a.b", 2)
-    await api.claim(first)
-    await api.claim(second)
-    assert (await api.get(f"/workers/{WORKER}"))["draining_until"] is None
-    await api.http.post(f"/api/v1/workers/{WORKER}/drain")
-    await api.finish(first)
-    shown = await api.get(f"/workers/{WORKER}")
+    await api.start(first, second)
+    url = f"/workers/{api.worker.worker_id}"
+    assert (await api.get(url))["draining_until"] is None
+    assert (await api.http.post(f"/api/v1{url}/drain")).status_code == 202
+    api.worker.end(first)
+    await api.until_status(first, "completed")
+    shown = await api.get(url)
     assert (shown["state"], shown["running"], shown["draining_count"]) == ("draining", 1, 2)
-    seconds = await api.database.fetchval(
-        "SELECT extract(epoch FROM $1::timestamptz - draining_at)::float FROM worker WHERE id = $2",
-        _instant(shown["draining_until"]),
-        WORKER,
-    )
+    seconds = (_instant(shown["draining_until"]) - _instant(shown["draining_at"])).total_seconds()
     assert seconds == pytest.approx(30, abs=0.01)
 
 
+async def test_what_is_gone_is_not_drained(api: Served) -> None:
+    api.worker.leave()
+    await until_state(api, api.worker, "stopped")
+    answer = await api.http.post(f"/api/v1/workers/{api.worker.worker_id}/drain")
+    assert (answer.status_code, answer.json()["code"]) == (409, "already_terminal")
+    assert answer.json()["worker_state"] == "stopped"
+    for unknown in ("nobody", "a%00"):
+        answer = await api.http.post(f"/api/v1/workers/{unknown}/drain")
+        assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+
+
 async def test_what_a_worker_says_is_bounded(api: Served) -> None:
-    await _register(api, "chatty", "chatty", ["x" * 1000] * 60)
-    notes = (await api.get("/workers/chatty"))["start_notes"]
-    assert (len(notes), len(notes[0])) == (50, 500)
+    chatty = api.new_worker("chatty")
+    chatty.hello(about={"start_notes": ["x" * 1000] * 60, "pid": "x", "drain_seconds": "long"})
+    shown = await until_state(api, chatty, "live")
+    assert (len(shown["start_notes"]), len(shown["start_notes"][0])) == (50, 500)
+    assert (shown["host"], shown["pid"], shown["version"]) == ("", 0, None)
 
 
 async def test_a_live_worker_says_with_each_heartbeat_why_it_can_start_nothing(api: Served) -> None:
-    async def renew(not_ready: str | None) -> str | None:
-        await api.database.fetch("SELECT turnstile.renew($1, 60, $2)", WORKER, not_ready)
-        shown = await api.get(f"/workers/{WORKER}")
-        (listed,) = (await api.get("/workers"))["items"]
-        assert (shown["state"], listed["not_ready"]) == ("live", shown["not_ready"])
-        reason: str | None = shown["not_ready"]
-        return reason
+    async def renew(not_ready: str | None, shown: str | None) -> None:
+        api.worker.heartbeat(not_ready=not_ready, is_taking=not_ready is None)
 
-    assert (await api.get(f"/workers/{WORKER}"))["not_ready"] is None
-    assert await renew("broker: refused") == "broker: refused"
-    assert await renew("x" * 1000) == "x" * 500
-    assert await renew(None) is None
+        async def is_shown() -> bool:
+            (listed,) = (await api.get("/workers"))["items"]
+            found = await api.get(f"/workers/{api.worker.worker_id}")
+            return (found["state"], found["not_ready"], listed["not_ready"]) == ("live", shown, shown)
+
+        await until(is_shown, "it is shown", deadline_seconds=10)
+
+    assert (await api.get(f"/workers/{api.worker.worker_id}"))["not_ready"] is None
+    await renew("broker: refused", "broker: refused")
+    await renew("x" * 1000, "x" * 500)
+    await renew(None, None)
+
+
+async def test_a_worker_that_is_silent_is_lost_and_shows_what_it_lost(api: Served) -> None:
+    silent = api.new_worker("silent")
+    silent.hello(about=ABOUT, lease_seconds=1.0, pools=("gpu",))
+    await api.define("g.p", pool="gpu")
+    await until_state(api, silent, "live")
+    (held,) = await api.submit_many("g.p", 1)
+    await api.until(lambda: held in silent.offered, "it is offered")
+    silent.start(held)
+    await api.until_status(held, "running")
+    shown = await until_state(api, silent, "lost")
+    assert shown["lost_at"] is not None
+    assert [(each["execution_id"], each["outcome"]) for each in shown["failures"]] == [(held, "reclaimed")]
+
+
+async def test_while_no_executor_leads_the_rows_say_which_workers_there_are(api: Served) -> None:
+    (first,) = await api.submit_many("a.b", 1)
+    await api.start(first)
+    await api.leader.kill()
+    (listed,) = (await api.get("/workers"))["items"]
+    assert (listed["state"], listed["running"], listed["version"]) == ("live", 1, "1.2.3")
+    shown = await api.get(f"/workers/{api.worker.worker_id}")
+    assert [run["id"] for run in shown["runs"]] == [first]
+
+
+async def test_nothing_of_a_worker_is_reclaimed_for_its_lease_while_the_leader_has_no_broker(
+    api: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def promised(worker_id: str) -> float:
+        answer = await api.http.post(f"/api/v1/workers/{worker_id}/no-reclaim")
+        assert answer.status_code == 200, answer.text
+        return float(answer.json()["seconds"])
+
+    assert await promised(api.worker.worker_id) == 0
+    monkeypatch.setattr(api.leader.broker, "is_open", False)
+    assert await promised(api.worker.worker_id) == 60
+    assert await promised("nobody") == 0
+    assert await promised("a%00") == 0
+    await api.leader.kill()
+    answer = await api.http.post(f"/api/v1/workers/{api.worker.worker_id}/no-reclaim")
+    assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
 
 
 async def test_a_cancelled_run_says_since_when_it_stops_and_when_it_is_killed(api: Served) -> None:
     (first,) = await api.submit_many("a.b", 1)
-    await api.claim(first)
+    await api.start(first)
     assert (await api.get(f"/executions/{first}"))["stopping"] is None
     await api.http.post(f"/api/v1/executions/{first}/cancel", json={"reason": "wrong month"})
     stopping = (await api.get(f"/executions/{first}"))["stopping"]
     assert (stopping["reason"], stopping["cancel_reason"]) == ("cancel", "wrong month")
     grace = _instant(stopping["kill_at"]) - _instant(stopping["since"])
     assert grace.total_seconds() == 5
-    assert (await api.get(f"/workers/{WORKER}"))["runs"][0]["stopping"] == stopping
-    await api.finish(first, status="cancelled")
+    assert (await api.get(f"/workers/{api.worker.worker_id}"))["runs"][0]["stopping"] == stopping
+    api.worker.end(first, "cancelled")
+    await api.until_status(first, "cancelled")
     assert (await api.get(f"/executions/{first}"))["stopping"] is None
 
 
 async def test_lists_mark_the_runs_that_were_asked_to_stop_as_their_own_pages_do(api: Served) -> None:
     await api.define("a.b", max_concurrent=3, timeout=60)
     cancelled, late, running, waiting = await api.submit_many("a.b", 4)
-    for execution_id in (cancelled, late, running):
-        await api.claim(execution_id)
+    await api.until_offered(cancelled, late, running)
+    api.worker.start(late, at=time.time() - 3600)
+    await api.start(cancelled, running)
+    await api.until_status(late, "running")
     await api.http.post(f"/api/v1/executions/{cancelled}/cancel")
-    await api.database.fetch(
-        "UPDATE slot SET claimed_at = claimed_at - interval '1 hour' WHERE execution_id = $1", late
-    )
     expected = {waiting: False, running: False, late: True, cancelled: True}
 
     async def marks(path: str, field: str, **query: str) -> dict[int, bool]:
@@ -138,30 +218,14 @@ async def test_lists_mark_the_runs_that_were_asked_to_stop_as_their_own_pages_do
     for execution_id, is_stopping in expected.items():
         shown = await api.get(f"/executions/{execution_id}")
         assert (shown["stopping"] is not None) == is_stopping
-    # What has ended does not stop any more, also while it holds its slot.
-    await api.finish(cancelled, status="cancelled")
+    api.worker.end(cancelled, "cancelled")
+    await api.until_status(cancelled, "cancelled")
     assert await marks("/executions", "items", status="cancelled") == {cancelled: False}
     assert (await marks("/executions", "items"))[cancelled] is False
-    assert (await marks("/actions/a.b/queue", "holders"))[cancelled] is False
-
-
-async def test_a_wait_for_holders_that_no_worker_can_run_names_the_cause(api: Served) -> None:
-    ids = await api.submit_many("a.b", 3)
-    waiting = (await api.get(f"/executions/{ids[2]}"))["waiting_on"]
-    assert (waiting["reason"], waiting["root_cause"]) == ("limit", None)
-    await api.database.fetch("SELECT turnstile.sign_off($1)", WORKER)
-    waiting = (await api.get(f"/executions/{ids[2]}"))["waiting_on"]
-    assert waiting["reason"] == "limit"
-    assert waiting["root_cause"] == {
-        "ids": ids[:2],
-        "on": {"reason": "no_worker", "pool": "default", "other_pools": []},
-    }
 
 
 async def test_a_wait_behind_others_that_no_worker_can_run_names_the_cause(api: Served) -> None:
     await api.define("no.worker", max_concurrent=1, pool="nowhere")
-    # As an executor notes when it counts the workers: then nothing of the action is granted.
-    await api.database.fetch("UPDATE action SET served = false WHERE ref = 'no.worker'")
     ids = await api.submit_many("no.worker", 2)
     waiting = (await api.get(f"/executions/{ids[1]}"))["waiting_on"]
     assert (waiting["reason"], waiting["active_count"]) == ("limit", 0)
@@ -180,31 +244,26 @@ async def test_a_wait_for_a_worker_names_the_pools_where_one_has_the_action(api:
     (waiting,) = await api.submit_many("c.d", 1)
     shown = (await api.get(f"/executions/{waiting}"))["waiting_on"]
     assert shown == {"reason": "no_worker", "pool": "gpu", "other_pools": []}
-    await api.database.fetch("UPDATE worker SET draining_at = now()")
+    await api.http.post(f"/api/v1/workers/{api.worker.worker_id}/drain")
     (waiting,) = await api.submit_many("a.b", 1)
     assert (await api.get(f"/executions/{waiting}"))["waiting_on"]["other_pools"] == []
 
 
-async def test_the_failures_of_a_worker_cost_no_more_with_a_longer_history(protocol: Protocol) -> None:
-    await protocol.put("a", max_concurrent=1)
-    await protocol.submit("a", 1)
-    await protocol.connection.execute(
-        "INSERT INTO execution (action_id, queue_id, status, request_hash, created_at, started_at,"
-        " completed_at, worker_id, attempt, error_type, error_message)"
-        " SELECT action_id, id, 'failed', gen_random_uuid(), now(), now(), now(), 'w' || n % 3, 1, 'X', 'x'"
-        " FROM action_queue, generate_series(1, 60000) n"
+async def test_the_failures_of_a_worker_cost_no_more_with_a_longer_history(api: Served) -> None:
+    session = api.installation.session
+    await session.execute(
+        "INSERT INTO ledger.execution (id, created_at, queued_at, scheduled_at, completed_at, request_hash,"
+        " status, priority, action_ref, key, attempt, worker_id, error_type, error_message, parameters)"
+        " SELECT n, now(), now(), now(), now(), gen_random_uuid(), 'failed', 3, 'a.b', '', 2, 'w' || n % 3,"
+        " 'X', 'x', '{}' FROM generate_series(1, 60000) n"
     )
-    await protocol.connection.execute(
-        "INSERT INTO attempt (execution_id, attempt, worker_id, outcome, granted_at, started_at, ended_at,"
-        " log) SELECT id, 1, worker_id, 'failed', now(), now(), now(), 'x' FROM execution WHERE id % 2 = 0"
-        " AND completed_at IS NOT NULL"
+    await session.execute(
+        "INSERT INTO ledger.attempt (execution_id, attempt, outcome, worker_id, scheduled_at, ended_at)"
+        " SELECT id, 1, 'retried', worker_id, now(), now() FROM ledger.execution WHERE id % 2 = 0"
     )
-    await protocol.connection.execute("ANALYZE")
-    async with protocol.transaction():
-        await protocol.connection.execute(
-            "SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL enable_seqscan = off"
-        )
-        statement = protocol.connection.fetch(query("worker_failures"), "w1", 500, 20)
-        cost = await cost_of(protocol, statement)
+    await session.execute("ANALYZE")
+    async with session.transaction():
+        await session.execute("SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL enable_seqscan = off")
+        cost = await cost_of(session, session.fetch(statement("worker_failures"), "w1", None, 500, 20))
     assert cost.pages < 1000, cost
     assert not cost.full_scans.get("execution"), cost

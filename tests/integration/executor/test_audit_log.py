@@ -8,43 +8,40 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 
-from tests.support.protocol import Protocol
-from tests.support.served import WORKER, Served, serve
+from tests.support.inbox import ANN
+from tests.support.served import Served, serve
 from tests.support.traffic import until
-from turnstile.common.domain.identifiers import ExecutionId
-from turnstile.common.version import installed_version
 from turnstile.executor.api.auth import READING, ROLES
-from turnstile.executor.callers import Caller
+from turnstile.executor.dead_letters.sql import STATEMENTS
 from turnstile.executor.settings import ExecutorSettings
-from turnstile.migrations.run import migrate
-
-ALICE = Caller("alice", "192.0.2.17", "cli")
-_ROW = "actor, address, channel, verb, subject_kind, subject, action_ref, before, after"
 
 
 @pytest.fixture
 async def api(api: Served) -> Served:
     await api.define("a.b", max_concurrent=1)
     await api.define("c.d", max_concurrent=1)
-    await api.register_worker()
-    await api.database.fetch("DELETE FROM audit_log")
+    await joined(api)
+    await api.database.fetch("DELETE FROM ledger.audit_log")
     return api
+
+
+async def joined(api: Served) -> None:
+    api.join()
+
+    async def is_there() -> bool:
+        return (await api.http.get(f"/api/v1/workers/{api.worker.worker_id}")).is_success
+
+    await until(is_there, "the worker has joined")
 
 
 @pytest.fixture
 async def guarded(database_url: str) -> AsyncIterator[Served]:
     settings = ExecutorSettings.model_validate({"api_tokens": "alice:operate:one, bob:read:two"})
     async with serve(database_url, settings) as served:
-        await served.define("a.b", max_concurrent=1)
+        await served.installation.define("action", "a.b", max_concurrent=0)
         yield served
-
-
-async def rows(protocol: Protocol) -> list[tuple[Any, ...]]:
-    found = await protocol.connection.fetch(f"SELECT {_ROW} FROM audit_log ORDER BY id")
-    return [(*row[:7], json.loads(row[7]), json.loads(row[8])) for row in found]
 
 
 async def log(api: Served, **wanted: Any) -> list[tuple[Any, ...]]:
@@ -59,69 +56,42 @@ async def post(api: Served, path: str, body: Any = None, **headers: str) -> dict
     return dict(answer.json())
 
 
-async def test_a_row_says_who_from_where_and_what(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=1)
-    one, two = await protocol.submit(count=2)
-    await protocol.claim(one)
-    await protocol.connection.execute("DELETE FROM audit_log")
-    requests = [(ExecutionId(one), "enough"), (ExecutionId(two), "enough")]
-    await protocol.queue_manager.cancel(requests, changed_by=ALICE)
-    who = ("alice", "192.0.2.17", "cli", "cancelled", "execution")
-    assert await rows(protocol) == [
-        (*who, str(one), "a", {"status": "running"},
+async def test_a_row_says_who_from_where_and_what(api: Served) -> None:
+    one, two = await api.submit_many("a.b", 2)
+    await api.start(one)
+    await api.installation.inbox.cancel([one, two], "enough", ANN)
+    items = (await api.get("/audit-log"))["items"]
+    assert {(i["user"], i["address"], i["channel"], i["action_ref"]) for i in items} == {
+        (ANN.name, ANN.address, ANN.channel, "a.b")
+    }
+    assert sorted(await log(api)) == [
+        ("cancelled", "execution", str(one), {"status": "running"},
          {"status": "running", "cancel_requested": True, "reason": "enough"}),
-        (*who, str(two), "a", {"status": "queued"}, {"status": "cancelled", "reason": "enough"}),
+        ("cancelled", "execution", str(two), {"status": "queued"},
+         {"status": "cancelled", "reason": "enough"}),
     ]  # fmt: skip
 
 
-async def test_a_change_that_is_rolled_back_leaves_no_row_and_a_row_none_without_its_change(
-    protocol: Protocol,
-) -> None:
-    await protocol.put(max_concurrent=0)
-    (one,) = await protocol.submit()
-    await protocol.connection.execute("DELETE FROM audit_log")
-    async with protocol.undone():
-        await protocol.queue_manager.cancel([(ExecutionId(one), None)], changed_by=ALICE)
-        assert len(await rows(protocol)) == 1
-    assert await rows(protocol) == []
-    # A log that cannot be written stops the change.
-    await protocol.connection.execute("ALTER TABLE audit_log ADD CONSTRAINT closed CHECK (false) NOT VALID")
-    with pytest.raises(asyncpg.CheckViolationError):
-        await protocol.queue_manager.cancel([(ExecutionId(one), None)], changed_by=ALICE)
-    assert await protocol.column("SELECT status::text FROM execution") == ["queued"]
-
-
-async def test_what_no_operator_did_and_what_changed_nothing_is_not_recorded(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=0)
-    one, two = await protocol.submit(count=2)
-    await protocol.connection.execute("DELETE FROM audit_log")
-    await protocol.cancel(one)  # a cancel message
-    await protocol.queue_manager.cancel([(ExecutionId(one), None)], changed_by=ALICE)  # it had ended
-    await protocol.queue_manager.retry([(ExecutionId(two), None)], changed_by=ALICE)  # it has not ended
-    await protocol.put("a", max_concurrent=0)
-    assert await rows(protocol) == []
-
-
-async def test_the_author_of_one_statement_is_not_that_of_the_next(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=0)
-    ids = await protocol.submit(count=2)
-    await protocol.connection.execute("DELETE FROM audit_log")
-    await protocol.queue_manager.cancel([(ExecutionId(ids[0]), None)], changed_by=ALICE)
-    await protocol.put("a", max_concurrent=3)
-    assert [(row[0], row[3]) for row in await rows(protocol)] == [
-        ("alice", "cancelled"),
-        (None, "limit_changed"),
-    ]
+async def test_what_changed_nothing_is_not_recorded(api: Served) -> None:
+    one, two = await api.submit_many("a.b", 2)
+    await api.start(one)
+    await post(api, f"/executions/{two}/cancel")
+    await api.database.fetch("DELETE FROM ledger.audit_log")
+    assert (await api.http.post(f"/api/v1/executions/{two}/cancel")).status_code == 409
+    assert (await api.http.post(f"/api/v1/executions/{one}/retry")).status_code == 409
+    await api.http.put("/api/v1/actions/a.b", json={"max_concurrent": 1})
+    assert await log(api) == []
 
 
 async def test_every_operation_on_executions_and_workers_is_recorded(api: Served) -> None:
     first, second = await api.submit_many("a.b", 2)
+    worker_id = api.worker.worker_id
     await post(api, f"/executions/{second}/cancel", {"reason": "enough"})
     again = (await post(api, f"/executions/{second}/retry"))["id"]
-    await post(api, f"/workers/{WORKER}/drain")
-    await post(api, f"/workers/{WORKER}/drain")  # changes nothing
+    await post(api, f"/workers/{worker_id}/drain")
+    await post(api, f"/workers/{worker_id}/drain")  # changes nothing
     assert await log(api) == [
-        ("drained", "worker", WORKER, {"state": "live"}, {"state": "draining"}),
+        ("drained", "worker", worker_id, {"state": "live"}, {"state": "draining"}),
         ("retried", "execution", str(second), {}, {"retry_id": again}),
         ("cancelled", "execution", str(second), {"status": "queued"},
          {"status": "cancelled", "reason": "enough"}),
@@ -130,6 +100,8 @@ async def test_every_operation_on_executions_and_workers_is_recorded(api: Served
 
 
 async def test_a_change_by_filter_is_a_row_with_the_filter_and_one_for_each_execution(api: Served) -> None:
+    await api.http.post("/api/v1/actions/a.b/pause")
+    await api.database.fetch("DELETE FROM ledger.audit_log")
     ids = await api.submit_many("a.b", 2)
     await post(api, "/executions/cancel", {"filter": {"action_ref": "a.b"}, "dry_run": True})
     assert await log(api) == []
@@ -142,27 +114,6 @@ async def test_a_change_by_filter_is_a_row_with_the_filter_and_one_for_each_exec
     assert {row[2] for row in single} == {str(i) for i in ids}
     await post(api, "/executions/retry", {"filter": {"action_ref": "a.b", "status": ["cancelled"]}})
     assert {row[2] for row in await log(api, verb="retried")} == {"", *map(str, ids)}
-
-
-async def test_replays_and_purges_of_dead_letters_are_recorded_with_what_they_were(
-    protocol: Protocol,
-) -> None:
-    letters = [
-        {"fingerprint": str(n), "code": "unknown_action", "error": "", "type": "execution.requested",
-         "message_id": f"m{n}", "exchange": "", "routing_key": "", "original_routing_key": "", "tries": 0,
-         "headers": {}, "body_bytes": 0, "stored_bytes": 0}
-        for n in range(2)
-    ]  # fmt: skip
-    sender = protocol.queue_manager.protocol
-    await sender.store_dead_letters(json.dumps(letters), [b"", b""])
-    ids = await protocol.column("SELECT id FROM dead_letter ORDER BY id")
-    assert await sender.delete_dead_letters([ids[0]], "purged", ALICE) == 1
-    assert await sender.delete_dead_letters([ids[1], ids[0]], "replayed", ALICE, edited=True) == 1
-    was = {"code": "unknown_action", "type": "execution.requested"}
-    assert [row[3:] for row in await rows(protocol)] == [
-        ("purged", "dead_letter", str(ids[0]), None, {**was, "message_id": "m0"}, {}),
-        ("replayed", "dead_letter", str(ids[1]), None, {**was, "message_id": "m1"}, {"edited": True}),
-    ]
 
 
 async def test_the_changes_of_a_definition_are_rows_of_the_log(api: Served) -> None:
@@ -218,25 +169,13 @@ async def test_conditions_select_and_pages_continue(api: Served) -> None:
         assert (await api.http.get("/api/v1/audit-log", params=wrong)).status_code == 422
 
 
-async def test_rows_younger_than_a_month_cannot_be_pruned(protocol: Protocol) -> None:
-    for age in ("29 days", "31 days"):
-        await protocol.connection.execute(
-            "INSERT INTO audit_log (verb, subject_kind, subject, recorded_at)"
-            f" VALUES ('paused', 'action', '{age}', now() - interval '{age}')"
-        )
-    assert await protocol.queue_manager.protocol.prune_audit_log(0, 100) == 1
-    assert await protocol.column("SELECT subject FROM audit_log") == ["29 days"]
-    with pytest.raises(ValueError, match="retention_audit_log"):
-        ExecutorSettings.model_validate({"retention_audit_log": "29d"})
-
-
 _LETTER = {
     "fingerprint": "1", "code": "unknown_action", "error": "", "type": "execution.requested",
     "message_id": "m", "exchange": "", "routing_key": "", "original_routing_key": "", "tries": 0,
     "headers": {}, "body_bytes": 0, "stored_bytes": 0,
 }  # fmt: skip
 _WEBHOOK = """
-INSERT INTO webhook_delivery (execution_id, url, origin, due_at, created_at, state, settled_at, last_status)
+INSERT INTO ledger.webhook (execution_id, url, origin, due_at, created_at, state, settled_at, last_status)
 VALUES ($1, 'http://h/', 'http://h', now(), now(), 'failed', now(), 500)
 """
 _CHANGES: tuple[tuple[str, str, str, Any], ...] = (
@@ -260,13 +199,15 @@ _CHANGES: tuple[tuple[str, str, str, Any], ...] = (
     ("POST", "/executions/{execution_id}/retry", "/executions/1/retry", None),
     ("POST", "/executions/cancel", "/executions/cancel", {"filter": {"action_ref": "a.b"}}),
     ("POST", "/executions/retry", "/executions/retry", {"filter": {"status": ["cancelled"]}}),
-    ("POST", "/workers/{worker_id}/drain", f"/workers/{WORKER}/drain", None),
+    ("POST", "/workers/{worker_id}/drain", "/workers/w/drain", None),
     ("POST", "/dead-letters/purge", "/dead-letters/purge", {"all": True}),
     ("POST", "/webhooks/replay", "/webhooks/replay", {"all": True}),
     ("POST", "/tokens", "/tokens", {"name": "ci", "role": "read"}),
     ("DELETE", "/tokens/{token_id}", "/tokens/1", None),
 )
 _NOT_HERE = {
+    # A question.
+    ("POST", "/workers/{worker_id}/no-reclaim"),
     # Submissions are executions, not operations.
     ("POST", "/executions"),
     # Needs a broker: `tests/e2e/test_dead_letters.py` does it over HTTP.
@@ -281,24 +222,25 @@ async def test_every_route_that_changes_something_is_recorded(database_url: str)
     settings = ExecutorSettings.model_validate({"api_tokens": "root:admin:one"})
     async with serve(database_url, settings) as served:
         served.http.headers["Authorization"] = "Bearer one"
-        await served.define("a.b", max_concurrent=1)
-        await served.register_worker()
+        await served.define("a.b", max_concurrent=0)
+        await joined(served)
         ids = await served.submit_many("a.b", 2)
         assert ids[0] == 1
         await served.database.fetch(_WEBHOOK, ids[0])
-        await served.queue_manager.protocol.store_dead_letters(json.dumps([_LETTER]), [b""])
+        await served.database.fetch(STATEMENTS["store"], json.dumps([_LETTER]), [b""])
         for method, route, path, body in _CHANGES:
-            before = await served.database.fetchval("SELECT coalesce(max(id), 0) FROM audit_log")
-            answer = await served.http.request(method, f"/api/v1{path}", json=body)
+            before = await served.database.fetchval("SELECT coalesce(max(id), 0) FROM ledger.audit_log")
+            url = "/api/v1" + path.replace("/workers/w/", f"/workers/{served.worker.worker_id}/")
+            answer = await served.http.request(method, url, json=body)
             assert answer.is_success, (route, answer.text)
-            added = await served.database.fetch("SELECT * FROM audit_log WHERE id > $1", before)
+            added = await served.database.fetch("SELECT * FROM ledger.audit_log WHERE id > $1", before)
             assert added, f"{method} {route} is not in the audit log"
             assert {(row["actor"], row["channel"]) for row in added} == {("root", "api")}, route
 
 
 async def test_a_change_of_a_key_and_the_replay_of_a_webhook_say_what_was_and_what_is(api: Served) -> None:
     await api.define("k.e", submitter_keys=True)
-    await api.database.fetch("DELETE FROM audit_log")
+    await api.database.fetch("DELETE FROM ledger.audit_log")
     key = "/api/v1/actions/k.e/keys/7"
     for weight in (2, 3):
         assert (await api.http.put(key, json={"weight": weight})).is_success
@@ -349,7 +291,9 @@ async def test_a_changed_token_file_is_recorded_once_the_database_can(
     settings = ExecutorSettings.model_validate({"api_tokens_file": str(file)})
     async with serve(database_url, settings) as served:
         served.http.headers["Authorization"] = "Bearer two"
-        await served.database.fetch("ALTER TABLE audit_log ADD CONSTRAINT closed CHECK (false) NOT VALID")
+        await served.database.fetch(
+            "ALTER TABLE ledger.audit_log ADD CONSTRAINT closed CHECK (false) NOT VALID"
+        )
         began_at = datetime.now(UTC)
         for text in ("alice:operate:two\n", "alice:operate:two\nbob:read:three\n"):
             file.write_text(text)
@@ -357,7 +301,7 @@ async def test_a_changed_token_file_is_recorded_once_the_database_can(
         await until(lambda: "token_file_change_not_recorded" in caplog.messages, "it is logged")
         read_until = datetime.now(UTC)
         assert await log(served, subject_kind="token_file") == []
-        await served.database.fetch("ALTER TABLE audit_log DROP CONSTRAINT closed")
+        await served.database.fetch("ALTER TABLE ledger.audit_log DROP CONSTRAINT closed")
 
         async def recorded() -> bool:
             return len(await log(served, subject_kind="token_file")) == 2
@@ -375,17 +319,3 @@ async def test_a_changed_token_file_is_recorded_once_the_database_can(
     )  # fmt: skip
     about_it = [message for message in caplog.messages if message.startswith("token_file_change")]
     assert about_it == ["token_file_change_not_recorded", "token_file_change_not_recorded_over"]
-
-
-async def test_a_migration_of_an_installation_is_recorded_and_its_repetition_is_not(
-    database_url: str, protocol: Protocol
-) -> None:
-    await protocol.connection.execute("DELETE FROM audit_log")
-    await migrate(database_url)
-    assert await rows(protocol) == []
-    await protocol.connection.execute("COMMENT ON SCHEMA turnstile IS 'an older protocol'")
-    await migrate(database_url)
-    ((actor, _, channel, verb, kind, *_, before, after),) = await rows(protocol)
-    assert (actor, channel, verb, kind) == ("database", "database", "migrated", "database")
-    assert before["revision"] == after["revision"]
-    assert after["version"] == installed_version()

@@ -1,4 +1,4 @@
-"""`queue-stats`: its numbers equal a recount of the rows, and each execution shows the reason it counts under."""
+"""`queue-stats` equals a recount of the rows, and each execution shows the reason under which it counts."""
 
 from collections import Counter
 from typing import Any

@@ -318,7 +318,7 @@ async def test_an_action_with_much_that_waits_is_deleted_over_several_turns(
     )
     assert (row["ended"], row["turns"] >= 3) == (1200, True)
     verbs = [verb for _, verb, _, _ in await installation.audit()]
-    assert (verbs.count("cancelled"), verbs[-1]) == (1200, "deleted")
+    assert (verbs.count("cancelled"), verbs.count("deleted")) == (1200, 1)
     (answer,) = await installation.submit(request())
     assert answer["code"] == "unknown_action"
 
@@ -333,7 +333,7 @@ async def test_a_deletion_over_several_turns_goes_on_with_the_next_leader(instal
     async def is_begun() -> bool:
         return bool((await installation.fetch(cancelled))[0]["n"])
 
-    await until(is_begun, "the first slice")
+    await until(is_begun)
     await first.kill()
     installation.lead("b")
     (answer,) = await deleting
@@ -422,7 +422,7 @@ async def test_a_worker_registers_what_is_missing_and_changes_nothing(installati
     await until(lambda: installation.fetch("SELECT FROM ledger.worker WHERE is_taking"))
     assert (await _of_action(installation))["max_concurrent"] == 1
     assert (await _of_action(installation, "b"))["timeout"] == 300.0
-    names = await installation.fetch("SELECT name FROM ledger.definition ORDER BY name")
+    names = await installation.fetch("SELECT name FROM ledger.definition WHERE kind = 'action' ORDER BY name")
     assert names == [("a",), ("b",)]
     rows = await installation.fetch("SELECT actor, channel, verb FROM ledger.audit_log WHERE subject = 'b'")
     assert [tuple(row) for row in rows] == [("worker", "worker", "created")]

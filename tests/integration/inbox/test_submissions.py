@@ -165,7 +165,8 @@ async def test_a_submitter_may_call_and_ask_and_nothing_else(postgresql: Databas
             )
             await create_ledger(url)
             await owner.execute(
-                "INSERT INTO ledger.definition VALUES ('action', 'a', '{\"ref\": \"a\"}', now(), now());"
+                "INSERT INTO ledger.definition (kind, name, body, created_at, updated_at)"
+                " VALUES ('action', 'a', '{\"ref\": \"a\"}', now(), now());"
                 "SET ROLE turnstile_submitter"
             )
             request_id = await _submit(owner)

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[3]
 DATABASE, VHOST = "turnstile", "turnstile"
 TOKENS = {"ci": ("submit", "token-of-ci-7c1f"), "ops": ("operate", "token-of-ops-9d2e")}
 OWNER_PASSWORD = "password-of-the-owner-51ab"
-FAST = {"TURNSTILE_LEASE_DURATION": "10s", "TURNSTILE_HEARTBEAT_INTERVAL": "2s"}
+_FAST = {"TURNSTILE_LEASE_DURATION": "10s", "TURNSTILE_HEARTBEAT_INTERVAL": "2s"}
 _COMMAND_SECONDS = 60
 
 
@@ -146,7 +146,7 @@ async def fortified(folder: Path) -> AsyncIterator[Fortress]:
             printed=printed,
         )
         try:
-            # The worker first: its account may declare few queues, so it waits for the executor.
+            # The worker first: its account may declare only its own queue, so it waits for the executor.
             await worker.start()
             await executor.start()
             async with fortress.http() as http:
@@ -196,7 +196,7 @@ def _services(
         name="worker",
         arguments=["turnstile.worker.cli", "serve", *actions],
         folder=folder,
-        environment=_environment(environments["worker"], TURNSTILE_WORKER_HTTP_PORT=worker_port),
+        environment=_environment(environments["worker"], TURNSTILE_WORKER_HTTP_PORT=worker_port, **_FAST),
         port=worker_port,
     )
     return executor, worker
@@ -223,7 +223,7 @@ def set_up(owner: Mapping[str, str], folder: Path, *options: str) -> str:
 
 def _environment(credentials: Mapping[str, str], **settings: str | int) -> dict[str, str]:
     given = {**credentials, **{name: str(value) for name, value in settings.items()}}
-    return environment_without("TURNSTILE_", importable=ROOT) | FAST | given
+    return environment_without("TURNSTILE_", importable=ROOT) | given
 
 
 def start_servers(tls: ServerTls) -> tuple[LocalServers, int]:

@@ -15,7 +15,7 @@ from tests.integration.security.fortress import TOKENS, VHOST, Fortress
 from tests.support.traffic import in_background, until
 from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Link
 from turnstile.common.database import Database
-from turnstile.common.settings import CommonSettings
+from turnstile.common.settings import DatabaseSettings
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
@@ -76,10 +76,6 @@ async def test_no_service_declares_what_exists(fortress: Fortress) -> None:
     assert log.read_text(errors="replace").count("ACCESS_REFUSED") == before
 
 
-async def test_a_worker_that_waits_for_an_executor_logs_it(fortress: Fortress) -> None:
-    assert "may not create it; an executor does" in fortress.worker.log.read_text()
-
-
 async def test_a_client_submits_and_waits_under_its_own_account(fortress: Fortress) -> None:
     async with fortress.client() as client:
         submitted = await client.submit("guarded.echo", {"number": 41})
@@ -97,6 +93,8 @@ async def test_credentials_are_one_private_file_per_service(fortress: Fortress) 
         for e in fortress.environments.values()
     ]
     assert names == [{"turnstile-executor"}, {"turnstile-worker"}, {"turnstile-client"}]
+    databases = [s for s, e in fortress.environments.items() if "TURNSTILE_DATABASE_URL" in e]
+    assert databases == ["executor"]
 
 
 async def test_no_secret_is_an_argument_or_in_a_log(fortress: Fortress) -> None:
@@ -118,7 +116,7 @@ async def test_no_secret_is_an_argument_or_in_a_log(fortress: Fortress) -> None:
 
 
 async def test_the_database_refuses_connections_without_tls(fortress: Fortress) -> None:
-    url = fortress.environments["worker"]["TURNSTILE_DATABASE_URL"].partition("?")[0]
+    url = fortress.environments["executor"]["TURNSTILE_DATABASE_URL"].partition("?")[0]
     with pytest.raises(asyncpg.InvalidAuthorizationSpecificationError):
         await asyncpg.connect(f"{url}?sslmode=disable")
 
@@ -136,7 +134,7 @@ async def test_servers_of_another_authority_are_refused_with_the_remedy(
 ) -> None:
     urls = {
         name: url.replace(str(fortress.ca_file), other_authority)
-        for name, url in fortress.environments["worker"].items()
+        for name, url in fortress.environments["executor"].items()
     }
     database = Database(urls["TURNSTILE_DATABASE_URL"], application_name="test")
     async with in_background(database.open()):
@@ -193,4 +191,4 @@ async def test_the_command_line_trusts_only_the_configured_authority(
 async def test_an_invalid_tls_option_of_a_url_is_named(setting: str, url: str) -> None:
     option = url.partition("?")[2].partition("=")[0]
     with pytest.raises(ValueError, match=option):
-        CommonSettings.model_validate({setting: url})
+        DatabaseSettings.model_validate({setting: url})

@@ -304,7 +304,9 @@ async def test_actions_and_executions_of_others_do_not_exist_for_it(api: Served)
     assert [item.get("code") for item in answer.json()["items"]] == [None, "forbidden", "forbidden"]
     single = await ask(api, "POST", "/executions", token, {"action_ref": "billing.run"})
     assert (single.status_code, single.json()["code"]) == (403, "forbidden")
-    status_of_it = await api.database.fetchval("SELECT status::text FROM ledger.execution WHERE id = $1", other)
+    status_of_it = await api.database.fetchval(
+        "SELECT status::text FROM ledger.execution WHERE id = $1", other
+    )
     assert status_of_it in ("queued", "scheduled")
 
 

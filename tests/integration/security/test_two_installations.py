@@ -127,12 +127,11 @@ async def test_the_first_goes_on_working_after_the_second_is_set_up(
     assert [sorted(account.vhosts) for _, account in sorted(accounts.items())] == [["second"], [VHOST]]
     # A database that is closed to the public admits its own accounts only.
     fortress.servers.postgresql.execute(
-        f"REVOKE CONNECT ON DATABASE {DATABASE} FROM PUBLIC, turnstile_executor, turnstile_worker"
+        f"REVOKE CONNECT ON DATABASE {DATABASE} FROM PUBLIC, turnstile_executor"
     )
-    for service in ("executor", "worker"):
-        url = second.environments()[service]["TURNSTILE_DATABASE_URL"]
-        with pytest.raises(asyncpg.InsufficientPrivilegeError):
-            await asyncpg.connect(url.replace("/second?", _PARTS["TURNSTILE_DATABASE_URL"]))
+    url = second.environments()["executor"]["TURNSTILE_DATABASE_URL"]
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await asyncpg.connect(url.replace("/second?", _PARTS["TURNSTILE_DATABASE_URL"]))
     await assert_first_works(fortress)
 
 
@@ -141,7 +140,7 @@ async def test_a_second_run_changes_nothing_and_one_with_another_folder_is_refus
     before = {file: (file.read_text(), file.stat().st_mtime_ns) for file in second.folder.iterdir()}
     again = await asyncio.to_thread(second.set_up)
     assert (first.exit_code, again.exit_code) == (0, 0)
-    assert (first.out.count("  create  turn"), again.out.count("  keep    turn")) == (5, 5)
+    assert (first.out.count("  create  turn"), again.out.count("  keep    turn")) == (4, 4)
     assert "restart" not in first.out + again.out
     elsewhere = replace(second, folder=second.folder.with_name("elsewhere"))
     ended = await asyncio.to_thread(elsewhere.set_up)
@@ -169,7 +168,7 @@ async def test_accounts_of_the_first_are_changed_only_with_rotate(fortress: Fort
     for options in ((), ("--dry-run",)):
         ended = await asyncio.to_thread(second.set_up, "--prefix", "turnstile", *options)
         assert ended.exit_code == 1
-        assert f"  refuse  turnstile-worker: used by the database '{DATABASE}'" in ended.out
+        assert f"  refuse  turnstile-executor: used by the database '{DATABASE}'" in ended.out
         assert f"  refuse  turnstile-client: used by the vhost '{VHOST}'" in ended.out
         assert "nothing was changed: choose other names with --prefix turnstile-second, or take" in ended.err
     named = await asyncio.to_thread(second.set_up, "--prefix", "turnstile", "--rotate", "--dry-run")
@@ -194,7 +193,7 @@ async def test_rotate_changes_this_installation_only_and_an_old_copy_of_the_fold
     listed = await asyncpg.connect(second.owner["TURNSTILE_DATABASE_URL"])
     try:
         rows = await listed.fetch(
-            "SELECT verb, subject, channel FROM audit_log WHERE subject_kind = 'account'"
+            "SELECT verb, subject, channel FROM ledger.audit_log WHERE subject_kind = 'account'"
         )
     finally:
         await listed.close()
@@ -242,23 +241,3 @@ async def test_a_given_password_is_set_for_the_own_account_only(fortress: Fortre
     refused = await asyncio.to_thread(second.set_up, "--prefix", "turnstile", **given)
     assert refused.exit_code == 1
     await assert_first_works(fortress)
-
-
-async def test_a_role_of_an_earlier_version_is_known_by_the_databases_of_its_group(
-    fortress: Fortress, second: Second
-) -> None:
-    """Earlier versions wrote no comment, and let the group connect."""
-    for statement in (
-        'COMMENT ON ROLE "turnstile-worker" IS NULL',
-        f'REVOKE CONNECT ON DATABASE {DATABASE} FROM "turnstile-worker"',
-        f"GRANT CONNECT ON DATABASE {DATABASE} TO turnstile_worker",
-    ):
-        fortress.servers.postgresql.execute(statement)
-    ended = await asyncio.to_thread(second.set_up, "--prefix", "turnstile", "--no-broker")
-    assert f"  refuse  turnstile-worker: used by the database '{DATABASE}'" in ended.out
-    first = Second(owner=fortress.owner, folder=fortress.folder / "credentials")
-    assert "  keep    turnstile-worker\n" in (await asyncio.to_thread(first.set_up)).out
-    comment = "SELECT shobj_description('\"turnstile-worker\"'::regrole, 'pg_authid')"
-    connection = await asyncpg.connect(fortress.servers.postgresql.url(DATABASE))
-    assert await connection.fetchval(comment) == f"Turnstile: worker of the database {DATABASE}"
-    await connection.close()

@@ -54,15 +54,6 @@ def test_a_label_with_quotes_and_newlines_is_exposed_unchanged() -> None:
     assert scraped(meter)["turnstile_done_total", frozenset({("action_ref", strange)})] == 1
 
 
-def test_a_renamed_metric_is_exposed_under_its_former_name_too() -> None:
-    meter = Meter()
-    meter.counter("turnstile_new_total", "Done.", formerly="turnstile_old_total").add(count=2)
-    meter.histogram("turnstile_new_seconds", "Took.", formerly="turnstile_old_seconds").observe(1.0)
-    found = scraped(meter)
-    assert found["turnstile_new_total", frozenset()] == found["turnstile_old_total", frozenset()] == 2
-    assert found["turnstile_old_seconds_count", frozenset()] == 1
-
-
 def test_a_gauge_without_a_value_is_left_out() -> None:
     meter = Meter()
     meter.gauge("turnstile_age_seconds", "Age.").read_from(lambda: None)

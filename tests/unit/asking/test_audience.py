@@ -22,7 +22,7 @@ from turnstile.executor.leader.ports import (
     Publication,
     StoredRequest,
 )
-from turnstile.executor.leader.records import Known, Loaded, Turn
+from turnstile.executor.leader.records import EventRow, Known, Loaded, Turn
 from turnstile.executor.leader.turns import Leader
 from turnstile.executor.questions.protocol import (
     Execution,

@@ -1,18 +1,10 @@
 """An action that fails is counted under its own name, however many actions an executor has seen."""
 
-import itertools
-from collections.abc import Iterator
-from typing import Any, cast
-
 import pytest
 
-from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.common.domain.states import Status, is_terminal
 from turnstile.common.telemetry.metrics import OTHER, LabelValues
-from turnstile.executor import instrumentation, metrics
-from turnstile.executor.results import Completion
-
-_IDS: Iterator[int] = itertools.count(1)
+from turnstile.executor import metrics
 
 
 @pytest.fixture(autouse=True)
@@ -27,10 +19,7 @@ def few_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settle(ref: str, status: Status, count: int = 1) -> None:
-    delivery = cast("Any", None)
-    instrumentation.settled(
-        [Completion(ExecutionId(next(_IDS)), Attempt(1), ref, status, True, delivery) for _ in range(count)]
-    )
+    metrics.count_ended(ref, status, count)
 
 
 def ended(name: str) -> dict[str, int]:

@@ -15,7 +15,7 @@ def after(seconds: float) -> datetime:
 
 
 def run(**fields: Any) -> Run:
-    given = {"started_at": STARTED, "stop_grace_seconds": 5.0, "read_at": after(100)} | fields
+    given: dict[str, Any] = {"started_at": STARTED, "stop_grace_seconds": 5.0, "read_at": after(100)} | fields
     return Run(**given)
 
 

@@ -184,6 +184,12 @@ def hello(*definitions: Mapping[str, Any]) -> Hello:
     )  # fmt: skip
 
 
+def registered(world: World, *definitions: Mapping[str, Any]) -> list[DefineAction]:
+    """Return which actions a hello registers."""
+    inputs = world.admission.register(hello(*definitions), world.state)
+    return [each for each in inputs if isinstance(each, DefineAction)]
+
+
 def test_a_worker_registers_its_actions_before_it_can_take_offers() -> None:
     world = World()
     body = {"ref": "b", "max_concurrent": 2}
@@ -195,7 +201,7 @@ def test_a_worker_registers_its_actions_before_it_can_take_offers() -> None:
 
 def test_a_worker_never_changes_an_action_that_exists() -> None:
     world = World()
-    assert not list(world.admission.register(hello({"ref": "a", "max_concurrent": 99}), world.state))
+    assert not registered(world, {"ref": "a", "max_concurrent": 99})
 
 
 def test_a_worker_is_told_what_differs_and_what_was_refused_and_why() -> None:
@@ -215,6 +221,6 @@ def test_a_worker_is_told_what_differs_and_what_was_refused_and_why() -> None:
 
 def test_two_workers_that_register_one_action_in_one_turn_define_it_once() -> None:
     world = World()
-    first = list(world.admission.register(hello({"ref": "b", "max_concurrent": 2}), world.state))
-    second = list(world.admission.register(hello({"ref": "b", "max_concurrent": 9}), world.state))
+    first = registered(world, {"ref": "b", "max_concurrent": 2})
+    second = registered(world, {"ref": "b", "max_concurrent": 9})
     assert (len(first), second) == (1, [])

@@ -90,7 +90,7 @@ class Installation:
                 worker_id=each.id, name=each.id, session=1, pools=each.pools, actions=None,
                 concurrency=each.concurrency, held=len(each.held), running=0, is_taking=each.is_taking,
                 is_draining=False, is_answered=True, lease_seconds=15.0, lease_left_seconds=10.0,
-                heard_seconds_ago=None,
+                heard_seconds_ago=None, registered_at=1000.0, about={"pid": 7},
             )
             for each in self.state.workers.values()
         ]  # fmt: skip
@@ -159,12 +159,14 @@ def test_what_lives_is_listed_with_its_worker_and_what_has_ended_is_not() -> Non
         Started(execution_id=running, grant=grant, at=1003.5),
         Cancel(execution_id=running, reason="no more", action_ref="a"),
     )
+    requested_at = has.state.now
     found = has.ask(
         Live(executions=tuple(Execution(id=each, action_ref="a") for each in (ended, running, waiting, 99)))
     )
     assert [each and each.status for each in found] == [None, Status.RUNNING, Status.QUEUED, None]
     assert found[1] is not None
     assert (found[1].worker_id, found[1].started_at, found[1].cancel_reason) == ("w", 1003.5, "no more")
+    assert found[1].cancel_requested_at == requested_at
 
 
 def test_counts_of_all_actions_come_in_pages() -> None:
