@@ -55,6 +55,8 @@ _DEATH_HEADER: Final = re.compile(
 """Headers that describe the dead-lettering, not the message."""
 _FROM_WORKERS: Final = frozenset({EXECUTOR_COMPLETIONS, EXECUTOR_HEARTBEATS, EXECUTOR_REPORTS})
 """The keys of workers' messages, which have an exchange of their own."""
+_SECRET: Final = re.compile(rb'("secret"\s*:\s*)"(?:[^"\\]|\\.)*("|\\?$)')
+"""That of a worker process; its end may be cut off."""
 _CUT: Final = "cut"
 _OMITTED: Final = "omitted"
 
@@ -108,6 +110,8 @@ def read_dead_letter(delivery: Delivery, *, body_bytes_max: int) -> DeadLetter:
     body_bytes = delivery.body_bytes
     body = delivery.body if body_bytes <= body_bytes_max else delivery.body[:CUT_BODY_BYTES]
     original_key = delivery.headers.get(ORIGINAL_KEY_HEADER, died_under)
+    if original_key in _FROM_WORKERS or delivery.routing_key in _FROM_WORKERS:
+        body = without_secret(body)
     headers = storable_headers(delivery.headers)
     return DeadLetter(
         fingerprint=_fingerprint(delivery, code, error, died_at),
@@ -130,6 +134,11 @@ def read_dead_letter(delivery: Delivery, *, body_bytes_max: int) -> DeadLetter:
         body_bytes=body_bytes,
         stored_bytes=_ROW_BYTES + len(_json(headers)) + len(body),
     )
+
+
+def without_secret(body: bytes) -> bytes:
+    """Return a message of a worker without the secret that identifies its sender."""
+    return _SECRET.sub(rb'\1""', body)
 
 
 def bare_dead_letter(delivery: Delivery, reason: str) -> DeadLetter:

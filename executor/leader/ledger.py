@@ -12,6 +12,7 @@ import re
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -373,7 +374,7 @@ class Ledger:
     # Reading.
 
     async def load(self, epoch: int) -> Loaded:
-        """Read everything, in one snapshot that is newer than the epoch; `now` is the instant of the return."""
+        """Read everything, in one snapshot newer than the epoch; `now` is the instant of the return."""
         async with (
             self._reader.use(_LOAD_SECONDS) as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),

@@ -114,7 +114,7 @@ class Auditor:
     ) -> None:
         """Without `asker` only the rows are checked."""
         self._database = database
-        self._late = f"interval '{late_seconds:g} seconds'"
+        self._late = f"interval '{late_seconds:.0f} seconds'"
         self._asker = asker
         self._lock = asyncio.Lock()
 

@@ -6,6 +6,7 @@ What returns to its queue releases all that it held, and keeps its id, so it wai
 
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import UTC, datetime
 from math import inf
 from typing import Final, assert_never
 from zlib import crc32
@@ -233,7 +234,7 @@ def _ended(each: inputs.Ended, state: State, out: Decisions) -> None:
             # A short attempt was not reported as started.
             _move(execution, Status.RUNNING, execution.started_at, out)
             execution.status = Status.RUNNING
-        _attempt_over(state, execution, str(each.status), out, each)
+        _attempt_over(state, execution, "retried", out, each)
         release(state, execution)
         _delay(state, execution, due_at, out)
 
@@ -520,8 +521,9 @@ def _expire(state: State, queue: Queue, priority: int, out: Decisions) -> int:
 
 
 def _end_expired(state: State, execution: Execution, out: Decisions) -> None:
-    seconds = execution.expires_at - execution.queued_at
-    error = "Expired", f"did not start within its ttl of {seconds:g} s"
+    ended_at = datetime.fromtimestamp(execution.expires_at, UTC).isoformat(timespec="milliseconds")
+    message = f"did not start within its time to live, which ended at {ended_at.replace('+00:00', 'Z')}"
+    error = "Expired", message
     finish(state, execution, Status.EXPIRED, out, error=error)
 
 

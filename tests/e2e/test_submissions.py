@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
+import asyncpg
 import pytest
 import pytest_asyncio
 
@@ -15,14 +16,10 @@ from tests.support.history import session_of
 from tests.support.traffic import until
 
 if TYPE_CHECKING:
-    from tests.support.protocol import Connection
+    Connection = asyncpg.Connection[asyncpg.Record]
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 _OUTCOME = "SELECT * FROM turnstile.submission($1)"
-_LAST_STATEMENT = """
-    SELECT query FROM pg_stat_activity
-    WHERE datname = current_database() AND application_name = 'turnstile executor submissions'
-      AND state = 'idle'"""
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -52,24 +49,6 @@ async def execution_of(session: "Connection", request_id: UUID) -> int:
     return found[0]
 
 
-async def until_polled(session: "Connection") -> None:
-    """Wait until an executor has read the submissions twice more, with pauses in which its bound may rise."""
-    for _ in range(2):
-        before = await session.fetchval("SELECT clock_timestamp()")
-
-        async def polled(after: datetime = before) -> bool:
-            return bool(
-                await session.fetchval(
-                    "SELECT EXISTS (SELECT FROM pg_stat_activity a"
-                    " WHERE a.query_start > $1 AND a.datname = current_database()"
-                    " AND a.query LIKE '%next_submissions%' AND a.pid <> pg_backend_pid())",
-                    after,
-                )
-            )
-
-        await until(polled, "a poll of the submissions")
-
-
 async def outcome_of(session: "Connection", request_id: UUID) -> dict[str, Any]:
     """Wait until a request is decided; return its outcome."""
 
@@ -80,6 +59,19 @@ async def outcome_of(session: "Connection", request_id: UUID) -> dict[str, Any]:
     await until(decided, f"the decision about {request_id}")
     row = await session.fetchrow(_OUTCOME, request_id)
     return {} if row is None else dict(row)
+
+
+async def letter_with(env: Environment, code: str) -> dict[str, Any]:
+    """Wait for the only dead letter with a code: it is stored after the outcome."""
+    found: list[dict[str, Any]] = []
+
+    async def is_stored() -> bool:
+        found[:] = (await env.http.get("/dead-letters", params={"code": code})).json()["items"]
+        return bool(found)
+
+    await until(is_stored, f"a dead letter with {code}")
+    (letter,) = found
+    return letter
 
 
 async def test_what_is_committed_runs_once_and_what_is_rolled_back_never(
@@ -150,7 +142,7 @@ async def test_what_cannot_be_admitted_has_a_reason_and_becomes_a_dead_letter(
         None,
     )
     assert outcome["message"].startswith("callback_url: ")
-    (letter,) = (await env.http.get("/dead-letters", params={"code": "invalid_message"})).json()["items"]
+    letter = await letter_with(env, "invalid_message")
     assert (letter["message_id"], letter["app_id"]) == (str(request_id), "database")
     answer = await env.http.post(
         "/dead-letters/replay",
@@ -168,7 +160,7 @@ async def test_parameters_that_do_not_fit_the_schema_are_rejected_after_the_comm
     outcome = await outcome_of(session, request_id)
     assert (outcome["status"], outcome["code"]) == ("rejected", "invalid_parameters")
     assert outcome["message"].startswith("parameters.number: ")
-    (letter,) = (await env.http.get("/dead-letters", params={"code": "invalid_parameters"})).json()["items"]
+    letter = await letter_with(env, "invalid_parameters")
     assert (letter["message_id"], letter["error"]) == (str(request_id), outcome["message"])
     answer = (await env.http.get(f"/submissions/{request_id}")).json()
     assert answer == {"request_id": str(request_id), **outcome}
@@ -190,55 +182,7 @@ async def test_sessions_at_once_lose_nothing_and_each_keeps_its_order(
         executions = [await execution_of(session, request_id) for request_id in request_ids]
         assert executions == sorted(set(executions))
         await env.ended(*executions)
-    assert await session.fetchval("SELECT count(*) FROM submission_line") == 0
-
-
-async def test_without_a_notification_a_poll_finds_it(env: Environment, session: "Connection") -> None:
-    async with session_of(env.system.database_url) as silencer:
-        # Like an executor that says it will read within milliseconds, and then freezes.
-        await silencer.execute("SELECT pg_advisory_lock(turnstile.submissions_lock('busy'))")
-
-        async def waits() -> bool:
-            return bool(await silencer.fetchval(_LAST_STATEMENT) == "SELECT 1")
-
-        await until(waits, "the wait of the executor for a notification")
-        request_id = await submit(session, "noop")
-        await env.ended(await execution_of(session, request_id))
-
-
-async def test_sessions_stop_to_notify_also_while_their_transactions_overlap(
-    env: Environment, session: "Connection"
-) -> None:
-    async with session_of(env.system.database_url) as overlapping:
-        async with overlapping.transaction():
-            # From here on it holds the lock of a transaction that notifies.
-            last = await submit(overlapping, "noop")
-            await overlapping.execute("SET CONSTRAINTS ALL IMMEDIATE")
-
-            async def silent() -> bool:
-                await submit(session, "noop")
-                lock = "SELECT NOT pg_try_advisory_xact_lock_shared(turnstile.submissions_lock('busy'))"
-                return bool(await session.fetchval(lock))
-
-            await until(silent, "a submission without a notification")
-        await env.ended(await execution_of(session, last))
-
-
-async def test_what_takes_long_to_commit_is_found_behind_later_ones(
-    env: Environment, session: "Connection"
-) -> None:
-    async with session_of(env.system.database_url) as slow:
-        async with slow.transaction():
-            early = await submit(slow, "noop")
-            await slow.execute("SET CONSTRAINTS ALL IMMEDIATE")
-            # Each is admitted by a poll of its own, after which the next poll could begin behind it.
-            later = []
-            for _ in range(4):
-                later.append(await execution_of(session, await submit(session, "noop")))
-                await until_polled(session)
-        found = await execution_of(session, early)
-    assert found > max(later)
-    await env.ended(found, *later)
+    await env.history.until("SELECT count(*) = 0 FROM ledger.inbox")
 
 
 async def test_another_executor_takes_what_a_frozen_leader_leaves(start_env: StartEnvironment) -> None:

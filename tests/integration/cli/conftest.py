@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import asyncpg
 import pytest
 import pytest_asyncio
 from typer.testing import CliRunner
 
 from tests.support.processes import System, running
+from tests.support.silent_worker import silent_worker
 from tests.support.sources import LentUrls
 from turnstile.cli import app as turnstile_app
 from turnstile.executor.cli import app as executor_app
@@ -91,12 +91,8 @@ async def processes(lent_urls: LentUrls) -> AsyncIterator[System]:
     settings = {"TURNSTILE_API_TOKENS": TOKEN, "TURNSTILE_LOG_FLUSH_INTERVAL": "100ms"}
     with lent_urls() as urls:
         async with running(*urls, actions=SERVED_ACTIONS, settings=settings) as system:
-            connection = await asyncpg.connect(system.database_url)
-            await connection.execute(
-                "SELECT turnstile.register_worker('silent', 'silent', 'nowhere', 1, '{empty}', 1000, 36000)"
-            )
-            await connection.close()
-            yield system
+            with silent_worker(system.amqp_url, "silent", "empty"):
+                yield system
 
 
 @pytest.fixture

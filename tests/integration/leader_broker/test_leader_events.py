@@ -15,6 +15,7 @@ from turnstile.common.broker.message import Outgoing
 from turnstile.common.domain.outcomes import Failure
 from turnstile.common.domain.states import Status
 from turnstile.common.envelopes import completed_message
+from turnstile.common.messages import StatusChanged
 from turnstile.executor.leader.amqp import AmqpBroker
 from turnstile.executor.leader.ports import BrokerUnavailable, Publication
 from turnstile.executor.leader.publications import completed_event
@@ -196,16 +197,16 @@ async def test_a_listener_without_a_majority_fails_the_call_in_time_and_it_works
 
 
 async def test_status_events_reach_a_listener(amqp_url: str) -> None:
-    changed = {
-        "type": "execution.status_changed", "execution_id": 1, "action_ref": "a", "status": "queued",
-        "previous_status": None, "attempt": 0, "changed_at": 1_800_000_000.0,
-    }  # fmt: skip
+    changed = StatusChanged(
+        execution_id=1, action_ref="a", status=Status.QUEUED, previous_status=None, attempt=0,
+        changed_at=datetime.fromtimestamp(1_800_000_000, UTC),
+    )  # fmt: skip
     async with (
         leader_broker(amqp_url) as broker,
         listener(amqp_url, "statuses", keys=["execution.status_changed"]) as heard,
     ):
-        assert broker.events.status_wanted
-        await broker.publish_events([changed, ended(1)])
+        assert broker.wants_changes
+        broker.announce_changes([changed])
         (message,) = await heard.until(1)
         assert json.loads(message.body) == {
             "execution_id": 1, "action_ref": "a", "status": "queued", "previous_status": None, "attempt": 0,

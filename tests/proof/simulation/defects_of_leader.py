@@ -133,10 +133,8 @@ OF_TURNS: Final = (
         "leader dies, slow commits",
         "NOTHING_LOST|STUCK",
         (
-            "        self._bury(lead, taken)\n        try:",
-            "        self._bury(lead, taken)\n"
-            "        self.broker.acknowledge(taken.deliveries)\n"
-            "        try:",
+            "        _passed(CrashPoint.TURN_TAKEN, taken)\n",
+            "        self.broker.acknowledge(taken.deliveries)\n",
         ),
     ),
     in_leader(
