@@ -53,8 +53,6 @@ class CrashPoint(StrEnum):
     """The broker has confirmed reports; the leader has not said that they are committed."""
     COMMIT_HEARD = "worker.reports.committed"
     """The leader has committed reports; the worker has not forgotten them."""
-    OFFERS_RETURNED = "worker.offers.returned"
-    """A draining worker gives back what has not started; nothing of it is published."""
 
 
 class _Countdown:

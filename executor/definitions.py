@@ -1,7 +1,7 @@
 """What users define beside actions: shared resources, pools, and the limits and weights of single keys.
 
-In: fields from `actions.yaml`, HTTP and the command line. Out: checked values. A resource is stored as a row
-of table `gate`, a pool as one of `worker_pool`; what they promise is P11 to P14.
+In: fields from `actions.yaml`, HTTP and the command line. Out: checked values, which the leader stores as
+JSON; what they promise is P11 to P14.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from turnstile.common.action_definition import ActionDefinition, RateDefinition, rate_columns
+from turnstile.common.action_definition import ActionDefinition, RateDefinition
 from turnstile.common.fields import UNITS_MAX, WEIGHT_MAX, ActionRef, Pool, ResourceName
 
 RANK_MAX: Final = 1_000_000
@@ -45,15 +45,6 @@ class ResourceDefinition(BaseModel):
     paused: bool = Field(default=False, description="Start nothing that uses it.")
 
 
-def resource_columns(definition: ResourceDefinition) -> dict[str, object]:
-    """Return a definition as the columns of table `gate`."""
-    return {
-        **definition.model_dump(mode="json", include={"name", "capacity", "rank", "paused"}),
-        "fair": definition.order == "fair",
-        **rate_columns(definition.rate),
-    }
-
-
 def _without_defaults(weights: dict[str, int]) -> dict[str, int]:
     return {ref: weight for ref, weight in sorted(weights.items()) if weight != 1}
 
@@ -79,14 +70,6 @@ class PoolDefinition(BaseModel):
         examples=[{"reports.render": 3}],
     )
     paused: bool = Field(default=False, description="Start nothing in this pool.")
-
-
-def pool_columns(definition: PoolDefinition) -> dict[str, object]:
-    """Return a definition as the columns of table `worker_pool`."""
-    return {
-        **definition.model_dump(mode="json", include={"name", "weights", "paused"}),
-        "fair": definition.order == "fair",
-    }
 
 
 class KeySettings(BaseModel):
@@ -120,7 +103,7 @@ class KeySettings(BaseModel):
 
 
 def key_columns(settings: KeySettings) -> dict[str, object]:
-    """Return settings as the columns of table `key_override`."""
+    """Return settings as the leader stores them."""
     return {
         "has_limit": settings.has_limit,
         "max_concurrent": settings.max_concurrent,
@@ -137,12 +120,12 @@ def key_fields(settings: KeySettings) -> dict[str, Any]:
 def problems_of_uses(
     definition: ActionDefinition, resources: Mapping[str, ResourceDefinition]
 ) -> Iterator[str]:
-    """Yield a sentence for each use that the database would refuse, with these resources."""
+    """Yield a sentence for each use that the leader would refuse, with these resources."""
     ranked: dict[int, str] = {}
     for number, use in enumerate(definition.uses):
         resource = resources.get(use.resource)
         if resource is None:
-            # The words of `turnstile.check_uses`.
+            # The words of `leader.commands`.
             yield (
                 f"uses.{number}: there is no resource {use.resource!r}; create it: executor resources put "
                 f"{use.resource} --capacity NUMBER, or name it under resources: in the file that you apply"

@@ -42,7 +42,7 @@ def counted() -> bytes:
     for each in METER.instruments:
         match each:
             case Counter():
-                counters[each.name] = [(labels, count) for labels, count in each.values.items() if count]
+                counters[each.name] = list(each.values.items())
             case Histogram():
                 histograms[each.name] = [
                     Distribution(labels, counts, each.sums[labels]) for labels, counts in each.counts.items()

@@ -1,9 +1,9 @@
-"""Deletes old rows: ended executions, webhooks, dead letters and the audit log.
+"""Deletes old rows: ended executions, gone workers, webhooks, dead letters and the audit log.
 
 In: time, and the settings. Out: how many rows were deleted. Works in small batches, each a transaction of its
 own, with a pause after each that is longer than the batch: pruning uses only a share of one connection. Every
-executor runs this; what another one is deleting is skipped. Answers are deleted by `executor.inbox`; keys,
-workers and grants that are over by the leader's turns.
+executor runs this; what another one is deleting is skipped. Answers are deleted by `executor.inbox`, and
+grants that are over by the leader's turns; a key that is idle costs nothing.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ import time
 from asyncio import sleep
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from importlib import resources
 from typing import Final, NoReturn
 
 import asyncpg
@@ -23,6 +24,7 @@ from turnstile.executor.dead_letters.sql import STATEMENTS as DEAD_LETTERS
 from turnstile.executor.history.retention import ExecutionPruner
 from turnstile.executor.metrics import DEAD_LETTERS_PRUNED, SWEEP_FAILURES, WEBHOOK_ATTEMPTS
 from turnstile.executor.settings import ExecutorSettings
+from turnstile.executor.sql import named_statements
 from turnstile.executor.webhooks.deliveries import Deliveries
 
 logger = logging.getLogger(__name__)
@@ -37,7 +39,9 @@ _BATCHES_MAX: Final = 200
 """Batches of one subject in one round; the rest waits for the next round."""
 _LATE_COPY_SECONDS: Final = 600.0
 """Executions are kept at least this long, because a late copy of a message may name one."""
-_PRUNE_AUDIT_LOG: Final = "SELECT ledger.prune_audit_log($1, $2)"
+_STATEMENTS: Final = named_statements(
+    (resources.files("turnstile.executor") / "retention.sql").read_text(encoding="utf-8")
+)
 
 
 class Pruner:
@@ -64,6 +68,7 @@ class Pruner:
             "prune_webhooks": self.prune_webhooks,
             "prune_dead_letters": self.prune_dead_letters,
             "prune_audit_log": self.prune_audit_log,
+            "prune_workers": self.prune_workers,
         }
         while True:
             for name, prune in subjects.items():
@@ -87,11 +92,15 @@ class Pruner:
 
     async def prune_audit_log(self) -> int:
         """Delete what was recorded long ago."""
+        return await self._prune("prune_audit_log", self._settings.retention_audit_log)
 
+    async def prune_workers(self) -> int:
+        """Delete workers that have been gone for long."""
+        return await self._prune("prune_workers", self._settings.retention_workers)
+
+    async def _prune(self, statement: str, keep_seconds: float) -> int:
         async def batch() -> tuple[int, bool]:
-            count: int = await self._database.fetchval(
-                _PRUNE_AUDIT_LOG, self._settings.retention_audit_log, _ROWS_MAX
-            )
+            count: int = await self._database.fetchval(_STATEMENTS[statement], keep_seconds, _ROWS_MAX)
             return count, count == _ROWS_MAX
 
         return await _in_batches(batch)

@@ -312,7 +312,8 @@ def _together(reports: Sequence[Report]) -> Iterator[Sequence[Report]]:
             yield reports[start:index]
             start, together_bytes = index, 0
         together_bytes += size_bytes
-    yield reports[start:]
+    if start < len(reports):
+        yield reports[start:]
 
 
 def _size_bytes(report: Report) -> int:

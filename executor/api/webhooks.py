@@ -14,8 +14,8 @@ from turnstile.executor.api.auth import CurrentCaller
 from turnstile.executor.api.bodies import JsonBody, JsonRoute
 from turnstile.executor.api.paging import ID_MAX, Page, Paging, cursor_id, next_cursor
 from turnstile.executor.api.problems import CheckedRouter, documented
-from turnstile.executor.queries.rows import page_of
 from turnstile.executor.queries.read_limiter import ReadLimiter
+from turnstile.executor.queries.rows import page_of
 from turnstile.executor.webhooks.deliveries import Deliveries
 from turnstile.executor.webhooks.sender import State
 

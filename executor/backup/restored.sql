@@ -27,7 +27,10 @@ WHERE t.epoch = n.epoch AND t.number = n.number
 -- skip_others: lets the other ids that were shown to users continue so many numbers later: the original assigned
 -- them to something else. Like every change of a sequence this is not undone by a rollback, which does no harm.
 SELECT setval(s.name::regclass, coalesce(pg_sequence_last_value(s.name::regclass), 0) + $1::bigint)
-FROM unnest(ARRAY['ledger.api_token_id_seq', 'ledger.audit_log_id_seq', 'ledger.dead_letter_id_seq']) s(name)
+FROM unnest(ARRAY[
+    'ledger.api_token_id_seq', 'ledger.audit_log_id_seq', 'ledger.dead_letter_id_seq',
+    'ledger.definition_id_seq'
+]) s(name)
 
 -- skip_actions: the same of actions, whose ids continue above the highest one: by a name that no action can have.
 INSERT INTO ledger.action_id (ref, id)

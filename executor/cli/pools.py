@@ -23,9 +23,14 @@ from turnstile.executor.cli.output import (
 from turnstile.executor.cli.pagination import print_all
 from turnstile.executor.cli.values import shown
 
+
+def _granted(pool: Json) -> str:
+    return "unknown: no leader answers" if pool["held"] is None else f"{pool['held']} of {pool['capacity']}"
+
+
 _COLUMNS: Final[Columns] = {
     "POOL": "name",
-    "GRANTED": lambda pool: f"{pool['held']} of {pool['capacity']}",
+    "GRANTED": _granted,
     "WAITING": "waiting",
     "ORDER": "order",
     "WEIGHTS": lambda pool: shown("weights", pool["weights"]) if pool["weights"] else "",
@@ -130,7 +135,7 @@ def _fields(pool: Json) -> Iterator[tuple[str, object]]:
     yield "name", pool["name"]
     for name in ("order", "weights", "paused"):
         yield name, shown(name, pool[name])
-    yield "granted", f"{pool['held']} of {pool['capacity']}"
+    yield "granted", _granted(pool)
     yield "waiting", pool["waiting"]
     yield "wanted", pool["wanted"]
     yield from dates(pool)

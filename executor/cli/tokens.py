@@ -149,7 +149,7 @@ async def _create_directly(
             f"TURNSTILE_DATABASE_URL: {shown_url(url)} cannot be reached: {database.last_error or error}",
             exit_code=EXIT_UNREACHABLE,
         ) from None
-    except (asyncpg.UndefinedFunctionError, asyncpg.InvalidSchemaNameError):
+    except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
         raise CommandFailed(
             "TURNSTILE_DATABASE_URL: the database has no tokens yet; run 'executor migrate' first",
             exit_code=EXIT_FAILED,

@@ -132,7 +132,7 @@ class Executions(LimitedReader):
         return None if row is None else str(row["action_ref"])
 
     async def has_action(self, ref: str) -> bool:
-        """Return whether an action is defined."""
+        """Return whether there is such an action, or was."""
         return await self._row(statement("has_action"), ref) is not None
 
     async def submission(self, request_id: UUID) -> SubmissionDetail | None:

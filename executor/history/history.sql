@@ -36,10 +36,10 @@ WHERE e.id = $1
 -- $1 id
 SELECT e.action_ref FROM ledger.execution e WHERE e.id = $1
 
--- has_action: a row if there is such an action.
+-- has_action: a row if there is such an action, or was: a deleted one has a history.
 --
 -- $1 name
-SELECT FROM ledger.definition d WHERE d.kind = 'action' AND d.name = $1
+SELECT FROM ledger.action_id a WHERE a.ref = $1
 
 -- named: the status of these executions; by primary key.
 --

@@ -541,6 +541,8 @@ class Admission:
             self._rejected.append((source, code, message))
         # A full queue is no fault of the message: a submitter that got a reply may submit it again.
         is_answered = code is Code.QUEUE_FULL and source.reply_to is not None
+        # The cancel of what has ended asks for nothing, as the second copy of an effective one.
+        is_answered |= code is Code.ALREADY_TERMINAL
         if (source.command_id is None or source.is_submission) and not is_answered:
             letter = {"x-error-code": code, "x-error": message, "request": source.request}
             if source.command_id is not None:

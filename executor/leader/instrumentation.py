@@ -65,8 +65,8 @@ class TurnRecords:
 
     def __init__(self) -> None:
         self._began_at = 0.0
-        self._admissions: list[tuple[Source, Span]] = []
-        """Spans of the requests of this turn; what is not decided ends without a span."""
+        self._admissions: dict[str | None, Span] = {}
+        """Spans of the requests of this turn, by the trace context of each."""
         self._traces: dict[int, str] = {}
 
     def begin(self) -> None:
@@ -84,9 +84,9 @@ class TurnRecords:
         request = source.request
         assert isinstance(request, Request)
         span = spans.begin(f"admit {request.action_ref}", parent=request.traceparent)
-        source = replace(source, request=replace(request, traceparent=spans.traceparent_of(span)))
-        self._admissions.append((source, span))
-        return source
+        context = spans.traceparent_of(span)
+        self._admissions[context] = span
+        return replace(source, request=replace(request, traceparent=context))
 
     def committed(self, lead: "Leadership", out: Decisions) -> None:
         """Record what a committed turn decided."""
@@ -126,16 +126,15 @@ class TurnRecords:
 
     def _trace(self, spans: "Spans", out: Decisions, endings: Sequence[Ending]) -> None:
         seconds = time.perf_counter() - self._began_at
-        begun = {id(source.request): span for source, span in self._admissions}
         for each in out.admitted:
             request = each.source.request
             if request.traceparent is not None:
                 self._remember(each.id, request.traceparent)
-            if (span := begun.pop(id(request), None)) is not None:
+            if (span := self._admissions.pop(request.traceparent, None)) is not None:
                 span.set_attributes(spans.of_execution(request.action_ref, each.id))
                 span.end()
-        for span in begun.values():
-            # A repetition, or refused.
+        for span in self._admissions.values():
+            # Repeated or refused: it became no execution.
             span.end()
         for grant in out.granted:
             if (parent := self._traces.get(grant.id)) is not None:

@@ -121,8 +121,8 @@ def _admitted_row(each: Admitted, now: float) -> AdmittedRow:
     assert isinstance(request, Request)
     return AdmittedRow(
         id=each.id, action_ref=request.action_ref, key=each.queue.key, priority=each.priority,
-        status=Status.QUEUED if each.due_at is None else Status.DELAYED, created_at=now, run_at=request.run_at,
-        expires_at=_finite(each.expires_at), timeout_seconds=request.timeout_seconds,
+        status=Status.QUEUED if each.due_at is None else Status.DELAYED, created_at=now,
+        run_at=request.run_at, expires_at=_finite(each.expires_at), timeout_seconds=request.timeout_seconds,
         parameters=request.parameters, request_hash=request.request_hash, delivery_key=delivery_key,
         idempotency_key=request.idempotency_key, callback_url=request.callback_url, metadata=request.metadata,
         traceparent=request.traceparent, retry_of=request.retry_of,

@@ -219,7 +219,7 @@ def _ended(each: inputs.Ended, state: State, out: Decisions) -> None:
         out.stale.append(each.source)
         return
     if each.started_at is not None:
-        execution.started_at = each.started_at
+        execution.started_at = min(each.started_at, state.now)
     execution.failures += each.status is Status.FAILED
     is_retryable = each.is_retryable and each.status is Status.FAILED
     due_at = _retried_at(state, execution, each) if is_retryable else None
@@ -362,7 +362,8 @@ def finish(
     worker_id = None if execution.worker is None else execution.worker.id
     completed_at = state.now
     if report is not None and report.completed_at is not None:
-        completed_at = report.completed_at
+        # Not after what is granted in its place, however wrong the clock of its worker is.
+        completed_at = min(report.completed_at, state.now)
     out.finished.append(
         Finished(
             execution.id, status, execution.queue, execution.attempt, error, worker_id,

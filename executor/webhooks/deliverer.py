@@ -1,8 +1,8 @@
 """Claims due webhooks, posts them, and stores their results.
 
-In: rows that the leader's turns insert, found each tick, with retries and expired leases; `due` wakes it
-earlier. Out: settled deliveries. Every replica runs this; a claim
-belongs to one replica. A delivery waits for its own receiver and delays no other (P9).
+In: time: each tick it looks for what the leader's turns have inserted, for retries, and for expired leases.
+Out: settled deliveries. Every replica runs this; a claim belongs to one replica. A delivery waits for its own
+receiver and delays no other (P9).
 """
 
 import asyncio
@@ -64,10 +64,6 @@ class Deliverer:
         self._not_recorded = Episodes(logger, "webhook_not_recorded")
         self._broken = Episodes(logger, "webhook_broken", level=logging.ERROR)
         self._faults = Episodes(logger, "webhooks_broken", level=logging.ERROR)
-
-    def due(self) -> None:
-        """Wake up the deliverer: a delivery became due."""
-        self._due.set()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Deliver until `stop` is set; then claim nothing more and finish running deliveries."""

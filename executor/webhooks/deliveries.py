@@ -133,7 +133,7 @@ class Deliveries:
     async def completions(
         self, execution_ids: Sequence[int], *, result_bytes_max: int
     ) -> dict[int, Outgoing]:
-        """Return what is posted about ended executions that are stored; a result above the maximum is null."""
+        """Return what is posted about ended executions that are stored; a larger result is null."""
         rows = await self._database.fetch(statement("completions"), list(execution_ids), result_bytes_max)
         return {row["execution_id"]: _completion(row, result_bytes_max) for row in rows}
 

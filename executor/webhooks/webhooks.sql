@@ -175,16 +175,10 @@ SELECT count(*) FROM pruned
 -- completions: what is posted about these executions; a result above $2 bytes is left out.
 --
 -- $1 execution ids
-SELECT e.id AS execution_id, a.id AS action_id, e.action_ref, coalesce(p.status, e.status)::text AS status,
-       coalesce(p.attempt, e.attempt) AS attempt, e.traceparent,
-       extract(epoch FROM coalesce(p.completed_at, e.completed_at))::double precision AS completed_at,
-       coalesce(p.error_type, e.error_type) AS error_type,
-       coalesce(p.error_message, e.error_message) AS error_message,
-       CASE WHEN octet_length(coalesce(p.result, e.result)::text) <= $2
-            THEN coalesce(p.result, e.result)::text END AS result
+SELECT e.id AS execution_id, a.id AS action_id, e.action_ref, e.status::text AS status, e.attempt,
+       e.traceparent, extract(epoch FROM e.completed_at)::double precision AS completed_at, e.error_type,
+       e.error_message, CASE WHEN octet_length(e.result::text) <= $2 THEN e.result::text END AS result
 FROM unnest($1::bigint[]) AS r(id)
 JOIN ledger.execution e ON e.id = ANY (ARRAY[r.id])
 LEFT JOIN ledger.action_id a ON a.ref = ANY (ARRAY[e.action_ref])
--- The turn that ended it may have left its row to be written later.
-LEFT JOIN ledger.pending_end p ON p.execution_id = ANY (ARRAY[e.id])
-WHERE coalesce(p.completed_at, e.completed_at) IS NOT NULL
+WHERE e.completed_at IS NOT NULL

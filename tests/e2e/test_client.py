@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.environment import Environment
+from tests.support.traffic import until
 from turnstile.client import AsyncClient, AsyncHandle, ExecutionFailed, Rejected, Request, Status
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -156,8 +157,13 @@ async def test_executions_and_actions_are_changed_over_http(env: Environment, tm
         retried = await client.retry_many(ids[:2])
         assert [each.id for each in retried.items] == ids[:2]
         await client.wait_many([again.execution_id, *(each.retry_id or 0 for each in retried.items)])
-        logs = await client.logs(ids[2])
-        assert (logs.ended, logs.next_cursor) == (True, None)
+
+        async def has_whole_log() -> bool:
+            # A live piece may arrive shortly after the end.
+            logs = await client.logs(ids[2])
+            return (logs.ended, logs.next_cursor) == (True, None)
+
+        await until(has_whole_log, "the end of the log")
         assert (await client.action(ref)).max_concurrent == 7
         await env.put("client.keyed", concurrency_key="/customer")
         key = await client.set_key("client.keyed", "customer/7", max_concurrent=2, weight=3)

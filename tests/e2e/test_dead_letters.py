@@ -8,7 +8,6 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from tests.e2e.test_early_messages import completion
 from tests.e2e.test_messages import BAD
 from tests.support.brokers import until_ready
 from tests.support.environment import Environment, StartEnvironment
@@ -18,8 +17,6 @@ from tests.support.traffic import ask, publishing, request, until
 from turnstile.common.broker.topology import (
     DEAD_LETTER_EXCHANGE,
     DEAD_LETTERS,
-    EXECUTION_CANCEL_REQUESTED,
-    EXECUTION_COMPLETED,
     EXECUTION_REQUESTED,
 )
 from turnstile.common.crash_points import VARIABLE, CrashPoint
@@ -108,31 +105,6 @@ async def test_requests_for_an_action_that_is_defined_later_are_replayed_and_run
     )
     assert [row["n"] for row in rows] == list(range(20))
     assert set(await env.ended(*(row["id"] for row in rows))) == {"completed"}
-
-
-async def test_a_message_for_an_unknown_execution_acts_when_it_is_replayed_later(env: Environment) -> None:
-    execution_id = await env.history.value("SELECT last_value + 1 FROM execution_id_seq")
-    worn: dict[str, Any] = {"headers": {"x-tries": 30}}
-    cancel = replace(
-        request({"execution_id": execution_id, "reason": "too late"}, message_id="cancel", **worn),
-        type=EXECUTION_CANCEL_REQUESTED,
-        routing_key=EXECUTION_CANCEL_REQUESTED,
-    )
-    async with publishing(env.amqp_url) as publisher:
-        await publisher.publish([cancel, completion(execution_id, message_id="completion", **worn)])
-    found = {letter["message_id"]: letter for letter in await letters(env, 2, code="unknown_execution")}
-    assert {letter["type"] for letter in found.values()} == {EXECUTION_CANCEL_REQUESTED, EXECUTION_COMPLETED}
-    assert {letter["tries"] for letter in found.values()} == {30}
-    assert await env.submit("hold") == execution_id
-    assert await select(env, "replay", ids=["cancel", "nothing"]) == {
-        "done": 1,
-        "refused": [],
-        "missing": ["nothing"],
-        "left": 0,
-    }
-    assert await env.ended(execution_id) == ["cancelled"]
-    assert (await select(env, "replay", ids=["completion"]))["done"] == 1
-    await letters(env, 0)
 
 
 async def test_a_dead_letter_is_replayed_with_its_body_corrected_and_runs_once(env: Environment) -> None:

@@ -159,7 +159,6 @@ class Receiver:
         """Return everything that has not started."""
         for offer in self._waiting.clear():
             self._return(offer, reason)
-            reached(CrashPoint.OFFERS_RETURNED)
 
     def _return(self, offer: Offer, reason: str) -> None:
         self._outbox.add(AttemptReturned(execution_id=offer.execution_id, grant=offer.grant, reason=reason))

@@ -103,11 +103,11 @@ def system(processes: System) -> CommandLines:
 
 @pytest.fixture
 def ref(system: CommandLines) -> Iterator[str]:
-    """An action whose worker takes no offers: its executions stay queued or scheduled until the test ends."""
+    """An action whose worker starts nothing: its executions stay queued or scheduled until the test ends."""
     name = f"cli.{secrets.token_hex(4)}"
     system.apply(ref=name, max_concurrent=1, pool="empty")
     yield name
-    # An audit would report offers that no worker takes for long.
+    # Later tests count what waits.
     ended = system.executor("cancel", "--action", name, "--yes")
     assert ended.exit_code == 0, ended.err
 

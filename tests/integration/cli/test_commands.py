@@ -1,6 +1,5 @@
 """The client commands against a real executor and a real worker: submit, get, list and queue."""
 
-import asyncio
 import json
 import re
 from pathlib import Path
@@ -10,9 +9,7 @@ from uuid import UUID, uuid4
 import asyncpg
 
 from tests.integration.cli.conftest import CommandLines, until
-from tests.support.gates import put_resource, use
 from tests.support.processes import System
-from tests.support.protocol import connected
 from turnstile.common.cli import EXIT_FAILED, EXIT_TIMED_OUT, EXIT_USAGE
 
 
@@ -206,21 +203,13 @@ def test_actions_workers_and_queues_are_listed(system: CommandLines, ref: str) -
     assert "for a slot" in system.executor("queue", "stats", ref).out
 
 
-async def _give_a_resource(database_url: str, ref: str) -> None:
-    async with connected(database_url) as protocol:
-        await put_resource(protocol.database, ref, 3)
-        await use(protocol.database, ref, (ref, 2))
-
-
-def test_a_resource_shows_who_holds_its_units_and_who_waits(
-    system: CommandLines, processes: System, ref: str
-) -> None:
-    system.apply(ref=ref, pool="empty")
-    asyncio.run(_give_a_resource(processes.database_url, ref))
+def test_a_resource_shows_who_holds_its_units_and_who_waits(system: CommandLines, ref: str) -> None:
+    system.executor("resources", "put", ref, "--capacity", "3")
+    system.apply(ref=ref, pool="empty", uses=[{"resource": ref, "units": 2}])
     holder, waiting = system.submit(ref), system.submit(ref)
     shown = system.executor("get", str(waiting)).out
     assert f"waits at resource {ref}: needs 2 units, 1 of 3 free; held by #{holder} (2); position 1" in shown
-    assert f"resource {ref}" in shown.partition("GATE")[2]
+    assert f"resource {ref}" in system.executor("get", str(holder)).out.partition("GATE")[2]
     page = system.executor("resources", "queue", ref, "--json").json
     assert [each["id"] for each in page["holders"]] == [holder]
     assert [(each["id"], each["position"], each["units"]) for each in page["items"]] == [(waiting, 1, 2)]

@@ -85,7 +85,7 @@ def test_an_audit_without_violations_is_exit_code_0(system: CommandLines, alone:
     assert (whole.exit_code, whole.json["clean"]) == (0, True)
     shown = system.executor("audit", "--live")
     assert shown.exit_code == 0
-    assert "queue_depth" in shown.out
-    assert "queue_totals" not in shown.out
+    assert "kept_row" in shown.out
+    assert "attempts" not in shown.out
     assert shown.out.splitlines()[-1].endswith(": no violations")
     assert alone.executor("audit").exit_code == EXIT_UNREACHABLE

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import asyncpg
@@ -18,12 +18,28 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
-from tests.support.protocol import Protocol
 from turnstile import Context, action
 from turnstile.client import Rejected
 from turnstile.client.transactions import submit_in, submit_in_async
 
+Rows: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
+_DEFINE = """
+INSERT INTO ledger.definition (kind, name, body, created_at, updated_at)
+VALUES ('action', 'a', '{}', now(), now())
+"""
 _OPTIONS: dict[str, Any] = {"priority": 2, "timeout": "5m", "ttl": 3600, "metadata": {"order": "A-17"}}
+
+
+@pytest.fixture
+async def rows(database_url: str) -> AsyncIterator[Rows]:
+    """A session that looks at the rows, in a database that knows one action."""
+    connection = await asyncpg.connect(database_url)
+    try:
+        await connection.execute(_DEFINE)
+        yield connection
+    finally:
+        await connection.close()
 
 
 def _engine(url: str) -> Engine:
@@ -101,10 +117,7 @@ async def asyncpg_connection(url: str) -> AsyncIterator[Any]:
 @pytest.mark.parametrize(
     "opened", [sqlalchemy_session, sqlalchemy_connection, psycopg_connection, django_connection]
 )
-async def test_a_blocking_session_submits_with_its_commit(
-    database_url: str, protocol: Protocol, opened: Any
-) -> None:
-    await protocol.put()
+async def test_a_blocking_session_submits_with_its_commit(database_url: str, rows: Rows, opened: Any) -> None:
 
     def application() -> UUID:
         with suppress(ZeroDivisionError), opened(database_url) as session:
@@ -121,14 +134,13 @@ async def test_a_blocking_session_submits_with_its_commit(
         return request_id
 
     request_id = await asyncio.to_thread(application)
-    await _check(protocol, request_id)
+    await _check(rows, request_id)
 
 
 @pytest.mark.parametrize("opened", [sqlalchemy_async_session, psycopg_async_connection, asyncpg_connection])
 async def test_a_session_with_an_event_loop_submits_with_its_commit(
-    database_url: str, protocol: Protocol, opened: Any
+    database_url: str, rows: Rows, opened: Any
 ) -> None:
-    await protocol.put()
     with suppress(ZeroDivisionError):
         async with opened(database_url) as session:
             await submit_in_async(session, "a", {"number": 0})
@@ -139,7 +151,7 @@ async def test_a_session_with_an_event_loop_submits_with_its_commit(
         async with opened(database_url) as session:
             await submit_in_async(session, "no.such")
     assert refused.value.code == "unknown_action"
-    await _check(protocol, request_id)
+    await _check(rows, request_id)
 
 
 @action("a")
@@ -147,8 +159,7 @@ def declared(context: Context, number: int, customer: str = "") -> int:
     return number
 
 
-async def test_an_action_submits_its_checked_parameters(database_url: str, protocol: Protocol) -> None:
-    await protocol.put()
+async def test_an_action_submits_its_checked_parameters(database_url: str, rows: Rows) -> None:
     named = declared.with_options(priority=2)
 
     def blocking() -> UUID:
@@ -163,18 +174,18 @@ async def test_an_action_submits_its_checked_parameters(database_url: str, proto
     request_ids = [await asyncio.to_thread(blocking)]
     async with sqlalchemy_async_session(database_url) as session:
         request_ids.append(await named.submit_in_async(session, number=8))
-    found = await protocol.connection.fetch("SELECT * FROM submission ORDER BY submitted_at")
-    assert [row["request_id"] for row in found] == request_ids
-    assert [json.loads(row["request"]) for row in found] == [
+    found = await rows.fetch("SELECT * FROM ledger.inbox ORDER BY id")
+    assert [row["command_id"] for row in found] == request_ids
+    assert [_requested(row) for row in found] == [
         {"action_ref": "a", "parameters": {"number": 7, "customer": "x"}, "metadata": {}, "priority": 2},
         {"action_ref": "a", "parameters": {"number": 8}, "metadata": {}, "priority": 2},
     ]
 
 
-async def _check(protocol: Protocol, request_id: UUID) -> None:
-    (found,) = await protocol.connection.fetch("SELECT * FROM submission")
-    assert found["request_id"] == request_id
-    assert json.loads(found["request"]) == {
+async def _check(rows: Rows, request_id: UUID) -> None:
+    (found,) = await rows.fetch("SELECT * FROM ledger.inbox")
+    assert found["command_id"] == request_id
+    assert _requested(found) == {
         "action_ref": "a",
         "parameters": {"customer": "Ø'\";--%s:x"},
         "metadata": {"order": "A-17"},
@@ -182,6 +193,12 @@ async def _check(protocol: Protocol, request_id: UUID) -> None:
         "timeout": 300,
         "ttl": 3600,
     }
+
+
+def _requested(row: asyncpg.Record) -> dict[str, Any]:
+    """Return what was asked for, as one body."""
+    documents = {name: json.loads(row[name]) for name in ("parameters", "metadata")}
+    return {**json.loads(row["body"]), **documents}
 
 
 def test_a_wrong_request_is_refused_before_the_database_sees_it() -> None:

@@ -20,7 +20,7 @@ async def env(lent_urls: LentUrls) -> AsyncIterator[Environment]:
         async with running_environment(*urls, settings=settings) as env:
             env.http.headers["Authorization"] = f"Bearer {TOKEN}"
             # What is granted in the pool `empty` stays `scheduled`.
-            await env.register_silent_worker("empty")
+            await env.start_silent_worker("empty")
             yield env
 
 
@@ -47,8 +47,8 @@ async def page(context: BrowserContext) -> AsyncIterator[Page]:
 async def insert_letters(env: Environment, code: str, *numbers: int) -> None:
     """Store one dead letter of each number, in their order."""
     await env.history.rows(
-        "INSERT INTO dead_letter (fingerprint, code, error, exchange, routing_key, original_routing_key,"
-        " tries, died_at, stored_at, headers, body, body_bytes, stored_bytes)"
+        "INSERT INTO ledger.dead_letter (fingerprint, code, error, exchange, routing_key,"
+        " original_routing_key, tries, died_at, stored_at, headers, body, body_bytes, stored_bytes)"
         " SELECT md5($1::text || n), $1, 'letter ' || n, '', '', '', 1, now() + n * interval '1 ms', now(),"
         " '{}', 'abc', 3, 3 FROM unnest($2::integer[]) n",
         code,
@@ -59,7 +59,7 @@ async def insert_letters(env: Environment, code: str, *numbers: int) -> None:
 async def insert_failed_webhook(env: Environment, execution_id: int) -> None:
     """Store a webhook that has failed after three attempts."""
     await env.history.rows(
-        "INSERT INTO webhook_delivery (execution_id, url, origin, due_at, created_at, state, attempts,"
+        "INSERT INTO ledger.webhook (execution_id, url, origin, due_at, created_at, state, attempts,"
         " settled_at, last_error)"
         " VALUES ($1, 'http://127.0.0.1:1/', 'http://127.0.0.1:1', now(), now(), 'failed', 3, now(), 'x')",
         execution_id,

@@ -108,7 +108,7 @@ async def seed(env: Environment, receiver: Receiver) -> dict[str, str]:
     await env.put("nightly.cleanup", max_concurrent=1)
     await env.http.post("/actions/nightly.cleanup/pause")
     await env.patch("video.encode", max_concurrent=2)
-    await env.register_silent_worker("drawing")
+    await env.start_silent_worker("drawing")
 
     waiting = await env.submit_many(
         [
@@ -158,17 +158,12 @@ async def seed(env: Environment, receiver: Receiver) -> dict[str, str]:
         return bool((await env.http.get("/dead-letters")).json()["total"] == 3)
 
     await until(all_are_dead, "the dead letters")
+    worker_id = await env.history.value("SELECT worker_id FROM ledger.worker ORDER BY registered_at LIMIT 1")
     leaver = await env.system.start_worker(ACTIONS)
-    leaver_id = await env.history.value("SELECT id FROM worker ORDER BY started_at DESC LIMIT 1")
-    await env.history.value(
-        "SELECT turnstile.register_worker('leaver', 'encoder-with-a-long-name-7f9c',"
-        " 'node-12.eu-central.example.org', 1, ARRAY['gpu2'], 2, 3600, NULL, 1, '9.9', 600, 5,"
-        " ARRAY['WARNING action_differs action_ref=video.encode'])"
+    leaver_id = await env.history.value(
+        "SELECT worker_id FROM ledger.worker ORDER BY registered_at DESC LIMIT 1"
     )
-    await env.history.value(
-        "SELECT turnstile.renew('leaver', 3600, 'broker: cannot reach rabbit-1.example.org:5672: refused')"
-    )
-    assert (await env.http.post("/workers/leaver/drain")).is_success
+    assert (await env.http.post(f"/workers/{leaver_id}/drain")).is_success
     await env.until_status(running, "running")
     assert leaver.process.returncode is None
     return {
@@ -189,8 +184,8 @@ async def seed(env: Environment, receiver: Receiver) -> dict[str, str]:
         "pools": "/#/pools",
         "pool": "/#/pools/gpu",
         "workers": "/#/workers",
-        "worker": f"/#/workers/{leaver_id}",
-        "worker-draining": "/#/workers/leaver",
+        "worker": f"/#/workers/{worker_id}",
+        "worker-draining": f"/#/workers/{leaver_id}",
         "webhooks": "/#/webhooks",
         "dead-letters": "/#/dead-letters",
         "audit-log": "/#/audit-log",

@@ -161,7 +161,7 @@ async def test_times_are_relative_with_the_exact_one_as_tooltip(page: Page, env:
         shown = page.locator(column).first
         await expect(shown).to_have_text(RELATIVE)
         await expect(shown).to_have_attribute("title", re.compile(r"\d{4}"))
-    await env.history.rows("DELETE FROM dead_letter WHERE code = 'timed'")
+    await env.history.rows("DELETE FROM ledger.dead_letter WHERE code = 'timed'")
 
 
 async def test_long_names_push_nothing_out_of_the_screen(browser: Browser, env: Environment) -> None:

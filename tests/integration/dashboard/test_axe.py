@@ -74,13 +74,13 @@ async def screens(env: Environment) -> AsyncIterator[Screens]:
     for path in ("resources", "pools"):
         assert (await env.http.put(f"/{path}/usable-paused", json={"paused": True})).is_success
     # The questions about all of them have their number.
-    await env.history.rows("DELETE FROM dead_letter")
-    await env.history.rows("DELETE FROM webhook_delivery")
+    await env.history.rows("DELETE FROM ledger.dead_letter")
+    await env.history.rows("DELETE FROM ledger.webhook")
     await insert_letters(env, "unknown_action", 1)
-    letter = await env.history.value("SELECT id FROM dead_letter")
+    letter = await env.history.value("SELECT id FROM ledger.dead_letter")
     await insert_failed_webhook(env, failed)
     await env.create_token(name="listed", role="read")
-    token = await env.history.value("SELECT max(id) FROM api_token")
+    token = await env.history.value("SELECT max(id) FROM ledger.api_token")
     workers = (await env.http.get("/workers", params={"state": "live"})).json()["items"]
     worker = next(each for each in workers if each["pools"] != ["empty"])
     yield Screens(
@@ -91,8 +91,8 @@ async def screens(env: Environment) -> AsyncIterator[Screens]:
         letter=str(letter),
         token=token,
     )
-    await env.history.rows("DELETE FROM dead_letter")
-    await env.history.rows("DELETE FROM webhook_delivery WHERE execution_id = $1", failed)
+    await env.history.rows("DELETE FROM ledger.dead_letter")
+    await env.history.rows("DELETE FROM ledger.webhook WHERE execution_id = $1", failed)
     await env.stop_running()
 
 

@@ -63,7 +63,7 @@ async def test_dead_letters_are_not_replayed_or_purged_unless_the_list_is_shown(
     await buttons[1].click()
     await expect(page.locator("p.result")).to_have_text("not now")
     await expect(page.get_by_role("dialog")).to_have_count(0)
-    await env.history.rows("DELETE FROM dead_letter WHERE code = 'shown'")
+    await env.history.rows("DELETE FROM ledger.dead_letter WHERE code = 'shown'")
 
 
 async def test_dead_letters_that_arrive_after_the_question_are_not_purged_and_a_break_off_is_reported(
@@ -91,7 +91,7 @@ async def test_dead_letters_that_arrive_after_the_question_are_not_purged_and_a_
     await insert_letters(env, "arriving", 5, 6)
     await dialog.get_by_role("button", name="Purge").click()
     await expect(result).to_have_text("4 purged.")
-    left = await env.history.rows("DELETE FROM dead_letter WHERE code = 'arriving' RETURNING error")
+    left = await env.history.rows("DELETE FROM ledger.dead_letter WHERE code = 'arriving' RETURNING error")
     assert sorted(row["error"] for row in left) == ["letter 5", "letter 6"]
 
 
@@ -112,10 +112,10 @@ async def test_all_failed_webhooks_are_replayed_after_their_number_was_confirmed
     await dialog.get_by_role("button", name="Replay").click()
     await expect(page.locator("p.result")).to_have_text("1 replayed.")
     states = await env.history.rows(
-        "SELECT state, attempts FROM webhook_delivery WHERE execution_id = $1", ids[1]
+        "SELECT state, attempts FROM ledger.webhook WHERE execution_id = $1", ids[1]
     )
     assert [tuple(row) for row in states] == [("failed", 3)]
-    await env.history.rows("DELETE FROM webhook_delivery WHERE execution_id = ANY ($1)", ids)
+    await env.history.rows("DELETE FROM ledger.webhook WHERE execution_id = ANY ($1)", ids)
     await env.cancel(*ids)
 
 
@@ -123,11 +123,11 @@ async def test_a_revocation_warns_of_the_token_in_use_and_of_the_last_admin(
     browser: Browser, env: Environment
 ) -> None:
     await env.history.rows(
-        "UPDATE api_token SET revoked_at = now(), revoked_by = 'test' WHERE revoked_at IS NULL"
+        "UPDATE ledger.api_token SET revoked_at = now(), revoked_by = 'test' WHERE revoked_at IS NULL"
     )
     token = await env.create_token(name="only", role="admin")
     await env.create_token(name="reader", role="read")
-    ids = await env.history.rows("SELECT id FROM api_token ORDER BY id DESC LIMIT 2")
+    ids = await env.history.rows("SELECT id FROM ledger.api_token ORDER BY id DESC LIMIT 2")
     other, own = (row["id"] for row in ids)
     async with watched_page(browser, env.system.http_url, token=token) as page:
         await page.goto("/#/tokens")

@@ -166,14 +166,15 @@ async def test_dead_letters_and_lost_workers_have_badges_only_while_there_are_so
     page: Page, env: Environment
 ) -> None:
     navigation = page.get_by_role("navigation", name="Screens")
-    await env.history.rows("DELETE FROM dead_letter")
+    await env.history.rows("DELETE FROM ledger.dead_letter")
     await page.goto("/#/queues")
     await expect(page.locator("#overview")).not_to_contain_text("–", timeout=DEADLINE_MILLISECONDS)
     await expect(navigation.locator("a.alert:visible")).to_have_count(0)
     await env.history.rows(
-        "INSERT INTO worker (id, name, host, pid, pools, concurrency, lease_expires_at, lost_at)"
-        " SELECT 'lost-' || n, 'lost', 'localhost', 1, '{none}', 1, now(), now() - n * interval '20 hours'"
-        " FROM generate_series(1, 2) n"
+        "INSERT INTO ledger.worker (worker_id, session, secret_hash, name, pools, concurrency, lease_seconds,"
+        " is_taking, is_draining, about, registered_at, heard_at, gone_at, gone_why, held_ids)"
+        " SELECT 'lost-' || n, 1, 'x', 'lost', '{none}', 1, 30, true, false, '{}', now(), now(),"
+        " now() - n * interval '20 hours', 'lost', '{}' FROM generate_series(1, 2) n"
     )
     await expect(navigation.get_by_role("link", name="1 worker lost in the last 24 hours")).to_be_visible()
     await navigation.get_by_role("link", name="1 worker lost in the last 24 hours").click()
@@ -181,8 +182,8 @@ async def test_dead_letters_and_lost_workers_have_badges_only_while_there_are_so
     await insert_letters(env, "badge", 1, 2)
     await navigation.get_by_role("link", name="2 dead letters").click()
     await expect(page.locator("h1")).to_have_text("Dead letters")
-    await env.history.rows("DELETE FROM dead_letter")
-    await env.history.rows("DELETE FROM worker WHERE name = 'lost'")
+    await env.history.rows("DELETE FROM ledger.dead_letter")
+    await env.history.rows("DELETE FROM ledger.worker WHERE name = 'lost'")
     await expect(navigation.locator("a.alert:visible")).to_have_count(0)
 
 

@@ -1,8 +1,11 @@
 """What an operator does on the screens: a worker and its drain, the form of an execution, tokens, /docs."""
 
 import json
+import os
 import re
+import signal
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,27 +20,30 @@ pytestmark = pytest.mark.asyncio(loop_scope="package")
 expect.set_options(timeout=DEADLINE_MILLISECONDS)
 
 
-async def test_a_worker_shows_its_runs_and_the_progress_of_its_drain(page: Page, env: Environment) -> None:
-    await env.put("draining.work", max_concurrent=1, pool="leaving")
-    await env.history.value(
-        "SELECT turnstile.register_worker('leaver', 'leaver', 'nowhere', 1, ARRAY['leaving'], 2, 3600,"
-        " NULL, 1, '9.9', 600, 5, ARRAY['WARNING action_differs action_ref=a'])"
+async def test_a_worker_shows_its_runs_and_the_progress_of_its_drain(
+    page: Page, env: Environment, tmp_path: Path
+) -> None:
+    await env.patch("insists", pool="leaving", max_concurrent=1)
+    worker = await env.start_worker(
+        TURNSTILE_WORKER_NAME="leaver", TURNSTILE_WORKER_POOLS="leaving", TURNSTILE_STOP_GRACE="1h"
     )
-    await env.history.until(
-        "SELECT count(*) = 1 FROM turnstile.current_pool WHERE name = 'leaving' AND places = 2"
-    )
-    execution_id = await env.submit("draining.work")
-    await env.until_status(execution_id, "scheduled")
-    await env.history.value("SELECT verdict FROM turnstile.claim('leaver', $1, '{1}')", [execution_id])
+    execution_id = await env.submit("insists", parameters={"file": str(tmp_path / "pid")})
+    await env.until_status(execution_id, "running")
 
-    await env.history.value("SELECT turnstile.renew('leaver', 3600, 'broker: refused')")
+    # A real worker is not ready only while its hooks fail.
+    notes = {"version": "9.9", "start_notes": ["WARNING action_differs action_ref=a"]}
+    await env.history.rows(
+        "UPDATE ledger.worker SET not_ready = 'broker: refused', about = about || $1::jsonb"
+        " WHERE name = 'leaver'",
+        json.dumps(notes),
+    )
     await page.goto("/#/workers")
     await expect(page.get_by_role("row").filter(has_text="leaver")).to_contain_text("live not ready")
     await page.get_by_role("link", name="leaver").click()
     await expect(page.locator("h1")).to_contain_text("leaver")
     await expect(page.locator("h1 .badge")).to_have_text(["live", "not ready"])
     await expect(page.locator("main")).to_contain_text("Not ready, so it starts nothing. broker: refused")
-    await env.history.value("SELECT turnstile.renew('leaver', 3600)")
+    await env.history.rows("UPDATE ledger.worker SET not_ready = NULL WHERE name = 'leaver'")
     await expect(page.locator("h1 .badge")).to_have_text(["live"])
     runs = page.get_by_role("table", name="What the worker runs").locator("tbody tr")
     await expect(runs).to_contain_text(f"#{execution_id}")
@@ -54,8 +60,8 @@ async def test_a_worker_shows_its_runs_and_the_progress_of_its_drain(page: Page,
     await env.cancel(execution_id)
     await expect(runs).to_contain_text("Stop requested")
     for address, name in (
-        ("/#/executions?action_ref=draining.work", "Executions"),
-        ("/#/queues/draining.work", "Slot holders"),
+        ("/#/executions?action_ref=insists", "Executions"),
+        ("/#/queues/insists", "Slot holders"),
     ):
         await page.goto(address)
         row = page.get_by_role("table", name=name).locator("tbody tr").filter(has_text=f"#{execution_id}")
@@ -65,13 +71,9 @@ async def test_a_worker_shows_its_runs_and_the_progress_of_its_drain(page: Page,
     await expect(page.locator(".why")).to_contain_text(
         "its cancellation was requested. If it still runs, it is killed in"
     )
-    await env.history.value(
-        "SELECT verdict FROM turnstile.finish('leaver', $1, '{1}', '{cancelled}', '{NULL}',"
-        " '{Cancelled}', '{x}', '{NULL}', '{NULL}')",
-        [execution_id],
-    )
-    await env.history.value("SELECT turnstile.sign_off('leaver')")
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
     await env.ended(execution_id)
+    assert await worker.stop() == 0
     await page.goto("/#/workers")
     row = page.get_by_role("row").filter(has_text="leaver")
     await expect(page.get_by_role("table", name="Workers")).to_be_visible()

@@ -159,7 +159,7 @@ async def test_the_address_keeps_search_order_and_page_of_each_list(page: Page, 
     await page.go_back()
     await expect(rows.first).to_contain_text("letter 1")
     assert "code=paged&order=oldest" in page.url
-    await env.history.rows("DELETE FROM dead_letter")
+    await env.history.rows("DELETE FROM ledger.dead_letter")
 
     await page.goto("/#/workers")
     await page.get_by_role("button", name="Lost", exact=True).click()

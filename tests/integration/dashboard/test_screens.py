@@ -11,8 +11,6 @@ from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS, watched_p
 from tests.integration.dashboard.conftest import TOKEN
 from tests.integration.webhooks.receiver import receiving
 from tests.support.environment import Environment
-from tests.support.gates import put_resource, use
-from tests.support.protocol import connected
 from tests.support.traffic import submit, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
@@ -137,10 +135,8 @@ async def test_an_execution_shows_why_it_waits_until_it_ends_and_is_retried(
 
 
 async def test_an_execution_shows_its_gates_and_a_resource_its_holders(page: Page, env: Environment) -> None:
-    await env.put("drawn", pool="empty")
-    async with connected(env.system.database_url) as protocol:
-        await put_resource(protocol.database, "autocad", 5)
-        await use(protocol.database, "drawn", ("autocad", 2))
+    assert (await env.http.put("/resources/autocad", json={"capacity": 5})).is_success
+    await env.put("drawn", pool="empty", uses=[{"resource": "autocad", "units": 2}])
     first, second, waiting = await env.submit_many([{"action_ref": "drawn"}] * 3)
     await page.goto(f"/#/executions/{waiting}")
     await expect(page.locator(".why")).to_contain_text(
@@ -156,29 +152,6 @@ async def test_an_execution_shows_its_gates_and_a_resource_its_holders(page: Pag
     await expect(waiting_rows).to_have_count(1)
     await expect(waiting_rows).to_contain_text(f"#{waiting}")
     for execution_id in (waiting, second, first):
-        await env.http.post(f"/executions/{execution_id}/cancel")
-
-
-async def test_an_execution_names_what_the_holders_of_its_resource_wait_for(
-    page: Page, env: Environment
-) -> None:
-    await env.register_silent_worker("leaving")
-    await env.put("plotted.elsewhere", pool="leaving")
-    await env.put("plotted", pool="empty")
-    async with connected(env.system.database_url) as protocol:
-        await put_resource(protocol.database, "plotter", 1)
-        for ref in ("plotted.elsewhere", "plotted"):
-            await use(protocol.database, ref, "plotter")
-    holder = await env.submit("plotted.elsewhere")
-    await env.until_status(holder, "scheduled")
-    waiting = await env.submit("plotted")
-    await env.history.value("SELECT turnstile.sign_off('silent leaving')")
-    await page.goto(f"/#/executions/{waiting}")
-    await expect(page.locator(".why")).to_contain_text(
-        f"held by #{holder} (1). Position 1. #{holder} holds units but does not run yet. "
-        "No live worker in the pool leaving serves the action."
-    )
-    for execution_id in (waiting, holder):
         await env.http.post(f"/executions/{execution_id}/cancel")
 
 

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.protocol import Protocol
+from tests.support.ledger import session_on
 from tests.support.proxy import Proxy, proxy_to
 from turnstile.common.database import Database, DatabaseTimeouts
 from turnstile.common.domain.errors import StatementTimeout, Unavailable
@@ -96,12 +96,10 @@ async def test_callers_share_one_connection_and_none_starves(database_url: str) 
         assert await asyncio.gather(*(calls() for _ in range(5))) == [{kept}] * 5
 
 
-async def test_a_connection_that_the_server_closed_between_two_calls_is_replaced(
-    database_url: str, protocol: Protocol
-) -> None:
-    async with _behind_a_proxy(database_url) as (database, _):
+async def test_a_connection_that_the_server_closed_between_two_calls_is_replaced(database_url: str) -> None:
+    async with _behind_a_proxy(database_url) as (database, _), session_on(database_url) as session:
         before = await database.fetchval("SELECT pg_backend_pid()")
-        await protocol.connection.execute("SELECT pg_terminate_backend($1, 5000)", before)
+        await session.execute("SELECT pg_terminate_backend($1, 5000)", before)
         # The end of the connection arrives through the proxy.
         await asyncio.sleep(0.3)
         assert await database.fetchval("SELECT pg_backend_pid()") != before

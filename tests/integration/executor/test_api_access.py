@@ -1,7 +1,7 @@
 """Authentication, health, the OpenAPI document, and the form of every error."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
 import jsonschema_rs
 import pytest
@@ -10,7 +10,6 @@ from schemathesis.specs.openapi.definitions import OPENAPI_31
 
 from tests.support.served import Served, serve
 from turnstile.executor.api import bodies
-from turnstile.executor.results import Admission, Verdict
 from turnstile.executor.settings import ExecutorSettings
 
 JSON_BODIES = ("application/json", "application/problem+json")
@@ -96,10 +95,10 @@ async def test_the_frameworks_own_errors_are_problems_too(api: Served) -> None:
 
 
 async def test_a_bug_is_a_problem_without_details(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def broken(_: Sequence[Admission]) -> list[Verdict]:
+    async def broken(*_: object, **__: object) -> None:
         raise RuntimeError("secret inside")
 
-    monkeypatch.setattr(api.queue_manager, "admit", broken)
+    monkeypatch.setattr(api.installation.inbox, "decide", broken)
     answer = await api.http.post("/api/v1/executions", json={"action_ref": "a.b"})
     assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
     assert answer.headers["content-type"] == "application/problem+json"

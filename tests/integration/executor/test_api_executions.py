@@ -63,6 +63,13 @@ async def test_a_submission_is_answered_with_its_position(api: Served) -> None:
     assert second == {"id": second["id"], "status": "queued", "position": 2, "duplicate": False}
 
 
+async def test_what_starts_at_once_has_no_position(worked: Served) -> None:
+    await ended(worked)
+    accepted = await worked.submit("a.b")
+    assert (accepted["status"], accepted["position"]) == ("scheduled", None)
+    assert (await worked.submit("a.b"))["position"] == 1
+
+
 async def test_a_list_is_answered_in_order_and_an_invalid_item_harms_no_other(api: Served) -> None:
     body: list[Any] = [{"action_ref": "a.b", "metadata": {"n": n}} for n in range(10)]
     body[3] = {"action_ref": "no.such"}
@@ -416,12 +423,12 @@ async def test_a_retry_repeats_the_request_and_leaves_the_ended_execution_alone(
     assert answer.status_code == 202
     again = answer.json()
     assert again == {
-        "id": again["id"], "status": "queued", "position": 1, "duplicate": False, "retry_of": one
+        "id": again["id"], "status": "scheduled", "position": None, "duplicate": False, "retry_of": one
     }  # fmt: skip
     assert answer.headers["location"] == f"{URL}/{again['id']}"
     shown = await worked.get(f"/executions/{again['id']}")
     assert [shown[name] for name in REPEATED] == [before[name] for name in REPEATED]
-    assert (shown["retry_of"], shown["idempotency_key"]) == (one, None)
+    assert (shown["retry_of"], shown["idempotency_key"], shown["attempt"]) == (one, None, 1)
     query = "SELECT timeout_seconds, callback_url FROM ledger.execution WHERE id = $1"
     row = await worked.database.fetchrow(query, again["id"])
     assert row is not None

@@ -6,7 +6,7 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import aio_pika
 import pytest
@@ -30,8 +30,10 @@ from turnstile.common.broker.topology import (
     declare_leader,
 )
 from turnstile.common.database import Database
+from turnstile.common.domain.errors import StatementTimeout
 from turnstile.executor.dead_letters.drain import Drain
 from turnstile.executor.dead_letters.message import HEADERS_BYTES_MAX, StoredDeadLetter, storable_headers
+from turnstile.executor.dead_letters.sql import STATEMENTS
 from turnstile.executor.dead_letters.store import Selection
 from turnstile.executor.retention import Pruner
 from turnstile.executor.settings import ExecutorSettings
@@ -184,6 +186,27 @@ async def test_a_dead_letter_delivered_again_after_it_was_stored_is_one_row(dlq:
     assert await dlq.all() != []
     found = await drained(dlq, 31)
     assert len({letter.fingerprint for letter in found}) == 31
+
+
+async def test_a_dead_letter_that_the_database_never_finishes_to_store_delays_no_other(
+    dlq: DeadLetterQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Slow(Database):
+        async def fetch(self, query: str, *arguments: object) -> Any:
+            if query == STATEMENTS["store"] and b"endless" in cast("list[bytes]", arguments[1]):
+                raise StatementTimeout("database: the statement was not finished")
+            return await dlq.database.fetch(query, *arguments)
+
+        async def fetchrow(self, query: str, *arguments: object) -> Any:
+            return await dlq.database.fetchrow(query, *arguments)
+
+    dead = [dead_letter_under(KEY, body) for body in (b"before", b"endless", b"behind")]
+    await dlq.publisher.publish(dead)
+    async with draining(Slow("", application_name="test"), dlq.amqp_url):
+        stored = await dlq.stored(2)
+    assert sorted(letter_bodies(stored)) == [b"before", b"behind"]
+    (dropped,) = [each for each in caplog.records if each.getMessage() == "dead_letter_dropped"]
+    assert dropped.__dict__["body"] == "endless"
 
 
 def numbered_letters(count: int, body_bytes: int = 10) -> list[Outgoing]:

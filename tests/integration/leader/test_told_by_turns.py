@@ -109,9 +109,7 @@ async def test_events_have_the_action_and_the_trace_of_the_request(installation:
     assert one["action_id"] == two["action_id"] == ids[0]["id"]
     assert (one["traceparent"], two["traceparent"]) == (_TRACE, None)
     assert (one["result"], two["error"]) == ("7", {"type": "ValueError", "message": "why"})
-    steps = [
-        (each.previous_status, each.status) for each in leader.broker.changes if each.execution_id == 1
-    ]
+    steps = [(each.previous_status, each.status) for each in leader.broker.changes if each.execution_id == 1]
     assert steps == [
         (None, "queued"), ("queued", "scheduled"), ("scheduled", "running"), ("running", "completed"),
     ]  # fmt: skip

@@ -48,6 +48,20 @@ async def test_the_audit_log_is_kept_for_at_least_thirty_days(database: Database
     assert [int(row["subject"]) for row in left] == list(range(1, 35))
 
 
+async def test_only_workers_that_are_gone_for_long_are_deleted(database: Database) -> None:
+    await database.fetch(
+        "INSERT INTO ledger.worker (worker_id, session, secret_hash, name, pools, concurrency, lease_seconds,"
+        " is_taking, is_draining, about, registered_at, heard_at, gone_at, gone_why, held_ids)"
+        " SELECT w.id, 1, '', 'n', '{p}', 1, 30, false, false, '{}', now() - interval '9 d', now(),"
+        " now() - w.ago::interval, w.why, CASE WHEN w.why IS NOT NULL THEN '{}'::bigint[] END"
+        " FROM (VALUES ('lost', '8 d', 'lost'), ('left', '8 d', 'stopped'), ('young', '1 h', 'lost'),"
+        "              ('lives', NULL, NULL)) w(id, ago, why)"
+    )
+    assert await pruner(database).prune_workers() == 2
+    rows = await database.fetch("SELECT worker_id FROM ledger.worker ORDER BY 1")
+    assert [row["worker_id"] for row in rows] == ["lives", "young"]
+
+
 async def test_old_webhooks_fail_or_are_deleted_in_several_batches(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

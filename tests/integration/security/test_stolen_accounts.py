@@ -237,8 +237,9 @@ async def test_nothing_is_believed_without_the_secret_of_the_worker(fortress: Fo
     async with fortress.http() as http, session_of(fortress, "executor") as session:
         held = await submit(http, "guarded.hold")
         shown = await until_status(http, held, "running")
-        row = await session.fetchrow("SELECT * FROM ledger.live WHERE id = $1", held)
-        worker = await session.fetchrow("SELECT * FROM ledger.worker WHERE worker_id = $1", row["worker_id"])
+        (row,) = await session.fetch("SELECT * FROM ledger.live WHERE id = $1", held)
+        of_worker = "SELECT * FROM ledger.worker WHERE worker_id = $1"
+        (worker,) = await session.fetch(of_worker, row["worker_id"])
         grant = Grant(row["grant_epoch"], row["grant_counter"])
         thief = Sender(worker_id=row["worker_id"], session=worker["session"], secret="a guess")
         hello = Hello(
@@ -263,7 +264,7 @@ async def test_nothing_is_believed_without_the_secret_of_the_worker(fortress: Fo
             await until_status(http, child, "completed")
         assert (await read(http, held))["status"] == "running"
         assert shown["worker_id"] == row["worker_id"]
-        after = await session.fetchrow("SELECT * FROM ledger.worker WHERE worker_id = $1", row["worker_id"])
+        (after,) = await session.fetch(of_worker, row["worker_id"])
         assert (after["session"], after["secret_hash"], after["is_taking"]) == (
             worker["session"], worker["secret_hash"], True,
         )  # fmt: skip

@@ -36,7 +36,7 @@ async def api(database_url: str) -> AsyncIterator[Served]:
     settings = ExecutorSettings.model_validate({"api_tokens": f"root:admin:{ADMIN}, old:operate:old-one"})
     async with serve(database_url, settings) as served:
         for ref in ("reports.render", "reports.send", "billing.run"):
-            await served.define(ref, max_concurrent=1)
+            assert (await ask(served, "PUT", f"/actions/{ref}", body={"max_concurrent": 1})).is_success
         yield served
 
 

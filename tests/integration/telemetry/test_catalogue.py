@@ -24,8 +24,6 @@ LABELS_KNOWN = {
     "action_ref", "code", "kind", "pool", "reason", "repair", "resource", "server", "source",
     "state", "status", "sweep", "write",
 }  # fmt: skip
-_BESIDE = ("attempt_events.py", "registration.py", "hosted.py", "process_service.py")
-"""Modules that log what those log which they replace, until these are gone."""
 LEVELS = {"debug", "info", "warning", "error"}
 
 
@@ -139,5 +137,4 @@ def test_every_event_that_the_documentation_names_is_logged_at_that_level_in_one
     rows = re.findall(r"^\| `(\w+)` \| (debug|info|warning|error) \|", TELEMETRY, flags=re.MULTILINE)
     assert len(rows) > 8
     for event, level in rows:
-        found = [each for each in events() if not each[0].startswith(_BESIDE)]
-        assert [each[1] for each in found if each[2] == repr(event)] == [level], event
+        assert [each[1] for each in events() if each[2] == repr(event)] == [level], event

@@ -67,7 +67,10 @@ async def test_gauges_show_the_queue_its_limit_and_its_workers(observed: Observe
     assert executor.value("turnstile_workers", state="live") == 1
     assert executor.value("turnstile_server_up", server="database") == 1
     assert executor.value("turnstile_publisher_blocked") == 0
-    assert executor.value("turnstile_sweep_last_success_timestamp_seconds", sweep="reclaim_lost")
+    assert executor.value("turnstile_leading") == 1
+    assert (executor.value("turnstile_leader_epoch") or 0) > 1e12
+    assert executor.value("turnstile_leader_event_loop_lag_seconds") is not None
+    assert (executor.value("turnstile_turn_seconds_count") or 0) > 3
 
     worker = await observed.worker("turnstile_worker_running", 1)
     assert worker.value("turnstile_worker_concurrency") == 10

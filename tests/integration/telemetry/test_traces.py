@@ -1,4 +1,4 @@
-"""One trace from the client's call to the settled completion, over three processes and two queues."""
+"""One trace from the client's call to the end that the leader decides, over three processes."""
 
 import sys
 
@@ -16,7 +16,7 @@ from turnstile.client.requests import traceparent_here
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
-PRODUCER, CONSUMER = 4, 5
+CONSUMER = 5
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ async def test_one_trace_leads_from_the_clients_call_to_the_settled_completion(
     assert create.name == "create executor.requests"
     trace_id = f"{order.context.trace_id:032x}"
     # Each process sends its spans in its own time.
-    await until(lambda: len(observed.receiver.of_trace(trace_id)) == 6)
+    await until(lambda: len(observed.receiver.of_trace(trace_id)) == 5)
     spans = {span.name: span for span in observed.receiver.of_trace(trace_id)}
     parents = {span.span_id: span.name for span in spans.values()} | {
         f"{create.context.span_id:016x}": create.name
@@ -45,18 +45,16 @@ async def test_one_trace_leads_from_the_clients_call_to_the_settled_completion(
     assert {(span.service, name, parents[span.parent_id]) for name, span in spans.items()} == {
         ("turnstile-executor", "admit noop", "create executor.requests"),
         ("turnstile-executor", "grant noop", "admit noop"),
-        ("turnstile-worker", "process execution.scheduled.default", "admit noop"),
-        ("turnstile-worker", "run noop", "process execution.scheduled.default"),
-        ("turnstile-worker", "send execution.completed", "process execution.scheduled.default"),
-        ("turnstile-executor", "settle noop", "process execution.scheduled.default"),
+        ("turnstile-worker", "process execution.scheduled", "admit noop"),
+        ("turnstile-worker", "run noop", "process execution.scheduled"),
+        ("turnstile-executor", "settle noop", "admit noop"),
     }
-    process = spans["process execution.scheduled.default"]
+    process = spans["process execution.scheduled"]
     assert process.kind == CONSUMER
     assert process.attributes["messaging.system"] == "rabbitmq"
     assert process.attributes["messaging.operation.type"] == "process"
     assert process.attributes["turnstile.status"] == "completed"
     assert process.attributes["turnstile.attempt"] == 1
-    assert spans["send execution.completed"].kind == PRODUCER
     await until(lambda: len(_batches(observed, trace_id)) == 3)
     assert {span.name for span in _batches(observed, trace_id)} == {
         "process executor.requests",
@@ -74,12 +72,12 @@ async def test_a_request_without_a_trace_begins_one_and_a_failure_marks_its_span
         spans = list(observed.receiver.spans)
         return {s.name: s for s in spans if s.attributes.get("turnstile.execution_id") == execution_id}
 
-    await until(lambda: {"settle scripted", "process execution.scheduled.default"} <= of_execution().keys())
+    await until(lambda: {"settle scripted", "process execution.scheduled"} <= of_execution().keys())
     spans = of_execution()
     assert len({span.trace_id for span in spans.values()}) == 1
     assert spans["admit scripted"].parent_id == ""
-    assert [name for name, span in spans.items() if span.failed] == ["process execution.scheduled.default"]
-    assert spans["process execution.scheduled.default"].attributes["error.type"] == "failed"
+    assert [name for name, span in spans.items() if span.failed] == ["process execution.scheduled"]
+    assert spans["process execution.scheduled"].attributes["error.type"] == "failed"
 
 
 async def test_a_request_over_http_keeps_its_trace(observed: Observed) -> None:
@@ -90,7 +88,7 @@ async def test_a_request_over_http_keeps_its_trace(observed: Observed) -> None:
         headers={"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"},
     )
     assert answer.status_code == 202
-    await until(lambda: len(observed.receiver.of_trace(trace_id)) == 6)
+    await until(lambda: len(observed.receiver.of_trace(trace_id)) == 5)
     assert {span.parent_id for span in observed.receiver.of_trace(trace_id) if span.name == "admit noop"} == {
         "b7ad6b7169203331"
     }
@@ -103,7 +101,7 @@ async def test_an_unsampled_trace_is_not_exported(observed: Observed) -> None:
     behind = "2af7651916cd43dd8448eb211c80319c"
     sampled = await observed.client.submit("noop", traceparent=f"00-{behind}-b7ad6b7169203331-01")
     await observed.client.wait(sampled.execution_id)
-    await until(lambda: len(observed.receiver.of_trace(behind)) == 6)
+    await until(lambda: len(observed.receiver.of_trace(behind)) == 5)
     assert observed.receiver.of_trace(trace_id) == []
 
 

@@ -115,14 +115,6 @@ async def test_two_replicas_post_each_end_once(
     assert receiver.peak_requests <= 8
 
 
-async def test_the_deliverer_can_be_woken(database: Database, database_url: str, receiver: Receiver) -> None:
-    async with delivering(database_url, watchdog_interval=3600.0) as (deliverer,):
-        await completed(database, receiver.url, 20)
-        deliverer.due()
-        await ended(database, 20)
-        deliverer.due()
-
-
 async def test_a_delivery_of_a_deleted_execution_fails(
     database: Database, database_url: str, receiver: Receiver
 ) -> None:

@@ -20,30 +20,17 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 EVERY: Final = groups(1)
 _FEW: Final = frozenset(
     {
-        CrashPoint.REQUESTS_PUBLISHED,
-        CrashPoint.COMPLETIONS_SETTLED,
-        CrashPoint.COMPLETIONS_PUBLISHED,
-        CrashPoint.SUBMISSIONS_ADMITTED,
-        CrashPoint.ACTIONS_STORED,
-        CrashPoint.RESOURCE_PUT,
-        CrashPoint.POOL_STORED,
-        CrashPoint.RATE_GRANTED,
+        CrashPoint.TURN_DECIDED,
+        CrashPoint.TURN_WRITTEN,
+        CrashPoint.TURN_PUBLISHED,
+        CrashPoint.COMMANDS_STORED,
         CrashPoint.WEBHOOKS_CLAIMED,
-        CrashPoint.ATTEMPT_CLAIMED,
-        CrashPoint.ATTEMPT_RUN,
-        CrashPoint.WORKER_ACKNOWLEDGED,
-        CrashPoint.ATTEMPT_HANDED_BACK,
+        CrashPoint.OFFERS_RECEIVED,
+        CrashPoint.ATTEMPT_ENDED,
+        CrashPoint.REPORTS_CONFIRMED,
     }
 )
-"""Commits, publications and acknowledgements of the kinds of work."""
-_EVERY_THIRD: Final = {"sweeps": slice(None, None, 3), "takeovers": slice(1, None, 3)}
-"""Of the takeovers, those between a settle and what follows it."""
-SHORT: Final = {
-    group: cases[_EVERY_THIRD[group]]
-    if group in _EVERY_THIRD
-    else [case for case in cases if case.point in _FEW]
-    for group, cases in EVERY.items()
-}
+SHORT: Final = {group: [case for case in cases if case.point in _FEW] for group, cases in EVERY.items()}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

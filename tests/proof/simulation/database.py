@@ -412,7 +412,7 @@ class Postgres:
             if own and own[-1].ended_at == NEVER:
                 self.found(f"execution {execution_id} is granted while attempt {own[-1].attempt} is open")
             since = own[-1].ended_at if own else tables.created_at[execution_id]
-            if tables.admitted[execution_id].run_at is not None or (
+            if tables.admitted[execution_id].status is Status.DELAYED or (
                 own and own[-1].outcome not in ("reclaimed", "handed_back")
             ):
                 since = max(tables.woken_at.pop(execution_id, at), since)

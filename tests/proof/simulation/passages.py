@@ -246,7 +246,7 @@ class _Replay:
         for admitted in turn.admitted:
             action = self.actions[admitted.action_ref]
             self._requests[admitted.id] = action, admitted.key, admitted.priority
-            if admitted.run_at is None and admitted.id not in ended:
+            if admitted.status is Status.QUEUED and admitted.id not in ended:
                 self._arrive(admitted.id, at)
         gave_back = False
         for live in turn.live:

@@ -6,35 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from turnstile.common.domain.errors import Code
 from turnstile.common.telemetry.logs import Episodes
-from turnstile.executor import completion_listener, instrumentation
-from turnstile.executor.completion_listener import CompletionBatch
 from turnstile.executor.webhooks import deliverer
 from turnstile.executor.webhooks.deliveries import Claim, DeliveryResult
-
-
-class Unkept:
-    """A delivery whose body was not kept: too large."""
-
-    kept = False
-
-
-@pytest.mark.parametrize(("level", "lines"), [(logging.INFO, 2), (logging.DEBUG, 10_002)])
-def test_ten_thousand_refused_requests_are_a_line_for_each_code_and_each_one_only_at_level_debug(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, level: int, lines: int
-) -> None:
-    logger = logging.getLogger("turnstile.executor")
-    fresh = Episodes(logger, "request_refused", level=logging.INFO)
-    monkeypatch.setattr(instrumentation, "_REFUSED", fresh)
-    caplog.set_level(level, "turnstile.executor")
-    for number in range(5_000):
-        instrumentation.refused(Code.TOO_LARGE, f"message {number}", f"id-{number}")
-        instrumentation.refused(Code.INVALID_MESSAGE, "no JSON", None)
-    assert len(caplog.records) == lines
-    caplog.clear()
-    fresh.all_work()
-    assert [each.__dict__["count"] for each in caplog.records] == [4_999, 4_999]
 
 
 def test_a_dead_receiver_is_a_line_a_minute_until_it_accepts_a_webhook(
@@ -73,18 +47,3 @@ def _result(origin: str, number: int, state: str) -> DeliveryResult:
     )
     error = None if state == "delivered" else "refused"
     return DeliveryResult(claim=claim, state=state, status=None, error=error, delay_seconds=1.0)  # type: ignore[arg-type]
-
-
-def test_refused_completions_are_logged_once_a_minute_for_each_code(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    fresh = Episodes(logging.getLogger("turnstile.executor"), "completion_refused")
-    monkeypatch.setattr(completion_listener, "_REFUSED", fresh)
-    batch = CompletionBatch()
-    for number in range(100):
-        batch.refuse(Unkept(), Code.TOO_LARGE, f"message {number}")  # type: ignore[arg-type]
-        batch.refuse(Unkept(), Code.INVALID_MESSAGE, "no JSON")  # type: ignore[arg-type]
-    assert [(each.__dict__["code"], each.__dict__["reason"]) for each in caplog.records] == [
-        ("too_large", "message 0"),
-        ("invalid_message", "no JSON"),
-    ]

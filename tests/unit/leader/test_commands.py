@@ -7,12 +7,13 @@ from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.domain.retries import RetryPolicy
 from turnstile.executor.definitions import PoolDefinition, ResourceDefinition
 from turnstile.executor.leader.command_rows import definition_tag
-from turnstile.executor.leader.commands import undivided
+from turnstile.executor.leader.commands import Definitions, undivided
 from turnstile.executor.leader.loading import input_of
 from turnstile.executor.leader.ports import CancelRequest, Command, DefinitionCommand, InboxRow
 from turnstile.executor.leader.records import DefinitionRow
 from turnstile.executor.queue_manager.definitions import Action, Pool, Rate, Resource, Use
 from turnstile.executor.queue_manager.inputs import DefineAction, DefinePool, DefineResource
+from turnstile.executor.queue_manager.state import State
 
 
 def _body(model: Any, **fields: Any) -> Any:
@@ -73,6 +74,26 @@ def test_a_tag_changes_with_each_field_and_not_with_their_order() -> None:
     body = _body(ActionDefinition, ref="a")
     assert definition_tag(body) == definition_tag(dict(reversed(body.items())))
     assert definition_tag(body) != definition_tag({**body, "paused": True})
+
+
+def test_a_tag_is_that_of_the_row_whose_numbers_the_database_writes_otherwise() -> None:
+    schema = {"properties": {"n": {"minimum": 1e22, "maximum": -0.0, "multipleOf": 0.5, "enum": [2.0]}}}
+    as_stored = {"properties": {"n": {"minimum": 10**22, "maximum": 0, "multipleOf": 0.5, "enum": [2]}}}
+    assert definition_tag({"timeout": 5.0, "parameters_schema": schema}) == definition_tag(
+        {"timeout": 5, "parameters_schema": as_stored}
+    )
+
+
+def test_a_pool_that_an_action_names_is_stored_once_without_an_author() -> None:
+    definitions = Definitions()
+    for ref in ("a", "b"):
+        body = _body(ActionDefinition, ref=ref, pool="gpu")
+        command = DefinitionCommand(kind="action", name=ref, definition=body, changed_by={"name": "ann"})
+        definitions.change(command, State(epoch=1))
+    assert [(row.kind, row.name) for row in definitions.rows if row.kind == "pool"] == [("pool", "gpu")]
+    assert {each.subject_kind for each in definitions.audit} == {"action"}
+    resumed = DefinitionCommand(kind="pool", name="gpu", definition={"paused": False}, is_patch=True)
+    assert definitions.change(resumed, State(epoch=1))[1]["is_changed"] is False
 
 
 def test_nothing_is_decided_in_a_turn_after_the_deletion_of_an_action() -> None:

@@ -68,9 +68,19 @@ def test_a_started_execution_runs_and_a_repetition_changes_nothing() -> None:
 def test_a_report_ends_an_execution_with_its_status(status: Status) -> None:
     s = Scheduler(Action(ref="a", max_concurrent=1))
     s.submit_all("a", "a")
+    s.wait(3)
     assert s.turn(s.ended(1, status, started_at=1.0, completed_at=2.0)) == [2]
     (end,) = s.out.finished
     assert (end.status, end.started_at, end.completed_at, end.error) == (status, 1.0, 2.0, None)
+
+
+def test_an_attempt_ends_before_the_grant_in_its_place_though_its_worker_is_ahead() -> None:
+    s = Scheduler(Action(ref="a", max_concurrent=1))
+    s.submit_all("a", "a")
+    s.wait(3)
+    assert s.turn(s.ended(1, Status.COMPLETED, started_at=60.0, completed_at=61.0)) == [2]
+    (end,) = s.out.finished
+    assert (end.started_at, end.completed_at, s.execution(2).scheduled_at) == (3.0, 3.0, 3.0)
 
 
 def test_a_failed_attempt_waits_and_returns_to_the_head_of_its_queue() -> None:
