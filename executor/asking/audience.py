@@ -1,8 +1,8 @@
 """Those who ask the leader, in its process: keeps their questions, and answers them after a commit.
 
 In: questions of both carriers. Out: replies. A question that came while a turn was under way waits for the
-next one, so what was deposed answers nothing (docs/architecture.md). Long answers go on after the following turns,
-each for a few milliseconds: no question stops the leader.
+next one, so what was deposed answers nothing (docs/architecture.md). Long answers go on after the following
+turns, each for a few milliseconds: no question stops the leader.
 """
 
 import logging

@@ -258,7 +258,8 @@ SELECT pg_try_advisory_lock_shared(1953853038, $1::integer)
 -- $1 kind
 SELECT pg_advisory_unlock_shared(1953853038, $1::integer)
 
--- held_by: the other sessions of this database that hold this advisory lock.
+-- held_by: the other sessions of this database that hold this advisory lock. Writers of commands share the
+-- fourth one until their transactions end: they are no leader.
 --
 -- $1 kind
 SELECT l.pid FROM pg_locks l
@@ -266,3 +267,4 @@ WHERE l.locktype = 'advisory' AND l.classid = 1953853038 AND l.objid = $1::bigin
     AND l.objsubid = 2 AND l.granted
   AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
   AND l.pid <> pg_backend_pid()
+  AND ($1::bigint <> 4 OR l.mode = 'ExclusiveLock')

@@ -128,8 +128,7 @@ class Auditor:
                 async with self._snapshot() as connection:
                     checked_at = await connection.fetchval("SELECT now()")
                     found = [
-                        await self._result(connection, check, examples_max)
-                        for check in checks(record=record)
+                        await self._result(connection, check, examples_max) for check in checks(record=record)
                     ]
                 found += await self._memory(examples_max)
         except (TimeoutError, asyncpg.QueryCanceledError):

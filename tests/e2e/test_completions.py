@@ -50,7 +50,6 @@ UNSEEN: dict[str, Ending] = {
     "cancel delayed": Ending(ref="unserved", fields={"run_at": LATER}, is_cancelled=True, status="cancelled"),
     "expire scheduled": Ending(ref="unserved", fields={"ttl": SOON}, status="expired"),
     "expire queued": Ending(ref="unserved", is_second=True, fields={"ttl": SOON}, status="expired"),
-    "expire delayed": Ending(ref="unserved", fields={"run_at": LATER, "ttl": SOON}, status="expired"),
 }
 
 

@@ -1,6 +1,5 @@
 """The page of one worker, and what an execution says of workers that it needs."""
 
-import time
 from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any
@@ -200,11 +199,15 @@ async def test_a_cancelled_run_says_since_when_it_stops_and_when_it_is_killed(ap
 
 async def test_lists_mark_the_runs_that_were_asked_to_stop_as_their_own_pages_do(api: Served) -> None:
     await api.define("a.b", max_concurrent=3, timeout=60)
-    cancelled, late, running, waiting = await api.submit_many("a.b", 4)
-    await api.until_offered(cancelled, late, running)
-    api.worker.start(late, at=time.time() - 3600)
-    await api.start(cancelled, running)
-    await api.until_status(late, "running")
+    cancelled, late, running, waiting = [
+        (await api.submit("a.b", **fields))["id"] for fields in ({}, {"timeout": "50ms"}, {}, {})
+    ]
+    await api.start(cancelled, late, running)
+
+    async def is_late() -> bool:
+        return (await api.get(f"/executions/{late}"))["stopping"] is not None
+
+    await until(is_late, "it runs for too long", deadline_seconds=10)
     await api.http.post(f"/api/v1/executions/{cancelled}/cancel")
     expected = {waiting: False, running: False, late: True, cancelled: True}
 
