@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from turnstile.common.domain.durations import parse_duration
 from turnstile.executor.api.ops import health_routes
-from turnstile.executor.queries.schemas import StoredPool
 from turnstile.executor.health import Health
+from turnstile.executor.queries.schemas import StoredPool
 from turnstile.worker.actions import RegisteredAction, load_actions
 from turnstile.worker.health import health_app
 
