@@ -14,6 +14,7 @@ from turnstile.common.domain.errors import Code
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.retries import retry_delay_seconds
 from turnstile.common.domain.states import Status
+from turnstile.common.domain.waiting import Waiting, WaitingList
 from turnstile.executor.queue_manager import inputs
 from turnstile.executor.queue_manager.decisions import (
     Admitted,
@@ -46,7 +47,6 @@ from turnstile.executor.queue_manager.state import (
     State,
     Worker,
 )
-from turnstile.executor.queue_manager.waiting import Waiting, WaitingList
 
 STEPS_MAX: Final = 5000
 """Most timers, expiries or queues of a changed definition that one turn looks at; the next turn goes on."""

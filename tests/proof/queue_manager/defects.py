@@ -29,12 +29,12 @@ from tests.proof.queue_manager.references import (
 from tests.proof.queue_manager.walks import walk
 from tests.unit.queue_manager import test_gates, test_life, test_pools, test_queues
 from turnstile.common.domain.states import Status
+from turnstile.common.domain.waiting import WaitingList, _Chunk
 from turnstile.executor.queue_manager import decide, gates, pools, state, transitions
 from turnstile.executor.queue_manager.decisions import Decisions
 from turnstile.executor.queue_manager.lines import FairClock, Line
 from turnstile.executor.queue_manager.rates import RateWindow
 from turnstile.executor.queue_manager.state import Crew, Lane, Queue, State, Worker
-from turnstile.executor.queue_manager.waiting import WaitingList, _Chunk
 
 Detector = Callable[[], None]
 
