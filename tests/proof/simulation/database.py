@@ -50,6 +50,8 @@ from turnstile.stress.recording import NEVER
 
 CALL_TIMEOUT_SECONDS: Final = 1.5
 READ_SECONDS: Final = 0.0005
+EPOCHS: Final = 1_000_000
+"""Among so many a takeover draws the next epoch."""
 TERMINATED_AFTER_SECONDS: Final = 1.0
 UNSTORABLE: Final = b"\\u0000"
 """JSON with this cannot be stored."""
@@ -142,6 +144,7 @@ class Postgres:
     def __init__(self, loop: SimulatedLoop, random: Random) -> None:
         self.loop = loop
         self.random = random
+        self.epochs = Random(0)
         self.tables = Tables()
         self.is_up = True
         self.frozen_until = 0.0
@@ -173,6 +176,8 @@ class Postgres:
         self.inbox_ids = 0
         self.used: set[tuple[int, int]] = set()
         """Grants that any leader ever committed, also what a failover lost."""
+        self.issued: set[int] = set()
+        """Epochs, also those that a failover lost."""
 
     def clock(self) -> float:
         """Return its wall clock."""
@@ -624,7 +629,11 @@ class SimulatedStore:
             if only_if_leading and tables.executor_id != executor_id:
                 value: Any = Deposed(f"epoch {tables.epoch} of {tables.executor_id}")
             else:
-                value = tables.epoch = max(tables.epoch + 1, above + 1, int(server.clock() * 1000))
+                least = max(tables.epoch, above, int(server.clock() * 1_000_000))
+                value = tables.epoch = least + 1 + server.epochs.randrange(EPOCHS)
+                if value in server.issued:
+                    server.found(f"epoch {value} is issued again")
+                server.issued.add(value)
                 tables.executor_id = executor_id
                 server.leader, server.is_session_gone = process, not process.is_alive
             if is_answered and server.reaches(process):
