@@ -178,8 +178,7 @@ def enqueue(state: State, queue: Queue, priority: int, entry: Waiting) -> None:
         state.set_timer(entry.expires_at, (queue, priority))
     waiting.add(entry)
     queue.length += 1
-    if waiting.first() == entry.id:
-        state.changed_queues[queue] = None
+    state.changed_queues[queue] = None
 
 
 def take_out_of_queue(state: State, queue: Queue, priority: int, execution_id: int) -> Waiting | None:

@@ -218,6 +218,20 @@ plant(
     "state.next_id, execution.queued_at",
     explored(c.plain),
 )
+plant(
+    "what became startable is counted as new each time",
+    gates.look_at,
+    "startable - queue.startable",
+    "startable",
+    explored(c.plain),
+)
+plant(
+    "what holds slots does not count when a queue is looked at",
+    gates.look_at,
+    "limit - len(queue.holders)",
+    "limit",
+    explored(c.keys),
+)
 plant("a queue that has nothing is kept", gates.look_at, "queue.is_idle", "False", explored(c.plain))
 plant(
     "a queue is forgotten while something is delayed", Queue.is_idle, "or self.delayed", "", explored(c.times)
@@ -688,6 +702,13 @@ plant(
     "level[0][0] < ticket",
     "True",
     lines,
+)
+plant(
+    "a walk through a line stops at a void pair", Line._in_order_of, "entry.ticket == ticket", "True", lines
+)
+plant("a walk through a line meets a member twice", Line._in_order_of, "entry is not last", "True", lines)
+plant(
+    "a walk through a line is that of the heaps", Line._in_order_of, "self.rank(entry)[1]", "virtual", lines
 )
 plant("a line forgets what it pushes again", Line._push_again, "self._push(entry)", "pass", lines)
 plant(
