@@ -163,9 +163,9 @@ def _ttl_before_retry() -> None:
 
 plant(
     "one execution more than the limit starts",
-    Queue.has_room,
-    "len(self.holders) < limit",
-    "len(self.holders) <= limit",
+    gates.look_at,
+    "limit - len(queue.holders)",
+    "limit + 1 - len(queue.holders)",
     explored(c.plain),
 )
 plant("the limit of a key is ignored", Queue.limit, "settings.has_limit", "False", explored(c.keys))
