@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import inf
 
 from turnstile.common.domain.states import Status
+from turnstile.common.domain.waiting import Waiting
 from turnstile.executor.queue_manager.decide import decide
 from turnstile.executor.queue_manager.decisions import Granted
 from turnstile.executor.queue_manager.definitions import Action, Resource, Use
@@ -25,7 +26,6 @@ from turnstile.executor.queue_manager.inputs import (
 )
 from turnstile.executor.queue_manager.state import State
 from turnstile.executor.queue_manager.transitions import enqueue, queue_for
-from turnstile.executor.queue_manager.waiting import Waiting
 
 BATCH = 100
 

@@ -146,7 +146,7 @@ class Ledger:
         self._executor_id = executor_id
 
     async def take_over(self, executor_id: str, *, above: int = 0, only_if_leading: bool = False) -> int:
-        """Raise the epoch above earlier ones, `above` and the clock in milliseconds; return it."""
+        """Raise the epoch above earlier ones, `above` and the clock, to one that none had; return it."""
         self.leads_as(executor_id)
         await self._stop_watching()
         # A statement of an earlier leadership may still run there.

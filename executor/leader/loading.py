@@ -12,6 +12,7 @@ from typing import Any, Final
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.retries import RetryPolicy
 from turnstile.common.domain.states import Status
+from turnstile.common.domain.waiting import Waiting, WaitingList
 from turnstile.executor.leader.records import (
     Checkpoint,
     ClockChange,
@@ -46,7 +47,6 @@ from turnstile.executor.queue_manager.lines import FairClock
 from turnstile.executor.queue_manager.rates import RateWindow
 from turnstile.executor.queue_manager.state import Execution, State
 from turnstile.executor.queue_manager.transitions import enqueue, queue_for
-from turnstile.executor.queue_manager.waiting import Waiting, WaitingList
 
 _KINDS: Final = ("resource", "pool", "action", "key")
 """An action names its resources, and a key its action."""

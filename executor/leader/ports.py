@@ -54,9 +54,10 @@ class Store(Protocol):
     async def take_over(self, executor_id: str, *, above: int = 0, only_if_leading: bool = False) -> int:
         """Raise the epoch above all earlier ones, and return it.
 
-        It is also above `above` and the database's clock in milliseconds, and its commit is known. Waits
-        for a turn in flight, and terminates its session after a second. With `only_if_leading`, nothing
-        changes and Deposed is raised if the fence names another executor. Raises OutcomeUnknown.
+        It is also above `above` and the database's clock, it is none that a failover has lost, and its
+        commit is known. Waits for a turn in flight, and terminates its session after a second. With
+        `only_if_leading`, nothing changes and Deposed is raised if the fence names another executor. Raises
+        OutcomeUnknown.
         """
 
     async def announce(self, executor_id: str, *, has_broker: bool) -> bool:

@@ -2,11 +2,15 @@
 -- parts are packed as the server sends them, which `binary_arrays` reads. `turn.sql` says what `= ANY
 -- (ARRAY[x])` is for.
 
--- take_over: raise the epoch.
+-- take_over: raise the epoch, above the clock in microseconds too, by a random number.
+--
+-- A failover can lose the newest epochs, and a clock that is behind does not tell them apart: without the random
+-- number, the next leader could issue a lost epoch again, and with it numbers of grants that workers know.
 --
 -- $1 executor, $2 above this epoch, $3 whether only the present leader may
 UPDATE ledger.leadership l
-SET epoch = greatest(l.epoch + 1, $2::bigint + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint),
+SET epoch = greatest(l.epoch, $2::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
+            + 1 + floor(random() * 1000000)::bigint,
     executor = $1::text, taken_at = clock_timestamp()
 WHERE NOT $3::boolean OR l.executor = $1::text
 RETURNING l.epoch

@@ -175,7 +175,8 @@ def _stats(question: protocol.Stats, known: Known) -> Steps[StatsPage]:
         next_ref = refs[-1] if len(first) > question.limit else None
     found: list[ActionStats] = []
     for ref in refs:
-        found.append(ActionStats(action_ref=ref, stats=queue_stats(state, ref)))
+        stats = yield from queue_stats(state, ref)
+        found.append(ActionStats(action_ref=ref, stats=stats))
         yield
     return StatsPage(items=tuple(found), next_ref=next_ref)
 

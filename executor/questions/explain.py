@@ -2,14 +2,14 @@
 
 The nearest reason wins: paused; a closed gate; the slots of the queue are held, or will be by those ahead
 (limit); no worker takes the action; else what keeps the next execution of the action waiting: the total, a
-resource, a rate, or the workers (pool). Nothing here changes what is decided. Counting costs as much as an
-action has keys, whatever waits; a position at a gate is searched among the first ones only.
+resource, a rate, or the workers (pool). Nothing here changes what is decided. A position at a gate is
+searched among the first ones only, whatever waits there and however many keys an action has.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from heapq import heapify, heappop, heapreplace, nsmallest
+from heapq import heapify, heappop, heappush, heapreplace, nsmallest
 from itertools import chain, islice
 from math import inf
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -194,7 +194,8 @@ def _on_units(state: State, execution: Execution, stop: Stop, depth: int) -> Wai
     if gate is None:
         name, capacity, held = action.ref, action.definition.max_concurrent_total, action.held
         order, waiting = order_of(action), startable(action)
-        holding = list(chain.from_iterable(queue.holders for queue in action.queues.values()))
+        at_workers = chain.from_iterable(worker.held.values() for worker in state.workers.values())
+        holding = [*action.holding, *(each for each in at_workers if each.action is action)]
     else:
         name, capacity, held = gate.definition.name, gate.definition.capacity, gate.held
         members, holding, units = members_at(state, gate), [*gate.holders], units_of(action, gate)
@@ -354,13 +355,7 @@ def startable(member: Member) -> int:
     """Return how many executions a member stands for: those that the limits of its queues let start."""
     if isinstance(member, Execution):
         return 1
-    return sum(startable_in(queue, queue.length) for queue in member.queues.values() if queue.waiting)
-
-
-def startable_in(queue: Queue, length: int) -> int:
-    """Return how many executions of a queue of this length its limit lets start."""
-    limit = queue.limit
-    return length if limit is None else min(length, max(limit - queue.held, 0))
+    return member.startable
 
 
 def in_order(queue: Queue) -> Iterator[Place]:
@@ -371,18 +366,15 @@ def in_order(queue: Queue) -> Iterator[Place]:
 
 def order_of(action: ActionState) -> Iterator[Place]:
     """Yield what could start under the limits of its queues, in the order of its total."""
-    entries = [(entry, entry.member) for entry in action.line.entries.values()]
-    return in_turn(
-        action.clock,
-        [
-            Flow(entry.priority, entry.ticket, entry.flow, 1, queue.settings.weight, partial(_ready, queue))
-            for entry, queue in entries
-        ],
+    flows = (
+        Flow(entry.priority, entry.ticket, entry.flow, 1, queue.settings.weight, partial(_ready, queue))
+        for entry, queue in ((entry, entry.member) for entry in action.line.in_order())
     )
+    return in_turn(action.clock, coming=flows)
 
 
 def _ready(queue: Queue) -> Iterator[Place]:
-    return islice(in_order(queue), startable_in(queue, queue.length))
+    return islice(in_order(queue), queue.startable)
 
 
 def members_at(state: State, gate: ResourceGate | PoolState) -> list[Member]:
@@ -430,8 +422,14 @@ class Flow(NamedTuple):
     places: Callable[[], Iterator[Place]]
 
 
-def in_turn(clock: FairClock | None, flows: Iterable[Flow]) -> Iterator[Place]:
-    """Merge flows as a `Line` with this clock would, and charge what passes; read a flow when it is first."""
+def in_turn(
+    clock: FairClock | None, flows: Iterable[Flow] = (), coming: Iterable[Flow] = ()
+) -> Iterator[Place]:  # fmt: skip
+    """Merge flows as a `Line` with this clock would, and charge what passes.
+
+    A flow is read when it is first. Those that are `coming`, each with a name of its own and in their order,
+    are not even looked at before: what passes moves no virtual time above theirs.
+    """
     ahead = None if clock is None else FairClock()
     if ahead is not None and clock is not None:
         ahead.virtual, ahead.finish = dict(clock.virtual), dict(clock.finish)
@@ -439,11 +437,20 @@ def in_turn(clock: FairClock | None, flows: Iterable[Flow]) -> Iterator[Place]:
     def tag(priority: int, name: str) -> int:
         return 0 if ahead is None else ahead.start(priority, name)
 
-    heap = [(f.priority, tag(f.priority, f.name), f.ticket, number, f) for number, f in enumerate(flows)]
+    def entry(number: int, flow: Flow) -> tuple[int, int, int, int, Flow]:
+        return flow.priority, tag(flow.priority, flow.name), flow.ticket, number, flow
+
+    heap = [entry(number, flow) for number, flow in enumerate(flows)]
     heapify(heap)
+    later = (entry(number, flow) for number, flow in enumerate(coming, len(heap)))
+    upcoming = next(later, None)
     rest: dict[int, Iterator[Place]] = {}
     following: dict[int, Place | None] = {}
-    while heap:
+    while heap or upcoming is not None:
+        if upcoming is not None and (not heap or upcoming < heap[0]):
+            heappush(heap, upcoming)
+            upcoming = next(later, None)
+            continue
         priority, was, ticket, number, flow = heap[0]
         start = tag(priority, flow.name)
         if start > was:

@@ -1,35 +1,33 @@
 """What waits in the queues of an action and at each gate, by reason: counts, and pages of lists.
 
 Counts are the reasons of `explain`, summed: one for all that an action has ready, and the limit for the rest.
+Those of an action with many keys take several steps, between which turns go on.
 """
 
-from functools import partial
+from collections.abc import Generator
 from heapq import nsmallest
 from itertools import chain, islice
-from operator import itemgetter
 from typing import Final, NamedTuple, get_args
 
 from turnstile.executor.questions.explain import (
     Counted,
-    Flow,
     Holder,
     Place,
     WorkerLoad,
     holders_of,
-    in_order,
-    in_turn,
     is_closed,
     loads_of,
     members_at,
     order_at,
     startable,
-    startable_in,
     stop_of,
 )
 from turnstile.executor.queue_manager.state import ActionState, PoolState, Queue, State
 
 COUNTED: Final[tuple[Counted, ...]] = get_args(Counted)
 KEYS_MAX: Final = 100
+_STEP: Final = 250
+"""Queues that one step counts."""
 
 
 class KeyStats(NamedTuple):
@@ -75,24 +73,35 @@ class GatePage(NamedTuple):
     workers: tuple[WorkerLoad, ...]
 
 
-def queue_stats(state: State, ref: str) -> QueueStats | None:
-    """Count what waits and runs of an action; None: it is unknown."""
+def queue_stats(state: State, ref: str) -> Generator[None, None, QueueStats | None]:
+    """Count what waits and runs of an action, in steps of some queues; None: it is unknown."""
     action = state.actions.get(ref)
     if action is None:
         return None
-    lengths = [(queue, queue.length) for queue in action.queues.values()]
-    length, holding = sum(waiting for _, waiting in lengths), len(action.holding)
-    keys = [
-        (-waiting - queue.holding, -queue.held, queue.key, queue) for queue, waiting in lengths if queue.key
-    ]
-    ready = sum(startable_in(queue, waiting) for queue, waiting in lengths if waiting)
+    queues = list(action.queues.values())
+    length = ready = delayed = 0
+    longest: list[tuple[int, int, str, Queue]] = []
+    oldest = min(((each.id, each.queued_at) for each in action.holding), default=None)
+    for start in range(0, len(queues), _STEP):
+        if start:
+            yield
+        part = queues[start : start + _STEP]
+        length += sum(queue.length for queue in part)
+        ready += sum(queue.startable for queue in part)
+        delayed += sum(queue.delayed for queue in part)
+        keys = ((-queue.length - queue.holding, -queue.held, queue.key, queue) for queue in part if queue.key)
+        longest = nsmallest(KEYS_MAX, chain(longest, keys))
+        lists = chain.from_iterable(queue.waiting.values() for queue in part)
+        heads = ((waiting.first(), waiting.first_queued_at()) for waiting in lists)
+        oldest = min(chain(heads, () if oldest is None else (oldest,)), default=None)
+    holding = len(action.holding)
     return QueueStats(
         queue_length=length + holding, active_count=action.held - holding, held_waiting=holding,
-        delayed=sum(queue.delayed for queue, _ in lengths), max_concurrent=action.definition.max_concurrent,
-        oldest_enqueued_at=_oldest_enqueued_at(action), total_enqueued=action.enqueued,
+        delayed=delayed, max_concurrent=action.definition.max_concurrent,
+        oldest_enqueued_at=None if oldest is None else oldest[1], total_enqueued=action.enqueued,
         total_completed=action.completed, paused=action.definition.paused,
         waiting=_by_reason(state, action, length, ready),
-        by_key=tuple(_of_key(queue) for *_, queue in nsmallest(KEYS_MAX, keys)),
+        by_key=tuple(_of_key(queue) for *_, queue in longest),
     )  # fmt: skip
 
 
@@ -103,15 +112,6 @@ def _by_reason(state: State, action: ActionState, length: int, ready: int) -> di
     for execution in action.holding:
         counts[stop_of(state, execution).reason] += 1
     return counts
-
-
-def _oldest_enqueued_at(action: ActionState) -> float | None:
-    lists = chain.from_iterable(queue.waiting.values() for queue in action.queues.values())
-    oldest = min(((waiting.first(), waiting) for waiting in lists), default=None, key=itemgetter(0))
-    holding = min(((each.id, each.queued_at) for each in action.holding), default=None)
-    if oldest is None or (holding is not None and holding[0] < oldest[0]):
-        return None if holding is None else holding[1]
-    return oldest[1].first_queued_at()
 
 
 def _of_key(queue: Queue) -> KeyStats:
@@ -130,16 +130,6 @@ def _could_start(state: State, action: ActionState) -> int:
     windows = [action.window, *(gate.window for gate in action.gates)]
     bounds += [window.left(state.now) for window in windows if window is not None]
     return max(min(bounds), 0)
-
-
-def waiting_page(state: State, ref: str, key: str | None, offset: int, limit: int) -> tuple[Place, ...]:
-    """Return what waits in the queues of an action, or in that of a key, by priority and id."""
-    action = state.actions.get(ref)
-    queues = (
-        [] if action is None else [q for q in action.queues.values() if q.waiting and key in (None, q.key)]
-    )
-    flows = [Flow(*queue.head(), "", 1, 1, partial(in_order, queue)) for queue in queues]
-    return tuple(islice(in_turn(None, flows), offset, offset + limit))
 
 
 def resource_page(state: State, name: str, offset: int, limit: int) -> GatePage | None:

@@ -52,8 +52,12 @@ def rank_of(gate: ResourceGate) -> tuple[int, str]:
 
 def look_at(state: State, queue: Queue) -> None:
     """Let a queue stand for its first execution in the line of its action, while it has a free slot."""
-    action = queue.action
-    if queue.waiting and queue.has_room:
+    action, limit, startable = queue.action, queue.limit, queue.length
+    if limit is not None:
+        startable = min(startable, max(limit - len(queue.holders), 0))
+    action.startable += startable - queue.startable
+    queue.startable = startable
+    if startable:
         priority, ticket = queue.head()
         action.line.put(queue, queue.key, priority, ticket)
     else:

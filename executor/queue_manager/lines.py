@@ -7,7 +7,8 @@ has the start tag max(virtual time, finish tag of its flow), the smallest goes f
 equal tags. A line never looks at all its members: changes are noticed when a member comes to the front.
 """
 
-from heapq import heappop, heappush
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
 from typing import Final, Generic, TypeAlias, TypeVar
 
 TAG_SCALE: Final = 720_720
@@ -127,6 +128,40 @@ class Line(Generic[Member]):
         entry = self.first()
         assert entry is not None, "the line is empty"
         return entry
+
+    def in_order(self) -> Iterator[Entry[Member]]:
+        """Yield the entries in their order, each found when it is asked for; nothing may change meanwhile."""
+        if len(self.entries) < 2:
+            yield from self.entries.values()
+            return
+        for priority in sorted(self._heaps):
+            yield from self._in_order_of(priority)
+
+    def _in_order_of(self, priority: int) -> Iterator[Entry[Member]]:
+        """Walk down both heaps: no entry is before what its pair says, nor a pair before the one above it."""
+        heaps = self._heaps[priority]
+        virtual = 0 if self.clock is None else self.clock.virtual.get(priority, 0)
+
+        def pair(number: int, index: int) -> tuple[int, int, int, int, Entry[Member]]:
+            *tag, ticket, entry = heaps[number][index]
+            return tag[0] if tag else virtual, ticket, number, index, entry
+
+        last: Entry[Member] | None = None
+        found = [pair(number, 0) for number in (0, 1) if heaps[number]]
+        heapify(found)
+        while found:
+            _, ticket, number, index, entry = heappop(found)
+            if number == 2:
+                # An entry that stands for an earlier ticket again has two pairs.
+                if entry is not last:
+                    yield entry
+                last = entry
+                continue
+            for below in (2 * index + 1, 2 * index + 2):
+                if below < len(heaps[number]):
+                    heappush(found, pair(number, below))
+            if entry.ticket == ticket:
+                heappush(found, (self.rank(entry)[1], ticket, 2, 0, entry))
 
     def rank(self, entry: Entry[Member]) -> Rank:
         """Return what orders an entry in this line."""

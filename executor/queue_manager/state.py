@@ -12,11 +12,11 @@ from typing import Final, NamedTuple, TypeAlias
 
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.states import Status
+from turnstile.common.domain.waiting import WaitingList
 from turnstile.executor.queue_manager.decisions import Passage
 from turnstile.executor.queue_manager.definitions import Action, KeySettings, Pool, Resource, Use
 from turnstile.executor.queue_manager.lines import Entry, FairClock, Line
 from turnstile.executor.queue_manager.rates import RateWindow
-from turnstile.executor.queue_manager.waiting import WaitingList
 
 PLAIN: Final = KeySettings()
 
@@ -107,6 +107,8 @@ class Queue:
     """By priority; no list is empty."""
     length: int = 0
     """How many wait in it, without those that hold units."""
+    startable: int = 0
+    """How many of these its limit lets start, as `gates.look_at` saw it."""
     holders: dict[Execution, None] = field(default_factory=dict)
     """What has a slot: what was granted, and what waits at a later resource."""
     holding: int = 0
@@ -271,6 +273,8 @@ class ActionState:
     queues: dict[str, Queue] = field(default_factory=dict)
     held: int = 0
     """Slots of all its queues."""
+    startable: int = 0
+    """How many the limits of its queues let start."""
     clock: FairClock | None = None
     """Of its total, where that has a fair order."""
     line: Line[Queue] = field(default_factory=lambda: Line(None))

@@ -15,6 +15,7 @@ from turnstile.common.domain.errors import Code
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.retries import retry_delay_seconds
 from turnstile.common.domain.states import Status
+from turnstile.common.domain.waiting import Waiting, WaitingList
 from turnstile.executor.queue_manager import inputs
 from turnstile.executor.queue_manager.decisions import (
     Admitted,
@@ -48,7 +49,6 @@ from turnstile.executor.queue_manager.state import (
     State,
     Worker,
 )
-from turnstile.executor.queue_manager.waiting import Waiting, WaitingList
 
 STEPS_MAX: Final = 5000
 """Most timers, expiries or queues of a changed definition that one turn looks at; the next turn goes on."""
@@ -180,8 +180,7 @@ def enqueue(state: State, queue: Queue, priority: int, entry: Waiting) -> None:
         state.set_timer(entry.expires_at, (queue, priority))
     waiting.add(entry)
     queue.length += 1
-    if waiting.first() == entry.id:
-        state.changed_queues[queue] = None
+    state.changed_queues[queue] = None
 
 
 def take_out_of_queue(state: State, queue: Queue, priority: int, execution_id: int) -> Waiting | None:

@@ -104,7 +104,12 @@ async def seed(env: Environment, receiver: Receiver) -> dict[str, str]:
     ):
         assert (await env.http.put(f"/resources/{name}", json={"capacity": capacity})).is_success
     await env.put("gpu.train", max_concurrent=1, pool="gpu", parameters_schema=SCHEMA)
-    await env.put("cad.export", pool="drawing", uses=[{"resource": "licence-autocad", "units": 2}])
+    await env.put(
+        "cad.export",
+        pool="drawing",
+        entrypoint="tests.e2e.actions:noop",
+        uses=[{"resource": "licence-autocad", "units": 2}],
+    )
     await env.put("nightly.cleanup", max_concurrent=1)
     await env.http.post("/actions/nightly.cleanup/pause")
     await env.patch("video.encode", max_concurrent=2)

@@ -25,7 +25,7 @@ async def test_the_first_tab_skips_to_the_content_and_the_current_screen_is_mark
 
 
 async def test_what_has_the_focus_keeps_it_when_it_is_updated(page: Page, env: Environment) -> None:
-    await env.put("focused", max_concurrent=1, pool="empty")
+    await env.put("focused", max_concurrent=1, pool="empty", entrypoint="tests.e2e.actions:noop")
     execution_id = await env.submit("focused")
     await page.goto("/#/executions?action_ref=focused")
     link = page.get_by_role("link", name=f"#{execution_id}")
@@ -38,7 +38,7 @@ async def test_what_has_the_focus_keeps_it_when_it_is_updated(page: Page, env: E
 async def test_what_did_not_change_keeps_its_selection_and_its_scroll_position(
     page: Page, env: Environment
 ) -> None:
-    await env.put("kept", max_concurrent=1, pool="empty")
+    await env.put("kept", max_concurrent=1, pool="empty", entrypoint="tests.e2e.actions:noop")
     execution_id = await env.submit("kept", parameters={f"field {n}": n for n in range(100)})
     await page.goto(f"/#/executions/{execution_id}")
     why, shown = page.locator(".why").first, page.get_by_label("Parameters")
@@ -59,7 +59,7 @@ async def test_what_did_not_change_keeps_its_selection_and_its_scroll_position(
 async def test_why_an_execution_waits_is_announced_when_the_reason_changes(
     page: Page, env: Environment
 ) -> None:
-    await env.put("announced", max_concurrent=1, pool="empty")
+    await env.put("announced", max_concurrent=1, pool="empty", entrypoint="tests.e2e.actions:noop")
     _, ahead, last = await env.submit_many([{"action_ref": "announced"}] * 3)
     await page.goto(f"/#/executions/{last}")
     why, spoken = page.locator(".why"), page.locator("#spoken")
@@ -78,7 +78,7 @@ async def test_why_an_execution_waits_is_announced_when_the_reason_changes(
 
 
 async def test_a_chart_without_a_counted_value_is_not_shown(page: Page, env: Environment) -> None:
-    await env.put("uncounted", max_concurrent=1, pool="empty")
+    await env.put("uncounted", max_concurrent=1, pool="empty", entrypoint="tests.e2e.actions:noop")
 
     async def without_values(route: Route) -> None:
         response = await route.fetch()
@@ -100,7 +100,7 @@ async def test_a_chart_without_a_counted_value_is_not_shown(page: Page, env: Env
 
 
 async def test_a_chart_has_axes_and_each_value_by_pointer_and_by_key(page: Page, env: Environment) -> None:
-    await env.put("charted", max_concurrent=1, pool="empty")
+    await env.put("charted", max_concurrent=1, pool="empty", entrypoint="tests.e2e.actions:noop")
     await env.submit_many([{"action_ref": "charted"}] * 4)
     await page.goto("/#/queues/charted")
     chart = page.locator(".chart")
@@ -149,7 +149,7 @@ async def test_times_are_relative_with_the_exact_one_as_tooltip(page: Page, env:
     assert year in (await created.get_attribute("title") or "")
 
     await insert_letters(env, "timed", 1)
-    await env.put("timed", max_concurrent=1, pool="empty")
+    await env.put("timed", max_concurrent=1, pool="empty", entrypoint="tests.e2e.actions:noop")
     for address, column in (
         ("/#/workers", "td[data-label='Last heartbeat'] time"),
         ("/#/dead-letters?code=timed", "td[data-label='Dead-lettered'] time"),

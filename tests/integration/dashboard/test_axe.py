@@ -59,6 +59,7 @@ async def screens(env: Environment) -> AsyncIterator[Screens]:
         "usable",
         max_concurrent=1,
         pool="empty",
+        entrypoint="tests.e2e.actions:noop",
         submitter_keys=True,
         parameters_schema={"properties": fields},
     )

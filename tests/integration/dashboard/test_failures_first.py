@@ -98,7 +98,7 @@ async def test_selected_executions_are_retried_after_the_screen_said_what_it_wil
 async def test_all_that_match_the_search_are_cancelled_and_the_rest_is_named(
     page: Page, env: Environment
 ) -> None:
-    await env.put("many.waiting", max_concurrent=1, pool="empty")
+    await env.put("many.waiting", max_concurrent=1, pool="empty", entrypoint="tests.e2e.actions:noop")
     ids = await env.submit_many([{"action_ref": "many.waiting"}] * 60)
     await env.cancel(ids[-1])
     await page.goto("/#/executions")

@@ -115,7 +115,9 @@ async def test_a_resource_is_paused_resumed_and_changed_unless_it_was_changed_me
 
 
 async def test_a_key_gets_a_limit_and_a_weight_of_its_own(page: Page, env: Environment) -> None:
-    await env.put("keyed", max_concurrent=1, concurrency_key="/c", pool="empty")
+    await env.put(
+        "keyed", max_concurrent=1, concurrency_key="/c", pool="empty", entrypoint="tests.e2e.actions:noop"
+    )
     await env.submit("keyed", parameters={"c": "a/b"})
     await page.goto("/#/queues/keyed?key=a/b")
     section = page.locator("section").filter(has_text="Settings of this key")

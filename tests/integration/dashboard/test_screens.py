@@ -37,7 +37,7 @@ async def test_the_page_prompts_once_for_a_valid_token(browser: Browser, env: En
 
 
 async def test_queues_are_updated_searched_paused_and_limited(page: Page, env: Environment) -> None:
-    await env.put("screen.one", max_concurrent=1, pool="empty")
+    await env.put("screen.one", max_concurrent=1, pool="empty", entrypoint="tests.e2e.actions:noop")
     await env.put("screen.two", max_concurrent=4, pool="unserved")
     await page.goto("/#/queues?search=screen")
     one, two = (page.get_by_role("row").filter(has_text=f"screen.{which}") for which in ("one", "two"))
@@ -88,7 +88,7 @@ async def test_a_conflicting_limit_is_rejected_in_the_dialog_and_escape_closes_i
 
 
 async def test_a_queue_shows_holders_waiting_executions_and_changes(page: Page, env: Environment) -> None:
-    await env.put("lined.up", max_concurrent=1, pool="empty")
+    await env.put("lined.up", max_concurrent=1, pool="empty", entrypoint="tests.e2e.actions:noop")
     first, second, third = await env.submit_many([{"action_ref": "lined.up"}] * 3)
     await page.goto("/#/queues/lined.up")
     holders = page.get_by_role("table", name="Slot holders").locator("tbody tr")
@@ -136,7 +136,9 @@ async def test_an_execution_shows_why_it_waits_until_it_ends_and_is_retried(
 
 async def test_an_execution_shows_its_gates_and_a_resource_its_holders(page: Page, env: Environment) -> None:
     assert (await env.http.put("/resources/autocad", json={"capacity": 5})).is_success
-    await env.put("drawn", pool="empty", uses=[{"resource": "autocad", "units": 2}])
+    await env.put(
+        "drawn", pool="empty", entrypoint="tests.e2e.actions:noop", uses=[{"resource": "autocad", "units": 2}]
+    )
     first, second, waiting = await env.submit_many([{"action_ref": "drawn"}] * 3)
     await page.goto(f"/#/executions/{waiting}")
     await expect(page.locator(".why")).to_contain_text(
@@ -156,7 +158,9 @@ async def test_an_execution_shows_its_gates_and_a_resource_its_holders(page: Pag
 
 
 async def test_values_are_shown_as_text(page: Page, env: Environment) -> None:
-    await env.put("hostile", max_concurrent=1, concurrency_key="/who", pool="empty")
+    await env.put(
+        "hostile", max_concurrent=1, concurrency_key="/who", pool="empty", entrypoint="tests.e2e.actions:noop"
+    )
     execution_id = await env.submit("hostile", parameters={"who": HOSTILE}, metadata={HOSTILE: HOSTILE})
     for path in (
         f"/#/executions/{execution_id}",
@@ -174,7 +178,7 @@ async def test_values_are_shown_as_text(page: Page, env: Environment) -> None:
 async def test_executions_are_filtered_and_the_address_keeps_the_filters(
     page: Page, env: Environment
 ) -> None:
-    await env.put("listed", max_concurrent=1, pool="empty")
+    await env.put("listed", max_concurrent=1, pool="empty", entrypoint="tests.e2e.actions:noop")
     held, queued = await env.submit_many(
         [{"action_ref": "listed"}, {"action_ref": "listed", "metadata": {"order": "4711"}, "priority": 5}]
     )

@@ -105,12 +105,26 @@ async def test_of_two_that_take_over_at_once_the_higher_epoch_leads(ledger: Ledg
 
 async def test_an_epoch_is_above_all_before_it_and_the_clock(ledger: Ledger, ledger_url: str) -> None:
     async with session_on(ledger_url) as session:
-        clock = await session.fetchval("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")
+        clock = await session.fetchval("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
         first = await ledger.take_over("a")
-        assert first >= clock
+        assert first > clock
         # A worker has seen one that a failover has lost.
-        assert await ledger.take_over("a", above=first + 10**9) == first + 10**9 + 1
-        assert await ledger.take_over("a") == first + 10**9 + 2
+        second = await ledger.take_over("a", above=first + 10**9)
+        assert second > first + 10**9
+        assert await ledger.take_over("a") > second
+
+
+async def test_an_epoch_that_a_failover_lost_is_not_issued_again_by_a_clock_that_is_behind(
+    ledger: Ledger, other: Ledger, ledger_url: str
+) -> None:
+    async with session_on(ledger_url) as session:
+        await ledger.take_over("a")
+        # The clock was a day ahead, and is behind all epochs since.
+        await session.execute("UPDATE ledger.leadership SET epoch = epoch + 86400000000")
+        standby = await session.fetchval("SELECT epoch FROM ledger.leadership")
+        lost = await ledger.take_over("a")
+        await session.execute("UPDATE ledger.leadership SET epoch = $1", standby)
+        assert await other.take_over("b") != lost
 
 
 async def test_a_leader_that_asks_for_its_own_epoch_does_not_take_it_from_another(

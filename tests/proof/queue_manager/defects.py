@@ -29,12 +29,12 @@ from tests.proof.queue_manager.references import (
 from tests.proof.queue_manager.walks import walk
 from tests.unit.queue_manager import test_gates, test_life, test_pools, test_queues
 from turnstile.common.domain.states import Status
+from turnstile.common.domain.waiting import WaitingList, _Chunk
 from turnstile.executor.queue_manager import decide, gates, pools, state, transitions
 from turnstile.executor.queue_manager.decisions import Decisions
 from turnstile.executor.queue_manager.lines import FairClock, Line
 from turnstile.executor.queue_manager.rates import RateWindow
 from turnstile.executor.queue_manager.state import Crew, Lane, Queue, State, Worker
-from turnstile.executor.queue_manager.waiting import WaitingList, _Chunk
 
 Detector = Callable[[], None]
 
@@ -163,9 +163,9 @@ def _ttl_before_retry() -> None:
 
 plant(
     "one execution more than the limit starts",
-    Queue.has_room,
-    "len(self.holders) < limit",
-    "len(self.holders) <= limit",
+    gates.look_at,
+    "limit - len(queue.holders)",
+    "limit + 1 - len(queue.holders)",
     explored(c.plain),
 )
 plant("the limit of a key is ignored", Queue.limit, "settings.has_limit", "False", explored(c.keys))
@@ -217,6 +217,20 @@ plant(
     "execution.id, execution.queued_at",
     "state.next_id, execution.queued_at",
     explored(c.plain),
+)
+plant(
+    "what became startable is counted as new each time",
+    gates.look_at,
+    "startable - queue.startable",
+    "startable",
+    explored(c.plain),
+)
+plant(
+    "what holds slots does not count when a queue is looked at",
+    gates.look_at,
+    "limit - len(queue.holders)",
+    "limit",
+    explored(c.keys),
 )
 plant("a queue that has nothing is kept", gates.look_at, "queue.is_idle", "False", explored(c.plain))
 plant(
@@ -688,6 +702,13 @@ plant(
     "level[0][0] < ticket",
     "True",
     lines,
+)
+plant(
+    "a walk through a line stops at a void pair", Line._in_order_of, "entry.ticket == ticket", "True", lines
+)
+plant("a walk through a line meets a member twice", Line._in_order_of, "entry is not last", "True", lines)
+plant(
+    "a walk through a line is that of the heaps", Line._in_order_of, "self.rank(entry)[1]", "virtual", lines
 )
 plant("a line forgets what it pushes again", Line._push_again, "self._push(entry)", "pass", lines)
 plant(

@@ -263,6 +263,9 @@ def _check_action(state: State, action: ActionState) -> None:
             must("recount", ids == sorted(set(ids)) and len(ids) == len(waiting), action.ref, key, ids)
         if queue not in state.queues_to_look_at:
             must("recount", not queue.is_idle, action.ref, key, "is idle and kept")
+            limit = queue.limit
+            startable = length if limit is None else max(min(length, limit - len(holders)), 0)
+            must("recount", queue.startable == startable, action.ref, key, "startable", queue.startable)
             is_listed = bool(queue.waiting) and queue_has_room(queue)
             must(
                 "recount",
@@ -272,6 +275,8 @@ def _check_action(state: State, action: ActionState) -> None:
                 "listed",
                 not is_listed,
             )
+    startable = sum(queue.startable for queue in action.queues.values())
+    must("recount", action.startable == startable, action.ref, "startable", action.startable)
     must(
         "recount", action.held == sum(q.held for q in action.queues.values()), action.ref, "held", action.held
     )

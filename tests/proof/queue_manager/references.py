@@ -4,14 +4,14 @@ import random
 from collections.abc import Iterable, Sequence
 
 from tests.proof.queue_manager.recount import must
-from turnstile.executor.queue_manager import waiting as waiting_module
+from turnstile.common.domain import waiting as waiting_module
+from turnstile.common.domain.waiting import Waiting, WaitingList
 from turnstile.executor.queue_manager.lines import TAG_SCALE, FairClock, Line
-from turnstile.executor.queue_manager.waiting import Waiting, WaitingList
 
 Operation = tuple[str, int]
 
 LIST_OPERATIONS = ("append", "append", "append", "insert", "take", "remove", "position", "expire")
-LINE_OPERATIONS = ("put", "put", "put", "put", "discard", "pass", "change")
+LINE_OPERATIONS = ("put", "put", "put", "put", "discard", "pass", "change", "again")
 
 
 def check_waiting_list(operations: Iterable[Operation]) -> None:
@@ -77,6 +77,7 @@ def check_line(operations: Iterable[Operation], *, is_fair: bool) -> None:
     clock = FairClock() if is_fair else None
     lines = Line[str](clock), Line[str](clock)
     members: tuple[dict[str, tuple[str, int, int]], dict[str, tuple[str, int, int]]] = ({}, {})
+    earlier: dict[tuple[int, str], tuple[str, int, int]] = {}
     virtual, finish = dict[int, int](), dict[tuple[int, str], int]()
 
     def rank(member: tuple[str, int, int]) -> tuple[int, int, int]:
@@ -88,7 +89,13 @@ def check_line(operations: Iterable[Operation], *, is_fair: bool) -> None:
         key, flow, place = "abcdef"[number % 6], "xyz"[number // 6 % 3], number // 18 % 2
         line, here = lines[place], members[place]
         match name:
+            case "again" if key in here and (place, key) in earlier:
+                # What it stood for comes back to the front, as after a retry.
+                here[key], earlier[place, key] = earlier[place, key], here[key]
+                line.put(key, *here[key])
             case "put" | "change" if name == "put" or key in here:
+                if key in here:
+                    earlier[place, key] = here[key]
                 here[key] = (flow, 1 + number // 36 % 2, step)
                 line.put(key, *here[key])
             case "discard":
@@ -110,6 +117,7 @@ def check_line(operations: Iterable[Operation], *, is_fair: bool) -> None:
             entry = each.first()
             order = sorted(expected, key=lambda member: rank(expected[member]))
             must("line", (entry and entry.member) == (order[0] if order else None), "first is not", order[:1])
+            must("line", [e.member for e in each.in_order()] == order, "order is not", order)
             must("line", {*each.entries} == {*order}, "members", order)
             must("line", len(each.entries) == len(order), "length")
 

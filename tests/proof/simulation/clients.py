@@ -6,7 +6,7 @@ notes all events.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any, Final
@@ -65,6 +65,11 @@ class Clients:
         self._paused: set[int] = set()
         self._limits = {number: action.limit for number, action in enumerate(story.actions)}
         self._submitters = [_Submitter(self, number) for number in range(story.submitters)]
+        self.worker_id: Callable[[int], str | None] = lambda _: None
+        """Returns the id of a worker, by its number."""
+        self.on_drained: Callable[[int, float], None] = lambda *_: None
+        """Called with its number when a worker is not drained any more, and since when it was."""
+        self._drained: dict[int, list[tuple[str, float]]] = {}
         rabbit.on_event, rabbit.on_reply = self._event, self._reply
         rabbit.on_dead_letter = self.letters.append
         postgres.on_answer = self._answered
@@ -175,6 +180,9 @@ class Clients:
             if not plan.by_inbox and self.rabbit.is_up:
                 self.rabbit.enqueue(REQUESTS, [Message(body, command_id)])
                 return
+        elif plan.kind == "drain":
+            self._drain(plan, command_id)
+            return
         else:
             self._change(plan, command_id)
             return
@@ -199,6 +207,25 @@ class Clients:
         if not is_over:
             self.pending_commands += 1
             self.loop.after(plan.seconds, self._command, replace(plan, seconds=0.0))
+
+    def _drain(self, plan: CommandPlan, command_id: UUID) -> None:
+        """Drain a worker; a plan without a duration lets it take work again."""
+        drained, is_over = self._drained.setdefault(plan.target, []), plan.seconds == 0.0
+        if is_over:
+            worker_id, since = drained.pop(0)
+            self.on_drained(plan.target, since)
+        else:
+            found = self.worker_id(plan.target)
+            if found is None:
+                return
+            worker_id = found
+            drained.append((worker_id, self.loop.now))
+            self.pending_commands += 1
+            self.loop.after(plan.seconds, self._command, replace(plan, seconds=0.0))
+        self.postgres.put_in_inbox(
+            command_id,
+            DefinitionCommand(kind="worker", name=worker_id, definition={"is_draining": not is_over}),
+        )
 
     def _answered(self, command_id: UUID, at: int, body: bytes) -> None:
         if command_id.int >> 100 == 1:

@@ -7,9 +7,11 @@ second. A failover goes back to what the standby had.
 """
 
 import asyncio
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields
+from math import inf
 from random import Random
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -42,6 +44,7 @@ from turnstile.executor.leader.records import (
     Known,
     LiveRow,
     Loaded,
+    PackedWaiting,
     Turn,
     WaitingRow,
     WorkerRow,
@@ -50,7 +53,11 @@ from turnstile.stress.recording import NEVER
 
 CALL_TIMEOUT_SECONDS: Final = 1.5
 READ_SECONDS: Final = 0.0005
+EPOCHS: Final = 1_000_000
+"""Among so many a takeover draws the next epoch."""
 TERMINATED_AFTER_SECONDS: Final = 1.0
+IDS_OF_A_PACK: Final = 50
+"""So few that one queue has several packs."""
 UNSTORABLE: Final = b"\\u0000"
 """JSON with this cannot be stored."""
 
@@ -87,6 +94,8 @@ class Tables:
     newest: NewestTurn | None = None
     admitted: dict[int, AdmittedRow] = field(default_factory=dict)
     ended: dict[int, EndedRow] = field(default_factory=dict)
+    pending_ends: dict[int, EndedRow] = field(default_factory=dict)
+    """Ends that are written when the row is free."""
     open_ids: dict[int, None] = field(default_factory=dict)
     by_delivery: dict[UUID, int] = field(default_factory=dict)
     by_idempotency: dict[str, int] = field(default_factory=dict)
@@ -142,6 +151,7 @@ class Postgres:
     def __init__(self, loop: SimulatedLoop, random: Random) -> None:
         self.loop = loop
         self.random = random
+        self.epochs = Random(0)
         self.tables = Tables()
         self.is_up = True
         self.frozen_until = 0.0
@@ -149,10 +159,10 @@ class Postgres:
         self.clock_offset = 0.0
         self.write_seconds = 0.002
         self.load_seconds = 0.005
+        self.has_packs = False
+        """What waits plainly is found in packs."""
         self.locked: dict[int, None] = {}
         """Executions whose row a foreign session holds."""
-        self.pending_ends: dict[int, EndedRow] = {}
-        """Ends that are written when the row is free."""
         self.running: dict[Statement, None] = {}
         self.takeovers: list[Callable[[], None]] = []
         """Updates of the fence that wait for running statements."""
@@ -173,6 +183,8 @@ class Postgres:
         self.inbox_ids = 0
         self.used: set[tuple[int, int]] = set()
         """Grants that any leader ever committed, also what a failover lost."""
+        self.issued: set[int] = set()
+        """Epochs, also those that a failover lost."""
 
     def clock(self) -> float:
         """Return its wall clock."""
@@ -217,8 +229,7 @@ class Postgres:
         self.stop()
         self.tables, self.standby = self.standby, None
         self.has_failed_over = True
-        self.pending_ends.clear()
-        self.locked.clear()
+        self.unlock_rows()
         self.start()
 
     def lock_row(self, execution_id: int) -> None:
@@ -226,9 +237,9 @@ class Postgres:
 
     def unlock_rows(self) -> None:
         self.locked.clear()
-        for row in self.pending_ends.values():
-            self.tables.ended[row.id] = row
-        self.pending_ends.clear()
+        pending = self.tables.pending_ends
+        self.tables.ended.update(pending)
+        pending.clear()
 
     def _abort(self, statements: Sequence[Statement]) -> None:
         for each in statements:
@@ -339,6 +350,10 @@ class Postgres:
             self._grant(granted, at)
         self._write_living(turn)
         self._write_rest(turn)
+        for granted in turn.granted:
+            worker = tables.workers.get(granted.worker_id)
+            if worker is not None and worker.is_draining:
+                self.found(f"{granted.worker_id} is granted something, and an operator drains it")
         if turn.at:
             tables.instant_max = max(tables.instant_max, turn.at)
         for row in turn.ended:
@@ -411,6 +426,11 @@ class Postgres:
             own = tables.attempts.setdefault(execution_id, [])
             if own and own[-1].ended_at == NEVER:
                 self.found(f"execution {execution_id} is granted while attempt {own[-1].attempt} is open")
+            expires_at = tables.admitted[execution_id].expires_at
+            if expires_at is not None and row.granted_at >= expires_at:
+                self.found(
+                    f"execution {execution_id} is granted at {row.granted_at}, and expired at {expires_at}"
+                )
             since = own[-1].ended_at if own else tables.created_at[execution_id]
             if tables.admitted[execution_id].status is Status.DELAYED or (
                 own and own[-1].outcome not in ("reclaimed", "handed_back")
@@ -429,7 +449,7 @@ class Postgres:
     def _end(self, row: EndedRow, at: int) -> None:
         tables = self.tables
         if row.id in self.locked:
-            self.pending_ends[row.id] = row
+            self.tables.pending_ends[row.id] = row
         else:
             tables.ended[row.id] = row
         del tables.open_ids[row.id]
@@ -508,9 +528,12 @@ class Postgres:
                 )
             )  # fmt: skip
         waiting.sort(key=lambda each: each.id)
+        packed: list[PackedWaiting] = []
+        if self.has_packs:
+            packed, waiting = self._packed(waiting)
         return Loaded(
             epoch=tables.epoch, now=self.clock(), reserved_id=tables.reserved_id, low_id=tables.low_id,
-            definitions=list(tables.definitions.values()), waiting=waiting,
+            definitions=list(tables.definitions.values()), waiting=waiting, packed=packed,
             grants=list(tables.grants.values()), live=list(tables.live.values()),
             workers=list(tables.workers.values()), events=list(tables.events.values()),
             early_cancels=list(tables.early_cancels.values()),
@@ -518,10 +541,31 @@ class Postgres:
             instant_max=tables.instant_max,
         )  # fmt: skip
 
+    def _packed(self, waiting: Sequence[WaitingRow]) -> tuple[list[PackedWaiting], list[WaitingRow]]:
+        """Pack what waits plainly below the low id, by blocks of ids and by queues; return also the rest."""
+        tables, rest = self.tables, list[WaitingRow]()
+        at_workers = {each for row in tables.grants.values() for each in row.execution_ids}
+        packs: dict[tuple[int, str, str, int], PackedWaiting] = {}
+        for row in waiting:
+            if row.id >= tables.low_id or row.id in at_workers or row.id in tables.live:
+                rest.append(row)
+                continue
+            place = row.id // IDS_OF_A_PACK, row.action_ref, row.key, row.priority
+            pack = packs.get(place)
+            if pack is None:
+                pack = packs[place] = PackedWaiting(
+                    action_ref=row.action_ref, key=row.key, priority=row.priority, ids=array("q"),
+                    queued_at=array("d"), expires_at=array("d"),
+                )  # fmt: skip
+            pack.ids.append(row.id)
+            pack.queued_at.append(row.queued_at)
+            pack.expires_at.append(inf if row.expires_at is None else row.expires_at)
+        return [packs[place] for place in sorted(packs)], rest
+
     def known(self, execution_id: int) -> Known:
         tables = self.tables
         row = tables.admitted[execution_id]
-        ended = tables.ended.get(execution_id) or self.pending_ends.get(execution_id)
+        ended = tables.ended.get(execution_id) or self.tables.pending_ends.get(execution_id)
         status: Status = row.status if ended is None else ended.status
         return Known(
             execution_id=row.id, request_hash=row.request_hash, status=status, action_ref=row.action_ref,
@@ -624,7 +668,11 @@ class SimulatedStore:
             if only_if_leading and tables.executor_id != executor_id:
                 value: Any = Deposed(f"epoch {tables.epoch} of {tables.executor_id}")
             else:
-                value = tables.epoch = max(tables.epoch + 1, above + 1, int(server.clock() * 1000))
+                least = max(tables.epoch, above, int(server.clock() * 1_000_000))
+                value = tables.epoch = least + 1 + server.epochs.randrange(EPOCHS)
+                if value in server.issued:
+                    server.found(f"epoch {value} is issued again")
+                server.issued.add(value)
                 tables.executor_id = executor_id
                 server.leader, server.is_session_gone = process, not process.is_alive
             if is_answered and server.reaches(process):
@@ -754,7 +802,7 @@ class SimulatedStore:
         def effect() -> Mapping[int, Outcome]:
             found: dict[int, Outcome] = {}
             for execution_id in execution_ids:
-                row = server.tables.ended.get(execution_id) or server.pending_ends.get(execution_id)
+                row = server.tables.ended.get(execution_id) or server.tables.pending_ends.get(execution_id)
                 if row is not None:
                     found[execution_id] = Outcome(
                         execution_id=row.id, action_ref=server.tables.admitted[row.id].action_ref,

@@ -278,7 +278,7 @@ def _failover(random: Random) -> Story:
     if random.random() < 0.7:
         faults.append(Fault(at=at + 0.2, kind="kill executor", target=-1, seconds=0.5))
     if random.random() < 0.7:
-        # Its clock is behind. A clock that was behind before, too, would issue a lost epoch again.
+        # Its clock is behind.
         faults.append(Fault(at=at + 1.4, kind="database clock steps", seconds=-3600.0))
     requests = _requests(
         random, 30, seconds=6.0, script=lambda: (Step("ok", random.choice((0.05, 0.5, 15.0))),)
@@ -287,6 +287,19 @@ def _failover(random: Random) -> Story:
     return _story(
         random, requests=requests, actions=actions, workers=(8, 8), faults=_ordered(*faults), executors=3
     )
+
+
+def _lost_epoch(random: Random) -> Story:
+    """A failover loses an epoch that a clock behind all epochs has not dated, and the new clock neither."""
+    at = 3.0 + random.random()
+    faults = [
+        Fault(at=1.0 + random.random(), kind="database clock steps", seconds=-3600.0),
+        Fault(at=at, kind="failover", seconds=1.5 + random.random()),
+        Fault(at=at + 0.2, kind="kill executor", target=-1, seconds=0.5),
+    ]
+    requests = _requests(random, 30, seconds=6.0, script=lambda: (Step("ok", random.choice((0.05, 0.5))),))
+    actions = (_action(random, limit=None, keys=0),)
+    return _story(random, requests=requests, actions=actions, workers=(8, 8), faults=_ordered(*faults))
 
 
 def _clock_back(random: Random) -> Story:
@@ -658,6 +671,7 @@ KINDS: Final[dict[str, Callable[[Random], Story]]] = {
     "early cancels": _early_cancels,
     "copies": _copies,
     "failover": _failover,
+    "lost epoch": _lost_epoch,
     "clock back": _clock_back,
     "slow loads": _slow_loads,
     "leader without database": _leader_without_database,

@@ -76,6 +76,8 @@ class Process:
         self.held: list[Step] = []
         self.boot_offset = boot_offset
         """The instant of this host's monotonic clock at the beginning of the world."""
+        self.clock_rate = 1.0
+        """How many seconds this host's clocks count in one."""
         self.wall_offset = 0.0
         """How far this host's wall clock is ahead of the true time."""
         self.slowness = 0.0
@@ -247,13 +249,13 @@ class Process:
     # Its clock.
 
     def monotonic(self) -> float:
-        return self.loop.now + self.boot_offset
+        return self.loop.now * self.clock_rate + self.boot_offset
 
     async def sleep(self, seconds: float) -> None:
         if self.is_hindered:
             await self.enter()
         future: asyncio.Future[None] = self.loop.create_future()
-        self.loop.after(max(seconds, 0.0), self.answer, future, None)
+        self.loop.after(max(seconds, 0.0) / self.clock_rate, self.answer, future, None)
         await future
 
     async def wait(self, seconds: float) -> None:
@@ -266,7 +268,7 @@ class Process:
             self.loop.after(0.0, self.answer, future, None)
         else:
             self._waiter = future
-            self._wait_until = self.loop.now + seconds
+            self._wait_until = self.loop.now + seconds / self.clock_rate
             self._look_later()
             self.at_rest()
         await future
@@ -319,7 +321,7 @@ class SimulatedClock:
 
     def wall(self) -> float:
         process = self._process
-        return WALL + process.loop.now + process.wall_offset
+        return WALL + process.loop.now * process.clock_rate + process.wall_offset
 
     @overload
     async def wait(self, event: float) -> None: ...
@@ -340,7 +342,7 @@ class SimulatedClock:
         # As `Event.wait`, whose time-out would cost a task's cancellation.
         waiters = event._waiters
         waiters.append(future)
-        loop.after(max(seconds, 0.0), process.release, future)
+        loop.after(max(seconds, 0.0) / process.clock_rate, process.release, future)
         try:
             await future
         finally:

@@ -67,12 +67,12 @@ class RequestPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandPlan:
-    """A command: a cancel of a request, or an operator's change of an action."""
+    """A command: a cancel of a request, or an operator's change of an action or drain of a worker."""
 
     at: float
-    kind: Literal["cancel", "cancel by key", "limit", "pause"]
+    kind: Literal["cancel", "cancel by key", "limit", "pause", "drain"]
     target: int
-    """Number of a request or of an action."""
+    """Number of a request, of an action or of a worker."""
     limit: int | None = None
     seconds: float = 0.0
     """After so long an operator restores what was before."""
@@ -100,6 +100,10 @@ class Story:
     faults: tuple[Fault, ...]
     kind: str = ""
     """Of a directed story: the interleaving around which it was made."""
+    clock_rates: tuple[float, ...] = ()
+    """How many seconds the clock of each worker counts in one; if empty, all clocks are true."""
+    has_packs: bool = False
+    """A load finds what waits in packs, as on PostgreSQL."""
 
     @property
     def keys(self) -> int:
@@ -168,6 +172,18 @@ def story_of(seed: int, *, size: float = 1.0, with_faults: bool = True) -> Story
     )
     commands = tuple(_commands(random, actions, workers, requests, seconds)) if has_commands else ()
     faults: tuple[Fault, ...] = ()
+    # Of their own, so that the rest of a story does not depend on them.
+    others = Random(f"others {seed}")
+    if others.random() < 0.3:
+        commands = _with_drains(others, commands, len(workers), seconds)
+    if others.random() < 0.2:
+        requests = tuple(
+            replace(each, ttl_seconds=others.choice((1.5, 3.0, 6.0))) if others.random() < 0.5 else each
+            for each in requests
+        )
+    rates: tuple[float, ...] = ()
+    if others.random() < 0.3:
+        rates = tuple(others.choice((0.95, 0.99, 1.0, 1.01, 1.05)) for _ in workers)
     executors = random.randint(2, 3)
     if with_faults and random.random() < 0.9:
         faults = faults_of(
@@ -182,8 +198,21 @@ def story_of(seed: int, *, size: float = 1.0, with_faults: bool = True) -> Story
         write_seconds=random.choice((0.002, 0.01, 0.025)),
         actions=actions, resources=resources, submitters=submitters + 1,
         inbox_submitter=submitters, requests=requests,
-        commands=commands, faults=faults,
+        commands=commands, faults=faults, clock_rates=rates, has_packs=others.random() < 0.5,
     )  # fmt: skip
+
+
+def _with_drains(
+    random: Random, commands: tuple[CommandPlan, ...], workers: int, seconds: float
+) -> tuple[CommandPlan, ...]:
+    drains = [
+        CommandPlan(
+            at=0.5 + seconds * random.random(), kind="drain", target=random.randrange(workers),
+            seconds=0.1 + 3 * random.random(),
+        )
+        for _ in range(random.randint(1, 4))
+    ]  # fmt: skip
+    return tuple(sorted((*commands, *drains), key=lambda each: each.at))
 
 
 def _action(random: Random, number: int, resources: tuple[ResourcePlan, ...]) -> ActionPlan:

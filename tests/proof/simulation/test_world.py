@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.proof.simulation import database
 from tests.proof.simulation.broker import (
     COMPLETIONS,
     NOTICED_AFTER_SECONDS,
@@ -19,6 +20,8 @@ from tests.proof.simulation.broker import (
     WorkerBroker,
 )
 from tests.proof.simulation.database import Postgres, SimulatedStore
+from tests.proof.simulation.directed import directed_story
+from tests.proof.simulation.interference import world_of
 from tests.proof.simulation.judge import violations
 from tests.proof.simulation.loop import Hang, SimulatedLoop
 from tests.proof.simulation.processes import Process, Processes, SimulatedClock, Trap
@@ -442,6 +445,15 @@ def test_the_same_seed_is_the_same_run() -> None:
 
     assert (first.steps, first.ended_at) == (second.steps, second.ended_at)
     assert first.postgres.tables.ended == second.postgres.tables.ended
+
+
+def test_an_epoch_that_is_not_drawn_is_issued_again_after_a_failover(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(database, "EPOCHS", 1)
+    found = violations(world_of(directed_story("lost epoch", 0)).run())
+
+    assert any("is issued again" in each for each in found)
 
 
 def test_a_failing_story_gets_shorter(monkeypatch: pytest.MonkeyPatch) -> None:

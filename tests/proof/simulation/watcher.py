@@ -96,6 +96,7 @@ PROMISES: Final = {
     "leader rests": Promises(reclaims=False),
     "identity": Promises(reclaims=False),
     "failover": Promises(strays_seconds=6.0),
+    "lost epoch": Promises(strays_seconds=6.0),
 }
 """By kind of story."""
 

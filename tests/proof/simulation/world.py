@@ -109,6 +109,8 @@ class WorkerHost:
         world = self.world
         self.starts += 1
         self.process = process = world.process(f"worker-{self.number}.{self.starts}")
+        if world.story.clock_rates:
+            process.clock_rate = world.story.clock_rates[self.number]
         ports = Ports(
             broker=WorkerBroker(world.rabbit, process),
             clock=SimulatedClock(process),
@@ -167,6 +169,7 @@ class World:
         self.rabbit = Rabbit(self.loop, self.random)
         self.postgres = Postgres(self.loop, self.random)
         self.postgres.write_seconds = story.write_seconds
+        self.postgres.has_packs = story.has_packs
         scripts = {plan.number: plan.script for plan in story.requests}
         self.witness = Witness(self.loop, self.random, scripts)
         self.clients = Clients(self.loop, self.random, self.rabbit, self.postgres, story)
@@ -194,6 +197,8 @@ class World:
             )
         self.executors = [Executor(self, number) for number in range(story.executors)]
         self.workers = [WorkerHost(self, number, size) for number, size in enumerate(story.workers)]
+        self.clients.worker_id = lambda number: self.workers[number % len(self.workers)].id
+        self.clients.on_drained = self._drained
 
     def process(self, name: str) -> Process:
         """Return a new process with a clock of its own."""
@@ -340,6 +345,16 @@ class World:
         else:
             until = max(until, self._break_server(fault))
         self._note(fault, None, until)
+
+    def _drained(self, number: int, since: float) -> None:
+        """A worker was drained by an operator since then: its slots were idle."""
+        self.healed_at = max(self.healed_at, self.loop.now)
+        self.injected.append(
+            InjectedFault(
+                kind=FaultKind.KILL_WORKER, target=f"drain {number}", began_at=round(since * NS),
+                healed_at=round(self.loop.now * NS), lost_worker=None,
+            )
+        )  # fmt: skip
 
     def _note(self, fault: Fault, lost: str | None, until: float) -> None:
         self.healed_at = max(self.healed_at, until)

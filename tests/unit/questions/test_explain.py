@@ -3,13 +3,14 @@
 import random
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from turnstile.common.domain.retries import RetryPolicy
 from turnstile.common.domain.states import Status
-from turnstile.executor.questions.explain import Explanation, WaitingOn, explain
-from turnstile.executor.questions.queue_stats import pool_page, queue_stats, resource_page, waiting_page
+from turnstile.executor.questions.explain import Explanation, Flow, WaitingOn, explain
+from turnstile.executor.questions.queue_stats import QueueStats, pool_page, queue_stats, resource_page
 from turnstile.executor.queue_manager.decide import decide
 from turnstile.executor.queue_manager.decisions import Decisions
 from turnstile.executor.queue_manager.definitions import Action, KeySettings, Pool, Rate, Resource, Use
@@ -275,12 +276,22 @@ def test_behind_an_idle_holder_the_root_cause_is_what_that_waits_for() -> None:
 # Counts and pages.
 
 
+def stats_of(state: State, ref: str) -> QueueStats | None:
+    steps = queue_stats(state, ref)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            stats: QueueStats | None = end.value
+            return stats
+
+
 def test_an_action_that_was_never_used_has_zeros_and_an_unknown_one_nothing() -> None:
-    stats = queue_stats(Scheduler(define()).state, "a")
+    stats = stats_of(Scheduler(define()).state, "a")
     assert stats is not None
     assert (stats.queue_length, stats.active_count, stats.oldest_enqueued_at) == (0, 0, None)
     assert set(stats.waiting.values()) == {0}
-    assert queue_stats(State(), "a") is None
+    assert stats_of(State(), "a") is None
 
 
 def test_the_stats_have_the_longest_queues_of_keys_and_the_totals() -> None:
@@ -290,7 +301,7 @@ def test_the_stats_have_the_longest_queues_of_keys_and_the_totals() -> None:
     scheduler.turn(after=5)
     scheduler.admit("a", 2, key="1")
     scheduler.end(first)
-    stats = queue_stats(scheduler.state, "a")
+    stats = stats_of(scheduler.state, "a")
     assert stats is not None
     assert (stats.queue_length, stats.active_count, stats.oldest_enqueued_at) == (3, 2, 1000.0)
     assert (stats.total_enqueued, stats.total_completed, stats.waiting["limit"]) == (6, 1, 3)
@@ -302,7 +313,7 @@ def test_the_stats_have_the_longest_queues_of_keys_and_the_totals() -> None:
 
 def test_units_that_wait_at_a_later_gate_are_reported_as_idle() -> None:
     scheduler, _, holding = between_two_resources()
-    stats, page = queue_stats(scheduler.state, "both"), resource_page(scheduler.state, "first", 0, 10)
+    stats, page = stats_of(scheduler.state, "both"), resource_page(scheduler.state, "first", 0, 10)
     assert stats is not None
     assert page is not None
     assert (stats.queue_length, stats.active_count, stats.held_waiting) == (1, 0, 1)
@@ -319,17 +330,6 @@ def test_a_pool_wants_what_the_limits_let_run() -> None:
     page = pool_page(scheduler.state, "default", 0, 10)
     assert page is not None
     assert page.wanted == page.held == 2
-
-
-def test_the_queues_of_an_action_are_paged_by_priority_and_id() -> None:
-    scheduler = Scheduler(define(max_concurrent=0))
-    first = scheduler.admit("a", 2, key="1")
-    second = scheduler.admit("a", 2, key="2")
-    urgent = scheduler.admit("a", key="1", priority=1)
-    every = [*urgent, *first, *second]
-    assert [place.id for place in waiting_page(scheduler.state, "a", None, 0, 9)] == every
-    assert [place.id for place in waiting_page(scheduler.state, "a", None, 2, 2)] == every[2:4]
-    assert [place.id for place in waiting_page(scheduler.state, "a", "2", 0, 9)] == second
 
 
 @pytest.mark.parametrize("order", ["fair", "arrival"])
@@ -522,6 +522,37 @@ def naively_waiting(scheduler: Scheduler, ref: str) -> list[int]:
     ]
 
 
+def test_the_first_position_among_many_keys_is_found_without_looking_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scheduler = Scheduler(define(max_concurrent=1), worker(slots=1))
+    _, second, *_ = [scheduler.admit("a", key=str(number))[0] for number in range(1000)]
+    looked_at = []
+
+    def flow(*fields: Any) -> Flow:
+        looked_at.append(fields)
+        return Flow(*fields)
+
+    monkeypatch.setattr("turnstile.executor.questions.explain.Flow", flow)
+    explanation = scheduler.explain(second)
+
+    assert explanation is not None
+    assert explanation.waiting_on is not None
+    assert (explanation.waiting_on.position, explanation.waiting_on.waiting) == (1, 999)
+    assert len(looked_at) < 10
+
+
+def test_the_counts_of_many_keys_are_taken_in_steps() -> None:
+    scheduler = Scheduler(define(max_concurrent=1), worker(slots=1))
+    for number in range(600):
+        scheduler.admit("a", key=str(number))
+    steps = queue_stats(scheduler.state, "a")
+    assert sum(1 for _ in steps) == 2
+    stats = stats_of(scheduler.state, "a")
+    assert stats is not None
+    assert (stats.queue_length, stats.active_count, len(stats.by_key)) == (599, 1, 100)
+
+
 @pytest.mark.parametrize("seed", range(15))
 def test_every_reason_is_true_and_the_counts_are_those_of_the_reasons(seed: int) -> None:
     walk = Walk(seed)
@@ -533,7 +564,7 @@ def test_every_reason_is_true_and_the_counts_are_those_of_the_reasons(seed: int)
             found = {each: scheduler.explain(each) for each in waiting}
             for execution_id, explanation in found.items():
                 assert_true(scheduler, execution_id, explanation)
-            stats = queue_stats(scheduler.state, action.ref)
+            stats = stats_of(scheduler.state, action.ref)
             assert stats is not None
             assert stats.queue_length == sum(stats.waiting.values()) == len(waiting)
             assert sum(key.queue_length for key in stats.by_key) == len(waiting)

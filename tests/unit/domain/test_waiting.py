@@ -1,0 +1,25 @@
+"""A waiting list does what its naive reference does."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.proof.queue_manager.references import LIST_OPERATIONS, Operation, check_waiting_list
+from turnstile.common.domain.waiting import Waiting, WaitingList
+
+
+@given(st.lists(st.tuples(st.sampled_from(LIST_OPERATIONS), st.integers(0, 4999)), max_size=80))
+@settings(deadline=None)
+def test_a_waiting_list_is_a_sorted_list(operations: list[Operation]) -> None:
+    check_waiting_list(operations)
+
+
+def test_positions_are_right_after_many_returns_to_the_head() -> None:
+    waiting = WaitingList()
+    for number in range(5000):
+        waiting.add(Waiting(number, 0.0, 1.0))
+    for _ in range(3000):
+        waiting.take_first()
+    for number in range(2999, 1999, -1):
+        waiting.add(Waiting(number, 0.0, 1.0))
+    assert waiting.position(2000) == 1
+    assert waiting.position(4999) == 3000
