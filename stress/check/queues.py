@@ -61,9 +61,13 @@ def queues_kept(recording: Recording, time_text: Callable[[int], str]) -> tuple[
 
 def slot_moves(recording: Recording) -> Iterator[Move]:
     """Yield the stays in each queue, and the slots from their grants to the ends of their attempts."""
-    entries = queue_entries(recording)
+    return moves_of_entries(queue_entries(recording), limit_timeline(recording))
+
+
+def moves_of_entries(entries: QueueEntries, limits: LimitTimeline) -> Iterator[Move]:
+    """Yield these stays, their slots and the limits."""
     return _in_order(
-        limit_timeline(recording),
+        limits,
         (
             GateStep.ARRIVED,
             entries.queues,
@@ -117,7 +121,7 @@ def _read(moves: Table, order: Instants) -> Iterator[Move]:
 
 def excused(recording: Recording) -> list[tuple[int, int]]:
     """Return the periods in which idle slots are excused, in the order of beginnings."""
-    return _merged(disturbed(recording) + occupied(recording))
+    return merged(disturbed(recording) + occupied(recording))
 
 
 def disturbed(recording: Recording) -> list[tuple[int, int]]:
@@ -128,25 +132,29 @@ def disturbed(recording: Recording) -> list[tuple[int, int]]:
         for fault in recording.faults
         if (settling_ns := _settling_ns(fault.kind)) is not None
     ]
-    return _merged(opened_at + faults)
+    return merged(opened_at + faults)
 
 
 def occupied(recording: Recording) -> list[tuple[int, int]]:
     """Return when executions held the whole capacity of the workers: until their outcomes are settled."""
     if not recording.worker_capacity:
         return []
-    attempts = recording.attempts
+    return held_by(recording.attempts, recording.worker_capacity, recording.ended_at)
+
+
+def held_by(attempts: Table, capacity: int, until_at: int) -> list[tuple[int, int]]:
+    """Return when so many attempts, or more, held slots."""
     times = np.concatenate([column(attempts, "granted_at"), column(attempts, "ended_at")])
     steps = np.repeat([1, -1], len(attempts))
     happened = times != NEVER
     order = np.argsort(times[happened], kind="stable")
     times, held = times[happened][order], np.cumsum(steps[happened][order])
-    full = np.flatnonzero(held >= recording.worker_capacity)
-    until = np.append(times, recording.ended_at)[full + 1] + _SHARING_NS
-    return _merged(zip(times[full].tolist(), until.tolist(), strict=True))
+    full = np.flatnonzero(held >= capacity)
+    until = np.append(times, until_at)[full + 1] + _SHARING_NS
+    return merged(zip(times[full].tolist(), until.tolist(), strict=True))
 
 
-def _merged(periods: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def merged(periods: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the periods as such that do not overlap, in their order."""
     merged: list[tuple[int, int]] = []
     for since, until in sorted(periods):
