@@ -17,7 +17,7 @@ from benchmarks.waiting import DidNotHappen, until
 from turnstile.common.broker.connection import Declare
 from turnstile.common.broker.message import Outgoing, Publication
 from turnstile.common.broker.publisher import Publisher
-from turnstile.common.broker.topology import EXECUTION_REQUESTED, EXECUTIONS, declare_leader
+from turnstile.common.broker.topology import EXECUTION_REQUESTED, EXECUTIONS, declare_executor
 from turnstile.common.envelopes import envelope
 from turnstile.common.messages import ExecutionRequested
 from turnstile.stress.installation import Api
@@ -67,7 +67,7 @@ def _key(number: int, keys: int) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def publishing(amqp_url: str, declare: Declare = declare_leader) -> AsyncIterator[Publisher]:
+async def publishing(amqp_url: str, declare: Declare = declare_executor) -> AsyncIterator[Publisher]:
     """Yield a connected publisher."""
     publisher = Publisher(amqp_url, name="bench client", declare=declare)
     task = asyncio.create_task(publisher.run(), name="bench-publisher")

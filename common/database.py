@@ -271,7 +271,12 @@ class Database:
         pool = self._pool
         if pool is None:
             raise Unavailable(f"database: {self._error or _CLOSED}")
-        connection = await self._acquire(pool)
+        try:
+            connection = await self._acquire(pool)
+        except asyncpg.InterfaceError:
+            if self._pool is pool:
+                raise
+            raise Unavailable(f"database: {_CLOSED}") from None
         if self._pool is not pool:
             # A caller that waited for the pool when it was closed.
             await self._release(pool, connection)

@@ -9,31 +9,24 @@ import itertools
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from random import getrandbits
 from typing import Any, Final
 
 from pydantic import BaseModel
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from turnstile.common.broker.delivery import Delivery
 from turnstile.common.broker.message import HeaderValue, Outgoing, SharedHeaders
 from turnstile.common.broker.topology import (
     DEAD_LETTER_EXCHANGE,
     EXECUTION_ACCEPTED,
-    EXECUTION_CANCEL,
     EXECUTION_COMPLETED,
     EXECUTION_REJECTED,
-    EXECUTION_SCHEDULED,
     EXECUTION_STATUS_CHANGED,
     EXECUTIONS,
     EXECUTOR_COMPLETIONS,
-    pool_queue,
-    published_key,
-    scheduled_key,
-    worker_queues,
 )
 from turnstile.common.domain.errors import Code
 from turnstile.common.domain.outcomes import Failure
@@ -43,7 +36,6 @@ from turnstile.common.messages import (
     AppId,
     Error,
     ExecutionAccepted,
-    ExecutionCancel,
     ExecutionRejected,
     StatusChanged,
 )
@@ -131,41 +123,6 @@ message_id: Final = _message_ids.next
 """Return a new UUID: unique but not secret, made without a system call."""
 
 
-def scheduled_message(
-    execution_id: int,
-    attempt: int,
-    action_ref: str,
-    *,
-    pool: str,
-    traceparent: str | None,
-    more: Sequence[tuple[int, int, str]] = (),
-) -> Outgoing:
-    """Offer one attempt to the workers of its pool: `messages.ExecutionScheduled`.
-
-    `more`: execution id, attempt and action ref of others offered with it (`messages.ExecutionsScheduled`).
-    The properties are those of the first one.
-    """
-    body = _offer_body(execution_id, attempt, action_ref)
-    if more:
-        body = b'%b,"more":[%b]}' % (body[:-1], b",".join([_offer_body(*each) for each in more]))
-    routing_key, direct_address = _offer_addresses(pool)
-    return envelope(
-        body,
-        message_type=EXECUTION_SCHEDULED,
-        exchange=EXECUTIONS,
-        routing_key=routing_key,
-        direct_address=direct_address,
-        app_id="executor",
-        correlation_id=str(execution_id),
-        traceparent=traceparent,
-    )
-
-
-def _offer_body(execution_id: int, attempt: int, action_ref: str) -> bytes:
-    body = b'{"execution_id":%d,"attempt":%d,"action_ref":%b}'
-    return body % (execution_id, attempt, _ref_json(action_ref))
-
-
 def status_message(changed: StatusChanged, *, app_id: AppId, mandatory: bool) -> Outgoing:
     """Announce a status change to all queues that bind; may be lost.
 
@@ -244,52 +201,6 @@ def _ref_json(action_ref: str) -> bytes:
     return to_json(action_ref)
 
 
-@lru_cache(maxsize=1024)
-def _offer_addresses(pool: str) -> tuple[str, tuple[str, str]]:
-    """Return the routing key and the direct address of the offers to a pool."""
-    return scheduled_key(pool), ("", pool_queue(pool))
-
-
-def slot_message(execution_id: int, attempt: int, action_ref: str, status: Status) -> Outgoing:
-    """Tell the executor alone that an attempt released its slot without a terminal state: it will run again.
-
-    This is a status event, addressed to the completion queue itself, where it frees the slot.
-    """
-    changed = StatusChanged(
-        execution_id=execution_id,
-        action_ref=action_ref,
-        status=status,
-        previous_status=Status.RUNNING,
-        attempt=attempt,
-        changed_at=datetime.now(UTC),
-    )
-    return envelope(
-        _status_body(changed),
-        message_type=EXECUTION_STATUS_CHANGED,
-        # Not through the default exchange: an account that may publish there reaches every queue.
-        exchange=EXECUTIONS,
-        routing_key=EXECUTOR_COMPLETIONS,
-        direct_address=(EXECUTOR_COMPLETIONS, EXECUTOR_COMPLETIONS),
-        app_id="worker",
-        correlation_id=str(execution_id),
-    )
-
-
-def cancel_message(cancel: ExecutionCancel, *, worker_id: str) -> Outgoing:
-    """Ask one worker to stop an attempt. Not mandatory: the queue is deleted with the worker."""
-    own, *others = worker_queues(worker_id)
-    return envelope(
-        cancel,
-        message_type=EXECUTION_CANCEL,
-        exchange="",
-        routing_key=own,
-        also_to=others,
-        app_id="executor",
-        correlation_id=str(cancel.execution_id),
-        mandatory=False,
-    )
-
-
 def reply(request: Delivery, answer: ExecutionAccepted | ExecutionRejected) -> Outgoing | None:
     """Return the reply to a request, or None where it has no `reply_to`.
 
@@ -310,26 +221,6 @@ def reply(request: Delivery, answer: ExecutionAccepted | ExecutionRejected) -> O
     )
 
 
-def alone(forwarded: Outgoing, execution_id: int, attempt: int) -> Outgoing:
-    """Return a forwarded offer without the others that were in its message."""
-    body = from_json(forwarded.body)
-    if "more" not in body:
-        return forwarded
-    action_ref = next(
-        str(each.get("action_ref"))
-        for each in (body, *body["more"])
-        if (each["execution_id"], each["attempt"]) == (execution_id, attempt)
-    )
-    headers = {name: value for name, value in (forwarded.headers or {}).items() if name != "traceparent"}
-    return replace(
-        forwarded,
-        body=_offer_body(execution_id, attempt, action_ref),
-        message_id=message_id(),
-        correlation_id=str(execution_id),
-        headers=headers,
-    )
-
-
 def dead_letter(delivery: Delivery, code: Code, message: str, *, app_id: AppId) -> Outgoing:
     """Return the dead letter of a message: its original body and properties, with the reason in headers."""
     reason = {
@@ -344,19 +235,6 @@ def dead_letter(delivery: Delivery, code: Code, message: str, *, app_id: AppId) 
         routing_key=delivery.routing_key,
         headers=reason,
         app_id=app_id,
-    )
-
-
-def delayed_retry(delivery: Delivery, *, retry_exchange: str, app_id: AppId) -> Outgoing:
-    """Send an early message to the delay queue, with its number of tries increased."""
-    tries: Mapping[str, HeaderValue] = {TRIES_HEADER: tries_of(delivery) + 1}
-    return _forwarded(
-        delivery,
-        exchange=retry_exchange,
-        routing_key=published_key(delivery.routing_key),
-        headers=tries,
-        app_id=app_id,
-        expiration_ms=RETRY_DELAY_MS,
     )
 
 

@@ -20,7 +20,7 @@ SOURCES: Final = ("requests", "completions", "heartbeats", "inbox")
 """Where the inputs of a turn come from."""
 
 METER: Final = Meter()
-_SHARED: Final = ServiceMetrics(METER, KINDS)
+_SHARED: Final = ServiceMetrics(METER)
 ENDED_REFS: Final = LabelValues(500)
 """Actions with their own label value in `EXECUTIONS_ENDED`: more than elsewhere, for the alert per action."""
 FAILING_REFS: Final = LabelValues(500)
@@ -44,7 +44,12 @@ EXECUTIONS_ENDED: Final = METER.counter(
     "action_ref",
     "status",
 )
-NOT_APPLIED: Final = _SHARED.not_applied
+NOT_APPLIED: Final = METER.counter(
+    "turnstile_not_applied_total",
+    "Writes that were not applied because another came first; expected in races.",
+    "write",
+    "reason",
+)
 REPAIRS: Final = METER.counter(
     "turnstile_repairs_total",
     "Offers repeated because a worker's session did not hold them.",
@@ -67,7 +72,12 @@ DRIFT_FOUND: Final = METER.counter(
     "turnstile_drift_found_total",
     "Differences between the leader's memory and the rows; it loads the rows again.",
 )
-DEAD_LETTERED: Final = _SHARED.dead_lettered
+DEAD_LETTERED: Final = METER.counter(
+    "turnstile_dead_lettered_total",
+    "Messages dead-lettered by this process, by code.",
+    "code",
+    known=Code,
+)
 DEAD_LETTER_CODES: Final = (*Code, "rejected", "expired", "maxlen", "delivery_limit", "unexplained")
 """Our codes, RabbitMQ's reasons, and none; whatever else a sender wrote is counted as `other`."""
 DEAD_LETTERS_STORED: Final = METER.counter(
@@ -91,7 +101,12 @@ WEBHOOK_ATTEMPTS: Final = METER.counter(
     "state",
     known=("delivered", "pending", "released", "failed"),
 )
-UNDELIVERED: Final = _SHARED.undelivered
+UNDELIVERED: Final = METER.counter(
+    "turnstile_undelivered_total",
+    "Messages dropped after retries because their destination rejected them; the log names it.",
+    "kind",
+    known=KINDS,
+)
 SCRAPE_FAILURES: Final = METER.counter(
     "turnstile_scrape_failures_total",
     "Scrapes without the gauges of queues, because no leader answered.",

@@ -19,7 +19,7 @@ from turnstile.common.broker.consumer import ConsumerConnection
 from turnstile.common.broker.errors import BLOCKED
 from turnstile.common.broker.prefetch import ByteBounds
 from turnstile.common.broker.publisher import Publisher
-from turnstile.common.broker.topology import EXECUTOR_REPORTS, declare_leader
+from turnstile.common.broker.topology import EXECUTOR_REPORTS, declare_executor
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.http import HttpServer
@@ -75,7 +75,7 @@ class ExecutorService:
         self.settings = settings
         self._listener = listener
         amqp_url, queue_type = settings.amqp_url.get_secret_value(), settings.queue_type
-        self._declare = lambda channel: declare_leader(channel, queue_type=queue_type)
+        self._declare = lambda channel: declare_executor(channel, queue_type=queue_type)
         self._database = Database(
             settings.database_url.get_secret_value(),
             application_name="turnstile executor",

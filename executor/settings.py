@@ -37,10 +37,6 @@ class RetentionSettings(BaseModel):
         le=1_000_000_000,
         description="Maximum number of ended executions kept per action. Default: no limit.",
     )
-    retention_idle_keys: Age = Field(
-        default=3600.0,
-        description="How long a concurrency key may be idle before its queue is deleted, or: forever.",
-    )
     retention_workers: Duration = Field(
         default=7 * 86400.0, ge=3600, description="How long stopped and lost workers are listed."
     )

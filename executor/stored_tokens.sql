@@ -19,8 +19,8 @@ ORDER BY t.id DESC LIMIT $3
 
 -- create: stores a token, with the change in the audit log; returns its id.
 --
--- $1 to $3 name, address and channel of the caller, $4 name, $5 role, $6 scope, $7 digest, $8 seconds until it
--- expires, or null
+-- $1 to $3 name, address and channel of the caller, $4 name, $5 role, $6 scope, $7 digest, $8 seconds until
+-- it expires, or null
 WITH created AS (
     INSERT INTO ledger.api_token AS t (name, role, scope, digest, created_by, expires_at)
     VALUES ($4, $5, $6, $7, $1, clock_timestamp() + make_interval(secs => $8))
@@ -35,8 +35,8 @@ noted AS (
 )
 SELECT t.id FROM created t
 
--- revoke: revokes a token for good, with the change in the audit log. False: there is no such token; true also
--- if it was revoked before.
+-- revoke: revokes a token for good, with the change in the audit log. False: there is no such token; true
+-- also if it was revoked before.
 --
 -- $1 to $3 name, address and channel of the caller, $4 id
 WITH revoked AS (
@@ -56,7 +56,8 @@ SELECT EXISTS (SELECT FROM ledger.api_token t WHERE t.id = $4)
 
 -- note_file_change: that the token file of an executor was changed.
 --
--- $1 to $3 name, address and channel of the caller, $4 host of the executor, $5 tokens before, $6 tokens after
+-- $1 to $3 name, address and channel of the caller, $4 host of the executor, $5 tokens before, $6 tokens
+-- after
 INSERT INTO ledger.audit_log (actor, address, channel, verb, subject_kind, subject, before, after)
 VALUES ($1, $2, $3, 'changed', 'token_file', $4, $5, $6)
 

@@ -1,5 +1,5 @@
--- advance: move the instants of what is delayed or may expire by $1 seconds. A statement after `depose`, in its
--- transaction: it sees what the last turn has written.
+-- advance: move the instants of what is delayed or may expire by $1 seconds. A statement after `depose`, in
+-- its transaction: it sees what the last turn has written.
 WITH moved_live AS (
     UPDATE ledger.live l
     SET due_at = l.due_at - make_interval(secs => $1), expires_at = l.expires_at - make_interval(secs => $1)

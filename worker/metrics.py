@@ -2,25 +2,21 @@
 
 from typing import Final
 
-from turnstile.common.broker.best_effort import KINDS
 from turnstile.common.telemetry.metrics import Meter
 from turnstile.common.telemetry.service_metrics import ServiceMetrics
 
 METER: Final = Meter()
-_SHARED: Final = ServiceMetrics(METER, KINDS)
+_SHARED: Final = ServiceMetrics(METER)
 
 ENDED: Final = METER.counter(
     "turnstile_ended_total",
-    "Attempts whose outcome this worker stored, by the execution's new status; delayed: it will run again.",
+    "Attempts whose outcome this worker reported, by the execution's new status; delayed: it will run again.",
     "action_ref",
     "status",
 )
 HANDED_BACK: Final = METER.counter(
     "turnstile_handed_back_total", "Attempts that a draining worker returned to the head of their queue."
 )
-NOT_APPLIED: Final = _SHARED.not_applied
-DEAD_LETTERED: Final = _SHARED.dead_lettered
-UNDELIVERED: Final = _SHARED.undelivered
 LEASES_LOST: Final = METER.counter(
     "turnstile_leases_lost_total", "Leases lost: the runs were killed, and the worker registered again."
 )

@@ -34,7 +34,7 @@ class WorkerSettings(CommonSettings):
         default=None, description="Token for TURNSTILE_API_URL."
     )
     lease_duration: Duration = Field(
-        default=15.0, gt=0, description="Time without a heartbeat after which a worker is lost."
+        default=30.0, gt=0, description="Time without a heartbeat after which a worker is lost."
     )
     heartbeat_interval: Duration = Field(
         default=5.0, gt=0, description="Interval at which a worker renews its lease."

@@ -29,13 +29,13 @@ from turnstile.executor.dashboard.live import Live
 from turnstile.executor.dead_letters.store import DeadLetters
 from turnstile.executor.gauges import Gauges
 from turnstile.executor.health import Health
+from turnstile.executor.history.execution_reader import ExecutionReader
 from turnstile.executor.history.executions import Executions
 from turnstile.executor.inbox import Inbox
 from turnstile.executor.queries.audit import Auditor
-from turnstile.executor.queries.execution_reader import ExecutionReader
 from turnstile.executor.queries.definition_reader import DefinitionReader
-from turnstile.executor.queries.read_limiter import ReadLimiter
 from turnstile.executor.queries.queue_reader import QueueReader
+from turnstile.executor.queries.read_limiter import ReadLimiter
 from turnstile.executor.queries.worker_reader import WorkerReader
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.executor.stored_tokens import AcceptedTokens, TokenStore

@@ -23,7 +23,8 @@ from turnstile.executor.api.bodies import InUtf8, JsonBody, JsonRoute
 from turnstile.executor.api.executions import FilterFields, Reason
 from turnstile.executor.api.paging import ID_MAX, cursor_id, cursor_ids, cursor_of, next_cursor
 from turnstile.executor.api.problems import CheckedRouter, Problem, documented, problem
-from turnstile.executor.bulk_selection import (
+from turnstile.executor.callers import Caller
+from turnstile.executor.history.bulk_selection import (
     CANCEL,
     RETRY,
     BulkVerb,
@@ -32,7 +33,6 @@ from turnstile.executor.bulk_selection import (
     select_ids,
     select_matching,
 )
-from turnstile.executor.callers import Caller
 from turnstile.executor.history.executions import Executions, Match
 from turnstile.executor.history.filters import CANDIDATES_MAX, ExecutionFilter
 from turnstile.executor.inbox import Inbox, Retried, refusal_of

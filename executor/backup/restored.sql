@@ -19,20 +19,23 @@ CROSS JOIN (
     FROM ledger.unfinished u JOIN ledger.current_execution e ON e.id = u.id
 ) c
 
--- skip_executions: lets the ids of executions continue at $1; the next leader loads them from the newest turn.
+-- skip_executions: lets the ids of executions continue at $1; the next leader loads them from the newest
+-- turn.
 UPDATE ledger.turn t SET reserved_id = $1
 FROM (SELECT n.epoch, n.number FROM ledger.turn n ORDER BY n.epoch DESC, n.number DESC LIMIT 1) n
 WHERE t.epoch = n.epoch AND t.number = n.number
 
--- skip_others: lets the other ids that were shown to users continue so many numbers later: the original assigned
--- them to something else. Like every change of a sequence this is not undone by a rollback, which does no harm.
+-- skip_others: lets the other ids that were shown to users continue so many numbers later: the original
+-- assigned them to something else. Like every change of a sequence this is not undone by a rollback, which
+-- does no harm.
 SELECT setval(s.name::regclass, coalesce(pg_sequence_last_value(s.name::regclass), 0) + $1::bigint)
 FROM unnest(ARRAY[
     'ledger.api_token_id_seq', 'ledger.audit_log_id_seq', 'ledger.dead_letter_id_seq',
     'ledger.definition_id_seq'
 ]) s(name)
 
--- skip_actions: the same of actions, whose ids continue above the highest one: by a name that no action can have.
+-- skip_actions: the same of actions, whose ids continue above the highest one: by a name that no action can
+-- have.
 INSERT INTO ledger.action_id (ref, id)
 SELECT format('(ids up to %s were skipped by a restore)', m.id), m.id
 FROM (SELECT coalesce(max(a.id), 0) + $1::bigint AS id FROM ledger.action_id a) m

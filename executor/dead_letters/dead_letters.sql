@@ -30,8 +30,8 @@ ORDER BY l.ord
 ON CONFLICT (fingerprint) DO NOTHING
 RETURNING code
 
--- oldest: letters of the code $1 (null: of any) after the instant $2 and the id $3 (null: from the oldest on),
--- oldest first, $4 of them, with $5 bytes of each body.
+-- oldest: letters of the code $1 (null: of any) after the instant $2 and the id $3 (null: from the oldest
+-- on), oldest first, $4 of them, with $5 bytes of each body.
 SELECT d.id, d.fingerprint, d.code, d.error, d.type, d.message_id, d.correlation_id, d.app_id, d.reply_to,
        d.content_type, d.exchange, d.routing_key, d.original_routing_key, d.tries, d.published_at, d.died_at,
        d.stored_at, d.headers,
@@ -41,8 +41,8 @@ FROM ledger.dead_letter d
 WHERE ($1::text IS NULL OR d.code = $1) AND ($2::timestamptz IS NULL OR (d.died_at, d.id) > ($2, $3::bigint))
 ORDER BY d.died_at, d.id LIMIT $4
 
--- newest: letters of the code $1 (null: of any) before the instant $2 and the id $3 (null: from the newest on),
--- newest first, $4 of them, with $5 bytes of each body.
+-- newest: letters of the code $1 (null: of any) before the instant $2 and the id $3 (null: from the newest
+-- on), newest first, $4 of them, with $5 bytes of each body.
 SELECT d.id, d.fingerprint, d.code, d.error, d.type, d.message_id, d.correlation_id, d.app_id, d.reply_to,
        d.content_type, d.exchange, d.routing_key, d.original_routing_key, d.tries, d.published_at, d.died_at,
        d.stored_at, d.headers,
@@ -87,8 +87,8 @@ ORDER BY d.died_at, d.id LIMIT $2
 
 -- delete: deletes these, with the change in the audit log; returns how many there were.
 --
--- $1 to $3 name, address and channel of the caller, $4 ids, $5 why: 'replayed', after the broker confirmed the
--- messages, or 'purged', $6 whether they were replayed with another body
+-- $1 to $3 name, address and channel of the caller, $4 ids, $5 why: 'replayed', after the broker confirmed
+-- the messages, or 'purged', $6 whether they were replayed with another body
 WITH locked AS MATERIALIZED (
     SELECT d.id FROM ledger.dead_letter d WHERE d.id = ANY ($4::bigint[]) ORDER BY d.id FOR UPDATE
 ),
@@ -107,8 +107,8 @@ noted AS (
 )
 SELECT count(*) FROM deleted
 
--- prune: deletes, among the oldest $4, those that were stored more than $1 seconds ago (null: none), and those
--- above $2 rows or $3 bytes in total. Returns how many by age, by count and by bytes.
+-- prune: deletes, among the oldest $4, those that were stored more than $1 seconds ago (null: none), and
+-- those above $2 rows or $3 bytes in total. Returns how many by age, by count and by bytes.
 --
 -- The oldest by id, which is the order of storing: the instant of dead-lettering comes from the sender. Two
 -- executors at once delete the same ones: what one has chosen, the other does not choose in its place.

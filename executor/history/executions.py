@@ -19,8 +19,8 @@ from turnstile.common.domain.states import Status
 from turnstile.common.json_limits import readable
 from turnstile.executor.history.filters import ExecutionFilter
 from turnstile.executor.history.sql import statement
-from turnstile.executor.queries.rows import error_of, parsed, row_fields
 from turnstile.executor.queries.read_limiter import LimitedReader
+from turnstile.executor.queries.rows import error_of, parsed, row_fields
 from turnstile.executor.queries.schemas import (
     AttemptDetail,
     GateStep,

@@ -24,9 +24,9 @@ ORDER BY e.action_ref DESC, e.id DESC OFFSET $2 LIMIT 1
 -- prune: deletes among the next $6 executions of an action after $2 those that have ended and are too old, or
 -- too many. `next_id`: where to continue; null: none is left, or all further ones are too young.
 --
--- Keeps what ended less than $5 seconds ago: a late copy of a message may name it; and what has a webhook that
--- was not delivered: a replay posts it. The action as bounds: as a constant it would not be part of the order,
--- and executions of other actions would be read one by one.
+-- Keeps what ended less than $5 seconds ago: a late copy of a message may name it; and what has a webhook
+-- that was not delivered: a replay posts it. The action as bounds: as a constant it would not be part of the
+-- order, and executions of other actions would be read one by one.
 --
 -- $1 action, $2 after this id, $3 kept for so many seconds or null, $4 excess up to this id or null
 WITH scanned AS MATERIALIZED (

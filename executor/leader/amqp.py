@@ -23,7 +23,7 @@ from turnstile.common.broker.errors import BrokerUnavailable as Unavailable
 from turnstile.common.broker.message import Outgoing
 from turnstile.common.broker.message import Publication as Outcome
 from turnstile.common.broker.publisher import Publisher
-from turnstile.common.broker.topology import QueueType, declare_events, declare_leader
+from turnstile.common.broker.topology import QueueType, declare_events, declare_executor
 from turnstile.common.messages import StatusChanged
 from turnstile.common.requests import PARAMETERS_BYTES_MAX, request_bytes_max
 from turnstile.common.telemetry.logs import Episodes
@@ -73,7 +73,7 @@ class AmqpBroker:
         wake: Callable[[], None] = lambda: None,
     ) -> None:
         """`wake` is called in the loop with each message that arrives; it must not block."""
-        self._declare: Declare = lambda channel: declare_leader(channel, queue_type=queue_type)
+        self._declare: Declare = lambda channel: declare_executor(channel, queue_type=queue_type)
         self._connection = BrokerConnection(url, name="leader consumer", timeouts=_CONSUMING)
         self._publisher = Publisher(url, name="leader publisher", declare=self._declare, timeouts=_PUBLISHING)
         events = Publisher(url, name="leader events", declare=declare_events, timeouts=_EVENTS)

@@ -4,8 +4,9 @@
 
 -- take_over: raise the epoch, above the clock in microseconds too, by a random number.
 --
--- A failover can lose the newest epochs, and a clock that is behind does not tell them apart: without the random
--- number, the next leader could issue a lost epoch again, and with it numbers of grants that workers know.
+-- A failover can lose the newest epochs, and a clock that is behind does not tell them apart: without the
+-- random number, the next leader could issue a lost epoch again, and with it numbers of grants that workers
+-- know.
 --
 -- $1 executor, $2 above this epoch, $3 whether only the present leader may
 UPDATE ledger.leadership l

@@ -43,6 +43,9 @@ from turnstile.executor.queue_manager.state import Execution, State
 
 COMPLETIONS: Final = "executor.completions"
 HEARTBEATS: Final = "executor.heartbeats"
+_EPOCH_AHEAD_MAX: Final = 24 * 3600 * 1_000_000
+"""How far above the database's clock in microseconds an epoch may be that a worker has seen: a database that
+took over may have a clock that is behind."""
 _HELD_MAX: Final = 1000
 """Executions that the row of a worker that is gone names."""
 
@@ -98,7 +101,7 @@ class Sessions:
         self.epoch_above = 0
         """An epoch that a worker has seen and that is higher than this leader's."""
         self.refused = 0
-        """Messages without the secret of their worker."""
+        """Messages without the secret of their worker, and those with an epoch that was never issued."""
         self._out: list[tuple[Session, LeaderBody]] = []
         self._again: list[Publication] = []
         """Numbered messages that are sent again, and what goes to unknown sessions."""
@@ -142,7 +145,7 @@ class Sessions:
 
     def hello(self, each: Hello, now: float, welcome: Welcome | None = None) -> Iterator[Input]:
         """Begin a session: nothing counts before the worker has answered the welcome."""
-        self._see(each.epoch_seen)
+        self._see(each, now)
         known, at = self._sessions.get(each.sender.worker_id), now + self._offset
         row = WorkerRow(
             worker_id=each.sender.worker_id, session=each.sender.session,
@@ -183,7 +186,7 @@ class Sessions:
 
     def heartbeat(self, each: Heartbeat, now: float, *, is_certain: bool) -> Iterator[Input]:
         """Renew a lease, and answer it only while the leadership is certain."""
-        self._see(each.epoch_seen)
+        self._see(each, now)
         session = self._sessions.get(each.sender.worker_id)
         if session is None:
             if is_certain:
@@ -227,7 +230,7 @@ class Sessions:
 
     def report(self, each: Report, now: float, source: object) -> Iterator[Input]:
         """Take a numbered report. A repetition changes nothing; its event may still be missing (`stale`)."""
-        self._see(each.epoch_seen)
+        self._see(each, now)
         session = self._sessions.get(each.sender.worker_id)
         if session is None or not self._is_from(session, each.sender):
             if isinstance(each.body, AttemptEnded):
@@ -440,9 +443,19 @@ class Sessions:
 
     # Parts.
 
-    def _see(self, epoch: int) -> None:
-        if epoch > self.epoch:
-            self.epoch_above = max(self.epoch_above, epoch)
+    def _see(self, each: Hello | Heartbeat | Report, now: float) -> None:
+        """Note an epoch above this leader's. A message that claims to be of a known worker needs its secret."""
+        epoch = each.epoch_seen
+        if epoch <= self.epoch:
+            return
+        session = self._sessions.get(each.sender.worker_id)
+        if session is not None and session.row.secret_hash != secret_hash(each.sender.secret):
+            return
+        if epoch > (now + self._offset) * 1_000_000 + _EPOCH_AHEAD_MAX:
+            # Otherwise one message could raise the epoch to where no further one fits into a bigint.
+            self.refused += 1
+            return
+        self.epoch_above = max(self.epoch_above, epoch)
 
     def _is_from(self, session: Session, sender: Sender) -> bool:
         if session.row.secret_hash == secret_hash(sender.secret):

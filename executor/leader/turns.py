@@ -9,6 +9,7 @@ was published had been committed before (P5, P6).
 
 import asyncio
 import json
+import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
@@ -60,6 +61,8 @@ _REQUESTS_BYTES_MAX: Final = 64 * 1024 * 1024
 """Budget of the parameters that are kept in memory; others are read when their execution was granted."""
 _REQUEST_BYTES: Final = 300
 """What a kept request needs beside its parameters."""
+_RAISE_SECONDS: Final = 10.0
+"""How often a leader takes over again because of what workers have seen; each time it loads."""
 _INVALID: Final = {
     "type": "execution.rejected", "code": "invalid_message", "message": "the database refuses this command",
 }  # fmt: skip
@@ -211,6 +214,8 @@ class Leader:
         self._turn_began_at = 0.0
         self._tried_at = 0.0
         """When the broker, or the inbox, was tried last."""
+        self._raised_at = -math.inf
+        """When it took over again because of what workers have seen."""
         self._singly = 0
         """How many inputs are still taken alone, after a turn was refused."""
         self._draining: asyncio.Future[None] | None = None
@@ -288,6 +293,8 @@ class Leader:
             number = await self._renew_while(loading, epoch)
         finally:
             loading.cancel()
+            # Also the error of a load that is given up is retrieved.
+            await asyncio.gather(loading, return_exceptions=True)
         lead = Leadership(loading.result(), self.clock, self.clock.monotonic(), self.times.stop)
         lead.number = number
         lead.sessions.welcome_all()
@@ -349,7 +356,8 @@ class Leader:
             await self.clock.wait(self._rest(lead))
 
     def _check_leadership(self, lead: Leadership, now: float) -> None:
-        if lead.sessions.epoch_above:
+        if lead.sessions.epoch_above and now - self._raised_at >= _RAISE_SECONDS:
+            self._raised_at = now
             raise Reload(lead.sessions.epoch_above)
         if now - self._committed_at > self.times.leadership:
             # Another executor may lead by now: what this one has taken must not stay with it.

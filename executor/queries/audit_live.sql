@@ -67,6 +67,7 @@ FROM (
 ) x WHERE x.expires_at IS NOT NULL;
 
 -- check undecided of command: a command is decided soon after its commit
-SELECT i.id, i.submitted_at < now() - :late AS wrong, format('decided soon after %s', i.submitted_at) AS expected,
+SELECT i.id, i.submitted_at < now() - :late AS wrong,
+       format('decided soon after %s', i.submitted_at) AS expected,
        format('undecided %s', i.kind) AS found
 FROM ledger.inbox i WHERE i.id IS NOT NULL;

@@ -56,11 +56,12 @@ ORDER BY k.name LIMIT $3
 --
 -- $1 ref, $2 key
 SELECT k.body::text AS body, a.body ->> 'max_concurrent' AS max_concurrent
-FROM ledger.definition a JOIN ledger.definition k ON k.kind = 'key' AND k.name = concat($1::text, '/', $2::text)
+FROM ledger.definition a
+JOIN ledger.definition k ON k.kind = 'key' AND k.name = concat($1::text, '/', $2::text)
 WHERE a.kind = 'action' AND a.name = $1
 
--- resources: definitions in the order of their names, of one or of those after a name; and the actions that use
--- them.
+-- resources: definitions in the order of their names, of one or of those after a name; and the actions that
+-- use them.
 --
 -- $1 name or null, $2 after this name, $3 rows, $4 most users of each
 SELECT d.id, d.body::text AS body, d.created_at, d.updated_at, u.users, u.used_by

@@ -8,8 +8,8 @@ SELECT w.worker_id AS id, w.name, coalesce(w.about ->> 'host', '') AS host,
        CASE WHEN w.about ->> 'pid' ~ '^[0-9]{1,9}$' THEN (w.about ->> 'pid')::integer ELSE 0 END AS pid,
        w.pools, w.concurrency, state.state,
        coalesce(l.running, CASE WHEN NOT $11::boolean AND w.gone_at IS NULL THEN (
-           SELECT count(*) FROM ledger.live r WHERE r.worker_id = w.worker_id AND r.status = 'running') END, 0)
-           AS running,
+           SELECT count(*) FROM ledger.live r WHERE r.worker_id = w.worker_id AND r.status = 'running'
+       ) END, 0) AS running,
        w.registered_at AS started_at, heard.renewed_at,
        coalesce(now() + make_interval(secs => l.lease_left),
                 w.heard_at + make_interval(secs => w.lease_seconds)) AS lease_expires_at,
@@ -17,8 +17,9 @@ SELECT w.worker_id AS id, w.name, coalesce(w.about ->> 'host', '') AS host,
        CASE WHEN w.gone_why = 'lost' THEN w.gone_at END AS lost_at, w.about ->> 'version' AS version,
        CASE WHEN state.state = 'draining' THEN greatest(w.draining_count, l.running) END AS draining_count,
        CASE WHEN state.state = 'draining' AND jsonb_typeof(w.about -> 'drain_seconds') = 'number'
-                THEN w.draining_at + make_interval(
-                    secs => least((w.about ->> 'drain_seconds')::double precision, 1e9)) END AS draining_until,
+            THEN w.draining_at + make_interval(
+                secs => least((w.about ->> 'drain_seconds')::double precision, 1e9)
+            ) END AS draining_until,
        CASE WHEN w.gone_at IS NULL THEN left(w.not_ready, 500) END AS not_ready
 FROM ledger.worker w
 LEFT JOIN unnest($6::text[], $7::boolean[], $8::double precision[], $9::double precision[], $10::integer[])
@@ -65,8 +66,8 @@ FROM ledger.worker w WHERE w.worker_id = $1
 -- worker_actions: the actions whose code a worker has, by name.
 --
 -- $1 id, $2 rows
-SELECT n.ref AS action_ref, a.body ->> 'pool' AS pool, (a.body ->> 'max_concurrent')::integer AS max_concurrent,
-       (a.body ->> 'paused')::boolean AS paused, a.updated_at
+SELECT n.ref AS action_ref, a.body ->> 'pool' AS pool,
+       (a.body ->> 'max_concurrent')::integer AS max_concurrent, (a.body ->> 'paused')::boolean AS paused, a.updated_at
 FROM ledger.worker w
 CROSS JOIN LATERAL unnest(w.actions) n(ref)
 LEFT JOIN ledger.definition a ON a.kind = 'action' AND a.name = n.ref
@@ -92,7 +93,9 @@ ORDER BY e.started_at, e.id LIMIT $2
 --
 -- $1 id, $2 ids that it held, $4 rows
 WITH newest AS MATERIALIZED (
-    SELECT coalesce((SELECT e.id FROM ledger.execution e ORDER BY e.id DESC OFFSET $3 LIMIT 1), 0) AS before_id
+    SELECT coalesce(
+        (SELECT e.id FROM ledger.execution e ORDER BY e.id DESC OFFSET $3 LIMIT 1), 0
+    ) AS before_id
 )
 SELECT h.execution_id, e.action_ref, h.attempt, h.outcome, left(h.error_type, 200) AS error_type,
        left(h.error_message, 1000) AS error_message, h.started_at, h.ended_at

@@ -149,9 +149,7 @@ def resource_page(state: State, name: str, offset: int, limit: int) -> GatePage 
 def waiting_queues(state: State, pool: PoolState) -> int:
     """Return in how many queues something waits only for a worker of the pool."""
     return sum(
-        sum(1 for queue in each.queues.values() if queue.startable)
-        if isinstance(each, ActionState)
-        else 1
+        sum(1 for queue in each.queues.values() if queue.startable) if isinstance(each, ActionState) else 1
         for each in members_at(state, pool)
     )
 

@@ -28,6 +28,7 @@ FILES: Final = (
 def upgrade() -> None:
     """Run each file as one script, which only the driver's simple protocol takes."""
     connection = op.get_bind().connection.dbapi_connection
+    assert connection is not None
     for package, name in FILES:
         text = (resources.files(package) / name).read_text(encoding="utf-8")
         connection.run_async(lambda driver, text=text: driver.execute(text))

@@ -156,13 +156,13 @@ def held_by(attempts: Table, capacity: int, until_at: int) -> list[tuple[int, in
 
 def merged(periods: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the periods as such that do not overlap, in their order."""
-    merged: list[tuple[int, int]] = []
+    found: list[tuple[int, int]] = []
     for since, until in sorted(periods):
-        if merged and since <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(until, merged[-1][1]))
+        if found and since <= found[-1][1]:
+            found[-1] = (found[-1][0], max(until, found[-1][1]))
         else:
-            merged.append((since, until))
-    return merged
+            found.append((since, until))
+    return found
 
 
 def _settling_ns(kind: FaultKind) -> int | None:

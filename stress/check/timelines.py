@@ -31,7 +31,7 @@ class QueueEntries:
     ended_at: Instants
 
 
-def queue_entries(recording: Recording) -> QueueEntries:
+def queue_entries(recording: Recording | History) -> QueueEntries:
     """Return every stay in a queue of the scenario: those of the attempts in their order, then the rest."""
     attempts = recording.attempts[recording.attempts["queue"] != NONE]
     executions = recording.executions[recording.executions["queue"] != NONE]

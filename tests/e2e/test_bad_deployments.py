@@ -22,7 +22,6 @@ from tests.support.traffic import until
 from turnstile.localservers import PostgresServer, RabbitServer
 from turnstile.localservers.ports import LOOPBACK
 from turnstile.migrations.run import migrate
-from turnstile.worker.session import NOT_REGISTERED
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 _FULL: Final = str(10**18)
@@ -114,18 +113,13 @@ async def test_a_wrong_password_is_named_with_its_setting_by_readyz_and_in_one_l
     wrong_broker = {"TURNSTILE_AMQP_URL": _as(f"guest:{_WRONG}", amqp_url)}
     async with running(database_url, amqp_url, executors=0, workers=0) as system:
         executor = await system.start_executor(wait=False, **wrong, **wrong_broker)
-        # A worker connects to the broker only once it has its database.
-        without_database = await system.launch_worker(ACTIONS, **wrong)
-        without_broker = await system.launch_worker(ACTIONS, **wrong_broker)
+        worker = await system.launch_worker(ACTIONS, **wrong_broker)
         await executor.until_unready(database=DATABASE_LOGIN, broker=BROKER_LOGIN)
-        await without_database.until_unready(database=DATABASE_LOGIN, broker=NOT_REGISTERED)
-        await without_broker.until_unready(database=None, broker=BROKER_LOGIN)
-        for service in (executor, without_database):
-            (line,) = _lines(service.log, "database_unreachable")
-            assert DATABASE_LOGIN in line
-        for service in (executor, without_broker):
+        await worker.until_unready(broker=BROKER_LOGIN)
+        (line,) = _lines(executor.log, "database_unreachable")
+        assert DATABASE_LOGIN in line
+        for service in (executor, worker):
             assert BROKER_LOGIN in service.log.read_text()
-        for service in (executor, without_database, without_broker):
             assert _WRONG not in service.log.read_text()
 
 

@@ -1,6 +1,8 @@
 """A cancel that comes before its request is kept for a while; one of nothing is answered and stored (P9)."""
 
+import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -8,14 +10,16 @@ from uuid import uuid4
 import pytest
 
 from tests.support.environment import Environment
-from tests.support.traffic import ask, cancel_request, publishing, request
+from tests.support.traffic import ask, cancel_request, in_background, publishing, request
 from turnstile.common.broker.message import Outgoing
 from turnstile.common.broker.topology import EXECUTOR_REQUESTS
+from turnstile.executor.leader.admission import EARLY_SECONDS
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(200)]
 NOTHING = 2**60
 """No execution has this id."""
 FLOOD = 500
+SLACK_SECONDS = 30.0
 
 
 def to_queue(message: Outgoing) -> Outgoing:
@@ -23,13 +27,16 @@ def to_queue(message: Outgoing) -> Outgoing:
     return replace(message, exchange="", routing_key=EXECUTOR_REQUESTS)
 
 
-both_addresses = pytest.mark.parametrize(
-    "publish", [lambda message: message, to_queue], ids=["by the exchange", "by the queue"]
-)
+ADDRESSES: dict[str, Callable[[Outgoing], Outgoing]] = {
+    "by the exchange": lambda message: message,
+    "by the queue": to_queue,
+}
 
 
-async def early_cancels(env: Environment) -> int:
-    return int(await env.history.value("SELECT count(*) FROM ledger.early_cancel"))
+async def early_cancels(env: Environment, key: str | None = None) -> int:
+    """Count those that are kept: of this idempotency key, or all."""
+    query = "SELECT count(*) FROM ledger.early_cancel WHERE $1::text IS NULL OR idempotency_key = $1"
+    return int(await env.history.value(query, key))
 
 
 def noop_request(reply_to: str) -> Outgoing:
@@ -37,39 +44,53 @@ def noop_request(reply_to: str) -> Outgoing:
     return request({"action_ref": "noop"}, reply_to=reply_to)
 
 
-@both_addresses
-async def test_a_cancel_that_comes_before_its_request_acts_with_it(env: Environment, publish: Any) -> None:
+@pytest.mark.parametrize("address", ADDRESSES)
+async def test_a_cancel_that_comes_before_its_request_acts_with_it(env: Environment, address: str) -> None:
     key = str(uuid4())
+    early = cancel_request({"idempotency_key": key, "reason": "too early"})
     async with publishing(env.amqp_url) as publisher:
-        await publisher.publish([publish(cancel_request({"idempotency_key": key, "reason": "too early"}))])
+        await publisher.publish([ADDRESSES[address](early)])
         await ask(env.amqp_url, lambda to: [noop_request(to)])
+        assert await early_cancels(env, key) == 1
         execution_id = await env.submit("hold", idempotency_key=key)
     assert await env.ended(execution_id) == ["cancelled"]
     assert (await env.get(execution_id))["error"] == {"type": "Cancelled", "message": "too early"}
     assert len(await env.completions(execution_id)) >= 1
-    assert await early_cancels(env) == 0
+    assert await early_cancels(env, key) == 0
 
 
-async def test_cancels_of_unknown_ids_are_kept_and_others_are_admitted_meanwhile(env: Environment) -> None:
+async def test_cancels_of_nothing_delay_no_request_and_are_answered_and_dead_letters_after_their_time(
+    env: Environment,
+) -> None:
+    unknown = {
+        name: readdressed(cancel_request({"idempotency_key": name}, headers={"mine": "m"}))
+        for name, readdressed in ADDRESSES.items()
+    }
+    began = asyncio.get_running_loop().time()
+
+    async def refused() -> list[tuple[str, dict[str, Any]]]:
+        return await ask(
+            env.amqp_url,
+            lambda to: [replace(each, reply_to=to) for each in unknown.values()],
+            deadline_seconds=EARLY_SECONDS + SLACK_SECONDS,
+        )
+
     async with publishing(env.amqp_url) as publisher:
         await publisher.publish([cancel_request({"execution_id": NOTHING + n}) for n in range(FLOOD)])
-    ((kind, _),) = await ask(env.amqp_url, lambda to: [noop_request(to)])
-    assert kind == "execution.accepted"
-    assert await early_cancels(env) == FLOOD
-    await env.history.until("SELECT count(*) = 0 FROM ledger.early_cancel", deadline_seconds=60)
-    await env.history.dead_letters(FLOOD)
-
-
-@both_addresses
-async def test_a_cancel_of_an_unknown_execution_is_answered_and_a_dead_letter_after_its_time(
-    env: Environment, publish: Any
-) -> None:
-    nothing = publish(cancel_request({"idempotency_key": "nothing"}, headers={"mine": "m"}))
-    ((kind, answer),) = await ask(env.amqp_url, lambda to: [replace(nothing, reply_to=to)])
-    (letter,) = await env.history.dead_letters(1)
-    assert (kind, answer["code"]) == ("execution.rejected", "unknown_execution")
-    assert letter["code"] == "unknown_execution"
-    assert json.loads(letter["headers"])["mine"] == "m"
-    found = (letter["body"], letter["message_id"], letter["type"])
-    assert found == (nothing.body, nothing.message_id, nothing.type)
+    async with in_background(refused()) as answers:
+        await env.history.until("SELECT count(*) = $1 FROM ledger.early_cancel", FLOOD + len(unknown))
+        ((kind, _),) = await ask(env.amqp_url, lambda to: [noop_request(to)])
+        assert kind == "execution.accepted"
+        assert await early_cancels(env) == FLOOD + len(unknown)
+        for kind, answer in await answers:
+            assert (kind, answer["code"]) == ("execution.rejected", "unknown_execution")
+        assert asyncio.get_running_loop().time() - began >= EARLY_SECONDS
+    letters = {
+        letter["message_id"]: letter for letter in await env.history.dead_letters(FLOOD + len(unknown))
+    }
+    assert {letter["code"] for letter in letters.values()} == {"unknown_execution"}
+    for message in unknown.values():
+        letter = letters[message.message_id]
+        assert json.loads(letter["headers"])["mine"] == "m"
+        assert (letter["body"], letter["type"]) == (message.body, message.type)
     assert await early_cancels(env) == 0

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.environment import Environment
+from tests.support.processes import Service
 from tests.support.sizes import sizes
 from tests.support.traffic import ask, request
 
@@ -113,7 +114,7 @@ async def test_thousands_of_keys_with_one_waiting_each_are_all_granted_in_bounde
     ended_before = await env.history.value(
         "SELECT count(*) FROM ledger.execution WHERE completed_at IS NOT NULL"
     )
-    before = memory_bytes(env.system.executors[0].pid)
+    before = memory_bytes(env.executor)
     ids = []
     for start in range(0, count, 1000):
         ids += await env.submit_many(
@@ -124,13 +125,13 @@ async def test_thousands_of_keys_with_one_waiting_each_are_all_granted_in_bounde
     await env.patch("one", paused=False)
 
     await env.history.ended(count + ended_before, deadline_seconds=60)
-    grown = memory_bytes(env.system.executors[0].pid) - before
+    grown = memory_bytes(env.executor) - before
     assert grown < MEMORY_BYTES_MAX
     keys = "SELECT count(DISTINCT key) FROM ledger.execution WHERE action_ref = 'one' AND key LIKE $1"
     assert await env.history.value(keys, f"{count}-%") == count
 
 
-def memory_bytes(pid: int) -> int:
-    """Return what a process occupies."""
-    pages = Path(f"/proc/{pid}/statm").read_text().split()
-    return int(pages[1]) * resource.getpagesize()
+def memory_bytes(service: Service) -> int:
+    """Return what its processes occupy."""
+    pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in service.pids]
+    return sum(pages) * resource.getpagesize()

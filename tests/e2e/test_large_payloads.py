@@ -24,8 +24,9 @@ _RESULT_BYTES = 1024 * 1024
 
 
 def peak_mb(service: Service) -> float:
-    status = Path(f"/proc/{service.pid}/status").read_text(encoding="ascii")
-    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+    """Return what its processes have occupied at most, each at its own worst moment."""
+    states = [Path(f"/proc/{pid}/status").read_text(encoding="ascii") for pid in service.pids]
+    return sum(int(state.partition("VmHWM:")[2].split()[0]) for state in states) / 1024
 
 
 @asynccontextmanager

@@ -56,6 +56,12 @@ class Service:
         """Its process id."""
         return self.process.pid
 
+    @property
+    def pids(self) -> list[int]:
+        """Its process id and those of its children: an executor's leader, a worker's plain functions."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text(encoding="ascii")
+        return [self.pid, *map(int, children.split())]
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process alone."""
         os.kill(self.pid, number)

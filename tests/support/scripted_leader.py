@@ -21,7 +21,7 @@ from turnstile.common.broker.topology import (
     EXECUTOR_COMPLETIONS,
     EXECUTOR_HEARTBEATS,
     EXECUTOR_REPORTS,
-    declare_leader,
+    declare_executor,
     session_queue,
 )
 from turnstile.common.domain.identifiers import Grant
@@ -68,7 +68,7 @@ class ScriptedLeader:
     """Reads the leader's queues of one vhost."""
 
     def __init__(self, amqp_url: str) -> None:
-        self.publisher = Publisher(amqp_url, name="leader", declare=declare_leader)
+        self.publisher = Publisher(amqp_url, name="leader", declare=declare_executor)
         self.consumers = ConsumerConnection(amqp_url, name="leader")
         self.epoch = 1
         self.is_welcoming = self.is_answering = self.is_committing = True
@@ -98,7 +98,7 @@ class ScriptedLeader:
             ]
             await until(lambda: self.publisher.connected, "the leader's connection")
             for queue, handle in handlers.items():
-                subscription = self.consumers.subscribe(queue, prefetch=500, declare=declare_leader)
+                subscription = self.consumers.subscribe(queue, prefetch=500, declare=declare_executor)
                 running.append(tasks.create_task(self._consume(subscription, handle)))
             await until(lambda: self.consumers.connected, "the leader's queues")
             yield self

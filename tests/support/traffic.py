@@ -17,7 +17,7 @@ from turnstile.common.broker.topology import (
     EXECUTION_CANCEL_REQUESTED,
     EXECUTION_REQUESTED,
     EXECUTIONS,
-    declare_leader,
+    declare_executor,
 )
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ def cancel_request(body: Mapping[str, Any], **properties: Any) -> Outgoing:
 async def publishing(amqp_url: str) -> AsyncIterator[Publisher]:
     """Lend a connected publisher."""
     timeouts = BrokerTimeouts(wait_seconds=DEADLINE_SECONDS / 2)
-    publisher = Publisher(amqp_url, name="test", declare=declare_leader, timeouts=timeouts)
+    publisher = Publisher(amqp_url, name="test", declare=declare_executor, timeouts=timeouts)
     async with in_background(publisher.run()):
         yield publisher
 
@@ -75,7 +75,10 @@ async def submit(amqp_url: str, bodies: Sequence[Mapping[str, Any] | bytes]) -> 
 
 
 async def ask(
-    amqp_url: str, messages: Callable[[str], Sequence[Outgoing]]
+    amqp_url: str,
+    messages: Callable[[str], Sequence[Outgoing]],
+    *,
+    deadline_seconds: float = DEADLINE_SECONDS,
 ) -> list[tuple[str, dict[str, Any]]]:
     """Publish `messages(reply_to)` and return type and body of each reply, in order of publishing."""
     connection = await aio_pika.connect(amqp_url)
@@ -86,7 +89,7 @@ async def ask(
         async with publishing(amqp_url) as publisher:
             await publisher.publish(sent)
         replies: dict[str | None, tuple[str, dict[str, Any]]] = {}
-        async with asyncio.timeout(DEADLINE_SECONDS), queue.iterator() as incoming:
+        async with asyncio.timeout(deadline_seconds), queue.iterator() as incoming:
             async for message in incoming:
                 await message.ack()
                 replies[message.correlation_id] = (message.type or "", json.loads(message.body))

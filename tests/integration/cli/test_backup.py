@@ -22,7 +22,7 @@ from turnstile.common.broker.topology import (
     EXECUTOR_HEARTBEATS,
     EXECUTOR_REPORTS,
     EXECUTOR_REQUESTS,
-    declare_leader,
+    declare_executor,
 )
 from turnstile.common.cli import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
 from turnstile.executor.backup.broker import restore_broker
@@ -207,7 +207,7 @@ def test_nothing_is_changed_while_a_service_consumes_the_queues(
     async def checked() -> list[Ended]:
         async with await aio_pika.connect(urls["TURNSTILE_AMQP_URL"]) as connection:
             channel = await connection.channel()
-            await declare_leader(channel)
+            await declare_executor(channel)
             queue = await channel.get_queue(EXECUTOR_COMPLETIONS)
             await queue.consume(_ignored)
             return [
@@ -247,7 +247,7 @@ async def _ignored(_: object) -> None:
 async def _publish_to(amqp_url: str, names: Sequence[str]) -> None:
     async with await aio_pika.connect(amqp_url) as connection:
         channel = await connection.channel()
-        await declare_leader(channel)
+        await declare_executor(channel)
         for name in names:
             await channel.default_exchange.publish(aio_pika.Message(b"{}"), routing_key=name)
 

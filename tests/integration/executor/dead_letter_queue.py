@@ -16,7 +16,7 @@ from turnstile.common.broker.topology import (
     EXECUTION_REQUESTED,
     EXECUTIONS,
     EXECUTOR_REQUESTS,
-    declare_leader,
+    declare_executor,
 )
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Code
@@ -78,7 +78,7 @@ async def draining(database: Database, amqp_url: str, **settings: object) -> Asy
     chosen = ExecutorSettings(amqp_url=amqp_url, **settings)  # type: ignore[arg-type]
     drain = Drain(chosen, database, make_room=Pruner(database, chosen).prune_dead_letters)
     stop = asyncio.Event()
-    running = asyncio.create_task(drain.run(stop, declare=declare_leader))
+    running = asyncio.create_task(drain.run(stop, declare=declare_executor))
     try:
         yield drain
     finally:
@@ -89,7 +89,7 @@ async def draining(database: Database, amqp_url: str, **settings: object) -> Asy
 @asynccontextmanager
 async def dead_letter_queue(database_url: str, amqp_url: str) -> AsyncIterator[DeadLetterQueue]:
     """Dead letters without a running drain."""
-    publisher = Publisher(amqp_url, name="test publisher", declare=declare_leader)
+    publisher = Publisher(amqp_url, name="test publisher", declare=declare_executor)
     consumer = ConsumerConnection(amqp_url, name="test consumer")
     database = Database(database_url, application_name="test", connections_max=6)
     await database.open()

@@ -27,7 +27,7 @@ from turnstile.common.broker.topology import (
     DEAD_LETTER_EXCHANGE,
     DEAD_LETTERS,
     EXECUTOR_REQUESTS,
-    declare_leader,
+    declare_executor,
 )
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import StatementTimeout
@@ -179,7 +179,7 @@ async def test_a_dead_letter_delivered_again_after_it_was_stored_is_one_row(dlq:
     for _ in range(3):
         stored = asyncio.Event()
         cut = Drain(settings, Cut("", application_name="test"), make_room=pruner(dlq).prune_dead_letters)
-        running = asyncio.create_task(cut.run(asyncio.Event(), declare=declare_leader))
+        running = asyncio.create_task(cut.run(asyncio.Event(), declare=declare_executor))
         await asyncio.wait_for(stored.wait(), 20)
         running.cancel()
         await asyncio.wait({running})

@@ -11,7 +11,7 @@ from tests.support.traffic import in_background, until
 from turnstile.common.broker.consumer import ConsumerConnection
 from turnstile.common.broker.message import Outgoing
 from turnstile.common.broker.publisher import Publisher
-from turnstile.common.broker.topology import DEAD_LETTERS, EXECUTOR, EXECUTOR_REPORTS, declare_leader
+from turnstile.common.broker.topology import DEAD_LETTERS, EXECUTOR, EXECUTOR_REPORTS, declare_executor
 from turnstile.common.database import Database
 from turnstile.common.report_wire import EXECUTION_LOG, encode_log
 from turnstile.common.worker_protocol import Sender
@@ -31,8 +31,8 @@ def reported(body: bytes, kind: str = EXECUTION_LOG) -> Outgoing:
 @asynccontextmanager
 async def listening(amqp_url: str, database: Database) -> AsyncIterator[tuple[Publisher, ReportListener]]:
     consumer = ConsumerConnection(amqp_url, name="reports")
-    subscription = consumer.subscribe(EXECUTOR_REPORTS, prefetch=100, declare=declare_leader)
-    publisher = Publisher(amqp_url, name="worker", declare=declare_leader)
+    subscription = consumer.subscribe(EXECUTOR_REPORTS, prefetch=100, declare=declare_executor)
+    publisher = Publisher(amqp_url, name="worker", declare=declare_executor)
     listener = ReportListener(subscription, ReportWriter(database))
     async with running(consumer, publisher), in_background(listener.run(), name="reports"):
         yield publisher, listener

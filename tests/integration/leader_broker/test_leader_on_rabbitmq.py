@@ -21,7 +21,7 @@ from tests.support.leader_broker import (
 from tests.support.proxy import LinkState, proxy_to
 from tests.support.traffic import cancel_request, drain_queue, in_background, request, until
 from turnstile.common.broker.publisher import Publisher
-from turnstile.common.broker.topology import DEAD_LETTERS, declare_leader, session_queue
+from turnstile.common.broker.topology import DEAD_LETTERS, declare_executor, session_queue
 from turnstile.common.domain.states import Status
 from turnstile.common.worker_protocol import (
     AttemptEnded,
@@ -100,7 +100,7 @@ async def installation(
     clock = LeaderClock()
     async with (
         leader_broker(amqp_url, wake=clock.wake, **options) as broker,
-        publishing(amqp_url, declare=declare_leader) as client,
+        publishing(amqp_url, declare=declare_executor) as client,
         listener(amqp_url, session_queue(SENDER.worker_id, SENDER.session)) as heard,
     ):
         leader = Leader("executor", ledger, broker, clock)
@@ -248,7 +248,7 @@ async def test_the_next_leader_goes_on_with_the_requests_of_one_that_stops(
             await replies.until(50)
             # Its publisher and its leader end; the session of the worker, too.
             await first.aclose()
-            async with publishing(amqp_url, declare=declare_leader) as again:
+            async with publishing(amqp_url, declare=declare_executor) as again:
                 await again.publish(sent[100:])
                 await until(lambda: len({_correlation(each) for each in replies.messages}) == 300, "answers")
     answers = {_correlation(each): json.loads(each.body)["execution_id"] for each in replies.messages}
@@ -265,7 +265,7 @@ async def test_an_outage_of_the_broker_ends_with_every_request_answered(
         proxy_to(amqp_url) as proxy,
         listener(amqp_url, "client") as replies,
         listener(amqp_url, session_queue(SENDER.worker_id, SENDER.session)) as worker,
-        publishing(amqp_url, declare=declare_leader) as client,
+        publishing(amqp_url, declare=declare_executor) as client,
         leader_broker(proxy.url, wake=clock.wake) as broker,
     ):
         leader = Leader("executor", ledger, broker, clock)

@@ -14,7 +14,7 @@ from tests.support.proxy import LinkState, proxy_to
 from tests.support.traffic import request, until
 from turnstile.common.broker import delivery as broker_delivery
 from turnstile.common.broker.message import Outgoing
-from turnstile.common.broker.topology import EXECUTOR_REQUESTS, declare_leader, session_queue
+from turnstile.common.broker.topology import EXECUTOR_REQUESTS, declare_executor, session_queue
 from turnstile.common.domain.errors import Code
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.states import Status
@@ -171,7 +171,7 @@ async def test_replies_reach_the_client_as_they_always_did(amqp_url: str) -> Non
 
 
 async def request_taken(amqp_url: str, sent: Outgoing) -> Delivery:
-    async with leading(amqp_url) as broker, publishing(amqp_url, declare=declare_leader) as client:
+    async with leading(amqp_url) as broker, publishing(amqp_url, declare=declare_executor) as client:
         await client.publish([sent])
         return (await taken(broker, EXECUTOR_REQUESTS, 1))[0]
 

@@ -27,7 +27,7 @@ from turnstile.common.broker.topology import (
     EXECUTOR_COMPLETIONS,
     EXECUTOR_HEARTBEATS,
     EXECUTOR_REQUESTS,
-    declare_leader,
+    declare_executor,
 )
 from turnstile.common.domain.errors import Code
 from turnstile.common.worker_protocol import Heartbeat, Hello, Report
@@ -61,7 +61,7 @@ async def test_requests_arrive_in_order_as_values_with_the_key_of_their_message(
     cancel = replace(
         request({"execution_id": 3}), routing_key=EXECUTION_CANCEL_REQUESTED, type=EXECUTION_CANCEL_REQUESTED
     )
-    async with leading(amqp_url) as broker, publishing(amqp_url, declare=declare_leader) as client:
+    async with leading(amqp_url) as broker, publishing(amqp_url, declare=declare_executor) as client:
         await client.publish([*map(numbered, range(7)), copy, copy, cancel])
         found = await taken(broker, EXECUTOR_REQUESTS, 10)
         assert numbers(found) == [b'{"number":%d}' % min(n, 7) for n in range(9)]
@@ -74,7 +74,7 @@ async def test_requests_arrive_in_order_as_values_with_the_key_of_their_message(
 
 
 async def test_messages_of_workers_arrive_as_values(amqp_url: str) -> None:
-    async with leading(amqp_url) as broker, publishing(amqp_url, declare=declare_leader) as worker:
+    async with leading(amqp_url) as broker, publishing(amqp_url, declare=declare_executor) as worker:
         await worker.publish([hello(), heartbeat(1), reports([end(1), end(2)])])
         first, second = await taken(broker, EXECUTOR_HEARTBEATS, 2)
         assert isinstance(first.body, Hello)
@@ -85,7 +85,7 @@ async def test_messages_of_workers_arrive_as_values(amqp_url: str) -> None:
 
 
 async def test_a_message_of_several_reports_is_acknowledged_when_all_of_them_are(amqp_url: str) -> None:
-    async with leading(amqp_url) as broker, publishing(amqp_url, declare=declare_leader) as worker:
+    async with leading(amqp_url) as broker, publishing(amqp_url, declare=declare_executor) as worker:
         await worker.publish([reports([end(1), end(2), end(3)]), reports([end(4)])])
         first = await taken(broker, EXECUTOR_COMPLETIONS, 2)
         rest = await taken(broker, EXECUTOR_COMPLETIONS, 2)
@@ -100,7 +100,7 @@ async def test_a_message_of_several_reports_is_acknowledged_when_all_of_them_are
 
 
 async def test_what_an_earlier_connection_delivered_cannot_be_acknowledged(amqp_url: str) -> None:
-    async with leading(amqp_url) as broker, publishing(amqp_url, declare=declare_leader) as client:
+    async with leading(amqp_url) as broker, publishing(amqp_url, declare=declare_executor) as client:
         await client.publish(list(map(numbered, range(3))))
         before = await taken(broker, EXECUTOR_REQUESTS, 3)
         await broker.close()
@@ -117,7 +117,7 @@ async def test_the_next_leader_gets_what_the_closed_one_held_in_order_and_nothin
     amqp_url: str,
 ) -> None:
     async with (
-        publishing(amqp_url, declare=declare_leader) as client,
+        publishing(amqp_url, declare=declare_executor) as client,
         AsyncExitStack() as exits,
         leader_broker(amqp_url) as following,
     ):
@@ -135,7 +135,7 @@ async def test_a_lost_connection_stays_closed_until_it_is_opened_again(amqp_url:
     async with (
         proxy_to(amqp_url) as proxy,
         leading(proxy.url) as broker,
-        publishing(amqp_url, declare=declare_leader) as client,
+        publishing(amqp_url, declare=declare_executor) as client,
     ):
         await client.publish([numbered(1)])
         await taken(broker, EXECUTOR_REQUESTS, 1)
@@ -161,7 +161,7 @@ async def test_an_arrival_wakes_the_leader(amqp_url: str) -> None:
     arrived = asyncio.Event()
     async with (
         leading(amqp_url, wake=arrived.set) as broker,
-        publishing(amqp_url, declare=declare_leader) as client,
+        publishing(amqp_url, declare=declare_executor) as client,
     ):
         await client.publish([heartbeat(1)])
         async with asyncio.timeout(10):
@@ -171,7 +171,7 @@ async def test_an_arrival_wakes_the_leader(amqp_url: str) -> None:
 
 async def test_a_message_that_cannot_be_read_is_a_refused_one_in_its_place(amqp_url: str) -> None:
     invalid = request(b'{"action_ref": "a", "priorty": 1}', reply_to="client")
-    async with leading(amqp_url) as broker, publishing(amqp_url, declare=declare_leader) as client:
+    async with leading(amqp_url) as broker, publishing(amqp_url, declare=declare_executor) as client:
         await client.publish([numbered(0), invalid, numbered(2)])
         found = await taken(broker, EXECUTOR_REQUESTS, 3)
         refused = found[1].body
@@ -183,7 +183,7 @@ async def test_a_message_that_cannot_be_read_is_a_refused_one_in_its_place(amqp_
 
 async def test_a_refused_message_is_acknowledged_when_its_dead_letter_is_confirmed(amqp_url: str) -> None:
     invalid = request(b"not JSON")
-    async with leading(amqp_url) as broker, publishing(amqp_url, declare=declare_leader) as client:
+    async with leading(amqp_url) as broker, publishing(amqp_url, declare=declare_executor) as client:
         await client.publish([invalid])
         (found,) = await taken(broker, EXECUTOR_REQUESTS, 1)
         await broker.publish([letter(found)])
@@ -200,7 +200,7 @@ async def test_a_refused_message_is_acknowledged_when_its_dead_letter_is_confirm
 async def test_before_its_dead_letter_is_confirmed_a_refused_message_is_delivered_again(
     amqp_url: str,
 ) -> None:
-    async with leading(amqp_url) as broker, publishing(amqp_url, declare=declare_leader) as client:
+    async with leading(amqp_url) as broker, publishing(amqp_url, declare=declare_executor) as client:
         posted = _answers_later(broker)
         await client.publish([request(b"not JSON")])
         (found,) = await taken(broker, EXECUTOR_REQUESTS, 1)
@@ -221,7 +221,7 @@ async def test_before_its_dead_letter_is_confirmed_a_refused_message_is_delivere
 async def test_a_request_is_acknowledged_behind_its_reply_and_at_once_if_the_leader_closes(
     amqp_url: str,
 ) -> None:
-    async with leading(amqp_url) as broker, publishing(amqp_url, declare=declare_leader) as client:
+    async with leading(amqp_url) as broker, publishing(amqp_url, declare=declare_executor) as client:
         _answers_later(broker)
         await client.publish([request({"action_ref": "a"}, reply_to="client")])
         (found,) = await taken(broker, EXECUTOR_REQUESTS, 1)
@@ -249,7 +249,7 @@ async def test_a_message_that_is_too_large_to_be_kept_is_refused_and_moved_by_th
     amqp_url: str,
 ) -> None:
     large = request(bytes((16 << 20) + 1))
-    async with leading(amqp_url) as broker, publishing(amqp_url, declare=declare_leader) as client:
+    async with leading(amqp_url) as broker, publishing(amqp_url, declare=declare_executor) as client:
         await client.publish([large, numbered(1)])
         found = await taken(broker, EXECUTOR_REQUESTS, 2)
         refused = found[0].body
@@ -263,7 +263,7 @@ async def test_a_message_that_is_too_large_to_be_kept_is_refused_and_moved_by_th
 
 async def test_a_dead_letter_of_a_worker_shows_no_secret(amqp_url: str) -> None:
     unknown = of_worker(b'{"worker_id": "w1", "secret" : "a \\" secret", "reports": 1}', WORKER_REPORTS)
-    async with leading(amqp_url) as broker, publishing(amqp_url, declare=declare_leader) as worker:
+    async with leading(amqp_url) as broker, publishing(amqp_url, declare=declare_executor) as worker:
         await worker.publish([unknown, reports([end(1), end(2)])])
         invalid, _, stale = found = await taken(broker, EXECUTOR_COMPLETIONS, 3)
         assert isinstance(invalid.body, RefusedRequest)
@@ -281,7 +281,7 @@ async def test_a_probe_comes_back_behind_what_was_sent_before_and_that_of_anothe
 ) -> None:
     probe = Probe(epoch=5, number=2)
     async with leading(amqp_url) as broker, leader_broker(amqp_url) as other:
-        async with publishing(amqp_url, declare=declare_leader) as worker:
+        async with publishing(amqp_url, declare=declare_executor) as worker:
             await worker.publish([heartbeat(1)])
         for each in (broker, other):
             to_both = [

@@ -13,7 +13,7 @@ from tests.support.ledger import create_ledger, ledger_on
 from tests.support.scripted_leader import worker_process
 from tests.support.traffic import in_background, request, until
 from turnstile.common.broker.publisher import Publisher
-from turnstile.common.broker.topology import declare_leader
+from turnstile.common.broker.topology import declare_executor
 from turnstile.executor.leader.clock import LeaderClock
 from turnstile.executor.leader.turns import Leader
 
@@ -61,7 +61,7 @@ class Installation:
 async def installed(database_url: str, amqp_url: str) -> AsyncIterator[Installation]:
     await create_ledger(database_url)
     clock = LeaderClock()
-    publisher = Publisher(amqp_url, name="client", declare=declare_leader)
+    publisher = Publisher(amqp_url, name="client", declare=declare_executor)
     rows = await asyncpg.connect(database_url)
     try:
         async with ledger_on(database_url) as ledger, leader_broker(amqp_url, wake=clock.wake) as broker:

@@ -5,7 +5,7 @@ Each logs its start, and that it runs, in the run log.
 
 import sys
 
-from tests.proof.history.run_log import log_while_blocking, logged_run
+from tests.proof.run_log import log_while_blocking, logged_run
 from turnstile.worker import Context, TemporaryError, action, command_action
 
 

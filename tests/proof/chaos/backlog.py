@@ -13,9 +13,9 @@ from tests.proof.chaos.load import GATES, NUMBERS
 from tests.support.history import session_of
 
 _LEFT: Final = """
-SELECT a.ref, e.concurrency_key, count(*) AS executions,
+SELECT e.action_ref, nullif(e.key, '') AS key, count(*) AS executions,
        sum(least((e.parameters ->> 'seconds')::double precision, e.timeout_seconds)) AS seconds
-FROM execution e JOIN action a ON a.id = e.action_id
+FROM ledger.execution e
 WHERE e.started_at IS NOT NULL AND e.completed_at > $1
 GROUP BY 1, 2
 """

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 
-from tests.proof.history.run_log import log_while_blocking
+from tests.proof.run_log import log_while_blocking
 
 
 def main() -> None:

@@ -1,5 +1,5 @@
 """The system of a chaos run: private servers, two executors and some workers, a proxy on each of their
-links.
+links. A worker has a link to the broker alone.
 
 In: a folder for the logs, and a `Layout`. Out: an `Environment` with everything ready; at its end nothing of
 it is left, and the folder stays only if the run has violations. `drain` waits until no work is left.
@@ -17,8 +17,8 @@ from typing import Final, Literal
 
 import httpx
 
-from tests.proof.history.recorder import start_recording
-from tests.proof.history.run_log import RUN_LOG, RUN_LOG_VARIABLE
+from tests.proof.chaos.listener import declare_listener
+from tests.proof.run_log import RUN_LOG, RUN_LOG_VARIABLE
 from tests.support.history import session_of
 from tests.support.proxy import Proxy
 from turnstile.localservers import LocalServers, running_servers
@@ -32,10 +32,18 @@ VHOST: Final = "chaos"
 Server = Literal["database", "broker"]
 SERVERS: Final[tuple[Server, Server]] = ("database", "broker")
 _URL_NAMES: Final[Mapping[Server, str]] = {"database": "DATABASE", "broker": "AMQP"}
-RECORDING: Final = "recording.pickle"
-"""The file in the run's folder that holds the whole `Recording`."""
 VIOLATIONS: Final = "violations.txt"
 _POLL_SECONDS: Final = 0.25
+_LEFT: Final = """
+SELECT (SELECT count(*) FROM ledger.execution WHERE completed_at IS NULL) AS executions,
+       (SELECT count(*) FROM ledger.live) AS live, (SELECT count(*) FROM ledger.inbox) AS commands
+"""
+_GATES: Final = """
+SELECT CASE d.kind WHEN 'action' THEN d.name ELSE concat(d.kind, ' ', d.name) END AS name,
+       (d.body ->> CASE d.kind WHEN 'action' THEN 'max_concurrent' ELSE 'capacity' END)::integer AS number,
+       (d.body ->> 'paused')::boolean AS paused
+FROM ledger.definition d WHERE d.kind IN ('action', 'resource', 'pool')
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +68,7 @@ FAULTS_LAYOUT: Final = Layout(
         "TURNSTILE_LEASE_DURATION": f"{LEASE_SECONDS}s",
         "TURNSTILE_HEARTBEAT_INTERVAL": "1s",
         "TURNSTILE_WATCHDOG_INTERVAL": "250ms",
-        "TURNSTILE_DISPATCH_TIMEOUT": "2s",
-        "TURNSTILE_SETTLE_TIMEOUT": "2s",
         "TURNSTILE_DRAIN_TIMEOUT": "3s",
-        "TURNSTILE_RETENTION_IDLE_KEYS": "250ms",
         "TURNSTILE_STOP_GRACE": "500ms",
     },
 )
@@ -89,11 +94,11 @@ class Environment:
 
 @asynccontextmanager
 async def running_environment(folder: Path, layout: Layout = FAULTS_LAYOUT) -> AsyncIterator[Environment]:
-    """Start everything under record, wait until it is ready, and end it all afterwards, whatever happens."""
+    """Start everything and a listener, wait until it is ready, and end it all afterwards, whatever happens."""
     async with AsyncExitStack() as stack:
         servers = await stack.enter_async_context(running_servers(durable=False))
         database_url, amqp_url = await create_database_and_vhost(servers.postgresql, servers.rabbitmq, VHOST)
-        await start_recording(database_url, amqp_url)
+        await declare_listener(amqp_url)
         deployment = Deployment(
             database_url=database_url,
             amqp_url=amqp_url,
@@ -106,10 +111,12 @@ async def running_environment(folder: Path, layout: Layout = FAULTS_LAYOUT) -> A
         links = {
             (name, server): await stack.enter_async_context(Proxy(urls[server]).listening())
             for name in (names if layout.has_proxies else ())
-            for server in SERVERS
+            for server in servers_of(name)
         }
         services = {
-            name: _service(name, layout, {s: links[name, s].url for s in SERVERS if links}, deployment)
+            name: _service(
+                name, layout, {s: links[name, s].url for s in servers_of(name) if links}, deployment
+            )
             for name in names
         }
         environment = Environment(
@@ -124,6 +131,11 @@ async def running_environment(folder: Path, layout: Layout = FAULTS_LAYOUT) -> A
         executors, workers = environment.executors, [services[name] for name in layout.workers]
         async with running_system(deployment, executors, workers, restart_failed=True):
             yield environment
+
+
+def servers_of(service: str) -> tuple[Server, ...]:
+    """Return the servers to which a service has a link."""
+    return SERVERS if service in EXECUTORS else ("broker",)
 
 
 def _service(name: str, layout: Layout, proxies: Mapping[Server, str], deployment: Deployment) -> Service:
@@ -156,27 +168,16 @@ async def drain(
     A change that was in progress when its executor was paused may come late: `restore` must undo it. None: no
     action may change.
     """
-    left_query = """
-        SELECT (SELECT count(*) FROM waiting) AS waiting, (SELECT count(*) FROM delayed) AS delayed,
-               (SELECT count(*) FROM slot) AS slots,
-               (SELECT count(*) FROM unpublished_completion) AS unpublished_completions,
-               (SELECT count(*) FROM execution WHERE completed_at IS NULL) AS executions
-    """
-    gates_query = """
-        SELECT ref AS name, max_concurrent AS number, paused FROM action
-        UNION ALL SELECT 'resource ' || name, capacity, paused FROM gate WHERE kind = 'resource'
-        UNION ALL SELECT 'pool ' || name, NULL, paused FROM worker_pool
-    """
     now = asyncio.get_running_loop().time
     deadline = now() + deadline_seconds
     async with session_of(database_url) as connection:
         while True:
-            row = await connection.fetchrow(left_query)
+            row = await connection.fetchrow(_LEFT)
             assert row is not None
             left = {name: count for name, count in row.items() if count}
             if not left or now() > deadline:
                 return left
-            gates = await connection.fetch(gates_query)
+            gates = await connection.fetch(_GATES)
             if any(gate["paused"] or gate["number"] != limits.get(gate["name"]) for gate in gates):
                 assert restore is not None, "an action was changed"
                 await restore()

@@ -20,11 +20,12 @@ import asyncpg
 import httpx
 from aio_pika.abc import AbstractChannel
 
-from tests.proof.chaos.environment import SERVERS, VHOST, Environment
+from tests.proof.chaos.environment import VHOST, Environment, servers_of
 from tests.proof.chaos.schedule import Fault, Kind, parts_of
 from tests.support.history import session_of
 from tests.support.proxy import CLEAR, Flow, LinkState, Proxy
-from turnstile.common.broker.topology import worker_queue
+from turnstile.common.broker.topology import session_queue
+from turnstile.localservers import LocalServersError
 from turnstile.localservers.postgresql import PostgresServer
 from turnstile.localservers.rabbitmq import RabbitServer
 
@@ -89,9 +90,9 @@ async def _pause(environment: Environment, fault: Fault) -> None:
 
 
 def _links(environment: Environment, target: str) -> list[Proxy]:
-    """Return the one link that the target names, or both links of the service."""
+    """Return the one link that the target names, or all links of the service."""
     service, _, server = target.partition(" > ")
-    return [environment.links[service, known] for known in SERVERS if server in ("", known)]
+    return [environment.links[service, known] for known in servers_of(service) if server in ("", known)]
 
 
 def _killed_behind(state: LinkState) -> Carry:
@@ -210,29 +211,25 @@ async def _purge_queue(environment: Environment, fault: Fault) -> None:
 
 
 async def _delete_queue(environment: Environment, fault: Fault) -> None:
-    """Delete a queue that has consumers."""
-    name = await _queue_name(environment, fault.target)
-
-    async def delete(channel: AbstractChannel) -> None:
-        await channel.queue_delete(name)
-
-    if name:
-        await _on_channel(environment, delete)
+    """Delete a queue that has a consumer."""
+    owner = fault.target.removeprefix("session of ")
+    name = fault.target if owner == fault.target else await _session_of(environment, owner)
+    # Not over AMQP: a session's queue is exclusive to its connection. A missing one is no failure.
+    with suppress(LocalServersError):
+        await asyncio.to_thread(environment.servers.rabbitmq.ctl, "delete_queue", "--vhost", VHOST, name)
 
 
-async def _queue_name(environment: Environment, target: str) -> str:
-    """Return the queue's name, empty if unknown; the name of a worker's own queue is in the database."""
-    owner = target.removeprefix("own queue of ")
-    if owner == target:
-        return target
-    query = "SELECT id FROM worker WHERE name = $1 ORDER BY started_at DESC LIMIT 1"
+async def _session_of(environment: Environment, worker: str) -> str:
+    """Return the queue of the newest session of a worker."""
+    query = "SELECT worker_id, session FROM ledger.worker WHERE name = $1 ORDER BY registered_at DESC LIMIT 1"
     async with asyncio.timeout(_REQUEST_SECONDS):
         # The database may be down by another fault.
         while True:
             with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
                 async with session_of(environment.database_url) as connection:
-                    worker_id = await connection.fetchval(query, owner)
-                return "" if worker_id is None else worker_queue(worker_id)
+                    row = await connection.fetchrow(query, worker)
+                assert row is not None
+                return session_queue(row["worker_id"], row["session"])
             await asyncio.sleep(_AGAIN_SECONDS)
 
 
@@ -282,7 +279,7 @@ _CARRIED_OUT: Final[Mapping[Kind, Carry]] = {
     Kind.LINK_CUT_ONE_WAY: _disturbed(LinkState(up=Flow.DROP)),
     Kind.LINK_FROZEN: _disturbed(LinkState(up=Flow.HOLD, down=Flow.HOLD)),
     Kind.ANSWERS_DROPPED: _disturbed(LinkState(down=Flow.DROP)),
-    # Silence, not a reset: a partition.
+    # Silence, not a reset: a partition from everything that a worker has.
     Kind.WORKER_CUT_OFF: _disturbed(LinkState(up=Flow.DROP, down=Flow.DROP)),
     Kind.DATABASE_UNREACHABLE: _unreachable_database,
     Kind.EXECUTOR_KILLED_IN_FLIGHT: _HELD,

@@ -1,7 +1,7 @@
-"""What is wrong with a run: facts that the harness itself knows, and the history held against the promises.
+"""What is wrong with a run beside its history: facts that the harness itself knows, and the audit.
 
-In: the environment, what happened, and the recording. Out: one sentence for each thing that no fault
-explains.
+In: the environment, what happened, and what was read. Out: one sentence for each thing that no fault
+explains, and the bounds on the history.
 """
 
 import os
@@ -15,14 +15,13 @@ from typing import Final
 
 import httpx
 
-from tests.proof.chaos.environment import LEASE_SECONDS, Environment
+from tests.proof.chaos.environment import LEASE_SECONDS, WORKER_SLOTS, Environment
 from tests.proof.chaos.faults import Injected
+from tests.proof.chaos.history import Lost, Window, Witnessed
+from tests.proof.chaos.judge import Bounds
 from tests.proof.chaos.schedule import Kind
 from tests.proof.chaos.submitters import SubmitLog
-from tests.proof.history.checker import late_runs, violations
-from tests.proof.history.recording import Bounds, Recording, Window, WorkerChange, WorkerEvent
-from tests.proof.history.run_log import RUN_LOG, RUN_LOG_VARIABLE
-from tests.support.history import session_of
+from tests.proof.run_log import RUN_LOG, RUN_LOG_VARIABLE
 
 FENCED: Final = 70
 """The exit code of a worker that ends itself because it cannot stop what it runs."""
@@ -32,7 +31,7 @@ _AUDIT_SECONDS: Final = 40.0
 _AFTERMATH: Final = timedelta(seconds=2.0)
 """From the healing of a link until a heartbeat has succeeded."""
 _SETTLING: Final = timedelta(seconds=5.0)
-"""Reconnection, redelivery by the broker, one settle timeout and its tick."""
+"""Reconnection, a takeover of the leadership, redelivery by the broker."""
 _OVERLAP_SECONDS: Final = LEASE_SECONDS / 2 + 1.0
 """How long an answer of the broker counts for a worker in doubt, and its margin for killing."""
 _WAKING: Final = timedelta(seconds=1.0)
@@ -58,39 +57,31 @@ class Course:
 
 
 async def findings(
-    environment: Environment, course: Course, recording: Recording, *, patience: float
+    environment: Environment, course: Course, seen: Witnessed, *, patience: float
 ) -> list[str]:
     """Return everything that is wrong in either mode; times may be `patience` times as long."""
     return [
         *_harness_findings(environment, course, patience),
-        *await _lost_leases(environment.database_url, recording, course.injected),
+        *_lost_leases(seen, course.injected),
         *await _audit(environment),
     ]
 
 
-def broken_promises(recording: Recording, injected: Sequence[Injected], *, patience: float) -> list[str]:
-    """Hold the history against P1 to P7; bounds do not count while a fault lasts and shortly after it."""
-    bounds = Bounds(
+def bounds_of(injected: Sequence[Injected], *, patience: float) -> Bounds:
+    """Return the bounds; they do not count while a fault lasts and shortly after it."""
+    return Bounds(
         idle_seconds=patience * 1.0,
-        leak_seconds=patience * 3.0,
-        reclaim_seconds=patience * (LEASE_SECONDS + 2.0),
-        overlap_seconds=patience * 1.0,
-        windows=_windows(injected, _SETTLING),
-    )
-    # Whatever else is broken, only a paused worker has more time: it can stop nothing before it wakes.
-    overlap = Bounds(
-        idle_seconds=0.0,
-        leak_seconds=0.0,
-        reclaim_seconds=0.0,
         overlap_seconds=patience * _OVERLAP_SECONDS,
-        windows=_windows([i for i in injected if i.fault.kind in _PAUSES], _WAKING),
+        worker_slots=WORKER_SLOTS,
+        windows=_windows(injected, _SETTLING),
+        # Whatever else is broken, only a paused worker has more time: it can stop nothing before it wakes.
+        overlap_windows=_windows([i for i in injected if i.fault.kind in _PAUSES], _WAKING),
+        abandoned_refs=frozenset({"chaos.free"}),
     )
-    found = [*violations(recording, bounds=bounds), *late_runs(recording, bounds=overlap)]
-    return list(dict.fromkeys(map(str, found)))
 
 
 def _windows(injected: Sequence[Injected], settling: timedelta) -> list[Window]:
-    return [Window(began_at=i.began_at, ended_at=i.healed_at + settling, what=i.fault.kind) for i in injected]
+    return [Window(began_at=i.began_at, ended_at=i.healed_at + settling) for i in injected]
 
 
 def _harness_findings(environment: Environment, course: Course, patience: float) -> Iterator[str]:
@@ -115,28 +106,24 @@ def _harness_findings(environment: Environment, course: Course, patience: float)
                 )
 
 
-async def _lost_leases(database_url: str, recording: Recording, injected: Sequence[Injected]) -> list[str]:
-    """Return the live workers that lost their lease without a fault of their own.
+def _lost_leases(seen: Witnessed, injected: Sequence[Injected]) -> Iterator[str]:
+    """Yield the live workers that were lost without a fault of their own, or of the broker.
 
-    An outage of a server alone reclaims no live worker's work (P6), and nothing else does.
+    An outage of the database or of executors alone reclaims no live worker's work.
     """
-    async with session_of(database_url) as connection:
-        names = {row["id"]: row["name"] for row in await connection.fetch("SELECT id, name FROM worker")}
-    return [
-        f"{names[event.worker_id]} ({event.worker_id}) lost its lease at {event.stamp.at:%H:%M:%S.%f}, "
-        f"last renewed at {event.renewed_at:%H:%M:%S.%f}, without a fault of its own"
-        for event in recording.events
-        if isinstance(event, WorkerEvent)
-        and event.change is WorkerChange.LOST
-        and not any(_explains(i, names[event.worker_id], event) for i in injected)
-    ]
+    for lost in seen.lost:
+        if not any(_explains(each, lost) for each in injected):
+            yield (
+                f"{lost.name} ({lost.worker_id}) was lost at {lost.gone_at:%H:%M:%S.%f}, "
+                f"last heard at {lost.heard_at:%H:%M:%S.%f}, without a fault of its own"
+            )
 
 
-def _explains(injected: Injected, name: str, lost: WorkerEvent) -> bool:
-    """Return whether this fault affected that worker while it was silent."""
-    is_its_own = injected.fault.target.partition(" ")[0] == name
-    silent = injected.began_at <= lost.stamp.at and lost.renewed_at <= injected.healed_at + _AFTERMATH
-    return is_its_own and silent
+def _explains(injected: Injected, lost: Lost) -> bool:
+    """Return whether this fault affected that worker, or the broker, while it was silent."""
+    affects = injected.fault.target.partition(" ")[0] in (lost.name, "broker")
+    affects = affects or injected.fault.target == f"session of {lost.name}"
+    return affects and injected.began_at <= lost.gone_at and lost.heard_at <= injected.healed_at + _AFTERMATH
 
 
 async def _audit(environment: Environment) -> list[str]:

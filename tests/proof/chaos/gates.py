@@ -1,27 +1,14 @@
-"""The gates of a run: their definitions, how these change, and what the history says about P11 to P14.
+"""The gates of a run: their definitions, and how these change.
 
-In: a seed, a duration and the names of the actions. Out: the changes that define them before the load, those
-during it, and a sentence for each violation, from the gates that the installation has stored.
+In: a seed and a duration. Out: the changes that define them before the load, and those during it.
 """
 
-import asyncio
 import random
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Any, Final, Literal
-
-from tests.proof.history.recording import moment
-from tests.proof.history.stored_gates import read_gates
-from tests.support.history import session_of
-from turnstile.stress.check.passages import Broken, check_passages
+from typing import Any, Literal
 
 Fields = Mapping[str, Any]
-_READING_SECONDS: Final = 60.0
-_COMMIT_NS: Final = 100_000_000
-"""From the last trigger of a transaction to its commit, on a busy machine."""
-_LONGEST_CHANGE: Final = "SELECT max(committed_at - changed_at) FROM history.committed_change"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,45 +80,3 @@ def numbers_of_gates(gates: Gates) -> dict[str, int | None]:
         **{f"resource {name}": fields["capacity"] for name, fields in gates.resources.items()},
         **{ref: fields["max_concurrent"] for ref, fields in gates.actions.items()},
     }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatesChecked:
-    """How much of the history the rules of gates saw, and what breaks them."""
-
-    executions: int
-    settling_seconds: float
-    """How long a change may have taken."""
-    checked: Mapping[str, int]
-    violations: list[str]
-
-    @property
-    def line(self) -> str:
-        """Return the line of a report with the numbers of checks."""
-        counts = ", ".join(f"{rule} {count}" for rule, count in sorted(self.checked.items()))
-        return (
-            f"  gates              {self.executions} executions; checked {counts}; "
-            f"changes took {self.settling_seconds:.2f} s at most"
-        )
-
-
-async def check_gates(database_url: str) -> GatesChecked:
-    """Replay the gates of all executions; the triggers of `event_log` say how long changes took."""
-    async with session_of(database_url) as connection:
-        async with asyncio.timeout(_READING_SECONDS):
-            longest = await connection.fetchval(_LONGEST_CHANGE) or timedelta()
-            settling_ns = longest // timedelta(microseconds=1) * 1000 + _COMMIT_NS
-            history = await read_gates(connection, settling_ns=settling_ns)
-    verdict = await asyncio.to_thread(check_passages, history)
-    return GatesChecked(
-        executions=sum(bool(passer.stays) for passer in history.passers),
-        settling_seconds=settling_ns / 1e9,
-        checked=Counter({str(rule): count for rule, count in verdict.checked.items()}),
-        violations=[_sentence(broken) for broken in verdict.broken],
-    )
-
-
-def _sentence(broken: Broken) -> str:
-    at: datetime = moment(broken.at)
-    execution = "" if broken.execution_id is None else f", execution {broken.execution_id}"
-    return f"{broken.rule}: {broken.what} ({broken.gate}{execution}, at {at:%H:%M:%S.%f})"

@@ -6,8 +6,8 @@ from typing import Final
 
 from tests.proof.chaos.environment import VIOLATIONS
 from tests.proof.chaos.findings import Course
+from tests.proof.chaos.judge import Statistics
 from tests.proof.chaos.run import Outcome
-from tests.proof.history.checker import Statistics
 
 _SHOWN_MAX: Final = 40
 
@@ -29,13 +29,10 @@ def _lines(outcome: Outcome) -> Iterator[str]:
     yield (
         f"  grants, runs       {statistics.grants}, {statistics.runs}; {statistics.reclaims} reclaims "
         f"from {statistics.workers_lost} lost workers; "
-        f"{statistics.completions_published} completions published"
+        f"{statistics.completions_published} ends published"
     )
-    yield f"  waited for workers {statistics.waited_for_workers}"
-    yield f"  worst slot leak    {statistics.worst_slot_leak_seconds:.1f} s"
-    yield f"  worst reclaim      {statistics.worst_reclaim_seconds:.1f} s"
     yield f"  worst idle slot    {statistics.worst_idle_seconds:.1f} s"
-    yield outcome.gates.line
+    yield gates_line(statistics)
     yield (
         f"  drained in         {course.drained_in_seconds:.1f} s of {course.drain_seconds_max:.0f} s, "
         f"of which the backlog needs {course.backlog_seconds:.1f} s at least"
@@ -55,6 +52,12 @@ def executions_line(statistics: Statistics) -> str:
     return f"  executions         {statistics.executions}: {ends}"
 
 
+def gates_line(statistics: Statistics) -> str:
+    """Return how much of the guarantees of gates was checked."""
+    checked = ", ".join(f"{rule} {count}" for rule, count in sorted(statistics.passages.items()))
+    return f"  gates              checked {checked}"
+
+
 def violation_lines(violations: Sequence[str], replay: str, folder: Path) -> Iterator[str]:
     """Yield the end of every report."""
     yield f"  violations         {len(violations) or 'none'}"
@@ -64,7 +67,7 @@ def violation_lines(violations: Sequence[str], replay: str, folder: Path) -> Ite
     if violations:
         yield f"  repeat with        {replay}"
     if folder.exists():
-        yield f"  logs, recording    {folder}"
+        yield f"  logs               {folder}"
 
 
 def _faults(course: Course) -> Iterator[str]:

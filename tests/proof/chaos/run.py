@@ -1,11 +1,10 @@
 """One seed of faults: start, load, break, heal, drain, check, clean up.
 
-In: a seed and the shape of a run. Out: an `Outcome`. Its folder, with the logs of all processes and the
-recording, stays only if something is wrong.
+In: a seed and the shape of a run. Out: an `Outcome`. Its folder, with the logs of all processes, stays only if
+something is wrong.
 """
 
 import asyncio
-import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from typing import Any, ClassVar, Final
 
 from tests.proof.chaos.backlog import read_left, shortest_seconds
 from tests.proof.chaos.environment import (
-    RECORDING,
     WORKER_SLOTS,
     Environment,
     drain,
@@ -23,13 +21,13 @@ from tests.proof.chaos.environment import (
     running_environment,
 )
 from tests.proof.chaos.faults import inject
-from tests.proof.chaos.findings import DRAIN_SECONDS_MAX, Course, broken_promises, findings, left_behind
-from tests.proof.chaos.gates import GatesChecked, check_gates
+from tests.proof.chaos.findings import DRAIN_SECONDS_MAX, Course, bounds_of, findings, left_behind
+from tests.proof.chaos.history import Witnessed, read_history
+from tests.proof.chaos.judge import Statistics, judged
+from tests.proof.chaos.listener import read_listener
 from tests.proof.chaos.load import NUMBERS, plan_load, restored
 from tests.proof.chaos.schedule import Shape, plan_faults
 from tests.proof.chaos.submitters import HttpSubmitter, SubmitLog, send_all
-from tests.proof.history.checker import Statistics, statistics
-from tests.proof.history.recorder import read_recording
 
 DRAIN_DEADLINE_SECONDS: Final = 3 * DRAIN_SECONDS_MAX
 """Draining late is one violation; a history that never drained would have hundreds."""
@@ -47,7 +45,6 @@ class Outcome:
     """Duration of the load."""
     course: Course
     statistics: Statistics
-    gates: GatesChecked
     violations: list[str]
     folder: Path
     """Deleted, unless there are violations or the command line says to keep it."""
@@ -122,25 +119,24 @@ async def sending(load: Coroutine[Any, Any, None]) -> AsyncIterator[Callable[[fl
         await asyncio.gather(task, return_exceptions=True)
 
 
+async def witnessed(environment: Environment, log: SubmitLog) -> Witnessed:
+    """Read the history, once everything has drained."""
+    database_url, folder = environment.database_url, environment.folder
+    ended = (await read_history(database_url, folder, log, {})).executions
+    published = await read_listener(environment.amqp_url, [row["id"] for row in ended])
+    return await read_history(database_url, folder, log, published)
+
+
 async def _checked(
     environment: Environment, course: Course, seed: int, shape: Shape, patience: float
 ) -> Outcome:
-    folder = environment.folder
-    recording = await read_recording(
-        environment.database_url, environment.amqp_url, folder, list(course.log.submitted())
-    )
-    (folder / RECORDING).write_bytes(pickle.dumps(recording))
-    gates = await check_gates(environment.database_url)
+    seen = await witnessed(environment, course.log)
+    broken, statistics = judged(seen, bounds_of(course.injected, patience=patience))
     return Outcome(
         seed=seed,
         seconds=shape.seconds,
         course=course,
-        statistics=statistics(recording),
-        gates=gates,
-        violations=[
-            *await findings(environment, course, recording, patience=patience),
-            *broken_promises(recording, course.injected, patience=patience),
-            *gates.violations,
-        ],
-        folder=folder,
+        statistics=statistics,
+        violations=[*await findings(environment, course, seen, patience=patience), *broken],
+        folder=environment.folder,
     )

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from tests.proof.chaos.environment import EXECUTORS, LEASE_SECONDS, SERVERS, WORKERS
+from tests.proof.chaos.environment import EXECUTORS, LEASE_SECONDS, WORKERS, servers_of
+from turnstile.common.broker.topology import EXECUTOR_COMPLETIONS, EXECUTOR_HEARTBEATS, EXECUTOR_REPORTS
 
 
 class Kind(StrEnum):
@@ -40,8 +41,8 @@ class Kind(StrEnum):
     LINK_CUT_ONE_WAY = "link cut one way"
     LINK_FROZEN = "link frozen"
     ANSWERS_DROPPED = "answers dropped"
-    WORKER_CUT_OFF = "worker cut off from both servers"
-    DATABASE_UNREACHABLE = "database unreachable for all"
+    WORKER_CUT_OFF = "worker cut off from the broker"
+    DATABASE_UNREACHABLE = "database unreachable for all executors"
     EXECUTOR_KILLED_IN_FLIGHT = "executor killed with messages in flight"
     EXECUTOR_KILLED_MESSAGES_LOST = "executor killed with messages lost"
     WORKER_KILLED_IN_FLIGHT = "worker killed with messages in flight"
@@ -82,13 +83,15 @@ class _Trait:
     """About how long the part needs to serve again after the end."""
 
 
-EXECUTOR_LINKS: Final = tuple(f"{executor} > {server}" for executor in EXECUTORS for server in SERVERS)
-WORKER_LINKS: Final = tuple(f"{worker} > {server}" for worker in WORKERS for server in SERVERS)
+EXECUTOR_LINKS: Final = tuple(
+    f"{executor} > {server}" for executor in EXECUTORS for server in servers_of(executor)
+)
+WORKER_LINKS: Final = tuple(f"{worker} > broker" for worker in WORKERS)
 LINKS: Final = (*EXECUTOR_LINKS, *WORKER_LINKS)
 SPARED_QUEUE: Final = "executor.requests"
 """Not purged nor deleted: that would discard requests before they are admitted."""
-PURGED: Final = ("executor.completions", "executor.retry", "worker.default", "worker.retry")
-DELETED: Final = (*PURGED, *(f"own queue of {worker}" for worker in WORKERS))
+PURGED: Final = (EXECUTOR_COMPLETIONS, EXECUTOR_HEARTBEATS, EXECUTOR_REPORTS)
+DELETED: Final = (*PURGED, *(f"session of {worker}" for worker in WORKERS))
 
 _TRAITS: Final[Mapping[Kind, _Trait]] = {
     Kind.EXECUTOR_KILLED: _Trait(targets=EXECUTORS, lasting_seconds=(0.0, 2.0), heals_in_seconds=1.0),
@@ -141,7 +144,7 @@ def parts_of(kind: Kind, target: str) -> frozenset[str]:
         case Kind.QUEUE_PURGED | Kind.QUEUE_DELETED:
             return frozenset({"broker"})
         case Kind.DATABASE_UNREACHABLE:
-            return frozenset({target, *(_links_of(name) for name in (*EXECUTORS, *WORKERS))})
+            return frozenset({target, *(_links_of(name) for name in EXECUTORS)})
         case (
             Kind.EXECUTOR_KILLED_IN_FLIGHT
             | Kind.EXECUTOR_KILLED_MESSAGES_LOST

@@ -1,12 +1,11 @@
 """Sends the load: each submitter in a task of its own, over AMQP or HTTP, and logs what was confirmed.
 
-In: the planned steps. Out: the `SubmitLog`, the witness of P5. Each submitter sends step by step, so what it
+In: the planned steps. Out: the `SubmitLog`, the witness of what was asked for. Each submitter sends step by step, so what it
 sent first arrives first. A repetition has the same message id, or the same idempotency key, so that nothing
 is doubled.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,7 +16,6 @@ import httpx
 
 from tests.proof.chaos.gates import Change
 from tests.proof.chaos.load import SUBMITTERS, Cancel, Step, Submit
-from tests.proof.history.recording import Submitted
 from tests.support.traffic import cancel_request, publishing, request
 from turnstile.common.broker.errors import BrokerUnavailable
 from turnstile.common.broker.message import Outgoing, Publication
@@ -49,6 +47,8 @@ class SubmitLog:
     repeated: int = 0
     """How often something was sent again because its fate was unknown."""
     cancels: int = 0
+    cancelled: set[int] = field(default_factory=set)
+    """The numbers of the submissions that were to be cancelled."""
     changes: int = 0
 
     @property
@@ -69,24 +69,11 @@ class SubmitLog:
 
     def target_of(self, cancel: Cancel) -> dict[str, Any] | None:
         """Return how a cancel names its execution; None where its id is not known."""
+        self.cancelled.add(cancel.of.number)
         if cancel.by_key:
             return {"idempotency_key": cancel.of.body["idempotency_key"]}
         known = self.sent.get(cancel.of.number)
         return None if known is None or known.execution_id is None else {"execution_id": known.execution_id}
-
-    def submitted(self) -> Iterator[Submitted]:
-        """Yield the submissions in the order of their first sending."""
-        positions: Counter[str] = Counter()
-        for sent in self.sent.values():
-            submitter = sent.submit.submitter
-            positions[submitter] += 1
-            yield Submitted(
-                submitter=submitter,
-                number=positions[submitter],
-                tag=str(sent.submit.number),
-                confirmed=sent.confirmed_at is not None,
-                execution_id=sent.execution_id,
-            )
 
 
 async def send_all(

@@ -1,4 +1,4 @@
-"""`make crash`: try every crash point alone, the first, the second and the seventh time.
+"""`make crash`: try every crash point alone, the first, the second and the seventh time, and server crashes.
 
 Each round has a database and a vhost of its own. Prints one line per case: the point, the time until
 everything had drained and was checked, and what is wrong. Exit code 1 on any fault.
@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
+from tests.proof.crash.database_crashes import TRIALS, tried_crash
 from tests.proof.crash.environment import running_environment
 from tests.proof.crash.trial import cases, tried
 from turnstile.localservers import LocalServers
@@ -40,6 +41,8 @@ async def _round(servers: LocalServers, times: int, words: Sequence[str]) -> int
         trials: dict[str, Callable[[], Awaitable[list[str]]]] = {
             case.name: partial(tried, env, [case]) for case in cases(times)
         }
+        for name in TRIALS:
+            trials[f"{name}:{times}"] = partial(tried_crash, env, servers.postgresql, name, times)
         for name, trial in trials.items():
             if words and not any(word in name for word in words):
                 continue

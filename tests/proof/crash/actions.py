@@ -1,6 +1,6 @@
 """The actions of the crash tests. Each logs its runs in the run log."""
 
-from tests.proof.history.run_log import log_while_blocking, log_while_running, logged_run
+from tests.proof.run_log import log_while_blocking, log_while_running, logged_run
 from turnstile.worker import Context, TemporaryError, action, use
 
 RUN_SECONDS = 0.01

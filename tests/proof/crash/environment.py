@@ -5,6 +5,7 @@ workers, with a `Client` that submits, and which knows whether everything has en
 the rows, and with what the actions themselves have logged.
 """
 
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -15,8 +16,7 @@ from typing import Any, Final
 import httpx
 
 from tests.proof.crash.actions import LICENCES, LIMITS
-from tests.proof.history.recording import Run
-from tests.proof.history.run_log import RUN_LOG, RUN_LOG_VARIABLE, read_runs
+from tests.proof.run_log import RUN_LOG, RUN_LOG_VARIABLE, Run, read_runs
 from tests.support.history import History, history_of
 from tests.support.processes import Service, System, running
 from tests.support.traffic import cancel_request, publishing, request, until
@@ -197,7 +197,10 @@ def _wrong_outcomes(tags: Sequence[str], ended: Sequence[Any], runs: set[tuple[i
 
 
 def _wrong_runs(ended: Sequence[Any], runs: Sequence[Run]) -> Iterator[str]:
-    """Limits and the order of first starts, of each queue with a limit."""
+    """What ran twice under one number; limits and the order of first starts, of each queue with a limit."""
+    for (execution_id, attempt), count in Counter((run.execution_id, run.attempt) for run in runs).items():
+        if count > 1:
+            yield f"attempt {attempt} of execution {execution_id} ran {count} times"
     queues: dict[tuple[str, str], set[int]] = {}
     for row in ended:
         if row["action_ref"] in LIMITS:

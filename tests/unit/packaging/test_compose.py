@@ -61,13 +61,16 @@ def test_each_service_has_its_own_account_and_only_the_jobs_are_owners() -> None
         ("executor", "turnstile-executor"),
         ("worker", "turnstile-worker"),
     ):
-        urls = [v for k, v in SERVICES[name].environment.items() if k.endswith("_URL")]
+        environment = SERVICES[name].environment
+        urls = [v for k, v in environment.items() if k.endswith("_URL") and k != "TURNSTILE_API_URL"]
         assert {re.match(r"\w+://([\w-]+):\$\{\w+PASSWORD:", url)[1] for url in urls} == {account}  # type: ignore[index]
 
 
-def test_a_worker_needs_the_broker_and_nothing_else() -> None:
-    urls = {name for name in SERVICES["worker"].environment if name.endswith("_URL")}
-    assert urls == {"TURNSTILE_AMQP_URL"}
+def test_a_worker_has_no_database_and_may_ask_the_executors_with_a_token_of_its_own() -> None:
+    worker, executor = SERVICES["worker"].environment, SERVICES["executor"].environment
+    assert {name for name in worker if name.endswith("_URL")} == {"TURNSTILE_AMQP_URL", "TURNSTILE_API_URL"}
+    assert worker["TURNSTILE_API_URL"] == f"http://executor:{executor['TURNSTILE_HTTP_PORT']}"
+    assert f"worker:read:{worker['TURNSTILE_API_TOKEN']}" in executor["TURNSTILE_API_TOKENS"].split(",")
 
 
 def test_every_published_port_is_bound_to_loopback() -> None:

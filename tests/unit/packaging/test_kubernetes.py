@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from turnstile.common.domain.durations import parse_duration
 from turnstile.executor.api.ops import health_routes
+from turnstile.executor.api_tokens import Role, digest_of, read_entries
 from turnstile.executor.health import Health
 from turnstile.executor.queries.schemas import StoredPool
 from turnstile.worker.actions import RegisteredAction, load_actions
@@ -141,11 +142,25 @@ def test_every_command_is_accepted_with_its_settings(pod: Pod) -> None:
 
 @every_pod
 def test_no_secret_is_in_a_pod_and_all_come_from_the_examples(pod: Pod) -> None:
-    assert not any(name.endswith(("_URL", "_TOKENS")) for name in pod.environment)
+    urls = {name: value for name, value in pod.environment.items() if name.endswith("_URL")}
+    assert urls.keys() <= {"TURNSTILE_API_URL"}
+    assert not any(name.endswith(("_TOKEN", "_TOKENS")) for name in pod.environment)
     assert [entry["secretRef"]["name"] for entry in pod.container["envFrom"] if "secretRef" in entry] == [
         pod.name
     ]
     assert pod.name in {secret["metadata"]["name"] for secret in read(SECRETS)}
+
+
+def test_a_worker_may_ask_the_executors_with_a_token_of_its_own() -> None:
+    secrets = {secret["metadata"]["name"]: secret["stringData"] for secret in read(SECRETS)}
+    tokens = read_entries(secrets["turnstile-executor"]["TURNSTILE_API_TOKENS"])
+    digest = digest_of(secrets["turnstile-worker"]["TURNSTILE_API_TOKEN"])
+    assert [(each.name, each.role) for each in tokens if each.digest == digest] == [("worker", Role.READ)]
+    url = urlsplit(pods()["turnstile-worker"].environment["TURNSTILE_API_URL"] or "")
+    service = of_kind("Service")[url.hostname or ""]["spec"]
+    assert url.port in {port["port"] for port in service["ports"]}
+    # Without the broker no executor is ready, and that is when a worker asks.
+    assert service["publishNotReadyAddresses"] is True
 
 
 def test_the_example_secrets_are_not_deployed() -> None:
@@ -198,9 +213,9 @@ def test_every_selector_matches_its_pods(pod: Pod) -> None:
 
 def test_ports_of_services_and_policies_exist_in_the_pods() -> None:
     executor = pods()["turnstile-executor"]
-    service = of_kind("Service")["turnstile-executor"]["spec"]
-    assert service["selector"].items() <= executor.labels.items()
-    assert {port["targetPort"] for port in service["ports"]} <= executor.ports.keys()
+    for service in (each["spec"] for each in of_kind("Service").values()):
+        assert service["selector"].items() <= executor.labels.items()
+        assert {port["targetPort"] for port in service["ports"]} <= executor.ports.keys()
     for name, policy in of_kind("NetworkPolicy").items():
         allowed = {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
         assert allowed == pods()[name].ports.keys()

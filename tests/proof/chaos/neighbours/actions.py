@@ -6,7 +6,7 @@ neighbour is to occupy all workers.
 
 from typing import Any
 
-from tests.proof.history.run_log import log_while_blocking, logged_run
+from tests.proof.run_log import log_while_blocking, logged_run
 from turnstile.worker import Context, action
 
 

@@ -53,7 +53,7 @@ LAYOUT: Final = Layout(
     },
     actions_module="tests.proof.chaos.neighbours.actions",
     # Receivers are on loopback. All else is the default: faster healing would hide what it heals.
-    settings={"TURNSTILE_WEBHOOK_ALLOW_PRIVATE": "true", "TURNSTILE_RETENTION_IDLE_KEYS": "5s"},
+    settings={"TURNSTILE_WEBHOOK_ALLOW_PRIVATE": "true"},
     has_proxies=False,
 )
 _SETTLING: Final = timedelta(seconds=5.0)

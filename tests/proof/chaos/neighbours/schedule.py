@@ -24,7 +24,7 @@ class Kind(StrEnum):
     HUGE_REQUESTS = "huge requests"
     STUCK_RECEIVERS = "stuck webhook receivers"
     LOCKED_ROW = "locked row"
-    UNDECLARABLE_POOL = "undeclarable pool"
+    SILENT_WORKER = "silent worker"
     UNKNOWN_CANCELS = "unknown cancels"
     UNKNOWN_COMPLETIONS = "unknown completions"
     KILLED_SESSIONS = "killed database sessions"
@@ -43,10 +43,10 @@ VARIANTS: Final[Mapping[Kind, Sequence[str]]] = {
     Kind.BAD_MESSAGES: ("mixed",),
     Kind.HUGE_REQUESTS: ("large", "dense", "oversized"),
     Kind.STUCK_RECEIVERS: ("silent",),
-    Kind.LOCKED_ROW: ("action_queue", "action", "waiting execution", "running execution"),
-    Kind.UNDECLARABLE_POOL: ("unserved", "served"),
+    Kind.LOCKED_ROW: ("action", "waiting execution", "running execution"),
+    Kind.SILENT_WORKER: ("alone", "beside a live one"),
     Kind.UNKNOWN_CANCELS: ("by the exchange", "by the queue"),
-    Kind.UNKNOWN_COMPLETIONS: ("by an exchange of its own",),
+    Kind.UNKNOWN_COMPLETIONS: ("as listeners hear them", "as workers send them"),
     Kind.KILLED_SESSIONS: ("one by one",),
     Kind.NO_FREE_CONNECTION: ("all but the reserved", "all"),
     Kind.REFUSING_DEAD_LETTERS: ("policy",),
