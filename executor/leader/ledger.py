@@ -54,6 +54,8 @@ _LOCK_TIMEOUT: Final = "100ms"
 """How long a turn waits for a row that another session has locked."""
 _PENDING_SECONDS: Final = 0.5
 """How often pending ends are tried."""
+_HOLD_TRIES: Final = 20
+"""How often a takeover looks, every 10 ms, whether the session that it has ended is gone."""
 _LEADER, _CANDIDATE, _READS = 1, 2, 4
 """Advisory locks: held by the leader's session; shared by candidates that have the broker; held while the
 leader reads commands without a notification. Writers of commands share 3 and 4 (`tables.sql`)."""
@@ -163,10 +165,11 @@ class Ledger:
                 raise Deposed
             # A statement of its own: it sees the turn for which the first one waited.
             newest = await connection.fetchrow(statement("newest"))
+            # Before the commit, for which the next takeover waits: of two sessions, the earlier one is ended.
+            await _show_life(connection)
         assert newest is not None
         self._newest = _Newest(NewestTurn(epoch=newest["epoch"], number=newest["number"]), newest["counts"])
         self._inbox = InboxBound()
-        await self._show_life()
         if self._watch is not None:
             self._watch.start()
         return int(epoch)
@@ -179,17 +182,6 @@ class Ledger:
                 async with self._helper.use() as helper:
                     await helper.execute(statement("blocked_by").replace("$1", str(pid)))
             await asyncio.sleep(_PATIENCE_SECONDS / 10)
-
-    async def _show_life(self) -> None:
-        """Hold the lock that shows that the leader's session lives; end the session of an older leader."""
-        with suppress(OutcomeUnknown, asyncpg.PostgresError):
-            async with self._writer.use() as connection:
-                await _end_holders(connection, _READS)
-                for _ in range(3):
-                    if await connection.fetchval(statement("hold"), _LEADER):
-                        return
-                    await _end_holders(connection, _LEADER)
-                    await asyncio.sleep(0.01)
 
     def _reset_inbox(self) -> None:
         self._inbox.reset()
@@ -474,6 +466,19 @@ class Ledger:
         async with self._reader.use():
             prepared: Statement = await self._reader.prepared(name, lambda: statement(name))
             return await prepared.fetch(*values)
+
+
+async def _show_life(connection: "Connection") -> None:
+    """Hold the lock that shows that the leader's session lives; end the sessions of an older leader."""
+    with suppress(asyncpg.PostgresError):
+        # A savepoint: without it, a refused statement would undo the takeover.
+        async with connection.transaction():
+            for _ in range(_HOLD_TRIES):
+                if await connection.fetchval(statement("hold"), _LEADER):
+                    break
+                await _end_holders(connection, _LEADER)
+                await asyncio.sleep(0.01)
+            await _end_holders(connection, _READS)
 
 
 async def _end_holders(connection: "Connection", lock: int) -> None:

@@ -366,7 +366,10 @@ class Sessions:
         del self._returned[each.number]
         for session in [s for s in self._sessions.values() if s.probe == each.number]:
             session.is_lost = True
-            session.is_counted = now - self._renewed_at >= 2 * session.row.lease_seconds
+            # What joined after the outage was not in it.
+            has_joined_since = session.row.registered_at - self._offset > self._renewed_at
+            is_over = now - self._renewed_at >= 2 * session.row.lease_seconds
+            session.is_counted = has_joined_since or is_over
             self._lost.append(session)
             self._send(session, Dismissed())
 

@@ -94,7 +94,7 @@ class Environment:
 
 @asynccontextmanager
 async def running_environment(folder: Path, layout: Layout = FAULTS_LAYOUT) -> AsyncIterator[Environment]:
-    """Start everything and a listener, wait until it is ready, and end it all afterwards, whatever happens."""
+    """Start everything and a listener, wait until all is ready, and end it afterwards, whatever happens."""
     async with AsyncExitStack() as stack:
         servers = await stack.enter_async_context(running_servers(durable=False))
         database_url, amqp_url = await create_database_and_vhost(servers.postgresql, servers.rabbitmq, VHOST)

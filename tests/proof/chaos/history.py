@@ -70,7 +70,8 @@ SELECT a.execution_id, a.attempt, a.outcome, a.scheduled_at, a.ended_at
 FROM ledger.attempt a ORDER BY a.execution_id, a.attempt
 """
 _LOST: Final = """
-SELECT w.worker_id, w.name, w.heard_at, w.gone_at FROM ledger.worker w WHERE w.gone_why = 'lost' ORDER BY gone_at
+SELECT w.worker_id, w.name, w.heard_at, w.gone_at FROM ledger.worker w WHERE w.gone_why = 'lost'
+ORDER BY w.gone_at
 """
 _DEFINITIONS: Final = (
     "SELECT d.kind, d.name, d.body::text AS body FROM ledger.definition d WHERE d.kind <> 'code'"
@@ -155,12 +156,14 @@ async def read_history(
     database_url: str, folder: Path, log: SubmitLog, published: Mapping[int, set[str]]
 ) -> Witnessed:
     """Return everything in one snapshot of the database."""
-    async with session_of(database_url) as session:
-        async with session.transaction(isolation="repeatable_read", readonly=True):
-            executions = await session.fetch(_EXECUTIONS)
-            attempts = await session.fetch(_ATTEMPTS)
-            lost = [Lost(**row) for row in await session.fetch(_LOST)]
-            definitions = _definitions(await session.fetch(_DEFINITIONS), await session.fetch(_CHANGES))
+    async with (
+        session_of(database_url) as session,
+        session.transaction(isolation="repeatable_read", readonly=True),
+    ):
+        executions = await session.fetch(_EXECUTIONS)
+        attempts = await session.fetch(_ATTEMPTS)
+        lost = [Lost(**row) for row in await session.fetch(_LOST)]
+        definitions = _definitions(await session.fetch(_DEFINITIONS), await session.fetch(_CHANGES))
     return Witnessed(
         executions=executions,
         ended_attempts=attempts,

@@ -13,7 +13,7 @@ from typing import Final
 from tests.proof.chaos.history import Window, Witnessed, moment, passers, tables_of
 from tests.proof.chaos.submitters import Sent
 from turnstile.common.domain.states import TERMINAL, Status
-from turnstile.stress.check.gates import Gate, IdleAllowance, replayed
+from turnstile.stress.check.gates import IdleAllowance, replayed
 from turnstile.stress.check.history import History
 from turnstile.stress.check.passages import GateHistory, check_passages
 from turnstile.stress.check.queues import held_by, merged, moves_of_entries
@@ -64,7 +64,7 @@ class Statistics:
 def judged(seen: Witnessed, bounds: Bounds) -> tuple[list[str], Statistics]:
     """Return everything that breaks a promise, and the statistics."""
     tables = tables_of(seen, overlap_seconds=bounds.overlap_seconds, windows=bounds.overlap_windows)
-    queues, worst_idle_ns = _of_queues(seen, tables, bounds)
+    queues, worst_idle_ns = replayed_queues(seen, tables, bounds)
     gates = check_passages(GateHistory(passers=list(passers(seen)), definitions=seen.definitions))
     broken = [
         *(
@@ -73,7 +73,7 @@ def judged(seen: Witnessed, bounds: Bounds) -> tuple[list[str], Statistics]:
             for ruling in [rule(tables)]
             for what, _ in ruling.each()
         ),
-        *queues,
+        *(what for _, what in queues),
         *(
             f"{each.rule}: {each.what} ({each.gate}, execution {each.execution_id},"
             f" at {moment(each.at):%H:%M:%S.%f})"
@@ -97,29 +97,29 @@ def judged(seen: Witnessed, bounds: Bounds) -> tuple[list[str], Statistics]:
     return broken, statistics
 
 
-def _of_queues(seen: Witnessed, tables: History, bounds: Bounds) -> tuple[list[str], int]:
-    """Replay the queues that have no other gates: limit, order, idle slots."""
+def replayed_queues(seen: Witnessed, tables: History, bounds: Bounds) -> tuple[list[tuple[str, str]], int]:
+    """Replay limit, order and idle slots of the queues without other gates.
+
+    Returns what is broken, each with its action, and the longest time that a slot was idle.
+    """
     ended_at = max((at for at in tables.attempts["ended_at"].tolist() if at != NEVER), default=0)
     excused = [
         *(window.nanoseconds for window in bounds.windows),
         *held_by(tables.attempts, bounds.worker_slots, ended_at),
         *_pauses_of_pools(seen),
     ]
-    names = {number: f"{ref} {key or ''}".strip() for (ref, key), number in seen.queues.items()}
+    names = {number: (ref, key) for (ref, key), number in seen.queues.items()}
     allowance = IdleAllowance(seconds=bounds.idle_seconds, excused=merged(excused))
-    broken: list[str] = []
+    moves = moves_of_entries(queue_entries(tables), tables.limits)
+    broken: list[tuple[str, str]] = []
     worst_idle_ns = 0
-    for gate in replayed(
-        moves_of_entries(queue_entries(tables), tables.limits), until=ended_at, allowance=allowance
-    ):
+    for gate in replayed(moves, until=ended_at, allowance=allowance):
         worst_idle_ns = max(worst_idle_ns, gate.longest_idle_ns)
-        broken += _shown(gate, names)
+        for each in gate.broken:
+            ref, key = names[each.gate]
+            where = ref if key is None else f"{ref}, key {key}"
+            broken.append((ref, f"{each.rule}: {each.what} ({where}, at {moment(each.at):%H:%M:%S.%f})"))
     return broken, worst_idle_ns
-
-
-def _shown(gate: Gate, names: Mapping[int, str]) -> Iterator[str]:
-    for each in gate.broken:
-        yield f"{each.rule}: {each.what} ({names[each.gate]}, at {moment(each.at):%H:%M:%S.%f})"
 
 
 def _pauses_of_pools(seen: Witnessed) -> Iterator[tuple[int, int]]:

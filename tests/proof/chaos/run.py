@@ -1,7 +1,7 @@
 """One seed of faults: start, load, break, heal, drain, check, clean up.
 
-In: a seed and the shape of a run. Out: an `Outcome`. Its folder, with the logs of all processes, stays only if
-something is wrong.
+In: a seed and the shape of a run. Out: an `Outcome`. Its folder, with the logs of all processes, stays only
+if something is wrong.
 """
 
 import asyncio

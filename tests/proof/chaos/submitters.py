@@ -1,8 +1,8 @@
 """Sends the load: each submitter in a task of its own, over AMQP or HTTP, and logs what was confirmed.
 
-In: the planned steps. Out: the `SubmitLog`, the witness of what was asked for. Each submitter sends step by step, so what it
-sent first arrives first. A repetition has the same message id, or the same idempotency key, so that nothing
-is doubled.
+In: the planned steps. Out: the `SubmitLog`, the witness of what was asked for. Each submitter sends step by
+step, so what it sent first arrives first. A repetition has the same message id, or the same idempotency key,
+so that nothing is doubled.
 """
 
 import asyncio

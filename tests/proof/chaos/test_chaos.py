@@ -1,4 +1,4 @@
-"""P1 to P7 under eight seconds of load in which most kinds of fault happen."""
+"""No promise is broken in eight seconds of load in which most kinds of fault happen."""
 
 from typing import Final
 
@@ -38,4 +38,3 @@ async def test_no_promise_is_broken_by_any_fault() -> None:
     print(shown(outcome))
     assert outcome.violations == []
     assert outcome.statistics.workers_lost > 0
-    assert outcome.statistics.waited_for_workers > 0

@@ -114,7 +114,7 @@ OF_LEADERSHIP: Final = (
         "turns",
         "failover",
         "STUCK|STRAY",
-        ("        if lead.sessions.epoch_above:\n", "        if lead.sessions.epoch_above < 0:\n"),
+        ("        if lead.sessions.epoch_above and", "        if lead.sessions.epoch_above < 0 and"),
     ),
     in_leader(
         "a clock that was set back stops the time",

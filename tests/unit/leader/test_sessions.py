@@ -284,6 +284,15 @@ def test_a_loss_soon_after_an_outage_is_not_counted() -> None:
     assert gone == WorkerGone(worker_id="w", is_counted=False)
 
 
+def test_a_worker_that_joined_after_an_outage_is_counted_at_once() -> None:
+    world = World()
+    world.sessions.renew_all(LEASE)
+    world.hello(hello(), LEASE + 1)
+    world.report(Held(epoch=EPOCH, grants=()))
+    (gone,) = lost(world, 2 * LEASE + 2)
+    assert gone == WorkerGone(worker_id="w", is_counted=True)
+
+
 def test_after_an_outage_every_lease_begins_anew() -> None:
     world = World()
     world.join()

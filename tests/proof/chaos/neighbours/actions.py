@@ -75,9 +75,3 @@ async def keyed_once(context: Context, key: str) -> int:
 async def callback(context: Context) -> int:
     """Run at once; the receiver of its webhook never answers."""
     return await logged_run(context, 0.0)
-
-
-@action("neighbour.replaced", pool="replaced")
-async def replaced(context: Context) -> int:
-    """Run in a pool whose queue the neighbour replaces."""
-    return await logged_run(context, 0.0)

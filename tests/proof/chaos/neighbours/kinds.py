@@ -15,12 +15,25 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 import asyncpg
-import httpx
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
-from aiormq.exceptions import ChannelNotFoundEntity
 
 from tests.proof.chaos.neighbours.neighbour import REQUEST_SECONDS, Neighbour, Sending, Session
 from tests.proof.chaos.neighbours.schedule import Kind
+from turnstile.common.broker.topology import (
+    EXECUTION_COMPLETED,
+    EXECUTOR,
+    EXECUTOR_COMPLETIONS,
+    EXECUTOR_HEARTBEATS,
+)
+from turnstile.common.domain.identifiers import Grant
+from turnstile.common.domain.states import Status
+from turnstile.common.worker_protocol import AttemptEnded, Hello, Report, Sender
+from turnstile.common.worker_wire import (
+    WORKER_HELLO,
+    WORKER_REPORTS,
+    encode_heartbeat,
+    encode_reports,
+)
 from turnstile.localservers.rabbitmq import BrokerServer
 
 Disturb: TypeAlias = Callable[[Neighbour], Awaitable[None]]
@@ -51,8 +64,8 @@ _ADDRESSES: Final = {
     "our queues": (
         "executor.requests",
         "executor.completions",
-        "worker.default",
-        "executor.retry",
+        "executor.heartbeats",
+        "executor.reports",
         "executions.dead_letters",
     ),
     "malformed": ("x" * 255, " ", "\r\nx: y", "\u202e", "worker.", "amq.gen-\x00", "\u00fc" * 127),
@@ -173,14 +186,11 @@ def _unknown_cancels(it: Neighbour) -> Make:
     return make
 
 
-async def _unknown_completions(it: Neighbour) -> None:
-    """Publishes completions of executions that do not exist.
+def _unknown_completions(it: Neighbour) -> Make:
+    """Publishes ends of executions that do not exist: to all listeners, or as a worker does."""
+    sender = Sender(worker_id=f"neighbour-{it.number}", session=1, secret="guessed")
 
-    Only a worker's account may publish them; an exchange of its own, bound to the system's, gets around that.
-    """
-    name = f"neighbour.completions-{it.number}"
-
-    def make(number: int) -> Sending:
+    def as_event(number: int) -> Sending:
         body = {
             "execution_id": UNKNOWN_FROM + number,
             "action_id": 1,
@@ -191,51 +201,35 @@ async def _unknown_completions(it: Neighbour) -> None:
             "attempt": 1,
             "completed_at": "2026-11-22T00:00:00Z",
         }
-        return name, "execution.completed", it.message(body, "execution.completed")
+        return "executions", EXECUTION_COMPLETED, it.message(body, EXECUTION_COMPLETED)
 
-    async with it.channel(afterwards=lambda channel: channel.exchange_delete(name)) as channel:
-        exchange = await channel.declare_exchange(name, "fanout", auto_delete=True)
-        await (await channel.get_exchange("executions", ensure=False)).bind(exchange)
-        await it.send(channel, make, per_second=200.0, did="completions")
-
-
-async def _undeclarable_pool(it: Neighbour) -> None:
-    """Declares the queue of a pool as another type, so that no service can declare it.
-
-    Unserved: its only worker takes no offers. Served: workers consume from the queue, and it is replaced.
-    """
-    is_served = it.variant == "served"
-    pool = "replaced" if is_served else f"unserved-{it.number}"
-    ref = f"neighbour.{pool}"
-    queue = f"worker.{pool}"
-
-    async with it.channel(afterwards=lambda channel: channel.queue_delete(queue)) as channel:
-        with suppress(ChannelNotFoundEntity):
-            await channel.queue_delete(queue)
-        await channel.declare_queue(queue, durable=True, arguments={"x-queue-type": "classic"})
-        it.did["declared"] += 1
-        if not is_served:
-            await _define(it, ref, pool)
-            await _register_silent_worker(it, pool)
-        await it.send(channel, lambda _: it.request(it.body(ref)), per_second=5.0, did="requests")
-
-
-async def _register_silent_worker(it: Neighbour, pool: str) -> None:
-    """Let executions of this pool be granted, and offered."""
-    async with it.session() as session:
-        await session.execute(
-            "SELECT turnstile.register_worker($1, 'silent', 'nowhere', 1, ARRAY[$2], 100000, 3600)",
-            f"silent {pool}",
-            pool,
+    def as_report(number: int) -> Sending:
+        ended = AttemptEnded(
+            execution_id=UNKNOWN_FROM + number, grant=Grant(1, number + 1), status=Status.COMPLETED
         )
+        report = Report(sender=sender, number=number + 1, kept_from=1, epoch_seen=0, body=ended)
+        return EXECUTOR, EXECUTOR_COMPLETIONS, it.message(encode_reports([report]), WORKER_REPORTS)
+
+    return as_report if it.variant == "as workers send them" else as_event
 
 
-async def _define(it: Neighbour, ref: str, pool: str) -> None:
-    while True:
-        with suppress(httpx.HTTPError):
-            if (await it.request_http("PUT", f"/actions/{ref}", {"pool": pool})).is_success:
-                return
-        await asyncio.sleep(_AGAIN_SECONDS)
+def _mute_workers(it: Neighbour) -> Make:
+    """Registers workers that never answer, each with an id of its own and a queue that does not exist."""
+    pool = f"mute-{it.number}" if it.variant == "of its pool" else "default"
+
+    def make(number: int) -> Sending:
+        hello = Hello(
+            sender=Sender(worker_id=f"mute-{it.number}-{number}", session=1, secret="secret"),
+            name="mute",
+            pools=(pool,),
+            actions=None,
+            concurrency=1000,
+            lease_seconds=30.0,
+            epoch_seen=0,
+        )
+        return EXECUTOR, EXECUTOR_HEARTBEATS, it.message(encode_heartbeat(hello), WORKER_HELLO)
+
+    return make
 
 
 async def _refusing_dead_letters(it: Neighbour) -> None:
@@ -338,16 +332,16 @@ async def _lock(it: Neighbour, session: Session, channel: AbstractChannel) -> No
         await _started(session, f"{key} first")
     await it.publish(channel, _locked(it, 0, _HEAD_START_SECONDS if runs else 0.0, idempotency_key=key))
     row = await _started(session, key, may_wait=not runs)
-    table, column = {
-        "action_queue": ("action_queue", "queue_id"),
-        "action": ("action", "action_id"),
-    }.get(it.variant, ("execution", "id"))
     await session.execute("BEGIN")
-    await session.execute(f"SELECT FROM {table} WHERE id = $1 FOR UPDATE", row[column])
+    if it.variant == "action":
+        await session.execute(
+            "SELECT FROM ledger.definition WHERE kind = 'action' AND name = $1 FOR UPDATE", row["action_ref"]
+        )
+    else:
+        await session.execute("SELECT FROM ledger.execution WHERE id = $1 FOR UPDATE", row["id"])
 
 
 def _locked(it: Neighbour, number: int, seconds: float = 0.0, **fields: Any) -> Sending:
-    # A new key takes a lock on the action's row, since its queue refers to it.
     ref = "neighbour.locked-keyed" if it.variant == "action" else "neighbour.locked"
     parameters = {"key": f"{it.number} {number}"} if it.variant == "action" else {}
     return it.request(it.body(ref, parameters={"seconds": seconds, **parameters}, **fields))
@@ -357,9 +351,7 @@ async def _started(session: Session, key: str, *, may_wait: bool = False) -> asy
     # Its pool may have no capacity at first.
     before = {"scheduled"} if may_wait else {"queued", "scheduled"}
     while True:
-        row = await session.fetchrow(
-            "SELECT * FROM turnstile.current_execution WHERE idempotency_key = $1", key
-        )
+        row = await session.fetchrow("SELECT * FROM ledger.current_execution WHERE idempotency_key = $1", key)
         if row is not None and row["status"] not in before:
             return row
         await asyncio.sleep(_POLL_SECONDS)
@@ -415,7 +407,7 @@ async def _old_snapshot(it: Neighbour) -> None:
     """Reads once and leaves its transaction open, as a backup or a forgotten session does."""
     async with it.session() as session:
         await session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        await session.fetch("SELECT count(*) FROM action")
+        await session.fetch("SELECT count(*) FROM ledger.execution")
         it.did["snapshots"] += 1
         await asyncio.Event().wait()
 
@@ -427,8 +419,8 @@ async def _scanning_readers(it: Neighbour) -> None:
         async with it.session() as session:
             while True:
                 await session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-                for table in ("waiting", "slot", "queue_state", "execution"):
-                    await session.fetch(f"SELECT count(*) FROM {table}")
+                for table in ("waiting", "granted", "live", "turn", "inbox", "execution"):
+                    await session.fetch(f"SELECT count(*) FROM ledger.{table}")
                     it.did["scans"] += 1
                     await asyncio.sleep(_POLL_SECONDS)
                 await session.execute("COMMIT")
@@ -447,9 +439,9 @@ DISTURB: Final[Mapping[Kind, Disturb]] = {
     Kind.HUGE_REQUESTS: Flood(_huge_requests, "requests", {"large": 60.0, "dense": 3.0, "oversized": 15.0}),
     Kind.STUCK_RECEIVERS: _stuck_receivers,
     Kind.LOCKED_ROW: _locked_row,
-    Kind.UNDECLARABLE_POOL: _undeclarable_pool,
+    Kind.MUTE_WORKERS: Flood(_mute_workers, "hellos", 5.0),
     Kind.UNKNOWN_CANCELS: Flood(_unknown_cancels, "cancels", 400.0),
-    Kind.UNKNOWN_COMPLETIONS: _unknown_completions,
+    Kind.UNKNOWN_COMPLETIONS: Flood(_unknown_completions, "completions", 200.0),
     Kind.KILLED_SESSIONS: _killed_sessions,
     Kind.NO_FREE_CONNECTION: _no_free_connection,
     Kind.REFUSING_DEAD_LETTERS: _refusing_dead_letters,

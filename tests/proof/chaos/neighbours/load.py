@@ -40,7 +40,6 @@ NUMBERS: Final[dict[str, int | None]] = {
     "neighbour.full": 1,
     "neighbour.keyed": 1,
     "neighbour.callback": None,
-    "neighbour.replaced": None,
 }
 """The limit of each action: no other gates, and none of them changes."""
 _AMQP_SUBMITTERS: Final = ("amqp-1", "amqp-2")

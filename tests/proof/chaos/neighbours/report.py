@@ -7,7 +7,7 @@ from tests.proof.chaos.neighbours.monitor import memory_limits
 from tests.proof.chaos.neighbours.run import Outcome
 from tests.proof.chaos.neighbours.schedule import Kind
 from tests.proof.chaos.neighbours.verdict import delivery_seconds, starts_alone, starts_during
-from tests.proof.chaos.report import executions_line, submits_line, violation_lines
+from tests.proof.chaos.report import executions_line, gates_line, submits_line, violation_lines
 from turnstile.stress.check.counts import percentile
 
 
@@ -52,7 +52,7 @@ def _statistics(outcome: Outcome) -> Iterator[str]:
     course, statistics, observed = outcome.course, outcome.statistics, outcome.effects.observed
     yield submits_line("steady submits", course)
     yield executions_line(statistics)
-    yield outcome.gates.line
+    yield gates_line(statistics)
     delivered = list(delivery_seconds(outcome.effects).values())
     yield (
         f"  webhooks           {len(delivered)}, p99 {percentile(delivered, 0.99) or 0.0:.2f} s, "

@@ -16,7 +16,6 @@ import aio_pika
 
 from tests.integration.webhooks.receiver import Receiver, receiving
 from tests.proof.chaos.environment import (
-    RECORDING,
     VHOST,
     Environment,
     Layout,
@@ -26,7 +25,8 @@ from tests.proof.chaos.environment import (
     running_environment,
 )
 from tests.proof.chaos.findings import Course, findings, left_behind
-from tests.proof.chaos.gates import check_gates
+from tests.proof.chaos.history import Window, Witnessed, tables_of
+from tests.proof.chaos.judge import Bounds, Statistics, judged, replayed_queues
 from tests.proof.chaos.load import Submit
 from tests.proof.chaos.neighbours.kinds import UNKNOWN_FROM
 from tests.proof.chaos.neighbours.load import NUMBERS, plan_load, send_all
@@ -35,12 +35,9 @@ from tests.proof.chaos.neighbours.neighbour import Access, Disturbed, Plan
 from tests.proof.chaos.neighbours.process import read_disturbed
 from tests.proof.chaos.neighbours.schedule import Shape
 from tests.proof.chaos.neighbours.verdict import DELIVERED_SECONDS, Effects, missed, starts_of
-from tests.proof.chaos.run import ANSWERED_SECONDS, DRAIN_DEADLINE_SECONDS, sending
+from tests.proof.chaos.run import ANSWERED_SECONDS, DRAIN_DEADLINE_SECONDS, sending, witnessed
 from tests.proof.chaos.run import Outcome as FaultsOutcome
 from tests.proof.chaos.submitters import SubmitLog
-from tests.proof.history.checker import statistics, violations
-from tests.proof.history.recorder import read_recording
-from tests.proof.history.recording import Bounds, Recording, Violation, Window
 from tests.support.history import session_of
 from turnstile.common.broker.topology import EXECUTOR_REQUESTS
 from turnstile.localservers.processes import ServerProcess, run_in_thread
@@ -49,13 +46,15 @@ LAYOUT: Final = Layout(
     workers={
         "worker-1": {"TURNSTILE_WORKER_POOLS": "default"},
         "worker-2": {"TURNSTILE_WORKER_POOLS": "default"},
-        "worker-3": {"TURNSTILE_WORKER_POOLS": "crowd,replaced"},
+        "worker-3": {"TURNSTILE_WORKER_POOLS": "crowd"},
     },
     actions_module="tests.proof.chaos.neighbours.actions",
     # Receivers are on loopback. All else is the default: faster healing would hide what it heals.
     settings={"TURNSTILE_WEBHOOK_ALLOW_PRIVATE": "true"},
     has_proxies=False,
 )
+_WORKER_SLOTS: Final = 2 * 10
+"""Of the pool `default`, by the default concurrency."""
 _SETTLING: Final = timedelta(seconds=5.0)
 _STARTING_SECONDS: Final = 2.0
 """Time for the neighbours' process to start; the load begins then too."""
@@ -177,7 +176,9 @@ async def _all_admitted(run: _Run) -> None:
 
         async def are_admitted() -> bool:
             queue = await channel.declare_queue(EXECUTOR_REQUESTS, passive=True)
-            admitted = await connection.fetchval("SELECT count(*) FROM execution WHERE metadata ? 'tag'")
+            admitted = await connection.fetchval(
+                "SELECT count(*) FROM ledger.execution WHERE metadata ? 'tag'"
+            )
             return admitted >= len(run.steps) and not queue.declaration_result.message_count
 
         await _until_or_deadline(are_admitted, DRAIN_DEADLINE_SECONDS)
@@ -193,29 +194,25 @@ async def _checked(
     run: _Run, course: Course, disturbed: list[Disturbed], observed: Observations, patience: float
 ) -> Outcome:
     environment = run.environment
-    everything = await read_recording(
-        environment.database_url, environment.amqp_url, environment.folder, list(run.log.submitted())
-    )
+    seen = await witnessed(environment, run.log)
     # Neighbours publish completions too, and the exchange forwards them.
-    published = [message for message in everything.published if message.execution_id < UNKNOWN_FROM]
-    recording = replace(everything, published=published)
-    (environment.folder / RECORDING).write_bytes(pickle.dumps(recording))
+    published = {number: found for number, found in seen.published.items() if number < UNKNOWN_FROM}
+    seen = replace(seen, published=published)
     effects = Effects(
-        starts=starts_of(recording, run.log, run.plan.began_at),
+        starts=starts_of(seen, run.plan.began_at),
         disturbed=disturbed,
         observed=observed,
         received=run.receiver.received,
         callbacks=run.callbacks,
     )
-    gates = await check_gates(environment.database_url)
+    broken, statistics = _judged(seen, disturbed, patience)
     done = {each.disturbance.number for each in disturbed}
     return Outcome(
         seed=run.plan.access.seed,
         seconds=run.plan.shape.seconds,
         course=course,
         effects=effects,
-        statistics=statistics(recording),
-        gates=gates,
+        statistics=statistics,
         violations=[
             *missed(effects, memory_limits(), patience=patience),
             *(
@@ -223,45 +220,18 @@ async def _checked(
                 for planned in run.plan.disturbances
                 if planned.number not in done
             ),
-            *await findings(environment, course, recording, patience=patience),
-            *await _broken_promises(environment, recording, disturbed, patience),
-            *gates.violations,
+            *await findings(environment, course, seen, patience=patience),
+            *broken,
         ],
         folder=environment.folder,
     )
 
 
-async def _broken_promises(
-    environment: Environment, recording: Recording, disturbed: Sequence[Disturbed], patience: float
-) -> list[str]:
-    """Hold the history against P1 to P7. A neighbour may delay its own executions only."""
-    strict = Bounds(
-        idle_seconds=patience * 2.0,
-        leak_seconds=patience * 3.0,
-        reclaim_seconds=0.0,
-        overlap_seconds=patience * 1.0,
-    )
-    windows = [
-        Window(began_at=each.began_at, ended_at=each.ended_at + _SETTLING, what=str(each.disturbance))
-        for each in disturbed
-    ]
-    executions, queues = await _steady_ids(environment.database_url)
-
-    def is_steady(violation: Violation) -> bool:
-        return violation.execution_id in executions or violation.queue_id in queues
-
-    broken = [
-        *filter(is_steady, violations(recording, bounds=strict)),
-        *violations(recording, bounds=replace(strict, windows=windows)),
-    ]
-    return list(dict.fromkeys(map(str, broken)))
-
-
-async def _steady_ids(database_url: str) -> tuple[frozenset[int], frozenset[int]]:
-    """Return the ids of the executions of the steady load, and of its queues."""
-    async with session_of(database_url) as connection:
-        rows = await connection.fetch(
-            "SELECT e.id, e.queue_id FROM execution e JOIN action a ON a.id = e.action_id"
-            " WHERE a.ref LIKE 'steady.%'"
-        )
-    return frozenset(row["id"] for row in rows), frozenset(row["queue_id"] for row in rows)
+def _judged(seen: Witnessed, disturbed: Sequence[Disturbed], patience: float) -> tuple[list[str], Statistics]:
+    """Judge the history. A neighbour may delay its own executions only: queues of others have no excuse."""
+    strict = Bounds(idle_seconds=patience * 2.0, overlap_seconds=patience * 1.0, worker_slots=_WORKER_SLOTS)
+    windows = [Window(began_at=each.began_at, ended_at=each.ended_at + _SETTLING) for each in disturbed]
+    broken, statistics = judged(seen, replace(strict, windows=windows))
+    steady, _ = replayed_queues(seen, tables_of(seen, overlap_seconds=strict.overlap_seconds), strict)
+    broken += [what for ref, what in steady if ref.startswith("steady.")]
+    return list(dict.fromkeys(broken)), statistics

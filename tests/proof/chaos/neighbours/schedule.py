@@ -24,7 +24,7 @@ class Kind(StrEnum):
     HUGE_REQUESTS = "huge requests"
     STUCK_RECEIVERS = "stuck webhook receivers"
     LOCKED_ROW = "locked row"
-    SILENT_WORKER = "silent worker"
+    MUTE_WORKERS = "mute workers"
     UNKNOWN_CANCELS = "unknown cancels"
     UNKNOWN_COMPLETIONS = "unknown completions"
     KILLED_SESSIONS = "killed database sessions"
@@ -44,7 +44,7 @@ VARIANTS: Final[Mapping[Kind, Sequence[str]]] = {
     Kind.HUGE_REQUESTS: ("large", "dense", "oversized"),
     Kind.STUCK_RECEIVERS: ("silent",),
     Kind.LOCKED_ROW: ("action", "waiting execution", "running execution"),
-    Kind.SILENT_WORKER: ("alone", "beside a live one"),
+    Kind.MUTE_WORKERS: ("of its pool", "of ours"),
     Kind.UNKNOWN_CANCELS: ("by the exchange", "by the queue"),
     Kind.UNKNOWN_COMPLETIONS: ("as listeners hear them", "as workers send them"),
     Kind.KILLED_SESSIONS: ("one by one",),

@@ -1,6 +1,6 @@
 """The effects on the steady load, held against P9. Pure.
 
-In: the recording, the submitters' log, what the neighbours did, and the observations of the services. Out:
+In: the history, what the neighbours did, and the observations of the services. Out:
 `Start`s, and a sentence for each bound that was missed, with the neighbours that were active then.
 """
 
@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+import asyncpg
+
 from tests.integration.webhooks.receiver import Received
+from tests.proof.chaos.history import Witnessed, moment
 from tests.proof.chaos.neighbours.monitor import Observations
 from tests.proof.chaos.neighbours.neighbour import Disturbed
 from tests.proof.chaos.neighbours.schedule import Kind
-from tests.proof.chaos.submitters import SubmitLog
-from tests.proof.history.recording import ExecutionEvent, Recording
-from tests.proof.history.replay import transitions_of
-from turnstile.common.domain.states import Status, is_terminal
+from tests.proof.chaos.submitters import Sent
+from turnstile.common.domain.states import Status
 from turnstile.stress.check.counts import percentile
 
 START_SECONDS: Final = 1.0
@@ -67,33 +68,26 @@ class Effects:
     """The numbers of the executions with such a receiver."""
 
 
-def starts_of(recording: Recording, log: SubmitLog, began_at: datetime) -> list[Start]:
-    """Return the times of each execution of the steady load."""
-    found = {transitions[0].tag: transitions for transitions in transitions_of(recording.events).values()}
-    return [
-        _start(found.get(str(sent.submit.number), []), sent.submit.number, sent.submit.submitter, due_at)
-        for sent in log.sent.values()
-        for due_at in [began_at + timedelta(seconds=sent.submit.at_seconds)]
-    ]
+def starts_of(seen: Witnessed, began_at: datetime) -> list[Start]:
+    """Return the times of each execution of the steady load; it starts when its action says so."""
+    found = {row["tag"]: row for row in seen.executions}
+    ran: dict[int, int] = {}
+    for run in seen.runs:
+        ran.setdefault(run.execution_id, seen.at(run.started_ns))
+    return [_start(found.get(str(number)), sent, ran, began_at) for number, sent in seen.log.sent.items()]
 
 
-def _start(transitions: Sequence[ExecutionEvent], number: int, submitter: str, due_at: datetime) -> Start:
-    first: dict[Status, datetime] = {}
-    for event in transitions:
-        if event.status is not None:
-            first.setdefault(event.status, event.stamp.at)
-    end = next(
-        (event for event in transitions if event.status is not None and is_terminal(event.status)), None
-    )
+def _start(row: asyncpg.Record | None, sent: Sent, ran: Mapping[int, int], began_at: datetime) -> Start:
+    started_at = None if row is None else ran.get(row["id"])
     return Start(
-        number=number,
-        way=submitter.partition("-")[0],
-        due_at=due_at,
-        admitted_at=transitions[0].stamp.at if transitions else None,
-        granted_at=first.get(Status.SCHEDULED),
-        started_at=first.get(Status.RUNNING),
-        ended_at=None if end is None else end.stamp.at,
-        status=None if end is None else end.status,
+        number=sent.submit.number,
+        way=sent.submit.submitter.partition("-")[0],
+        due_at=began_at + timedelta(seconds=sent.submit.at_seconds),
+        admitted_at=None if row is None else row["created_at"],
+        granted_at=None if row is None else row["scheduled_at"],
+        started_at=None if started_at is None else moment(started_at),
+        ended_at=None if row is None else row["completed_at"],
+        status=None if row is None or row["completed_at"] is None else Status(row["status"]),
     )
 
 

@@ -1,0 +1,192 @@
+"""The judge of a run names each broken promise, and finds none in a correct history."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.proof.chaos.history import Witnessed, nanoseconds
+from tests.proof.chaos.judge import Bounds, judged
+from tests.proof.chaos.load import Submit
+from tests.proof.chaos.submitters import Sent, SubmitLog
+from tests.proof.run_log import Run
+from turnstile.common.domain.states import Status
+from turnstile.stress.check.definitions import DefinitionHistory, Definitions
+
+BEGAN = datetime(2026, 11, 22, tzinfo=UTC)
+BOUNDS = Bounds(idle_seconds=1.0, overlap_seconds=1.0, worker_slots=10)
+Rows = list[dict[str, Any]]
+
+
+def at(seconds: float) -> datetime:
+    return BEGAN + timedelta(seconds=seconds)
+
+
+def execution(number: int, granted: float, ended: float, **fields: Any) -> dict[str, Any]:
+    return {
+        "id": number,
+        "action_ref": "one",
+        "key": None,
+        "priority": 3,
+        "tag": str(number),
+        "status": "completed",
+        "attempt": 1,
+        "created_at": at(0),
+        "queued_at": at(0),
+        "scheduled_at": at(granted),
+        "started_at": at(granted),
+        "completed_at": at(ended),
+        "passages": None,
+        **fields,
+    }
+
+
+def run(number: int, started: float, stopped: float, attempt: int = 1) -> Run:
+    return Run(
+        execution_id=number,
+        attempt=attempt,
+        pid=7,
+        started_ns=round(started * 1e9),
+        stopped_ns=round(stopped * 1e9),
+    )
+
+
+class Scene:
+    """Three executions of an action with limit 1, one after the other."""
+
+    def __init__(self) -> None:
+        self.executions: Rows = [execution(n, n, n + 1) for n in (1, 2, 3)]
+        # The first second is another one's.
+        self.executions.insert(0, execution(100, 0, 1, tag=None))
+        self.attempts: Rows = []
+        self.runs = [run(row["id"], row["id"] % 100 + 0.1, row["id"] % 100 + 0.9) for row in self.executions]
+        self.definition: dict[str, Any] = {"max_concurrent": 1}
+        self.log = SubmitLog()
+        for number in (1, 2, 3):
+            submit = Submit(
+                number=number,
+                submitter="amqp-1",
+                at_seconds=0.0,
+                message_id=str(number),
+                body={"action_ref": "one", "parameters": {"seconds": 0.8}},
+                run_in_seconds=None,
+            )
+            self.log.sent[number] = Sent(submit=submit, body=submit.body, confirmed_at=at(0))
+        self.unpublished: set[int] = set()
+
+    def violations(self) -> list[str]:
+        seen = Witnessed(
+            executions=self.executions,  # type: ignore[arg-type]
+            ended_attempts=self.attempts,  # type: ignore[arg-type]
+            runs=self.runs,
+            lost=[],
+            definitions=Definitions(actions={"one": DefinitionHistory(((0, self.definition),))}),
+            log=self.log,
+            published={
+                row["id"]: {row["status"]} for row in self.executions if row["id"] not in self.unpublished
+            },
+            booted_at=BEGAN,
+        )
+        return judged(seen, BOUNDS)[0]
+
+
+def _too_many(scene: Scene) -> None:
+    scene.executions[2]["scheduled_at"] = at(1.5)
+
+
+def _out_of_order(scene: Scene) -> None:
+    one, two = scene.executions[1], scene.executions[2]
+    for name in ("scheduled_at", "completed_at"):
+        one[name], two[name] = two[name], one[name]
+
+
+def _idle(scene: Scene) -> None:
+    scene.executions[3] |= {"scheduled_at": at(5), "completed_at": at(6)}
+    scene.runs[3] = run(3, 5.1, 5.9)
+
+
+def _lost(scene: Scene) -> None:
+    del scene.executions[3]
+    del scene.runs[3]
+
+
+def _doubled(scene: Scene) -> None:
+    scene.executions.append(execution(4, 4, 5, tag="3"))
+    scene.runs.append(run(4, 4.1, 4.9))
+
+
+def _ran_twice(scene: Scene) -> None:
+    scene.runs.append(run(2, 2.2, 2.3))
+
+
+def _ran_on(scene: Scene) -> None:
+    scene.runs[1] = run(1, 1.1, 2.05 + 0.5)
+
+
+def _ran_together(scene: Scene) -> None:
+    scene.runs[3] = run(3, 2.5, 3.5)
+
+
+def _without_a_run(scene: Scene) -> None:
+    del scene.runs[2]
+
+
+def _expired(scene: Scene) -> None:
+    scene.executions[2]["status"] = Status.EXPIRED
+
+
+def _stuck(scene: Scene) -> None:
+    scene.executions[3] |= {"status": "queued", "attempt": 0, "scheduled_at": None, "completed_at": None}
+    del scene.runs[3]
+
+
+def _unpublished(scene: Scene) -> None:
+    scene.unpublished.add(2)
+
+
+def _paused(scene: Scene) -> None:
+    scene.definition["paused"] = True
+
+
+@pytest.mark.parametrize(
+    ("breaks", "named"),
+    [
+        (_too_many, "never more slots granted than the limit"),
+        (_out_of_order, "was granted a slot while execution 1 waited"),
+        (_idle, "a slot was free while an execution waited"),
+        (_lost, "was confirmed and has no execution"),
+        (_doubled, "number 2 is execution 3 and execution 4"),
+        (_ran_twice, "attempt 1 of execution 2 ran in process"),
+        (_ran_on, "but had ended at"),
+        (_ran_together, "2 were running"),
+        (_without_a_run, "was completed without a run"),
+        (_expired, "ended as expired, for which there was no cause"),
+        (_stuck, "was still queued at the end"),
+        (_unpublished, "ended as completed, published was nothing"),
+        (_paused, "the limit was 0"),
+    ],
+)
+def test_a_broken_promise_is_named(breaks: Callable[[Scene], None], named: str) -> None:
+    scene = Scene()
+    assert scene.violations() == []
+    breaks(scene)
+    assert any(named in each for each in scene.violations()), scene.violations()
+
+
+def test_a_reclaimed_execution_may_run_again_and_waits_first() -> None:
+    scene = Scene()
+    scene.executions[1] |= {"attempt": 2, "scheduled_at": at(1.5)}
+    scene.attempts.append(
+        {
+            "execution_id": 1,
+            "attempt": 1,
+            "outcome": "reclaimed",
+            "scheduled_at": at(1),
+            "ended_at": at(1.5),
+        }
+    )
+    scene.runs[1:2] = [run(1, 1.1, 1.6), run(1, 1.6, 1.9, attempt=2)]
+    assert scene.violations() == []
+    scene.runs[1] = run(1, 1.1, 2.9)
+    assert any("but had ended at" in each for each in scene.violations())
