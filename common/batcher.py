@@ -1,24 +1,18 @@
 """Group commit: many callers, one statement at a time for all items that have gathered.
 
 In: items from any number of tasks. Out: each caller's own results. While the server handles one batch the
-next gathers; a single item is a batch of one and never waits for others. With a `GatherWindow` a batch
-gathers a little longer where that saves processor time. Items keep their order of arrival (P2). Batches and
-waiting items are bounded in number and bytes; beyond the bound a call fails with `Overloaded` at once. Used
-for HTTP admissions in the executor, and for claims, finishes and messages in the worker.
+next gathers; a single item is a batch of one and never waits for others. Items keep their order of arrival
+(P2). Batches and waiting items are bounded in number and bytes; beyond the bound a call fails with
+`Overloaded` at once. Used for the commands of the inbox, webhooks, and requests in the client.
 """
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Final, Generic, NoReturn, TypeVar
 
 from turnstile.common.domain.errors import Overloaded, StatementTimeout
-from turnstile.common.gathering import GatherWindow
-from turnstile.common.telemetry.logs import Episodes
-
-logger = logging.getLogger(__name__)
 
 WAITING_MAX: Final = 10_000
 """Upper bound on waiting items, the maximum concurrency of a worker; reaching it means the server is down."""
@@ -31,7 +25,7 @@ _STEP_SECONDS: Final = 0.02
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_Pending = tuple[Item, asyncio.Future[Result] | None, int]
+_Pending = tuple[Item, asyncio.Future[Result], int]
 
 
 class Batcher(Generic[Item, Result]):
@@ -46,46 +40,24 @@ class Batcher(Generic[Item, Result]):
         size_bytes: Callable[[Item], int] | None = None,
         batch_bytes_max: int = BATCH_BYTES_MAX,
         waiting_bytes_max: int | None = None,
-        window: GatherWindow | None = None,
     ) -> None:
-        """`size_bytes` returns the size of an item; without it bytes are not bounded.
-
-        Without a `window` no batch waits for more items.
-        """
+        """`size_bytes` returns the size of an item; without it bytes are not bounded."""
         self._handle = handle
         self._items_max = items_max
         self._waiting_max = waiting_max
         self._size_bytes = size_bytes or (lambda _: 0)
         self._batch_bytes_max = batch_bytes_max
         self._waiting_bytes_max = waiting_bytes_max
-        self._window = window
         self._pending: deque[_Pending[Item, Result]] = deque()
         self._pending_bytes = 0
         self._arrived = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._batch_max = items_max
-        self._failed = Episodes(logger, "batch_failed", level=logging.ERROR)
 
     async def submit(self, item: Item) -> Result:
         """Handle one item in the next batch; raises what the batch raised, or Overloaded."""
         size_bytes = self._size_bytes(item)
         self._require_room(1, size_bytes)
         return await self._add(item, size_bytes)
-
-    @property
-    def has_room(self) -> bool:
-        """Whether less than one batch waits."""
-        return len(self._pending) < self._items_max and self._pending_bytes < self._batch_bytes_max
-
-    def post(self, item: Item) -> None:
-        """Handle one item in the next batch, for which no caller waits; only while `has_room`."""
-        assert self.has_room
-        self._append(item, None, self._size_bytes(item))
-
-    async def idle(self) -> None:
-        """Wait until nothing waits and no batch is being handled."""
-        await self._idle.wait()
 
     async def submit_all(self, items: Sequence[Item]) -> list[Result]:
         """Handle items in order, not necessarily in one batch; raises what one of their batches raised.
@@ -105,14 +77,10 @@ class Batcher(Generic[Item, Result]):
 
     def _add(self, item: Item, size_bytes: int) -> asyncio.Future[Result]:
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._append(item, future, size_bytes)
-        return future
-
-    def _append(self, item: Item, future: asyncio.Future[Result] | None, size_bytes: int) -> None:
         self._pending.append((item, future, size_bytes))
         self._pending_bytes += size_bytes
-        self._idle.clear()
         self._arrived.set()
+        return future
 
     async def run(self) -> NoReturn:
         """Handle batches until cancelled; then waiting items fail with CancelledError."""
@@ -121,52 +89,38 @@ class Batcher(Generic[Item, Result]):
                 await self._arrived.wait()
                 self._arrived.clear()
                 while self._pending:
-                    await self._gather()
                     await self._handle_next()
-                self._idle.set()
         finally:
             for _, future, _ in self._pending:
-                if future is not None:
-                    future.cancel()
-
-    async def _gather(self) -> None:
-        if self._window is not None and len(self._pending) < self._batch_max:
-            seconds = self._window.seconds(len(self._pending))
-            if seconds > 0:
-                await asyncio.sleep(seconds)
+                future.cancel()
 
     async def _handle_next(self) -> None:
         # An item whose caller gave up must not be handled later.
-        taken = [(item, future) for item, future in self._take() if future is None or not future.done()]
+        taken = [(item, future) for item, future in self._take() if not future.done()]
         if not taken:
             return
-        if self._window is not None:
-            self._window.begin(len(taken))
         try:
             results = await self._handle([item for item, _ in taken])
         except asyncio.CancelledError:
             for _, future in taken:
-                if future is not None:
-                    future.cancel()
+                future.cancel()
             raise
-        except Exception as error:  # noqa: BLE001  (passed on, or logged with its traceback)
+        except Exception as error:  # noqa: BLE001  (passed on)
             # Every error is the callers', not this loop's.
-            if any(future is None for _, future in taken):
-                self._failed.broke(type(error).__name__, error)
             if isinstance(error, StatementTimeout):
                 self._batch_max = max(1, len(taken) // 2)
             for _, future in taken:
-                if future is not None and not future.done():
+                if not future.done():
                     future.set_exception(error)
             return
         self._batch_max = min(self._batch_max * 2, self._items_max)
         for (_, future), result in zip(taken, results, strict=True):
-            if future is not None and not future.done():
+            if not future.done():
                 future.set_result(result)
 
-    def _take(self) -> list[tuple[Item, asyncio.Future[Result] | None]]:
+    def _take(self) -> list[tuple[Item, asyncio.Future[Result]]]:
         """Take the next batch: all items that have gathered, at least one, up to both bounds."""
-        taken: list[tuple[Item, asyncio.Future[Result] | None]] = []
+        taken: list[tuple[Item, asyncio.Future[Result]]] = []
         batch_bytes = 0
         while self._pending and len(taken) < self._batch_max:
             item, future, size_bytes = self._pending[0]
@@ -177,34 +131,6 @@ class Batcher(Generic[Item, Result]):
             taken.append((item, future))
         self._pending_bytes -= batch_bytes
         return taken
-
-
-class Gatherer(Generic[Item]):
-    """Passes on in one call all items added within a delay, or within one turn of the event loop.
-
-    A delay is for items that no caller waits for.
-    """
-
-    def __init__(self, deliver: Callable[[list[Item]], None], *, delay_seconds: float = 0.0) -> None:
-        self._deliver = deliver
-        self._delay_seconds = delay_seconds
-        self._items: list[Item] = []
-
-    def add(self, *items: Item) -> None:
-        """Pass on `items` soon."""
-        if not self._items and items:
-            loop = asyncio.get_running_loop()
-            if self._delay_seconds:
-                loop.call_later(self._delay_seconds, self.flush)
-            else:
-                loop.call_soon(self.flush)
-        self._items += items
-
-    def flush(self) -> None:
-        """Pass on at once what has gathered."""
-        items, self._items = self._items, []
-        if items:
-            self._deliver(items)
 
 
 async def in_steps(items: Iterable[Item]) -> AsyncIterator[Item]:

@@ -8,11 +8,11 @@ sender. The bodies of messages that every execution needs (`execution.scheduled`
 import itertools
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from random import getrandbits
-from typing import Any, Final
+from typing import Final
 
 from pydantic import BaseModel
 from pydantic_core import to_json
@@ -22,26 +22,19 @@ from turnstile.common.broker.message import HeaderValue, Outgoing, SharedHeaders
 from turnstile.common.broker.topology import (
     DEAD_LETTER_EXCHANGE,
     EXECUTION_ACCEPTED,
-    EXECUTION_COMPLETED,
     EXECUTION_REJECTED,
     EXECUTION_STATUS_CHANGED,
     EXECUTIONS,
-    EXECUTOR_COMPLETIONS,
 )
 from turnstile.common.domain.errors import Code
-from turnstile.common.domain.outcomes import Failure
-from turnstile.common.domain.states import Status
 from turnstile.common.messages import (
     SCHEMA_VERSION,
     AppId,
-    Error,
     ExecutionAccepted,
     ExecutionRejected,
     StatusChanged,
 )
 
-RETRY_DELAY_MS: Final = 1000
-"""How long an early message waits; one value, since only the head of a delay queue expires."""
 TRIES_HEADER: Final = "x-tries"
 """How often an early message was delayed and redelivered."""
 ERROR_CODE_HEADER: Final = "x-error-code"
@@ -53,7 +46,6 @@ CUT_HEADERS_HEADER: Final = "x-headers-cut"
 """Number of headers that a forwarded message had, where not all of them were kept."""
 _FORWARDED_HEADER_CHARS_MAX: Final = 4096
 _FORWARDED_HEADERS_BYTES_MAX: Final = 48 * 1024
-_COMPLETIONS_ADDRESS: Final = (EXECUTOR_COMPLETIONS, EXECUTION_COMPLETED)
 _HEADERS: Final = SharedHeaders(schema_version=SCHEMA_VERSION)
 
 
@@ -69,17 +61,12 @@ def envelope(
     traceparent: str | None = None,
     persistent: bool = True,
     mandatory: bool = True,
-    also_to: Sequence[str] = (),
     direct_address: tuple[str, str] | None = None,
 ) -> Outgoing:
-    """Wrap a body in the properties that all our messages carry; `also_to`: further routing keys."""
+    """Wrap a body in the properties that all our messages carry."""
     headers: dict[str, HeaderValue] = _HEADERS
-    if also_to or traceparent is not None:
-        headers = dict(_HEADERS)
-        if also_to:
-            headers["CC"] = tuple(also_to)
-        if traceparent is not None:
-            headers["traceparent"] = traceparent
+    if traceparent is not None:
+        headers = {**_HEADERS, "traceparent": traceparent}
     return Outgoing(
         exchange=exchange,
         routing_key=routing_key,
@@ -137,48 +124,6 @@ def status_message(changed: StatusChanged, *, app_id: AppId, mandatory: bool) ->
         correlation_id=str(changed.execution_id),
         persistent=False,
         mandatory=mandatory,
-    )
-
-
-def completed_message(
-    *,
-    execution_id: int,
-    action_id: int,
-    action_ref: str,
-    status: Status,
-    attempt: int,
-    completed_at: datetime,
-    result: Any = None,
-    error: Error | Failure | None = None,
-    app_id: AppId,
-    traceparent: str | None = None,
-) -> Outgoing:
-    """Announce the terminal state of an execution (P4): `messages.ExecutionCompleted`.
-
-    Raises ValueError for a result that is not JSON.
-    """
-    body = (
-        b'{"execution_id":%d,"action_id":%d,"action_ref":%b,"status":"%b","result":%b,"error":%b,'
-        b'"attempt":%d,"completed_at":%b}'
-    ) % (
-        execution_id,
-        action_id,
-        _ref_json(action_ref),
-        status.encode(),
-        b"null" if result is None else to_json(result, inf_nan_mode="null"),
-        b"null" if error is None else to_json({"type": error.type, "message": error.message}),
-        attempt,
-        to_json(completed_at),
-    )
-    return envelope(
-        body,
-        message_type=EXECUTION_COMPLETED,
-        exchange=EXECUTIONS,
-        routing_key=EXECUTION_COMPLETED,
-        direct_address=_COMPLETIONS_ADDRESS,
-        app_id=app_id,
-        correlation_id=str(execution_id),
-        traceparent=traceparent,
     )
 
 
@@ -252,7 +197,6 @@ def _forwarded(
     routing_key: str,
     headers: Mapping[str, HeaderValue],
     app_id: AppId,
-    expiration_ms: int | None = None,
 ) -> Outgoing:
     return Outgoing(
         exchange=exchange,
@@ -265,7 +209,6 @@ def _forwarded(
         app_id=delivery.app_id or app_id,
         headers={**_bounded_headers(delivery.headers), **headers},
         timestamp=delivery.timestamp,
-        expiration_ms=expiration_ms,
         content_type=delivery.content_type or "application/octet-stream",
     )
 

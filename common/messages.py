@@ -10,8 +10,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
 
-from turnstile.common.domain.errors import Code, Refusal
-from turnstile.common.domain.identifiers import Attempt, ExecutionId
+from turnstile.common.domain.errors import Code
 from turnstile.common.domain.states import Status
 from turnstile.common.fields import PRIORITY_DEFAULT, ActionRef, CallbackUrl, Duration, Instant, Key, Priority
 
@@ -66,27 +65,6 @@ class CancelRequested(_FromOutside):
     reason: Annotated[str, StringConstraints(max_length=1000)] | None = None
 
 
-class ExecutionScheduled(_BetweenServices):
-    """A slot was granted: any worker of the pool may claim this attempt."""
-
-    execution_id: int
-    attempt: int
-    action_ref: str
-
-
-class ExecutionsScheduled(ExecutionScheduled):
-    """Several slots were granted at once: `more` has the second and following offers of the message."""
-
-    more: list[ExecutionScheduled]
-
-
-class ExecutionCancel(_BetweenServices):
-    """To one worker: stop this attempt."""
-
-    execution_id: int
-    attempt: int
-
-
 class StatusChanged(NamedTuple):
     """Advisory: the status of an execution changed. May be lost."""
 
@@ -133,19 +111,3 @@ class ExecutionRejected(_BetweenServices):
 
     code: Code
     message: str
-
-
-def named_attempt(body: Any) -> tuple[ExecutionId, Attempt]:
-    """Return the attempt that a message between services names in `execution_id` and `attempt`.
-
-    Reads the JSON value of the body without a model, since every execution needs it twice. Other fields are
-    ignored. Raises Refusal naming the field that is missing or wrong; `attempt` may be 0: no slot was held.
-    """
-    if not isinstance(body, dict):
-        raise Refusal(Code.INVALID_MESSAGE, "body: not an object; expected execution_id, attempt, ...")
-    execution_id, attempt = body.get("execution_id"), body.get("attempt")
-    if type(execution_id) is not int or not 0 < execution_id < 2**63:
-        raise Refusal(Code.INVALID_MESSAGE, "execution_id: expected an integer from 1 to 2^63 - 1")
-    if type(attempt) is not int or not 0 <= attempt < 2**31:
-        raise Refusal(Code.INVALID_MESSAGE, "attempt: expected an integer from 0 to 2^31 - 1")
-    return ExecutionId(execution_id), Attempt(attempt)

@@ -138,7 +138,8 @@ class OutcomeCatcher:
 def _outcome_of_json(result: bytes, result_bytes_max: int) -> Completed | Failed:
     if len(result) > result_bytes_max:
         return result_too_large(len(result), result_bytes_max)
-    if _NUL.search(result):
+    # Looked for plainly first: the expression takes 0.7 s for 10 MB, in which no other thread runs.
+    if b"\\u0000" in result and _NUL.search(result):
         return invalid_result("it contains the character U+0000, which cannot be stored")
     try:
         read_document(result)

@@ -41,7 +41,7 @@ GATE_COLUMNS: Final[Columns] = {
     "GATE": "gate",
     "UNITS": "units",
     "ARRIVED": lambda step: instant(step["arrived_at"]),
-    "PASSED": lambda step: instant(step["passed_at"]) or "waits",
+    "PASSED": "passed",
 }
 _INSTANTS: Final = (
     "created_at",
@@ -77,6 +77,17 @@ def fields(execution: Json) -> Iterator[tuple[str, object]]:
     yield "error", error_text(execution["error"])
     yield from ((name, instant(execution[name])) for name in _INSTANTS)
     yield "duration", run_duration(execution["started_at"], execution["completed_at"])
+
+
+def gate_rows(gates: Sequence[Json]) -> list[Json]:
+    """Return the rows of `GATE_COLUMNS`: an execution waits at the last gate of which the time is missing."""
+    return [
+        {
+            **each,
+            "passed": instant(each["passed_at"]) or ("with the next" if each is not gates[-1] else "waits"),
+        }
+        for each in gates
+    ]
 
 
 def waiting_sentence(execution: Json, *, now: datetime | None = None) -> str:

@@ -20,6 +20,7 @@ from turnstile.executor.cli.execution_view import (
     GATE_COLUMNS,
     LIST_COLUMNS,
     fields,
+    gate_rows,
     waiting_sentence,
 )
 from turnstile.executor.cli.output import (
@@ -174,7 +175,7 @@ def print_execution(execution: Json) -> None:
         print_table(ATTEMPT_COLUMNS, execution["attempts"], empty="")
     if execution.get("gates"):
         print_line("")
-        print_table(GATE_COLUMNS, execution["gates"], empty="")
+        print_table(GATE_COLUMNS, gate_rows(execution["gates"]), empty="")
 
 
 class LogReader:

@@ -14,9 +14,9 @@ from turnstile.common.domain.identifiers import ExecutionId
 from turnstile.common.domain.states import Status, is_terminal
 from turnstile.executor.asking.asker import Asker
 from turnstile.executor.health import Health, broker_trouble
-from turnstile.executor.history.executions import Executions, Record
+from turnstile.executor.history.executions import Executions, Record, step
 from turnstile.executor.history.filters import ExecutionFilter
-from turnstile.executor.queries.explained import estimated_start, waiting_on
+from turnstile.executor.queries.explained import estimated_start, instant, waiting_on
 from turnstile.executor.queries.schemas import (
     ExecutionDetail,
     ExecutionRecord,
@@ -32,7 +32,7 @@ from turnstile.executor.queries.schemas import (
     WaitingOnTotal,
 )
 from turnstile.executor.queries.stopping import Run
-from turnstile.executor.questions.protocol import Execution, Explain, Explained, Unanswered
+from turnstile.executor.questions.protocol import Execution, Explain, Explained, LiveExecution, Unanswered
 
 _READ_MAX: Final = 3
 """How often a row is read if the execution moves on between its reading and the answer."""
@@ -97,18 +97,21 @@ class ExecutionReader:
     def _explained_detail(self, record: Record, explained: Explained) -> ExecutionDetail:
         explanation = explained.explanation
         if explanation is None or explanation.waiting_on is None:
-            return self._detail(record, on=None)
+            return self._detail(record, on=None, live=explained.live)
         trouble = broker_trouble(self._health)
         is_in_queue = explanation.position is not None
         return self._detail(
             record,
             on=waiting_on(explanation.waiting_on, trouble),
+            live=explained.live,
             position=explanation.position,
             queue_length=explanation.queue_length if is_in_queue else None,
             estimated_start=None if trouble else estimated_start(explained.estimate),
         )
 
-    def _detail(self, record: Record, *, on: WaitingOn | None, **more: Any) -> ExecutionDetail:
+    def _detail(
+        self, record: Record, *, on: WaitingOn | None, live: LiveExecution | None = None, **more: Any
+    ) -> ExecutionDetail:
         attempts = list(record.attempts)
         fields: dict[str, Any] = {
             **_stored(record),
@@ -121,7 +124,7 @@ class ExecutionReader:
             "attempts": attempts,
             **more,
         }
-        steps = _steps(record, on)
+        steps = list(record.gates) if live is None else _steps(live, on)
         return GatedExecutionDetail(**fields, gates=steps) if steps else ExecutionDetail(**fields)
 
 
@@ -154,16 +157,23 @@ def _unexplained(stored: StoredExecution, why: Unanswered) -> WaitingOn:
     return OutOfReach(part="leader", message=why.message)
 
 
-def _steps(record: Record, on: WaitingOn | None) -> list[GateStep]:
-    """Return the gates that an execution has passed, and the one where it waits."""
-    passed = list(record.gates)
-    if not passed or record.stored.status is not Status.QUEUED:
-        return passed
+def _steps(live: LiveExecution, on: WaitingOn | None) -> list[GateStep]:
+    """Return the gates that an execution has passed, and where it waits.
+
+    In its queue it has passed none: it passes the queue together with the gate that keeps it there.
+    """
+    steps = [step(*each) for each in live.gates]
+    if live.status is not Status.QUEUED or not live.is_gated:
+        return steps
+    reached_at = steps[-1].passed_at if steps else None
+    if not steps:
+        queued_at = instant(live.queued_at)
+        steps.append(GateStep(gate="queue", units=1, arrived_at=queued_at, passed_at=None))
     match on:
         case WaitingOnResource() | WaitingOnTotal():
             gate, units = on.gate, on.units
         case WaitingOnRate():
             gate, units = on.gate, 1
         case _:
-            return passed
-    return [*passed, GateStep(gate=gate, units=units, arrived_at=passed[-1].passed_at, passed_at=None)]
+            return steps
+    return [*steps, GateStep(gate=gate, units=units, arrived_at=reached_at, passed_at=None)]

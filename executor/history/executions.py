@@ -242,7 +242,7 @@ def _record(row: "Row") -> Record:
     )
     return Record(
         stored=stored,
-        gates=[_step(*each) for each in json.loads(row["passages"] or "[]")],
+        gates=[step(*each) for each in json.loads(row["passages"] or "[]")],
         timeout_seconds=row["timeout_seconds"],
         cancel_reason=row["cancel_reason"],
         cancel_requested_at=row["cancel_requested_at"],
@@ -254,7 +254,8 @@ def _document(text: str | None, otherwise: Any) -> Any:
     return otherwise if text is None else readable(text, otherwise=otherwise)
 
 
-def _step(gate: str, units: int, arrived_at: float, passed_at: float) -> GateStep:
+def step(gate: str, units: int, arrived_at: float, passed_at: float) -> GateStep:
+    """Return a gate that was passed; instants in seconds since 1970."""
     return GateStep(
         gate=gate,
         units=units,

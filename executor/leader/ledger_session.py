@@ -48,8 +48,11 @@ UNKNOWN: Final = (
     asyncpg.OperatorInterventionError,
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidCatalogNameError,
+    # The schema is not there yet, or is being restored.
+    asyncpg.InvalidSchemaNameError,
+    asyncpg.UndefinedTableError,
 )
-"""After these a statement may have been committed."""
+"""After these a statement may have been committed, or the same one may succeed later."""
 
 
 class Session:

@@ -210,7 +210,11 @@ class Sessions:
                     heard_at=now + self._offset,
                 )  # fmt: skip
                 self.rows[session.row.worker_id] = session.row
-                yield self._changed(session)
+                if not each.is_taking and each.not_ready is None:
+                    # It was told to stop.
+                    yield from self.drain(session.row.worker_id, now, is_draining=True)
+                else:
+                    yield self._changed(session)
         if is_certain:
             is_draining = session.row.is_draining
             self._send(
@@ -369,7 +373,8 @@ class Sessions:
             # What joined after the outage was not in it.
             has_joined_since = session.row.registered_at - self._offset > self._renewed_at
             is_over = now - self._renewed_at >= 2 * session.row.lease_seconds
-            session.is_counted = has_joined_since or is_over
+            # A worker that drains ends with what it cannot stop.
+            session.is_counted = (has_joined_since or is_over) and not session.row.is_draining
             self._lost.append(session)
             self._send(session, Dismissed())
 
@@ -447,7 +452,7 @@ class Sessions:
     # Parts.
 
     def _see(self, each: Hello | Heartbeat | Report, now: float) -> None:
-        """Note an epoch above this leader's. A message that claims to be of a known worker needs its secret."""
+        """Note an epoch above this leader's; that of a known worker counts only with its secret."""
         epoch = each.epoch_seen
         if epoch <= self.epoch:
             return

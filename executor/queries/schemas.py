@@ -300,12 +300,14 @@ class ExecutionRecord(StoredExecution):
 
 
 class GateStep(Schema):
-    """One gate that an execution has passed, or where it waits."""
+    """One gate that an execution has passed, or for which it waits."""
 
     gate: str = Field(description="queue, total, resource NAME or rate.", examples=["resource autocad"])
     units: int
-    arrived_at: AwareDatetime | None
-    passed_at: AwareDatetime | None = Field(description="Null: it waits there.")
+    arrived_at: AwareDatetime | None = Field(
+        description="Null: it waits in its queue for this gate, and passes both together."
+    )
+    passed_at: AwareDatetime | None = Field(description="Null: not yet. It waits at the last of the list.")
 
 
 class GatedExecutionRecord(ExecutionRecord):
@@ -333,7 +335,7 @@ class ExecutionDetail(StoredExecution):
 class GatedExecutionDetail(ExecutionDetail):
     """An execution that passes more gates than its queue.
 
-    `position` is null while it waits at a later gate: `waiting_on` has the position there.
+    `position` is null while it holds units and waits at a later gate: `waiting_on` has the position there.
     """
 
     gates: list[GateStep] = Field(description="The gates of its latest attempt, in order.")

@@ -133,11 +133,12 @@ def live_execution(state: State, named: protocol.Execution) -> LiveExecution | N
     queue = state.queue(named.action_ref, named.key)
     waiting = None if queue is None else queue.waiting.get(named.priority)
     entry = None if waiting is None else waiting.find(named.id)
-    if entry is None:
+    if queue is None or entry is None:
         return None
     return LiveExecution(
         id=named.id, status=Status.QUEUED, action_ref=named.action_ref, key=named.key,
         priority=named.priority, queued_at=entry.queued_at, expires_at=_finite(entry.expires_at),
+        is_gated=_is_gated(queue.action),
     )  # fmt: skip
 
 
@@ -152,7 +153,12 @@ def _live_of(execution: Execution) -> LiveExecution:
         cancel_requested_at=execution.cancel_requested_at,
         timeout_seconds=execution.timeout_seconds,
         gates=tuple((p.gate, p.units, p.arrived_at, p.passed_at) for p in execution.passages),
+        is_gated=_is_gated(queue.action),
     )  # fmt: skip
+
+
+def _is_gated(action: ActionState) -> bool:
+    return bool(action.gates) or action.definition.max_concurrent_total is not None
 
 
 def _finite(instant: float) -> float | None:

@@ -73,6 +73,8 @@ class LiveExecution:
     timeout_seconds: float | None = None
     gates: tuple[tuple[str, int, float, float], ...] = ()
     """The gates that it passed: name, units, and the instants of arrival and passage."""
+    is_gated: bool = False
+    """It passes more gates than its queue and its pool: a total or resources."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

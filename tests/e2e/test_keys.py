@@ -25,8 +25,7 @@ MEMORY_BYTES_MAX = 150_000_000
 
 async def keyed(env: Environment, ref: str, **fields: Any) -> None:
     """Define an action whose executions last until they are cancelled."""
-    if not env.system.frozen:
-        await env.start_silent_worker("unserved")
+    await env.start_silent_worker("unserved")
     await env.put(ref, entrypoint="tests.e2e.actions:hold", pool="unserved", **fields)
 
 

@@ -36,10 +36,10 @@ async def test_without_the_broker_all_runs_end_with_the_lease_and_the_worker_con
         await it.until_registered(2)
 
 
-async def test_without_the_broker_alone_a_worker_that_reaches_the_executor_keeps_its_runs(
+async def test_an_outage_of_the_broker_costs_a_worker_that_reaches_the_executor_no_running_work(
     database_url: str, amqp_url: str, tmp_path: Path
 ) -> None:
-    async with partitionable(database_url, amqp_url, tmp_path, has_second_path=True) as it:
+    async with partitionable(database_url, amqp_url, tmp_path, executor_too=True, has_second_path=True) as it:
         ids = await it.start(seconds=[8.0])
         it.to_broker.freeze()
         await it.until_traced(ids, attempt=1, event="stop")

@@ -1,8 +1,9 @@
 """A running system, and the operations of a test on it: submit, read, cancel, wait, listen."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ import httpx
 from tests.support.history import History, history_of
 from tests.support.listener import Listener, Received, listening
 from tests.support.processes import CERTIFICATES, Service, System, running
+from tests.support.silent_worker import silent_worker
 from tests.support.traffic import until
 from turnstile.common.broker.topology import EXECUTION_COMPLETED, EXECUTION_STATUS_CHANGED
 from turnstile.common.database import Database
@@ -34,6 +36,9 @@ class Environment:
     history: History
     http: httpx.AsyncClient
     listener: Listener
+    silent: set[str] = field(default_factory=set)
+    """Pools with a silent worker."""
+    silent_workers: ExitStack = field(default_factory=ExitStack)
 
     @property
     def amqp_url(self) -> str:
@@ -54,15 +59,12 @@ class Environment:
         """Start one more worker for the actions of the end-to-end tests."""
         return await self.system.start_worker(ACTIONS, **settings)
 
-    async def start_silent_worker(self, pool: str, capacity: int = 100) -> Service:
-        """Start a worker of this pool that is frozen: what is granted to it stays `scheduled`."""
-        worker = await self.start_worker(
-            TURNSTILE_WORKER_POOLS=pool,
-            TURNSTILE_WORKER_CONCURRENCY=str(capacity),
-            TURNSTILE_LEASE_DURATION="1h",
-        )
-        self.system.freeze(worker)
-        return worker
+    async def start_silent_worker(self, pool: str) -> None:
+        """Let what is granted in this pool stay `scheduled` until it is cancelled; repeating it is fine."""
+        if pool not in self.silent:
+            self.silent.add(pool)
+            worker = silent_worker(self.amqp_url, f"silent-{pool}", pool)
+            await asyncio.to_thread(self.silent_workers.enter_context, worker)
 
     async def create_token(self, **fields: Any) -> str:
         """Create a token in the database, where that of the settings may not."""
@@ -200,7 +202,9 @@ async def running_environment(
         httpx.AsyncClient(base_url=f"{system.http_url}/api/v1", timeout=30, verify=CERTIFICATES) as http,
         listening(amqp_url, *listened) as listener,
     ):
-        yield Environment(system=system, history=history, http=http, listener=listener)
+        env = Environment(system=system, history=history, http=http, listener=listener)
+        with env.silent_workers:
+            yield env
 
 
 async def until_logged(service: Service, text: str) -> None:

@@ -132,7 +132,6 @@ class System:
     """Where the services run; None: where the tests do."""
     _executor_numbers: Iterator[int] = field(default_factory=count)
     _worker_numbers: Iterator[int] = field(default_factory=count)
-    frozen: list[Service] = field(default_factory=list)
 
     @property
     def http_url(self) -> str:
@@ -161,14 +160,8 @@ class System:
         self.workers.append(service)
         return service
 
-    def freeze(self, service: Service) -> None:
-        """Stop a process with SIGSTOP; it is killed at the end."""
-        service.signal(signal.SIGSTOP)
-        self.frozen.append(service)
-
     async def stop(self) -> None:
         """Stop all services."""
-        await asyncio.gather(*(service.kill() for service in self.frozen))
         await asyncio.gather(*(service.stop() for service in (*self.workers, *self.executors)))
 
     @property

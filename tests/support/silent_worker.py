@@ -1,6 +1,6 @@
-"""A worker that takes every offer of a pool, starts nothing, and ends what it is asked to cancel.
+"""A worker that takes every offer of a pool, starts nothing, and ends what is cancelled or expires.
 
-So executions of its pool stay scheduled for as long as a test needs. It has a thread and a loop of its own,
+So executions of its pool stay `scheduled` for as long as a test needs. It has a thread and a loop of its own,
 because tests of command lines block theirs.
 """
 
@@ -19,6 +19,7 @@ from turnstile.common.worker_protocol import (
     CancelAttempt,
     Held,
     Hello,
+    Offer,
     Offers,
     Report,
     ReportBody,
@@ -56,6 +57,7 @@ class _SilentWorker:
         self._amqp_url, self._name, self._pool = amqp_url, name, pool
         self._sender = Sender(worker_id=name, session=1, secret="of a test")
         self._held: dict[int, Grant] = {}
+        self._expiring: set[asyncio.Task[None]] = set()
         self._epoch, self._reports = 0, 0
         self._channel: aiormq.abc.AbstractChannel
         self._loop: asyncio.AbstractEventLoop
@@ -85,6 +87,8 @@ class _SilentWorker:
             await self._publish(encode_heartbeat(hello), WORKER_HELLO, EXECUTOR_HEARTBEATS)
             await self._stopping.wait()
         finally:
+            for expiring in self._expiring:
+                expiring.cancel()
             await connection.close()
 
     async def _take(self, message: aiormq.abc.DeliveredMessage) -> None:
@@ -98,19 +102,29 @@ class _SilentWorker:
                 await self._report(Held(epoch=message.epoch, grants=tuple(self._held.items())))
                 self.has_joined.set()
             case Offers(offers=offers):
-                self._held |= {offer.execution_id: offer.grant for offer in offers}
-            case CancelAttempt() as cancel if self._held.get(cancel.execution_id) == cancel.grant:
-                del self._held[cancel.execution_id]
-                await self._report(
-                    AttemptEnded(
-                        execution_id=cancel.execution_id,
-                        grant=cancel.grant,
-                        status=Status.CANCELLED,
-                        error=("Cancelled", cancel.reason),
-                    )
+                for offer in offers:
+                    self._held[offer.execution_id] = offer.grant
+                    if offer.expires_in_seconds is not None:
+                        expiring = asyncio.create_task(self._expire(offer, offer.expires_in_seconds))
+                        self._expiring.add(expiring)
+                        expiring.add_done_callback(self._expiring.discard)
+            case CancelAttempt() as cancel:
+                await self._end(
+                    cancel.execution_id, cancel.grant, Status.CANCELLED, ("Cancelled", cancel.reason)
                 )
             case _:
                 pass
+
+    async def _expire(self, offer: Offer, after_seconds: float) -> None:
+        await asyncio.sleep(max(after_seconds, 0))
+        await self._end(offer.execution_id, offer.grant, Status.EXPIRED, ("Expired", "not started in time"))
+
+    async def _end(self, execution_id: int, grant: Grant, status: Status, error: tuple[str, str]) -> None:
+        if self._held.get(execution_id) == grant:
+            del self._held[execution_id]
+            await self._report(
+                AttemptEnded(execution_id=execution_id, grant=grant, status=status, error=error)
+            )
 
     async def _report(self, body: ReportBody) -> None:
         self._reports += 1

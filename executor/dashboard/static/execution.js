@@ -51,7 +51,8 @@ const GATES = [
   ["Gate", "row", (each) => gateLink(each.gate)],
   ["Units", "number", (each) => count(each.units)],
   ["Arrived", "", (each) => instant(each.arrived_at)],
-  ["Passed", "", (each) => (each.passed_at ? instant(each.passed_at) : none("waits here"))],
+  ["Passed", "", (each) => (each.passed_at ? instant(each.passed_at)
+    : none(each.waits ? "waits here" : "with the next gate"))],
   ["Waited", "number", (each) => (each.passed_at ? duration(between(each.arrived_at, each.passed_at))
     : elapsed(each.arrived_at))],
 ];
@@ -91,7 +92,8 @@ export function show(main, { id }, { live, signal }) {
     setChildren(progress, ...(it.progress && !it.completed_at ? [progressOf(it.progress)] : []));
     attempts.update(it.attempts);
     gatesPart.hidden = !it.gates;
-    gates.update(it.gates ?? []);
+    // It waits at the last one of which the time is not known.
+    gates.update((it.gates ?? []).map((each, n, all) => ({ ...each, waits: n === all.length - 1 })));
     setChildren(documents, ...documentsOf(it));
     if (known !== it.status) setChildren(buttons, ...buttonsFor(it, loading.now));
     announce(it);

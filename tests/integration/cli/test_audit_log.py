@@ -8,7 +8,8 @@ from turnstile.common.cli import EXIT_FAILED, EXIT_USAGE
 
 def test_it_shows_who_changed_what_by_which_way(system: CommandLines) -> None:
     ref = f"logged.{secrets.token_hex(4)}"
-    system.apply(ref=ref, pool="empty", max_concurrent=1)
+    # It waits, so that the cancel ends it.
+    system.apply(ref=ref, pool="empty", max_concurrent=0)
     execution_id = system.submit(ref)
     assert system.executor("cancel", str(execution_id)).exit_code == 0
     assert system.executor("actions", "pause", ref).exit_code == 0

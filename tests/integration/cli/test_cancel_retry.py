@@ -18,6 +18,8 @@ def submit_many(system: CommandLines, ref: str, count: int, *arguments: str) -> 
 
 
 def test_cancel_by_id_cancels_what_it_can_and_names_the_others(system: CommandLines, ref: str) -> None:
+    # None of them is at a worker.
+    system.apply(ref=ref, max_concurrent=0, pool="empty")
     first, second = submit_many(system, ref, 2)
     ended = system.executor("cancel", str(first), "999999999", str(second), "--reason", "not needed")
     assert (ended.exit_code, ended.out.splitlines()) == (

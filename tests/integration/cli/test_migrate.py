@@ -1,16 +1,112 @@
-"""`executor migrate` that fails: one sentence with reason and remedy, and exit code 1."""
+"""`executor migrate`: many at once, behind other sessions, and failures in one sentence with the remedy."""
 
 import asyncio
+import os
 import secrets
+import shutil
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import asyncpg
+import pytest
+from alembic.config import Config
+from sqlalchemy import Connection
 
 from tests.integration.cli.conftest import CommandLines, Ended
+from tests.support.ledger import session_on, until
+from turnstile import migrations
 from turnstile.common.cli import EXIT_FAILED
 from turnstile.localservers import DatabaseServer
+from turnstile.migrations import run
 
-_RIGHTS = "GRANT ALL ON ALL TABLES IN SCHEMA public TO {0}"
+_RIGHTS = "GRANT ALL ON ALL TABLES IN SCHEMA public TO {0}; GRANT USAGE ON SCHEMA ledger TO {0}"
+_REVISION = """
+from alembic import op
+
+revision, down_revision = "0002", "0001"
+
+
+def upgrade() -> None:
+    op.execute("ALTER TABLE ledger.execution ADD COLUMN note text")
+"""
+_IS_MIGRATED = (
+    "SELECT EXISTS (SELECT FROM pg_attribute"
+    " WHERE attrelid = 'ledger.execution'::regclass AND attname = 'note')"
+)
+_WAITS = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+)
+
+
+@pytest.fixture
+def next_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this version have one more revision, which changes a table that all services use."""
+    folder = tmp_path / "migrations"
+    shutil.copytree(Path(migrations.__file__).parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "versions" / "0002_next.py").write_text(_REVISION)
+    original = run.alembic_config
+
+    def config(connection: Connection | None = None) -> Config:
+        found = original(connection)
+        found.set_main_option("script_location", str(folder))
+        return found
+
+    monkeypatch.setattr(run, "alembic_config", config)
+
+
+def test_six_processes_migrate_an_empty_database_at_once(postgresql: DatabaseServer) -> None:
+    name = f"turnstile_test_{secrets.token_hex(4)}"
+    environment = {**os.environ, "TURNSTILE_DATABASE_URL": postgresql.create_database(name)}
+
+    async def migrate() -> tuple[int | None, bytes]:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", "turnstile.executor.cli", "migrate",
+            env=environment, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        _, err = await asyncio.wait_for(process.communicate(), 120.0)
+        return process.returncode, err
+
+    async def migrate_all() -> None:
+        ended = await asyncio.gather(*(migrate() for _ in range(6)))
+        assert [code for code, _ in ended] == [0] * 6, ended
+        async with session_on(environment["TURNSTILE_DATABASE_URL"]) as session:
+            assert await session.fetchval("SELECT count(*) FROM alembic_version") == 1
+            assert await session.fetchval("SELECT count(*) FROM ledger.leadership") == 1
+
+    try:
+        asyncio.run(migrate_all())
+    finally:
+        postgresql.drop_database(name)
+
+
+@pytest.mark.usefixtures("next_revision")
+def test_behind_a_backup_it_gives_way_to_the_services_until_the_backup_ends(
+    alone: CommandLines, database_url: str
+) -> None:
+    async def migrated() -> Ended:
+        async with session_on(database_url) as backup, session_on(database_url) as service:
+            await backup.execute("BEGIN; LOCK TABLE ledger.execution IN ACCESS SHARE MODE")
+            migration = asyncio.create_task(
+                asyncio.to_thread(alone.executor, "migrate", TURNSTILE_DATABASE_URL=database_url)
+            )
+            await until(_is_true(service, _WAITS))
+            # This waits for the migration, which waits for the backup.
+            await asyncio.wait_for(service.fetchval("SELECT count(*) FROM ledger.execution"), 30.0)
+            assert not migration.done()
+            assert not await service.fetchval(_IS_MIGRATED)
+            await backup.execute("COMMIT")
+            ended = await migration
+            assert await service.fetchval(_IS_MIGRATED)
+            return ended
+
+    ended = asyncio.run(migrated())
+    assert ended.exit_code == 0, ended.err
+
+
+def _is_true(session: "asyncpg.Connection[asyncpg.Record]", query: str) -> Callable[[], Awaitable[object]]:
+    return lambda: session.fetchval(query)
 
 
 def test_the_schema_of_a_newer_version_is_not_changed(
@@ -24,6 +120,7 @@ def test_the_schema_of_a_newer_version_is_not_changed(
     assert "'9999'" in ended.err
 
 
+@pytest.mark.usefixtures("next_revision")
 def test_a_role_that_is_not_the_owner_is_rejected_with_a_remedy(
     alone: CommandLines, postgresql: DatabaseServer, database_url: str
 ) -> None:
@@ -32,7 +129,6 @@ def test_a_role_that_is_not_the_owner_is_rejected_with_a_remedy(
     postgresql.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{password}'")
     try:
         postgresql.execute(_RIGHTS.format(role), name)
-        postgresql.execute("COMMENT ON SCHEMA turnstile IS 'an older hash'", name)
         host = urlsplit(database_url).netloc.rpartition("@")[2]
         url = urlsplit(database_url)._replace(netloc=f"{role}:{password}@{host}").geturl()
         ended = alone.executor("migrate", TURNSTILE_DATABASE_URL=url)
@@ -40,36 +136,33 @@ def test_a_role_that_is_not_the_owner_is_rejected_with_a_remedy(
         postgresql.execute(f"DROP OWNED BY {role}", name)
         postgresql.execute(f"DROP ROLE {role}")
     assert ended.exit_code == EXIT_FAILED
-    assert "the migration failed: must be owner of schema turnstile" in ended.err
+    assert "the migration failed: must be owner of table execution" in ended.err
     assert "run it as the role that owns" in ended.err
 
 
+@pytest.mark.usefixtures("next_revision")
 def test_a_read_only_database_is_an_error_at_once(
     alone: CommandLines, postgresql: DatabaseServer, database_url: str
 ) -> None:
     name = urlsplit(database_url).path[1:]
-    postgresql.execute("COMMENT ON SCHEMA turnstile IS 'an older hash'", name)
     postgresql.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
     ended = alone.executor("migrate", TURNSTILE_DATABASE_URL=database_url)
     assert ended.exit_code == EXIT_FAILED
     assert "in a read-only transaction" in ended.err
 
 
-def test_a_session_that_holds_a_lock_is_named_with_a_remedy(
-    alone: CommandLines, postgresql: DatabaseServer, database_url: str
-) -> None:
-    name = urlsplit(database_url).path[1:]
-    postgresql.execute("COMMENT ON SCHEMA turnstile IS 'an older hash'", name)
-
+@pytest.mark.usefixtures("next_revision")
+def test_a_session_that_holds_a_lock_is_named_with_a_remedy(alone: CommandLines, database_url: str) -> None:
     async def held() -> tuple[int, Ended]:
         holder = await asyncpg.connect(database_url, server_settings={"application_name": "a tool"})
         try:
             async with holder.transaction():
-                await holder.execute("COMMENT ON SCHEMA turnstile IS 'a note'")
+                await holder.execute("LOCK TABLE ledger.execution IN ACCESS SHARE MODE")
                 arguments = ["migrate", "--wait", "1s"]
                 ended = await asyncio.to_thread(
                     alone.executor, *arguments, TURNSTILE_DATABASE_URL=database_url
                 )
+                assert not await holder.fetchval(_IS_MIGRATED)
                 return holder.get_server_pid(), ended
         finally:
             await holder.close()

@@ -336,8 +336,8 @@ async def test_a_replay_continues_until_nothing_is_left_and_says_what_was_refuse
 ) -> None:
     await env.put("replayed", max_concurrent=0)
     await env.history.rows(
-        "INSERT INTO ledger.dead_letter (fingerprint, code, error, exchange, routing_key, original_routing_key,"
-        " type, tries, died_at, stored_at, headers, body, body_bytes, stored_bytes)"
+        "INSERT INTO ledger.dead_letter (fingerprint, code, error, exchange, routing_key,"
+        " original_routing_key, type, tries, died_at, stored_at, headers, body, body_bytes, stored_bytes)"
         " SELECT md5(n::text), 'cut_or_not', 'e', 'executions', 'x', 'execution.requested',"
         " 'execution.requested', 1, now() + n * interval '1 ms', now(), '{}',"
         ' \'{"action_ref": "replayed"}\', CASE n WHEN 1 THEN 99999 ELSE 26 END, 26'

@@ -18,8 +18,8 @@ from turnstile.executor.leader.ledger import Ledger
 from turnstile.executor.queries.audit import Auditor, AuditReport, checks
 from turnstile.executor.questions.protocol import Answered, LeaderState, Unanswered
 
-# In the statements `<late>` is a time long ago, `<ended>` an ended execution, `<waits>` one that waits below the
-# low id, `<held>` one that is at a worker. Each is followed by the checks that find its corruption.
+# In the statements `<late>` is a time long ago, `<ended>` an ended execution, `<waits>` one that waits below
+# the low id, `<held>` one that is at a worker. Each is followed by the checks that find its corruption.
 _VALUES: Final = {
     "<late>": "now() - interval '1 h'",
     "<ended>": "(SELECT max(id) FROM ledger.execution WHERE completed_at IS NOT NULL)",

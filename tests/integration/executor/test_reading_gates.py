@@ -149,6 +149,38 @@ async def test_the_gates_are_kept_from_the_first_to_the_end(api: Served) -> None
     assert (await api.get(f"/executions/{one}"))["gates"] == granted
 
 
+async def test_in_its_queue_an_execution_names_the_gate_that_keeps_it_there(api: Served) -> None:
+    await put_resource(api, "r", 3)
+    await gated(api, ("r", 2), max_concurrent=2)
+    ids = await api.submit_many("a.b", 3)
+    await api.until_offered(ids[0])
+    head, behind = [await api.get(f"/executions/{each}") for each in ids[1:]]
+    assert (head["position"], head["gates"]) == (
+        1,
+        [
+            {"gate": "queue", "units": 1, "arrived_at": head["queued_at"], "passed_at": None},
+            {"gate": "resource r", "units": 2, "arrived_at": None, "passed_at": None},
+        ],
+    )
+    assert behind["waiting_on"]["reason"] == "limit"
+    assert [step["gate"] for step in behind["gates"]] == ["queue"]
+    await api.run(ids[0])
+    await api.until_offered(ids[1])
+    passed = (await api.get(f"/executions/{ids[1]}"))["gates"]
+    assert passed[0]["passed_at"] == passed[1]["arrived_at"] == passed[1]["passed_at"] is not None
+
+
+async def test_a_total_is_a_gate_of_what_is_granted_and_of_what_waits_for_it(api: Served) -> None:
+    await api.define("a.b", max_concurrent_total=1)
+    granted, waits = await api.submit_many("a.b", 2)
+    await api.until_offered(granted)
+    steps = {each: (await api.get(f"/executions/{each}"))["gates"] for each in (granted, waits)}
+    assert [[(step["gate"], step["passed_at"] is None) for step in steps[each]] for each in steps] == [
+        [("queue", False), ("total", False)],
+        [("queue", True), ("total", True)],
+    ]
+
+
 async def test_the_list_has_the_gates_of_what_has_ended_and_passed_gates(api: Served) -> None:
     await put_resource(api, "r", 2)
     await gated(api, "r")

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 async def known(call: Callable[[], Awaitable[T]]) -> T:
-    """Repeat a call until its outcome is known, as a leader does: a takeover ends the session of the old one."""
+    """Repeat a call until its outcome is known: a takeover ends the session of the old leader."""
     while True:
         try:
             return await call()
@@ -211,3 +211,26 @@ async def test_an_executor_is_told_that_another_one_has_the_broker(ledger: Ledge
     assert await ledger.announce("a", has_broker=False)
     assert not await other.announce("b", has_broker=False)
     assert not await ledger.announce("a", has_broker=True)
+
+
+async def test_a_takeover_leaves_sessions_alone_that_store_commands(
+    led: Led, other: Ledger, ledger_url: str
+) -> None:
+    async with session_on(ledger_url) as submitting, session_on(ledger_url) as storing:
+        await submitting.execute(
+            "INSERT INTO ledger.definition (kind, name, body, created_at, updated_at)"
+            " VALUES ('action', 'a', '{\"ref\": \"a\"}', now(), now());"
+            # Its number is drawn while it commits; from then on it holds the locks of a writer.
+            "BEGIN; SELECT turnstile.submit('a', '{}'); SET CONSTRAINTS ALL IMMEDIATE"
+        )
+        await storing.execute(
+            "BEGIN; INSERT INTO ledger.inbox (command_id, kind, size_bytes, body)"
+            " VALUES (gen_random_uuid(), 'cancel', 0, '{}')"
+        )
+        shared = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 4 AND database ="
+        database = "(SELECT oid FROM pg_database WHERE datname = current_database())"
+        assert await storing.fetchval(f"{shared} {database}") == 2
+        await other.take_over("b")
+        for session in (submitting, storing):
+            await session.execute("COMMIT")
+        assert await storing.fetchval("SELECT count(*) FROM ledger.inbox") == 2

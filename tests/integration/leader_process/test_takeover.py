@@ -1,6 +1,6 @@
 """Who leads when a leader is killed, stopped, cut off or told to end: real processes, real servers (P5, P6).
 
-The bounds are those of docs/architecture.md. A machine that runs the tests is busy, so they have a margin here.
+The bounds are those of docs/architecture.md. A machine that runs the tests is busy: they have a margin here.
 """
 
 import asyncio

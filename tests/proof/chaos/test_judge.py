@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.proof.chaos.history import Witnessed, nanoseconds
+from tests.proof.chaos.history import Witnessed
 from tests.proof.chaos.judge import Bounds, judged
 from tests.proof.chaos.load import Submit
 from tests.proof.chaos.submitters import Sent, SubmitLog
 from tests.proof.run_log import Run
-from turnstile.common.domain.states import Status
 from turnstile.stress.check.definitions import DefinitionHistory, Definitions
 
 BEGAN = datetime(2026, 11, 22, tzinfo=UTC)
@@ -53,14 +52,12 @@ def run(number: int, started: float, stopped: float, attempt: int = 1) -> Run:
 
 
 class Scene:
-    """Three executions of an action with limit 1, one after the other."""
+    """Executions 1 to 3 of an action with limit 1, one after the other, a second each."""
 
     def __init__(self) -> None:
-        self.executions: Rows = [execution(n, n, n + 1) for n in (1, 2, 3)]
-        # The first second is another one's.
-        self.executions.insert(0, execution(100, 0, 1, tag=None))
+        self.executions: Rows = [execution(n, n - 1, n) for n in (1, 2, 3)]
         self.attempts: Rows = []
-        self.runs = [run(row["id"], row["id"] % 100 + 0.1, row["id"] % 100 + 0.9) for row in self.executions]
+        self.runs = [run(n, n - 0.9, n - 0.1) for n in (1, 2, 3)]
         self.definition: dict[str, Any] = {"max_concurrent": 1}
         self.log = SubmitLog()
         for number in (1, 2, 3):
@@ -92,53 +89,53 @@ class Scene:
 
 
 def _too_many(scene: Scene) -> None:
-    scene.executions[2]["scheduled_at"] = at(1.5)
+    scene.executions[1]["scheduled_at"] = at(0.5)
 
 
 def _out_of_order(scene: Scene) -> None:
-    one, two = scene.executions[1], scene.executions[2]
+    one, two = scene.executions[0], scene.executions[1]
     for name in ("scheduled_at", "completed_at"):
         one[name], two[name] = two[name], one[name]
 
 
 def _idle(scene: Scene) -> None:
-    scene.executions[3] |= {"scheduled_at": at(5), "completed_at": at(6)}
-    scene.runs[3] = run(3, 5.1, 5.9)
+    scene.executions[2] |= {"scheduled_at": at(4), "completed_at": at(5)}
+    scene.runs[2] = run(3, 4.1, 4.9)
 
 
 def _lost(scene: Scene) -> None:
-    del scene.executions[3]
-    del scene.runs[3]
-
-
-def _doubled(scene: Scene) -> None:
-    scene.executions.append(execution(4, 4, 5, tag="3"))
-    scene.runs.append(run(4, 4.1, 4.9))
-
-
-def _ran_twice(scene: Scene) -> None:
-    scene.runs.append(run(2, 2.2, 2.3))
-
-
-def _ran_on(scene: Scene) -> None:
-    scene.runs[1] = run(1, 1.1, 2.05 + 0.5)
-
-
-def _ran_together(scene: Scene) -> None:
-    scene.runs[3] = run(3, 2.5, 3.5)
-
-
-def _without_a_run(scene: Scene) -> None:
+    del scene.executions[2]
     del scene.runs[2]
 
 
+def _doubled(scene: Scene) -> None:
+    scene.executions.append(execution(4, 3, 4, tag="3"))
+    scene.runs.append(run(4, 3.1, 3.9))
+
+
+def _ran_twice(scene: Scene) -> None:
+    scene.runs.append(run(2, 1.2, 1.3))
+
+
+def _ran_on(scene: Scene) -> None:
+    scene.runs[0] = run(1, 0.1, 1.5)
+
+
+def _ran_together(scene: Scene) -> None:
+    scene.runs[2] = run(3, 1.5, 2.5)
+
+
+def _without_a_run(scene: Scene) -> None:
+    del scene.runs[1]
+
+
 def _expired(scene: Scene) -> None:
-    scene.executions[2]["status"] = Status.EXPIRED
+    scene.executions[1]["status"] = "expired"
 
 
 def _stuck(scene: Scene) -> None:
-    scene.executions[3] |= {"status": "queued", "attempt": 0, "scheduled_at": None, "completed_at": None}
-    del scene.runs[3]
+    scene.executions[2] |= {"status": "queued", "attempt": 0, "scheduled_at": None, "completed_at": None}
+    del scene.runs[2]
 
 
 def _unpublished(scene: Scene) -> None:
@@ -176,17 +173,17 @@ def test_a_broken_promise_is_named(breaks: Callable[[Scene], None], named: str) 
 
 def test_a_reclaimed_execution_may_run_again_and_waits_first() -> None:
     scene = Scene()
-    scene.executions[1] |= {"attempt": 2, "scheduled_at": at(1.5)}
+    scene.executions[0] |= {"attempt": 2, "scheduled_at": at(0.5)}
     scene.attempts.append(
         {
             "execution_id": 1,
             "attempt": 1,
             "outcome": "reclaimed",
-            "scheduled_at": at(1),
-            "ended_at": at(1.5),
+            "scheduled_at": at(0),
+            "ended_at": at(0.5),
         }
     )
-    scene.runs[1:2] = [run(1, 1.1, 1.6), run(1, 1.6, 1.9, attempt=2)]
+    scene.runs[:1] = [run(1, 0.1, 0.6), run(1, 0.6, 0.9, attempt=2)]
     assert scene.violations() == []
-    scene.runs[1] = run(1, 1.1, 2.9)
+    scene.runs[0] = run(1, 0.1, 1.9)
     assert any("but had ended at" in each for each in scene.violations())

@@ -237,6 +237,29 @@ def test_a_worker_that_has_seen_a_higher_epoch_makes_the_leader_take_over_above_
     assert world.sessions.epoch_above == EPOCH + 5
 
 
+def test_an_epoch_counts_only_with_the_secret_of_its_worker() -> None:
+    world = World()
+    world.join()
+    thief = sender(secret="guess")
+    world.hello(hello(sender(session=2, secret="guess"), epoch_seen=EPOCH + 5))
+    world.beat(beat(1, 1, of=thief, epoch=EPOCH + 5))
+    assert (world.sessions.epoch_above, world.sessions.refused) == (0, 2)
+    # A failover can lose a worker together with an epoch.
+    world.hello(hello(sender("lost"), epoch_seen=EPOCH + 5))
+    assert world.sessions.epoch_above == EPOCH + 5
+
+
+def test_an_epoch_that_was_never_issued_is_refused() -> None:
+    day = 24 * 3600 * 1_000_000
+    world = World()
+    world.join()
+    for number, epoch in enumerate((2**63 - 1, day + 1_000_001), 1):
+        world.beat(beat(number, 1, epoch=epoch), now=1.0)
+        assert (world.sessions.epoch_above, world.sessions.refused) == (0, number)
+    world.beat(beat(3, 1, epoch=day + 1_000_000), now=1.0)
+    assert world.sessions.epoch_above == day + 1_000_000
+
+
 def lost(world: World, now: float) -> list[Input]:
     probes = list(world.sessions.overdue(now))
     assert [each.to for each in probes] == [COMPLETIONS, HEARTBEATS] * bool(probes)
