@@ -78,6 +78,8 @@ class LeaderStatus(msgspec.Struct, frozen=True, kw_only=True):
     has_broker: bool = False
     """Whether the connection stands that consumes the leader's queues."""
     broker_trouble: str | None = None
+    broker_blocks: bool = False
+    """Whether the broker takes no publishes for now, because of a memory or disk alarm."""
     """Why it cannot publish, or consume while it leads."""
     lag_seconds: float = 0.0
     """The largest lag of its event loop lately."""
@@ -96,6 +98,10 @@ class RunningBroker(Broker, Protocol):
     @property
     def last_error(self) -> str | None:
         """Why a connection is missing, or None."""
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the broker takes no publishes for now."""
 
 
 MakeBroker = Callable[[LeaderSettings, Callable[[], None], RefusalOf], RunningBroker]
@@ -137,8 +143,8 @@ class LeaderProcess:
         seconds = settings.leadership_seconds
         self._leader = Leader(
             self._executor_id, ledger, self._broker, self._clock,
-            Times(certain=seconds * 2 / 3, leadership=seconds, stop=settings.stop_seconds), audience=self._audience,
-            auditor=self._auditor,
+            Times(certain=seconds * 2 / 3, leadership=seconds, stop=settings.stop_seconds),
+            audience=self._audience, auditor=self._auditor,
         )  # fmt: skip
         LEADING.read_from(lambda: float(self._audience.is_leading))
         LEADER_EPOCH.read_from(lambda: _epoch_of(self._audience.newest_turn))
@@ -205,6 +211,7 @@ class LeaderProcess:
             executor_id=self._executor_id, is_leading=newest is not None,
             epoch=0 if newest is None else newest.epoch, turn=0 if newest is None else newest.number,
             has_broker=self._broker.is_open, broker_trouble=self._broker.last_error,
+            broker_blocks=self._broker.blocked,
             lag_seconds=self._lag.worst_seconds() or 0.0, audits=self._auditor.done,
             differences=self._auditor.found,
         )  # fmt: skip

@@ -95,7 +95,7 @@ class ExecutorService:
         self._http_ended = asyncio.Event()
         self._loop_lag = LoopLag()
         LOOP_LAG.read_from(self._loop_lag.worst_seconds)
-        PUBLISHER_BLOCKED.read_from(lambda: float(self._publisher.blocked))
+        PUBLISHER_BLOCKED.read_from(lambda: float(self._is_blocked()))
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then end in order."""
@@ -130,7 +130,12 @@ class ExecutorService:
         """Return what does not work while the servers can be reached, and why."""
         notice = self._database.schema_notice
         schema = {} if notice is None else {"schema": notice}
-        return schema | ({"broker": BLOCKED} if self._publisher.blocked else {})
+        return schema | ({"broker": BLOCKED} if self._is_blocked() else {})
+
+    def _is_blocked(self) -> bool:
+        # The broker announces an alarm to a connection that publishes: this one, or the leader's.
+        status = self._leader.status
+        return self._publisher.blocked or (status is not None and status.broker_blocks)
 
     async def _work(self, stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as tasks:

@@ -73,7 +73,7 @@ def _add_reading_routes(routes: CheckedRouter, reader: WorkerReader) -> None:
 def _add_drain_route(routes: CheckedRouter, inbox: Inbox, reader: WorkerReader) -> None:
     @routes.post(
         "/{worker_id}/drain",
-        summary="Drain a worker: it claims nothing more, finishes or returns what it runs, and stops",
+        summary="Drain a worker: it takes nothing more, and finishes or returns what it runs",
         description="Takes effect with its next heartbeat. What it cannot finish within its `drain_timeout` "
         "returns to the head of its queue. Its process then idles until it is stopped.",
         status_code=202,

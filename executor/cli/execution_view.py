@@ -80,14 +80,9 @@ def fields(execution: Json) -> Iterator[tuple[str, object]]:
 
 
 def gate_rows(gates: Sequence[Json]) -> list[Json]:
-    """Return the rows of `GATE_COLUMNS`: an execution waits at the last gate of which the time is missing."""
-    return [
-        {
-            **each,
-            "passed": instant(each["passed_at"]) or ("with the next" if each is not gates[-1] else "waits"),
-        }
-        for each in gates
-    ]
+    """Return the rows of `GATE_COLUMNS`: an execution waits at the last gate that it has not passed."""
+    waits = {**dict.fromkeys(range(len(gates)), "with the next"), len(gates) - 1: "waits"}
+    return [{**each, "passed": instant(each["passed_at"]) or waits[n]} for n, each in enumerate(gates)]
 
 
 def waiting_sentence(execution: Json, *, now: datetime | None = None) -> str:

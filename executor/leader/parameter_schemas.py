@@ -42,7 +42,8 @@ Body = Mapping[str, Any]
 def register_code(hello: Hello, definitions: Definitions, sessions: Sessions, at: float) -> Hello:
     """Store what a worker derived from its code; return its hello with hashes in place of the schemas.
 
-    What is too large is left out, which means that everything fits.
+    What is too large is left out, which means that everything fits. Warnings that need stored definitions are
+    added to the notes of its start.
     """
     given = hello.about.get("schemas")
     own = hello.sender.worker_id
@@ -61,7 +62,20 @@ def register_code(hello: Hello, definitions: Definitions, sessions: Sessions, at
         registered_at = datetime.fromtimestamp(at, UTC).isoformat()
         versions = [*older[1 - _VERSIONS_MAX :], version | {"registered_at": registered_at}]
         definitions.store_code(ref, {"versions": versions})
-    return replace(hello, about={**hello.about, "schemas": hashes})
+    about = {**hello.about, "schemas": hashes}
+    if warnings := list(_pools_without_actions(hello, definitions)):
+        notes = hello.about.get("start_notes")
+        about["start_notes"] = [*(notes if isinstance(notes, list) else ()), *warnings]
+    return replace(hello, about=about)
+
+
+def _pools_without_actions(hello: Hello, definitions: Definitions) -> Iterator[str]:
+    """Yield what this worker logs with the answer, for each of its pools in which none of its actions is."""
+    bodies = [definitions.bodies.get(("action", ref)) for ref in hello.actions or ()]
+    pools = {body.get("pool", "default") for body in bodies if body is not None}
+    for pool in hello.pools:
+        if pools and pool not in pools:
+            yield f"WARNING pool_without_actions pool={pool} pools_of_its_actions={','.join(sorted(pools))}"
 
 
 def _version(given: Any) -> tuple[str | None, dict[str, Any] | None]:

@@ -288,14 +288,15 @@ class Leader:
             self.executor_id, above=above or 0, only_if_leading=above is not None
         )
         reached(CrashPoint.LEADERSHIP_TAKEN)
-        loading = asyncio.ensure_future(self.store.load(epoch))
+        loading = asyncio.ensure_future(self._load(epoch))
         try:
             number = await self._renew_while(loading, epoch)
         finally:
             loading.cancel()
             # Also the error of a load that is given up is retrieved.
             await asyncio.gather(loading, return_exceptions=True)
-        lead = Leadership(loading.result(), self.clock, self.clock.monotonic(), self.times.stop)
+        loaded, loaded_at = loading.result()
+        lead = Leadership(loaded, self.clock, loaded_at, self.times.stop)
         lead.number = number
         lead.sessions.welcome_all()
         await self._recall_events(lead)
@@ -317,7 +318,12 @@ class Leader:
                 if each in ended
             )
 
-    async def _renew_while(self, loading: "asyncio.Future[Loaded]", epoch: int) -> int:
+    async def _load(self, epoch: int) -> tuple[Loaded, float]:
+        """Load; return also the instant by this process's clock, which the turns beside it may delay."""
+        loaded = await self.store.load(epoch)
+        return loaded, self.clock.monotonic()
+
+    async def _renew_while(self, loading: "asyncio.Future[Any]", epoch: int) -> int:
         """Write empty turns while the load lasts; return the number of the last one."""
         number = 0
         while not loading.done():

@@ -67,7 +67,8 @@ FROM ledger.worker w WHERE w.worker_id = $1
 --
 -- $1 id, $2 rows
 SELECT n.ref AS action_ref, a.body ->> 'pool' AS pool,
-       (a.body ->> 'max_concurrent')::integer AS max_concurrent, (a.body ->> 'paused')::boolean AS paused, a.updated_at
+       (a.body ->> 'max_concurrent')::integer AS max_concurrent,
+       (a.body ->> 'paused')::boolean AS paused, a.updated_at
 FROM ledger.worker w
 CROSS JOIN LATERAL unnest(w.actions) n(ref)
 LEFT JOIN ledger.definition a ON a.kind = 'action' AND a.name = n.ref

@@ -144,8 +144,8 @@ async def test_a_timeout_ends_an_async_function_a_blocking_one_and_a_command_wit
     blocked, family = tmp_path / "blocked", tmp_path / "family"
     ids = [
         await env.submit("hold", timeout=SOON),
-        await env.submit("insists", parameters={"file": str(blocked)}, timeout="1500ms"),
-        await env.submit("family", parameters={"file": str(family)}, timeout="1500ms"),
+        await env.submit("insists", parameters={"file": str(blocked)}, timeout="4s"),
+        await env.submit("family", parameters={"file": str(family)}, timeout="4s"),
     ]
     assert await env.ended(*ids) == ["timeout"] * 3
     rows = await env.history.rows(

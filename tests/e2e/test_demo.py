@@ -24,7 +24,7 @@ from turnstile.stress.demo import demo
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "turnstile.executor.cli", "demo")
 
-pytestmark = pytest.mark.usefixtures("local_binaries")
+pytestmark = [pytest.mark.usefixtures("local_binaries"), pytest.mark.timeout(240)]
 
 
 @asynccontextmanager

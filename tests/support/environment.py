@@ -18,6 +18,7 @@ from tests.support.silent_worker import silent_worker
 from tests.support.traffic import until
 from turnstile.common.broker.topology import EXECUTION_COMPLETED, EXECUTION_STATUS_CHANGED
 from turnstile.common.database import Database
+from turnstile.executor.api_tokens import Role
 from turnstile.executor.callers import DIRECTLY
 from turnstile.executor.stored_tokens import TokenStore
 
@@ -73,7 +74,7 @@ class Environment:
         try:
             _, token = await TokenStore(database).create(
                 fields["name"],
-                fields["role"],
+                Role[fields["role"].upper()],
                 fields.get("scope"),
                 seconds=fields.get("seconds"),
                 changed_by=DIRECTLY,

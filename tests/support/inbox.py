@@ -112,7 +112,7 @@ class ScriptedWorker:
         grant = self.offered.pop(execution_id).grant
         now = time.time()
         given: dict[str, Any] = {"started_at": now, "completed_at": now} | fields
-        self.report(AttemptEnded(execution_id=execution_id, grant=grant, status=Status(status), **given))
+        self.report(AttemptEnded(execution_id=execution_id, grant=grant, status=status, **given))
 
     def give_back(self, execution_id: int, **fields: Any) -> None:
         grant = self.offered.pop(execution_id).grant

@@ -17,6 +17,7 @@ from turnstile.common.domain.states import Status
 from turnstile.common.worker_protocol import (
     AttemptEnded,
     CancelAttempt,
+    EndStatus,
     Held,
     Hello,
     Offer,
@@ -119,7 +120,7 @@ class _SilentWorker:
         await asyncio.sleep(max(after_seconds, 0))
         await self._end(offer.execution_id, offer.grant, Status.EXPIRED, ("Expired", "not started in time"))
 
-    async def _end(self, execution_id: int, grant: Grant, status: Status, error: tuple[str, str]) -> None:
+    async def _end(self, execution_id: int, grant: Grant, status: EndStatus, error: tuple[str, str]) -> None:
         if self._held.get(execution_id) == grant:
             del self._held[execution_id]
             await self._report(

@@ -4,7 +4,6 @@ import asyncio
 import os
 import secrets
 import shutil
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -16,12 +15,13 @@ from sqlalchemy import Connection
 
 from tests.integration.cli.conftest import CommandLines, Ended
 from tests.support.ledger import session_on, until
+from tests.support.service_template import fork_service
 from turnstile import migrations
 from turnstile.common.cli import EXIT_FAILED
 from turnstile.localservers import DatabaseServer
 from turnstile.migrations import run
 
-_RIGHTS = "GRANT ALL ON ALL TABLES IN SCHEMA public TO {0}; GRANT USAGE ON SCHEMA ledger TO {0}"
+_RIGHTS = ("GRANT ALL ON ALL TABLES IN SCHEMA public TO {0}", "GRANT USAGE ON SCHEMA ledger TO {0}")
 _REVISION = """
 from alembic import op
 
@@ -56,22 +56,23 @@ def next_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "alembic_config", config)
 
 
-def test_six_processes_migrate_an_empty_database_at_once(postgresql: DatabaseServer) -> None:
+def test_six_processes_migrate_an_empty_database_at_once(postgresql: DatabaseServer, tmp_path: Path) -> None:
     name = f"turnstile_test_{secrets.token_hex(4)}"
-    environment = {**os.environ, "TURNSTILE_DATABASE_URL": postgresql.create_database(name)}
+    url = postgresql.create_database(name)
+    log = tmp_path / "log"
 
-    async def migrate() -> tuple[int | None, bytes]:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "turnstile.executor.cli", "migrate",
-            env=environment, stderr=asyncio.subprocess.PIPE,
+    async def migrate(output: int) -> int:
+        process = await fork_service(
+            ["turnstile.executor.cli", "migrate"],
+            environment={**os.environ, "TURNSTILE_DATABASE_URL": url}, folder=tmp_path, log=output,
         )  # fmt: skip
-        _, err = await asyncio.wait_for(process.communicate(), 120.0)
-        return process.returncode, err
+        return await process.wait()
 
     async def migrate_all() -> None:
-        ended = await asyncio.gather(*(migrate() for _ in range(6)))
-        assert [code for code, _ in ended] == [0] * 6, ended
-        async with session_on(environment["TURNSTILE_DATABASE_URL"]) as session:
+        with log.open("ab") as output:
+            codes = await asyncio.gather(*(migrate(output.fileno()) for _ in range(6)))
+        assert codes == [0] * 6, log.read_text()
+        async with session_on(url) as session:
             assert await session.fetchval("SELECT count(*) FROM alembic_version") == 1
             assert await session.fetchval("SELECT count(*) FROM ledger.leadership") == 1
 
@@ -128,7 +129,8 @@ def test_a_role_that_is_not_the_owner_is_rejected_with_a_remedy(
     password = secrets.token_hex(8)
     postgresql.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{password}'")
     try:
-        postgresql.execute(_RIGHTS.format(role), name)
+        for right in _RIGHTS:
+            postgresql.execute(right.format(role), name)
         host = urlsplit(database_url).netloc.rpartition("@")[2]
         url = urlsplit(database_url)._replace(netloc=f"{role}:{password}@{host}").geturl()
         ended = alone.executor("migrate", TURNSTILE_DATABASE_URL=url)

@@ -32,7 +32,8 @@ _VALUES: Final = {
 _SCENE: Final = """
 SELECT EXISTS (SELECT FROM ledger.live WHERE status = 'delayed')
    AND EXISTS (SELECT FROM ledger.live WHERE worker_id IS NOT NULL)
-   AND EXISTS (SELECT FROM ledger.waiting w WHERE NOT EXISTS (SELECT FROM ledger.first_grant g WHERE g.id = w.id))
+   AND EXISTS (SELECT FROM ledger.waiting w
+               WHERE NOT EXISTS (SELECT FROM ledger.first_grant g WHERE g.id = w.id))
    AND EXISTS (SELECT FROM ledger.attempt)
 """
 CORRUPTIONS: Final = [

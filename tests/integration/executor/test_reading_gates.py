@@ -171,8 +171,8 @@ async def test_in_its_queue_an_execution_names_the_gate_that_keeps_it_there(api:
 
 
 async def test_a_total_is_a_gate_of_what_is_granted_and_of_what_waits_for_it(api: Served) -> None:
-    await api.define("a.b", max_concurrent_total=1)
-    granted, waits = await api.submit_many("a.b", 2)
+    await api.define("a.b", concurrency_key="/k", max_concurrent_total=1)
+    granted, waits = [(await api.submit("a.b", parameters={"k": key}))["id"] for key in "xy"]
     await api.until_offered(granted)
     steps = {each: (await api.get(f"/executions/{each}"))["gates"] for each in (granted, waits)}
     assert [[(step["gate"], step["passed_at"] is None) for step in steps[each]] for each in steps] == [

@@ -75,7 +75,11 @@ async def test_what_ended_just_now_is_kept_for_late_copies(
 async def test_an_action_keeps_its_own_for_longer_or_shorter(
     led: Led, database: Database, executions: Executions, now: float
 ) -> None:
-    bodies = {"a": {"keep_for": 5 * DAY}, "b": {"keep_for": 60.0}, "d": {"keep_count": 1}}
+    bodies: dict[str, dict[str, float]] = {
+        "a": {"keep_for": 5 * DAY},
+        "b": {"keep_for": 60.0},
+        "d": {"keep_count": 1},
+    }
     await led.write(
         definitions=[
             DefinitionRow(kind="action", name=ref, body={"ref": ref, **body}) for ref, body in bodies.items()

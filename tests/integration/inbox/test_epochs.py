@@ -34,8 +34,8 @@ async def test_an_epoch_that_was_never_issued_disturbs_no_leader(installation: I
 
     await until(are_refused)
     await installation.submit(request())
-    assert leader.leader.leadership is lead
     assert lead.epoch == epoch
+    assert leader.leader.leadership is lead
 
 
 async def test_a_leader_takes_over_above_an_epoch_of_a_worker_but_not_again_and_again(

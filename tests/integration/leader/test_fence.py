@@ -187,7 +187,7 @@ async def test_a_leader_that_resigns_is_gone_at_once(led: Led, other: Ledger) ->
     async def is_gone() -> bool:
         return (await other.leader_seen())[1]
 
-    await until(is_gone, deadline_seconds=1.0)
+    await until(is_gone)
 
 
 async def test_a_new_leader_ends_the_session_of_a_leader_that_hangs(led: Led, other: Ledger) -> None:

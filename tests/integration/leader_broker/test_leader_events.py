@@ -12,10 +12,8 @@ import pytest
 from tests.support.brokers import hanging
 from tests.support.leader_broker import DEADLINE_SECONDS, Listener, leader_broker, listener
 from turnstile.common.broker.message import Outgoing
-from turnstile.common.domain.outcomes import Failure
 from turnstile.common.domain.states import Status
-from turnstile.common.envelopes import completed_message
-from turnstile.common.messages import StatusChanged
+from turnstile.common.messages import Error, ExecutionCompleted, StatusChanged
 from turnstile.executor.leader.amqp import AmqpBroker
 from turnstile.executor.leader.ports import BrokerUnavailable, Publication
 from turnstile.executor.leader.publications import completed_event
@@ -63,24 +61,24 @@ async def counted(broker: AmqpBroker) -> AsyncIterator[list[int]]:
     [
         (ended(), {"result": {"pages": [1, 2]}}),
         (ended(status="failed", result=None, error={"type": "E", "message": "ü\n"}), {
-            "error": Failure(type="E", message="ü\n")
+            "error": Error(type="E", message="ü\n")
         }),
         (ended(result=json.dumps("x" * 2000)), {}),
     ],
     ids=["result", "error", "a result that is too large"],
 )  # fmt: skip
-def test_an_event_has_body_and_properties_of_today(
+def test_an_event_has_the_body_and_the_properties_of_the_reference(
     event: Mapping[str, Any], expected: Mapping[str, Any]
 ) -> None:
     found = completed_event({**event, "action_id": 3}, result_bytes_max=1000)
-    today = completed_message(
+    body = ExecutionCompleted(
         execution_id=1, action_id=3, action_ref="reports.render", status=Status(event["status"]),
-        attempt=2, completed_at=datetime.fromtimestamp(1_800_000_000.25, UTC), app_id="executor", **expected,
+        attempt=2, completed_at=datetime.fromtimestamp(1_800_000_000.25, UTC), **expected,
     )  # fmt: skip
-    assert json.loads(found.body) == json.loads(today.body)
-    same = ("exchange", "routing_key", "type", "correlation_id", "app_id", "persistent", "content_type")
-    for name in same:
-        assert getattr(found, name) == getattr(today, name), name
+    assert json.loads(found.body) == body.model_dump(mode="json")
+    properties = found.exchange, found.routing_key, found.type, found.correlation_id, found.app_id
+    assert properties == ("executions", COMPLETED, COMPLETED, "1", "executor")
+    assert (found.persistent, found.content_type) == (True, "application/json")
     assert found.headers == {"schema_version": 1, "BCC": (f"{COMPLETED}.reports.render.{event['status']}",)}
 
 

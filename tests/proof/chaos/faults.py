@@ -213,8 +213,15 @@ async def _purge_queue(environment: Environment, fault: Fault) -> None:
 async def _delete_queue(environment: Environment, fault: Fault) -> None:
     """Delete a queue that has a consumer."""
     owner = fault.target.removeprefix("session of ")
-    name = fault.target if owner == fault.target else await _session_of(environment, owner)
-    # Not over AMQP: a session's queue is exclusive to its connection. A missing one is no failure.
+    if owner == fault.target:
+
+        async def delete(channel: AbstractChannel) -> None:
+            await channel.queue_delete(fault.target)
+
+        await _on_channel(environment, delete)
+        return
+    name = await _session_of(environment, owner)
+    # Not over AMQP: it is exclusive to its connection. A missing one is no failure.
     with suppress(LocalServersError):
         await asyncio.to_thread(environment.servers.rabbitmq.ctl, "delete_queue", "--vhost", VHOST, name)
 

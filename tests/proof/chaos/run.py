@@ -25,7 +25,7 @@ from tests.proof.chaos.findings import DRAIN_SECONDS_MAX, Course, bounds_of, fin
 from tests.proof.chaos.history import Witnessed, read_history
 from tests.proof.chaos.judge import Statistics, judged
 from tests.proof.chaos.listener import read_listener
-from tests.proof.chaos.load import NUMBERS, plan_load, restored
+from tests.proof.chaos.load import NUMBERS, Submit, plan_load, restored
 from tests.proof.chaos.schedule import Shape, plan_faults
 from tests.proof.chaos.submitters import HttpSubmitter, SubmitLog, send_all
 
@@ -86,7 +86,14 @@ async def _run_course(environment: Environment, seed: int, shape: Shape) -> Cour
         injected = await inject(environment, plan_faults(seed, shape))
         # What is submitted after the last fault cannot be done before it.
         over_at = max(now(), began + shape.seconds)
-        await answered(ANSWERED_SECONDS)
+        try:
+            await answered(ANSWERED_SECONDS)
+        except TimeoutError:
+            planned = sum(isinstance(step, Submit) for step in steps)
+            log.refused.append(
+                f"{ANSWERED_SECONDS:g} s after the last fault the submitters still send: {len(log.sent)} of"
+                f" {planned} sent, {log.confirmed} confirmed"
+            )
     await restore()
     left = await drain(environment.database_url, NUMBERS, restore, deadline_seconds=DRAIN_DEADLINE_SECONDS)
     drained_in_seconds = now() - over_at

@@ -12,8 +12,8 @@ import time
 from tests.proof.scenarios import ROOT, SCENARIOS, tests_named_in
 
 _PASS_SECONDS_MAX = 3600.0
-_MODEL = "tests/proof/model/test_model.py"
-"""Not a scenario of its own: any requests in any order."""
+_WALKS = "tests/proof/queue_manager/test_queue_manager.py"
+"""Not a scenario of its own: any inputs in any order."""
 
 
 def main() -> int:
@@ -22,7 +22,7 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=1, help="number of passes (default: 1)")
     parser.add_argument("--processes", default="2", help="parallel pytest processes (default: 2)")
     options = parser.parse_args()
-    tests = list(dict.fromkeys([*tests_named_in(SCENARIOS.read_text(encoding="utf-8")), _MODEL]))
+    tests = list(dict.fromkeys([*tests_named_in(SCENARIOS.read_text(encoding="utf-8")), _WALKS]))
     for turn in range(1, options.times + 1):
         began = time.monotonic()
         code = _run(tests, options.processes)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from turnstile.executor.cli.client import Json
-from turnstile.executor.cli.execution_view import run_duration, status_text, waiting_sentence
+from turnstile.executor.cli.execution_view import gate_rows, run_duration, status_text, waiting_sentence
 
 NOW = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)
 START_ONE = "start one: TURNSTILE_WORKER_POOLS=gpu worker serve --actions MODULE"
@@ -201,3 +201,12 @@ def test_the_status_says_that_a_run_was_asked_to_stop() -> None:
     assert status_text(Json(status="running", stopping=False)) == "running"
     # An executor of an earlier version does not say it.
     assert status_text(Json(status="running")) == "running"
+
+
+def test_an_execution_waits_at_the_last_gate_that_it_has_not_passed() -> None:
+    at, queue, resource = "2026-01-01T00:00:00Z", {"gate": "queue"}, {"gate": "resource r", "passed_at": None}
+    in_queue = gate_rows([{**queue, "passed_at": None}, resource])
+    assert [row["passed"] for row in in_queue] == ["with the next", "waits"]
+    later = gate_rows([{**queue, "passed_at": at}, resource])
+    assert [row["passed"] for row in later] == ["2026-01-01 00:00:00Z", "waits"]
+    assert later[0]["gate"] == "queue"

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from turnstile.common.batcher import Batcher, Gatherer, in_steps
+from turnstile.common.batcher import Batcher, in_steps
 from turnstile.common.domain.errors import Overloaded, StatementTimeout
-from turnstile.common.gathering import GatherWindow, ProcessorWait
 
 
 class Server:
@@ -54,75 +53,6 @@ async def test_items_that_arrive_during_a_batch_are_the_next_batch_in_order() ->
         assert [await first, *[await task for task in rest]] == [f"did {n}" for n in range(5)]
         assert await listed == ["did 5", "did 6"]
     assert server.batches == [[0], [1, 2, 3, 4, 5, 6]]
-
-
-async def test_posted_items_are_handled_in_order_without_a_caller_until_a_batch_is_full() -> None:
-    server = Server()
-    batcher = Batcher(server.handle, items_max=3)
-    async with running(batcher), asyncio.timeout(5):
-        batcher.post(0)
-        await server.called.wait()
-        caller = asyncio.create_task(batcher.submit(1))
-        await asyncio.sleep(0)
-        batcher.post(2)
-        batcher.post(3)
-        assert not batcher.has_room
-        idle = asyncio.create_task(batcher.idle())
-        server.open.set()
-        assert await caller == "did 1"
-        await idle
-        assert server.batches == [[0], [1, 2, 3]]
-        assert batcher.has_room
-
-
-async def test_an_error_of_a_posted_item_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    server = Server()
-    server.open.set()
-    server.refused = {0}
-    batcher = Batcher(server.handle)
-    async with running(batcher), asyncio.timeout(5):
-        batcher.post(0)
-        await batcher.idle()
-        assert await batcher.submit(1) == "did 1"
-    assert [record.message for record in caplog.records] == ["batch_failed"]
-
-
-class FixedWindow(GatherWindow):
-    """A window of a fixed length for more than one item; records the counts that it was given."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(ProcessorWait())
-        self.length_seconds = seconds
-        self.counts: list[int] = []
-
-    def seconds(self, count: int) -> float:
-        return self.length_seconds if count > 1 else 0.0
-
-    def begin(self, count: int) -> None:
-        self.counts.append(count)
-
-
-async def test_a_batch_with_a_window_takes_what_arrives_within_it() -> None:
-    server = Server()
-    server.open.set()
-    window = FixedWindow(0.1)
-    batcher = Batcher(server.handle, window=window)
-    async with running(batcher), asyncio.timeout(5):
-        assert await batcher.submit(0) == "did 0"
-        first = asyncio.create_task(batcher.submit_all([1, 2]))
-        await asyncio.sleep(0.02)
-        assert await batcher.submit(3) == "did 3"
-        assert await first == ["did 1", "did 2"]
-    assert server.batches == [[0], [1, 2, 3]]
-    assert window.counts == [1, 3]
-
-
-async def test_a_full_batch_does_not_wait_for_its_window() -> None:
-    server = Server()
-    server.open.set()
-    batcher = Batcher(server.handle, items_max=2, window=FixedWindow(60.0))
-    async with running(batcher), asyncio.timeout(5):
-        assert await batcher.submit_all([1, 2]) == ["did 1", "did 2"]
 
 
 async def test_no_batch_is_larger_than_its_bound_and_order_is_kept_across_batches() -> None:
@@ -191,21 +121,6 @@ async def test_a_stop_cancels_waiting_items() -> None:
     for task in (running_item, waiting):
         with pytest.raises(asyncio.CancelledError):
             await task
-
-
-async def test_items_gathered_in_one_turn_are_passed_on_once_in_order() -> None:
-    handed: list[list[int]] = []
-    gatherer: Gatherer[int] = Gatherer(handed.append)
-    for n in range(3):
-        gatherer.add(n)
-    gatherer.flush()
-    gatherer.flush()
-    assert handed == [[0, 1, 2]]
-    gatherer.add(3)
-    async with asyncio.timeout(5):
-        while len(handed) < 2:
-            await asyncio.sleep(0)
-    assert handed == [[0, 1, 2], [3]]
 
 
 async def test_no_batch_holds_more_bytes_than_its_bound_unless_it_is_a_single_item() -> None:

@@ -13,31 +13,20 @@ from pydantic import BaseModel, ValidationError
 
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.domain.errors import Refusal
-from turnstile.common.domain.outcomes import Failure
 from turnstile.common.domain.states import Status
-from turnstile.common.envelopes import alone, completed_message, message_id, scheduled_message, status_message
+from turnstile.common.envelopes import message_id, status_message
 from turnstile.common.messages import (
     CancelRequested,
-    Error,
     ExecutionCompleted,
     ExecutionRequested,
-    ExecutionScheduled,
-    ExecutionsScheduled,
     StatusChanged,
-    named_attempt,
 )
 from turnstile.common.requests import delivery_key, read_json, read_model, read_requested_body, request_hash
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=10,
-)
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec="utf-8")),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner),
     max_leaves=10,
 )
 FIELDS = st.fixed_dictionaries(
@@ -96,7 +85,7 @@ def test_another_value_or_message_id_is_another_delivery() -> None:
     assert len(keys) == 3
 
 
-def test_the_hash_is_the_same_as_in_released_versions() -> None:
+def test_the_hash_of_a_request_never_changes() -> None:
     body = (
         b'{"metadata": {"z": [{"b": 1, "a": [2.5, null]}], "m": {}}, "action_ref": "reports.render", '
         b'"idempotency_key": "k", "ttl": "1h", '
@@ -141,10 +130,6 @@ def test_an_unknown_field_of_a_cancel_is_refused() -> None:
         CancelRequested.model_validate({"execution_id": 1, "reson": "late"})
 
 
-def test_an_unknown_field_from_a_newer_version_is_ignored() -> None:
-    assert named_attempt({"execution_id": 1, "attempt": 2, "action_ref": "a", "priority": 9}) == (1, 2)
-
-
 @pytest.mark.parametrize("fields", [{"concurrency_key": "x" * 513}, {"metadata": None}], ids=str)
 def test_an_invalid_field_of_a_request_is_refused(fields: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
@@ -168,53 +153,6 @@ ANY_TEXT = st.text(st.characters(codec="utf-8"))
 ANY_STATUS = st.sampled_from(Status)
 
 
-@given(ANY_ID, st.integers(0, 2**31 - 1), ANY_TEXT)
-def test_the_body_of_an_offer_is_that_of_its_model(execution_id: int, attempt: int, ref: str) -> None:
-    model = ExecutionScheduled(execution_id=execution_id, attempt=attempt, action_ref=ref)
-    message = scheduled_message(execution_id, attempt, ref, pool="default", traceparent=None)
-    assert message.body.decode() == model.model_dump_json()
-    assert named_attempt(json.loads(message.body)) == (execution_id, attempt)
-
-
-OFFERS = st.lists(st.tuples(ANY_ID, st.integers(0, 2**31 - 1), ANY_TEXT), min_size=2, max_size=8)
-
-
-@given(OFFERS)
-def test_the_body_of_several_offers_is_that_of_its_model_and_begins_with_the_first(
-    offers: list[tuple[int, int, str]],
-) -> None:
-    first, *more = (ExecutionScheduled(execution_id=i, attempt=n, action_ref=ref) for i, n, ref in offers)
-    message = scheduled_message(*offers[0], pool="default", traceparent=TRACE, more=offers[1:])
-    assert message.body.decode() == ExecutionsScheduled(**first.model_dump(), more=more).model_dump_json()
-    assert message.correlation_id == str(offers[0][0])
-    # A worker of the previous version reads the first one.
-    assert named_attempt(json.loads(message.body)) == offers[0][:2]
-
-
-@given(OFFERS, st.data())
-def test_an_offer_sent_on_alone_is_that_of_a_message_of_its_own(
-    offers: list[tuple[int, int, str]], data: st.DataObject
-) -> None:
-    execution_id, attempt, ref = data.draw(
-        st.sampled_from(
-            [each for each in offers if [o[:2] for o in offers].count(each[:2]) == 1] or offers[:1]
-        )
-    )
-    sent = scheduled_message(*offers[0], pool="gpu", traceparent=TRACE, more=offers[1:])
-    expected = scheduled_message(execution_id, attempt, ref, pool="gpu", traceparent=None)
-    made = alone(sent, execution_id, attempt)
-    assert (made.body, made.correlation_id, made.headers) == (
-        expected.body, expected.correlation_id, expected.headers
-    )  # fmt: skip
-    assert made.message_id != sent.message_id
-    assert (made.exchange, made.routing_key, made.type) == (sent.exchange, sent.routing_key, sent.type)
-
-
-def test_an_offer_that_came_alone_is_sent_on_unchanged() -> None:
-    message = scheduled_message(1, 2, "a", pool="gpu", traceparent=TRACE)
-    assert alone(message, 1, 2) is message
-
-
 @given(ANY_ID, ANY_TEXT, ANY_STATUS, st.none() | ANY_STATUS, ANY_INSTANT)
 def test_the_body_of_a_status_event_is_that_of_its_model(
     execution_id: int, ref: str, status: Status, previous: Status | None, at: datetime
@@ -223,40 +161,6 @@ def test_the_body_of_a_status_event_is_that_of_its_model(
     model = _StatusChanged.model_validate(changed._asdict())
     body = status_message(changed, app_id="worker", mandatory=False).body
     assert body.decode() == model.model_dump_json()
-
-
-@given(ANY_STATUS, JSON, st.none() | st.tuples(ANY_TEXT, ANY_TEXT), ANY_INSTANT)
-def test_the_body_of_a_completion_is_that_of_its_model(
-    status: Status, result: object, error: tuple[str, str] | None, at: datetime
-) -> None:
-    failure = None if error is None else Failure(type=error[0], message=error[1])
-    model = ExecutionCompleted(
-        execution_id=5, action_id=6, action_ref="a", status=status, result=result,
-        error=None if error is None else Error(type=error[0], message=error[1]), attempt=3, completed_at=at,
-    )  # fmt: skip
-    message = completed_message(
-        execution_id=5, action_id=6, action_ref="a", status=status, result=result, error=failure, attempt=3,
-        completed_at=at, app_id="worker",
-    )  # fmt: skip
-    assert message.body.decode() == model.model_dump_json()
-
-
-@pytest.mark.parametrize(
-    ("body", "named"),
-    [
-        (None, "body"), ([], "body"), ({}, "execution_id"),
-        ({"execution_id": "1", "attempt": 1}, "execution_id"),
-        ({"execution_id": 0, "attempt": 1}, "execution_id"),
-        ({"execution_id": 2**63, "attempt": 1}, "execution_id"),
-        ({"execution_id": True, "attempt": 1}, "execution_id"), ({"execution_id": 1}, "attempt"),
-        ({"execution_id": 1, "attempt": -1}, "attempt"), ({"execution_id": 1, "attempt": 1.5}, "attempt"),
-        ({"execution_id": 1, "attempt": 2**31}, "attempt"),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_a_message_that_names_no_attempt_is_refused_by_its_field(body: object, named: str) -> None:
-    with pytest.raises(Refusal, match=f"^{named}: "):
-        named_attempt(body)
 
 
 def test_message_ids_are_uuids_and_those_of_a_child_process_are_others() -> None:

@@ -240,6 +240,14 @@ def test_a_cancel_ends_what_is_not_at_a_worker(more: dict[str, Any]) -> None:
     assert s.out.cancelled[0].had_ended
 
 
+def test_a_cancel_at_head_middle_and_tail_keeps_the_order_of_the_rest() -> None:
+    s = Scheduler(Action(ref="a", max_concurrent=1))
+    s.submit_all(*"a" * 7)
+    for each in (2, 4, 7):
+        s.cancel(each)
+    assert [s.end(each) for each in (1, 3, 5)] == [[3], [5], [6]]
+
+
 def test_a_cancel_of_what_is_at_a_worker_only_asks() -> None:
     s = Scheduler(Action(ref="a", max_concurrent=1))
     s.submit_all("a", "a")
