@@ -64,6 +64,11 @@ scenarios: $(READY) ## Run every scenario of docs/scenarios.md at its whole size
 whole: $(READY) ## Run what `make test` leaves out: whole sizes, and each way in which servers start and stop
 	$(BIN)/python -m pytest -m whole -n $(TEST_WORKERS) --dist loadfile
 
+.PHONY: mutants
+mutants: $(READY) ## Plant known bugs of the services one at a time and print how many the tests catch (ARGS=)
+	@$(BIN)/python -m pytest -q -m "" tests/proof/mutants
+	@$(BIN)/python -m tests.proof.mutants $(ARGS)
+
 .PHONY: chaos
 chaos: $(READY) ## Break a loaded system at random, then plague it with bad neighbours (CHAOS_MODE=, _SEED=, _SEEDS=, _SECONDS=)
 	@$(BIN)/python -m tests.proof.chaos $(if $(CHAOS_MODE),--mode $(CHAOS_MODE)) $(if $(CHAOS_SEED),--seed $(CHAOS_SEED)) \

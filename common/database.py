@@ -106,7 +106,6 @@ _REMEDIES: Final[tuple[tuple[type[Exception], str], ...]] = (
 """What helps against an error of the server; the first match counts."""
 
 _CLOSED: Final = "the connections are closed"
-OLDER_SCHEMA: Final = "the schema of the database is older than this version needs: run 'executor migrate'"
 MISSING_SCHEMA: Final = "the database has no schema of Turnstile: run 'executor migrate'"
 
 

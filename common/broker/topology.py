@@ -37,8 +37,6 @@ EXECUTION_CANCEL_REQUESTED = "execution.cancel_requested"
 EXECUTION_ACCEPTED = "execution.accepted"
 EXECUTION_REJECTED = "execution.rejected"
 EXECUTION_CANCEL_ACCEPTED = "execution.cancel_accepted"
-EXECUTION_SCHEDULED = "execution.scheduled"
-EXECUTION_CANCEL = "execution.cancel"
 EXECUTION_STATUS_CHANGED = "execution.status_changed"
 EXECUTION_COMPLETED = "execution.completed"
 

@@ -193,10 +193,6 @@ class Episodes:
         """Record one failure of `what`."""
         self._record(what, fields, None)
 
-    def failed_times(self, what: str, times: int, /, **fields: object) -> None:
-        """Record several failures of `what` at once."""
-        self._record(what, fields, None, times)
-
     def broke(self, what: str, error: BaseException, /, **fields: object) -> None:
         """Record one failure of `what` that should not happen: its lines have the traceback."""
         self._record(what, fields, error)

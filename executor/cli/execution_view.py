@@ -82,7 +82,7 @@ def fields(execution: Json) -> Iterator[tuple[str, object]]:
 def gate_rows(gates: Sequence[Json]) -> list[Json]:
     """Return the rows of `GATE_COLUMNS`: an execution waits at the last gate that it has not passed."""
     waits = {**dict.fromkeys(range(len(gates)), "with the next"), len(gates) - 1: "waits"}
-    return [{**each, "passed": instant(each["passed_at"]) or waits[n]} for n, each in enumerate(gates)]
+    return [Json(each | {"passed": instant(each["passed_at"]) or waits[n]}) for n, each in enumerate(gates)]
 
 
 def waiting_sentence(execution: Json, *, now: datetime | None = None) -> str:

@@ -23,7 +23,6 @@ _HEAD: Final = Struct(">iiIii")
 _LENGTH: Final = Struct(">i").pack
 _NULL: Final = b"\xff\xff\xff\xff"
 _WIDTH: Final = 8
-_UUID_LENGTH: Final = _LENGTH(16)
 _BIGINT, _DOUBLE, _TEXT, _JSONB, _UUID, _BYTEA = 20, 701, 25, 3802, 2950, 17
 _ARRAYS: Final = {
     1016: "_int8", 1022: "_float8", 1009: "_text", 3807: "_jsonb", 2951: "_uuid", 1001: "_bytea",

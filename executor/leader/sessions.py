@@ -374,7 +374,8 @@ class Sessions:
             has_joined_since = session.row.registered_at - self._offset > self._renewed_at
             is_over = now - self._renewed_at >= 2 * session.row.lease_seconds
             # A worker that drains ends with what it cannot stop.
-            session.is_counted = (has_joined_since or is_over) and not session.row.is_draining
+            is_alone = has_joined_since or is_over
+            session.is_counted = is_alone and not session.row.is_draining
             self._lost.append(session)
             self._send(session, Dismissed())
 

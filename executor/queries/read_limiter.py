@@ -57,11 +57,6 @@ class LimitedReader:
         async with self._limiter.permit():
             return await self._database.fetchrow(text, *arguments)
 
-    async def _live_row(self, text: str, *arguments: object) -> "Row | None":
-        """Read one row in a snapshot."""
-        async with self.snapshot() as connection:
-            return await connection.fetchrow(text, *arguments)
-
     @asynccontextmanager
     async def snapshot(self) -> "AsyncIterator[Connection]":
         """Lend a connection on which all statements see the same rows, each planned for its values.

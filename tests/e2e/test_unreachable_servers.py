@@ -20,7 +20,6 @@ from tests.support.environment import (
 from tests.support.history import history_of
 from tests.support.processes import running
 from tests.support.proxy import CLEAR, LinkState, Proxy
-from tests.support.traffic import until
 from turnstile.common.broker.topology import EXECUTION_COMPLETED
 
 NOWHERE = "127.0.0.1:1"

@@ -112,7 +112,8 @@ class ScriptedWorker:
         grant = self.offered.pop(execution_id).grant
         now = time.time()
         given: dict[str, Any] = {"started_at": now, "completed_at": now} | fields
-        self.report(AttemptEnded(execution_id=execution_id, grant=grant, status=status, **given))
+        given["status"] = Status(status)
+        self.report(AttemptEnded(execution_id=execution_id, grant=grant, **given))
 
     def give_back(self, execution_id: int, **fields: Any) -> None:
         grant = self.offered.pop(execution_id).grant

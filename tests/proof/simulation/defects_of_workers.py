@@ -48,7 +48,7 @@ OF_WORKERS_AT_THE_LEADER: Final = (
         "sessions",
         "broker out",
         "ABANDON",
-        ("            session.is_counted = (has_joined_since or is_over) and not session.row.is_draining\n", ""),
+        ("            session.is_counted = is_alone and not session.row.is_draining\n", ""),
     ),
     in_leader(
         "a lost worker is gone before it is told",
