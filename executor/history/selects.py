@@ -8,18 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
+from typing import cast as cast_type
 
 from sqlalchemy import (
     CTE,
     BigInteger,
-    Column,
     ColumnElement,
-    DateTime,
-    Float,
     Integer,
-    MetaData,
     Select,
-    SmallInteger,
     Table,
     Text,
     and_,
@@ -35,60 +31,30 @@ from sqlalchemy import (
     union,
     union_all,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
+from sqlmodel import SQLModel
 
 from turnstile.executor.history.filters import CANDIDATES_MAX, PAGE_BYTES_MAX, ExecutionFilter
 from turnstile.executor.history.sql import statement
+from turnstile.executor.history.views import CurrentExecution, Execution, FirstGrant, Live, Unfinished
 
 _GENERATIONS_MAX: Final = 100
 _DIALECT: Final = PGDialect_asyncpg()  # type: ignore[no-untyped-call]
-_INSTANT: Final = DateTime(timezone=True)
 
 Statement = tuple[Any, ...]
 """SQL text, then its arguments."""
 
-CURRENT: Final = Table(
-    "current_execution",
-    MetaData(),
-    Column("id", BigInteger),
-    Column("action_ref", Text),
-    Column("concurrency_key", Text),
-    Column("idempotency_key", Text),
-    Column("priority", SmallInteger),
-    Column("status", Text),
-    Column("attempt", Integer),
-    Column("parameters", JSONB),
-    Column("result", JSONB),
-    Column("error_type", Text),
-    Column("error_message", Text),
-    Column("metadata", JSONB),
-    Column("worker_id", Text),
-    Column("created_at", _INSTANT),
-    Column("queued_at", _INSTANT),
-    Column("scheduled_at", _INSTANT),
-    Column("started_at", _INSTANT),
-    Column("completed_at", _INSTANT),
-    Column("run_at", _INSTANT),
-    Column("expires_at", _INSTANT),
-    Column("retry_of", BigInteger),
-    Column("timeout_seconds", Float),
-    Column("cancel_reason", Text),
-    Column("cancel_requested_at", _INSTANT),
-    Column("passages", JSONB),
-    schema="ledger",
-)
-_EXECUTION: Final = Table(
-    "execution",
-    MetaData(),
-    *(Column(name, CURRENT.c[name].type) for name in ("id", "action_ref", "idempotency_key", "created_at")),
-    schema="ledger",
-)
-_LIVE: Final = Table("live", MetaData(), Column("id", BigInteger), schema="ledger")
-_FIRST_GRANT: Final = Table("first_grant", MetaData(), Column("id", BigInteger), schema="ledger")
-_UNFINISHED: Final = Table(
-    "unfinished", MetaData(), Column("id", BigInteger), Column("action_ref", Text), schema="ledger"
-)
+
+def _table(view: type[SQLModel]) -> Table:
+    return cast_type("Table", vars(view)["__table__"])
+
+
+CURRENT: Final = _table(CurrentExecution)
+_EXECUTION: Final = _table(Execution)
+_LIVE: Final = _table(Live)
+_FIRST_GRANT: Final = _table(FirstGrant)
+_UNFINISHED: Final = _table(Unfinished)
 
 _JSON_COLUMNS: Final = ("parameters", "result", "metadata", "passages")
 _LISTED: Final = [column for column in CURRENT.c if column.name not in (*_JSON_COLUMNS, "status")]

@@ -204,9 +204,9 @@ def test_the_status_says_that_a_run_was_asked_to_stop() -> None:
 
 
 def test_an_execution_waits_at_the_last_gate_that_it_has_not_passed() -> None:
-    at, queue, resource = "2026-01-01T00:00:00Z", {"gate": "queue"}, {"gate": "resource r", "passed_at": None}
-    in_queue = gate_rows([{**queue, "passed_at": None}, resource])
+    at, resource = "2026-01-01T00:00:00Z", Json(gate="resource r", passed_at=None)
+    in_queue = gate_rows([Json(gate="queue", passed_at=None), resource])
     assert [row["passed"] for row in in_queue] == ["with the next", "waits"]
-    later = gate_rows([{**queue, "passed_at": at}, resource])
+    later = gate_rows([Json(gate="queue", passed_at=at), resource])
     assert [row["passed"] for row in later] == ["2026-01-01 00:00:00Z", "waits"]
     assert later[0]["gate"] == "queue"
