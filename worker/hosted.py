@@ -250,6 +250,9 @@ class HostedWorker:
                 _NOT_RENEWED.failed("lease", reason=reason)
 
     def _end_process(self) -> None:
-        worker_id = "" if self._worker is None else self._worker.session.worker_id
-        fields = {"worker_id": worker_id, "exit_code": EXIT_NOT_STOPPED}
+        worker = self._worker
+        worker_id = "" if worker is None else worker.session.worker_id
+        left = () if worker is None else worker.attempts.held()
+        executions = ",".join(str(execution_id) for execution_id, _ in left)
+        fields = {"worker_id": worker_id, "exit_code": EXIT_NOT_STOPPED, "executions": executions}
         end_process(lambda: logger.critical("not_stopped_in_time", extra=fields))

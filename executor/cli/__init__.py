@@ -47,7 +47,9 @@ class _Commands(LazyCommandGroup):
         "logs": _lazy("executions:logs", "Print the logs of an execution."),
         "cancel": _lazy("cancel_retry:cancel", "Cancel waiting and running executions."),
         "retry": _lazy("cancel_retry:retry", "Retry ended executions: each retry is a new execution."),
-        "audit": _lazy("audit:audit", "Check that all rows agree, and the memory of the leader."),
+        "audit": _lazy(
+            "audit:audit", "Check that all rows agree, and that the leader remembers what they say."
+        ),
         "audit-log": _lazy("audit_log:audit_log", "Show what operators did: who, when and what."),
         "top": _lazy("top:top", "Show queues, slots, failures and workers, refreshed every second."),
         "actions": _lazy("actions:app", "Manage actions: definitions, limits, pause and resume."),

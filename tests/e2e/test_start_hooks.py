@@ -62,7 +62,7 @@ async def test_a_failing_start_is_shown_and_repeated_until_it_succeeds(
         ids = await env.submit_many([{"action_ref": "started.plain"}] * 3)
         await worker.until_unready(actions=reason)
         # Its attempts were handed back, and it takes no others.
-        await env.history.until("SELECT count(*) = 0 FROM slot WHERE claimed_at IS NOT NULL")
+        await env.history.until("SELECT count(*) = 0 FROM ledger.current_execution WHERE status = 'running'")
         (tmp_path / "model").write_text("found")
         assert await env.ended(*ids) == ["completed"] * 3
         await worker.ready()

@@ -20,6 +20,7 @@ from tests.support.environment import (
 from tests.support.history import history_of
 from tests.support.processes import running
 from tests.support.proxy import CLEAR, LinkState, Proxy
+from tests.support.traffic import until
 from turnstile.common.broker.topology import EXECUTION_COMPLETED
 
 NOWHERE = "127.0.0.1:1"
@@ -85,7 +86,11 @@ async def test_a_worker_without_a_broker_says_so_itself_and_goes_on_with_it(
     async with Proxy(amqp_url).listening() as broker, start_env(workers=0, settings=SETTINGS) as env:
         broker.state = LinkState(refuses=True)
         worker = await env.system.launch_worker(ACTIONS, TURNSTILE_AMQP_URL=broker.url)
-        await worker.until_unready(broker="refused")
+
+        async def is_unready() -> bool:
+            return (await worker.readiness()).get("parts", {}).get("broker") is not None
+
+        await until(is_unready, "the worker names the broker")
         assert (await env.http.get("/workers")).json()["items"] == []
         broker.state = CLEAR
         await worker.ready()
@@ -93,7 +98,7 @@ async def test_a_worker_without_a_broker_says_so_itself_and_goes_on_with_it(
         assert await env.ended(execution_id) == ["completed"]
         broker.state = LinkState(refuses=True)
         broker.cut()
-        await worker.until_unready(broker="refused")
+        await until(is_unready, "the worker names the broker")
         broker.state = CLEAR
         await worker.ready()
 

@@ -1,7 +1,7 @@
 """P6: a worker that loses the broker or the executor, or that is paused.
 
 While it hears no answer to its heartbeats, nothing of it runs any more when its lease ends; then its work
-runs elsewhere. With a second path, over HTTP, an outage of the broker alone costs no running work.
+runs elsewhere. An outage of the database costs no running work.
 """
 
 import asyncio
@@ -34,18 +34,6 @@ async def test_without_the_broker_all_runs_end_with_the_lease_and_the_worker_con
         assert await it.attempts(ids) == [(1, "reclaimed"), (2, "completed")] * 3
         assert it.worker.process.returncode is None
         await it.until_registered(2)
-
-
-async def test_an_outage_of_the_broker_costs_a_worker_that_reaches_the_executor_no_running_work(
-    database_url: str, amqp_url: str, tmp_path: Path
-) -> None:
-    async with partitionable(database_url, amqp_url, tmp_path, executor_too=True, has_second_path=True) as it:
-        ids = await it.start(seconds=[8.0])
-        it.to_broker.freeze()
-        await it.until_traced(ids, attempt=1, event="stop")
-        it.to_broker.thaw()
-        await it.history.ended(len(ids))
-        assert await it.attempts(ids) == [(1, "completed")] * len(KINDS)
 
 
 async def test_an_outage_of_the_database_for_longer_than_a_lease_costs_no_running_work(

@@ -100,14 +100,10 @@ async def partitionable(
     folder: Path,
     *,
     executor_too: bool = False,
-    has_second_path: bool = False,
     concurrency: int = 10,
     worker_settings: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[Partitionable]:
-    """Run the system; `executor_too` puts the executor on the links.
-
-    `has_second_path`: the worker sends its heartbeats over HTTP while the broker is out.
-    """
+    """Run the system; `executor_too` puts the executor on the links."""
     async with (
         proxy_to(database_url) as to_database,
         proxy_to(amqp_url) as to_broker,
@@ -125,10 +121,8 @@ async def partitionable(
         ) as env,
     ):
         await env.put("tick.command", runner="command", entrypoint=COMMAND)
-        second_path = {"TURNSTILE_API_URL": env.system.http_url} if has_second_path else {}
         worker = await env.system.start_worker(
             ACTIONS,
-            **second_path,
             TURNSTILE_AMQP_URL=to_broker.url,
             TURNSTILE_WORKER_CONCURRENCY=str(concurrency),
             **worker_settings,
