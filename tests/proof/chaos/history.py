@@ -349,6 +349,8 @@ def passers(seen: Witnessed) -> Iterator[Passer]:
         stays = () if row["scheduled_at"] is None else json.loads(row["passages"] or "[]")
         # Cancelled while it waited for a retry, it held nothing since the end of its last attempt.
         completed_at = ended.get((row["id"], row["attempt"]), nanoseconds(row["completed_at"]))
+        # What came back is not in its queue while an attempt runs.
+        back_at = ended.get((row["id"], row["attempt"] - 1), 0)
         yield Passer(
             execution_id=row["id"],
             action=row["action_ref"],
@@ -358,7 +360,8 @@ def passers(seen: Witnessed) -> Iterator[Passer]:
             completed_at=completed_at,
             attempt=row["attempt"],
             stays=tuple(
-                Stay(gate, units, _at(arrived), _at(passed)) for gate, units, arrived, passed in stays
+                Stay(gate, units, max(_at(arrived), back_at), _at(passed))
+                for gate, units, arrived, passed in stays
             ),
             granted_ats=tuple(granted[row["id"]][: row["attempt"] - 1]),
         )
