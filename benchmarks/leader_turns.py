@@ -23,9 +23,7 @@ import uvloop
 
 from benchmarks.system import cpu_seconds
 from turnstile.common.domain.states import Status
-from turnstile.executor.history.sql import tables_text as history_tables
 from turnstile.executor.leader.ledger import Ledger
-from turnstile.executor.leader.ledger_rows import tables_text
 from turnstile.executor.leader.records import (
     AdmittedRow,
     Checkpoint,
@@ -36,10 +34,10 @@ from turnstile.executor.leader.records import (
     Turn,
     WaitingRow,
 )
-from turnstile.executor.webhooks.deliveries import tables_text as webhook_tables
 from turnstile.localservers.binaries import install_missing
 from turnstile.localservers.postgresql import PostgresServer
 from turnstile.localservers.servers import ScratchFolder
+from turnstile.migrations.run import migrate
 
 if TYPE_CHECKING:
     Session = asyncpg.Connection[asyncpg.Record]
@@ -236,8 +234,7 @@ async def main(options: argparse.Namespace) -> None:
 
 async def _measure(server: PostgresServer, options: argparse.Namespace) -> None:
     session: Session = await asyncpg.connect(server.url())
-    for text in (tables_text(), history_tables(), webhook_tables()):
-        await session.execute(text)
+    await migrate(server.url())
     began = time.perf_counter()
     for first in range(1, options.waiting + 1, 100_000):
         last = min(first + 99_999, options.waiting)

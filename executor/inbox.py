@@ -11,7 +11,6 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 from uuid import UUID, uuid4, uuid5
 
@@ -27,12 +26,13 @@ from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor.callers import Caller
 from turnstile.executor.leader.command_rows import CommandColumns, columns_of
 from turnstile.executor.leader.ports import CancelExecutions, Command
-from turnstile.executor.sql import named_statements
+from turnstile.executor.sql import statements
 
 logger = logging.getLogger(__name__)
 
 Answer: TypeAlias = Mapping[str, Any]
 
+_STATEMENTS: Final = statements("inbox.sql")
 ANSWER_SECONDS: Final = 30.0
 _ASK_SECONDS: Final = 0.002
 _ASK_SECONDS_MAX: Final = 0.05
@@ -168,7 +168,7 @@ class Inbox:
         ids = [uuid5(first_id, str(number)) for number in range(len(requests))]
         async with self._answers_to(ids, seconds) as answers:
             found = await self._database.fetch(
-                _statement("store_retries"), ids, [each for each, _ in requests],
+                _STATEMENTS["store_retries"], ids, [each for each, _ in requests],
                 [key for _, key in requests], traceparent, to_json(caller._asdict()).decode(),
             )  # fmt: skip
             answers.is_stored = True
@@ -189,12 +189,12 @@ class Inbox:
     ) -> None:
         """Record that an operator is about to change all executions that a filter selects."""
         shown = to_json(request).decode()
-        await self._database.fetch(_statement("record_bulk"), *caller, verb, action_ref, shown)
+        await self._database.fetch(_STATEMENTS["record_bulk"], *caller, verb, action_ref, shown)
 
     async def _store(self, rows: Sequence[_Stored]) -> list[None]:
         columns = [each.columns for each in rows]
         await self._database.fetch(
-            _statement("store"), [each.command_id for each in rows], [each.kind for each in columns],
+            _STATEMENTS["store"], [each.command_id for each in rows], [each.kind for each in columns],
             [each.is_bulk for each in columns], [each.body for each in columns],
             [each.parameters for each in columns], [each.metadata for each in columns],
         )  # fmt: skip
@@ -240,7 +240,7 @@ class Inbox:
 
     async def _read_answers(self) -> int:
         wanted = list(self._awaited)[:_ASKED_MAX]
-        found = await self._database.fetch(_statement("answers"), wanted)
+        found = await self._database.fetch(_STATEMENTS["answers"], wanted)
         for row in found:
             answer = from_json(row["body"])
             for future in self._awaited.pop(UUID(bytes=row["command_id"].bytes), ()):
@@ -263,7 +263,7 @@ class Inbox:
 
     async def prune(self) -> int:
         """Delete the oldest answers whose time is over, in bounded number; return how many."""
-        row = await self._database.fetchrow(_statement("prune"), self._pruned_until, _PRUNED_MAX)
+        row = await self._database.fetchrow(_STATEMENTS["prune"], self._pruned_until, _PRUNED_MAX)
         if row is None or row["newest"] is None:
             return 0
         self._pruned_until = row["newest"]
@@ -313,12 +313,3 @@ def _items(answer: Answer) -> Sequence[tuple[int, str, str]]:
         raise refusal
     items: Sequence[tuple[int, str, str]] = answer["items"]
     return items
-
-
-def _statement(name: str) -> str:
-    return _STATEMENTS[name]
-
-
-_STATEMENTS: Final = named_statements(
-    (resources.files("turnstile.executor") / "inbox.sql").read_text(encoding="utf-8")
-)

@@ -12,7 +12,6 @@ import time
 from asyncio import sleep
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from importlib import resources
 from typing import Final, NoReturn
 
 import asyncpg
@@ -20,11 +19,10 @@ import asyncpg
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.telemetry.logs import Episodes
-from turnstile.executor.dead_letters.sql import STATEMENTS as DEAD_LETTERS
 from turnstile.executor.history.retention import ExecutionPruner
 from turnstile.executor.metrics import DEAD_LETTERS_PRUNED, SWEEP_FAILURES, WEBHOOK_ATTEMPTS
 from turnstile.executor.settings import ExecutorSettings
-from turnstile.executor.sql import named_statements
+from turnstile.executor.sql import statements
 from turnstile.executor.webhooks.deliveries import Deliveries
 
 logger = logging.getLogger(__name__)
@@ -39,9 +37,7 @@ _BATCHES_MAX: Final = 200
 """Batches of one subject in one round; the rest waits for the next round."""
 _LATE_COPY_SECONDS: Final = 600.0
 """Executions are kept at least this long, because a late copy of a message may name one."""
-_STATEMENTS: Final = named_statements(
-    (resources.files("turnstile.executor") / "retention.sql").read_text(encoding="utf-8")
-)
+_STATEMENTS: Final = statements("retention.sql")
 
 
 class Pruner:
@@ -130,7 +126,7 @@ class Pruner:
 
         async def batch() -> tuple[int, bool]:
             row = await self._database.fetchrow(
-                DEAD_LETTERS["prune"],
+                statements("dead_letters/dead_letters.sql")["prune"],
                 self._settings.retention_dead_letters,
                 self._settings.retention_dead_letters_count,
                 self._settings.retention_dead_letters_bytes,

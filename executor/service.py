@@ -37,7 +37,7 @@ from turnstile.executor.report_listener import ReportListener
 from turnstile.executor.retention import Pruner
 from turnstile.executor.serving import LeaderService, leader_settings, serve_both
 from turnstile.executor.settings import ExecutorSettings
-from turnstile.executor.sql import query
+from turnstile.executor.sql import statements
 from turnstile.executor.webhooks.deliverer import Deliverer
 from turnstile.migrations.schema_check import schema_state
 
@@ -57,7 +57,7 @@ async def warn_of_changeable_audit_log(database: Database, *, has_tokens: bool) 
     machine, the rows prove nothing about anybody.
     """
     with suppress(Unavailable, asyncpg.PostgresError):
-        rights = await database.fetchrow(query("audit_log_rights"))
+        rights = await database.fetchrow(statements("stored_tokens.sql")["audit_log_rights"])
         if rights is not None and rights["may_change"] and (has_tokens or rights["has_tokens"]):
             reason = (
                 f"the database role {rights['role']!r} of this executor may change and delete rows of the "

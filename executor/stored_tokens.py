@@ -16,7 +16,6 @@ from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from importlib import resources
 from typing import Any, Final
 
 import asyncpg
@@ -27,7 +26,7 @@ from turnstile.common.requests import json_text
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor.api_tokens import ApiToken, ApiTokens, Role, digest_of
 from turnstile.executor.callers import DIRECTLY, Caller
-from turnstile.executor.sql import named_statements
+from turnstile.executor.sql import statements
 
 logger = logging.getLogger(__name__)
 
@@ -46,9 +45,7 @@ _FILE_CHANGES_MAX: Final = 100
 _PREFIX: Final = "turnstile_"
 """By which scanners of source code recognise a token."""
 _RANDOM_BYTES: Final = 32
-_STATEMENTS: Final = named_statements(
-    (resources.files("turnstile.executor") / "stored_tokens.sql").read_text(encoding="utf-8")
-)
+_STATEMENTS: Final = statements("stored_tokens.sql")
 
 
 def new_token() -> str:

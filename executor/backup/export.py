@@ -13,8 +13,9 @@ import asyncpg
 from turnstile.common.urls import host_urls
 from turnstile.executor.backup.programs import connect_as, dump, find_program, server_version
 from turnstile.executor.backup.restored import RestoredState
-from turnstile.executor.backup.sql import STATEMENTS
+from turnstile.executor.sql import statements
 
+_STATEMENTS: Final = statements("backup/restored.sql")
 _UNFINISHED: Final = ".unfinished"
 
 
@@ -50,7 +51,7 @@ async def _dump(url: str, file: Path, postgresql_bin: str) -> RestoredState:
         )
         async with connection.transaction(isolation="repeatable_read", readonly=True):
             snapshot: str = await connection.fetchval("SELECT pg_export_snapshot()")
-            row = await connection.fetchrow(STATEMENTS["state"])
+            row = await connection.fetchrow(_STATEMENTS["state"])
             assert row is not None
             await dump(program, host_url, file=file, snapshot=snapshot)
         return RestoredState(**row)

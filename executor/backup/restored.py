@@ -26,11 +26,11 @@ from turnstile.executor.backup.broker import (
     restore_broker,
 )
 from turnstile.executor.backup.programs import check_dump, connect_as, find_program, restore, server_version
-from turnstile.executor.backup.sql import STATEMENTS
 from turnstile.executor.callers import DIRECTLY
 from turnstile.executor.permissions.database import rights_text
 from turnstile.executor.queries.audit import Auditor, AuditReport
 from turnstile.executor.settings import ExecutorSettings
+from turnstile.executor.sql import statements
 from turnstile.migrations.origin import changes_of_origin, present_origin, record_origin, recorded_origin
 from turnstile.migrations.run import is_current, migrate
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 Say: TypeAlias = Callable[[str, str], None]
 """Receives a label of one word, and a sentence."""
 
+_STATEMENTS: Final = statements("backup/restored.sql")
 IDS_PER_SECOND: Final = 10_000
 """More than any installation can assign: the highest rate that was measured is a fifth of it."""
 _IDS_MIN: Final = 1_000_000
@@ -177,7 +178,7 @@ async def _reason(connection: "Connection", options: RestoreOptions) -> str | No
 async def _refuse_running_services(connection: "Connection") -> None:
     """Raise RestoreRefused unless all services are stopped; sessions that just ended may take a moment."""
     deadline = asyncio.get_running_loop().time() + _SESSIONS_END_SECONDS
-    while sessions := await connection.fetch(STATEMENTS["service_sessions"]):
+    while sessions := await connection.fetch(_STATEMENTS["service_sessions"]):
         if asyncio.get_running_loop().time() >= deadline:
             named = ", ".join(sorted({f"{row['application_name']} (pid {row['pid']})" for row in sessions}))
             raise RestoreRefused(
@@ -208,12 +209,12 @@ async def _make_safe(
         async with connection.transaction():
             await connection.execute(_LOCK)
             await _purge(broker, counts, say)
-            await connection.execute(STATEMENTS["skip_executions"], first_id)
-            await connection.execute(STATEMENTS["skip_others"], first_id - state.reserved_id)
-            await connection.execute(STATEMENTS["skip_actions"], _ACTIONS_MAX)
+            await connection.execute(_STATEMENTS["skip_executions"], first_id)
+            await connection.execute(_STATEMENTS["skip_others"], first_id - state.reserved_id)
+            await connection.execute(_STATEMENTS["skip_actions"], _ACTIONS_MAX)
             await connection.execute(rights_text())
             await record_origin(connection)
-            await connection.execute(STATEMENTS["note"], *DIRECTLY, first_id)
+            await connection.execute(_STATEMENTS["note"], *DIRECTLY, first_id)
     # A dump has no statistics, and without them the audit of a long history does not end in time.
     await connection.execute("ANALYZE")
     say("done", f"ids continue with {first_id:,}: the next execution has this id")
@@ -224,7 +225,7 @@ async def _make_safe(
 
 
 async def _read_state(connection: "Connection") -> RestoredState:
-    row = await connection.fetchrow(STATEMENTS["state"])
+    row = await connection.fetchrow(_STATEMENTS["state"])
     assert row is not None
     return RestoredState(**row)
 

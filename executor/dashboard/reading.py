@@ -5,11 +5,9 @@ of `state` and `failures`. Without a leader the rows say how long the queues are
 what was enqueued or ended since, nothing says then. Raises Unavailable where the database does not answer.
 """
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING, Final
 
 import asyncpg
@@ -41,11 +39,12 @@ from turnstile.executor.questions.protocol import (
     WorkerState,
 )
 from turnstile.executor.questions.protocol import Workers as AskWorkers
-from turnstile.executor.sql import named_statements
+from turnstile.executor.sql import statements
 
 if TYPE_CHECKING:
     from turnstile.common.database import Connection
 
+_STATEMENTS: Final = statements("dashboard/dashboard.sql")
 _WORKER_PAGES_MAX: Final = 10
 _GONE_WORKERS_MAX: Final = 2000
 _UNKNOWN: Final = ActionTotals(None, None)
@@ -145,8 +144,8 @@ def _queue(row: QueueRow, action: ActionRow) -> Queue:
 async def read_queues(database: Database) -> Snapshot:
     """Return all queues and workers as the rows show them, for the time without a leader."""
     async with _snapshot(database, "reading all queues") as connection:
-        workers = await connection.fetchrow(_statements()["workers"])
-        rows = await connection.fetch(_statements()["queues"], QUEUES_MAX + 1)
+        workers = await connection.fetchrow(_STATEMENTS["workers"])
+        rows = await connection.fetch(_STATEMENTS["queues"], QUEUES_MAX + 1)
     assert workers is not None
     fields = dict(workers.items())
     read_at, pools = fields.pop("read_at"), frozenset(fields.pop("pools"))
@@ -168,7 +167,7 @@ async def read_watched(database: Database, execution_ids: Collection[int]) -> li
     if not execution_ids:
         return []
     async with _snapshot(database, "reading executions") as connection:
-        found = await connection.fetch(_statements()["executions"], list(execution_ids))
+        found = await connection.fetch(_STATEMENTS["executions"], list(execution_ids))
     return [
         WatchedExecution(
             id=row["id"], status=row["status"], attempt=row["attempt"],
@@ -182,7 +181,7 @@ async def read_attention(database: Database) -> Attention:
     """Return the counts of dead letters and lost workers."""
     async with _snapshot(database, "counting dead letters") as connection:
         row = await connection.fetchrow(
-            _statements()["attention"], DEAD_LETTERS_MAX, _GONE_WORKERS_MAX, LOST_SECONDS
+            _STATEMENTS["attention"], DEAD_LETTERS_MAX, _GONE_WORKERS_MAX, LOST_SECONDS
         )
     assert row is not None
     return Attention(**row)
@@ -193,7 +192,7 @@ async def read_failures(database: Database, starts: Sequence[Start], rows: int) 
     refs, before_ids = [start.action_ref for start in starts], [start.before_id for start in starts]
     async with _snapshot(database, "reading the failures") as connection:
         found = await connection.fetch(
-            _statements()["failures"], refs, before_ids, rows, WINDOW.total_seconds()
+            _STATEMENTS["failures"], refs, before_ids, rows, WINDOW.total_seconds()
         )
     return [(row["action_ref"], _failures(row)) for row in found]
 
@@ -219,9 +218,3 @@ async def _snapshot(database: Database, doing: str) -> "AsyncIterator[Connection
             yield connection
     except asyncpg.QueryCanceledError:
         raise Unavailable(f"database: {doing} took too long") from None
-
-
-@cache
-def _statements() -> Mapping[str, str]:
-    text = (resources.files("turnstile.executor.dashboard") / "dashboard.sql").read_text(encoding="utf-8")
-    return named_statements(text)

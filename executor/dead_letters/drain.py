@@ -32,11 +32,12 @@ from turnstile.executor.dead_letters.message import (
     bare_dead_letter,
     read_dead_letter,
 )
-from turnstile.executor.dead_letters.sql import STATEMENTS
 from turnstile.executor.metrics import DEAD_LETTERS_STORED, dead_letter_label
 from turnstile.executor.settings import ExecutorSettings
+from turnstile.executor.sql import statements
 
 logger = logging.getLogger(__name__)
+_STATEMENTS: Final = statements("dead_letters/dead_letters.sql")
 _REFUSED: Final = Episodes(logger, "dead_letter_refused", level=logging.ERROR)
 _UNREADABLE: Final = Episodes(logger, "dead_letter_unreadable", level=logging.ERROR)
 _POSTPONED: Final = Episodes(logger, "dead_letters_postponed")
@@ -160,7 +161,7 @@ class Drain:
         """Return the codes of the new ones."""
         stored = [{name: getattr(letter, name) for name in _STORED} for letter in letters]
         rows = await self._database.fetch(
-            STATEMENTS["store"], json.dumps(stored, default=_iso), [letter.body for letter in letters]
+            _STATEMENTS["store"], json.dumps(stored, default=_iso), [letter.body for letter in letters]
         )
         return [row["code"] for row in rows]
 

@@ -25,10 +25,11 @@ from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.executor.callers import Caller
 from turnstile.executor.dead_letters.message import StoredDeadLetter, replayed
-from turnstile.executor.dead_letters.sql import STATEMENTS
+from turnstile.executor.sql import statements
 
 logger = logging.getLogger(__name__)
 
+_STATEMENTS: Final = statements("dead_letters/dead_letters.sql")
 LISTED_BODY_BYTES_MAX: Final = 1024
 """Bytes of each body in a list."""
 BODY_BYTES_MAX: Final = 1024 * 1024
@@ -120,14 +121,14 @@ class DeadLetters:
     ) -> Page:
         """Return the dead letters behind a position. Raises Unavailable, like the other methods."""
         rows = await self._database.fetch(
-            STATEMENTS["newest" if newest_first else "oldest"],
+            _STATEMENTS["newest" if newest_first else "oldest"],
             code,
             None if after is None else after.died_at,
             None if after is None else after.id,
             limit + 1,
             LISTED_BODY_BYTES_MAX,
         )
-        total = await self._database.fetchval(STATEMENTS["total"])
+        total = await self._database.fetchval(_STATEMENTS["total"])
         return Page(letters=[_letter(row) for row in rows[:limit]], rest=len(rows) > limit, total=total)
 
     async def read(self, name: str) -> StoredDeadLetter | None:
@@ -188,25 +189,25 @@ class DeadLetters:
 
     async def _choose(self, selection: Selection, *, limit: int) -> _Chosen:
         if not selection.names:
-            rows = await self._database.fetch(STATEMENTS["sizes"], selection.code, limit)
+            rows = await self._database.fetch(_STATEMENTS["sizes"], selection.code, limit)
             total = rows[0]["total"] if rows else 0
             sizes = [(row["id"], row["stored_bytes"]) for row in rows]
             return _Chosen(sizes=sizes, missing=[], beyond=total - len(sizes))
         names = [name for name in dict.fromkeys(selection.names) if "\0" not in name]
-        rows = await self._database.fetch(STATEMENTS["named"], names, [_as_id(name) for name in names])
+        rows = await self._database.fetch(_STATEMENTS["named"], names, [_as_id(name) for name in names])
         found = {row["name"] for row in rows}
         sizes = list({row["id"]: row["stored_bytes"] for row in rows}.items())
         missing = [name for name in selection.names if name not in found]
         return _Chosen(sizes=sizes[:limit], missing=missing, beyond=len(sizes[limit:]))
 
     async def _read(self, ids: Sequence[int], *, body_bytes_max: int) -> list[StoredDeadLetter]:
-        rows = await self._database.fetch(STATEMENTS["some"], ids, body_bytes_max)
+        rows = await self._database.fetch(_STATEMENTS["some"], ids, body_bytes_max)
         return [_letter(row) for row in rows]
 
     async def _delete(
         self, ids: Sequence[int], verb: str, changed_by: Caller, *, edited: bool = False
     ) -> int:
-        return int(await self._database.fetchval(STATEMENTS["delete"], *changed_by, ids, verb, edited))
+        return int(await self._database.fetchval(_STATEMENTS["delete"], *changed_by, ids, verb, edited))
 
     async def _publish(
         self, letters: Sequence[StoredDeadLetter], body: bytes | None

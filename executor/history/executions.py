@@ -18,7 +18,6 @@ from turnstile.common.domain.identifiers import ExecutionId
 from turnstile.common.domain.states import Status
 from turnstile.common.json_limits import readable
 from turnstile.executor.history.filters import ExecutionFilter
-from turnstile.executor.history.sql import statement
 from turnstile.executor.queries.read_limiter import LimitedReader
 from turnstile.executor.queries.rows import error_of, parsed, row_fields
 from turnstile.executor.queries.schemas import (
@@ -28,12 +27,14 @@ from turnstile.executor.queries.schemas import (
     StoredExecution,
     SubmissionDetail,
 )
+from turnstile.executor.sql import statements
 
 if TYPE_CHECKING:
     from turnstile.executor.history import selects
 
     Row: TypeAlias = asyncpg.Record
 
+_STATEMENTS: Final = statements("history/history.sql")
 _LOG_CHARS_MAX: Final = 1024 * 1024
 
 
@@ -117,7 +118,7 @@ class Executions(LimitedReader):
     async def execution(self, execution_id: ExecutionId) -> Record | None:
         """Return one execution with its attempts; None: there is none."""
         async with self.snapshot() as connection:
-            row = await connection.fetchrow(statement("execution"), execution_id)
+            row = await connection.fetchrow(_STATEMENTS["execution"], execution_id)
         if row is None:
             return None
         return replace(
@@ -128,12 +129,12 @@ class Executions(LimitedReader):
 
     async def action_of(self, execution_id: int) -> str | None:
         """Return the action of an execution; None: there is no such execution."""
-        row = await self._row(statement("action_of"), execution_id)
+        row = await self._row(_STATEMENTS["action_of"], execution_id)
         return None if row is None else str(row["action_ref"])
 
     async def has_action(self, ref: str) -> bool:
         """Return whether there is such an action, or was."""
-        return await self._row(statement("has_action"), ref) is not None
+        return await self._row(_STATEMENTS["has_action"], ref) is not None
 
     async def submission(self, request_id: UUID) -> SubmissionDetail | None:
         """Return what became of a request; None: there is none that is committed."""
@@ -164,7 +165,7 @@ class Executions(LimitedReader):
 
         With `scope` only those of actions whose names begin with one of its prefixes.
         """
-        found = await self._rows(statement("named"), execution_ids, scope)
+        found = await self._rows(_STATEMENTS["named"], execution_ids, scope)
         return sorted(Match(ExecutionId(row["id"]), Status(row["status"])) for row in found)
 
     async def unfinished(self, wanted: ExecutionFilter, *, before_id: int, limit: int) -> Matches:
@@ -206,7 +207,7 @@ class Executions(LimitedReader):
         Of an attempt that still runs this is what its worker has sent so far.
         """
         read = after.attempt, after.chars
-        found = await self._rows(statement("logs"), execution_id, attempt, *read, limit, _LOG_CHARS_MAX)
+        found = await self._rows(_STATEMENTS["logs"], execution_id, attempt, *read, limit, _LOG_CHARS_MAX)
         if not found:
             return None
         last = found[-1]

@@ -9,8 +9,9 @@ from typing import Final
 
 from turnstile.common.database import Database
 from turnstile.common.report_wire import LogPiece, ProgressReport
-from turnstile.executor.history.sql import statement
+from turnstile.executor.sql import statements
 
+_STATEMENTS: Final = statements("history/history.sql")
 _LOG_KEPT_CHARS: Final = 65_536
 
 
@@ -23,7 +24,7 @@ class ReportWriter:
     async def append_logs(self, worker_id: str, secret_hash: bytes, pieces: Sequence[LogPiece]) -> int:
         """Store pieces of logs; return how many were of attempts that are not the worker's."""
         refused = await self._database.fetchval(
-            statement("append_logs"),
+            _STATEMENTS["append_logs"],
             worker_id,
             secret_hash,
             *_columns(pieces),
@@ -40,7 +41,7 @@ class ReportWriter:
         in_order = sorted(reports, key=lambda each: each.at)
         newest = list({(each.execution_id, each.attempt): each for each in in_order}.values())
         refused = await self._database.fetchval(
-            statement("report_progress"),
+            _STATEMENTS["report_progress"],
             worker_id,
             secret_hash,
             *_columns(newest),

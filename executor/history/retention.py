@@ -10,8 +10,9 @@ from asyncio import sleep
 from typing import Final
 
 from turnstile.common.database import Database
-from turnstile.executor.history.sql import statement
+from turnstile.executor.sql import statements
 
+_STATEMENTS: Final = statements("history/retention.sql")
 _ROWS_MAX: Final = 500
 """Executions read in one transaction."""
 _PAUSE_FACTOR: Final = 4
@@ -57,7 +58,7 @@ class ExecutionPruner:
 
     async def _next_action(self) -> bool:
         """Go on with the next action; False: the round is done, and the next one begins."""
-        row = await self._database.fetchrow(statement("next_action"), self._action)
+        row = await self._database.fetchrow(_STATEMENTS["next_action"], self._action)
         if row is None:
             self._action = ""
             return False
@@ -68,17 +69,17 @@ class ExecutionPruner:
         self._excess_up_to = None
         if keep_count is not None:
             self._excess_up_to = await self._database.fetchval(
-                statement("excess_up_to"), self._action, keep_count
+                _STATEMENTS["excess_up_to"], self._action, keep_count
             )
         return True
 
     async def _batch(self) -> int:
         async with self._database.transaction() as connection:
-            if not await connection.fetchval(statement("try_turn")):
+            if not await connection.fetchval(_STATEMENTS["try_turn"]):
                 self._after_id = 0
                 return 0
             row = await connection.fetchrow(
-                statement("prune"),
+                _STATEMENTS["prune"],
                 self._action,
                 self._after_id,
                 self._action_keep_seconds,

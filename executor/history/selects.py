@@ -36,9 +36,10 @@ from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 from sqlmodel import SQLModel
 
 from turnstile.executor.history.filters import CANDIDATES_MAX, PAGE_BYTES_MAX, ExecutionFilter
-from turnstile.executor.history.sql import statement
 from turnstile.executor.history.views import CurrentExecution, Execution, FirstGrant, Live, Unfinished
+from turnstile.executor.sql import statements
 
+_STATEMENTS: Final = statements("history/history.sql")
 _GENERATIONS_MAX: Final = 100
 _DIALECT: Final = PGDialect_asyncpg()  # type: ignore[no-untyped-call]
 
@@ -225,7 +226,7 @@ def _ended(names: frozenset[str], *, has_retry_key: bool) -> Compiled:
         .order_by(CURRENT.c.id)
     )
     if has_retry_key:
-        not_made = text(statement("not_made_under")).bindparams(
+        not_made = text(_STATEMENTS["not_made_under"]).bindparams(
             bindparam("retry_key", type_=Text), generations=_GENERATIONS_MAX
         )
         page = page.where(or_(CURRENT.c.retry_of.is_(None), not_made))

@@ -10,8 +10,6 @@ import logging
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
-from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import asyncpg
@@ -21,7 +19,7 @@ from turnstile.executor.leader.ledger_session import Session
 from turnstile.executor.leader.ports import OutcomeUnknown
 from turnstile.executor.metrics import DRIFT_FOUND
 from turnstile.executor.queue_manager.state import State
-from turnstile.executor.sql import named_statements
+from turnstile.executor.sql import statements
 
 if TYPE_CHECKING:
     from turnstile.executor.leader.ledger_session import Connection
@@ -123,7 +121,7 @@ class Rows:
         )
 
     async def _sums(self, name: str, *, keys: int) -> Sums:
-        rows = [tuple(row) for row in await self._connection.fetch(_statements()[name])]
+        rows = [tuple(row) for row in await self._connection.fetch(statements("leader/audit.sql")[name])]
         return {row[:keys]: tuple(map(int, row[keys:])) for row in rows}
 
 
@@ -225,9 +223,3 @@ class RowAudit:
     async def close(self) -> None:
         """Close the session."""
         await self._session.close()
-
-
-@cache
-def _statements() -> Mapping[str, str]:
-    text = (resources.files("turnstile.executor.leader") / "audit.sql").read_text(encoding="utf-8")
-    return named_statements(text)

@@ -6,7 +6,6 @@ In: the sequences of a `Turn`. Out: the parts of `turn.sql` that it needs, with 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
-from importlib import resources
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -38,7 +37,7 @@ from turnstile.executor.leader.records import (
     WorkerRow,
 )
 from turnstile.executor.queue_manager.decisions import Passage
-from turnstile.executor.sql import named_statements
+from turnstile.executor.sql import statements
 
 if TYPE_CHECKING:
     import asyncpg
@@ -64,22 +63,8 @@ def _statements(file: str) -> Mapping[str, str]:
     """Return the statements of a file by name, without their comments."""
     return {
         name: "\n".join(line for line in each.splitlines() if not line.startswith("--"))
-        for name, each in named_statements(_text(file)).items()
+        for name, each in statements(f"leader/{file}").items()
     }
-
-
-def tables_text() -> str:
-    """Return the statements that create the ledger's schema."""
-    return _text("tables.sql")
-
-
-def submit_text() -> str:
-    """Return the statements that create `turnstile.submit`, after the ledger's schema."""
-    return _text("submit.sql")
-
-
-def _text(file: str) -> str:
-    return (resources.files("turnstile.executor.leader") / file).read_text(encoding="utf-8")
 
 
 class Part:

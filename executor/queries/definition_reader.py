@@ -7,7 +7,6 @@ starts. What waits and runs is not here: only the leader knows it (`queue_reader
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from importlib import resources
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 import asyncpg
@@ -35,12 +34,15 @@ from turnstile.executor.queries.schemas import (
     SubjectKind,
 )
 from turnstile.executor.questions.protocol import Answered, Gates, PoolGauge
-from turnstile.executor.sql import named_statements
+from turnstile.executor.sql import statements
 
 if TYPE_CHECKING:
     Row: TypeAlias = asyncpg.Record
 
 Stored = TypeVar("Stored", bound=BaseModel)
+
+
+_STATEMENTS: Final = statements("queries/definitions.sql")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,15 +82,15 @@ class DefinitionReader(LimitedReader):
     async def action(self, ref: str) -> Tagged[ActionDetail] | None:
         """Return one action with the schemas of its code."""
         async with self.snapshot() as connection:
-            row = await connection.fetchrow(statement("action"), ref)
-            derived = await connection.fetch(statement("code_schemas"), ref)
+            row = await connection.fetchrow(_STATEMENTS["action"], ref)
+            derived = await connection.fetch(_STATEMENTS["code_schemas"], ref)
         if row is None:
             return None
         return Tagged(stored=_action_detail(_action(row), derived), tag=_tag(row))
 
     async def action_id(self, ref: str) -> int | None:
         """Return the id of an action; None: there is no such action."""
-        row = await self._row(statement("action"), ref)
+        row = await self._row(_STATEMENTS["action"], ref)
         return None if row is None else int(row["id"])
 
     async def actions(
@@ -98,45 +100,45 @@ class DefinitionReader(LimitedReader):
 
         With `scope` only those whose names begin with one of its prefixes.
         """
-        found = await self._rows(statement("actions"), after_ref or "", limit + 1, scope)
+        found = await self._rows(_STATEMENTS["actions"], after_ref or "", limit + 1, scope)
         return page_of(found, limit, _action, lambda action: action.ref)
 
     async def keys(
         self, ref: str, *, after_key: str | None, limit: int
     ) -> tuple[list[StoredKey], str | None]:
         """Return the keys of an action that have settings, in order, and after which the next page starts."""
-        found = await self._rows(statement("keys"), ref, after_key or "", limit + 1)
+        found = await self._rows(_STATEMENTS["keys"], ref, after_key or "", limit + 1)
         return page_of(found, limit, _key, lambda key: key.concurrency_key)
 
     async def key(self, ref: str, key: str) -> StoredKey | None:
         """Return the settings of one key of an action, if it has any."""
-        row = await self._row(statement("key"), ref, key)
+        row = await self._row(_STATEMENTS["key"], ref, key)
         return None if row is None else _key(row)
 
     # Resources and pools.
 
     async def resource(self, name: str) -> Tagged[StoredResource] | None:
         """Return one resource, and the actions that use it."""
-        row = await self._row(statement("resources"), name, "", 1, USERS_MAX)
+        row = await self._row(_STATEMENTS["resources"], name, "", 1, USERS_MAX)
         return None if row is None else Tagged(stored=_resource(row), tag=_tag(row))
 
     async def resources(
         self, *, after_name: str | None, limit: int
     ) -> tuple[list[StoredResource], str | None]:
         """Return resources in the order of their names, and the name after which the next page starts."""
-        found = await self._rows(statement("resources"), None, after_name or "", limit + 1, USERS_MAX)
+        found = await self._rows(_STATEMENTS["resources"], None, after_name or "", limit + 1, USERS_MAX)
         return page_of(found, limit, _resource, lambda resource: resource.name)
 
     async def pool(self, name: str) -> Tagged[StoredPool] | None:
         """Return one pool, with what the leader knows of it."""
-        row = await self._row(statement("pools"), name, "", 1, USERS_MAX)
+        row = await self._row(_STATEMENTS["pools"], name, "", 1, USERS_MAX)
         if row is None:
             return None
         return Tagged(stored=_pool(row, await self._gauges()), tag=_tag(row))
 
     async def pools(self, *, after_name: str | None, limit: int) -> tuple[list[StoredPool], str | None]:
         """Return pools in the order of their names, and the name after which the next page starts."""
-        found = await self._rows(statement("pools"), None, after_name or "", limit + 1, USERS_MAX)
+        found = await self._rows(_STATEMENTS["pools"], None, after_name or "", limit + 1, USERS_MAX)
         gauges = await self._gauges()
         return page_of(found, limit, lambda row: _pool(row, gauges), lambda pool: pool.name)
 
@@ -150,7 +152,7 @@ class DefinitionReader(LimitedReader):
         self, kind: SubjectKind, name: str, *, before_id: int, limit: int
     ) -> tuple[list[ChangeEntry], int | None]:
         """Return the changes of a definition, newest first, and the id before which the next page starts."""
-        found = await self._rows(statement("changes"), kind, name, before_id, limit + 1)
+        found = await self._rows(_STATEMENTS["changes"], kind, name, before_id, limit + 1)
         return page_of(found, limit, _change, lambda change: change.id)
 
     async def audit_log(
@@ -159,16 +161,11 @@ class DefinitionReader(LimitedReader):
         """Return what operators did, newest first, and the id before which the next page starts."""
         async with self.snapshot() as connection:
             found = await connection.fetch(
-                statement("audit_log"), before_id, wanted.subject_kind, wanted.subject, wanted.action_ref,
+                _STATEMENTS["audit_log"], before_id, wanted.subject_kind, wanted.subject, wanted.action_ref,
                 wanted.verb, wanted.user, wanted.recorded_after, wanted.recorded_before, wanted.scope,
                 limit + 1,
             )  # fmt: skip
         return page_of(found, limit, _audit_log_entry, lambda entry: entry.id)
-
-
-def statement(name: str) -> str:
-    """Return the statement of `definitions.sql` with this name."""
-    return _STATEMENTS[name]
 
 
 def _tag(row: "Row") -> str:
@@ -261,8 +258,3 @@ def _change(row: "Row") -> ChangeEntry:
 
 def _audit_log_entry(row: "Row") -> AuditLogEntry:
     return AuditLogEntry(**{**row, "before": readable(row["before"]), "after": readable(row["after"])})
-
-
-_STATEMENTS: Final = named_statements(
-    (resources.files("turnstile.executor.queries") / "definitions.sql").read_text(encoding="utf-8")
-)

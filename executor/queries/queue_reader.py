@@ -6,7 +6,7 @@ order, and counts that do not add up would be worse than none.
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 import asyncpg
 
@@ -15,7 +15,6 @@ from turnstile.common.domain.errors import Unavailable
 from turnstile.common.fields import PRIORITIES, UNITS_MAX
 from turnstile.common.schemas import KeyStats, QueueStats, WaitingCounts
 from turnstile.executor.asking.asker import Asker
-from turnstile.executor.queries.definition_reader import statement
 from turnstile.executor.queries.explained import instant
 from turnstile.executor.queries.read_limiter import LimitedReader, ReadLimiter
 from turnstile.executor.queries.schemas import (
@@ -41,11 +40,15 @@ from turnstile.executor.questions.protocol import (
     Unanswered,
     WaitingPlace,
 )
+from turnstile.executor.sql import statements
 
 if TYPE_CHECKING:
     Row: TypeAlias = asyncpg.Record
 
 A = TypeVar("A")
+
+
+_STATEMENTS: Final = statements("queries/definitions.sql")
 
 
 class QueueStart(NamedTuple):
@@ -64,7 +67,7 @@ class QueueReader(LimitedReader):
 
     async def queue_stats(self, ref: str) -> QueueStats | None:
         """Return the state of the queues of an action; None: there is no such action."""
-        row = await self._row(statement("action"), ref)
+        row = await self._row(_STATEMENTS["action"], ref)
         if row is None:
             return None
         answer = await self._asker.ask(Stats(action_refs=(ref,)))
@@ -99,8 +102,8 @@ class QueueReader(LimitedReader):
         )
         if found is None:
             return None
-        created = await self._rows(statement("created"), [each.id for each in found.items])
-        held = await self._rows(statement("held"), [each.id for each in found.holders])
+        created = await self._rows(_STATEMENTS["created"], [each.id for each in found.items])
+        held = await self._rows(_STATEMENTS["held"], [each.id for each in found.holders])
         created_at = {row["id"]: row["created_at"] for row in created}
         rows = {row["id"]: row for row in held}
         page = ActionQueuePage(
@@ -157,7 +160,7 @@ class QueueReader(LimitedReader):
 
     async def _answer(self, kind: str, name: str, question: Question[A | None]) -> A | None:
         """Ask about a definition; None: there is none, which the rows know also without a leader."""
-        if await self._row(statement("is_defined"), kind, name) is None:
+        if await self._row(_STATEMENTS["is_defined"], kind, name) is None:
             return None
         answer = await self._asker.ask(question)
         if isinstance(answer, Unanswered):

@@ -6,7 +6,6 @@ workers there are; the leader says whom it hears, and what runs. Without its ans
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from importlib import resources
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import asyncpg
@@ -32,11 +31,12 @@ from turnstile.executor.queries.schemas import (
 from turnstile.executor.queries.stopping import Run
 from turnstile.executor.questions import protocol
 from turnstile.executor.questions.protocol import PAGE_MAX, Gates, Unanswered, WorkerOf, Workers
-from turnstile.executor.sql import named_statements
+from turnstile.executor.sql import statements
 
 if TYPE_CHECKING:
     Row: TypeAlias = asyncpg.Record
 
+_STATEMENTS: Final = statements("queries/workers.sql")
 _GONE_SEARCHED: Final = 2000
 """Workers that have stopped or were lost, among which a name is searched."""
 _POOLS_MAX: Final = 100
@@ -68,7 +68,7 @@ class WorkerReader(LimitedReader):
         after = (None, None) if start is None else start
         known = _columns(await self._living())
         async with self.snapshot() as connection:
-            found = await connection.fetch(statement("workers"), states, *after, limit + 1, None, *known)
+            found = await connection.fetch(_STATEMENTS["workers"], states, *after, limit + 1, None, *known)
         return page_of(
             found, limit, lambda row: WorkerDetail(**row), lambda last: WorkerStart(last.started_at, last.id)
         )
@@ -84,18 +84,18 @@ class WorkerReader(LimitedReader):
 
         Of several workers of one name: one that is there before one that has gone, then the newest.
         """
-        found = await self._row(statement("worker_id"), name, _GONE_SEARCHED)
+        found = await self._row(_STATEMENTS["worker_id"], name, _GONE_SEARCHED)
         if found is None:
             return None
         worker_id = str(found["worker_id"])
         answer = await self._asker.ask(WorkerOf(worker_id=worker_id))
         row = await self._one(worker_id, answer)
-        facts = await self._row(statement("worker_facts"), worker_id)
+        facts = await self._row(_STATEMENTS["worker_facts"], worker_id)
         if row is None or facts is None:
             return None
-        served = await self._rows(statement("worker_actions"), worker_id, SERVED_MAX)
+        served = await self._rows(_STATEMENTS["worker_actions"], worker_id, SERVED_MAX)
         failures = await self._rows(
-            statement("worker_failures"), worker_id, facts["held_ids"], FAILURES_READ, FAILURES_MAX
+            _STATEMENTS["worker_failures"], worker_id, facts["held_ids"], FAILURES_READ, FAILURES_MAX
         )
         return WorkerPage(
             **row_fields(WorkerDetail, row, but=set()),
@@ -112,7 +112,7 @@ class WorkerReader(LimitedReader):
             living = [] if answer.body is None else [answer.body.worker]
         async with self.snapshot() as connection:
             return await connection.fetchrow(
-                statement("workers"), None, None, None, 1, worker_id, *_columns(living)
+                _STATEMENTS["workers"], None, None, None, 1, worker_id, *_columns(living)
             )
 
     async def _living(self) -> list[protocol.WorkerState] | None:
@@ -131,12 +131,12 @@ class WorkerReader(LimitedReader):
         self, worker_id: str, answer: "_WorkerAnswer", grace_seconds: float | None
     ) -> list[WorkerRun]:
         if isinstance(answer, Unanswered):
-            rows = await self._rows(statement("running_by_rows"), worker_id, RUNS_MAX)
+            rows = await self._rows(_STATEMENTS["running_by_rows"], worker_id, RUNS_MAX)
             ids = [row["id"] for row in rows]
         else:
             held = () if answer.body is None else answer.body.held
             ids = [each.id for each in held if each.started_at is not None]
-        found = await self._rows(statement("worker_runs"), ids, RUNS_MAX)
+        found = await self._rows(_STATEMENTS["worker_runs"], ids, RUNS_MAX)
         return [_run(row, grace_seconds, self._stop_enforced_seconds) for row in found]
 
     async def _pools(self, names: Sequence[str]) -> list[PoolCapacity]:
@@ -145,11 +145,6 @@ class WorkerReader(LimitedReader):
             return []
         gauges = {each.name: each for each in answer.body.pools}
         return [_capacity(name, gauges) for name in names]
-
-
-def statement(name: str) -> str:
-    """Return the statement of `workers.sql` with this name."""
-    return _STATEMENTS[name]
 
 
 _WorkerAnswer: TypeAlias = "protocol.Answered[protocol.WorkerDetail | None] | Unanswered"
@@ -200,8 +195,3 @@ def _run(row: "Row", grace_seconds: float | None, enforced_seconds: float) -> Wo
 
 def _failure(row: "Row") -> FailedAttempt:
     return FailedAttempt(**row_fields(FailedAttempt, row, but={"error"}), error=error_of(row))
-
-
-_STATEMENTS: Final = named_statements(
-    (resources.files("turnstile.executor.queries") / "workers.sql").read_text(encoding="utf-8")
-)

@@ -8,8 +8,6 @@ again, has a new instant of creation and is found by that; what is retried later
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache
-from importlib import resources
 from typing import Final, Literal
 from uuid import UUID
 
@@ -20,10 +18,11 @@ from turnstile.common.database import Database
 from turnstile.common.json_limits import readable
 from turnstile.executor.callers import DIRECTLY, Caller
 from turnstile.executor.leader.publications import completed_event
-from turnstile.executor.sql import named_statements
+from turnstile.executor.sql import statements
 from turnstile.executor.webhooks.concurrency import PER_ORIGIN_MAX, Due
 from turnstile.executor.webhooks.sender import State
 
+STATEMENTS: Final = statements("webhooks/webhooks.sql")
 _LATE: Final = timedelta(seconds=30)
 """A transaction that makes deliveries pending commits sooner after it has read the clock."""
 _ORIGINS_MAX: Final = 1000
@@ -84,15 +83,15 @@ class Deliveries:
         origins = sorted(origin for origin in self._bounds if origin > after_origin)[:_ORIGINS_MAX]
         bounds = [self._bounds[origin] for origin in origins]
         found = []
-        for row in await self._database.fetch(statement("due"), origins, bounds, PER_ORIGIN_MAX):
+        for row in await self._database.fetch(STATEMENTS["due"], origins, bounds, PER_ORIGIN_MAX):
             self._raise_bound(row["origin"], row["first_at"], now)
             if row["free"]:
                 found.append(Due(origin=row["origin"], due_at=row["due_at"], count=row["free"]))
         return found, origins[-1] if len(origins) == _ORIGINS_MAX else ""
 
     async def _find_new(self) -> datetime:
-        now: datetime = await self._database.fetchval(statement("now"))
-        for row in await self._database.fetch(statement("receivers"), self._seen_until):
+        now: datetime = await self._database.fetchval(STATEMENTS["now"])
+        for row in await self._database.fetch(STATEMENTS["receivers"], self._seen_until):
             origin, due_at = row["origin"], row["due_at"]
             self._bounds[origin] = min(self._bounds.get(origin, due_at), due_at)
         self._seen_until = now - _LATE
@@ -107,7 +106,7 @@ class Deliveries:
     async def claim(self, counts: Mapping[str, int], *, lease_seconds: float) -> list[Claim]:
         """Claim up to so many due deliveries of each receiver."""
         rows = await self._database.fetch(
-            statement("claim"),
+            STATEMENTS["claim"],
             list(counts),
             [self._bounds.get(origin, _START) for origin in counts],
             list(counts.values()),
@@ -119,7 +118,7 @@ class Deliveries:
     async def record(self, results: Sequence[DeliveryResult]) -> list[bool]:
         """Store results, and return which of them were in time to be applied."""
         rows = await self._database.fetch(
-            statement("record"),
+            STATEMENTS["record"],
             [each.claim.execution_id for each in results],
             [each.claim.claimed_until for each in results],
             [each.state for each in results],
@@ -134,7 +133,7 @@ class Deliveries:
         self, execution_ids: Sequence[int], *, result_bytes_max: int
     ) -> dict[int, Outgoing]:
         """Return what is posted about ended executions that are stored; a larger result is null."""
-        rows = await self._database.fetch(statement("completions"), list(execution_ids), result_bytes_max)
+        rows = await self._database.fetch(STATEMENTS["completions"], list(execution_ids), result_bytes_max)
         return {row["execution_id"]: _completion(row, result_bytes_max) for row in rows}
 
     async def replay(
@@ -143,11 +142,11 @@ class Deliveries:
         """Make these due again, whatever their result; None: the failed ones, the oldest first."""
         async with self._database.transaction() as connection:
             if execution_ids is None:
-                rows = await connection.fetch(statement("oldest_failed"), limit)
+                rows = await connection.fetch(STATEMENTS["oldest_failed"], limit)
                 execution_ids = [row["execution_id"] for row in rows]
-            states = await connection.fetch(statement("states"), list(execution_ids))
-            replayed = await connection.fetch(statement("replay"), *changed_by, list(execution_ids))
-            left = await connection.fetchval(statement("failed"))
+            states = await connection.fetch(STATEMENTS["states"], list(execution_ids))
+            replayed = await connection.fetch(STATEMENTS["replay"], *changed_by, list(execution_ids))
+            left = await connection.fetchval(STATEMENTS["failed"])
         return Replayed(
             done=sorted(row["execution_id"] for row in replayed),
             pending=[row["execution_id"] for row in states if row["state"] == "pending"],
@@ -160,25 +159,25 @@ class Deliveries:
         `left` is how many it would make due; with ids, `done` has them.
         """
         if execution_ids is None:
-            return Replayed(done=[], pending=[], left=await self._database.fetchval(statement("failed")))
-        rows = await self._database.fetch(statement("states"), list(execution_ids))
+            return Replayed(done=[], pending=[], left=await self._database.fetchval(STATEMENTS["failed"]))
+        rows = await self._database.fetch(STATEMENTS["states"], list(execution_ids))
         pending = [row["execution_id"] for row in rows if row["state"] == "pending"]
         settled = [row["execution_id"] for row in rows if row["state"] != "pending"]
         return Replayed(done=settled, pending=pending, left=len(settled))
 
     async def page(self, states: Sequence[State], *, before_id: int, limit: int) -> Sequence[asyncpg.Record]:
         """Return deliveries in any of these states, the newest execution first."""
-        return await self._database.fetch(statement("page"), list(states), before_id, limit)
+        return await self._database.fetch(STATEMENTS["page"], list(states), before_id, limit)
 
     async def give_up(self, after_id: int, age_seconds: float, rows_max: int) -> tuple[int, int]:
         """Fail what is pending for too long; return how many, and after which to continue, or 0."""
-        row = await self._database.fetchrow(statement("give_up"), after_id, age_seconds, rows_max)
+        row = await self._database.fetchrow(STATEMENTS["give_up"], after_id, age_seconds, rows_max)
         assert row is not None
         return row["given_up"], row["next_id"] or 0
 
     async def prune(self, keep_seconds: float, rows_max: int) -> int:
         """Delete what was settled long ago; return how many."""
-        return int(await self._database.fetchval(statement("prune"), keep_seconds, rows_max))
+        return int(await self._database.fetchval(STATEMENTS["prune"], keep_seconds, rows_max))
 
 
 def _completion(row: asyncpg.Record, result_bytes_max: int) -> Outgoing:
@@ -189,22 +188,3 @@ def _completion(row: asyncpg.Record, result_bytes_max: int) -> Outgoing:
     if readable(row["result"]) is None:
         event["result"] = None
     return completed_event(event, result_bytes_max=result_bytes_max)
-
-
-def statement(name: str) -> str:
-    """Return the text of the statement with this name."""
-    return _statements()[name]
-
-
-def tables_text() -> str:
-    """Return the statements that create the tables of webhooks, after those of the ledger."""
-    return _text("tables.sql")
-
-
-@cache
-def _statements() -> Mapping[str, str]:
-    return named_statements(_text("webhooks.sql"))
-
-
-def _text(file: str) -> str:
-    return (resources.files("turnstile.executor.webhooks") / file).read_text(encoding="utf-8")

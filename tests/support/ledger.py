@@ -9,20 +9,8 @@ from uuid import UUID, uuid4
 import asyncpg
 
 from turnstile.common.domain.states import Status
-from turnstile.executor.history.sql import tables_text as history_tables
 from turnstile.executor.leader.ledger import Ledger
-from turnstile.executor.leader.ledger_rows import submit_text, tables_text
 from turnstile.executor.leader.records import AdmittedRow, EndedRow, GrantRow, Loaded, Turn, WaitingRow
-from turnstile.executor.webhooks.deliveries import tables_text as webhook_tables
-
-
-async def create_ledger(url: str) -> None:
-    """Create the tables of the ledger in a database."""
-    connection = await asyncpg.connect(url)
-    for text in (tables_text(), history_tables(), webhook_tables()):
-        await connection.execute(text)
-    await connection.execute(submit_text())
-    await connection.close()
 
 
 @asynccontextmanager

@@ -20,12 +20,12 @@ from turnstile.executor.dashboard.failures import (
     LastFailure,
     Start,
 )
-from turnstile.executor.dashboard.reading import _statements, read_attention, read_failures
+from turnstile.executor.dashboard.reading import _STATEMENTS, read_attention, read_failures
 from turnstile.executor.dashboard.state import DEAD_LETTERS_MAX, Attention, DashboardState, QueueOrder
 from turnstile.executor.leader.ledger import Ledger
 from turnstile.executor.leader.records import DefinitionRow
 
-FAILURES = _statements()["failures"]
+FAILURES = _STATEMENTS["failures"]
 
 
 def ends(failed: int, ended: int, *, seconds: float = 0.0) -> Failures:
@@ -134,8 +134,8 @@ async def opened(url: str) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-async def database(ledger_url: str) -> AsyncIterator[Database]:
-    async with opened(ledger_url) as database:
+async def database(database_url: str) -> AsyncIterator[Database]:
+    async with opened(database_url) as database:
         yield database
 
 
@@ -201,7 +201,7 @@ async def test_ends_before_the_window_do_not_count_and_a_cut_reading_has_a_later
 
 
 async def test_a_reading_costs_its_rows_and_not_the_history(
-    led: Led, database: Database, ledger_url: str
+    led: Led, database: Database, database_url: str
 ) -> None:
     await database.fetch(
         """
@@ -213,7 +213,7 @@ async def test_a_reading_costs_its_rows_and_not_the_history(
     )
     found = await one(database, Start("a", None), rows=200)
     assert (found.ended, found.failed) == (200, 200)
-    async with session_on(ledger_url) as session, session.transaction():
+    async with session_on(database_url) as session, session.transaction():
         await session.execute("SET LOCAL enable_seqscan = off")
         plan = await session.fetch(
             "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF, BUFFERS) " + FAILURES,

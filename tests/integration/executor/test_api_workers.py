@@ -10,7 +10,7 @@ from tests.integration.executor.page_counts import cost_of
 from tests.support.inbox import ScriptedWorker
 from tests.support.served import Served, serve
 from tests.support.traffic import until
-from turnstile.executor.queries.worker_reader import statement
+from turnstile.executor.queries.worker_reader import _STATEMENTS
 
 ABOUT = {"host": "host", "pid": 7, "version": "1.2.3", "drain_seconds": 30.0, "stop_grace_seconds": 5.0}
 
@@ -73,7 +73,7 @@ async def test_a_name_finds_the_worker_that_is_there_and_then_the_last_one(api: 
     stopped = await until_state(api, api.worker, "stopped")
     assert stopped["stopped_at"] is not None
     assert (await api.get("/workers/w"))["id"] == gone.worker_id
-    missing = await api.http.get("/api/v1/workers/nobody")
+    missing = await api.http.get("/api/v1/workers/unknown")
     assert (missing.status_code, missing.json()["code"]) == (404, "not_found")
 
 
@@ -110,7 +110,7 @@ async def test_what_is_gone_is_not_drained(api: Served) -> None:
     answer = await api.http.post(f"/api/v1/workers/{api.worker.worker_id}/drain")
     assert (answer.status_code, answer.json()["code"]) == (409, "already_terminal")
     assert answer.json()["worker_state"] == "stopped"
-    for unknown in ("nobody", "a%00"):
+    for unknown in ("unknown", "a%00"):
         answer = await api.http.post(f"/api/v1/workers/{unknown}/drain")
         assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
 
@@ -175,7 +175,7 @@ async def test_nothing_of_a_worker_is_reclaimed_for_its_lease_while_the_leader_h
     assert await promised(api.worker.worker_id) == 0
     monkeypatch.setattr(api.leader.broker, "is_open", False)
     assert await promised(api.worker.worker_id) == 60
-    assert await promised("nobody") == 0
+    assert await promised("unknown") == 0
     assert await promised("a%00") == 0
     await api.leader.kill()
     answer = await api.http.post(f"/api/v1/workers/{api.worker.worker_id}/no-reclaim")
@@ -267,6 +267,6 @@ async def test_the_failures_of_a_worker_cost_no_more_with_a_longer_history(api: 
     await session.execute("ANALYZE")
     async with session.transaction():
         await session.execute("SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL enable_seqscan = off")
-        cost = await cost_of(session, session.fetch(statement("worker_failures"), "w1", None, 500, 20))
+        cost = await cost_of(session, session.fetch(_STATEMENTS["worker_failures"], "w1", None, 500, 20))
     assert cost.pages < 1000, cost
     assert not cost.full_scans.get("execution"), cost

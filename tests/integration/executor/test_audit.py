@@ -80,8 +80,8 @@ def leader_state(**fields: Any) -> LeaderState:
 
 
 @pytest.fixture
-async def database(ledger_url: str) -> AsyncIterator[Database]:
-    database = Database(ledger_url, application_name="test audit", connections_max=1)
+async def database(database_url: str) -> AsyncIterator[Database]:
+    database = Database(database_url, application_name="test audit", connections_max=1)
     await database.open()
     yield database
     await database.close()
@@ -135,8 +135,8 @@ class InsideTransaction:
             yield self.connection
 
 
-async def test_each_corrupted_row_is_found_by_name(walk: Walk, database: Database, ledger_url: str) -> None:
-    async with session_on(ledger_url) as session:
+async def test_each_corrupted_row_is_found_by_name(walk: Walk, database: Database, database_url: str) -> None:
+    async with session_on(database_url) as session:
         for corruption, names in CORRUPTIONS:
             undone = session.transaction(isolation="repeatable_read")
             await undone.start()
@@ -178,10 +178,10 @@ async def test_without_a_leader_or_its_first_comparison_only_rows_are_checked(
 
 
 async def test_an_audit_ends_at_its_timeout(
-    database: Database, ledger_url: str, monkeypatch: pytest.MonkeyPatch
+    database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnstile.executor.queries.audit._TIMEOUT_SECONDS", 0.3)
-    async with session_on(ledger_url) as session, session.transaction():
+    async with session_on(database_url) as session, session.transaction():
         await session.execute("LOCK TABLE ledger.live IN ACCESS EXCLUSIVE MODE")
         with pytest.raises(Unavailable, match="record=false"):
             await Auditor(database).audit()

@@ -14,8 +14,8 @@ from tests.support.inbox import ANN
 from tests.support.served import Served, serve
 from tests.support.traffic import until
 from turnstile.executor.api.auth import READING, ROLES
-from turnstile.executor.dead_letters.sql import STATEMENTS
 from turnstile.executor.settings import ExecutorSettings
+from turnstile.executor.sql import statements
 
 
 @pytest.fixture
@@ -227,7 +227,9 @@ async def test_every_route_that_changes_something_is_recorded(database_url: str)
         ids = await served.submit_many("a.b", 2)
         assert ids[0] == 1
         await served.database.fetch(_WEBHOOK, ids[0])
-        await served.database.fetch(STATEMENTS["store"], json.dumps([_LETTER]), [b""])
+        await served.database.fetch(
+            statements("dead_letters/dead_letters.sql")["store"], json.dumps([_LETTER]), [b""]
+        )
         for method, route, path, body in _CHANGES:
             before = await served.database.fetchval("SELECT coalesce(max(id), 0) FROM ledger.audit_log")
             url = "/api/v1" + path.replace("/workers/w/", f"/workers/{served.worker.worker_id}/")

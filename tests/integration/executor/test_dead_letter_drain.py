@@ -33,10 +33,10 @@ from turnstile.common.database import Database
 from turnstile.common.domain.errors import StatementTimeout
 from turnstile.executor.dead_letters.drain import Drain
 from turnstile.executor.dead_letters.message import HEADERS_BYTES_MAX, StoredDeadLetter, storable_headers
-from turnstile.executor.dead_letters.sql import STATEMENTS
 from turnstile.executor.dead_letters.store import Selection
 from turnstile.executor.retention import Pruner
 from turnstile.executor.settings import ExecutorSettings
+from turnstile.executor.sql import statements
 
 ALL = Selection(all=True)
 KEY = "execution.requested"
@@ -193,7 +193,9 @@ async def test_a_dead_letter_that_the_database_never_finishes_to_store_delays_no
 ) -> None:
     class Slow(Database):
         async def fetch(self, query: str, *arguments: object) -> Any:
-            if query == STATEMENTS["store"] and b"endless" in cast("list[bytes]", arguments[1]):
+            if query == statements("dead_letters/dead_letters.sql")["store"] and b"endless" in cast(
+                "list[bytes]", arguments[1]
+            ):
                 raise StatementTimeout("database: the statement was not finished")
             return await dlq.database.fetch(query, *arguments)
 

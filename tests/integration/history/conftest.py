@@ -24,8 +24,8 @@ async def led(ledger: Ledger) -> Led:
 
 
 @pytest.fixture
-async def database(ledger_url: str) -> AsyncIterator[Database]:
-    database = Database(ledger_url, application_name="test", connections_max=2)
+async def database(database_url: str) -> AsyncIterator[Database]:
+    database = Database(database_url, application_name="test", connections_max=2)
     await database.open()
     yield database
     await database.close()

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.usefixtures("database")
 
 
 @pytest.fixture
-async def audit(ledger_url: str) -> AsyncIterator[RowAudit]:
-    audit = RowAudit(ledger_url)
+async def audit(database_url: str) -> AsyncIterator[RowAudit]:
+    audit = RowAudit(database_url)
     yield audit
     await audit.close()
 
@@ -50,13 +50,13 @@ async def test_memory_and_rows_have_the_same_sums(led: Led, audit: RowAudit, see
     ],
 )
 async def test_what_differs_is_named(
-    led: Led, audit: RowAudit, ledger_url: str, change: str, named: str
+    led: Led, audit: RowAudit, database_url: str, change: str, named: str
 ) -> None:
     walk = Walk(led, 1)
     await walk.begin()
     for _ in range(150):
         await walk.step()
-    async with session_on(ledger_url) as session:
+    async with session_on(database_url) as session:
         await session.execute(change)
     differences = digest_of(walk.state).differences(await rows_of(audit))
     assert any(each.startswith(f"{named} ") for each in differences), differences
@@ -74,10 +74,10 @@ async def test_a_snapshot_does_not_see_later_turns(led: Led, audit: RowAudit) ->
         assert mine.differences(await rows.digest()) == []
 
 
-async def test_a_leader_whose_memory_differs_from_the_rows_loads_again(ledger_url: str) -> None:
-    async with Installation(ledger_url) as installation:
+async def test_a_leader_whose_memory_differs_from_the_rows_loads_again(database_url: str) -> None:
+    async with Installation(database_url) as installation:
         leader = installation.lead().leader
-        auditor = leader.auditor = Auditor(ledger_url, every_seconds=0.05)
+        auditor = leader.auditor = Auditor(database_url, every_seconds=0.05)
         await installation.define("action", "a", max_concurrent=0)
         await installation.submit(*numbered(3))
         await until(lambda: auditor.done >= 2, "two comparisons")

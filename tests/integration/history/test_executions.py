@@ -130,10 +130,10 @@ async def test_an_end_is_shown_with_its_last_attempt(led: Led, executions: Execu
 
 
 async def test_an_end_whose_record_is_locked_is_shown(
-    led: Led, executions: Executions, ledger_url: str
+    led: Led, executions: Executions, database_url: str
 ) -> None:
     await led.admit(1)
-    async with session_on(ledger_url) as session:
+    async with session_on(database_url) as session:
         transaction = session.transaction()
         await transaction.start()
         await session.execute("SELECT FROM ledger.execution WHERE id = 1 FOR UPDATE")

@@ -20,15 +20,15 @@ FROM generate_series(1, $1::integer) n
 
 
 @pytest.fixture
-async def long_history(database: Database, led: Led, ledger_url: str) -> str:
+async def long_history(database: Database, led: Led, database_url: str) -> str:
     """The URL of a database with 30,000 executions that have ended, and two that wait."""
     await led.admit(1, 2)
     await database.fetch(_HISTORY, 30_000)
     # What lives longer than about a second has a row of its own.
     await led.write(waiting=[waiting(1), waiting(2)], low_id=40_000, reserved_id=50_000)
-    async with session_on(ledger_url) as session:
+    async with session_on(database_url) as session:
         await session.execute("VACUUM ANALYZE")
-    return ledger_url
+    return database_url
 
 
 async def cost(url: str, statement: selects.Statement) -> Cost:

@@ -77,9 +77,9 @@ async def test_a_forged_log_is_counted(
 
 
 async def test_an_outage_of_the_database_loses_nothing(
-    amqp_url: str, database: Database, executions: Executions, first: AttemptOf, ledger_url: str
+    amqp_url: str, database: Database, executions: Executions, first: AttemptOf, database_url: str
 ) -> None:
-    async with listening(amqp_url, database) as (publisher, _), session_on(ledger_url) as session:
+    async with listening(amqp_url, database) as (publisher, _), session_on(database_url) as session:
         await session.execute("ALTER TABLE ledger.log RENAME TO away")
         await session.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"

@@ -13,8 +13,8 @@ from turnstile.common.domain.identifiers import ExecutionId, Grant
 from turnstile.common.report_wire import LogPiece, ProgressReport
 from turnstile.executor.history.executions import Executions, LogPosition
 from turnstile.executor.history.reports import ReportWriter
-from turnstile.executor.history.sql import statement
 from turnstile.executor.leader.records import AttemptRow
+from turnstile.executor.sql import statements
 
 _TUPLES_READ: Final = """
 SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables
@@ -129,8 +129,8 @@ async def test_late_pieces_of_ended_attempts_are_stored(
 
 
 @pytest.mark.usefixtures("database")
-async def test_the_look_up_reads_no_dead_rows(led: Led, first: AttemptOf, ledger_url: str) -> None:
-    async with session_on(ledger_url) as reader, session_on(ledger_url) as session:
+async def test_the_look_up_reads_no_dead_rows(led: Led, first: AttemptOf, database_url: str) -> None:
+    async with session_on(database_url) as reader, session_on(database_url) as session:
         await reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM ledger.granted")
         for number in range(100):
             counter = 10 * number + 10
@@ -144,5 +144,10 @@ async def test_the_look_up_reads_no_dead_rows(led: Led, first: AttemptOf, ledger
 
         before = await tuples_read()
         of = [first.execution_id], [first.attempt], [first.grant.epoch], [first.grant.counter]
-        assert await session.fetchval(statement("append_logs"), "w", HASH, *of, [0], ["text"], 100) == 0
+        assert (
+            await session.fetchval(
+                statements("history/history.sql")["append_logs"], "w", HASH, *of, [0], ["text"], 100
+            )
+            == 0
+        )
         assert await tuples_read() - before < 10

@@ -94,10 +94,10 @@ async def test_an_action_keeps_its_own_for_longer_or_shorter(
 
 
 async def test_a_locked_execution_is_skipped(
-    led: Led, database: Database, executions: Executions, now: float, ledger_url: str
+    led: Led, database: Database, executions: Executions, now: float, database_url: str
 ) -> None:
     await end(led, {1: 3 * DAY, 2: 3 * DAY}, now)
-    async with session_on(ledger_url) as session, session.transaction():
+    async with session_on(database_url) as session, session.transaction():
         await session.execute("SELECT FROM ledger.execution WHERE id = 1 FOR UPDATE")
         assert await pruner(database, keep_seconds=DAY).prune() == 1
     assert await kept(executions) == [1]
@@ -133,10 +133,10 @@ async def test_many_are_deleted_in_batches_with_what_belongs_to_them(
 
 
 async def test_one_executor_prunes_at_a_time(
-    led: Led, database: Database, now: float, ledger_url: str
+    led: Led, database: Database, now: float, database_url: str
 ) -> None:
     await end(led, {1: 3 * DAY}, now)
-    async with session_on(ledger_url) as session, session.transaction():
+    async with session_on(database_url) as session, session.transaction():
         await session.execute("SELECT pg_advisory_xact_lock(1953853038, 5)")
         assert await pruner(database, keep_seconds=DAY).prune() == 0
     assert await pruner(database, keep_seconds=DAY).prune() == 1

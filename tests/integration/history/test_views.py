@@ -15,8 +15,8 @@ _TYPES = {
 """Names of SQLAlchemy's types, and those of PostgreSQL. An enum is read as text."""
 
 
-async def test_every_column_of_a_class_is_one_of_its_table_or_view_with_that_type(ledger_url: str) -> None:
-    connection = await asyncpg.connect(ledger_url)
+async def test_every_column_of_a_class_is_one_of_its_table_or_view_with_that_type(database_url: str) -> None:
+    connection = await asyncpg.connect(database_url)
     try:
         for view in VIEWS:
             table = vars(view)["__table__"]

@@ -150,9 +150,9 @@ async def test_what_was_replayed_elsewhere_is_found(hooks: Database, deliveries:
 
 
 async def test_a_delivery_that_commits_late_is_found(
-    hooks: Database, deliveries: Deliveries, ledger_url: str
+    hooks: Database, deliveries: Deliveries, database_url: str
 ) -> None:
-    async with session_on(ledger_url) as session:
+    async with session_on(database_url) as session:
         transaction = session.transaction()
         await transaction.start()
         await session.execute(
@@ -246,10 +246,10 @@ async def test_pages_are_newest_first_with_their_execution(hooks: Database, deli
 
 
 async def test_what_was_settled_costs_nothing_while_an_old_snapshot_keeps_it(
-    hooks: Database, deliveries: Deliveries, ledger_url: str
+    hooks: Database, deliveries: Deliveries, database_url: str
 ) -> None:
     """Below its bound nothing is read, however many dead entries the index has."""
-    async with session_on(ledger_url) as reader:
+    async with session_on(database_url) as reader:
         await reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM ledger.webhook")
         await hooks.fetch(
             "INSERT INTO ledger.webhook (execution_id, url, origin, due_at, created_at)"

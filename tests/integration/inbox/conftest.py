@@ -8,7 +8,7 @@ from tests.support.inbox import Installation
 
 
 @pytest.fixture
-async def installation(ledger_url: str) -> AsyncIterator[Installation]:
+async def installation(database_url: str) -> AsyncIterator[Installation]:
     """Without a leader until one is started."""
-    async with Installation(ledger_url) as installation:
+    async with Installation(database_url) as installation:
         yield installation

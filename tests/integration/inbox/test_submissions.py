@@ -10,8 +10,9 @@ import asyncpg
 import pytest
 
 from tests.support.inbox import Installation, request
-from tests.support.ledger import create_ledger, session_on, until
+from tests.support.ledger import session_on, until
 from turnstile.localservers import DatabaseServer
+from turnstile.migrations.run import migrate
 
 
 async def _submit(session: Any, ref: str = "a", parameters: str = "{}", **options: Any) -> UUID:
@@ -163,7 +164,7 @@ async def test_a_submitter_may_call_and_ask_and_nothing_else(postgresql: Databas
             await owner.execute(
                 "DO $$BEGIN CREATE ROLE turnstile_submitter; EXCEPTION WHEN duplicate_object THEN END$$"
             )
-            await create_ledger(url)
+            await migrate(url)
             await owner.execute(
                 "INSERT INTO ledger.definition (kind, name, body, created_at, updated_at)"
                 " VALUES ('action', 'a', '{\"ref\": \"a\"}', now(), now());"

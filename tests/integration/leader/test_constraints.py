@@ -20,6 +20,7 @@ from turnstile.executor.leader.records import (
     Turn,
     WorkerRow,
 )
+from turnstile.executor.sql import text_of
 
 _LIVE = LiveRow(
     id=1,
@@ -148,22 +149,20 @@ async def test_numbers_begin_anew_with_an_epoch(led: Led) -> None:
     await led.ledger.write(Turn(epoch=epoch, number=1, at=1.0, granted=[granted(epoch, 1, 1)]))
 
 
-async def test_there_is_one_leader(led: Led, ledger_url: str) -> None:
-    async with session_on(ledger_url) as session:
+async def test_there_is_one_leader(led: Led, database_url: str) -> None:
+    async with session_on(database_url) as session:
         for is_only in ("true", "false"):
             with pytest.raises(asyncpg.IntegrityConstraintViolationError):
                 await session.execute(f"INSERT INTO ledger.leadership VALUES ({is_only}, 1, '', now())")
 
 
-async def test_the_states_are_those_of_the_database(led: Led, ledger_url: str) -> None:
-    async with session_on(ledger_url) as session:
+async def test_the_states_are_those_of_the_database(led: Led, database_url: str) -> None:
+    async with session_on(database_url) as session:
         assert await session.fetchval("SELECT enum_range(NULL::ledger.status)::text[]") == list(Status)
 
 
 async def test_every_constraint_and_index_has_its_comment() -> None:
-    from turnstile.executor.leader.ledger_rows import tables_text
-
-    lines = tables_text().splitlines()
+    lines = text_of("leader/tables.sql").splitlines()
     for number, line in enumerate(lines):
         if line.lstrip().startswith(("CONSTRAINT ", "CREATE INDEX", "CREATE UNIQUE", "CREATE TABLE")):
             assert lines[number - 1].lstrip().startswith("--"), line

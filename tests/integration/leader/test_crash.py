@@ -6,10 +6,11 @@ from typing import Literal
 
 import pytest
 
-from tests.support.ledger import Led, admitted, create_ledger, ended, granted, ledger_on, living, session_on
+from tests.support.ledger import Led, admitted, ended, granted, ledger_on, living, session_on
 from turnstile.executor.leader.ports import NewestTurn, OutcomeUnknown
 from turnstile.executor.leader.records import Journal
 from turnstile.localservers import PostgresServer
+from turnstile.migrations.run import migrate
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,7 @@ async def test_acknowledged_turns_survive_a_crash_of_the_server(
 ) -> None:
     name = f"crash_{seed}"
     url = await asyncio.to_thread(own_postgresql.create_database, name)
-    await create_ledger(url)
+    await migrate(url)
     async with session_on(url) as session:
         # Without a commit that waits for the disk, the last turns would be lost.
         await session.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")

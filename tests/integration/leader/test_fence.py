@@ -50,10 +50,10 @@ async def test_a_deposed_leader_loads_nothing(led: Led, other: Ledger) -> None:
 
 
 async def test_a_takeover_waits_for_the_turn_in_flight_and_its_load_has_it(
-    led: Led, other: Ledger, ledger_url: str
+    led: Led, other: Ledger, database_url: str
 ) -> None:
     turn = Turn(epoch=led.epoch, number=1, at=1.0, admitted=[admitted(1)], reserved_id=10)
-    async with session_on(ledger_url) as watcher, in_flight(led.ledger, turn) as commit:
+    async with session_on(database_url) as watcher, in_flight(led.ledger, turn) as commit:
         taking = asyncio.create_task(other.take_over("b"))
         await until(lambda: watcher.fetchval(_WAITS))
         assert not taking.done()
@@ -65,8 +65,10 @@ async def test_a_takeover_waits_for_the_turn_in_flight_and_its_load_has_it(
     await other.write(Turn(epoch=epoch, number=1, at=2.0))
 
 
-async def test_a_turn_waits_for_the_takeover_in_flight_and_writes_nothing(led: Led, ledger_url: str) -> None:
-    async with session_on(ledger_url) as taker:
+async def test_a_turn_waits_for_the_takeover_in_flight_and_writes_nothing(
+    led: Led, database_url: str
+) -> None:
+    async with session_on(database_url) as taker:
         await taker.execute("BEGIN; UPDATE ledger.leadership SET epoch = epoch + 1, executor = 'b'")
         writing = asyncio.create_task(led.admit(1))
         # Longer than the time-out of one lock: the same statement is sent again.
@@ -78,8 +80,8 @@ async def test_a_turn_waits_for_the_takeover_in_flight_and_writes_nothing(led: L
         assert not await taker.fetchval("SELECT count(*) FROM ledger.execution")
 
 
-async def test_a_turn_goes_on_when_a_takeover_is_given_up(led: Led, ledger_url: str) -> None:
-    async with session_on(ledger_url) as taker:
+async def test_a_turn_goes_on_when_a_takeover_is_given_up(led: Led, database_url: str) -> None:
+    async with session_on(database_url) as taker:
         await taker.execute("BEGIN; UPDATE ledger.leadership SET epoch = epoch + 1, executor = 'b'")
         writing = asyncio.create_task(led.admit(1))
         await asyncio.wait({writing}, timeout=0.15)
@@ -118,8 +120,8 @@ async def test_of_two_that_take_over_at_once_the_higher_epoch_leads(ledger: Ledg
             await known(lambda loser=loser, late=late: loser.write(late))  # type: ignore[misc]
 
 
-async def test_an_epoch_is_above_all_before_it_and_the_clock(ledger: Ledger, ledger_url: str) -> None:
-    async with session_on(ledger_url) as session:
+async def test_an_epoch_is_above_all_before_it_and_the_clock(ledger: Ledger, database_url: str) -> None:
+    async with session_on(database_url) as session:
         clock = await session.fetchval("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
         first = await ledger.take_over("a")
         assert first > clock
@@ -130,9 +132,9 @@ async def test_an_epoch_is_above_all_before_it_and_the_clock(ledger: Ledger, led
 
 
 async def test_an_epoch_that_a_failover_lost_is_not_issued_again_by_a_clock_that_is_behind(
-    ledger: Ledger, other: Ledger, ledger_url: str
+    ledger: Ledger, other: Ledger, database_url: str
 ) -> None:
-    async with session_on(ledger_url) as session:
+    async with session_on(database_url) as session:
         await ledger.take_over("a")
         # The clock was a day ahead, and is behind all epochs since.
         await session.execute("UPDATE ledger.leadership SET epoch = epoch + 86400000000")
@@ -152,9 +154,9 @@ async def test_a_leader_that_asks_for_its_own_epoch_does_not_take_it_from_anothe
     await other.write(Turn(epoch=epoch, number=1, at=1.0))
 
 
-async def test_a_turn_is_written_while_a_load_lasts(led: Led, ledger_url: str) -> None:
+async def test_a_turn_is_written_while_a_load_lasts(led: Led, database_url: str) -> None:
     await led.admit(1)
-    async with session_on(ledger_url) as session, session_on(ledger_url) as watcher:
+    async with session_on(database_url) as session, session_on(database_url) as watcher:
         await session.execute("BEGIN; LOCK TABLE ledger.worker IN ACCESS EXCLUSIVE MODE")
         loading = asyncio.create_task(led.load())
         await until(lambda: watcher.fetchval(_WAITS))
@@ -164,12 +166,12 @@ async def test_a_turn_is_written_while_a_load_lasts(led: Led, ledger_url: str) -
 
 
 async def test_candidates_see_a_leader_until_its_session_is_gone(
-    led: Led, other: Ledger, ledger_url: str
+    led: Led, other: Ledger, database_url: str
 ) -> None:
     await led.write()
     newest = NewestTurn(epoch=led.epoch, number=1)
     assert await other.leader_seen() == (newest, False)
-    async with session_on(ledger_url) as session:
+    async with session_on(database_url) as session:
         await session.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE datname = current_database() AND application_name = 'turnstile leader'"
@@ -214,9 +216,9 @@ async def test_an_executor_is_told_that_another_one_has_the_broker(ledger: Ledge
 
 
 async def test_a_takeover_leaves_sessions_alone_that_store_commands(
-    led: Led, other: Ledger, ledger_url: str
+    led: Led, other: Ledger, database_url: str
 ) -> None:
-    async with session_on(ledger_url) as submitting, session_on(ledger_url) as storing:
+    async with session_on(database_url) as submitting, session_on(database_url) as storing:
         await submitting.execute(
             "INSERT INTO ledger.definition (kind, name, body, created_at, updated_at)"
             " VALUES ('action', 'a', '{\"ref\": \"a\"}', now(), now());"

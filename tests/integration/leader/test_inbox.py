@@ -50,8 +50,8 @@ async def _put(session: "asyncpg.Connection[asyncpg.Record]", command: Command =
     return command_id
 
 
-async def test_commands_come_in_order_until_a_turn_has_decided_them(led: Led, ledger_url: str) -> None:
-    async with session_on(ledger_url) as session:
+async def test_commands_come_in_order_until_a_turn_has_decided_them(led: Led, database_url: str) -> None:
+    async with session_on(database_url) as session:
         ids = [await _put(session, each) for each in (_REQUEST, _CANCEL, _MANY, _DEFINITION)]
     found = await led.ledger.inbox(2)
     assert [row.command_id for row in found] == ids[:2]
@@ -61,8 +61,8 @@ async def test_commands_come_in_order_until_a_turn_has_decided_them(led: Led, le
     assert [row.body for row in found] == [_REQUEST, _CANCEL, _MANY, _DEFINITION]
 
 
-async def test_a_command_that_was_answered_comes_without_its_body(led: Led, ledger_url: str) -> None:
-    async with session_on(ledger_url) as session:
+async def test_a_command_that_was_answered_comes_without_its_body(led: Led, database_url: str) -> None:
+    async with session_on(database_url) as session:
         await led.write(answers=[(await _put(session), b"{}")])
         other = await _put(session)
     answered, new = await led.ledger.inbox(10)
@@ -70,16 +70,18 @@ async def test_a_command_that_was_answered_comes_without_its_body(led: Led, ledg
 
 
 async def test_of_commands_that_name_many_only_the_first_come_and_others_pass_them(
-    led: Led, ledger_url: str
+    led: Led, database_url: str
 ) -> None:
-    async with session_on(ledger_url) as session:
+    async with session_on(database_url) as session:
         many = [await _put(session, _MANY) for _ in range(5)]
         single = await _put(session)
     assert [row.command_id for row in await led.ledger.inbox(10)] == [*many[:2], single]
 
 
-async def test_the_parameters_of_a_submission_are_checked_when_it_is_read(led: Led, ledger_url: str) -> None:
-    async with session_on(ledger_url) as session:
+async def test_the_parameters_of_a_submission_are_checked_when_it_is_read(
+    led: Led, database_url: str
+) -> None:
+    async with session_on(database_url) as session:
         await led.write(definitions=[DefinitionRow(kind="action", name="a", body={"ref": "a"})])
         await session.execute("""SELECT turnstile.submit('a', '{"n": 1}')""")
     led.ledger._refusal_of = lambda ref, parameters: (Code.INVALID_PARAMETERS, f"{ref} {parameters}")
@@ -88,18 +90,18 @@ async def test_the_parameters_of_a_submission_are_checked_when_it_is_read(led: L
     assert row.body.refusal == (Code.INVALID_PARAMETERS, "a {'n': 1}")
 
 
-async def test_a_poll_reads_a_bounded_number_of_bytes(led: Led, ledger_url: str) -> None:
+async def test_a_poll_reads_a_bounded_number_of_bytes(led: Led, database_url: str) -> None:
     # Random, so that it is not compressed.
     large = replace(_REQUEST, parameters=b'{"text": "%s"}' % os.urandom(1_500_000).hex().encode())
-    async with session_on(ledger_url) as session:
+    async with session_on(database_url) as session:
         for _ in range(6):
             await _put(session, large)
     led.ledger._parameters_bytes_max = 4_000_000
     assert len(await led.ledger.inbox(10)) == 3
 
 
-async def test_a_command_that_is_committed_late_is_found(led: Led, ledger_url: str) -> None:
-    async with session_on(ledger_url) as slow, session_on(ledger_url) as fast:
+async def test_a_command_that_is_committed_late_is_found(led: Led, database_url: str) -> None:
+    async with session_on(database_url) as slow, session_on(database_url) as fast:
         await slow.execute("BEGIN")
         late = await _put(slow)
         for _ in range(4):
@@ -110,8 +112,8 @@ async def test_a_command_that_is_committed_late_is_found(led: Led, ledger_url: s
         assert [row.command_id for row in await led.ledger.inbox(10)] == [late]
 
 
-async def test_the_bound_passes_what_was_decided(led: Led, ledger_url: str) -> None:
-    async with session_on(ledger_url) as session:
+async def test_the_bound_passes_what_was_decided(led: Led, database_url: str) -> None:
+    async with session_on(database_url) as session:
         for _ in range(5):
             await _put(session)
         await led.write(inbox_over=[row.id for row in await led.ledger.inbox(10)])

@@ -18,9 +18,9 @@ async def _status(session: "asyncpg.Connection[asyncpg.Record]") -> str:
     return str(await session.fetchval("SELECT status FROM ledger.execution WHERE id = 1"))
 
 
-async def test_a_locked_row_delays_only_its_own_end(led: Led, ledger_url: str) -> None:
+async def test_a_locked_row_delays_only_its_own_end(led: Led, database_url: str) -> None:
     await led.admit(1, 2, 3)
-    async with session_on(ledger_url) as holder, session_on(ledger_url) as reader:
+    async with session_on(database_url) as holder, session_on(database_url) as reader:
         await holder.execute(_LOCK)
         began = time.monotonic()
         await led.write(ended=[ended(1, result=b'{"kept": 1}'), ended(2)])
@@ -40,9 +40,11 @@ async def test_a_locked_row_delays_only_its_own_end(led: Led, ledger_url: str) -
         assert not await reader.fetchval("SELECT count(*) FROM ledger.pending_end")
 
 
-async def test_a_pending_end_is_written_by_the_next_leader(led: Led, other: Ledger, ledger_url: str) -> None:
+async def test_a_pending_end_is_written_by_the_next_leader(
+    led: Led, other: Ledger, database_url: str
+) -> None:
     await led.admit(1)
-    async with session_on(ledger_url) as holder, session_on(ledger_url) as reader:
+    async with session_on(database_url) as holder, session_on(database_url) as reader:
         await holder.execute(_LOCK)
         await led.write(ended=[ended(1)])
         await led.ledger.close()
@@ -56,9 +58,9 @@ async def test_a_pending_end_is_written_by_the_next_leader(led: Led, other: Ledg
         await until(is_written)
 
 
-async def test_a_second_end_is_refused_while_the_first_one_is_pending(led: Led, ledger_url: str) -> None:
+async def test_a_second_end_is_refused_while_the_first_one_is_pending(led: Led, database_url: str) -> None:
     await led.admit(1)
-    async with session_on(ledger_url) as holder:
+    async with session_on(database_url) as holder:
         await holder.execute(_LOCK)
         await led.write(ended=[ended(1)])
         with pytest.raises(TurnRefused, match="turn_ends_what_lives"):
@@ -68,17 +70,17 @@ async def test_a_second_end_is_refused_while_the_first_one_is_pending(led: Led, 
             await led.write(ended=[ended(1, status=Status.FAILED, result=None)])
 
 
-async def test_an_end_that_the_row_would_refuse_cannot_become_pending(led: Led, ledger_url: str) -> None:
+async def test_an_end_that_the_row_would_refuse_cannot_become_pending(led: Led, database_url: str) -> None:
     await led.admit(1)
-    async with session_on(ledger_url) as holder:
+    async with session_on(database_url) as holder:
         await holder.execute(_LOCK)
         with pytest.raises(TurnRefused, match="completed_by_a_worker"):
             await led.write(ended=[ended(1, worker_id=None)])
 
 
-async def test_a_turn_is_written_when_a_lock_of_the_whole_table_is_gone(led: Led, ledger_url: str) -> None:
+async def test_a_turn_is_written_when_a_lock_of_the_whole_table_is_gone(led: Led, database_url: str) -> None:
     await led.admit(1)
-    async with session_on(ledger_url) as holder:
+    async with session_on(database_url) as holder:
         await holder.execute("BEGIN; LOCK TABLE ledger.execution IN EXCLUSIVE MODE")
         writing = asyncio.create_task(led.write(ended=[ended(1)]))
         await asyncio.wait({writing}, timeout=0.35)
@@ -89,18 +91,18 @@ async def test_a_turn_is_written_when_a_lock_of_the_whole_table_is_gone(led: Led
 
 
 async def test_a_shared_lock_of_a_row_delays_nothing_that_does_not_write_it(
-    led: Led, ledger_url: str
+    led: Led, database_url: str
 ) -> None:
     await led.admit(1, 2)
-    async with session_on(ledger_url) as holder:
+    async with session_on(database_url) as holder:
         await holder.execute("BEGIN; SELECT FROM ledger.execution WHERE id = 1 FOR KEY SHARE")
         await led.write(ended=[ended(1)])
         assert await _status(holder) == "completed"
 
 
-async def test_the_task_of_pending_ends_ends_with_the_ledger(ledger_url: str) -> None:
-    async with session_on(ledger_url) as holder:
-        async with ledger_on(ledger_url) as ledger:
+async def test_the_task_of_pending_ends_ends_with_the_ledger(database_url: str) -> None:
+    async with session_on(database_url) as holder:
+        async with ledger_on(database_url) as ledger:
             led = await Led.by(ledger)
             await led.admit(1)
             await holder.execute(_LOCK)

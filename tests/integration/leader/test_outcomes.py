@@ -15,8 +15,8 @@ from turnstile.executor.leader.records import Journal, Turn
 
 
 @pytest.fixture
-async def proxy(ledger_url: str) -> AsyncIterator[Proxy]:
-    async with proxy_to(ledger_url) as proxy:
+async def proxy(database_url: str) -> AsyncIterator[Proxy]:
+    async with proxy_to(database_url) as proxy:
         yield proxy
 
 
@@ -79,8 +79,8 @@ async def test_a_silent_server_ends_a_call_in_time(proxy: Proxy, led: Led) -> No
     assert await led.ledger.newest_turn() == NewestTurn(epoch=led.epoch, number=2)
 
 
-async def test_a_terminated_session_leaves_the_outcome_unknown(led: Led, ledger_url: str) -> None:
-    async with session_on(ledger_url) as session:
+async def test_a_terminated_session_leaves_the_outcome_unknown(led: Led, database_url: str) -> None:
+    async with session_on(database_url) as session:
         await session.execute("BEGIN; LOCK TABLE ledger.granted")
         writing = asyncio.create_task(led.write(grants_over=[(1, 1)]))
         await asyncio.wait({writing}, timeout=0.05)
@@ -93,9 +93,9 @@ async def test_a_terminated_session_leaves_the_outcome_unknown(led: Led, ledger_
 
 
 async def test_a_cancelled_call_leaves_no_statement_behind_for_the_next_one(
-    led: Led, ledger_url: str
+    led: Led, database_url: str
 ) -> None:
-    async with session_on(ledger_url) as session:
+    async with session_on(database_url) as session:
         await session.execute("BEGIN; LOCK TABLE ledger.worker")
         loading = asyncio.create_task(led.load())
         await asyncio.wait({loading}, timeout=0.2)

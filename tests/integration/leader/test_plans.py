@@ -30,10 +30,10 @@ async def _scans_without_key(ledger: Ledger) -> list[str]:
 
 
 @pytest.mark.parametrize("rows", [0, 3, 300])
-async def test_each_row_of_a_turn_is_looked_up_by_its_key(led: Led, ledger_url: str, rows: int) -> None:
+async def test_each_row_of_a_turn_is_looked_up_by_its_key(led: Led, database_url: str, rows: int) -> None:
     for first in range(1, rows + 1, 3):
         await led.admit(first, first + 1, granted=[granted(led.epoch, first, first)])
         await led.write(ended=[ended(first)], grants_over=[(led.epoch, first)])
-    async with session_on(ledger_url) as session:
+    async with session_on(database_url) as session:
         await session.execute("ANALYZE")
     assert await _scans_without_key(led.ledger) == []

@@ -98,12 +98,12 @@ async def test_other_content_that_cannot_be_stored_names_no_execution(led: Led) 
     assert await led.waiting_ids() == [1]
 
 
-async def test_content_of_one_kind_after_another_is_written(led: Led, ledger_url: str) -> None:
+async def test_content_of_one_kind_after_another_is_written(led: Led, database_url: str) -> None:
     """A refusal leaves the session as it was: the next turns are written with the same statements."""
     for number in range(1, 4):
         await led.write(admitted=[admitted(number)], reserved_id=100)
         with pytest.raises(TurnRefused):
             await led.write(ended=[ended(number, result=b"no JSON")])
         await led.write(ended=[ended(number)])
-    async with session_on(ledger_url) as session:
+    async with session_on(database_url) as session:
         assert await session.fetchval("SELECT count(*) FROM ledger.execution WHERE status = 'completed'") == 3

@@ -16,7 +16,6 @@ from tests.support.ledger import admitted, ended, living
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.states import TERMINAL, Status
 from turnstile.executor.leader.ledger import Ledger
-from turnstile.executor.leader.ledger_rows import tables_text
 from turnstile.executor.leader.records import (
     AdmittedRow,
     AttemptRow,
@@ -36,6 +35,7 @@ from turnstile.executor.leader.records import (
     WorkerRow,
 )
 from turnstile.executor.queue_manager.decisions import Passage
+from turnstile.executor.sql import text_of
 
 _ROW_TABLES = ("granted", "live", "worker", "event", "early_cancel", "definition")
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=6)
@@ -378,11 +378,11 @@ def runner() -> Iterator[asyncio.Runner]:
 )
 @given(data=st.data())
 def test_a_load_finds_what_the_turns_wrote(
-    ledger_url: str, runner: asyncio.Runner, data: st.DataObject
+    database_url: str, runner: asyncio.Runner, data: st.DataObject
 ) -> None:
     model = Model()
-    runner.run(_empty(ledger_url))
-    pair = [Ledger(ledger_url), Ledger(ledger_url)]
+    runner.run(_empty(database_url))
+    pair = [Ledger(database_url), Ledger(database_url)]
     try:
         for leader in data.draw(st.lists(st.sampled_from([0, 0, 1]), min_size=1, max_size=3)):
             ledger = pair[leader]
@@ -393,7 +393,7 @@ def test_a_load_finds_what_the_turns_wrote(
                 runner.run(ledger.write(turn))
                 model.apply(turn)
             model.check(runner.run(ledger.load(epoch)))
-        runner.run(_check_history(ledger_url, model))
+        runner.run(_check_history(database_url, model))
     finally:
         for ledger in pair:
             runner.run(ledger.close())
@@ -401,8 +401,8 @@ def test_a_load_finds_what_the_turns_wrote(
 
 async def _empty(url: str) -> None:
     """Leave the tables as they were created."""
-    names = re.findall(r"^CREATE TABLE (\S+)", tables_text(), re.MULTILINE)
-    first_rows = re.findall(r"^INSERT INTO .*;$", tables_text(), re.MULTILINE)
+    names = re.findall(r"^CREATE TABLE (\S+)", text_of("leader/tables.sql"), re.MULTILINE)
+    first_rows = re.findall(r"^INSERT INTO .*;$", text_of("leader/tables.sql"), re.MULTILINE)
     assert len(first_rows) == 2
     connection = await asyncpg.connect(url)
     names += ["ledger.log", "ledger.webhook"]

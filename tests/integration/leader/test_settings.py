@@ -31,9 +31,9 @@ async def _set(url: str, settings: dict[str, str]) -> None:
             await session.execute(f"ALTER DATABASE {database} SET {name} = '{value}'")
 
 
-async def test_hostile_defaults_change_nothing(ledger_url: str) -> None:
-    await _set(ledger_url, _HOSTILE)
-    async with ledger_on(ledger_url) as ledger:
+async def test_hostile_defaults_change_nothing(database_url: str) -> None:
+    await _set(database_url, _HOSTILE)
+    async with ledger_on(database_url) as ledger:
         led = await Led.by(ledger)
         turn = await led.admit(1, 2)
         await led.write(ended=[ended(1)])
@@ -56,7 +56,7 @@ async def test_hostile_defaults_change_nothing(ledger_url: str) -> None:
     ("given", "kept"),
     [("off", "on"), ("local", "on"), ("remote_write", "on"), ("on", "on"), ("remote_apply", "remote_apply")],
 )
-async def test_a_commit_is_at_least_durable_here(ledger_url: str, given: str, kept: str) -> None:
-    await _set(ledger_url, {"synchronous_commit": given})
-    async with ledger_on(ledger_url) as ledger, ledger._writer.use() as session:
+async def test_a_commit_is_at_least_durable_here(database_url: str, given: str, kept: str) -> None:
+    await _set(database_url, {"synchronous_commit": given})
+    async with ledger_on(database_url) as ledger, ledger._writer.use() as session:
         assert await session.fetchval("SHOW synchronous_commit") == kept

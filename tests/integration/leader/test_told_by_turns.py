@@ -19,8 +19,8 @@ _URL = "https://hooks.example.org/done"
 
 
 @pytest.fixture
-async def installation(ledger_url: str) -> AsyncIterator[Installation]:
-    async with Installation(ledger_url) as installation:
+async def installation(database_url: str) -> AsyncIterator[Installation]:
+    async with Installation(database_url) as installation:
         yield installation
 
 

@@ -14,8 +14,8 @@ _URL = "https://hooks.example.org:8443/done?x=1"
 
 
 @pytest.fixture
-async def reader(ledger_url: str) -> AsyncIterator[Connection]:
-    async with session_on(ledger_url) as session:
+async def reader(database_url: str) -> AsyncIterator[Connection]:
+    async with session_on(database_url) as session:
         yield session
 
 
@@ -44,10 +44,10 @@ async def test_an_end_in_the_turn_of_its_admission_has_a_webhook(led: Led, reade
 
 
 async def test_an_end_that_waits_for_a_locked_row_has_its_webhook_when_it_is_written(
-    led: Led, ledger_url: str, reader: Connection
+    led: Led, database_url: str, reader: Connection
 ) -> None:
     await led.write(admitted=[admitted(1, callback_url=_URL), admitted(2)], reserved_id=1000)
-    async with session_on(ledger_url) as holder:
+    async with session_on(database_url) as holder:
         await holder.execute("BEGIN; SELECT FROM ledger.execution WHERE id = 1 FOR UPDATE")
         await led.write(ended=[ended(1), ended(2)])
         await holder.execute("ROLLBACK")

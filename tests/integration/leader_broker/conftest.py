@@ -9,7 +9,7 @@ from turnstile.executor.leader.ledger import Ledger
 
 
 @pytest.fixture
-async def other(ledger_url: str) -> AsyncIterator[Ledger]:
+async def other(database_url: str) -> AsyncIterator[Ledger]:
     """The ledger of another executor."""
-    async with ledger_on(ledger_url) as ledger:
+    async with ledger_on(database_url) as ledger:
         yield ledger

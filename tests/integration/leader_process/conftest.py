@@ -6,5 +6,5 @@ from tests.integration.leader_process.support import Store
 
 
 @pytest.fixture
-def store(ledger_url: str) -> Store:
-    return Store(ledger_url)
+def store(database_url: str) -> Store:
+    return Store(database_url)

@@ -15,7 +15,6 @@ from uuid import uuid4
 import aiormq
 import asyncpg
 
-from tests.support.ledger import create_ledger
 from tests.support.traffic import until
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.executor.asking.asker import Asker
@@ -25,6 +24,7 @@ from turnstile.executor.leader.ports import DefinitionCommand
 from turnstile.executor.leader_process import LeaderSettings, LeaderStatus
 from turnstile.executor.questions.protocol import Answered, Stats
 from turnstile.executor.serving import COMMAND, LeaderService, ProcessTimes
+from turnstile.migrations.run import migrate
 
 SOON_SECONDS = 20.0
 
@@ -159,7 +159,7 @@ class Store:
             await connection.close()
 
     async def create_tables(self) -> None:
-        await create_ledger(self._url)
+        await migrate(self._url)
 
     async def turns(self, epoch: int) -> list[int]:
         """Return the numbers of the turns of an epoch that are there."""

@@ -70,8 +70,8 @@ async def until_gone(pid: int, *, seconds: float) -> None:
     await until(lambda: not is_alive(pid), f"{pid} is gone", deadline_seconds=seconds)
 
 
-async def test_a_stop_ends_http_and_the_leader_in_order(ledger_url: str, amqp_url: str) -> None:
-    async with parent(ledger_url, amqp_url) as one:
+async def test_a_stop_ends_http_and_the_leader_in_order(database_url: str, amqp_url: str) -> None:
+    async with parent(database_url, amqp_url) as one:
         pid = await one.until_leading()
         began_at = time.monotonic()
         one.process.send_signal(signal.SIGTERM)
@@ -83,11 +83,11 @@ async def test_a_stop_ends_http_and_the_leader_in_order(ledger_url: str, amqp_ur
 
 
 async def test_a_slow_request_does_not_keep_the_leader_from_handing_over(
-    ledger_url: str, amqp_url: str
+    database_url: str, amqp_url: str
 ) -> None:
-    async with parent(ledger_url, amqp_url, http="slow") as one:
+    async with parent(database_url, amqp_url, http="slow") as one:
         await one.until_leading()
-        async with executor("next", ledger_url, amqp_url) as other:
+        async with executor("next", database_url, amqp_url) as other:
             await other.until_waiting()
             began_at = time.monotonic()
             one.process.send_signal(signal.SIGTERM)
@@ -100,9 +100,9 @@ async def test_a_slow_request_does_not_keep_the_leader_from_handing_over(
 
 @pytest.mark.parametrize("is_stopped", [False, True], ids=["running", "stopped"])
 async def test_the_leader_ends_at_once_with_its_parent(
-    ledger_url: str, amqp_url: str, is_stopped: bool
+    database_url: str, amqp_url: str, is_stopped: bool
 ) -> None:
-    async with parent(ledger_url, amqp_url) as one:
+    async with parent(database_url, amqp_url) as one:
         pid = await one.until_leading()
         if is_stopped:
             os.kill(pid, signal.SIGSTOP)
@@ -110,8 +110,8 @@ async def test_the_leader_ends_at_once_with_its_parent(
         await until_gone(pid, seconds=2)
 
 
-async def test_a_second_signal_ends_both_at_once(ledger_url: str, amqp_url: str) -> None:
-    async with parent(ledger_url, amqp_url, http="slow") as one:
+async def test_a_second_signal_ends_both_at_once(database_url: str, amqp_url: str) -> None:
+    async with parent(database_url, amqp_url, http="slow") as one:
         pid = await one.until_leading()
         # So that only being killed can end it.
         os.kill(pid, signal.SIGSTOP)
@@ -121,8 +121,8 @@ async def test_a_second_signal_ends_both_at_once(ledger_url: str, amqp_url: str)
         await until_gone(pid, seconds=2)
 
 
-async def test_a_leader_that_does_not_stop_in_time_is_killed(ledger_url: str, amqp_url: str) -> None:
-    async with executor("one", ledger_url, amqp_url, times=ProcessTimes(stop=0.3)) as one:
+async def test_a_leader_that_does_not_stop_in_time_is_killed(database_url: str, amqp_url: str) -> None:
+    async with executor("one", database_url, amqp_url, times=ProcessTimes(stop=0.3)) as one:
         await one.until_leading()
         pid = one.signal(signal.SIGSTOP)
         began_at = time.monotonic()
@@ -132,10 +132,10 @@ async def test_a_leader_that_does_not_stop_in_time_is_killed(ledger_url: str, am
 
 
 async def test_a_leader_that_says_nothing_is_reported_and_then_replaced(
-    ledger_url: str, amqp_url: str
+    database_url: str, amqp_url: str
 ) -> None:
     times = ProcessTimes(silent=0.8, hung=2.5, pause_first=0.01)
-    async with executor("one", ledger_url, amqp_url, times=times) as one:
+    async with executor("one", database_url, amqp_url, times=times) as one:
         await one.until_leading()
         assert one.leader.trouble() is None
         pid = one.signal(signal.SIGSTOP)
@@ -147,12 +147,12 @@ async def test_a_leader_that_says_nothing_is_reported_and_then_replaced(
 
 
 async def test_a_process_that_cannot_live_is_started_ever_more_rarely_and_says_why(
-    ledger_url: str, amqp_url: str, caplog: pytest.LogCaptureFixture
+    database_url: str, amqp_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     command = (sys.executable, "-c", "raise SystemExit(7)")
     times = ProcessTimes(pause_first=0.05, pause_max=0.4)
     with caplog.at_level(logging.ERROR):
-        async with executor("one", ledger_url, amqp_url, command=command, times=times) as one:
+        async with executor("one", database_url, amqp_url, command=command, times=times) as one:
             await until(lambda: one.leader.starts >= 6, "it was started again", deadline_seconds=30)
             trouble = one.leader.trouble() or ""
             assert "exit code 7" in trouble
@@ -171,8 +171,8 @@ async def test_a_process_that_cannot_live_is_started_ever_more_rarely_and_says_w
     )
 
 
-async def test_a_program_that_is_not_there_is_reported(ledger_url: str, amqp_url: str) -> None:
-    async with executor("one", ledger_url, amqp_url, command=("/nowhere/python",)) as one:
+async def test_a_program_that_is_not_there_is_reported(database_url: str, amqp_url: str) -> None:
+    async with executor("one", database_url, amqp_url, command=("/nowhere/python",)) as one:
         await until(lambda: "cannot be started" in (one.leader.trouble() or ""), deadline_seconds=10)
 
 

@@ -19,9 +19,9 @@ from turnstile.executor.questions.protocol import Answered, Leading, Unanswered
 
 
 async def test_the_leader_of_this_host_is_asked_directly(
-    ledger_url: str, amqp_url: str, store: Store
+    database_url: str, amqp_url: str, store: Store
 ) -> None:
-    async with executor("one", ledger_url, amqp_url) as one:
+    async with executor("one", database_url, amqp_url) as one:
         await one.until_leading()
         only_local = Asker(one.leader.local, BrokerAsker(amqp_url))
         found = await only_local.ask(Leading())
@@ -31,16 +31,16 @@ async def test_the_leader_of_this_host_is_asked_directly(
 
 
 async def test_a_command_is_decided_and_its_outcome_is_shown(
-    ledger_url: str, amqp_url: str, store: Store
+    database_url: str, amqp_url: str, store: Store
 ) -> None:
-    async with executor("one", ledger_url, amqp_url) as one:
+    async with executor("one", database_url, amqp_url) as one:
         await one.until_leading()
         await store.define("a")
         await until(lambda: has_action(one.asker, "a"), "the action is there", deadline_seconds=5)
 
 
-async def test_the_leader_of_another_host_is_asked_over_the_broker(ledger_url: str, amqp_url: str) -> None:
-    async with led_by_the_first(ledger_url, amqp_url) as (one, two):
+async def test_the_leader_of_another_host_is_asked_over_the_broker(database_url: str, amqp_url: str) -> None:
+    async with led_by_the_first(database_url, amqp_url) as (one, two):
         await until_it_can_ask(two)
         found = await two.asker.ask(Leading())
         assert isinstance(found, Answered), found
@@ -51,8 +51,8 @@ async def until_it_can_ask(one: Executor) -> None:
     await until(lambda: one.broker.is_connected, "it is connected to the broker", deadline_seconds=10)
 
 
-async def test_questions_of_many_askers_are_all_answered(ledger_url: str, amqp_url: str) -> None:
-    async with executor("one", ledger_url, amqp_url) as one:
+async def test_questions_of_many_askers_are_all_answered(database_url: str, amqp_url: str) -> None:
+    async with executor("one", database_url, amqp_url) as one:
         await one.until_leading()
         await until_it_can_ask(one)
         only_broker = Asker(LocalAsker(), one.broker)
@@ -63,8 +63,8 @@ async def test_questions_of_many_askers_are_all_answered(ledger_url: str, amqp_u
         assert all(isinstance(each, Answered) for each in found)
 
 
-async def test_without_a_leader_the_asker_hears_so_in_time(ledger_url: str, amqp_url: str) -> None:
-    async with executor("one", ledger_url, amqp_url) as one:
+async def test_without_a_leader_the_asker_hears_so_in_time(database_url: str, amqp_url: str) -> None:
+    async with executor("one", database_url, amqp_url) as one:
         await one.until_leading()
         await until_it_can_ask(one)
         pid = one.signal(signal.SIGSTOP)
@@ -77,9 +77,9 @@ async def test_without_a_leader_the_asker_hears_so_in_time(ledger_url: str, amqp
 
 
 async def test_a_leader_that_was_stopped_and_deposed_answers_nothing_that_it_was_asked_before(
-    ledger_url: str, amqp_url: str
+    database_url: str, amqp_url: str
 ) -> None:
-    async with led_by_the_first(ledger_url, amqp_url) as (one, two):
+    async with led_by_the_first(database_url, amqp_url) as (one, two):
         await until_it_can_ask(two)
         pid = one.signal(signal.SIGSTOP)
         with resumed_at_the_end(pid):

@@ -41,9 +41,11 @@ async def seconds_until_another_leads(others: list[Executor], began_at: float) -
 
 @pytest.mark.parametrize("count", [2, 3])
 async def test_a_killed_leader_is_followed_within_two_seconds(
-    ledger_url: str, amqp_url: str, count: int
+    database_url: str, amqp_url: str, count: int
 ) -> None:
-    async with led_by_the_first(ledger_url, amqp_url, *[(ledger_url, amqp_url)] * (count - 1)) as executors:
+    async with led_by_the_first(
+        database_url, amqp_url, *[(database_url, amqp_url)] * (count - 1)
+    ) as executors:
         first, *others = executors
         epoch, began_at = first.epoch, time.monotonic()
         first.signal(signal.SIGKILL)
@@ -56,8 +58,8 @@ async def test_a_killed_leader_is_followed_within_two_seconds(
         assert [each.is_leading for each in others].count(True) == 1
 
 
-async def test_a_killed_leader_without_others_leads_again(ledger_url: str, amqp_url: str) -> None:
-    async with executor("one", ledger_url, amqp_url) as one:
+async def test_a_killed_leader_without_others_leads_again(database_url: str, amqp_url: str) -> None:
+    async with executor("one", database_url, amqp_url) as one:
         await one.until_leading()
         epoch = one.epoch
         one.signal(signal.SIGKILL)
@@ -66,9 +68,9 @@ async def test_a_killed_leader_without_others_leads_again(ledger_url: str, amqp_
 
 
 async def test_a_leader_that_is_stopped_is_followed_within_five_seconds_and_commits_nothing_more(
-    ledger_url: str, amqp_url: str, store: Store
+    database_url: str, amqp_url: str, store: Store
 ) -> None:
-    async with led_by_the_first(ledger_url, amqp_url) as (first, second):
+    async with led_by_the_first(database_url, amqp_url) as (first, second):
         epoch, began_at = first.epoch, time.monotonic()
         pid = first.signal(signal.SIGSTOP)
         with resumed_at_the_end(pid):
@@ -86,9 +88,11 @@ async def test_a_leader_that_is_stopped_is_followed_within_five_seconds_and_comm
 
 @pytest.mark.parametrize("count", [2, 3])
 async def test_a_leader_that_ends_in_order_hands_over_within_a_second(
-    ledger_url: str, amqp_url: str, count: int
+    database_url: str, amqp_url: str, count: int
 ) -> None:
-    async with led_by_the_first(ledger_url, amqp_url, *[(ledger_url, amqp_url)] * (count - 1)) as executors:
+    async with led_by_the_first(
+        database_url, amqp_url, *[(database_url, amqp_url)] * (count - 1)
+    ) as executors:
         first, *others = executors
         began_at = time.monotonic()
         await first.stop()
@@ -115,14 +119,14 @@ async def cut_off(
 
 @pytest.mark.parametrize("how", ["held", "lost", "refused"])
 async def test_a_leader_without_the_database_is_followed_and_commits_nothing_more(
-    ledger_url: str, amqp_url: str, store: Store, how: str
+    database_url: str, amqp_url: str, store: Store, how: str
 ) -> None:
     states = {
         "held": LinkState(up=Flow.HOLD, down=Flow.HOLD),
         "lost": LinkState(up=Flow.DROP, down=Flow.DROP),
         "refused": LinkState(refuses=True),
     }
-    async with cut_off(ledger_url, amqp_url, at_database=True) as (proxy, first, second):
+    async with cut_off(database_url, amqp_url, at_database=True) as (proxy, first, second):
         epoch, began_at = first.epoch, time.monotonic()
         proxy.state = states[how]
         _, seconds = await seconds_until_another_leads([second], began_at)
@@ -138,10 +142,10 @@ async def test_a_leader_without_the_database_is_followed_and_commits_nothing_mor
 
 @pytest.mark.parametrize("how", ["held", "refused"])
 async def test_a_leader_without_the_broker_yields_to_one_that_has_it(
-    ledger_url: str, amqp_url: str, store: Store, how: str
+    database_url: str, amqp_url: str, store: Store, how: str
 ) -> None:
     state = LinkState(refuses=True) if how == "refused" else LinkState(up=Flow.HOLD, down=Flow.HOLD)
-    async with cut_off(ledger_url, amqp_url, at_database=False) as (proxy, first, second):
+    async with cut_off(database_url, amqp_url, at_database=False) as (proxy, first, second):
         began_at = time.monotonic()
         proxy.state = state
         _, seconds = await seconds_until_another_leads([second], began_at)
@@ -159,9 +163,9 @@ async def ten(store: Store) -> bool:
 
 
 async def test_without_any_broker_one_leads_and_decides_what_the_database_brings(
-    ledger_url: str, amqp_url: str, store: Store
+    database_url: str, amqp_url: str, store: Store
 ) -> None:
-    async with proxy_to(amqp_url) as proxy, led_by_the_first(ledger_url, proxy.url) as executors:
+    async with proxy_to(amqp_url) as proxy, led_by_the_first(database_url, proxy.url) as executors:
         proxy.state = LinkState(refuses=True)
         await until(lambda: not any(has_broker(each) for each in executors), deadline_seconds=20)
         # The first one may have yielded to the other before that had lost the broker, too.
@@ -198,9 +202,9 @@ async def until_answered(one: Executor) -> Answered[LeaderState]:
 
 
 async def test_what_a_killed_leader_had_taken_is_admitted_once_by_the_next_one(
-    ledger_url: str, amqp_url: str, store: Store
+    database_url: str, amqp_url: str, store: Store
 ) -> None:
-    async with led_by_the_first(ledger_url, amqp_url) as (first, second):
+    async with led_by_the_first(database_url, amqp_url) as (first, second):
         await store.define("a")
         await until(lambda: has_action(first.asker, "a"), "the action is there", deadline_seconds=20)
         publishing = asyncio.create_task(publish_requests(amqp_url, 3000))

@@ -11,7 +11,7 @@ from tests.support.traffic import until
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.executor.metrics import SWEEP_FAILURES, WEBHOOK_ATTEMPTS
-from turnstile.executor.webhooks.deliveries import Deliveries, statement
+from turnstile.executor.webhooks.deliveries import STATEMENTS, Deliveries
 
 
 async def test_the_body_is_that_of_the_completion_message(
@@ -56,7 +56,7 @@ async def test_a_claimed_delivery_survives_a_broken_connection_without_waiting_f
     fetch = Database.fetch
 
     async def break_once(database: Database, text: str, *arguments: object) -> Any:
-        if text == statement("completions"):
+        if text == STATEMENTS["completions"]:
             monkeypatch.setattr(Database, "fetch", fetch)
             raise Unavailable("database: terminated")
         return await fetch(database, text, *arguments)

@@ -9,13 +9,14 @@ from typing import Any
 import asyncpg
 
 from tests.support.leader_broker import leader_broker
-from tests.support.ledger import create_ledger, ledger_on
+from tests.support.ledger import ledger_on
 from tests.support.scripted_leader import worker_process
 from tests.support.traffic import in_background, request, until
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.topology import declare_executor
 from turnstile.executor.leader.clock import LeaderClock
 from turnstile.executor.leader.turns import Leader
+from turnstile.migrations.run import migrate
 
 MODULE = "tests.support.core_actions"
 COUNT = 300
@@ -59,7 +60,7 @@ class Installation:
 
 @asynccontextmanager
 async def installed(database_url: str, amqp_url: str) -> AsyncIterator[Installation]:
-    await create_ledger(database_url)
+    await migrate(database_url)
     clock = LeaderClock()
     publisher = Publisher(amqp_url, name="client", declare=declare_executor)
     rows = await asyncpg.connect(database_url)
