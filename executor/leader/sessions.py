@@ -251,20 +251,21 @@ class Sessions:
     def _inputs(self, session: Session, each: Report, now: float, source: object) -> Iterator[Input]:
         match each.body:
             case AttemptEnded() as body:
-                if not self._holds(session, body):
+                execution = self._execution_of(session, body)
+                if execution is None:
                     self.stale.append(source)
                     return
-                late = self._late_seconds(session, body.execution_id, body.started_at)
+                late = _late_seconds(execution, body.started_at)
                 yield Ended(
                     execution_id=body.execution_id, grant=body.grant, status=body.status,
                     is_retryable=body.is_retryable, delay_seconds=body.delay_seconds,
                     started_at=_stored(body.started_at, late),
                     completed_at=_stored(body.completed_at, late), source=source,
                 )  # fmt: skip
-            case AttemptStarted() as body if self._holds(session, body):
-                late = self._late_seconds(session, body.execution_id, body.at)
+            case AttemptStarted() as body if (execution := self._execution_of(session, body)) is not None:
+                late = _late_seconds(execution, body.at)
                 yield Started(execution_id=body.execution_id, grant=body.grant, at=round(body.at + late, 6))
-            case AttemptReturned() as body if self._holds(session, body):
+            case AttemptReturned() as body if self._execution_of(session, body) is not None:
                 yield Returned(execution_id=body.execution_id, grant=body.grant, had_started=body.had_started)
             case Held() as body:
                 is_copy = each.number <= session.committed or each.number in session.above
@@ -275,16 +276,13 @@ class Sessions:
             case _:
                 pass
 
-    def _holds(self, session: Session, body: AttemptEnded | AttemptStarted | AttemptReturned) -> bool:
-        """Return whether the sender holds the attempt: a worker can end, start and return only its own."""
+    def _execution_of(
+        self, session: Session, body: AttemptEnded | AttemptStarted | AttemptReturned
+    ) -> Execution | None:
+        """Return the execution of an attempt that the sender holds: it can report only its own."""
         worker = self._state.workers.get(session.row.worker_id)
         execution = None if worker is None else worker.held.get(body.execution_id)
-        return execution is not None and execution.grant == body.grant
-
-    def _late_seconds(self, session: Session, execution_id: int, started_at: float | None) -> float:
-        """Return how late a worker's clock is: no attempt starts before it was granted."""
-        scheduled_at = self._state.workers[session.row.worker_id].held[execution_id].scheduled_at
-        return 0.0 if started_at is None or scheduled_at is None else max(scheduled_at - started_at, 0.0)
+        return execution if execution is not None and execution.grant == body.grant else None
 
     def _answered(self, session: Session, held: Held, now: float) -> Iterator[Input]:
         """Compare what a worker holds: offer the rest again, and cancel what it should not hold."""
@@ -482,3 +480,9 @@ class Sessions:
 def _stored(instant: float | None, late_seconds: float = 0.0) -> float | None:
     """Return an instant in whole microseconds, as the ledger stores it."""
     return None if instant is None else round(instant + late_seconds, 6)
+
+
+def _late_seconds(execution: Execution, started_at: float | None) -> float:
+    """Return how late a worker's clock is: no attempt starts before it was granted."""
+    granted_at = execution.scheduled_at
+    return 0.0 if started_at is None or granted_at is None else max(granted_at - started_at, 0.0)

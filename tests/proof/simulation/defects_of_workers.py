@@ -176,7 +176,10 @@ OF_WORKERS_AT_THE_LEADER: Final = (
         "sessions",
         "identity",
         "had ended|OUTCOME|no complete run",
-        ("        return execution is not None and execution.grant == body.grant\n", "        return True\n"),
+        (
+            "        return execution if execution is not None and execution.grant == body.grant else None\n",
+            "        return self._state.executions.get(body.execution_id)\n",
+        ),
     ),
     in_leader(
         "a message without the secret of its worker counts",
