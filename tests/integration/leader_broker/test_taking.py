@@ -126,9 +126,12 @@ async def test_the_next_leader_gets_what_the_closed_one_held_in_order_and_nothin
         held = await taken(old, EXECUTOR_REQUESTS, 100)
         await opened(following)
         old.acknowledge(held[:40])
+        # Both consume now: without a single active consumer each would get half of these.
+        await client.publish(list(map(numbered, range(100, 200))))
+        held += await taken(old, EXECUTOR_REQUESTS, 100)
         assert not following.take(EXECUTOR_REQUESTS, 100)
         await exits.aclose()
-        assert numbers(await taken(following, EXECUTOR_REQUESTS, 60)) == numbers(held[40:])
+        assert numbers(await taken(following, EXECUTOR_REQUESTS, 160)) == numbers(held[40:])
 
 
 async def test_a_lost_connection_stays_closed_until_it_is_opened_again(amqp_url: str) -> None:
