@@ -158,6 +158,9 @@ def _ends_of(sent: Sent, seen: Witnessed, bounds: Bounds) -> set[Status]:
         ends.add(Status.FAILED)
     if "ttl" in body:
         ends.add(Status.EXPIRED)
+        if body["parameters"].get("failures", 0):
+            # A failure whose retry would be due after its time to live is the last.
+            ends.add(Status.FAILED)
     if sent.submit.number in seen.log.cancelled:
         ends.add(Status.CANCELLED)
     if body["action_ref"] in bounds.abandoned_refs:
