@@ -6,7 +6,7 @@ explains, and the bounds on the history.
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -62,7 +62,7 @@ async def findings(
     """Return everything that is wrong in either mode; times may be `patience` times as long."""
     return [
         *_harness_findings(environment, course, patience),
-        *_lost_leases(seen, course.injected),
+        *_lost_leases(seen, course.injected, environment.services),
         *await _audit(environment),
     ]
 
@@ -106,13 +106,14 @@ def _harness_findings(environment: Environment, course: Course, patience: float)
                 )
 
 
-def _lost_leases(seen: Witnessed, injected: Sequence[Injected]) -> Iterator[str]:
-    """Yield the live workers that were lost without a fault of their own, or of the broker.
+def _lost_leases(seen: Witnessed, injected: Sequence[Injected], services: Collection[str]) -> Iterator[str]:
+    """Yield the services that were lost as workers without a fault of their own, or of the broker.
 
     An outage of the database or of executors alone reclaims no live worker's work.
     """
     for lost in seen.lost:
-        if not any(_explains(each, lost) for each in injected):
+        # Others are neighbours that say hello and nothing more.
+        if lost.name in services and not any(_explains(each, lost) for each in injected):
             yield (
                 f"{lost.name} ({lost.worker_id}) was lost at {lost.gone_at:%H:%M:%S.%f}, "
                 f"last heard at {lost.heard_at:%H:%M:%S.%f}, without a fault of its own"
