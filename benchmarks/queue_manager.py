@@ -42,6 +42,8 @@ class Load:
     slots: int = 100
     waiting: int = 1000
     """How many wait all the time."""
+    seconds: float | None = None
+    """How long each execution runs, as its worker says: short ones have runs."""
 
 
 def _actions(count: int, limit: int | None, **more: object) -> tuple[Input, ...]:
@@ -66,6 +68,15 @@ def _loads() -> Iterator[Load]:
     fair = _actions(1, None, max_concurrent_total=40, order="fair")
     yield Load(name="1,000 keys, fair total", definitions=fair, requests=keys[:1000])
     yield Load(name="a full pool", definitions=_actions(10, None), requests=ten, workers=4, slots=10)
+    yield Load(name="10 actions, limit 4, in runs", definitions=_actions(10, 4), requests=ten, seconds=0.001)
+    yield Load(
+        name="a full pool, in runs", definitions=_actions(10, None), requests=ten, workers=4, slots=10,
+        waiting=3000, seconds=0.001,
+    )  # fmt: skip
+    yield Load(
+        name="10,000 keys, limit 1, in runs", definitions=_actions(1, 1), requests=keys, waiting=10_000,
+        seconds=0.001,
+    )  # fmt: skip
     yield Load(name="100 workers, full", definitions=_actions(10, None), requests=ten, workers=100, slots=4)
 
 
@@ -101,7 +112,16 @@ def measure(load: Load, seconds: float) -> tuple[float, float, float]:
         ended, running = running[:BATCH], running[BATCH:]
         inputs = [
             *requests(len(ended) if load.waiting else BATCH),
-            *(Ended(execution_id=each.id, grant=each.grant, status=Status.COMPLETED) for each in ended),
+            *(
+                Ended(
+                    execution_id=each.id,
+                    grant=each.grant,
+                    status=Status.COMPLETED,
+                    started_at=None if load.seconds is None else 0.0,
+                    completed_at=load.seconds,
+                )
+                for each in ended
+            ),
         ]
         now += 0.01
         began = time.process_time()

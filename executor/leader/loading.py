@@ -45,6 +45,7 @@ from turnstile.executor.queue_manager.inputs import (
 )
 from turnstile.executor.queue_manager.lines import FairClock
 from turnstile.executor.queue_manager.rates import RateWindow
+from turnstile.executor.queue_manager.runs import resume
 from turnstile.executor.queue_manager.state import Execution, State
 from turnstile.executor.queue_manager.transitions import enqueue, queue_for
 
@@ -115,6 +116,7 @@ def state_of(loaded: Loaded) -> tuple[State, Memory]:
             enqueue(state, queue, waiting.priority, entry)
     for row in loaded.live:
         _revive(state, row)
+    resume(state)
     settle(state)
     return state, memory
 
@@ -279,6 +281,8 @@ def _grant(state: State, row: WaitingRow, grants: GrantRow, counter: int) -> Non
 def _put_at_worker(state: State, execution: Execution, worker_id: str) -> None:
     worker = state.workers[worker_id]
     worker.held[execution.id] = execution
+    worker.lasting += 1
+    execution.queue.at[worker] = execution.queue.at.get(worker, 0) + 1
     execution.worker = worker
     state.changed_workers[worker] = None
     state.executions[execution.id] = execution

@@ -12,8 +12,9 @@ A turn first applies what happened (`transitions`), then grants to the fixed poi
    an earlier one waiting, that acquires the earlier ones and waits on, as long as a free worker slot is left
    for it and for all others that wait so; else they give everything back, the last one first.
 
-Pools that share a worker take turns at its slots. `decide` changes the state, and nothing else: the same
-state, inputs and instant lead to the same decisions.
+Pools that share a worker take turns at its slots. Where nothing more can start, workers get runs of short
+actions: a queue beyond its limit, and what waits for a worker beyond the slots of a worker (`runs`). `decide`
+changes the state, and nothing else: the same state, inputs and instant lead to the same decisions.
 """
 
 from collections.abc import Iterable
@@ -26,11 +27,21 @@ from turnstile.executor.queue_manager.decisions import Decisions, Granted, Passa
 from turnstile.executor.queue_manager.gates import enlist, note_passed_over, settle, unlist
 from turnstile.executor.queue_manager.inputs import Input
 from turnstile.executor.queue_manager.pools import served, worker_for
+from turnstile.executor.queue_manager.runs import (
+    STALLED_SECONDS,
+    add_surplus,
+    gathering_at,
+    is_contended,
+    missing,
+    room_ahead,
+    watch,
+)
 from turnstile.executor.queue_manager.state import (
-    ActionState,
+    Crew,
     Execution,
     Member,
     PoolState,
+    Queue,
     State,
     Worker,
 )
@@ -58,19 +69,23 @@ def _grant_all(state: State, out: Decisions, grants_max: int) -> bool:
     """Grant until nothing more can start, one from each pool in turn; False: the bound came first."""
     while True:
         settle(state)
-        if not state.dirty_pools:
+        if not state.dirty_pools and not state.runs:
             return True
         if len(out.granted) >= grants_max:
             return False
+        if not state.dirty_pools:
+            if not _extend_runs(state, out, grants_max):
+                return True
+            continue
         pool = min(state.dirty_pools, key=_turn)
         member = _next_at(pool)
         if member is not None:
-            worker = worker_for(member.action.crew)
+            worker = _worker_for(member)
             if len(worker.pools) > 1:
                 member = _in_turn(state, member, worker)
-                worker = worker_for(member.action.crew)
+                worker = _worker_for(member)
             _grant(state, member, worker, out)
-        elif not _hold_units(state, pool, out):
+        elif not _hold_units(state, pool, out) and not _grant_ahead(state, pool, out):
             del state.dirty_pools[pool]
 
 
@@ -102,14 +117,19 @@ def _in_turn(state: State, member: Member, worker: Worker) -> Member:
     return member
 
 
+def _worker_for(member: Member) -> Worker:
+    """Return the worker that gets what is next: where its queue may have a run, else the least busy one."""
+    if member.action.pace:
+        home = gathering_at(member)
+        if home is not None and home.free > 0:
+            return home
+    return worker_for(member.action.crew)
+
+
 def _grant(state: State, member: Member, worker: Worker, out: Decisions) -> None:
     """Acquire everything that is missing, and give the execution to a worker."""
     action = member.action
-    pool = action.crew.pool
     execution = _acquire(state, member, len(action.gates), out)
-    if pool.clock is not None:
-        weight = pool.definition.weights.get(action.ref, 1)
-        out.charge(pool.clock, execution.priority, action.ref, 1, weight)
     if action.window is not None:
         out.start(action.window)
     for gate in action.gates:
@@ -121,6 +141,16 @@ def _grant(state: State, member: Member, worker: Worker, out: Decisions) -> None
         del action.holding[execution]
         action.crew.holding.pop(execution, None)
         execution.queue.holding -= 1
+    _give(state, execution, worker, out)
+
+
+def _give(state: State, execution: Execution, worker: Worker, out: Decisions) -> None:
+    """Give an execution that has all it needs to a worker."""
+    action, queue = execution.action, execution.queue
+    pool = action.crew.pool
+    if pool.clock is not None:
+        weight = pool.definition.weights.get(action.ref, 1)
+        out.charge(pool.clock, execution.priority, action.ref, 1, weight)
     state.grant_counter += 1
     execution.worker = worker
     execution.grant = Grant(state.epoch, state.grant_counter)
@@ -130,8 +160,14 @@ def _grant(state: State, member: Member, worker: Worker, out: Decisions) -> None
     state.executions[execution.id] = execution
     state.patience.pop(execution.id, None)
     worker.held[execution.id] = execution
+    queue.at[worker] = queue.at.get(worker, 0) + 1
+    execution.is_short = action.pace > 0
+    worker.lasting += not execution.is_short
     state.changed_workers[worker] = None
     served(worker, pool, state.grant_counter)
+    if len(worker.pools) > 1:
+        # The next turn there is that of another pool.
+        state.dirty_pools |= {crew.pool: None for crew in worker.crews if crew.line.entries}
     if execution.is_recorded or execution.held_at:
         transitions.record(execution, out)
     timeout_seconds = execution.timeout_seconds
@@ -139,7 +175,7 @@ def _grant(state: State, member: Member, worker: Worker, out: Decisions) -> None
         timeout_seconds = action.definition.timeout_seconds
     out.granted.append(
         Granted(
-            execution.id, execution.grant, execution.attempt, execution.queue, worker, execution.expires_at,
+            execution.id, execution.grant, execution.attempt, queue, worker, execution.expires_at,
             timeout_seconds,
         )
     )  # fmt: skip
@@ -154,7 +190,8 @@ def _acquire(state: State, member: Member, last: int, out: Decisions) -> Executi
         unlist(state, member)
         execution = member
     else:
-        execution = _take_next(state, member, out)
+        assert member.queue is not None
+        execution = _take_next(state, member.queue, member.priority, member.ticket, out)
     for stage in range(member.base, last):
         gate, use = action.gates[stage], action.uses[stage]
         gate.held += use.units
@@ -168,11 +205,10 @@ def _acquire(state: State, member: Member, last: int, out: Decisions) -> Executi
     return execution
 
 
-def _take_next(state: State, action: ActionState, out: Decisions) -> Execution:
-    """Take the next execution of an action out of its queue, with its slot."""
-    queue, priority = action.queue, action.priority
-    assert queue is not None
-    taken = transitions.take_out_of_queue(state, queue, priority, action.ticket)
+def _take_next(state: State, queue: Queue, priority: int, ticket: int, out: Decisions) -> Execution:
+    """Take the next execution of a queue out of it, with its slot."""
+    action = queue.action
+    taken = transitions.take_out_of_queue(state, queue, priority, ticket)
     assert taken is not None
     execution = state.executions.get(taken.id)
     if execution is None:
@@ -212,6 +248,90 @@ def _hold_units(state: State, pool: PoolState, out: Decisions) -> bool:
             _hold(state, action, out, is_impatient=True)
             return True
     return False
+
+
+def _grant_ahead(state: State, pool: PoolState, out: Decisions) -> bool:
+    """Give what is next in a pool to a worker beyond its slots, some at once; False: none may be.
+
+    What needs a free slot is passed by nothing: what is at its workers ends, until it has one.
+    """
+    crews = [crew for crew in pool.crews.values() if crew.line.entries and not pool.definition.paused]
+    if len(crews) > 1:
+        crews.sort(key=lambda crew: crew.line.rank(crew.line.head()))
+    passed: set[Worker] = set()
+    for crew in crews:
+        member = crew.line.head().member
+        if _may_be_ahead(state, member):
+            could = [
+                worker
+                for worker in crew.workers
+                if room_ahead(worker, member.action) > 0
+                and worker not in passed
+                and (len(worker.pools) == 1 or _has_turn(state, worker, pool))
+            ]
+            if could:
+                home = gathering_at(member)
+                worker = home if home in could else max(could, key=lambda each: each.free / each.concurrency)
+                is_alone = len(crews) == len(worker.pools) == 1
+                _fill(state, crew, worker, member.action.startable // len(could) if is_alone else 1, out)
+                return True
+        passed.update(crew.workers)
+    return False
+
+
+def _fill(state: State, crew: Crew, worker: Worker, count: int, out: Decisions) -> None:
+    """Give a worker the next executions of a crew beyond its slots: at least one, at most so many."""
+    watch(state, worker, STALLED_SECONDS)
+    entry, most = crew.line.first(), len(out.granted) + count
+    while (
+        entry is not None
+        and _may_be_ahead(state, entry.member)
+        and room_ahead(worker, entry.member.action) > 0
+    ):
+        _grant(state, entry.member, worker, out)
+        if len(out.granted) >= most:
+            return
+        settle(state)
+        entry = crew.line.first()
+
+
+def _may_be_ahead(state: State, member: Member) -> bool:
+    return member.action.pace > 0 and not _is_suspect(state, member.ticket)
+
+
+def _is_suspect(state: State, ticket: int) -> bool:
+    execution = state.executions.get(ticket)
+    return execution is not None and execution.is_suspect
+
+
+def _has_turn(state: State, worker: Worker, pool: PoolState) -> bool:
+    """Return whether nothing of a pool whose turn comes earlier waits for a slot of a worker."""
+    waiting = {crew.pool for crew in worker.crews if crew.line.entries and not crew.pool.definition.paused}
+    return next(name for name in worker.pools if state.pools.get(name) in waiting) == pool.definition.name
+
+
+def _extend_runs(state: State, out: Decisions, grants_max: int) -> bool:
+    """Extend the runs of queues with a limit where nothing waits for their worker; False: none could be."""
+    before = len(out.granted)
+    for queue in list(state.runs):
+        if len(out.granted) >= grants_max:
+            break
+        count = min(missing(queue), grants_max - len(out.granted))
+        if count <= 0 or _is_suspect(state, queue.head()[1]):
+            del state.runs[queue]
+            continue
+        (worker,) = queue.at
+        if is_contended(worker):
+            continue
+        del state.runs[queue]
+        for _ in range(count):
+            priority, ticket = queue.head()
+            if _is_suspect(state, ticket):
+                break
+            add_surplus(queue, worker, (priority, ticket))
+            _give(state, _take_next(state, queue, priority, ticket, out), worker, out)
+        watch(state, worker, STALLED_SECONDS)
+    return len(out.granted) > before
 
 
 def _ticket(member: Member) -> tuple[int, int]:

@@ -116,6 +116,14 @@ class Asked(NamedTuple):
     reason: str
 
 
+class Recalled(NamedTuple):
+    """A worker is asked to return what it has not started of a queue: every grant up to this one."""
+
+    queue: "Queue"
+    worker_id: str
+    barrier: Grant
+
+
 class Cancelled(NamedTuple):
     """The answer to a cancel: the status that the execution has now, and whether it had ended before."""
 
@@ -136,6 +144,7 @@ class Decisions:
     attempts: list[AttemptOver] = field(default_factory=list)
     moved: list[Moved] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
+    recalled: list[Recalled] = field(default_factory=list)
     cancelled: list[Cancelled] = field(default_factory=list)
     deleted: list[tuple[bool, int, int, Any]] = field(default_factory=list)
     """For each `DeleteAction`: whether it was deleted, how many waited and ran, and its source."""

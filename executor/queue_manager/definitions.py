@@ -57,6 +57,8 @@ class Action:
     max_queued: int | None = None
     needs_code: bool = True
     """Only workers that name the action can run it: not all of its pool have its entrypoint."""
+    runs: bool = True
+    """While its executions are short, a worker may have more of them than may run at once (`runs`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

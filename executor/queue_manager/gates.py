@@ -16,6 +16,7 @@ from math import inf
 
 from turnstile.executor.queue_manager.lines import Entry
 from turnstile.executor.queue_manager.rates import RateWindow
+from turnstile.executor.queue_manager.runs import shrink
 from turnstile.executor.queue_manager.state import (
     ActionState,
     Execution,
@@ -30,10 +31,10 @@ from turnstile.executor.queue_manager.state import (
 
 def settle(state: State) -> None:
     """Bring what changed to the front of its gates, each once: what comes later here follows from earlier."""
-    while state.changed_workers:
-        recount(state, state.changed_workers.popitem()[0])
     while state.changed_queues:
         look_at(state, state.changed_queues.popitem()[0])
+    while state.changed_workers:
+        recount(state, state.changed_workers.popitem()[0])
     while state.changed_actions:
         relist(state, state.changed_actions.popitem()[0])
     while state.changed_gates:
@@ -54,7 +55,15 @@ def look_at(state: State, queue: Queue) -> None:
     """Let a queue stand for its first execution in the line of its action, while it has a free slot."""
     action, limit, startable = queue.action, queue.limit, queue.length
     if limit is not None:
-        startable = min(startable, max(limit - len(queue.holders), 0))
+        room = limit - len(queue.holders)
+        if room <= 0:
+            startable = 0
+            if action.pace and queue.length:
+                state.runs[queue] = None
+        elif room < startable:
+            startable = room
+    if queue.surplus:
+        shrink(state, queue)
     action.startable += startable - queue.startable
     queue.startable = startable
     if startable:
@@ -128,10 +137,20 @@ def unlist(state: State, member: Member) -> None:
     action = member.action
     _step_back(state, member)
     if member.base == len(action.gates):
-        action.crew.line.discard(member)
+        _leave_line(state, member)
     else:
         action.gates[member.base].lanes[action.crew].line.discard(member)
     member.reached = -1
+
+
+def _leave_line(state: State, member: Member) -> None:
+    """Remove a member from the line of its crew. What its workers may have in runs no longer waits for it."""
+    crew = member.action.crew
+    crew.line.discard(member)
+    if crew.free <= 0:
+        state.dirty_pools[crew.pool] = None
+        if not crew.line.entries:
+            state.dirty_pools |= {other.pool: None for worker in crew.workers for other in worker.crews}
 
 
 def _step_back(state: State, member: Member) -> None:
@@ -185,7 +204,7 @@ def _withdraw(state: State, member: Member, stage: int) -> None:
     crew, last = action.crew, len(action.gates)
     member.reached = stage
     if reached == last > stage:
-        crew.line.discard(member)
+        _leave_line(state, member)
     for gate in action.gates[stage + 1 : reached + 1]:
         lane = gate.lanes[crew]
         del lane.coming[member]
@@ -271,15 +290,14 @@ def note_passed_over(state: State, member: Member, last: int) -> int:
 
 def recount(state: State, worker: Worker) -> None:
     """Note that a worker slot was taken or freed, or that a worker takes more, fewer or no executions."""
-    free = max(worker.concurrency - len(worker.held), 0) if worker.is_taking else 0
-    change, worker.free = free - worker.free, free
+    free = worker.concurrency - len(worker.held) + worker.surplus if worker.is_taking else 0
+    before, worker.free = worker.free, free
     offer(worker)
-    if not change:
-        return
+    change = max(free, 0) - max(before, 0)
     for crew in worker.crews:
         had_free = crew.free > 0
         crew.free += change
-        if change > 0 or crew.holding:
+        if free >= before or crew.holding:
             state.dirty_pools[crew.pool] = None
         if (crew.free > 0) != had_free:
             # Other crews may pass this one now, or may not any more.
@@ -289,7 +307,7 @@ def recount(state: State, worker: Worker) -> None:
 def offer(worker: Worker) -> None:
     """Let the crews of a worker find it at its place among those with a free slot."""
     if worker.free > 0:
-        breadth, share = worker.burden = len(worker.crews), len(worker.held) / worker.concurrency
+        breadth, share = worker.burden = len(worker.crews), 1 - worker.free / worker.concurrency
         for crew in worker.crews:
             heappush(crew.offers, (breadth, share, worker.id, worker))
             if len(crew.offers) > 64 + 4 * len(crew.workers):

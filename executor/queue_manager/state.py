@@ -55,6 +55,10 @@ class Execution:
     """The ledger has a row about it beside its record and its grant."""
     is_impatient: bool = False
     """It holds units although no worker can take it: it was passed over for too long."""
+    is_short: bool = False
+    """Its action had runs when it was granted: it is expected to end within a horizon."""
+    is_suspect: bool = False
+    """It was at a worker that was lost, and has not ended since: it is granted only a free slot."""
     passages: tuple[Passage, ...] = ()
 
     def __post_init__(self) -> None:
@@ -83,8 +87,14 @@ class Worker:
     is_taking: bool = False
     held: dict[int, Execution] = field(default_factory=dict)
     """What is at this worker: offered or running."""
+    surplus: int = 0
+    """How many of these are beyond the limits of their queues, in runs: they need no worker slot."""
+    lasting: int = 0
+    """How many of these are not short."""
     free: int = 0
-    """Worker slots that take an offer now."""
+    """Worker slots that take an offer now; below 0: so many wait for a worker slot there."""
+    is_watched: bool = False
+    """A timer looks for runs that stalled there."""
     crews: dict["Crew", None] = field(default_factory=dict)
     burden: tuple[int, float] = 0, 0.0
     """How many crews it serves, and the share of its slots in use: the smallest takes what is next."""
@@ -114,6 +124,14 @@ class Queue:
     holding: int = 0
     """How many of these still wait."""
     delayed: int = 0
+    at: dict[Worker, int] = field(default_factory=dict)
+    """How many of its executions are at each worker."""
+    surplus: int = 0
+    """How many of them are in a run beyond what may run at once; all are at `home` then."""
+    home: Worker | None = None
+    """The worker of the last run."""
+    last: tuple[int, int] = 0, 0
+    """Priority and id of what starts last in the run."""
 
     @property
     def limit(self) -> int | None:
@@ -129,8 +147,13 @@ class Queue:
 
     @property
     def held(self) -> int:
-        """How many slots are taken."""
+        """How many have a slot, or wait in a run for one."""
         return len(self.holders)
+
+    @property
+    def active(self) -> int:
+        """How many are at workers with a slot: those that run, or could."""
+        return len(self.holders) - self.surplus - self.holding
 
     def head(self) -> tuple[int, int]:
         """Return priority and id of the first one. It must not be empty."""
@@ -224,7 +247,7 @@ class Crew:
     """What holds units, waits, and gives them back when no worker can take it."""
 
     def __post_init__(self) -> None:
-        self.free, self.line = sum(worker.free for worker in self.workers), Line(self.pool.clock)
+        self.free, self.line = sum(max(worker.free, 0) for worker in self.workers), Line(self.pool.clock)
 
     @property
     def has_room(self) -> bool:
@@ -298,6 +321,10 @@ class ActionState:
     none. It waits at `base`, and could pass the gates from there to this one."""
     enqueued: int = 0
     completed: int = 0
+    seconds: float | None = None
+    """Mean duration of its attempts, lately; None: none has ended since the load."""
+    pace: float = 0.0
+    """How many of them one slot ends within a horizon; 0: it has no runs (`runs`)."""
 
     def __post_init__(self) -> None:
         self.action, self.ref = self, self.definition.ref
@@ -315,9 +342,9 @@ class Timer(NamedTuple):
     about: "About"
 
 
-About: TypeAlias = Execution | ResourceGate | ActionState | tuple[Queue, int]
+About: TypeAlias = Execution | ResourceGate | ActionState | Worker | tuple[Queue, int]
 """A delayed execution or one that holds units and expires, the rate of a resource or an action, an action
-whose execution is passed over, a waiting list that expires."""
+whose execution is passed over, a worker whose runs may have stalled, a waiting list that expires."""
 
 
 def has_meaning(timer: Timer) -> bool:
@@ -357,6 +384,8 @@ class State:
         self.changed_queues: dict[Queue, None] = {}
         self.changed_actions: dict[ActionState, None] = {}
         self.changed_gates: dict[ResourceGate, None] = {}
+        self.runs: dict[Queue, None] = {}
+        """Queues of which more wait than may run at once, and whose actions have runs."""
         self.queues_to_look_at: dict[Queue, None] = {}
         """Queues of a changed definition."""
         self.patience: dict[int, float] = {}

@@ -40,6 +40,7 @@ from turnstile.executor.queue_manager.pools import (
     take_out,
 )
 from turnstile.executor.queue_manager.rates import RateWindow
+from turnstile.executor.queue_manager.runs import learn, recall_stalled, set_pace
 from turnstile.executor.queue_manager.state import (
     PLAIN,
     ActionState,
@@ -151,13 +152,13 @@ def _queue_full(queue: Queue) -> tuple[Code, str] | None:
     if bound is None or (queue.limit is None and not definition.paused):
         return None
     free = 0 if definition.paused else max((queue.limit or 0) - queue.held, 0)
-    length = queue.length + queue.holding
+    length = queue.length + queue.holding + queue.surplus
     if length + 1 - free <= bound:
         return None
     of_limit = "without a limit" if queue.limit is None else f"of at most {queue.limit}"
     return Code.QUEUE_FULL, (
         f"action_ref: the queue of {definition.ref!r} is full: {max(length - free, 0)} waiting of at most"
-        f" {bound}, {queue.held - queue.holding} running {of_limit}; try again later"
+        f" {bound}, {queue.active} running {of_limit}; try again later"
     )
 
 
@@ -219,6 +220,8 @@ def _ended(each: inputs.Ended, state: State, out: Decisions) -> None:
         return
     if each.started_at is not None:
         execution.started_at = min(each.started_at, state.now)
+        if each.completed_at is not None:
+            learn(state, execution.action, each.completed_at - each.started_at)
     execution.failures += each.status is Status.FAILED
     is_retryable = each.is_retryable and each.status is Status.FAILED
     due_at = _retried_at(state, execution, each) if is_retryable else None
@@ -234,6 +237,7 @@ def _ended(each: inputs.Ended, state: State, out: Decisions) -> None:
             _move(execution, Status.RUNNING, execution.started_at, out)
             execution.status = Status.RUNNING
         _attempt_over(state, execution, "retried", out, each)
+        execution.is_suspect = False
         release(state, execution)
         _delay(state, execution, due_at, out)
 
@@ -386,6 +390,10 @@ def release(state: State, execution: Execution) -> None:
     is_holding = execution in action.holding
     if worker is not None:
         del worker.held[execution.id]
+        worker.lasting -= not execution.is_short
+        queue.at[worker] -= 1
+        if not queue.at[worker]:
+            del queue.at[worker]
         state.changed_workers[worker] = None
     elif is_holding:
         unlist(state, execution)
@@ -480,6 +488,8 @@ def pass_time(state: State, out: Decisions) -> None:
                 _wake(state, execution, out)
             case Execution() as execution:
                 _end_expired(state, execution, out)
+            case Worker() as worker:
+                recall_stalled(state, worker, out)
             case ResourceGate() as gate:
                 if gate.window is not None:
                     gate.window.timer_at = inf
@@ -563,10 +573,27 @@ def _worker_gone(each: inputs.WorkerGone, state: State, out: Decisions) -> None:
         return
     worker.is_taking = False
     recount(state, worker)
+    pending = _pending_at(worker)
     for execution in sorted(worker.held.values(), key=lambda held: held.id):
-        _reclaim(state, execution, each.is_counted, out)
+        execution.is_suspect |= each.is_counted
+        _reclaim(state, execution, each.is_counted and execution not in pending, out)
     reassign_crews(state, worker.pools)
     _rest(state, out)
+
+
+def _pending_at(worker: Worker) -> set[Execution]:
+    """Return what waits in runs at a worker as far as is known: what starts last of each queue."""
+    found: set[Execution] = set()
+    running: dict[Queue, int] = {}
+    for execution in sorted(worker.held.values(), key=lambda held: (held.priority, held.id)):
+        queue = execution.queue
+        count = running[queue] = running.get(queue, 0) + 1
+        most = queue.at[worker] - queue.surplus
+        if execution.is_short:
+            most = min(most, worker.concurrency)
+        if count > most and execution.started_at is None:
+            found.add(execution)
+    return found
 
 
 def _reclaim(state: State, execution: Execution, is_counted: bool, out: Decisions) -> None:
@@ -602,6 +629,7 @@ def _define_action(each: inputs.DefineAction, state: State, out: Decisions) -> N
     _give_back_all(state, action, out)
     unlist(state, action)
     action.definition = definition
+    set_pace(action)
     action.window = _window(action.window, f"action {definition.ref}", definition.rate)
     _set_line(action, out)
     _set_route(action, [state.resources[use.resource] for use in definition.uses])

@@ -44,6 +44,8 @@ class Configuration:
     ttl_seconds: float | None = None
     delay_seconds: float | None = None
     """Requests may also be delayed by this."""
+    run_seconds: float | None = None
+    """How long attempts run that end; None: their workers do not say."""
     tick_seconds: float = 0
     """Time passes in steps of this; 0: it stands still."""
 
@@ -450,10 +452,67 @@ def everything(alive_max: int) -> Configuration:
     )  # fmt: skip
 
 
+def runs(alive_max: int) -> Configuration:
+    """A queue with a limit and runs, at two workers; its limit changes and it is paused; a worker goes."""
+    a = Action(ref="a", max_concurrent=1, max_reclaims=2)
+    two = replace(a, max_concurrent=2)
+    return Configuration(
+        name="runs",
+        definitions=(*_by_arrival("default"), *_define(a)),
+        workers=(worker("u", 2), worker("v", 2)),
+        alive_max=alive_max,
+        requests=(("a", "", 3), ("a", "", 1)),
+        switches=(
+            tuple(DefineAction(action=each) for each in (a, two, replace(two, paused=True))),
+            _comes_and_goes(worker("v", 2)),
+        ),
+        has_cancels=False,
+        run_seconds=0.0625,
+    )
+
+
+def runs_beside(alive_max: int) -> Configuration:
+    """A short action with a limit, one without, and one that lasts, in a fair pool with few worker slots."""
+    return Configuration(
+        name="runs beside",
+        definitions=_define(Action(ref="a", max_concurrent=1), Action(ref="b"), Action(ref="l", runs=False)),
+        workers=(worker("u", 1), worker("v", 1, actions="a b")),
+        alive_max=alive_max,
+        requests=_requests("a b l"),
+        has_cancels=False,
+        has_returns=False,
+        has_batches=False,
+        has_loads=False,
+        run_seconds=0.0625,
+    )
+
+
+def stalls(alive_max: int) -> Configuration:
+    """Runs of two actions at a worker, which recalls return, while time passes; executions fail and retry."""
+    retry = RetryPolicy(max_attempts=2, delay_seconds=0.125, factor=1, jitter=0)
+    return Configuration(
+        name="stalls",
+        definitions=(
+            *_by_arrival("default"),
+            *_define(Action(ref="a", max_concurrent=1, retry=retry), Action(ref="b")),
+        ),
+        workers=(worker("u"),),
+        alive_max=alive_max,
+        requests=_requests("a b"),
+        has_cancels=False,
+        has_failures=True,
+        has_batches=False,
+        has_loads=False,
+        run_seconds=0.0625,
+        tick_seconds=0.125,
+    )  # fmt: skip
+
+
 CONFIGURATIONS: tuple[tuple[Callable[[int], Configuration], int, int], ...] = (
     (plain, 2, 2), (handover, 2, 2), (crews, 2, 2), (keys, 3, 3), (fair_total, 3, 3), (resources, 2, 2),
     (crossed, 2, 2), (fair_resource, 2, 2), (rates, 2, 2), (weighted_pool, 2, 2), (shared_worker, 2, 3),
     (priorities, 2, 3), (patience, 2, 3), (times, 1, 2), (deleted, 2, 2), (everything, 2, 3),
+    (runs, 3, 3), (runs_beside, 3, 3), (stalls, 3, 3),
 )  # fmt: skip
 """Each with the number of live executions that the tests explore, and that the command does: all but `plain`
 to the end."""

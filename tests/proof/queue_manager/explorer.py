@@ -49,6 +49,7 @@ from turnstile.executor.queue_manager.state import (
     Queue,
     ResourceGate,
     State,
+    Worker,
     has_meaning,
 )
 
@@ -167,9 +168,9 @@ def inputs_of(configuration: Configuration, system: System, event: Event) -> tup
                 )
             ], now  # fmt: skip
         case Event("end", ids):
-            return [_ended(state, each, Status.COMPLETED) for each in ids], now
+            return [_ended(configuration, state, each, Status.COMPLETED) for each in ids], now
         case Event("fail", ids):
-            return [_ended(state, each, Status.FAILED) for each in ids], now
+            return [_ended(configuration, state, each, Status.FAILED) for each in ids], now
         case Event("return", (each,)):
             return [Returned(execution_id=each, grant=_grant(state, each))], now
         case Event("overdue", (each,)):
@@ -193,11 +194,18 @@ def _grant(state: State, execution_id: int) -> Grant:
     return grant
 
 
-def _ended(state: State, execution_id: int, status: Literal[Status.COMPLETED, Status.FAILED]) -> Ended:
+def _ended(
+    configuration: Configuration,
+    state: State,
+    execution_id: int,
+    status: Literal[Status.COMPLETED, Status.FAILED],
+) -> Ended:
+    seconds = configuration.run_seconds
     return with_report(
         Ended(
             execution_id=execution_id, grant=_grant(state, execution_id), status=status,
-            is_retryable=status is Status.FAILED,
+            is_retryable=status is Status.FAILED, started_at=None if seconds is None else state.now,
+            completed_at=None if seconds is None else state.now + seconds,
         )
     )  # fmt: skip
 
@@ -266,7 +274,8 @@ def key_of(system: System) -> object:
             (name, _clock(p.clock), served.index(p.served), _holding(p, number))
             for name, p in state.pools.items()
         ),
-        tuple((w.id, w.concurrency, w.is_taking, w.pools) for w in state.workers.values()),
+        tuple((w.id, w.concurrency, w.is_taking, w.pools, w.surplus) for w in state.workers.values()),
+        tuple((a.ref, a.seconds and round(a.seconds, 2)) for a in state.actions.values()),
         tuple(sorted((number[i], max(at - now, 0.0)) for i, at in state.patience.items() if i in number)),
         frozenset((t.at - now, _about(t.about, number)) for t in state.timers if has_meaning(t)),
         frozenset(
@@ -284,7 +293,9 @@ def _past(e: Execution | None, now: float) -> object:
     worker = None if e.worker is None else e.worker.id
     return (
         e.status, due, e.base, worker, e.cancel_reason is None, e.failures, e.reclaims, e.is_impatient,
-        e.is_recorded, e.attempt > 0, e.started_at is None,
+        e.is_recorded, e.attempt > 0, e.started_at is None, e.is_short, e.is_suspect,
+        # How long what may be in a run has been there.
+        None if worker is None or not e.is_short else min(now - (e.scheduled_at or now), 0.5),
     )  # fmt: skip
 
 
@@ -314,6 +325,8 @@ def _about(about: object, number: dict[int, int]) -> object:
             return action.ref
         case ResourceGate() as gate:
             return gate.definition.name
+        case Worker() as worker:
+            return worker.id
         case (Queue() as queue, priority):
             return queue.action.ref, queue.key, priority
         case _:

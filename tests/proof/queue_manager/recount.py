@@ -3,7 +3,7 @@
 Nothing here uses the lines, lanes, counters or timers that it checks. `Seen` is also what the rules look at.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from math import inf
 
@@ -56,7 +56,13 @@ def serving(state: State, action: ActionState) -> list[Worker]:
 
 
 def free_slots(worker: Worker) -> int:
-    return max(worker.concurrency - len(worker.held), 0) if worker.is_taking else 0
+    return max(worker.concurrency - slots_used(worker), 0) if worker.is_taking else 0
+
+
+def slots_used(worker: Worker) -> int:
+    """What is at a worker, without what is beyond the limits of queues."""
+    queues = {e.queue for e in worker.held.values()}
+    return len(worker.held) - sum(queue.surplus for queue in queues if queue.home is worker)
 
 
 def has_room(state: State, action: ActionState) -> bool:
@@ -212,7 +218,13 @@ def recount(state: State) -> Seen:
     for worker in state.workers.values():
         at_it = {e.id: e for e in executions.values() if e.worker is worker}
         must("recount", worker.held == at_it, worker.id, "holds", list(worker.held))
-        must("recount", worker.free == free_slots(worker), worker.id, "free", worker.free)
+        free = worker.concurrency - slots_used(worker) if worker.is_taking else 0
+        must("recount", worker.free == free, worker.id, "free", worker.free)
+        must("recount", worker.surplus == len(at_it) - slots_used(worker), worker.id, "surplus")
+        lasting = sum(not e.is_short for e in at_it.values())
+        must("recount", worker.lasting == lasting, worker.id, "lasting", worker.lasting)
+        is_watched = any(timer.about is worker for timer in state.timers)
+        must("recount", worker.is_watched == is_watched or not worker.surplus, worker.id, "is not watched")
     for pool in state.pools.values():
         _check_crews(state, pool)
     seen = see(state)
@@ -253,6 +265,12 @@ def _check_action(state: State, action: ActionState) -> None:
         holders = {e for e in here if e.worker is not None or e in action.holding}
         must("recount", set(queue.holders) == holders, action.ref, key, "holders", len(queue.holders))
         must("recount", queue.holding == held_waiting, action.ref, key, "holding", queue.holding)
+        at = Counter(e.worker for e in here if e.worker is not None)
+        must("recount", queue.at == at, action.ref, key, "is at", queue.at)
+        beyond = len(holders) - (len(holders) if queue.limit is None else queue.limit)
+        must("recount", 0 <= queue.surplus <= max(beyond, 0), action.ref, key, "surplus", queue.surplus)
+        is_one = [queue.home] == list(at) if queue.surplus else queue.home is None
+        must("recount", is_one or queue in state.queues_to_look_at, action.ref, key, "has a run elsewhere")
         delayed = sum(e.status is Status.DELAYED for e in here)
         must("recount", queue.delayed == delayed, action.ref, key, "delayed", queue.delayed)
         must("recount", all(queue.waiting.values()), action.ref, key, "has an empty list")

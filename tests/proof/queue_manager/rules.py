@@ -9,7 +9,7 @@ import pickle
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import inf
+from math import ceil, inf
 
 from tests.proof.queue_manager.recount import (
     Seen,
@@ -27,6 +27,7 @@ from tests.proof.queue_manager.recount import (
     recount,
     see,
     serving,
+    slots_used,
 )
 from turnstile.common.domain.states import Status
 from turnstile.executor.queue_manager import decide as decide_module
@@ -46,8 +47,10 @@ from turnstile.executor.queue_manager.state import (
     Execution,
     Member,
     PoolState,
+    Queue,
     ResourceGate,
     State,
+    Worker,
 )
 
 Gate = ActionState | ResourceGate | PoolState
@@ -83,7 +86,8 @@ class Checker:
         if isinstance(member, ActionState):
             self._check_queue(member)
         must("P12", is_open(state, action) or base > 0, action.ref, "is closed and starts")
-        is_start = last == len(action.gates) and has_room(state, action)
+        # What passes no resource may be granted to a worker without a free slot: `before_grant`.
+        is_start = last == len(action.gates) and (has_room(state, action) or not action.gates)
         for gate, use in zip(action.gates[base:last], action.uses[base:last], strict=True):
             capacity = gate.definition.capacity
             must("P11", gate.held + use.units <= capacity, action.ref, "exceeds", gate.definition.name)
@@ -93,11 +97,89 @@ class Checker:
         if is_start:
             self._check_pool(seen, member)
             pool = state.pools[action.definition.pool]
-            if pool.clock is not None:
+            if pool.clock is not None and has_room(state, action):
                 self._share(seen, pool, member, 1, pool.definition.weights.get(action.ref, 1))
         else:
             must_hold = isinstance(member, Execution) or member in state.impatient or self._spare(action) > 0
             must("hold", must_hold, action.ref, "holds units and no worker is left for it")
+
+    def before_grant(self, execution: Execution, worker: Worker) -> None:
+        """Check that an execution which has all it needs may be given to a worker. Raises Violation."""
+        state, queue, action = self.state, execution.queue, execution.action
+        others = [e for e in state.executions.values() if e.queue is queue and e.worker is not None]
+        pool = state.pools[action.definition.pool]
+        must("run", worker.is_taking and worker in serving(state, action), execution.id, "goes to", worker.id)
+        must("run", not pool.definition.paused, execution.id, "starts in a paused pool")
+        place = execution.priority, execution.id
+        limit = limit_of(queue)
+        is_beyond = limit is not None and len(others) >= limit
+        if not is_beyond and free_slots(worker):
+            return
+        must("run", is_plain(action), action.ref, "may have no runs")
+        must("run", not execution.is_suspect, execution.id, "may have brought a worker down")
+        members = [m for m in see(state).startable() if has_place(state, m.action, worker)]
+        flows = {action}
+        if is_beyond:
+            assert limit is not None
+            must("P1", {e.worker for e in others} == {worker}, execution.id, "is one too many of its limit")
+            waiting = [(p, i) for p, ws in queue.waiting.items() for i in ws]
+            must("P2", all(place < other for other in waiting), execution.id, "is not the first")
+            is_urgent = any(place < (e.priority, e.id) for e in others)
+            most = run_of(action, limit) * (1 + is_urgent)
+            must("run", len(others) - limit < most, execution.id, "is more than a horizon's worth")
+            must("P12", not members, execution.id, "passes what waits for its worker")
+            late = sum(e.scheduled_at < state.now - 0.4 for e in others if e.scheduled_at is not None)
+            must("run", late <= len(others) - queue.surplus + 1, execution.id, "is behind what stalls")
+        else:
+            short = worker.concurrency - sum(not e.is_short for e in worker.held.values())
+            over = slots_used(worker) - worker.concurrency
+            must("run", over < run_of(action, short), execution.id, "is more than a horizon's worth")
+            rank = rank_at(pool.clock, *place[:1], action.ref, execution.id)
+            mine = [m for m in members if m.action.definition.pool == pool.definition.name]
+            for other in mine:
+                other_rank = rank_at(pool.clock, *_place(other))
+                must("P12", rank <= other_rank, place, "passes", _place(other), "at its pool")
+            flows |= {m.action for m in mine if _place(m)[0] == execution.priority}
+        if pool.clock is not None:
+            weights = {each.ref: pool.definition.weights.get(each.ref, 1) for each in flows}
+            self._charge(
+                f"pool {pool.definition.name}", execution.priority, action.ref, set(weights), 1, weights,
+                dict.fromkeys(weights, 1),
+            )  # fmt: skip
+
+    def _check_runs(self, seen: Seen, out: Decisions) -> None:
+        """P7: what may have a horizon's worth at a worker has it, unless others wait for that worker."""
+        state = self.state
+        changed = {each.queue for each in (*out.admitted, *out.granted, *out.finished)}
+        for queue in changed:
+            limit, waiting = limit_of(queue), [(p, i) for p, ws in queue.waiting.items() for i in ws]
+            workers = list(queue.at)
+            if limit is None or len(workers) != 1 or not waiting or not is_plain(queue.action):
+                continue
+            pending, most = queue.held - limit, run_of(queue.action, limit)
+            is_open_there = has_place(state, queue.action, workers[0]) and workers[0].concurrency >= limit
+            others_wait = any(has_place(state, member.action, workers[0]) for member in seen.startable())
+            is_due = 0 <= pending <= 0.85 * most and is_open_there and not others_wait and most > pending
+            must(
+                "P7",
+                not is_due or is_suspect(state, min(waiting)[1]),
+                queue.action.ref,
+                "has too short a run",
+            )
+        for worker in state.workers.values():
+            members = [m for m in seen.startable() if has_place(state, m.action, worker)]
+            pools = {m.action.definition.pool for m in members}
+            name = next((name for name in worker.pools if name in pools), "")
+            first = min(
+                (m for m in members if m.action.definition.pool == name),
+                key=lambda m: rank_at(state.pools[name].clock, *_place(m)),
+                default=None,
+            )
+            if first is None or not is_plain(first.action) or is_suspect(state, _place(first)[2]):
+                continue
+            short = worker.concurrency - sum(not e.is_short for e in worker.held.values())
+            over = slots_used(worker) - worker.concurrency
+            must("P7", over >= run_of(first.action, short), _place(first), "could be ahead at", worker.id)
 
     def _check_queue(self, action: ActionState) -> None:
         """P1, P2: it is the first of its queue, which has a free slot; P12, P14 at the total."""
@@ -237,6 +319,8 @@ class Checker:
             del self.memory.starts[name]
         seen = recount(self.state)
         self._check_rest(seen, out)
+        if not out.is_unfinished:
+            self._check_runs(seen, out)
         self._forget_shares(seen)
 
     def _count_starts(self, action: ActionState, execution_id: int) -> None:
@@ -288,6 +372,35 @@ class Checker:
             must("hold", live, execution.id, "holds units and has no worker")
 
 
+def limit_of(queue: Queue) -> int | None:
+    settings = queue.settings
+    return settings.max_concurrent if settings.has_limit else queue.action.definition.max_concurrent
+
+
+def is_plain(action: ActionState) -> bool:
+    """Whether an action has runs now: it passes no gate but queue and pool, may run twice, and is short."""
+    it = action.definition
+    is_gated = it.paused or it.max_concurrent_total is not None or bool(it.uses) or it.rate is not None
+    may_run_twice = it.on_worker_lost == "requeue" and it.max_reclaims > 0
+    return it.runs and not is_gated and may_run_twice and action.seconds is not None and action.seconds < 0.1
+
+
+def run_of(action: ActionState, slots: int) -> int:
+    """A horizon's worth of an action for so many slots."""
+    assert action.seconds is not None
+    return min(256, ceil(slots * 0.1 / max(action.seconds, 0.001)))
+
+
+def has_place(state: State, action: ActionState, worker: Worker) -> bool:
+    """Whether an action could have a slot of this worker."""
+    is_paused = state.pools[action.definition.pool].definition.paused
+    return worker.is_taking and worker in serving(state, action) and not is_paused
+
+
+def is_suspect(state: State, execution_id: int) -> bool:
+    return execution_id in state.executions and state.executions[execution_id].is_suspect
+
+
 def is_open_but_full(state: State, action: ActionState) -> bool:
     """Whether the definitions let executions of an action start, whatever is held now."""
     if action.definition.paused or action.definition.max_concurrent_total == 0:
@@ -319,7 +432,7 @@ PASSAGES_MAX = 500
 @contextmanager
 def watched(checker: Checker) -> Iterator[None]:
     """Tell a checker of each passage."""
-    acquire, passages = decide_module._acquire, 0
+    acquire, give, passages = decide_module._acquire, decide_module._give, 0
 
     def acquire_watched(state: State, member: Member, last: int, out: Decisions) -> Execution:
         nonlocal passages
@@ -328,11 +441,15 @@ def watched(checker: Checker) -> Iterator[None]:
         checker.before_passage(member, last)
         return acquire(state, member, last, out)
 
-    decide_module._acquire = acquire_watched
+    def give_watched(state: State, execution: Execution, worker: Worker, out: Decisions) -> None:
+        checker.before_grant(execution, worker)
+        give(state, execution, worker, out)
+
+    decide_module._acquire, decide_module._give = acquire_watched, give_watched
     try:
         yield
     finally:
-        decide_module._acquire = acquire
+        decide_module._acquire, decide_module._give = acquire, give
 
 
 def turn(state: State, memory: Memory, inputs: Iterable[Input], now: float) -> Decisions:

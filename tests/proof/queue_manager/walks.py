@@ -84,6 +84,11 @@ def draw(seed: int) -> Configuration:
         )
         for ref in "abcdef"[: dice.randint(1, 6)]
     ]
+    # Half of all walks have runs.
+    run_seconds = random.Random(seed).choice((0.015625, 0.0625)) if seed % 4 > 1 else None
+    if run_seconds is not None:
+        plain = {"uses": (), "rate": None, "max_concurrent_total": None}
+        actions[::2] = [replace(action, **plain) for action in actions[::2]]
     refs = [action.ref for action in actions]
     workers = [
         worker(
@@ -140,7 +145,7 @@ def draw(seed: int) -> Configuration:
             *(DefineAction(action=each) for each in actions),
         ),
         workers=tuple(workers),
-        alive_max=dice.randint(4, 16),
+        alive_max=dice.randint(4, 16) + (0 if run_seconds is None else 12),
         requests=tuple(
             (dice.choice(refs), dice.choice(keys), dice.choice((1, 3, 3, 3, 5))) for _ in range(2 * len(refs))
         ),
@@ -149,7 +154,8 @@ def draw(seed: int) -> Configuration:
         has_starts=True,
         ttl_seconds=maybe(dice.randint(1, 9), 0.3),
         delay_seconds=maybe(dice.randint(1, 4), 0.3),
-        tick_seconds=1,
+        run_seconds=run_seconds,
+        tick_seconds=1 if run_seconds is None else 0.125,
         # A load looks at everything again, so it hides what a turn has forgotten.
         has_loads=seed % 2 == 0,
     )

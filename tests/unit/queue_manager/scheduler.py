@@ -92,6 +92,11 @@ class Scheduler:
     def end(self, *execution_ids: int) -> list[int]:
         return self.turn(*map(self.ended, execution_ids))
 
+    def end_after(self, seconds: float, *execution_ids: int) -> list[int]:
+        """End executions that ran for so long, as their worker says."""
+        times = {"started_at": self.now, "completed_at": self.now + seconds}
+        return self.turn(*(self.ended(each, **times) for each in execution_ids))
+
     def fail(self, execution_id: int, **more: Any) -> list[int]:
         return self.turn(self.ended(execution_id, Status.FAILED, is_retryable=True, **more))
 
@@ -107,6 +112,10 @@ class Scheduler:
     def wait(self, seconds: float) -> list[int]:
         self.now += seconds
         return self.turn()
+
+    def at(self, name: str) -> list[int]:
+        """Return what is at a worker."""
+        return sorted(self.state.workers[name].held)
 
     def running(self) -> list[int]:
         return sorted(e.id for e in self.state.executions.values() if e.grant is not None)

@@ -1,0 +1,188 @@
+"""Runs: what a worker gets beyond what may run at once, so that it starts the next execution itself.
+
+A plain action has runs while its executions are short: a slot ends several within a *horizon*.
+
+- A queue with a limit, all of which is at one worker, may have a horizon's worth there beyond its limit, its
+  *surplus*. The worker starts as many at once as the limit says, so limit and order hold (P1, P2). It needs
+  no worker slot, and is given only where nothing waits for a slot of that worker (P12). Before the queue
+  moves to another worker, everything beyond its limit has ended or was returned.
+- A worker without a free slot may have a horizon's worth beyond its slots, in the order of its pools.
+
+The surplus is `scheduled`: it neither waits in its queue nor is active, so `queue_length` stays a sum.
+"""
+
+from math import ceil
+from typing import Final
+
+from turnstile.common.domain.identifiers import Grant
+from turnstile.executor.queue_manager.decisions import Decisions, Recalled
+from turnstile.executor.queue_manager.definitions import Action
+from turnstile.executor.queue_manager.state import (
+    ActionState,
+    Execution,
+    Member,
+    Queue,
+    State,
+    Worker,
+)
+
+HORIZON_SECONDS: Final = 0.1
+STALLED_SECONDS: Final = 3 * HORIZON_SECONDS
+"""What waits at a worker for longer is recalled."""
+AHEAD_MAX: Final = 256
+"""Most of a queue, or at a worker, beyond what may run at once; more urgent ones of a queue: twice that."""
+_REFILL: Final = 0.85
+"""A run is extended when at most this share of it is left: messages with few executions cost too much."""
+_SHORTEST_SECONDS: Final = 0.001
+_LEARNING: Final = 0.1
+
+
+# Which actions have runs.
+
+
+def learn(state: State, action: ActionState, seconds: float) -> None:
+    """Note how long an attempt ran: the mean of an action decides whether it has runs."""
+    if may_have_runs(action.definition):
+        seconds = max(seconds, 0.0)
+        before = seconds if action.seconds is None else action.seconds
+        action.seconds = before + _LEARNING * (seconds - before)
+        if not action.pace:
+            state.dirty_pools[action.crew.pool] = None
+        set_pace(action)
+
+
+def may_have_runs(action: Action) -> bool:
+    """Return whether its executions pass no gate but queue and pool, and may begin again if a worker is lost.
+
+    What waits at a lost worker may have started, so an action that forbids a second start has no runs.
+    """
+    is_plain = action.max_concurrent_total is None and not action.uses and action.rate is None
+    return action.runs and is_plain and action.on_worker_lost == "requeue" and action.max_reclaims > 0
+
+
+def set_pace(action: ActionState) -> None:
+    """Find out again whether an action has runs."""
+    seconds = action.seconds
+    is_short = seconds is not None and seconds < HORIZON_SECONDS and may_have_runs(action.definition)
+    action.pace = HORIZON_SECONDS / max(seconds or 0.0, _SHORTEST_SECONDS) if is_short else 0.0
+
+
+def _ahead(action: ActionState, slots: int) -> int:
+    """Return a horizon's worth of an action for this many slots."""
+    return min(AHEAD_MAX, ceil(slots * action.pace))
+
+
+# Runs of queues with a limit.
+
+
+def gathering_at(member: Member) -> Worker | None:
+    """Return the worker that has most of the queue of a member, of those where it could have a run."""
+    action, queue = member.action, member.queue
+    assert queue is not None
+    if not action.pace or not queue.at or (limit := queue.limit) is None:
+        return None
+    large = [worker for worker in queue.at if worker.concurrency >= limit and action.crew in worker.crews]
+    return max(large, key=queue.at.__getitem__, default=None)
+
+
+def missing(queue: Queue) -> int:
+    """Return how many more the run of a queue with a limit may have now, if nothing waits for its worker."""
+    action, limit, pending = queue.action, queue.limit, 0
+    if limit is None or not queue.length or len(queue.at) != 1 or action.is_closed:
+        return 0
+    (home,) = queue.at
+    pending, most = len(queue.holders) - limit, _ahead(action, limit)
+    is_possible = home.is_taking and home.concurrency >= limit and action.crew in home.crews
+    if pending < 0 or not is_possible or action.crew.pool.definition.paused:
+        return 0
+    if pending <= _REFILL * most:
+        return min(most - pending, queue.length)
+    # What starts before some of the run joins it at its place.
+    return int(pending < 2 * most and queue.head() < queue.last)
+
+
+def is_contended(worker: Worker) -> bool:
+    """Return whether something waits for a slot of a worker; meaningful when nothing more can be granted."""
+    return any(crew.line.entries and not crew.pool.definition.paused for crew in worker.crews)
+
+
+def add_surplus(queue: Queue, worker: Worker, place: tuple[int, int]) -> None:
+    """Note that one more with this priority and id is granted to the run of a queue."""
+    queue.surplus += 1
+    worker.surplus += 1
+    queue.home, queue.last = worker, max(queue.last, place)
+
+
+def shrink(state: State, queue: Queue) -> None:
+    """Let what is in a run have the slots that became free. A lowered limit makes nothing that runs wait."""
+    limit = queue.limit
+    surplus = 0 if limit is None else min(queue.surplus, max(len(queue.holders) - limit, 0))
+    if surplus != queue.surplus:
+        assert queue.home is not None
+        queue.home.surplus += surplus - queue.surplus
+        state.changed_workers[queue.home] = None
+        queue.surplus = surplus
+        if not surplus:
+            queue.home, queue.last = None, (0, 0)
+
+
+def resume(state: State) -> None:
+    """Let go on what was in runs before a load: all beyond the limit of a queue, if it is at one worker."""
+    for action in state.actions.values():
+        if not may_have_runs(action.definition):
+            continue
+        for queue in action.queues.values():
+            limit = queue.limit
+            if limit is not None and len(queue.at) == 1 and len(queue.holders) > limit:
+                (worker,) = queue.at
+                for execution in sorted(queue.holders, key=_place)[limit:]:
+                    add_surplus(queue, worker, _place(execution))
+                state.changed_workers[worker] = None
+                watch(state, worker, STALLED_SECONDS)
+
+
+def _place(execution: Execution) -> tuple[int, int]:
+    return execution.priority, execution.id
+
+
+# Runs at workers without a free slot.
+
+
+def room_ahead(worker: Worker, action: ActionState) -> int:
+    """Return how many more of an action may wait for the slots of a worker, of those that short ones use."""
+    if not worker.is_taking or not action.pace:
+        return 0
+    return _ahead(action, worker.concurrency - worker.lasting) + min(worker.free, 0)
+
+
+# Runs that stall.
+
+
+def watch(state: State, worker: Worker, seconds: float) -> None:
+    """Look later whether what waits at a worker has started."""
+    if not worker.is_watched:
+        worker.is_watched = True
+        state.set_timer(state.after(seconds), worker)
+
+
+def recall_stalled(state: State, worker: Worker, out: Decisions) -> None:
+    """Recall what has waited at a worker for too long: its action is not as short as it was."""
+    worker.is_watched = False
+    is_over = len(worker.held) - worker.surplus > worker.concurrency
+    if state.workers.get(worker.id) is not worker or not (is_over or worker.surplus):
+        return
+    late: dict[Queue, int] = {}
+    before = state.after(-STALLED_SECONDS)
+    for each in worker.held.values():
+        if each.scheduled_at is not None and each.scheduled_at <= before:
+            late[each.queue] = late.get(each.queue, 0) + 1
+    is_full = sum(late.values()) > worker.concurrency
+    for queue, count in late.items():
+        action = queue.action
+        is_stalled = is_full or (queue.surplus and count > queue.at[worker] - queue.surplus)
+        if is_stalled and may_have_runs(action.definition):
+            barrier = Grant(state.epoch, state.grant_counter)
+            out.recalled.append(Recalled(queue, worker.id, barrier))
+            action.seconds = max(action.seconds or 0.0, STALLED_SECONDS)
+            set_pace(action)
+    watch(state, worker, HORIZON_SECONDS)

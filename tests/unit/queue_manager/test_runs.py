@@ -1,0 +1,297 @@
+"""Runs: what a worker gets of short actions beyond what may run at once (P1, P2, P7, P12, P14)."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.unit.queue_manager.scheduler import Scheduler, uses
+from turnstile.common.domain.identifiers import Grant
+from turnstile.common.domain.retries import RetryPolicy
+from turnstile.executor.queue_manager.definitions import Action, Pool, Rate, Resource
+from turnstile.executor.queue_manager.inputs import Admit
+from turnstile.executor.queue_manager.runs import AHEAD_MAX, STALLED_SECONDS
+
+RETRY = RetryPolicy(max_attempts=3, delay_seconds=0.01, factor=1, jitter=0)
+
+
+def short(*actions: Action | Pool | Resource, seconds: float = 0.025, **workers: int) -> Scheduler:
+    """Return a scheduler that has seen one execution of each action: they ran for so long, `l` for longer."""
+    s = Scheduler(*actions, workers=workers or {"w": 100})
+    for action in actions:
+        if isinstance(action, Action):
+            s.end_after(9.0 if action.ref == "l" else seconds, s.submit(action.ref))
+    return s
+
+
+def test_a_queue_of_a_short_action_gets_a_horizon_s_worth_beyond_its_limit() -> None:
+    s = short(Action(ref="a", max_concurrent=2))
+    s.submit_all(*"a" * 20)
+    assert s.running() == list(range(2, 12))
+    assert s.state.actions["a"].queues[""].active == 2
+
+
+def test_an_action_of_which_nothing_has_ended_or_that_lasts_has_no_runs() -> None:
+    s = Scheduler(Action(ref="a", max_concurrent=1))
+    s.submit_all(*"aaaa")
+    assert s.end_after(0.5, 1) == [2]
+    assert s.end_after(0.5, 2) == [3]
+
+
+def test_the_mean_of_the_durations_decides() -> None:
+    s = short(Action(ref="a", max_concurrent=1), seconds=0.01)
+    s.end_after(2.0, s.submit("a"))
+    s.submit_all(*"aaaaa")
+    assert len(s.running()) == 1
+    s.submit_all(*"a" * 40)
+    lengths = []
+    while len(s.running()) == 1:
+        s.end_after(0.01, *s.running())
+        lengths.append(len(s.running()))
+    assert len(lengths) == 8
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"max_concurrent_total": 9},
+        {"uses": uses("r")},
+        {"rate": Rate(starts=99, per_seconds=1)},
+        {"on_worker_lost": "abandon"},
+        {"max_reclaims": 0},
+        {"runs": False},
+    ],
+    ids=["total", "resource", "rate", "abandon", "no reclaim", "told so"],
+)
+def test_an_action_with_gates_or_that_may_start_only_once_has_no_runs(more: dict[str, Any]) -> None:
+    s = short(Resource(name="r", capacity=99), Action(ref="a", max_concurrent=1, **more))
+    s.submit_all(*"aaaa")
+    assert len(s.running()) == 1
+
+
+def test_a_run_is_bounded_in_number() -> None:
+    s = short(Action(ref="a", max_concurrent=50), seconds=0.0)
+    s.submit_all(*"a" * 1000)
+    assert len(s.running()) == 50 + AHEAD_MAX
+
+
+def test_a_run_is_extended_when_a_part_of_it_was_used_and_not_for_each_end() -> None:
+    s = short(Action(ref="a", max_concurrent=1), seconds=0.01)
+    s.submit_all(*"a" * 30)
+    assert s.running() == list(range(2, 13))
+    assert s.end_after(0.01, 2) == []
+    assert s.end_after(0.01, 3) == [13, 14]
+
+
+def test_a_turn_extends_runs_up_to_its_bound_and_says_so() -> None:
+    s = short(Action(ref="a", max_concurrent=1), Action(ref="b", max_concurrent=1))
+    s.turn(*(Admit(action_ref=ref) for ref in "abababab"), grants_max=4)
+    assert s.out.is_unfinished
+    s.turn()
+    assert not s.out.is_unfinished
+    assert len(s.running()) == 8
+
+
+def test_a_queue_has_a_run_at_one_worker_only() -> None:
+    s = short(Action(ref="a", max_concurrent=2), Action(ref="l"), u=2, v=2)
+    s.submit_all("l", "l")
+    assert s.submit_all(*"aaaa") == [5, 6]
+    assert (len(s.at("u")), len(s.at("v"))) == (2, 2), "each has one of the queue"
+    s.submit_all("l")
+    s.end(3)
+    assert s.end_after(0.01, 5) == [7], "a free slot where the rest of the queue is"
+
+
+def test_a_queue_gathers_at_one_worker_and_moves_only_when_its_run_was_drained() -> None:
+    s = short(Action(ref="a", max_concurrent=2), u=4, v=4)
+    s.submit_all(*"a" * 30)
+    (home,) = {each.worker for each in s.state.executions.values() if each.worker is not None}
+    assert len(s.running()) == 10
+    s.worker(home.id, 4, is_taking=False)
+    other = "v" if home.id == "u" else "u"
+    for _ in range(8):
+        assert s.end_after(0.01, s.running()[0]) == []
+    assert s.end_after(0.01, s.running()[0]) == [12]
+    assert s.at(other) == [12]
+
+
+def test_a_worker_with_fewer_slots_than_the_limit_gets_no_run() -> None:
+    s = short(Action(ref="a", max_concurrent=3), u=2, v=2)
+    assert s.submit_all(*"aaaaaa") == [2, 3, 4]
+
+
+def test_a_run_uses_the_slots_of_its_limit_and_others_use_the_rest() -> None:
+    s = short(Action(ref="a", max_concurrent=1), Action(ref="l"), w=3)
+    s.submit_all(*"a" * 5)
+    assert s.submit_all("l", "l", "l") == [8, 9]
+
+
+def test_a_run_is_not_extended_while_others_wait_for_its_worker() -> None:
+    s = short(Action(ref="a", max_concurrent=1), Action(ref="l"), w=1)
+    s.submit_all(*"a" * 10)
+    assert s.running() == [3, 4, 5, 6, 7]
+    s.submit("l")
+    for number in range(3, 7):
+        assert s.end_after(0.025, number) == []
+    assert s.end_after(0.025, 7) == [13]
+
+
+def test_what_waits_for_a_worker_gets_a_horizon_s_worth_beyond_its_slots() -> None:
+    s = short(Action(ref="a"), w=2)
+    s.submit_all(*"a" * 20)
+    assert s.running() == list(range(2, 12))
+    assert s.end_after(0.025, 2, 3) == [12, 13]
+
+
+def test_workers_get_their_share_of_what_waits_for_them() -> None:
+    s = short(Action(ref="a"), u=4, v=2)
+    s.submit_all(*"a" * 12)
+    assert (len(s.at("u")), len(s.at("v"))) == (8, 4)
+
+
+def test_nothing_waits_behind_what_lasts() -> None:
+    s = short(Action(ref="a"), Action(ref="l"), w=2)
+    s.submit_all("l")
+    s.submit_all(*"a" * 20)
+    assert len(s.at("w")) == 1 + 1 + 4, "one slot ends short ones"
+
+
+def test_an_action_that_lasts_gets_its_turn_beside_short_ones() -> None:
+    s = short(Action(ref="a"), Action(ref="l"), w=1)
+    s.submit_all(*"a" * 50)
+    (last,) = [each.id for each in s.out.admitted][-1:]
+    first = s.submit("l")
+    assert first == last + 1
+    for _ in range(5):
+        assert s.state.executions.get(first) is None
+        s.end_after(0.025, s.running()[0])
+    assert s.running() == [first]
+
+
+def test_weights_count_where_short_actions_wait_for_the_same_worker() -> None:
+    s = short(Action(ref="a"), Action(ref="b"), Pool(name="default", weights={"a": 3}), w=2)
+    s.submit_all(*"ab" * 200)
+    started = Counter[str]()
+    for _ in range(160):
+        s.end_after(0.025, min(s.running(), key=s.grant))
+        started.update(each.queue.action.ref for each in s.out.granted)
+    assert abs(started["a"] - 3 * started["b"]) <= 4
+
+
+def test_pools_take_turns_at_a_worker_without_a_free_slot() -> None:
+    s = Scheduler(Action(ref="a"), Action(ref="g", pool="gpu"), workers={})
+    s.worker("w", 1, pools="default gpu")
+    for ref in "ag":
+        s.end_after(0.025, s.submit(ref))
+    s.submit_all(*"a" * 20, *"g" * 20)
+    started = Counter[str]()
+    for _ in range(20):
+        s.end_after(0.025, min(s.running(), key=s.grant))
+        started.update(each.queue.action.ref for each in s.out.granted)
+    assert abs(started["a"] - started["g"]) <= 1
+
+
+def test_what_is_more_urgent_joins_the_run() -> None:
+    s = short(Action(ref="a", max_concurrent=1))
+    s.submit_all(*"a" * 10)
+    assert s.running() == [2, 3, 4, 5, 6]
+    urgent = s.submit("a", priority=1)
+    assert urgent in s.running()
+    assert 7 not in s.running()
+
+
+def test_urgent_arrivals_are_bounded_too() -> None:
+    s = short(Action(ref="a", max_concurrent=1))
+    s.submit_all(*"a" * 10)
+    s.submit_all(*"a" * 10, priority=1)
+    assert len(s.running()) == 1 + 2 * 4
+
+
+def test_a_retry_joins_the_run_at_its_place() -> None:
+    s = short(Action(ref="a", max_concurrent=1, retry=RETRY))
+    s.submit_all(*"a" * 10)
+    s.fail(2, started_at=0.0, completed_at=0.025)
+    assert s.wait(0.01) == [2]
+
+
+def test_a_cancel_of_what_waits_in_a_run_asks_its_worker() -> None:
+    s = short(Action(ref="a", max_concurrent=1))
+    s.submit_all(*"aaaa")
+    s.cancel(4)
+    assert [(each.execution_id, each.grant) for each in s.out.asked] == [(4, s.grant(4))]
+
+
+def test_a_paused_action_extends_no_run() -> None:
+    s = short(Action(ref="a", max_concurrent=1))
+    s.submit_all(*"a" * 10)
+    s.change("a", paused=True)
+    assert s.end_after(0.025, 2, 3, 4) == []
+
+
+def test_a_lowered_limit_gives_no_slot_of_what_runs_to_others() -> None:
+    s = short(Action(ref="a", max_concurrent=4), Action(ref="l"), w=4)
+    s.submit_all(*"aaaa")
+    s.change("a", max_concurrent=1)
+    assert s.submit_all("l") == []
+    assert s.end(3) == [7]
+
+
+def test_a_raised_limit_gives_slots_to_what_waits_in_the_run() -> None:
+    s = short(Action(ref="a", max_concurrent=1), Action(ref="l"), w=4)
+    s.submit_all(*"aaaa")
+    s.change("a", max_concurrent=3)
+    assert s.submit_all("l", "l") == [7]
+
+
+def test_what_stalls_at_a_worker_is_recalled_and_its_action_has_no_runs_until_it_is_short_again() -> None:
+    s = short(Action(ref="a", max_concurrent=1))
+    s.submit_all(*"a" * 4)
+    s.wait(STALLED_SECONDS)
+    assert [(each.queue.action.ref, each.worker_id, each.barrier) for each in s.out.recalled] == [
+        ("a", "w", Grant(1, 5))
+    ]
+    for number in (3, 4, 5):
+        assert s.give_back(number) == []
+    assert s.end_after(0.01, 2) == [3]
+
+
+def test_what_runs_for_long_without_anything_behind_it_is_not_recalled() -> None:
+    s = short(Action(ref="a", max_concurrent=2), Action(ref="b"), w=3)
+    s.submit_all("a", "a", "b")
+    s.wait(STALLED_SECONDS)
+    s.wait(STALLED_SECONDS)
+    assert s.out.recalled == []
+
+
+def test_what_waits_at_a_busy_worker_is_recalled() -> None:
+    s = short(Action(ref="a"), w=1)
+    s.submit_all("a", "a")
+    s.wait(STALLED_SECONDS)
+    assert len(s.out.recalled) == 1
+    s.worker("v", 1)
+    assert s.give_back(3) == [3]
+    assert s.at("v") == [3]
+
+
+def test_what_had_not_started_at_a_lost_worker_does_not_count_as_reclaimed() -> None:
+    s = short(Action(ref="a", max_concurrent=1, max_reclaims=1))
+    s.submit_all(*"aaa")
+    s.lose("w")
+    assert [s.execution(each).reclaims for each in (2, 3, 4)] == [1, 0, 0]
+
+
+def test_what_a_lost_worker_had_is_granted_singly_until_it_has_ended_once() -> None:
+    s = short(Action(ref="a", max_concurrent=1, retry=RETRY))
+    s.submit_all(*"aaa")
+    s.lose("w")
+    assert s.worker("v", 9) == [2]
+    assert s.end_after(0.025, 2) == [3]
+    assert s.fail(3, started_at=0.0, completed_at=0.025) == [4]
+    assert s.wait(0.01) == [3]
+
+
+def test_the_loss_of_a_worker_in_an_outage_makes_nothing_suspect() -> None:
+    s = short(Action(ref="a", max_concurrent=1))
+    s.submit_all(*"aaa")
+    s.lose("w", is_counted=False)
+    assert s.worker("v", 9) == [2, 3, 4]
