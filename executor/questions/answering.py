@@ -408,7 +408,7 @@ def _row(action: ActionState, name: QueueName, log: ChangeLog) -> QueueRow:
     heads = min(((each.first(), each) for each in queue.waiting.values()), default=None, key=lambda h: h[0])
     return QueueRow(
         action_ref=action.ref, key=name.key, length=queue.length + queue.holding,
-        active=queue.held - queue.holding, max_concurrent=queue.limit,
+        active=queue.active, max_concurrent=queue.limit,
         oldest_enqueued_at=None if heads is None else heads[1].first_queued_at(),
         head_id=None if heads is None else heads[0], enqueued=enqueued, completed=completed,
     )  # fmt: skip

@@ -50,7 +50,11 @@ class Durations:
         for each in out.finished:
             if each.worker_id is not None and each.scheduled_at is not None:
                 samples = self._of.setdefault(each.queue.action.ref, deque(maxlen=SAMPLES))
-                samples.append(out.now - each.scheduled_at)
+                if each.queue.action.pace and each.started_at is not None:
+                    # It may have waited in a run, while others had its slot.
+                    samples.append(each.completed_at - each.started_at)
+                else:
+                    samples.append(out.now - each.scheduled_at)
 
     def forget(self, ref: str) -> None:
         """Forget a deleted action."""

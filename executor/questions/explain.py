@@ -73,7 +73,10 @@ class WaitingOn:
     """Slots, units, or slots of the workers that take the action; of a rate: starts per `per_seconds`."""
     held: int = 0
     position: int | None = None
-    """There, from 1; for a limit or a closed gate: in its queue. None: behind `POSITIONS_MAX`."""
+    """There, from 1; for a limit or a closed gate: in its queue. None: behind `POSITIONS_MAX`.
+
+    For a limit it counts what is before it in a run (`runs`).
+    """
     waiting: int | None = None
     ahead: tuple[int, int] | None = None
     """The one ahead at the resource that may not be passed, and its units: perhaps more than are free."""
@@ -170,8 +173,8 @@ def _in_queue(state: State, execution: Execution, position: int, depth: int) -> 
         return _stopped(state, execution, stop, depth)
     idle = [each for each in queue.holders if each.worker is None] if queue.holding else []
     return WaitingOn(
-        reason="limit", capacity=limit, held=queue.held, position=position,
-        holders=holders_of(queue.holders),
+        reason="limit", capacity=limit, held=queue.held - queue.surplus,
+        position=position + queue.surplus, holders=holders_of(_with_slots(queue)),
         root_cause=_cause(state, idle, in_order(queue) if queue.has_room else iter(()), depth),
     )  # fmt: skip
 
@@ -234,7 +237,7 @@ def _on_workers(state: State, execution: Execution, stop: Stop) -> WaitingOn:
         reason="handing_over" if stop.reason == "pool" and crew.has_room else stop.reason,
         name=crew.pool.definition.name, closed="paused" if crew.pool.definition.paused else None,
         capacity=sum(worker.concurrency for worker in taking), workers=loads_of(crew.workers),
-        held=sum(len(worker.held) for worker in taking),
+        held=sum(worker.used for worker in taking),
     )  # fmt: skip
     if stop.reason == "no_worker":
         return replace(seen, other_pools=_other_pools(state, action))
@@ -338,6 +341,13 @@ def holders_of(executions: Iterable[Execution], gate: ResourceGate | None = None
     )  # fmt: skip
 
 
+def _with_slots(queue: Queue) -> Iterable[Execution]:
+    """Return what has the slots of a queue: in a run these are the ones that start first."""
+    if not queue.surplus:
+        return queue.holders
+    return nsmallest(queue.held - queue.surplus, queue.holders, key=lambda each: (each.priority, each.id))
+
+
 def _passed_at(execution: Execution) -> float:
     return execution.passages[-1].passed_at if execution.passages else execution.queued_at
 
@@ -345,7 +355,7 @@ def _passed_at(execution: Execution) -> float:
 def loads_of(workers: Iterable[Worker]) -> tuple[WorkerLoad, ...]:
     """Return how much is at the first of these workers."""
     first = islice(workers, HOLDERS_MAX)
-    return tuple(WorkerLoad(each.id, each.concurrency, len(each.held), each.is_taking) for each in first)
+    return tuple(WorkerLoad(each.id, each.concurrency, each.used, each.is_taking) for each in first)
 
 
 # Orders: what waits, as it will pass if nothing else arrives.

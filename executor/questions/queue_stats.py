@@ -40,7 +40,10 @@ class KeyStats(NamedTuple):
 
 
 class QueueStats(NamedTuple):
-    """The queues of an action. `queue_length` has what waits at later gates, and is the sum of `waiting`."""
+    """The queues of an action. `queue_length` has what waits at later gates, and is the sum of `waiting`.
+
+    `active_count` has at most the limit of each queue: what waits in a run is in neither (`runs`).
+    """
 
     queue_length: int
     active_count: int
@@ -79,7 +82,7 @@ def queue_stats(state: State, ref: str) -> Generator[None, None, QueueStats | No
     if action is None:
         return None
     queues = list(action.queues.values())
-    length = ready = delayed = 0
+    length = ready = delayed = active = 0
     longest: list[tuple[int, int, str, Queue]] = []
     oldest = min(((each.id, each.queued_at) for each in action.holding), default=None)
     for start in range(0, len(queues), _STEP):
@@ -89,14 +92,17 @@ def queue_stats(state: State, ref: str) -> Generator[None, None, QueueStats | No
         length += sum(queue.length for queue in part)
         ready += sum(queue.startable for queue in part)
         delayed += sum(queue.delayed for queue in part)
-        keys = ((-queue.length - queue.holding, -queue.held, queue.key, queue) for queue in part if queue.key)
+        active += sum(queue.active for queue in part)
+        keys = (
+            (-queue.length - queue.holding, -queue.active, queue.key, queue) for queue in part if queue.key
+        )
         longest = nsmallest(KEYS_MAX, chain(longest, keys))
         lists = chain.from_iterable(queue.waiting.values() for queue in part)
         heads = ((waiting.first(), waiting.first_queued_at()) for waiting in lists)
         oldest = min(chain(heads, () if oldest is None else (oldest,)), default=None)
     holding = len(action.holding)
     return QueueStats(
-        queue_length=length + holding, active_count=action.held - holding, held_waiting=holding,
+        queue_length=length + holding, active_count=active, held_waiting=holding,
         delayed=delayed, max_concurrent=action.definition.max_concurrent,
         oldest_enqueued_at=None if oldest is None else oldest[1], total_enqueued=action.enqueued,
         total_completed=action.completed, paused=action.definition.paused,
@@ -115,7 +121,7 @@ def _by_reason(state: State, action: ActionState, length: int, ready: int) -> di
 
 
 def _of_key(queue: Queue) -> KeyStats:
-    return KeyStats(queue.key, queue.length + queue.holding, queue.held - queue.holding, queue.holding)
+    return KeyStats(queue.key, queue.length + queue.holding, queue.active, queue.holding)
 
 
 def _could_start(state: State, action: ActionState) -> int:
@@ -167,7 +173,8 @@ def pool_page(state: State, name: str, offset: int, limit: int) -> GatePage | No
     holding = sum(len(action.holding) for action in actions)
     more = 0 if pool.definition.paused else holding + sum(_could_start(state, each) for each in actions)
     return GatePage(
-        capacity=sum(worker.concurrency for worker in workers if worker.is_taking), held=len(here),
+        capacity=sum(worker.concurrency for worker in workers if worker.is_taking),
+        held=len(here) - sum(queue.surplus for queue in {each.queue for each in here}),
         held_waiting=holding, waiting=sum(map(startable, members)), wanted=len(here) + more,
         items=tuple(islice(order_at(pool, members), offset, offset + limit)),
         holders=holders_of(here), workers=loads_of(workers),

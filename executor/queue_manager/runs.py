@@ -168,18 +168,19 @@ def watch(state: State, worker: Worker, seconds: float) -> None:
 def recall_stalled(state: State, worker: Worker, out: Decisions) -> None:
     """Recall what has waited at a worker for too long: its action is not as short as it was."""
     worker.is_watched = False
-    is_over = len(worker.held) - worker.surplus > worker.concurrency
-    if state.workers.get(worker.id) is not worker or not (is_over or worker.surplus):
+    is_waiting = worker.surplus or worker.used > worker.concurrency
+    if state.workers.get(worker.id) is not worker or not is_waiting:
         return
     late: dict[Queue, int] = {}
     before = state.after(-STALLED_SECONDS)
     for each in worker.held.values():
         if each.scheduled_at is not None and each.scheduled_at <= before:
             late[each.queue] = late.get(each.queue, 0) + 1
-    is_full = sum(late.values()) > worker.concurrency
+    slots = {queue: queue.at[worker] - queue.surplus for queue in late}
+    is_full = sum(min(count, slots[queue]) for queue, count in late.items()) > worker.concurrency
     for queue, count in late.items():
         action = queue.action
-        is_stalled = is_full or (queue.surplus and count > queue.at[worker] - queue.surplus)
+        is_stalled = is_full or count > slots[queue]
         if is_stalled and may_have_runs(action.definition):
             barrier = Grant(state.epoch, state.grant_counter)
             out.recalled.append(Recalled(queue, worker.id, barrier))

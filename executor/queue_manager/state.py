@@ -99,6 +99,11 @@ class Worker:
     burden: tuple[int, float] = 0, 0.0
     """How many crews it serves, and the share of its slots in use: the smallest takes what is next."""
 
+    @property
+    def used(self) -> int:
+        """Worker slots that what is here needs: more than there are while some of it waits for them."""
+        return len(self.held) - self.surplus
+
     def serves(self, action: Action) -> bool:
         """Return whether it has the action's pool and code."""
         return action.pool in self.pools and (

@@ -38,6 +38,8 @@ class Scheduler:
         self.state = State()
         self.now = 1000.0
         self.live: dict[int, tuple[str, str, int]] = {}
+        self.run_seconds: float | None = None
+        """How long executions ran, as their workers say."""
         self.turn(*inputs)
 
     def turn(self, *inputs: Input, after: float = 0.0) -> Decisions:
@@ -63,7 +65,10 @@ class Scheduler:
         assert grant is not None
         if fields:
             return Ended(execution_id=execution_id, grant=grant, status=Status.FAILED, **fields)
-        return Ended(execution_id=execution_id, grant=grant, status=Status.COMPLETED)
+        return Ended(
+            execution_id=execution_id, grant=grant, status=Status.COMPLETED,
+            started_at=None if self.run_seconds is None else 0.0, completed_at=self.run_seconds,
+        )  # fmt: skip
 
     def running(self) -> list[Execution]:
         return [each for each in self.state.executions.values() if each.worker is not None]
@@ -150,6 +155,24 @@ def test_a_limit_names_its_holders_and_their_workers() -> None:
     assert (on.reason, on.capacity, on.held, on.position) == ("limit", 2, 2, 1)
     assert [(holder.id, holder.worker_id) for holder in on.holders] == [(first, "w1"), (second, "w1")]
     assert on.root_cause is None
+
+
+def test_behind_a_run_the_holders_have_a_slot_and_the_rest_neither_waits_nor_is_active() -> None:
+    scheduler = Scheduler(define(max_concurrent=2), worker())
+    scheduler.run_seconds = 0.05
+    scheduler.end(*scheduler.admit("a"))
+    ids = scheduler.admit("a", 20)
+    at_worker = len(scheduler.running())
+    assert at_worker == 6
+    explanation = scheduler.explain(ids[-1])
+    on = scheduler.on(ids[-1])
+    assert (explanation.position, explanation.queue_length) == (14, 14)
+    assert (on.reason, on.capacity, on.held, on.position) == ("limit", 2, 2, 14 + 4)
+    assert [each.id for each in on.holders] == ids[:2]
+    stats, page = stats_of(scheduler.state, "a"), pool_page(scheduler.state, "default", 0, 10)
+    assert stats is not None
+    assert page is not None
+    assert (stats.queue_length, stats.waiting["limit"], stats.active_count, page.held) == (14, 14, 2, 2)
 
 
 def test_behind_free_slots_the_root_cause_is_what_those_ahead_wait_for() -> None:
@@ -393,6 +416,7 @@ class Walk:
             *(DefineAction(action=each) for each in ACTIONS),
             worker(slots=3),
         )
+        self.scheduler.run_seconds = 0.01 if seed % 2 else None
 
     def step(self) -> Decisions:
         inputs = [each for _ in range(self.dice.randint(1, 4)) if (each := self.some()) is not None]
@@ -571,7 +595,8 @@ def test_every_reason_is_true_and_the_counts_are_those_of_the_reasons(seed: int)
             reasons = Counter(each.waiting_on.reason for each in found.values() if each.waiting_on)
             assert +Counter(stats.waiting) == reasons
             at_workers = [each for each in scheduler.running() if each.queue.action.ref == action.ref]
-            assert stats.active_count == len(at_workers)
+            in_runs = sum(queue.surplus for queue in scheduler.state.actions[action.ref].queues.values())
+            assert stats.active_count == len(at_workers) - in_runs
 
 
 def test_questions_change_no_decision() -> None:
