@@ -320,7 +320,7 @@ def _extend_runs(state: State, out: Decisions, grants_max: int) -> bool:
         if count <= 0 or _is_suspect(state, queue.head()[1]):
             del state.runs[queue]
             continue
-        (worker,) = queue.at
+        worker = next(iter(queue.at))
         if is_contended(worker):
             continue
         del state.runs[queue]

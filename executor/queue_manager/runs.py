@@ -87,18 +87,22 @@ def gathering_at(member: Member) -> Worker | None:
 
 def missing(queue: Queue) -> int:
     """Return how many more the run of a queue with a limit may have now, if nothing waits for its worker."""
-    action, limit, pending = queue.action, queue.limit, 0
+    action, limit = queue.action, queue.limit
     if limit is None or not queue.length or len(queue.at) != 1 or action.is_closed:
         return 0
-    (home,) = queue.at
-    pending, most = len(queue.holders) - limit, _ahead(action, limit)
+    home, most = next(iter(queue.at)), _ahead(action, limit)
+    pending = len(queue.holders) - limit
     is_possible = home.is_taking and home.concurrency >= limit and action.crew in home.crews
     if pending < 0 or not is_possible or action.crew.pool.definition.paused:
         return 0
     if pending <= _REFILL * most:
         return min(most - pending, queue.length)
-    # What starts before some of the run joins it at its place.
-    return int(pending < 2 * most and queue.head() < queue.last)
+    # What starts before some of the run joins it at its place. The last of it may have been returned.
+    head = queue.head()
+    is_urgent = (
+        pending < 2 * most and head < queue.last and any(_place(each) > head for each in queue.holders)
+    )
+    return int(is_urgent)
 
 
 def is_contended(worker: Worker) -> bool:
@@ -150,7 +154,7 @@ def _place(execution: Execution) -> tuple[int, int]:
 
 def room_ahead(worker: Worker, action: ActionState) -> int:
     """Return how many more of an action may wait for the slots of a worker, of those that short ones use."""
-    if not worker.is_taking or not action.pace:
+    if not worker.is_taking:
         return 0
     return _ahead(action, worker.concurrency - worker.lasting) + min(worker.free, 0)
 

@@ -136,7 +136,7 @@ class Queue:
     home: Worker | None = None
     """The worker of the last run."""
     last: tuple[int, int] = 0, 0
-    """Priority and id of what starts last in the run."""
+    """Priority and id of what starts last, of all that was granted to the run."""
 
     @property
     def limit(self) -> int | None:

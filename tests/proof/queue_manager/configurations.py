@@ -461,12 +461,26 @@ def runs(alive_max: int) -> Configuration:
         definitions=(*_by_arrival("default"), *_define(a)),
         workers=(worker("u", 2), worker("v", 2)),
         alive_max=alive_max,
-        requests=(("a", "", 3), ("a", "", 1)),
+        requests=_requests("a"),
         switches=(
             tuple(DefineAction(action=each) for each in (a, two, replace(two, paused=True))),
             _comes_and_goes(worker("v", 2)),
         ),
         has_cancels=False,
+        run_seconds=0.0625,
+    )
+
+
+def urgent(alive_max: int) -> Configuration:
+    """A run at one worker that more urgent executions join."""
+    return Configuration(
+        name="urgent",
+        definitions=(*_by_arrival("default"), *_define(Action(ref="a", max_concurrent=1))),
+        workers=(worker("u", 2),),
+        alive_max=alive_max,
+        requests=(("a", "", 3), ("a", "", 1)),
+        has_cancels=False,
+        has_batches=False,
         run_seconds=0.0625,
     )
 
@@ -512,7 +526,7 @@ CONFIGURATIONS: tuple[tuple[Callable[[int], Configuration], int, int], ...] = (
     (plain, 2, 2), (handover, 2, 2), (crews, 2, 2), (keys, 3, 3), (fair_total, 3, 3), (resources, 2, 2),
     (crossed, 2, 2), (fair_resource, 2, 2), (rates, 2, 2), (weighted_pool, 2, 2), (shared_worker, 2, 3),
     (priorities, 2, 3), (patience, 2, 3), (times, 1, 2), (deleted, 2, 2), (everything, 2, 3),
-    (runs, 3, 3), (runs_beside, 3, 3), (stalls, 3, 3),
+    (runs, 3, 3), (urgent, 4, 5), (runs_beside, 3, 3), (stalls, 3, 3),
 )  # fmt: skip
 """Each with the number of live executions that the tests explore, and that the command does: all but `plain`
 to the end."""

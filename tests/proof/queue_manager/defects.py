@@ -27,10 +27,11 @@ from tests.proof.queue_manager.references import (
     seeded,
 )
 from tests.proof.queue_manager.walks import walk
-from tests.unit.queue_manager import test_gates, test_life, test_pools, test_queues
+from tests.unit.queue_manager import test_gates, test_life, test_pools, test_queues, test_runs
 from turnstile.common.domain.states import Status
 from turnstile.common.domain.waiting import WaitingList, _Chunk
-from turnstile.executor.queue_manager import decide, gates, pools, state, transitions
+from turnstile.executor.leader import loading
+from turnstile.executor.queue_manager import decide, gates, pools, runs, state, transitions
 from turnstile.executor.queue_manager.decisions import Decisions
 from turnstile.executor.queue_manager.lines import FairClock, Line
 from turnstile.executor.queue_manager.rates import RateWindow
@@ -470,7 +471,7 @@ plant(
 plant(
     "a worker that joins wakes nobody",
     gates.recount,
-    "if change > 0 or crew.holding:",
+    "if free >= before or crew.holding:",
     "if crew.holding:",
     explored(c.plain),
 )
@@ -486,7 +487,7 @@ plant(
 plant(
     "what is withdrawn stays in the line of its crew",
     gates._withdraw,
-    "crew.line.discard(member)",
+    "_leave_line(state, member)",
     "pass",
     explored(c.priorities, c.crossed, c.resources, c.rates),
 )
@@ -645,7 +646,7 @@ plant(
 )
 plant(
     "a pool charges nobody",
-    decide._grant,
+    decide._give,
     "out.charge(pool.clock",
     "(lambda *_: None)(pool.clock",
     explored(c.weighted_pool, alive=4),
@@ -725,8 +726,8 @@ plant("a compacted line forgets its members", Line._push_all, "self._push(entry)
 plant(
     "a worker takes one too many",
     gates.recount,
-    "- len(worker.held), 0)",
-    "- len(worker.held) + 1, 0)",
+    "worker.concurrency - worker.used",
+    "worker.concurrency - worker.used + 1",
     explored(c.plain),
 )
 plant("a draining worker takes offers", gates.recount, "if worker.is_taking else 0", "", explored(c.plain))
@@ -762,7 +763,7 @@ plant(
 plant(
     "one worker gets everything",
     gates.offer,
-    "len(worker.held) / worker.concurrency",
+    "1 - worker.free / worker.concurrency",
     "0",
     test_pools.test_work_is_spread_over_equal_workers,
 )
@@ -810,6 +811,238 @@ plant(
     explored(c.plain),
 )
 
+# Runs.
+
+plant(
+    "one too many of a limit, at a second worker",
+    runs.missing,
+    "len(queue.at) != 1",
+    "not queue.at",
+    test_runs.test_a_queue_has_a_run_at_one_worker_only,
+    explored(c.runs),
+)
+plant(
+    "a queue moves before its run was drained",
+    gates.look_at,
+    "limit - len(queue.holders)",
+    "limit - sum(count for worker, count in queue.at.items() if worker.is_taking)",
+    explored(c.runs, alive=4),
+)
+plant(
+    "a run is out of order",
+    decide._extend_runs,
+    "priority, ticket = queue.head()",
+    "priority = max(queue.waiting); ticket = queue.waiting[priority].first()",
+    explored(c.urgent, alive=4, states_max=4000),
+)
+plant("a run is never extended", gates.look_at, "state.runs[queue] = None", "pass", explored(c.runs))
+plant(
+    "a run is extended after each end",
+    runs.missing,
+    "pending <= _REFILL * most",
+    "pending < most",
+    test_runs.test_a_run_is_extended_when_a_part_of_it_was_used_and_not_for_each_end,
+)
+plant(
+    "a run is longer than a horizon",
+    runs._ahead,
+    "slots * action.pace",
+    "slots * action.pace + 1",
+    test_runs.test_a_queue_of_a_short_action_gets_a_horizon_s_worth_beyond_its_limit,
+)
+plant(
+    "a run passes what waits for its worker",
+    decide._extend_runs,
+    "is_contended(worker)",
+    "False",
+    explored(c.runs_beside),
+)
+plant(
+    "a run that others stopped stays so",
+    decide._extend_runs,
+    "            continue\n        del",
+    "            pass\n        del",
+    explored(c.runs_beside),
+)
+plant(
+    "a worker with too few slots gets a run",
+    runs.missing,
+    "home.concurrency >= limit and",
+    "",
+    test_runs.test_a_worker_with_fewer_slots_than_the_limit_gets_no_run,
+)
+plant("a paused action extends its run", runs.missing, "or action.is_closed", "", explored(c.runs, alive=4))
+plant("a draining worker gets a run", runs.missing, "home.is_taking and", "", explored(c.runs, alive=4))
+for _gate, _right in (
+    ("a total", "action.max_concurrent_total is None and"), ("resources", "not action.uses and"),
+    ("a rate", "and action.rate is None"), ("abandon", 'action.on_worker_lost == "requeue" and'),
+    ("no reclaim", "and action.max_reclaims > 0"), ("runs that are off", "action.runs and"),
+):  # fmt: skip
+    plant(f"an action with {_gate} has runs", runs.may_have_runs, _right, "", explored(c.runs_beside), walks)
+plant(
+    "an action that lasts has runs",
+    runs.set_pace,
+    "seconds < HORIZON_SECONDS",
+    "True",
+    test_runs.test_an_action_of_which_nothing_has_ended_or_that_lasts_has_no_runs,
+)
+plant(
+    "one short attempt decides",
+    runs.learn,
+    "_LEARNING *",
+    "",
+    test_runs.test_the_mean_of_the_durations_decides,
+)
+plant(
+    "nothing joins a run",
+    runs.missing,
+    "pending < 2 * most and",
+    "False and",
+    test_runs.test_what_is_more_urgent_joins_the_run,
+)
+plant(
+    "without end joins a run",
+    runs.missing,
+    "pending < 2 * most and",
+    "",
+    test_runs.test_urgent_arrivals_are_bounded_too,
+)
+plant(
+    "a run takes worker slots",
+    runs.add_surplus,
+    "worker.surplus += 1",
+    "worker.surplus += 0",
+    explored(c.runs),
+)
+plant(
+    "the worker slots of a run are free for ever",
+    runs.shrink,
+    "if surplus != queue.surplus",
+    "if False",
+    explored(c.runs),
+)
+plant(
+    "a lowered limit lets what runs wait",
+    runs.shrink,
+    "min(queue.surplus, max(",
+    "max(0, max(",
+    test_runs.test_a_lowered_limit_gives_no_slot_of_what_runs_to_others,
+)
+plant("a load forgets runs", loading.state_of, "resume(state)", "pass", explored(c.runs))
+plant(
+    "a queue does not gather",
+    decide._worker_for,
+    "home is not None and",
+    "False and",
+    test_runs.test_a_spread_queue_gathers_and_then_has_a_run,
+)
+plant(
+    "what lasts is passed at its worker",
+    decide._grant_ahead,
+    "passed.update(crew.workers)",
+    "pass",
+    test_runs.test_what_lasts_is_passed_by_no_other_crew_at_its_worker,
+)
+plant(
+    "short ones wait behind what lasts",
+    runs.room_ahead,
+    "- worker.lasting",
+    "",
+    test_runs.test_nothing_waits_behind_what_lasts,
+)
+plant(
+    "what lasted is counted for ever",
+    transitions.release,
+    "worker.lasting -= not execution.is_short",
+    "pass",
+    explored(c.runs),
+)
+plant(
+    "one pool fills a shared worker",
+    decide._has_turn,
+    "if state.pools.get(name) in waiting",
+    "if name == pool.definition.name",
+    test_runs.test_what_lasts_gets_its_turn_at_a_worker_that_pools_share,
+)
+plant(
+    "the other pool of a full worker sleeps",
+    decide._give,
+    "if len(worker.pools) > 1:",
+    "if False:",
+    test_runs.test_pools_fill_a_worker_that_they_share_whatever_each_has_elsewhere,
+)
+plant(
+    "what left its line still keeps others waiting",
+    gates._leave_line,
+    "if crew.free <= 0:",
+    "if False:",
+    lambda: walks(440, 20),
+)
+plant(
+    "what stalls is not noticed",
+    decide._extend_runs,
+    "watch(state",
+    "(lambda *_: None)(state",
+    explored(c.runs),
+)
+plant(
+    "what stalls at a full worker is not noticed",
+    decide._fill,
+    "watch(state",
+    "(lambda *_: None)(state",
+    test_runs.test_what_waits_at_a_busy_worker_is_recalled,
+)
+plant(
+    "only runs beyond a limit are recalled",
+    runs.recall_stalled,
+    "is_full or",
+    "",
+    test_runs.test_what_waits_at_a_busy_worker_is_recalled,
+)
+plant("a run goes on after a recall", runs.recall_stalled, "set_pace(action)", "pass", explored(c.stalls))
+plant(
+    "a recall is not repeated",
+    runs.recall_stalled,
+    "watch(state, worker, HORIZON_SECONDS)",
+    "pass",
+    explored(c.stalls),
+)
+plant(
+    "what never started counts as reclaimed",
+    transitions._worker_gone,
+    "and execution not in pending",
+    "",
+    test_runs.test_what_had_not_started_at_a_lost_worker_does_not_count_as_reclaimed,
+)
+plant(
+    "what was at a lost worker is in a run again",
+    transitions._worker_gone,
+    "|= each.is_counted",
+    "|= False",
+    test_runs.test_what_a_lost_worker_had_is_granted_singly_until_it_has_ended_once,
+)
+plant(
+    "an outage makes everything suspect",
+    transitions._worker_gone,
+    "|= each.is_counted",
+    "|= True",
+    test_runs.test_the_loss_of_a_worker_in_an_outage_makes_nothing_suspect,
+)
+plant(
+    "what is suspect stays so",
+    transitions._ended,
+    "execution.is_suspect = False",
+    "pass",
+    test_runs.test_what_a_lost_worker_had_is_granted_singly_until_it_has_ended_once,
+)
+plant(
+    "what is suspect is in the middle of a run",
+    decide._extend_runs,
+    "if _is_suspect(state, ticket):",
+    "if False:",
+    test_runs.test_a_run_ends_before_what_is_suspect,
+)
+
 # Grants, reports and ends (P3, P6).
 
 plant(
@@ -821,7 +1054,7 @@ plant(
 )
 plant(
     "a number of a grant is used again",
-    decide._grant,
+    decide._give,
     "state.grant_counter += 1",
     "state.grant_counter += not execution.attempt",
     explored(c.plain),

@@ -37,6 +37,7 @@ from turnstile.executor.queue_manager.inputs import (
     WorkerChanged,
     WorkerGone,
 )
+from turnstile.executor.queue_manager.runs import may_have_runs
 from turnstile.executor.queue_manager.state import State
 
 _JOURNALS: Final = 3
@@ -179,6 +180,11 @@ def check_load(ledger: Ledger, state: State) -> tuple[State, Memory]:
     mine, theirs = _comparable(state), _comparable(found)
     for name, value in mine.items():
         must("load", value == theirs[name], name, "are", value, "and a load finds", theirs[name])
+    for action in found.actions.values():
+        for queue in action.queues.values():
+            has_run = len(queue.at) == 1 and queue.limit is not None and may_have_runs(action.definition)
+            beyond = max(queue.held - (queue.limit or 0), 0) if has_run else 0
+            must("load", queue.surplus == beyond, action.ref, queue.key, "has a run of", queue.surplus)
     return found, memory
 
 

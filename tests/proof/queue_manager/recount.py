@@ -224,7 +224,7 @@ def recount(state: State) -> Seen:
         lasting = sum(not e.is_short for e in at_it.values())
         must("recount", worker.lasting == lasting, worker.id, "lasting", worker.lasting)
         is_watched = any(timer.about is worker for timer in state.timers)
-        must("recount", worker.is_watched == is_watched or not worker.surplus, worker.id, "is not watched")
+        must("recount", is_watched or not worker.surplus, worker.id, "is not watched")
     for pool in state.pools.values():
         _check_crews(state, pool)
     seen = see(state)

@@ -115,8 +115,27 @@ def test_a_queue_gathers_at_one_worker_and_moves_only_when_its_run_was_drained()
     assert s.at(other) == [12]
 
 
+def test_a_spread_queue_gathers_and_then_has_a_run() -> None:
+    s = Scheduler(Action(ref="a", max_concurrent=2), workers={"u": 2, "v": 2})
+    s.submit_all(*"a" * 9)
+    assert (s.at("u"), s.at("v")) == ([1], [2])
+    s.end_after(0.025, 1)
+    assert (s.at("u"), s.at("v")) == ([], [2, 3, 4, 5, 6, 7, 8, 9])
+
+
+def test_a_run_ends_before_what_is_suspect() -> None:
+    s = short(Action(ref="a", max_concurrent=1))
+    s.submit_all("a", "a", run_at=1.0)
+    assert s.submit_all("a", "a") == [4, 5]
+    s.lose("w")
+    s.wait(1.0)
+    assert s.worker("v", 9) == [2, 3]
+    assert s.end_after(0.025, 2) == []
+    assert s.end_after(0.025, 3) == [4]
+
+
 def test_a_worker_with_fewer_slots_than_the_limit_gets_no_run() -> None:
-    s = short(Action(ref="a", max_concurrent=3), u=2, v=2)
+    s = short(Action(ref="a", max_concurrent=3), w=2)
     assert s.submit_all(*"aaaaaa") == [2, 3, 4]
 
 
@@ -191,6 +210,37 @@ def test_pools_take_turns_at_a_worker_without_a_free_slot() -> None:
     assert abs(started["a"] - started["g"]) <= 1
 
 
+def test_pools_fill_a_worker_that_they_share_whatever_each_has_elsewhere() -> None:
+    s = Scheduler(Action(ref="a"), Action(ref="g", pool="gpu"), workers={})
+    s.worker("shared", 1, pools="default gpu")
+    s.worker("gpu", 1, pools="gpu")
+    for ref in "ag":
+        s.end_after(0.025, s.submit(ref))
+    s.submit_all("a", "g")
+    s.submit_all(*"a" * 20, *"g" * 20)
+    assert (len(s.at("shared")), len(s.at("gpu"))) == (5, 5)
+
+
+def test_what_lasts_gets_its_turn_at_a_worker_that_pools_share() -> None:
+    s = Scheduler(Action(ref="a"), Action(ref="l", pool="gpu"), workers={})
+    s.worker("w", 1, pools="default gpu")
+    s.end_after(0.025, s.submit("a"))
+    s.submit_all(*"a" * 20)
+    lasting = s.submit("l")
+    for _ in range(5):
+        s.end_after(0.025, s.running()[0])
+    assert s.running() == [lasting]
+
+
+def test_what_lasts_is_passed_by_no_other_crew_at_its_worker() -> None:
+    s = short(Action(ref="a"), Action(ref="l"), u=1)
+    s.worker("v", 1, actions="a")
+    s.submit_all("a", "a")
+    s.submit("l")
+    s.submit_all(*"a" * 9)
+    assert (len(s.at("u")), len(s.at("v"))) == (1, 5)
+
+
 def test_what_is_more_urgent_joins_the_run() -> None:
     s = short(Action(ref="a", max_concurrent=1))
     s.submit_all(*"a" * 10)
@@ -230,10 +280,10 @@ def test_a_paused_action_extends_no_run() -> None:
 
 def test_a_lowered_limit_gives_no_slot_of_what_runs_to_others() -> None:
     s = short(Action(ref="a", max_concurrent=4), Action(ref="l"), w=4)
-    s.submit_all(*"aaaa")
+    s.submit_all(*"aaaaaa")
     s.change("a", max_concurrent=1)
     assert s.submit_all("l") == []
-    assert s.end(3) == [7]
+    assert s.end(3) == [9]
 
 
 def test_a_raised_limit_gives_slots_to_what_waits_in_the_run() -> None:
