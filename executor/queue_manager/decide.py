@@ -306,7 +306,11 @@ def _is_suspect(state: State, ticket: int) -> bool:
 
 def _has_turn(state: State, worker: Worker, pool: PoolState) -> bool:
     """Return whether nothing of a pool whose turn comes earlier waits for a slot of a worker."""
-    waiting = {crew.pool for crew in worker.crews if crew.line.entries and not crew.pool.definition.paused}
+    waiting = {
+        crew.pool
+        for crew in worker.crews
+        if crew.line.entries and crew.free <= 0 and not crew.pool.definition.paused
+    }
     return next(name for name in worker.pools if state.pools.get(name) in waiting) == pool.definition.name
 
 

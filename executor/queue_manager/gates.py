@@ -19,6 +19,7 @@ from turnstile.executor.queue_manager.rates import RateWindow
 from turnstile.executor.queue_manager.runs import shrink
 from turnstile.executor.queue_manager.state import (
     ActionState,
+    Crew,
     Execution,
     Lane,
     Member,
@@ -150,7 +151,12 @@ def _leave_line(state: State, member: Member) -> None:
     if crew.free <= 0:
         state.dirty_pools[crew.pool] = None
         if not crew.line.entries:
-            state.dirty_pools |= {other.pool: None for worker in crew.workers for other in worker.crews}
+            _wake_pools(state, crew)
+
+
+def _wake_pools(state: State, crew: Crew) -> None:
+    """Look again at what waited for the turn of a crew at its workers."""
+    state.dirty_pools |= {other.pool: None for worker in crew.workers for other in worker.crews}
 
 
 def _step_back(state: State, member: Member) -> None:
@@ -302,6 +308,8 @@ def recount(state: State, worker: Worker) -> None:
         if (crew.free > 0) != had_free:
             # Other crews may pass this one now, or may not any more.
             state.changed_gates |= {lane.gate: None for lane in crew.lanes if len(lane.gate.lanes) > 1}
+            if crew.line.entries:
+                _wake_pools(state, crew)
 
 
 def offer(worker: Worker) -> None:

@@ -28,11 +28,13 @@ from tests.proof.queue_manager.references import (
 )
 from tests.proof.queue_manager.walks import walk
 from tests.unit.queue_manager import test_gates, test_life, test_pools, test_queues, test_runs
+from tests.unit.queue_manager.scheduler import uses
 from turnstile.common.domain.states import Status
 from turnstile.common.domain.waiting import WaitingList, _Chunk
 from turnstile.executor.leader import loading
 from turnstile.executor.queue_manager import decide, gates, pools, runs, state, transitions
 from turnstile.executor.queue_manager.decisions import Decisions
+from turnstile.executor.queue_manager.definitions import Rate
 from turnstile.executor.queue_manager.lines import FairClock, Line
 from turnstile.executor.queue_manager.rates import RateWindow
 from turnstile.executor.queue_manager.state import Crew, Lane, Queue, State, Worker
@@ -99,6 +101,10 @@ def one_step_a_turn(test: Callable[[pytest.MonkeyPatch], None]) -> Detector:
             test(patch)
 
     return detect
+
+
+def _with(test: Callable[[Any], None], value: object) -> Detector:
+    return lambda: test(value)
 
 
 def _function(where: Any) -> FunctionType:
@@ -873,12 +879,17 @@ plant(
 )
 plant("a paused action extends its run", runs.missing, "or action.is_closed", "", explored(c.runs, alive=4))
 plant("a draining worker gets a run", runs.missing, "home.is_taking and", "", explored(c.runs, alive=4))
-for _gate, _right in (
-    ("a total", "action.max_concurrent_total is None and"), ("resources", "not action.uses and"),
-    ("a rate", "and action.rate is None"), ("abandon", 'action.on_worker_lost == "requeue" and'),
-    ("no reclaim", "and action.max_reclaims > 0"), ("runs that are off", "action.runs and"),
-):  # fmt: skip
-    plant(f"an action with {_gate} has runs", runs.may_have_runs, _right, "", explored(c.runs_beside), walks)
+for _name, _right, _more in (
+    ("a total", "action.max_concurrent_total is None and", {"max_concurrent_total": 9}),
+    ("resources", "not action.uses and", {"uses": uses("r")}),
+    ("a rate", "and action.rate is None", {"rate": Rate(starts=99, per_seconds=1)}),
+    ("no second start", 'action.on_worker_lost == "requeue" and', {"on_worker_lost": "abandon"}),
+    ("no reclaim", "and action.max_reclaims > 0", {"max_reclaims": 0}),
+    ("no wish for runs", "action.runs and", {"runs": False}),
+):
+    _test = test_runs.test_an_action_with_gates_or_that_may_start_only_once_has_no_runs
+    plant(f"an action with {_name} has runs", runs.may_have_runs, _right, "", _with(_test, _more))
+
 plant(
     "an action that lasts has runs",
     runs.set_pace,
@@ -974,9 +985,23 @@ plant(
 plant(
     "what left its line still keeps others waiting",
     gates._leave_line,
-    "if crew.free <= 0:",
-    "if False:",
-    lambda: walks(440, 20),
+    "state.dirty_pools[crew.pool] = None",
+    "pass",
+    _with(test_runs.test_what_waited_behind_what_lasts_is_at_the_worker_when_that_is_cancelled, "default"),
+)
+plant(
+    "what left its line still keeps another pool waiting",
+    gates._leave_line,
+    "_wake_pools(state, crew)",
+    "pass",
+    _with(test_runs.test_what_waited_behind_what_lasts_is_at_the_worker_when_that_is_cancelled, "gpu"),
+)
+plant(
+    "a crew whose workers are free has its turn at those that are full",
+    decide._has_turn,
+    "and crew.free <= 0",
+    "",
+    test_runs.test_a_pool_with_a_free_slot_elsewhere_has_no_turn_at_a_full_worker,
 )
 plant(
     "what stalls is not noticed",

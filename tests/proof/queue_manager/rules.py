@@ -113,7 +113,7 @@ class Checker:
         place = execution.priority, execution.id
         limit = limit_of(queue)
         is_beyond = limit is not None and len(others) >= limit
-        if not is_beyond and free_slots(worker):
+        if execution.held_at or (not is_beyond and free_slots(worker)):
             return
         must("run", is_plain(action), action.ref, "may have no runs")
         must("run", not execution.is_suspect, execution.id, "may have brought a worker down")
@@ -150,7 +150,8 @@ class Checker:
     def _check_runs(self, seen: Seen, out: Decisions) -> None:
         """P7: what may have a horizon's worth at a worker has it, unless others wait for that worker."""
         state = self.state
-        changed = {each.queue for each in (*out.admitted, *out.granted, *out.finished)}
+        now = [each for each in out.admitted if each.due_at is None]
+        changed = {each.queue for each in (*now, *out.granted, *out.finished)}
         for queue in changed:
             limit, waiting = limit_of(queue), [(p, i) for p, ws in queue.waiting.items() for i in ws]
             workers = list(queue.at)
@@ -288,9 +289,9 @@ class Checker:
             gate, priority, first, second = pair
             kind, _, name = gate.partition(" ")
             if kind == "total":
-                action = self.state.actions[name]
-                flows = {key for key, (p, _) in heads(action).items() if p == priority}
-                flows = flows if action.clock is not None and is_open_but_full(self.state, action) else set()
+                action, flows = self.state.actions.get(name), set()
+                if action is not None and action.clock is not None and is_open_but_full(self.state, action):
+                    flows = {key for key, (p, _) in heads(action).items() if p == priority}
             else:
                 at = self.state.resources.get(name) if kind == "resource" else self.state.pools[name]
                 found = set() if at is None or at.clock is None else self._flows(seen, at, None, priority)

@@ -46,12 +46,15 @@ _WEIGHTS = {
 def draw(seed: int) -> Configuration:
     """Return a random system with up to 6 actions, 3 resources, 2 pools and 4 workers."""
     dice = random.Random(seed)
+    # Half of all walks have runs, with time in steps that runs last, and no rates.
+    run_seconds = random.Random(seed).choice((0.015625, 0.0625)) if seed % 8 > 3 else None
 
     def maybe(value: T, share: float = 0.5) -> T | None:
         return value if dice.random() < share else None
 
-    def rate() -> Rate:
-        return Rate(starts=dice.randint(1, 3), per_seconds=dice.randint(1, 4))
+    def rate() -> Rate | None:
+        drawn = Rate(starts=dice.randint(1, 3), per_seconds=dice.randint(1, 4))
+        return drawn if run_seconds is None else None
 
     resources = [
         Resource(
@@ -84,11 +87,8 @@ def draw(seed: int) -> Configuration:
         )
         for ref in "abcdef"[: dice.randint(1, 6)]
     ]
-    # Half of all walks have runs.
-    run_seconds = random.Random(seed).choice((0.015625, 0.0625)) if seed % 4 > 1 else None
     if run_seconds is not None:
-        plain = {"uses": (), "rate": None, "max_concurrent_total": None}
-        actions[::2] = [replace(action, **plain) for action in actions[::2]]
+        actions[::2] = [replace(action, uses=(), max_concurrent_total=None) for action in actions[::2]]
     refs = [action.ref for action in actions]
     workers = [
         worker(

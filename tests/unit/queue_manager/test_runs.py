@@ -221,6 +221,16 @@ def test_pools_fill_a_worker_that_they_share_whatever_each_has_elsewhere() -> No
     assert (len(s.at("shared")), len(s.at("gpu"))) == (5, 5)
 
 
+def test_a_pool_with_a_free_slot_elsewhere_has_no_turn_at_a_full_worker() -> None:
+    s = Scheduler(Action(ref="a"), Action(ref="g", pool="gpu"), workers={})
+    s.worker("shared", 1, pools="default gpu")
+    s.worker("gpu", 3, pools="gpu")
+    s.end_after(0.025, s.submit("a"))
+    s.submit("a")
+    s.submit("g")
+    assert sorted(s.submit_all("a", "a", "g")) == [4, 5, 6]
+
+
 def test_what_lasts_gets_its_turn_at_a_worker_that_pools_share() -> None:
     s = Scheduler(Action(ref="a"), Action(ref="l", pool="gpu"), workers={})
     s.worker("w", 1, pools="default gpu")
@@ -230,6 +240,17 @@ def test_what_lasts_gets_its_turn_at_a_worker_that_pools_share() -> None:
     for _ in range(5):
         s.end_after(0.025, s.running()[0])
     assert s.running() == [lasting]
+
+
+@pytest.mark.parametrize("pool", ["default", "gpu"])
+def test_what_waited_behind_what_lasts_is_at_the_worker_when_that_is_cancelled(pool: str) -> None:
+    s = Scheduler(Action(ref="a"), Action(ref="l", pool=pool), workers={})
+    s.worker("w", 1, pools="default gpu")
+    s.end_after(0.025, s.submit("a"))
+    s.submit("a")
+    lasting = s.submit("l")
+    assert s.submit_all(*"aaa") == []
+    assert s.cancel(lasting, "l") == [4, 5, 6]
 
 
 def test_what_lasts_is_passed_by_no_other_crew_at_its_worker() -> None:
