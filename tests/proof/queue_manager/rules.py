@@ -150,8 +150,8 @@ class Checker:
     def _check_runs(self, seen: Seen, out: Decisions) -> None:
         """P7: what may have a horizon's worth at a worker has it, unless others wait for that worker."""
         state = self.state
-        now = [each for each in out.admitted if each.due_at is None]
-        changed = {each.queue for each in (*now, *out.granted, *out.finished)}
+        changed = {each.queue for each in out.admitted if each.due_at is None}
+        changed |= {each.queue for each in out.granted} | {each.queue for each in out.finished}
         for queue in changed:
             limit, waiting = limit_of(queue), [(p, i) for p, ws in queue.waiting.items() for i in ws]
             workers = list(queue.at)

@@ -94,8 +94,8 @@ class Scheduler:
 
     def end_after(self, seconds: float, *execution_ids: int) -> list[int]:
         """End executions that ran for so long, as their worker says."""
-        times = {"started_at": self.now, "completed_at": self.now + seconds}
-        return self.turn(*(self.ended(each, **times) for each in execution_ids))
+        at, until = self.now, self.now + seconds
+        return self.turn(*(self.ended(each, started_at=at, completed_at=until) for each in execution_ids))
 
     def fail(self, execution_id: int, **more: Any) -> list[int]:
         return self.turn(self.ended(execution_id, Status.FAILED, is_retryable=True, **more))

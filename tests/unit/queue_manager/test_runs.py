@@ -87,9 +87,8 @@ def test_a_turn_extends_runs_up_to_its_bound_and_says_so() -> None:
     s = short(Action(ref="a", max_concurrent=1), Action(ref="b", max_concurrent=1))
     s.turn(*(Admit(action_ref=ref) for ref in "abababab"), grants_max=4)
     assert s.out.is_unfinished
-    s.turn()
-    assert not s.out.is_unfinished
-    assert len(s.running()) == 8
+    assert len(s.turn()) == 4
+    assert (s.out.is_unfinished, len(s.running())) == (False, 8)
 
 
 def test_a_queue_has_a_run_at_one_worker_only() -> None:
