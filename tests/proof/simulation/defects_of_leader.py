@@ -385,8 +385,10 @@ OF_ROWS: Final = (
         "long lives",
         "UNITS",
         (
-            "    for row in loaded.live:\n        _revive(state, row)\n    resume(state)\n    settle(state)\n",
-            "    settle(state)\n    for row in loaded.live:\n        _revive(state, row)\n    resume(state)\n",
+            "    for row in loaded.live:\n        _revive(state, row)\n    resume(state)\n"
+            "    settle(state)\n",
+            "    settle(state)\n    for row in loaded.live:\n        _revive(state, row)\n"
+            "    resume(state)\n",
         ),
         ("        state.changed_gates[gate] = None\n", ""),
     ),
