@@ -467,7 +467,20 @@ def runs(alive_max: int) -> Configuration:
             _comes_and_goes(worker("v", 2)),
         ),
         has_cancels=False,
+        has_loads=False,
         run_seconds=0.0625,
+    )
+
+
+def runs_loaded(alive_max: int) -> Configuration:
+    """The same without returns and pauses, for new leaders."""
+    larger = runs(alive_max)
+    return replace(
+        larger,
+        name="runs loaded",
+        switches=(larger.switches[0][:2], _here_or_gone(worker("v", 2))),
+        has_returns=False,
+        has_loads=True,
     )
 
 
@@ -526,7 +539,7 @@ CONFIGURATIONS: tuple[tuple[Callable[[int], Configuration], int, int], ...] = (
     (plain, 2, 2), (handover, 2, 2), (crews, 2, 2), (keys, 3, 3), (fair_total, 3, 3), (resources, 2, 2),
     (crossed, 2, 2), (fair_resource, 2, 2), (rates, 2, 2), (weighted_pool, 2, 2), (shared_worker, 2, 3),
     (priorities, 2, 3), (patience, 2, 3), (times, 1, 2), (deleted, 2, 2), (everything, 2, 3),
-    (runs, 3, 3), (urgent, 4, 5), (runs_beside, 3, 3), (stalls, 3, 3),
+    (runs, 3, 3), (runs_loaded, 3, 3), (urgent, 4, 4), (runs_beside, 3, 3), (stalls, 3, 3),
 )  # fmt: skip
 """Each with the number of live executions that the tests explore, and that the command does: all but `plain`
 to the end."""

@@ -939,7 +939,7 @@ plant(
     "max(0, max(",
     test_runs.test_a_lowered_limit_gives_no_slot_of_what_runs_to_others,
 )
-plant("a load forgets runs", loading.state_of, "resume(state)", "pass", explored(c.runs))
+plant("a load forgets runs", loading.state_of, "resume(state)", "pass", explored(c.runs_loaded))
 plant(
     "a queue does not gather",
     decide._worker_for,
