@@ -85,7 +85,7 @@ def _grant_all(state: State, out: Decisions, grants_max: int) -> bool:
                 member = _in_turn(state, member, worker)
                 worker = _worker_for(member)
             _grant(state, member, worker, out)
-        elif not _hold_units(state, pool, out) and not _grant_ahead(state, pool, out):
+        elif not _hold_units(state, pool, out) and not _grant_ahead(state, pool, out, grants_max):
             del state.dirty_pools[pool]
 
 
@@ -161,8 +161,10 @@ def _give(state: State, execution: Execution, worker: Worker, out: Decisions) ->
     state.patience.pop(execution.id, None)
     worker.held[execution.id] = execution
     queue.at[worker] = queue.at.get(worker, 0) + 1
-    execution.is_short = action.pace > 0
-    worker.lasting += not execution.is_short
+    if action.pace:
+        execution.is_short = True
+    else:
+        worker.lasting += 1
     state.changed_workers[worker] = None
     served(worker, pool, state.grant_counter)
     if len(worker.pools) > 1:
@@ -250,7 +252,7 @@ def _hold_units(state: State, pool: PoolState, out: Decisions) -> bool:
     return False
 
 
-def _grant_ahead(state: State, pool: PoolState, out: Decisions) -> bool:
+def _grant_ahead(state: State, pool: PoolState, out: Decisions, grants_max: int) -> bool:
     """Give what is next in a pool to a worker beyond its slots, some at once; False: none may be.
 
     What needs a free slot is passed by nothing: what is at its workers ends, until it has one.
@@ -273,23 +275,24 @@ def _grant_ahead(state: State, pool: PoolState, out: Decisions) -> bool:
                 home = gathering_at(member)
                 worker = home if home in could else max(could, key=lambda each: each.free / each.concurrency)
                 is_alone = len(crews) == len(worker.pools) == 1
-                _fill(state, crew, worker, member.action.startable // len(could) if is_alone else 1, out)
+                most = len(out.granted) + (member.action.startable // len(could) if is_alone else 1)
+                _fill(state, crew, worker, out, min(most, grants_max))
                 return True
         passed.update(crew.workers)
     return False
 
 
-def _fill(state: State, crew: Crew, worker: Worker, count: int, out: Decisions) -> None:
-    """Give a worker the next executions of a crew beyond its slots: at least one, at most so many."""
+def _fill(state: State, crew: Crew, worker: Worker, out: Decisions, grants_max: int) -> None:
+    """Give a worker the next of a crew beyond its slots: one, and more while the turn may grant more."""
     watch(state, worker, STALLED_SECONDS)
-    entry, most = crew.line.first(), len(out.granted) + count
+    entry = crew.line.first()
     while (
         entry is not None
         and _may_be_ahead(state, entry.member)
         and room_ahead(worker, entry.member.action) > 0
     ):
         _grant(state, entry.member, worker, out)
-        if len(out.granted) >= most:
+        if len(out.granted) >= grants_max:
             return
         settle(state)
         entry = crew.line.first()

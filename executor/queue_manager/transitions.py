@@ -391,8 +391,11 @@ def release(state: State, execution: Execution) -> None:
     if worker is not None:
         del worker.held[execution.id]
         worker.lasting -= not execution.is_short
-        queue.at[worker] -= 1
-        if not queue.at[worker]:
+        execution.is_short = False
+        left = queue.at[worker] - 1
+        if left:
+            queue.at[worker] = left
+        else:
             del queue.at[worker]
         state.changed_workers[worker] = None
     elif is_holding:
