@@ -475,11 +475,11 @@ plant(
     explored(c.shared_worker),
 )
 plant(
-    "a worker that joins wakes nobody",
+    "a slot that becomes free wakes nobody",
     gates.recount,
     "if free >= before or crew.holding:",
     "if crew.holding:",
-    explored(c.plain),
+    test_runs.test_what_waits_for_a_worker_gets_a_horizon_s_worth_beyond_its_slots,
 )
 plant("a busy worker lets its other pools keep their units", gates.recount, "or crew.holding", "")
 plant(
