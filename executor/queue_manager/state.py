@@ -58,7 +58,7 @@ class Execution:
     is_short: bool = False
     """Its action had runs when it was granted: it is expected to end within a horizon."""
     is_suspect: bool = False
-    """It was at a worker that was lost, and has not ended since: it is granted only a free slot."""
+    """It was short and at a worker that was lost, and has not ended since: it is granted only a free slot."""
     passages: tuple[Passage, ...] = ()
 
     def __post_init__(self) -> None:

@@ -578,7 +578,7 @@ def _worker_gone(each: inputs.WorkerGone, state: State, out: Decisions) -> None:
     recount(state, worker)
     pending = _pending_at(worker)
     for execution in sorted(worker.held.values(), key=lambda held: held.id):
-        execution.is_suspect |= each.is_counted
+        execution.is_suspect |= each.is_counted and execution.is_short
         _reclaim(state, execution, each.is_counted and execution not in pending, out)
     reassign_crews(state, worker.pools)
     _rest(state, out)
