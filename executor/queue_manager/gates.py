@@ -28,7 +28,7 @@ from turnstile.executor.queue_manager.state import (
 )
 
 
-def settle(state: State) -> None:
+def apply_changes(state: State) -> None:
     """Bring what changed to the front of its gates, each once: what comes later here follows from earlier."""
     while state.changed_workers:
         recount(state, state.changed_workers.popitem()[0])

@@ -366,8 +366,12 @@ def _broker_out(random: Random) -> Story:
 
 
 def _listener_hangs(random: Random) -> Story:
-    """The queue of a listener takes nothing for seconds."""
+    """The queue of a listener takes nothing for seconds; the leader may die meanwhile."""
     faults = _faults(random, "listener hangs", 2, until=6.0, seconds=lambda r: 2.0 + 2 * r.random())
+    for hang in faults[: random.randrange(3)]:
+        # Soon after the events that hang, and before they are stored.
+        at, commit = hang.at + 0.1 + 0.5 * random.random(), random.choice(("requests", "grants"))
+        faults.append(Fault(at=at, kind="kill executor when", outcome=f"commit {commit}", seconds=0.3))
     # What is published is lost now and then, whether an event or not.
     faults += _faults(random, "publish", 12, until=8.0, target=-1, outcome="never")
     return _story(random, requests=_plain(random, 40, 8.0), faults=_ordered(*faults))
@@ -481,7 +485,7 @@ def _reclaims(random: Random) -> Story:
     return _story(random, requests=requests, actions=actions, workers=(6, 6), faults=_ordered(*faults))
 
 
-def _handed_back(random: Random) -> Story:
+def _returned(random: Random) -> Story:
     """Some of what was granted together comes back and is granted again, and the leader changes."""
     scripts = (
         (Step("refuse", 0.0), Step("ok", 3.0)),
@@ -685,7 +689,7 @@ KINDS: Final[dict[str, Callable[[Random], Story]]] = {
     "answers lost": _answers_lost,
     "recalls": _recalls,
     "cut off": _cut_off,
-    "handed back": _handed_back,
+    "returned": _returned,
     "takeovers unheard": _takeovers_unheard,
     "probes": _probes,
     "reclaims": _reclaims,
