@@ -321,9 +321,9 @@ def _add_reading_routes(routes: APIRouter, executions: Executions, reader: Execu
         summary="List executions, newest first",
         description="A page may be short, or empty, and still have a `next_cursor`: it reads a bounded "
         "number of executions, then `searched_until` says how far, and contains a bounded number of bytes. "
-        "`action_ref`, and any of the statuses delayed, scheduled and running, are found by an index; other "
-        "conditions are compared one execution after another. Executions that have ended have "
-        "`gates`, if they passed more than their queue.",
+        "`action_ref`, and any of the statuses delayed, scheduled and running, are found by an index, and "
+        "without `action_ref` queued too; other conditions are compared one execution after another. "
+        "Executions that have ended have `gates`, if they passed more than their queue.",
         responses=documented(Code.UNKNOWN_FIELD),
         response_model=ExecutionList,
     )

@@ -157,8 +157,8 @@ SET LOCAL enable_mergejoin = off;
 SET LOCAL enable_hashagg = off;
 SET LOCAL enable_bitmapscan = off
 
--- unfinished_ids: a part of the select of a page: what has not ended, before an id. Each source is read in the
--- order of its key, and an id may come from two of them.
+-- unfinished_ids: a part of the select of a list: what has not ended, before an id. Each source is read in
+-- the order of its key, and an id may come from two of them.
 SELECT w.id FROM ledger.waiting w WHERE w.id < :before_id
 UNION ALL
 SELECT l.id FROM ledger.live l WHERE l.id < :before_id

@@ -4,6 +4,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
+from pydantic_core import to_json
 
 from tests.support.ledger import Led, admitted, ended, granted, session_on, waiting
 from turnstile.common.domain.identifiers import ExecutionId, Grant
@@ -11,6 +13,7 @@ from turnstile.common.domain.states import Status
 from turnstile.executor.history.executions import Executions, Record
 from turnstile.executor.history.filters import ExecutionFilter
 from turnstile.executor.leader.records import AttemptRow, LiveRow
+from turnstile.executor.queries.schemas import ExecutionRecord, GatedExecutionRecord
 from turnstile.executor.queue_manager.decisions import Passage
 
 
@@ -199,6 +202,14 @@ async def test_a_filter_selects_by_what_is_so_now(
     executions: Executions, wanted: dict[str, Any], expected: list[int]
 ) -> None:
     assert await listed(executions, **wanted) == expected
+
+
+@pytest.mark.usefixtures("various")
+async def test_a_list_shows_executions_in_the_shape_of_their_schemas(executions: Executions) -> None:
+    schema = TypeAdapter[Any](GatedExecutionRecord | ExecutionRecord)
+    page = await executions.listed(ExecutionFilter(), before_id=1000, limit=100)
+    shown = [to_json(each) for each in page.items]
+    assert [schema.dump_json(schema.validate_json(each)) for each in shown] == shown
 
 
 @pytest.mark.usefixtures("various")

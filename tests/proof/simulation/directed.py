@@ -515,8 +515,8 @@ def _takeovers_unheard(random: Random) -> Story:
 def _probes(random: Random) -> Story:
     """Heartbeats stop and come back just when the leader looks; probes are lost."""
     faults = _faults(
-        random, "lose", 3, until=14.0, since=1.0, outcome="Heartbeat Hello",
-        seconds=lambda r: _LEASE - 0.3 + 0.6 * r.random(), target=lambda r: r.randrange(2),
+        random, "lose", 9, until=14.0, since=1.0, outcome="Heartbeat Hello",
+        seconds=lambda r: _LEASE - 0.3 + 0.6 * r.random(), target=lambda r: r.randrange(6),
     )  # fmt: skip
     faults += _faults(
         random, "write", 30, until=18.0, target=-1, outcome="slow", seconds=lambda r: 0.3 * r.random()
@@ -527,7 +527,10 @@ def _probes(random: Random) -> Story:
     if random.random() < 0.5:
         faults.append(_lose(0.5, "Dismissed", 14.0))
     actions = (_action(random, limit=None, keys=0),)
-    return _story(random, requests=_plain(random, 25, 14.0, 1.0), actions=actions, faults=_ordered(*faults))
+    return _story(
+        random, requests=_plain(random, 25, 14.0, 1.0), actions=actions, workers=(2,) * 6,
+        faults=_ordered(*faults),
+    )  # fmt: skip
 
 
 def _hellos(random: Random) -> Story:

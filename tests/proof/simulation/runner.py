@@ -6,6 +6,7 @@ tables.
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -93,12 +94,18 @@ class SimulatedRun:
         self._record = record
         self._step = step
         loop = witness.loop
+        self._ended = ended
         self._future: asyncio.Future[Ended] = loop.create_future()
-        self._future.add_done_callback(lambda future: ended(future.result()))
+        self._future.add_done_callback(self._tell)
         if record is None:
             loop.after(0.001, self._answer, NotStarted(reason="no code"))
         elif step.kind not in ("hang", "deaf"):
             loop.after(step.seconds, self._end_by_itself)
+
+    def _tell(self, future: "asyncio.Future[Ended]") -> None:
+        # A worker that has a bug goes on, as its event loop does: the judge sees what comes of it.
+        with suppress(KeyError):
+            self._ended(future.result())
 
     def ask_to_stop(self, reason: str) -> None:
         self._process.check()
