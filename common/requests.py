@@ -85,6 +85,8 @@ class _Plain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     priority: Literal[1, 2, 3, 4, 5] | msgspec.UnsetType = msgspec.UNSET
     timeout: float | str | None = None
     ttl: float | str | None = None
+    run_at: None = None
+    callback_url: None = None
 
 
 _PLAIN: Final = msgspec.json.Decoder(_Plain)

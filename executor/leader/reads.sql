@@ -37,9 +37,9 @@ ORDER BY t.epoch, t.number
 
 -- waiting_packed: what waits plainly below the low id, by queue: ids in order, with both instants.
 --
--- Without what has a grant or a row in `live`. Sorted by the id alone, and grouped by hashing, which keeps that
--- order within a group: a sort by the queue takes three times as long. A block bounds the size of a row. Where
--- none expires, the instant is infinity. $1 low id
+-- Without what has a grant or a row in `live`. Sorted by the id alone, and grouped by hashing, which keeps
+-- that order within a group: a sort by the queue takes three times as long. A block bounds the size of a row.
+-- Where none expires, the instant is infinity. $1 low id
 SELECT w.block, w.action_ref, w.key, w.priority, string_agg(int8send(w.id), '') AS ids,
        string_agg(timestamptz_send(w.queued_at), '') AS queued_at,
        string_agg(coalesce(timestamptz_send(w.expires_at), '\x7fffffffffffffff'), '') AS expires_at
