@@ -169,7 +169,7 @@ OF_TURNS: Final = (
     in_leader(
         "a turn is written before the events of the one before it are out",
         "turns",
-        "listener hangs, leader dies",
+        "dies before its events",
         "EVENT .*heard nothing",
         (
             "        # A new leader publishes only the events of the newest turn again.\n"

@@ -366,15 +366,21 @@ def _broker_out(random: Random) -> Story:
 
 
 def _listener_hangs(random: Random) -> Story:
-    """The queue of a listener takes nothing for seconds; the leader may die meanwhile."""
+    """The queue of a listener takes nothing for seconds."""
     faults = _faults(random, "listener hangs", 2, until=6.0, seconds=lambda r: 2.0 + 2 * r.random())
-    for hang in faults[: random.randrange(3)]:
-        # Soon after the events that hang, and before they are stored.
-        at, commit = hang.at + 0.1 + 0.5 * random.random(), random.choice(("requests", "grants"))
-        faults.append(Fault(at=at, kind="kill executor when", outcome=f"commit {commit}", seconds=0.3))
     # What is published is lost now and then, whether an event or not.
     faults += _faults(random, "publish", 12, until=8.0, target=-1, outcome="never")
     return _story(random, requests=_plain(random, 40, 8.0), faults=_ordered(*faults))
+
+
+def _dies_before_its_events(random: Random) -> Story:
+    """Events do not arrive at the broker, and the leader dies before it has stored them."""
+    faults = _faults(random, "publish", 15, until=4.0, target=-1, outcome="never")
+    for lost in faults[:5]:
+        commit = f"commit {random.choice(('requests', 'grants'))}"
+        faults.append(Fault(at=lost.at + 0.02, kind="kill executor when", outcome=commit, seconds=0.3))
+    actions = (_action(random, limit=None, keys=0),)
+    return _story(random, requests=_plain(random, 150, 4.0), actions=actions, faults=_ordered(*faults))
 
 
 def _refused(random: Random) -> Story:
@@ -686,6 +692,7 @@ KINDS: Final[dict[str, Callable[[Random], Story]]] = {
     "leader alone without broker": _leader_alone_without_broker,
     "broker out": _broker_out,
     "listener hangs": _listener_hangs,
+    "dies before its events": _dies_before_its_events,
     "refused": _refused,
     "doubt": _doubt,
     "doubt in a new session": _doubt_in_a_new_session,
