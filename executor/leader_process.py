@@ -79,9 +79,9 @@ class LeaderStatus(msgspec.Struct, frozen=True, kw_only=True):
     has_broker: bool = False
     """Whether the connection stands that consumes the leader's queues."""
     broker_trouble: str | None = None
+    """Why it cannot publish, or consume while it leads."""
     broker_blocks: bool = False
     """Whether the broker takes no publishes for now, because of a memory or disk alarm."""
-    """Why it cannot publish, or consume while it leads."""
     lag_seconds: float = 0.0
     """The largest lag of its event loop lately."""
     audits: int = 0
