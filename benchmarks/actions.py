@@ -1,4 +1,4 @@
-"""Actions of the parts: no-ops under the limits that the parts need, and some that take 1 or 20 ms."""
+"""Actions of the parts: no-ops under the limits that the parts need, and some that take 1 ms to 1 s."""
 
 import asyncio
 import time
@@ -17,6 +17,8 @@ KEYED: Final = "bench.keyed"
 TIMED: Final = tuple(f"bench.timed.{number}" for number in range(10))
 """At limit 4; an execution takes JOB_SECONDS."""
 
+HELD: Final = tuple(f"bench.held.{number}" for number in range(10))
+"""At limit 1 per concurrency key; an execution takes HELD_SECONDS, so what waits hardly changes."""
 MEASURED: Final = {"bench.measured.1": 0.001, "bench.measured.20": 0.02}
 """Without a limit; an execution takes so many seconds, and returns how many it took."""
 
@@ -34,6 +36,7 @@ SHARED_UNITS: Final = 10 * LIMIT
 RATE_STARTS: Final = 1000
 RATE_SECONDS: Final = 1.0
 JOB_SECONDS: Final = 0.02
+HELD_SECONDS: Final = 1.0
 
 
 def _declare(ref: str, max_concurrent: int | None) -> None:
@@ -48,6 +51,14 @@ def _declare_keyed(ref: str, max_concurrent: int) -> None:
         return number
 
     action(ref, max_concurrent=max_concurrent, concurrency_key="/key")(nothing)
+
+
+def _declare_held(ref: str) -> None:
+    async def wait(number: int = 0, key: str = "", name: str = "") -> int:
+        await asyncio.sleep(HELD_SECONDS)
+        return number
+
+    action(ref, max_concurrent=1, concurrency_key="/key")(wait)
 
 
 def _declare_timed(ref: str) -> None:
@@ -77,6 +88,8 @@ _declare(ONE_AT_A_TIME, 1)
 _declare_keyed(KEYED, 1)
 for _ref in (SPREAD, TOTALED):
     _declare_keyed(_ref, 2)
+for _ref in HELD:
+    _declare_held(_ref)
 for _ref in TIMED:
     _declare_timed(_ref)
 for _ref, _seconds in MEASURED.items():

@@ -1,4 +1,4 @@
-"""The client side of a run: loads, a connected publisher, a database session, waiting for the last settle.
+"""The client side of a run: loads, a connected publisher, a database session, waiting for the last end.
 
 Progress is read over HTTP (`queue-stats`), so that no part depends on the tables of this version.
 """
@@ -122,12 +122,12 @@ async def total(api: Api, action_refs: Sequence[str], name: str) -> int:
 
 
 async def completed(api: Api, action_refs: Sequence[str]) -> dict[str, int]:
-    """Return for each action how many of its executions have been settled."""
+    """Return for each action how many of its executions have ended."""
     return {ref: (await api.queue_stats(ref))["total_completed"] for ref in action_refs}
 
 
-async def settled(api: Api, expected: Mapping[str, int], *, deadline_seconds: float) -> float:
-    """Wait until so many executions of each action have been settled; returns the instant of the last one.
+async def all_ended(api: Api, expected: Mapping[str, int], *, deadline_seconds: float) -> float:
+    """Wait until so many executions of each action have ended; returns the instant of the last one.
 
     Reads one action at a time, since the measured executor answers.
     """
@@ -143,7 +143,7 @@ async def settled(api: Api, expected: Mapping[str, int], *, deadline_seconds: fl
                 break
             now = time.monotonic()
             if now > deadline:
-                missing = f"{count} settled executions of {ref}, but {stats['total_completed']}"
+                missing = f"{count} ended executions of {ref}, but {stats['total_completed']}"
                 raise DidNotHappen(f"not within {deadline_seconds:g} s: {missing}")
             await asyncio.sleep(min(max(_POLL_SECONDS, (now - began) / _POLL_SHARE), _POLL_SECONDS_MAX))
         last_at = max(last_at, datetime.fromisoformat(stats["last_updated"]).timestamp())

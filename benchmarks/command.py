@@ -14,6 +14,7 @@ import uvloop
 from rich.console import Console
 
 from benchmarks import (
+    clients,
     gates,
     hand_over,
     keys,
@@ -24,6 +25,7 @@ from benchmarks import (
     rates,
     replicas,
     submissions,
+    takeover,
     throughput,
     transport,
 )
@@ -43,8 +45,10 @@ PARTS: Final[Mapping[str, Part]] = {
     "replicas": replicas.measure,
     "pressure": pressure.measure,
     "hand-over": hand_over.measure,
+    "clients": clients.measure,
     "submissions": submissions.measure,
     "memory": memory.measure,
+    "takeover": takeover.measure,
     "transport": transport.measure,
     "parameters": parameters.measure,
 }
@@ -65,7 +69,7 @@ def bench(
     ] = None,
     **sizes: Any,
 ) -> None:
-    """Measure this machine's Turnstile on private servers, in about twelve minutes."""
+    """Measure this machine's Turnstile on private servers, in about fifteen minutes."""
     chosen = parts or list(PARTS)
     if unknown := [name for name in chosen if name not in PARTS]:
         raise typer.BadParameter(f"{', '.join(unknown)}: known are {', '.join(PARTS)}", param_hint="PARTS")

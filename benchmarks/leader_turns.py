@@ -21,6 +21,7 @@ from uuid import UUID
 import asyncpg
 import uvloop
 
+from benchmarks.filled import fill
 from benchmarks.system import cpu_seconds
 from turnstile.common.domain.states import Status
 from turnstile.executor.leader.ledger import Ledger
@@ -50,19 +51,6 @@ _AGE_TURNS = 50
 _IN_PROGRESS_TURNS = 4
 _EDGE = 1000
 """Turns at the beginning and at the end that are compared."""
-_WAITING = """
-INSERT INTO ledger.execution (
-    id, created_at, request_hash, delivery_key, status, priority, action_ref, key, parameters
-)
-SELECT n, to_timestamp(1.8e9 + n / 1e4), md5(n::text)::uuid, md5(n::text)::uuid, 'queued', 3,
-       'reports.render_' || n % 10, '', '{"customer_id": 1, "name": "the parameters of an execution"}'
-FROM generate_series($1::bigint, $2::bigint) n
-"""
-_WAITING_ROWS = """
-INSERT INTO ledger.waiting (id, queued_at, priority, action_ref, key)
-SELECT e.id, e.created_at, e.priority, e.action_ref, e.key FROM ledger.execution e
-WHERE e.id BETWEEN $1::bigint AND $2::bigint
-"""
 _WAL = "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint"
 
 
@@ -236,11 +224,7 @@ async def _measure(server: PostgresServer, options: argparse.Namespace) -> None:
     session: Session = await asyncpg.connect(server.url())
     await migrate(server.url())
     began = time.perf_counter()
-    for first in range(1, options.waiting + 1, 100_000):
-        last = min(first + 99_999, options.waiting)
-        await session.execute(_WAITING.replace("$1", str(first)).replace("$2", str(last)))
-        await session.execute(_WAITING_ROWS.replace("$1", str(first)).replace("$2", str(last)))
-    await session.execute("VACUUM ANALYZE")
+    await fill(session, range(1, options.waiting + 1), _ACTIONS, at=1.8e9)
     print(f"{options.waiting:,} waiting: filled in {time.perf_counter() - began:.0f} s")
     ledger = Ledger(server.url())
     epoch = await ledger.take_over("benchmark")

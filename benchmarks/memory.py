@@ -34,9 +34,7 @@ async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
         async def a_tenth_ran() -> bool:
             return await total(system.api, LIMITED, "total_completed") >= sizes.waiting // 10
 
-        await until(
-            a_tenth_ran, "a tenth settled", deadline_seconds=sizes.deadline_seconds, pause_seconds=0.1
-        )
+        await until(a_tenth_ran, "a tenth ended", deadline_seconds=sizes.deadline_seconds, pause_seconds=0.1)
         running = _peaks(system)
     aims = (Aim(at_most=_AIM_MB),)
     return [
@@ -54,8 +52,8 @@ async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
 
 
 def _peaks(system: System) -> dict[str, float]:
-    workers = {f"worker {n}": peak_memory_mb(pid) for n, pid in enumerate(system.worker_pids, start=1)}
-    executor = system.executor_pids[0]
+    workers = {f"worker {n}": peak_memory_mb(pid) for n, pid in enumerate(system.pids()["workers"], start=1)}
+    executor = system.executors[0].pid
     return {
         "executor": peak_memory_mb(executor), "leader": peak_memory_mb(leader_of(executor)), **workers,
     }  # fmt: skip

@@ -20,11 +20,11 @@ from benchmarks.actions import LIMITED
 from benchmarks.client import (
     APPLICATION_NAME,
     Load,
+    all_ended,
     completed,
     database_session,
     load,
     require_no_failure,
-    settled,
     submit_evenly,
     total,
 )
@@ -38,7 +38,7 @@ from benchmarks.run import (
     ratio_rows,
     rows_of,
 )
-from benchmarks.system import POSTGRESQL, Servers, Sizes, cpu_seconds, peak_memory_mb
+from benchmarks.system import POSTGRESQL, Servers, Sizes, cpu_seconds, leader_of, peak_memory_mb
 from turnstile.common.database import Database
 from turnstile.stress.check.counts import out_of_order, peak_concurrency
 
@@ -51,6 +51,8 @@ WHERE e.started_at IS NOT NULL AND e.completed_at IS NOT NULL
 ORDER BY e.action_ref, e.started_at, e.id
 """
 
+_PARTS: Final = ("all", POSTGRESQL)
+"""Whose CPU is compared."""
 _SLICES: Final = 6
 _BEFORE: Final = "before"
 _AFTER: Final = "after"
@@ -66,7 +68,7 @@ _DURING: Final = "overload"
 _DRAINING: Final = "backlog"
 
 _HOT_TABLES: Final = """
-SELECT quote_ident(c.relname) FROM pg_class c
+SELECT c.oid::regclass::text FROM pg_class c
 WHERE c.relnamespace = 'ledger'::regnamespace AND c.relkind = 'r'
   AND c.relname !~ '^(execution|attempt)'
 ORDER BY c.relname
@@ -84,22 +86,18 @@ async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
     return [await section(servers, sizes) for section in (snapshot_open, neighbours, overload)]
 
 
-def _slice_of(sizes: Sizes) -> int:
-    return max(sizes.pressed // _SLICES, 1)
-
-
 @asynccontextmanager
 async def _warm_system(servers: Servers, sizes: Sizes) -> AsyncIterator[MeasuredSystem]:
     async with measured_system(
         servers, "pressure", deadline_seconds=sizes.deadline_seconds + sizes.overload_seconds
     ) as turnstile:
-        await turnstile.run(load(LIMITED, min(WARM_UP_MAX, _slice_of(sizes))))
+        await turnstile.run(load(LIMITED, min(WARM_UP_MAX, sizes.pressed)))
         yield turnstile
 
 
 async def snapshot_open(servers: Servers, sizes: Sizes) -> Section:
     """Run slices of a load while another session holds the snapshot of its first statement."""
-    count = _slice_of(sizes)
+    count = max(sizes.held // _SLICES, 1)
     runs: dict[str, list[Run]] = {}
     async with _warm_system(servers, sizes) as turnstile:
         runs[_BEFORE] = [await turnstile.run(load(LIMITED, count))]
@@ -115,18 +113,29 @@ async def snapshot_open(servers: Servers, sizes: Sizes) -> Section:
 
 
 def _snapshot_section(runs: Runs, *, count: int) -> Section:
-    """Compare each slice with the run before the snapshot; the aims are for the last slice."""
-    last = [name for name in runs if name not in (_BEFORE, _AFTER)][-1:]
+    """Compare each slice with the run before and with the first one; the aims are for the last one."""
+    slices = [name for name in runs if name not in (_BEFORE, _AFTER)]
+    last = (slices[-1],)
     return Section(
         title=f"pressure: a snapshot held open, slices of {count:,} executions",
         columns=tuple(runs),
-        rows=(*_ratio_rows(runs, tuple(last)), *rows_of(runs)),
+        rows=(
+            *_ratio_rows(runs, last),
+            *ratio_rows(
+                {name: runs[name] for name in slices},
+                slices[0],
+                label="the first slice",
+                parts=_PARTS,
+                aimed=last,
+            ),
+            *rows_of(runs),
+        ),
         note=f"{_BEFORE}, {_AFTER}: without the snapshot",
     )
 
 
 def _ratio_rows(runs: Runs, aimed: tuple[str, ...] = ()) -> list[Row]:
-    return ratio_rows(runs, _BEFORE, part=POSTGRESQL, aimed=aimed)
+    return ratio_rows(runs, _BEFORE, parts=_PARTS, aimed=aimed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +150,7 @@ class _Pair:
 
 async def neighbours(servers: Servers, sizes: Sizes) -> Section:
     """Run the load without a free connection, beside killed sessions, and beside readers."""
-    count = _slice_of(sizes)
+    count = sizes.pressed
     pairs: dict[str, _Pair] = {}
     async with _warm_system(servers, sizes) as turnstile:
         for name, neighbour in (
@@ -260,7 +269,7 @@ async def _beside_readers(
 
 async def overload(servers: Servers, sizes: Sizes) -> Section:
     """Submit more than can run for a while, then let the backlog run."""
-    count = _slice_of(sizes)
+    count = sizes.pressed
     async with _warm_system(servers, sizes) as turnstile:
         before = await turnstile.run(load(LIMITED, count))
         memory_before = _peak_memory_mb(turnstile)
@@ -287,7 +296,9 @@ async def overload(servers: Servers, sizes: Sizes) -> Section:
 
 def _peak_memory_mb(turnstile: MeasuredSystem) -> dict[str, float]:
     """Return the peak memory of the largest process of each part so far."""
-    return {part: max(map(peak_memory_mb, pids)) for part, pids in turnstile.system.pids().items()}
+    pids = turnstile.system.pids()
+    parts = {**pids, "leader": map(leader_of, pids["executors"])}
+    return {part: max(map(peak_memory_mb, of)) for part, of in parts.items()}
 
 
 def _answer_rows(answers: Mapping[str, int]) -> list[Row]:
@@ -327,7 +338,9 @@ async def _drain(turnstile: MeasuredSystem, expected: Mapping[str, int], backlog
 
     async def work() -> tuple[int, float]:
         began_at = time.time()
-        ended_at = await settled(turnstile.system.api, expected, deadline_seconds=turnstile.deadline_seconds)
+        ended_at = await all_ended(
+            turnstile.system.api, expected, deadline_seconds=turnstile.deadline_seconds
+        )
         return backlog, max(ended_at - began_at, _INSTANT_SECONDS)
 
     return await turnstile.meter.measure(turnstile.system.pids(), work)

@@ -10,7 +10,7 @@ from typing import Final
 import asyncpg
 
 from benchmarks.actions import LIMITED
-from benchmarks.client import Load, completed, database_session, load, settled, submit_evenly
+from benchmarks.client import Load, all_ended, completed, database_session, load, submit_evenly
 from benchmarks.report import Row, Section
 from benchmarks.run import WARM_UP_MAX, MeasuredSystem, Run, measured_system
 from benchmarks.system import Servers, Sizes
@@ -68,7 +68,7 @@ async def _paced(
     async def work() -> tuple[int, float]:
         seconds = await submit_evenly(turnstile.publisher, paced, rate)
         expected = {ref: before[ref] + count for ref, count in paced.counts.items()}
-        await settled(api, expected, deadline_seconds=turnstile.deadline_seconds)
+        await all_ended(api, expected, deadline_seconds=turnstile.deadline_seconds)
         return paced.count, seconds
 
     run = await turnstile.meter.measure(turnstile.system.pids(), work)

@@ -40,7 +40,7 @@ def _at_least(least: float, meaning: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """The amount of work of each part; the defaults take about twelve minutes on two quiet cores.
+    """The amount of work of each part; the defaults take about fifteen minutes on two quiet cores.
 
     A field with an option is one of the command line.
     """
@@ -50,7 +50,9 @@ class Sizes:
     """Medians are shown."""
     queued: Annotated[int, _at_least(3, "Executions of the hand-over part.")] = 500
     submits: Annotated[int, _at_least(2, "Single submits on an idle system.")] = 200
+    clients: Annotated[int, _at_least(1, "HTTP clients beside the hand-over.")] = 200
     waiting: Annotated[int, _at_least(10, "Waiting executions of the memory part.")] = 100_000
+    loaded: Annotated[int, _at_least(10, "Waiting executions of the takeover part.")] = 1_000_000
     messages: Annotated[int, _at_least(100, "Messages of one transport run.")] = 10_000
     jobs: Annotated[int, _at_least(10, "Jobs of 20 ms of the limit-bound part.")] = 4000
     paced_seconds: Annotated[float, _at_least(0.1, "Duration of each rate of the rates part.")] = 3.0
@@ -60,9 +62,10 @@ class Sizes:
     rated_seconds: Annotated[float, _at_least(0.1, "Duration of the load under a rate.")] = 10.0
     submitted: Annotated[int, _at_least(32, "Submissions of database sessions of one run.")] = 20_000
     replicated: Annotated[int, _at_least(10, "Executions of one run of the replicas part.")] = 5000
-    pressed: Annotated[
-        int, _at_least(6, "Executions while a snapshot is held open; a sixth beside others.")
+    held: Annotated[
+        int, _at_least(6, "Executions while a snapshot is held open; 200000 for a reliable result.")
     ] = 30_000
+    pressed: Annotated[int, _at_least(1, "Executions beside each other neighbour.")] = 5000
     overload_seconds: Annotated[
         float, _at_least(0.5, "Duration of the overload; 300 for a reliable result.")
     ] = 20.0
@@ -117,14 +120,17 @@ class Servers:
 class System:
     """Executors and their workers."""
 
-    executor_pids: tuple[int, ...]
-    worker_pids: tuple[int, ...]
+    executors: tuple[Service, ...]
+    workers: tuple[Service, ...]
     api: Api
     """Of the first executor."""
 
     def pids(self) -> dict[str, list[int]]:
         """Return the processes of each part by its name."""
-        return {"executors": list(self.executor_pids), "workers": list(self.worker_pids)}
+        return {
+            "executors": [each.pid for each in self.executors],
+            "workers": [each.pid for each in self.workers],
+        }
 
     async def limit(self, action_ref: str, max_concurrent: int | None) -> None:
         """Change the limit of an action."""
@@ -150,11 +156,7 @@ async def running_system(
         launcher.running_system(deployment, executor_services, worker_services),
         Api(installation) as api,
     ):
-        yield System(
-            executor_pids=tuple(each.pid for each in executor_services),
-            worker_pids=tuple(each.pid for each in worker_services),
-            api=api,
-        )
+        yield System(executors=tuple(executor_services), workers=tuple(worker_services), api=api)
 
 
 @asynccontextmanager
@@ -198,7 +200,16 @@ def _command_line(pid: int) -> str:
 
 def peak_memory_mb(pid: int) -> float:
     """Return the peak resident memory of one process, in MB (10^6 bytes)."""
+    return _memory_mb(pid, "VmHWM:")
+
+
+def present_memory_mb(pid: int) -> float:
+    """Return the resident memory of one process, in MB (10^6 bytes)."""
+    return _memory_mb(pid, "VmRSS:")
+
+
+def _memory_mb(pid: int, name: str) -> float:
     for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
-        if line.startswith("VmHWM:"):
+        if line.startswith(name):
             return int(line.split()[1]) * 1024 / 1e6
     raise ValueError(f"process {pid} has no memory of its own")

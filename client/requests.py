@@ -24,8 +24,8 @@ from turnstile.common.domain.durations import parse_duration
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.envelopes import envelope
 from turnstile.common.masked_secrets import masked_secret
-from turnstile.common.messages import CancelRequested, ExecutionRequested
-from turnstile.common.requests import read_model, read_requested_body, read_traceparent
+from turnstile.common.messages import CancelRequested
+from turnstile.common.requests import CheckedRequest, read_model, read_requested_body, read_traceparent
 
 _OPENTELEMETRY: Final = "opentelemetry.trace"
 _NOT_SENT: Final = ("traceparent", "delay", "answer_timeout", "result_type")
@@ -116,7 +116,7 @@ def request_message(request: Request, *, reply_to: str, parameters_bytes_max: in
 
 def check_request(
     request: Request, body: bytes | None = None, *, parameters_bytes_max: int
-) -> ExecutionRequested:
+) -> CheckedRequest:
     """Return a request as the executor reads it, from its JSON if that is known. Raises Rejected."""
     if request.traceparent is not None and read_traceparent({"traceparent": request.traceparent}) is None:
         raise Rejected(Code.INVALID_MESSAGE, "traceparent: not a W3C trace context; leave it out")

@@ -39,12 +39,12 @@ class Progress(Schema):
 
 
 class Attempt(Schema):
-    """One attempt that a worker claimed."""
+    """One attempt that a worker started."""
 
     attempt: int
     worker_id: str
     outcome: str | None = None
-    """The terminal status, or retried, reclaimed, handed_back; None while it runs."""
+    """The terminal status, or retried, reclaimed, returned; None while it runs."""
     error: Error | None = None
     granted_at: datetime
     started_at: datetime
@@ -216,7 +216,7 @@ class Worker(Schema):
     concurrency: int
     """Most concurrent attempts."""
     running: int
-    """Attempts that it claimed and has not finished."""
+    """Attempts that it has started and not finished."""
     state: str
     """`live`, `draining`, `overdue`, `lost` or `stopped`."""
     started_at: datetime

@@ -46,6 +46,7 @@ CUT_HEADERS_HEADER: Final = "x-headers-cut"
 """Number of headers that a forwarded message had, where not all of them were kept."""
 _FORWARDED_HEADER_CHARS_MAX: Final = 4096
 _FORWARDED_HEADERS_BYTES_MAX: Final = 48 * 1024
+_KEPT_PROPERTIES_CHARS_MAX: Final = 4096
 _HEADERS: Final = SharedHeaders(schema_version=SCHEMA_VERSION)
 
 
@@ -181,6 +182,23 @@ def dead_letter(delivery: Delivery, code: Code, message: str, *, app_id: AppId) 
         headers=reason,
         app_id=app_id,
     )
+
+
+def kept_properties(delivery: Delivery) -> str:
+    """Return as JSON what the dead letter of a message needs that is acknowledged long before it."""
+    fields = {
+        "message_id": delivery.message_id,
+        "correlation_id": delivery.correlation_id,
+        "reply_to": delivery.reply_to,
+        "app_id": delivery.app_id,
+        "timestamp": delivery.timestamp,
+        "headers": _bounded_headers(delivery.headers),
+    }
+    found = {name: value for name, value in fields.items() if value is not None}
+    text = to_json(found).decode()
+    if len(text) > _KEPT_PROPERTIES_CHARS_MAX:
+        text = to_json({**found, "headers": {CUT_HEADERS_HEADER: len(delivery.headers)}}).decode()
+    return text
 
 
 def tries_of(delivery: Delivery) -> int:

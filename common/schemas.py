@@ -13,7 +13,7 @@ class Schema(BaseModel):
 
 
 class EstimatedStart(Schema):
-    """When a worker will claim it, in at least eight of ten cases while the load stays the same."""
+    """When it will start, in at least eight of ten cases while the load stays the same."""
 
     earliest: AwareDatetime
     latest: AwareDatetime
@@ -28,7 +28,7 @@ class WaitingCounts(Schema):
         default=0, description="Units of a resource are in use, or the resource is paused or too small."
     )
     rate: int = Field(description="A rate of the action or of a resource allows no start now.")
-    pool: int = Field(default=0, description="A slot is free: only the next dispatch to the pool is missing.")
+    pool: int = Field(default=0, description="A slot is free: it waits for a worker slot of its pool.")
     paused: int = Field(description="The action is paused.")
     no_worker: int = Field(description="A slot is free, but no live worker serves the action.")
 
@@ -57,7 +57,7 @@ class QueueStats(Schema):
         description="When the head of the queue was enqueued; null if the queue is empty."
     )
     total_enqueued: int = Field(description="Executions ever admitted.")
-    total_completed: int = Field(description="Executions that have ended, with any status, and were settled.")
+    total_completed: int = Field(description="Executions that have ended, with any status.")
     last_updated: AwareDatetime
     paused: bool
     waiting: WaitingCounts

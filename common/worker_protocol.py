@@ -82,6 +82,16 @@ EndStatus: TypeAlias = Literal[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LastProgress:
+    """The last progress that an attempt reported, at an instant of the worker's clock."""
+
+    at: float
+    done: float
+    total: float | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptEnded:
     """An attempt ended."""
 
@@ -99,6 +109,8 @@ class AttemptEnded:
     log: str | None = None
     log_start: int = 0
     """How many characters of the log precede `log`; they were published before (`report_wire`)."""
+    progress: LastProgress | None = None
+    """It may have been published before, and be on another way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +124,7 @@ class AttemptStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptReturned:
-    """The worker gives back an attempt: it has not started, or was stopped by a drain."""
+    """The worker returns an attempt: it has not started, or was stopped by a drain."""
 
     execution_id: int
     grant: Grant

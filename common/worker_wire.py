@@ -23,6 +23,7 @@ from turnstile.common.worker_protocol import (
     Heartbeat,
     Held,
     Hello,
+    LastProgress,
     LeaderBody,
     Leaving,
     Offer,
@@ -126,6 +127,13 @@ class _Held(_Wire, tag="worker.held"):
 _EndStatus: TypeAlias = Literal["completed", "failed", "timeout", "cancelled", "expired"]
 
 
+class _LastProgress(_Wire):
+    at: float
+    done: float
+    total: float | None = None
+    message: str | None = None
+
+
 class _Ended(_Wire, tag="execution.completed"):
     execution_id: int
     grant: str
@@ -139,6 +147,7 @@ class _Ended(_Wire, tag="execution.completed"):
     completed_at: float | None = None
     log: str | None = None
     log_start: int = 0
+    progress: _LastProgress | None = None
 
 
 class _Started(_Wire, tag="execution.started"):
@@ -404,7 +413,7 @@ def _report_to_wire(body: ReportBody) -> _Held | _Ended | _Started | _Returned |
                 result=_NO_RESULT if body.result is None else msgspec.Raw(body.result), error_type=error_type,
                 error_message=error_message, is_retryable=body.is_retryable, delay=body.delay_seconds,
                 started_at=body.started_at, completed_at=body.completed_at, log=body.log,
-                log_start=body.log_start,
+                log_start=body.log_start, progress=_progress_to_wire(body.progress),
             )  # fmt: skip
         case AttemptStarted():
             return _Started(execution_id=body.execution_id, grant=str(body.grant), at=body.at)
@@ -419,6 +428,18 @@ def _report_to_wire(body: ReportBody) -> _Held | _Ended | _Started | _Returned |
             return _Leaving()
 
 
+def _progress_to_wire(found: LastProgress | None) -> _LastProgress | None:
+    if found is None:
+        return None
+    return _LastProgress(at=found.at, done=found.done, total=found.total, message=found.message)
+
+
+def _progress_of(found: _LastProgress | None) -> LastProgress | None:
+    if found is None:
+        return None
+    return LastProgress(at=found.at, done=found.done, total=found.total, message=found.message)
+
+
 def _report_of(body: _Held | _Ended | _Started | _Returned | _Leaving) -> ReportBody:
     match body:
         case _Ended():
@@ -428,6 +449,7 @@ def _report_of(body: _Held | _Ended | _Started | _Returned | _Leaving) -> Report
                 result=bytes(body.result) or None, error=error,
                 is_retryable=body.is_retryable, delay_seconds=body.delay, started_at=body.started_at,
                 completed_at=body.completed_at, log=body.log, log_start=body.log_start,
+                progress=_progress_of(body.progress),
             )  # fmt: skip
         case _Started():
             return AttemptStarted(execution_id=body.execution_id, grant=grant_of(body.grant), at=body.at)

@@ -1,6 +1,6 @@
 """The executor service: admits executions in arrival order, grants slots, frees them.
 
-One execution: `request_listener` (the request comes in), `queue_manager` (it is admitted and granted),
-`dispatcher` (a worker gets the offer), `completion_listener` (its slot is freed and granted on). `protocol`
-calls the SQL functions, `watchdog` repairs what was lost, `service` wires the parts together.
+`service` wires the HTTP process and `leader_process` its child, the leader. One execution: `leader.consuming`
+takes its request, `queue_manager` decides on its admission, grant and end, `leader.ledger` writes each
+decision in one statement, `leader.turns` publishes it and acknowledges. HTTP leaves commands in `inbox`.
 """

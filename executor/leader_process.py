@@ -29,6 +29,7 @@ from turnstile.executor.leader.amqp import AmqpBroker
 from turnstile.executor.leader.audit import Auditor
 from turnstile.executor.leader.clock import LeaderClock
 from turnstile.executor.leader.command_rows import RefusalOf
+from turnstile.executor.leader.consuming import StoreBody
 from turnstile.executor.leader.ledger import Ledger
 from turnstile.executor.leader.parameter_schemas import ParameterSchemas
 from turnstile.executor.leader.ports import Broker, NewestTurn
@@ -41,8 +42,8 @@ logger = logging.getLogger(__name__)
 
 STATUS_SECONDS: Final = 0.5
 """How often the parent hears how this process is; a loop that does not come round says nothing."""
-_STOP_SECONDS: Final = 3.0
-"""How long a turn and the resignation may take at the end."""
+_STOP_SECONDS: Final = 2.0
+"""How long a turn and the resignation may take at the end; closing connections takes two more at most."""
 _SETTINGS_SECONDS: Final = 10.0
 _EXIT_ORPHANED: Final = 1
 _PR_SET_PDEATHSIG: Final = 1
@@ -78,9 +79,9 @@ class LeaderStatus(msgspec.Struct, frozen=True, kw_only=True):
     has_broker: bool = False
     """Whether the connection stands that consumes the leader's queues."""
     broker_trouble: str | None = None
+    """Why it cannot publish, or consume while it leads."""
     broker_blocks: bool = False
     """Whether the broker takes no publishes for now, because of a memory or disk alarm."""
-    """Why it cannot publish, or consume while it leads."""
     lag_seconds: float = 0.0
     """The largest lag of its event loop lately."""
     audits: int = 0
@@ -104,7 +105,7 @@ class RunningBroker(Broker, Protocol):
         """Whether the broker takes no publishes for now."""
 
 
-MakeBroker = Callable[[LeaderSettings, Callable[[], None], RefusalOf], RunningBroker]
+MakeBroker = Callable[[LeaderSettings, Callable[[], None], RefusalOf, StoreBody], RunningBroker]
 """Makes the broker, which calls its second argument when a message has arrived; the third checks parameters.
 """
 
@@ -130,14 +131,14 @@ class LeaderProcess:
         self._executor_id = f"{settings.executor}.{secrets.token_hex(4)}"
         self._clock = LeaderClock()
         schemas = ParameterSchemas(lambda: self._leader.leadership)
-        self._broker = self._make_broker(settings, self._clock.wake, schemas.refusal_of)
-        self._audience = Audience(self._executor_id, self._broker, self._clock, self._report)
         ledger = Ledger(
             settings.database_url,
             on_command=self._read_inbox,
             parameters_bytes_max=settings.parameters_bytes_max,
             refusal_of=schemas.refusal_of,
         )
+        self._broker = self._make_broker(settings, self._clock.wake, schemas.refusal_of, ledger.store_body)
+        self._audience = Audience(self._executor_id, self._broker, self._clock, self._report)
         self._auditor = Auditor(settings.database_url)
         self._audience.compared = lambda: (self._auditor.done, self._auditor.found)
         seconds = settings.leadership_seconds
@@ -145,6 +146,7 @@ class LeaderProcess:
             self._executor_id, ledger, self._broker, self._clock,
             Times(certain=seconds * 2 / 3, leadership=seconds, stop=settings.stop_seconds),
             audience=self._audience, auditor=self._auditor,
+            event_result_bytes_max=settings.event_result_max_bytes,
         )  # fmt: skip
         LEADING.read_from(lambda: float(self._audience.is_leading))
         LEADER_EPOCH.read_from(lambda: _epoch_of(self._audience.newest_turn))
@@ -165,11 +167,12 @@ class LeaderProcess:
             await stop.wait()
             self._leader.stop()
             self._clock.wake()
-            await asyncio.wait({leading}, timeout=_STOP_SECONDS)
+            # A takeover or a load has decided nothing: it is given up.
+            seconds = 0.0 if self._leader.leadership is None else _STOP_SECONDS
+            await asyncio.wait({leading}, timeout=seconds)
             for task in (leading, *beside):
                 task.cancel()
-        await self._auditor.close()
-        await ledger.close()
+        await asyncio.gather(self._auditor.close(), ledger.close())
         self._stream.close()
         logger.info("leader_process_stopped")
 
@@ -244,12 +247,13 @@ def run(make_broker: MakeBroker) -> None:
 
 
 def make_amqp_broker(
-    settings: LeaderSettings, wake: Callable[[], None], refusal_of: RefusalOf
+    settings: LeaderSettings, wake: Callable[[], None], refusal_of: RefusalOf, store_body: StoreBody
 ) -> RunningBroker:
     """Make the broker of an installation."""
     return AmqpBroker(
         settings.amqp_url, refusal_of=refusal_of, event_result_bytes_max=settings.event_result_max_bytes,
         parameters_bytes_max=settings.parameters_bytes_max, queue_type=settings.queue_type, wake=wake,
+        store_body=store_body,
     )  # fmt: skip
 
 

@@ -32,9 +32,9 @@ DUPLICATES: Final = METER.counter(
 )
 REFUSED: Final = METER.counter("turnstile_refused_total", "Requests rejected, by code.", "code", known=Code)
 GRANTED: Final = METER.counter("turnstile_granted_total", "Slots granted.", "action_ref")
-SETTLED: Final = METER.counter(
-    "turnstile_settled_total",
-    "Ended attempts, and executions ended without a slot; delayed or queued: it runs again.",
+ATTEMPTS_ENDED: Final = METER.counter(
+    "turnstile_attempts_ended_total",
+    "Attempts that ended, and executions that ended without one; delayed or queued: it runs again.",
     "status",
     known=(status for status in Status if is_terminal(status)),
 )
@@ -92,8 +92,10 @@ DEAD_LETTERS_PRUNED: Final = METER.counter(
     "reason",
     known=("age", "count", "bytes"),
 )
-SWEEP_FAILURES: Final = METER.counter(
-    "turnstile_sweep_failures_total", "Iterations of the work beside the leader that failed.", "sweep"
+BACKGROUND_FAILURES: Final = METER.counter(
+    "turnstile_background_failures_total",
+    "Failures of the work beside the leader, by task: deliveries of webhooks, retention.",
+    "task",
 )
 WEBHOOK_ATTEMPTS: Final = METER.counter(
     "turnstile_webhook_attempts_total",

@@ -20,7 +20,7 @@ from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor.history.retention import ExecutionPruner
-from turnstile.executor.metrics import DEAD_LETTERS_PRUNED, SWEEP_FAILURES, WEBHOOK_ATTEMPTS
+from turnstile.executor.metrics import BACKGROUND_FAILURES, DEAD_LETTERS_PRUNED, WEBHOOK_ATTEMPTS
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.executor.sql import statements
 from turnstile.executor.webhooks.deliveries import Deliveries
@@ -71,12 +71,12 @@ class Pruner:
                 try:
                     await prune()
                 except Unavailable as error:
-                    SWEEP_FAILURES.add(name)
+                    BACKGROUND_FAILURES.add(name)
                     _POSTPONED.failed(name, reason=str(error))
                 except asyncpg.PostgresError as error:
                     # For example a right that this account lacks; the others go on.
-                    SWEEP_FAILURES.add(name)
-                    _FAILED.failed(name, sweep=name, reason=str(error))
+                    BACKGROUND_FAILURES.add(name)
+                    _FAILED.failed(name, task=name, reason=str(error))
                 else:
                     _POSTPONED.works(name)
                     _FAILED.works(name)

@@ -159,8 +159,8 @@ class ExecutorSettings(RetentionSettings, WebhookSettings, DatabaseSettings):
     stop_timeout: Duration = Field(
         default=15.0,
         gt=0,
-        description="Time that a worker has to stop an overdue attempt, and again after a second cancel; then"
-        " the attempt is ended without it.",
+        description="Time that a worker has to stop an attempt after a cancel; then the leader ends the "
+        "attempt without it. An attempt whose timeout is over gets a cancel after the same time.",
     )
     drain_timeout: Duration = Field(
         default=10.0, ge=0, description="Maximum duration of a graceful shutdown."
@@ -188,10 +188,6 @@ class ExecutorSettings(RetentionSettings, WebhookSettings, DatabaseSettings):
     def accepted_tokens(self) -> ApiTokens:
         """Return the accepted tokens; raises ValueError if the token file has become invalid."""
         return ApiTokens(read_entries(self.api_tokens.get_secret_value()), self.api_tokens_file)
-
-    def stop_enforced_seconds(self) -> float:
-        """Return after how long an attempt whose stop was requested is ended without its worker."""
-        return 2 * self.stop_timeout
 
     def own_hosts(self) -> frozenset[str] | None:
         """Return the host names that local clients may use; None if tokens protect the API."""

@@ -53,7 +53,7 @@ class Outcome(IntEnum):
     RETRIED = 2
     RECLAIMED = 3
     """The worker was lost."""
-    HANDED_BACK = 4
+    RETURNED = 4
     """The worker was shut down gracefully."""
 
 
@@ -109,7 +109,7 @@ ATTEMPT: Final = np.dtype(
         ("worker", "i4"),
     ]
 )
-"""A grant of a slot. `worker`: index in `Recording.workers`; NONE: not claimed."""
+"""A grant of a slot. `worker`: index in `Recording.workers`; NONE: it was not started."""
 
 RUN: Final = np.dtype(
     [

@@ -22,8 +22,8 @@ from turnstile.client import Client
 from turnstile.client.default import use_client
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.domain.states import Status, is_terminal
-from turnstile.common.messages import ExecutionRequested
-from turnstile.common.requests import read_request, request_hash
+from turnstile.common.fields import PRIORITY_DEFAULT
+from turnstile.common.requests import CheckedRequest, read_request, request_hash
 from turnstile.testing.fake_session import FakeSession
 from turnstile.worker.progress import checked_progress
 
@@ -41,7 +41,7 @@ class Recorded:
     id: int
     action_ref: str
     parameters: dict[str, Any]
-    request: ExecutionRequested
+    request: CheckedRequest
     """Everything that was submitted: priority, metadata, keys, times."""
     request_id: UUID | None = None
     """What `submit_in` returned; None for other submissions."""
@@ -175,7 +175,7 @@ class FakeClient(Client):
             play(one)
         return {"id": one.id, "status": "queued", "position": 1, "duplicate": False}
 
-    def _known(self, request: ExecutionRequested) -> Recorded | None:
+    def _known(self, request: CheckedRequest) -> Recorded | None:
         key = request.idempotency_key
         return next((one for one in self.submitted if key and one.request.idempotency_key == key), None)
 
@@ -224,7 +224,7 @@ def _shown(one: Recorded) -> dict[str, Any]:
         "attempt": 1 if is_terminal(one.status) else 0,
         "parameters": one.parameters,
         "metadata": dict(one.request.metadata),
-        "priority": one.request.priority,
+        "priority": one.request.priority or PRIORITY_DEFAULT,
         "progress": one.progress,
         "concurrency_key": one.request.concurrency_key,
         "idempotency_key": one.request.idempotency_key,

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, Final, Generic, TypeVar, assert_never
 
@@ -36,6 +36,7 @@ from turnstile.worker.runners.base import (
     RunLimits,
     Runner,
     RunReport,
+    Stop,
     StopRequest,
     run_until_stopped,
 )
@@ -248,7 +249,7 @@ def _runner(
     match definition.runner:
         case "python":
             if registered.runs_in_loop:
-                return InLoopRunner({definition.ref: registered}, _LIMITS, state)
+                return LoopRunner(InLoopRunner({definition.ref: registered}, _LIMITS, state), _LIMITS)
             return _ThreadRunner(registered, state)
         case "command":
             supervisor = Supervisor()
@@ -259,6 +260,41 @@ def _runner(
             stack.push_async_callback(client.aclose)
             return HttpRunner(_LIMITS, client)
     assert_never(definition.runner)
+
+
+class LoopRunner:
+    """Runs an async function in this event loop, and keeps its timeout, as the core of a worker would."""
+
+    def __init__(self, runner: InLoopRunner, limits: RunLimits) -> None:
+        self._runner = runner
+        self._grace_seconds = limits.grace_seconds
+
+    async def run(self, call: Call) -> RunReport:
+        """Run one attempt."""
+        logs: list[LogTail] = []
+
+        def on_log(log: LogTail) -> None:
+            logs.append(log)
+            call.on_log(log)
+
+        work = asyncio.create_task(self._runner.run(replace(call, on_log=on_log)), name=call.name)
+        running = _Coroutine(work)
+        ended = await run_until_stopped(work, call.stop, call.timeout_seconds, self._grace_seconds, running)
+        return RunReport.of(ended, logs[0]) if isinstance(ended, Stop) else ended
+
+
+class _Coroutine:
+    """A coroutine, which its runner cancels at each stop."""
+
+    def __init__(self, work: "asyncio.Task[RunReport]") -> None:
+        self._work = work
+
+    def terminate(self, stop: object) -> None:
+        """Do nothing: it was cancelled."""
+
+    def kill(self) -> None:
+        """Cancel it once more."""
+        self._work.cancel()
 
 
 class _ThreadRunner:

@@ -1,7 +1,7 @@
 """Logs, counts and traces the steps of attempts.
 
 In: a step of one attempt, when it begins or ends. Out: nothing that can fail. One log event per transition:
-`execution_started`, `execution_ended`, `execution_handed_back`. A trace shows an attempt as the processing of
+`execution_started`, `execution_ended`, `execution_returned`. A trace shows an attempt as the processing of
 its offer, with the run inside it; spans of the action itself and the requests it makes belong to that run.
 """
 
@@ -14,7 +14,7 @@ from turnstile.common.domain.states import Status
 from turnstile.common.telemetry import tracing
 from turnstile.common.worker_protocol import AttemptEnded, Offer
 from turnstile.worker.logs import clipped
-from turnstile.worker.metrics import ENDED, HANDED_BACK, METER, RUN_SECONDS, WAIT_SECONDS
+from turnstile.worker.metrics import ENDED, METER, RETURNED, RUN_SECONDS, WAIT_SECONDS
 
 if TYPE_CHECKING:
     from turnstile.common.telemetry.spans import Spans
@@ -50,7 +50,7 @@ class Traced:
             span.end()
 
     def end(self, status: Status | None) -> None:
-        """Note how it ended; None: it was given back."""
+        """Note how it ended; None: it was returned."""
         if status is not None:
             self._span.set_attribute("turnstile.status", status)
         if status in _FAILURES:
@@ -95,11 +95,11 @@ def ended(offer: Offer, report: AttemptEnded, location: str | None) -> Status:
     return status
 
 
-def handed_back(offer: Offer) -> None:
+def returned(offer: Offer) -> None:
     """Note that an attempt is returned to the head of its queue."""
-    HANDED_BACK.add()
+    RETURNED.add()
     if logger.isEnabledFor(logging.INFO):
-        logger.info("execution_handed_back", extra=_fields(offer))
+        logger.info("execution_returned", extra=_fields(offer))
 
 
 def _fields(offer: Offer, **more: str) -> dict[str, object]:

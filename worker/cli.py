@@ -35,7 +35,9 @@ from turnstile.worker.actions import ActionsNotFound, RegisteredAction, load_act
 from turnstile.worker.parameters import ActionDeclarationError
 from turnstile.worker.settings import WorkerSettings
 
-app = command_line("Run workers: claim scheduled executions, run their actions, publish the outcomes.")
+app = command_line(
+    "Run workers: take the executions that the leader offers, run their actions, report the outcomes."
+)
 
 _PIPED_WIDTH: Final = 10_000
 

@@ -14,9 +14,12 @@ from turnstile.worker.logs import attempt_logger
 from turnstile.worker.progress import Progress, checked_progress
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Invocation:
-    """One attempt: its identity, and what it runs."""
+    """One attempt: its identity, and what it runs.
+
+    Not frozen: there is one for every execution, and a frozen one takes three times as long to make.
+    """
 
     execution_id: ExecutionId
     attempt: Attempt

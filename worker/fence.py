@@ -1,7 +1,7 @@
 """Decides whether a worker may start work, may continue it, or must kill it; `now` is a parameter (P6).
 
 In: when the last successful renewal, and the last successful probe of the broker, were *sent*. Both are
-instants of the worker's own clock, and the database counts the lease from a later instant: so what is certain
+instants of the worker's own clock, and the leader counts the lease from a later instant: so what is certain
 here is certain there. Out: a `Standing`, and the instants at which it changes.
 """
 
@@ -30,7 +30,7 @@ class Standing(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a worker knows about its two servers."""
+    """What a worker knows about the leader and the broker."""
 
     renewed_at: float | None = None
     """When the last successful renewal was sent; None: nothing was started yet."""
@@ -61,7 +61,7 @@ class Terms:
         return _ENFORCE_SHARE * self.margin_seconds
 
     def certain_until(self, evidence: Evidence) -> float:
-        """Return the instant until which the database certainly holds the lease."""
+        """Return the instant until which the leader certainly holds the lease."""
         if evidence.renewed_at is None:
             return -math.inf
         return evidence.renewed_at + self.lease_seconds - self.margin_seconds

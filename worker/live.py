@@ -22,7 +22,7 @@ from turnstile.common.report_wire import (
     encode_log,
     encode_progress,
 )
-from turnstile.common.worker_protocol import Offer, Sender
+from turnstile.common.worker_protocol import LastProgress, Offer, Sender
 from turnstile.worker.logs import LogPiece as LogPart
 from turnstile.worker.logs import LogTail
 from turnstile.worker.progress import Progress
@@ -56,6 +56,9 @@ class LiveReports:
         self._crossing = Crossing(asyncio.get_running_loop())
         self._logs: dict[Grant, _Watched] = {}
         self._progress: dict[Grant, ProgressReport] = {}
+        """What is to be published."""
+        self._newest: dict[Grant, ProgressReport] = {}
+        """Of each attempt that runs."""
         self._any_logs = asyncio.Event()
         self._any_progress = asyncio.Event()
 
@@ -69,7 +72,7 @@ class LiveReports:
 
     def report(self, offer: Offer, progress: Progress) -> None:
         """Publish the progress of a running attempt; of several the newest."""
-        self._progress[offer.grant] = ProgressReport(
+        self._progress[offer.grant] = found = ProgressReport(
             execution_id=offer.execution_id,
             grant=offer.grant,
             attempt=offer.attempt,
@@ -78,6 +81,8 @@ class LiveReports:
             total=progress.total,
             message=progress.message,
         )
+        if offer.grant in self._logs:
+            self._newest[offer.grant] = found
         if not self._any_progress.is_set():
             self._crossing.call(self._any_progress.set)
 
@@ -88,9 +93,17 @@ class LiveReports:
         watched = self._logs.pop(grant, None)
         return None if watched is None else watched.log.rest()
 
+    def last_progress_of(self, grant: Grant) -> LastProgress | None:
+        """Return the last progress of an attempt that ends: what was published may be stored later."""
+        newest = self._newest.pop(grant, None)
+        if newest is None:
+            return None
+        return LastProgress(at=newest.at, done=newest.done, total=newest.total, message=newest.message)
+
     def clear(self) -> None:
         """Forget everything: nothing of this worker id is reported any more."""
         self._logs.clear()
+        self._newest.clear()
         self._progress.clear()
 
     async def run(self) -> None:

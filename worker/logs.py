@@ -14,8 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
 
@@ -35,8 +34,7 @@ def clipped(text: str, chars_max: int) -> str:
     return storable(text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogPiece:
+class LogPiece(NamedTuple):
     """A part of a log. The stored log is the concatenation of its pieces."""
 
     start: int
@@ -97,7 +95,7 @@ class LogTail:
     def rest(self) -> LogPiece:
         """Return everything that is not confirmed as stored, whether or not it was taken."""
         with self._lock:
-            text = self._text(lambda kept: kept.decode("utf-8", "replace"))
+            text = self._text(_decode)
             if self._unconfirmed is None:
                 return LogPiece(start=self._start, text=text)
             return LogPiece(start=self._unconfirmed.start, text=self._unconfirmed.text + text)
@@ -105,7 +103,7 @@ class LogTail:
     def end(self, chars_max: int) -> str:
         """Return the last characters written, at most 4096 of them from pieces that were taken."""
         with self._lock:
-            text = self._text(lambda kept: kept.decode("utf-8", "replace"))
+            text = self._text(_decode)
             return (self._taken_end + text)[-chars_max:]
 
     def _text(self, decode: Callable[[bytes], str]) -> str:
@@ -120,6 +118,10 @@ class LogTail:
         if too_many > 0:
             del self._kept[:too_many]
             self._cut_bytes += too_many
+
+
+def _decode(kept: bytes) -> str:
+    return kept.decode("utf-8", "replace")
 
 
 printed_to: Final[ContextVar[LogTail | None]] = ContextVar("printed_to", default=None)

@@ -14,8 +14,8 @@ ENDED: Final = METER.counter(
     "action_ref",
     "status",
 )
-HANDED_BACK: Final = METER.counter(
-    "turnstile_handed_back_total", "Attempts that a draining worker returned to the head of their queue."
+RETURNED: Final = METER.counter(
+    "turnstile_returned_total", "Attempts that a draining worker returned to the head of their queue."
 )
 LEASES_LOST: Final = METER.counter(
     "turnstile_leases_lost_total", "Leases lost: the runs were killed, and the worker registered again."
@@ -27,7 +27,7 @@ LOOP_BLOCKED: Final = METER.counter(
 )
 
 WAIT_SECONDS: Final = METER.histogram(
-    "turnstile_wait_seconds", "From the enqueue to the start, on the database's clock.", "action_ref"
+    "turnstile_wait_seconds", "From the enqueue to the offer, on the database's clock.", "action_ref"
 )
 RUN_SECONDS: Final = METER.histogram(
     "turnstile_run_seconds", "From the start of an attempt to its end, whatever its outcome.", "action_ref"

@@ -54,7 +54,7 @@ def invalid_result(reason: str) -> Failed:
     return failed("InvalidResult", f"the result cannot be stored as JSON: {reason}", retryable=False)
 
 
-_NOT_RUN: Final = failed("NotRun", "the attempt ended before the action was called")
+NOT_RUN: Final = failed("NotRun", "the attempt ended before the action was called")
 
 
 def outcome_of_value(value: object, result_bytes_max: int) -> Completed | Failed:
@@ -117,7 +117,7 @@ class OutcomeCatcher:
     def __init__(self, *, result_bytes_max: int, write_log: Callable[[str], None]) -> None:
         self._result_bytes_max = result_bytes_max
         self._write_log = write_log
-        self.outcome: Completed | Failed = _NOT_RUN
+        self.outcome: Completed | Failed = NOT_RUN
 
     def __enter__(self) -> Self:
         return self

@@ -30,7 +30,7 @@ class InvalidParameters(TurnstileError):
 class ParametersReader:
     """Reads JSON parameters as the keyword arguments of one function."""
 
-    __slots__ = ("_context_name", "_defaults", "_model", "_names")
+    __slots__ = ("_context_name", "_defaults", "_model", "_names", "_validate")
 
     def __init__(self, function: Callable[..., Any]) -> None:
         location = f"{function.__module__}.{function.__qualname__}"
@@ -59,6 +59,7 @@ class ParametersReader:
             if parameter.default is not inspect.Parameter.empty
         }
         self._model = _model(location, self._names, expected, hints, open_ended=open_ended)
+        self._validate = self._model.__pydantic_validator__.validate_json
 
     def schema(self) -> JsonSchema:
         """Return the JSON Schema of the parameters; what it cannot express, it accepts."""
@@ -84,10 +85,11 @@ class ParametersReader:
     def check(self, parameters_json: str) -> BaseModel:
         """Return the checked parameters; raises InvalidParameters."""
         try:
-            return self._model.model_validate_json(parameters_json)
+            checked: BaseModel = self._validate(parameters_json)
         except ValidationError as error:
             invalid = invalid_values(error.errors(include_url=False, include_input=False))
             raise InvalidParameters("; ".join(map(self._message, invalid[:_PROBLEMS_MAX]))) from None
+        return checked
 
     def _message(self, invalid: InvalidValue) -> str:
         path = invalid.path or "parameters"

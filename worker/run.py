@@ -9,7 +9,7 @@ the core does. `Crossing` carries calls both ways, in order, so a stop never ove
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, assert_never
 
@@ -38,37 +38,32 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 class ActionRun:
     """One run: the port `Run`. Its public methods belong to the worker's thread."""
 
-    __slots__ = ("_ended", "_runner", "location", "offer", "stop", "traced")
+    __slots__ = ("_ended", "_to_main", "is_over", "location", "offer", "stop", "traced")
 
-    def __init__(self, runner: "ActionRunner", offer: Offer) -> None:
-        self._runner = runner
+    def __init__(self, to_main: Crossing, offer: Offer, ended: Callable[[RunEnd], None]) -> None:
+        self._to_main = to_main
+        self._ended = ended
         self.offer = offer
-        self._ended: asyncio.Future[RunEnd] = runner.loop.create_future()
+        self.is_over = False
+        """Nothing of it is left."""
         self.location: str | None = None
         """Where a Python action raised."""
-        self.stop: StopRequest
+        self.stop = StopRequest()
         """Of the main loop, like all of the run itself."""
         self.traced: Traced | None = None
 
-    async def outcome(self) -> RunEnd:
-        """Wait until nothing of the run is left, and return how it ended."""
-        return await self._ended
-
     def ask_to_stop(self, reason: str) -> None:
         """Ask it to end by itself."""
-        self._runner.to_main.call(self._stop, "cancel", reason)
+        self._to_main.call(self.stop.request, "cancel", reason)
 
     def kill(self) -> None:
         """End it; a coroutine may survive that."""
-        self._runner.to_main.call(self._stop, "lease_lost", _KILLED)
-
-    def _stop(self, kind: Any, reason: str) -> None:
-        self.stop.request(kind, reason)
+        self._to_main.call(self.stop.request, "lease_lost", _KILLED)
 
     def end(self, end: RunEnd) -> None:
-        """Note how it ended."""
-        if not self._ended.done():
-            self._ended.set_result(end)
+        """Note that nothing of it is left, and how it ended."""
+        self.is_over = True
+        self._ended(end)
 
 
 class ActionRunner:
@@ -82,9 +77,8 @@ class ActionRunner:
         live: LiveReports,
     ) -> None:
         """`to_main` leads into the loop of the runners."""
-        self.loop = asyncio.get_running_loop()
-        self.to_main = to_main
-        self._to_worker = Crossing(self.loop)
+        self._to_main = to_main
+        self._to_worker = Crossing(asyncio.get_running_loop())
         self._runners = runners
         self._definitions = {action.definition.ref: action.definition for action in actions}
         self._live = live
@@ -94,10 +88,10 @@ class ActionRunner:
 
     # In the worker's thread.
 
-    def start(self, offer: Offer) -> ActionRun:
+    def start(self, offer: Offer, ended: Callable[[RunEnd], None]) -> ActionRun:
         """Start a run."""
-        run = self._runs[offer.grant] = ActionRun(self, offer)
-        self.to_main.call(self._begin, run)
+        run = self._runs[offer.grant] = ActionRun(self._to_main, offer, ended)
+        self._to_main.call(self._begin, run)
         return run
 
     @property
@@ -110,15 +104,20 @@ class ActionRunner:
         return bool(self._runners.in_loop.left_behind)
 
     def ending(self, offer: Offer, report: AttemptEnded | AttemptReturned) -> AttemptEnded | AttemptReturned:
-        """Log, count and trace the end of an attempt; return its report, with the rest of its log."""
+        """Log, count and trace the end of an attempt; return its report, with log and progress."""
         run = self._runs.pop(offer.grant, None)
+        if run is not None and not run.is_over:
+            logger.warning("run_left_behind", extra={"run": _name_of(offer), "reason": _reason_of(report)})
         rest = self._live.rest_of(offer.grant)
+        progress = self._live.last_progress_of(offer.grant)
         status: Status | None = None
         if isinstance(report, AttemptReturned):
-            attempt_events.handed_back(offer)
+            attempt_events.returned(offer)
         else:
             if rest is not None and rest.text:
                 report = replace(report, log=rest.text, log_start=rest.start)
+            if progress is not None:
+                report = replace(report, progress=progress)
             status = attempt_events.ended(offer, report, None if run is None else run.location)
         if run is not None and run.traced is not None:
             run.traced.end(status)
@@ -132,8 +131,9 @@ class ActionRunner:
     # In the main loop.
 
     def _begin(self, run: ActionRun) -> None:
-        run.stop, run.traced = StopRequest(), traced(run.offer)
-        task = asyncio.create_task(self._make(run), name=f"attempt {run.offer.execution_id}")
+        run.traced = traced(run.offer)
+        task = asyncio.create_task(self._make(run), name=_name_of(run.offer))
+        # The event loop holds tasks weakly: without this, one could be collected while it runs.
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -144,6 +144,8 @@ class ActionRunner:
             # A runner never raises for what user code does.
             logger.exception("runner_failed")
             end = Failed(failure=Failure(type=type(error).__name__, message=str(error) or "no message"))
+        if run.stop.stop is not None:
+            await self._nothing_left(run.offer)
         if isinstance(end, Failed):
             run.location = end.location
         self._to_worker.call(run.end, end)
@@ -159,8 +161,6 @@ class ActionRunner:
             with run.traced.running() as traceparent:
                 report = await self._runner_for(offer).run(self._call_of(run, traceparent))
         attempt_events.ran(offer, time.monotonic() - began)
-        if run.stop.stop is not None:
-            await self._nothing_left(offer)
         return _end_of(report)
 
     def _runner_for(self, offer: Offer) -> Any:
@@ -191,10 +191,20 @@ class ActionRunner:
         )
 
     async def _nothing_left(self, offer: Offer) -> None:
-        """Wait until nothing runs of an attempt that was stopped: a coroutine or a thread may go on."""
+        """Wait until nothing runs of an attempt that was stopped: a thread may go on."""
         run = (offer.execution_id, offer.attempt)
         while run in self._runners.in_loop.left_behind:  # noqa: ASYNC110  (no event counts threads)
             await asyncio.sleep(_LEFT_POLL_SECONDS)
+
+
+def _name_of(offer: Offer) -> str:
+    return f"execution {offer.execution_id} attempt {offer.attempt}"
+
+
+def _reason_of(report: AttemptEnded | AttemptReturned) -> str:
+    if isinstance(report, AttemptReturned):
+        return report.reason
+    return "" if report.error is None else report.error[1]
 
 
 def _end_of(report: RunReport) -> RunEnd:

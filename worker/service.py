@@ -145,7 +145,6 @@ class WorkerService:
     def _host(self, runners: Runners) -> HostedWorker:
         settings = self._settings
         config = worker_config(settings, self._actions, self._schemas, self._start_notes.lines())
-        token = settings.api_token
         url = settings.api_url
         return HostedWorker(
             config,
@@ -154,9 +153,7 @@ class WorkerService:
             Crossing(asyncio.get_running_loop()),
             amqp_url=settings.amqp_url.get_secret_value(),
             executors=(
-                None
-                if url is None
-                else ExecutorHttp(url, None if token is None else token.get_secret_value())
+                None if url is None else ExecutorHttp(url, settings.bearer_token(), settings.api_ca_file)
             ),
             differences=Differences(self._actions, self._schemas, config.pools),
             log_seconds=settings.log_flush_interval,

@@ -5,9 +5,11 @@ from typing import Annotated
 
 from pydantic import Field, SecretStr, StringConstraints
 
+from turnstile.common.api_token import CA_FILE, TOKEN, TOKEN_FILE, api_token
 from turnstile.common.cli import ENVIRONMENT_ONLY
 from turnstile.common.fields import Duration, Pool
 from turnstile.common.settings import CommaSeparated, CommonSettings
+from turnstile.common.urls import check_authority
 
 SettingName = Annotated[str, StringConstraints(pattern=r"^TURNSTILE_[A-Z0-9_]+$")]
 
@@ -32,6 +34,14 @@ class WorkerSettings(CommonSettings):
     )
     api_token: Annotated[SecretStr | None, ENVIRONMENT_ONLY] = Field(
         default=None, description="Token for TURNSTILE_API_URL."
+    )
+    api_token_file: str | None = Field(
+        default=None, description="File that contains the token for TURNSTILE_API_URL."
+    )
+    api_ca_file: str | None = Field(
+        default=None,
+        description="PEM file of the certificate authority of TURNSTILE_API_URL. Default: the system's"
+        " authorities.",
     )
     lease_duration: Duration = Field(
         default=30.0, gt=0, description="Time without a heartbeat after which a worker is lost."
@@ -81,3 +91,12 @@ class WorkerSettings(CommonSettings):
                 f"TURNSTILE_HEARTBEAT_INTERVAL ({self.heartbeat_interval:g} s) must be at most half of "
                 f"TURNSTILE_LEASE_DURATION ({self.lease_duration:g} s)"
             )
+        if self.api_url is not None:
+            self.bearer_token()
+            if self.api_ca_file is not None:
+                check_authority({CA_FILE: self.api_ca_file}, CA_FILE)
+
+    def bearer_token(self) -> str | None:
+        """Return the token for `api_url`; raises ValueError."""
+        token = "" if self.api_token is None else self.api_token.get_secret_value()
+        return api_token({TOKEN: token, TOKEN_FILE: self.api_token_file or ""})

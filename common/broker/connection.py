@@ -45,6 +45,9 @@ _REFUSED_DECLARATIONS = (ChannelPreconditionFailed, ChannelAccessRefused, Channe
 _HANDSHAKE_SECONDS = 1.0
 """How long a cancelled attempt to connect is continued, so that it can be closed in good order."""
 
+_CLOSE_SECONDS = 1.0
+"""How long the broker may take to answer a close: the end of a process waits for it."""
+
 _CONNECTION_CLOSE = struct.pack(">HH", 10, 50)
 
 Declare = Callable[[AbstractChannel], Awaitable[None]]
@@ -162,7 +165,7 @@ class Link:
     async def close(self) -> None:
         """Close in good order where the broker still answers, else abort."""
         try:
-            await answered(self._connection.close(), self._timeouts.rpc_seconds)
+            await answered(self._connection.close(), min(self._timeouts.rpc_seconds, _CLOSE_SECONDS))
         except BrokerUnavailable:
             self.abort()
             await asyncio.wait({self.gone}, timeout=1.0)

@@ -30,7 +30,9 @@ _SETTING: Final = "TURNSTILE_AMQP_URL"
 _LOGIN_REFUSED: Final = re.compile(r"^ACCESS_REFUSED - Login was refused")
 _NO_VHOST: Final = re.compile(r"^NOT_ALLOWED - vhost (.+) not found")
 _VHOST_REFUSED: Final = re.compile(r"^NOT_ALLOWED - access to vhost '(.*)' refused for user '(.*)'")
-_NOT_AMQP: Final = "Server connection unexpectedly closed"
+_CLOSED: Final = "the connection closed"
+_NOT_AMQP: Final = ("Server connection unexpectedly closed", _CLOSED)
+"""What ends a handshake that the other side does not answer."""
 
 
 class BrokerUnavailable(Exception):
@@ -97,19 +99,21 @@ async def answered(request: Awaitable[T], timeout_seconds: float) -> T:
     except asyncio.CancelledError as error:
         if task.cancelling() > cancelled_before:
             raise
-        raise BrokerUnavailable("the connection closed") from error
+        raise BrokerUnavailable(_CLOSED) from error
     except TimeoutError as error:
         _raise_cancellation(task, cancelled_before)
         raise BrokerUnavailable(f"the broker did not answer within {timeout_seconds:g} s") from error
     except (ChannelLost, *CONNECTION_EXCEPTIONS) as error:
         _raise_cancellation(task, cancelled_before)
-        raise BrokerUnavailable(str(error) or repr(error)) from error
+        # The library reads frames by iteration: the end of the connection ends that.
+        reason = _CLOSED if isinstance(error, StopAsyncIteration) else str(error) or repr(error)
+        raise BrokerUnavailable(reason) from error
     except Exception as error:
         # The library rejects with a bare `Exception` what waits on a connection that closes without a reason.
         if type(error) is not Exception:
             raise
         _raise_cancellation(task, cancelled_before)
-        raise BrokerUnavailable("the connection closed") from error
+        raise BrokerUnavailable(_CLOSED) from error
     _raise_cancellation(task, cancelled_before)
     return answer
 

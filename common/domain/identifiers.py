@@ -7,7 +7,7 @@ ExecutionId = NewType("ExecutionId", int)
 QueueId = NewType("QueueId", int)
 """One queue: of an action, or of an action and a concurrency key."""
 Attempt = NewType("Attempt", int)
-"""Number of the grant, from 1. Claim and finish name it, which fences stale workers (P6)."""
+"""Number of the attempt, from 1: each grant is one."""
 WorkerId = NewType("WorkerId", str)
 """A UUID, new at each start of a worker process."""
 

@@ -84,6 +84,15 @@ class WaitingList:
             for chunk in islice(self._chunks, number + 1, None):
                 yield from chunk.ids
 
+    def first_ids(self, count: int) -> "array[int]":
+        """Return a copy of the first ids."""
+        found = array("q")
+        for chunk in self._chunks:
+            if len(found) >= count:
+                break
+            found += chunk.ids
+        return found[:count]
+
     def entries(self) -> Iterator[Waiting]:
         """Yield all entries in order."""
         for chunk in self._chunks:

@@ -55,10 +55,9 @@ def create_app(
     app = _app_without_routes()
     limiter = ReadLimiter()
     executions = Executions(database, limiter)
-    enforced_seconds = settings.stop_enforced_seconds()
     definitions = DefinitionReader(database, limiter, asker)
     waiting = QueueReader(database, limiter, asker)
-    workers = WorkerReader(database, limiter, asker, stop_enforced_seconds=enforced_seconds)
+    workers = WorkerReader(database, limiter, asker, stop_timeout_seconds=settings.stop_timeout)
     live = Live(database, asker, health)
     actions = action_routes(inbox, definitions, waiting)
     keys = key_routes(inbox, definitions)
@@ -72,7 +71,7 @@ def create_app(
         execution_routes(
             inbox,
             executions,
-            ExecutionReader(executions, asker, health, stop_enforced_seconds=enforced_seconds),
+            ExecutionReader(executions, asker, health, stop_timeout_seconds=settings.stop_timeout),
             parameters_bytes_max=settings.parameters_bytes_max,
         ),
         bulk_routes(inbox, executions),

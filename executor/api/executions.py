@@ -12,8 +12,10 @@ from typing import Annotated, Any, Final
 from uuid import UUID
 
 from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
+from msgspec import structs
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.config import JsonDict
+from pydantic_core import to_json
 
 from turnstile.common.batcher import in_steps
 from turnstile.common.domain.errors import Code, Refusal
@@ -319,22 +321,25 @@ def _add_reading_routes(routes: APIRouter, executions: Executions, reader: Execu
         summary="List executions, newest first",
         description="A page may be short, or empty, and still have a `next_cursor`: it reads a bounded "
         "number of executions, then `searched_until` says how far, and contains a bounded number of bytes. "
-        "`action_ref`, and any of the statuses delayed, scheduled and running, are found by an index; other "
-        "conditions are compared one execution after another. Executions that have ended have "
-        "`gates`, if they passed more than their queue.",
+        "`action_ref`, and any of the statuses delayed, scheduled and running, are found by an index, and "
+        "without `action_ref` queued too; other conditions are compared one execution after another. "
+        "Executions that have ended have `gates`, if they passed more than their queue.",
         responses=documented(Code.UNKNOWN_FIELD),
+        response_model=ExecutionList,
     )
     async def get_executions(
         query: Annotated[ExecutionListing, Query()],
         scope: CallerScope,
-    ) -> ExecutionList:
+    ) -> Response:
+        wanted = replace(query.filter(), scope=scope)
         before_id = cursor_id(_CURSOR, query.cursor, first=ID_MAX)
-        page = await reader.page(replace(query.filter(), scope=scope), before_id=before_id, limit=query.limit)
-        return ExecutionList(
-            items=page.items,
-            next_cursor=next_cursor(_CURSOR, page.next_id),
-            searched_until=page.searched_until,
-        )
+        page = await executions.listed(wanted, before_id=before_id, limit=query.limit)
+        shown = {
+            "items": page.items,
+            "next_cursor": next_cursor(_CURSOR, page.next_id),
+            "searched_until": page.searched_until,
+        }
+        return Response(to_json(shown, inf_nan_mode="null"), media_type="application/json")
 
     @routes.get("/{execution_id}", summary="Read an execution", responses=documented(Code.NOT_FOUND))
     async def get_execution(execution_id: ExecutionPath) -> GatedExecutionDetail | ExecutionDetail:
@@ -525,7 +530,7 @@ def _read_item(value: Any, read: Callable[[Any], Submission]) -> Submission | Re
             raise Refusal(
                 Code.INVALID_MESSAGE, f"{_TRACEPARENT}: not a W3C trace context; leave it out, or correct it"
             )
-        return replace(read(value), traceparent=traceparent)
+        return structs.replace(read(value), traceparent=traceparent)
     except Refusal as refusal:
         return refusal
 

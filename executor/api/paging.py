@@ -59,14 +59,6 @@ def cursor_id(kind: str, cursor: str | None, *, first: int) -> int:
     return first if cursor is None else cursor_ids(kind, cursor, count=1)[0]
 
 
-def cursor_offset(kind: str, cursor: str | None, *, offset_max: int) -> int:
-    """Return the number of items before a page that is read by position; raises Refusal."""
-    offset = cursor_id(kind, cursor, first=0)
-    if offset > offset_max:
-        raise invalid_cursor()
-    return offset
-
-
 def cursor_ids(kind: str, cursor: str, *, count: int) -> list[int]:
     """Return the ids in a cursor; raises Refusal."""
     parts = cursor_parts(kind, cursor, count=count)
@@ -80,10 +72,10 @@ def next_cursor(kind: str, last: str | int | None) -> str | None:
     return None if last is None else cursor_of(kind, last)
 
 
-def next_offset(kind: str, offset: int, *, items: int, total: int, offset_max: int) -> str | None:
-    """Return the cursor behind a page that is read by position and has so many items."""
-    end = offset + items
-    return next_cursor(kind, end if items and end < total and end <= offset_max else None)
+def next_offset(kind: str, offset: int, *, limit: int, total: int) -> str | None:
+    """Return the cursor behind a page that is read by position."""
+    end = offset + limit
+    return next_cursor(kind, end if end < total else None)
 
 
 def invalid_cursor() -> Refusal:

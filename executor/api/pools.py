@@ -13,8 +13,8 @@ from turnstile.executor.api.definition_routes import CHANGED, SWITCHED, Definiti
 from turnstile.executor.api.paging import (
     Page,
     Paging,
+    cursor_id,
     cursor_name,
-    cursor_offset,
     next_cursor,
     next_offset,
 )
@@ -25,7 +25,6 @@ from turnstile.executor.leader.commands import unknown
 from turnstile.executor.queries.definition_reader import DefinitionReader
 from turnstile.executor.queries.queue_reader import QueueReader
 from turnstile.executor.queries.schemas import ChangeEntry, PoolQueuePage, StoredPool
-from turnstile.executor.questions.protocol import OFFSET_MAX
 
 _CURSOR: Final = "pools"
 _QUEUE_CURSOR: Final = "pool-queue"
@@ -113,13 +112,11 @@ def _add_reading_routes(
         responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD),
     )
     async def get_pool_queue(name: PossibleName, query: Annotated[Paging, Query()]) -> PoolQueuePage:
-        offset = cursor_offset(_QUEUE_CURSOR, query.cursor, offset_max=OFFSET_MAX)
+        offset = cursor_id(_QUEUE_CURSOR, query.cursor, first=0)
         page = await queues.pool_queue(name, offset=offset, limit=query.limit)
         if page is None:
             raise unknown("pool", name)
-        cursor = next_offset(
-            _QUEUE_CURSOR, offset, items=len(page.items), total=page.waiting, offset_max=OFFSET_MAX
-        )
+        cursor = next_offset(_QUEUE_CURSOR, offset, limit=query.limit, total=page.waiting)
         return page.model_copy(update={"next_cursor": cursor})
 
 

@@ -5,9 +5,10 @@ In: a `Refusal`, `Unavailable`, an error of the framework, or a bug. Out: `appli
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Literal, assert_never, get_args, get_origin
+from weakref import WeakKeyDictionary
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.dependencies.models import Dependant
@@ -178,6 +179,10 @@ class CheckedRouter(APIRouter):
         super().__init__(prefix=PREFIX + prefix, dependencies=[Depends(refuse_unknown_parameters)], **options)
 
 
+_known: Final[MutableMapping[Callable[..., Any], Mapping[str, bool]]] = WeakKeyDictionary()
+"""By the function of a route: each of its parameters, and whether it takes several values."""
+
+
 async def refuse_unknown_parameters(request: Request) -> None:
     """Raise Refusal if the query has a parameter that the route does not have, or too many values of one.
 
@@ -187,7 +192,9 @@ async def refuse_unknown_parameters(request: Request) -> None:
     if not request.url.query:
         return
     route: APIRoute = request.scope["route"]
-    takes_several = dict(_parameters(route.dependant))
+    takes_several = _known.get(route.endpoint)
+    if takes_several is None:
+        takes_several = _known[route.endpoint] = dict(_parameters(route.dependant))
     given = Counter(name for name, _ in request.query_params.multi_items())
     unknown = [name for name in given if name not in takes_several]
     if unknown:

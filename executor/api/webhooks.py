@@ -39,7 +39,7 @@ class WebhookDetail(BaseModel):
     last_status: int | None = Field(description="HTTP status of the last response; null: none.")
     last_error: str | None = Field(examples=["503 Service Unavailable: later"])
     created_at: datetime = Field(description="When the execution ended, or the last replay.")
-    settled_at: datetime | None = Field(description="When it was delivered or failed.")
+    ended_at: datetime | None = Field(description="When it was delivered or failed.")
 
 
 class WebhookListing(Paging):

@@ -53,8 +53,8 @@ _INSTANTS: Final = (
     "expires_at",
 )
 _HOLDERS_MAX: Final = 10
-_UNCLAIMED_SECONDS: Final = 30.0
-"""So long after the grant of its slot, an execution that no worker has claimed is named as such."""
+_UNSTARTED_SECONDS: Final = 30.0
+"""So long after the grant of its slot, an execution that its worker has not started is shown as such."""
 _UNITS: Final = ((86400.0, "days", 2.0), (3600.0, "h", 2.0), (60.0, "min", 3.0))
 """Seconds of a unit, its name, and the smallest number of units for which it is used; below: seconds."""
 
@@ -79,9 +79,10 @@ def fields(execution: Json) -> Iterator[tuple[str, object]]:
     yield "duration", run_duration(execution["started_at"], execution["completed_at"])
 
 
-def gate_rows(gates: Sequence[Json]) -> list[Json]:
+def gate_rows(gates: Sequence[Json], *, has_ended: bool = False) -> list[Json]:
     """Return the rows of `GATE_COLUMNS`: an execution waits at the last gate that it has not passed."""
-    waits = {**dict.fromkeys(range(len(gates)), "with the next"), len(gates) - 1: "waits"}
+    last = "ended here" if has_ended else "waits"
+    waits = {**dict.fromkeys(range(len(gates)), "with the next"), len(gates) - 1: last}
     return [Json(each | {"passed": instant(each["passed_at"]) or waits[n]}) for n, each in enumerate(gates)]
 
 
@@ -137,22 +138,22 @@ def _waiting_parts(execution: Json, now: datetime) -> Iterator[str]:
         of_key = "" if key is None else f", key {key}"
         queue = "" if length is None else f" of {length} in {execution['action_ref']}{of_key}"
         yield f"position {position}{queue}"
-    yield _unclaimed(execution["waiting_on"], now) or _reason(execution["waiting_on"])
+    yield _not_started(execution["waiting_on"], now) or _reason(execution["waiting_on"])
     if (estimate := execution.get("estimated_start")) is not None:
         yield _start(estimate, now)
 
 
-def _unclaimed(on: Json, now: datetime) -> str | None:
-    """Return since when no worker claims the execution, if that is long; else None."""
+def _not_started(on: Json, now: datetime) -> str | None:
+    """Return since when it is granted and not started, if that is long; else None."""
     granted_at = on.get("granted_at")
     if on["reason"] != "handing_over" or granted_at is None:
         return None
     waited_seconds = (now - datetime.fromisoformat(granted_at)).total_seconds()
-    if waited_seconds < _UNCLAIMED_SECONDS:
+    if waited_seconds < _UNSTARTED_SECONDS:
         return None
     return (
         f"its slot was granted {format_duration(round(waited_seconds))} ago, and no worker of pool "
-        f"{on['pool']} has claimed it: they are busy, or cannot reach the broker; see their logs and /readyz"
+        f"{on['pool']} has started it: they are busy, or cannot reach the broker; see their logs and /readyz"
     )
 
 
@@ -189,7 +190,7 @@ def _reason(waiting_on: Json) -> str:
         case {"reason": "not_due", "run_at": run_at}:
             return f"not due before {instant(run_at)}" if run_at else "not due yet"
         case {"reason": "handing_over"}:
-            return "about to be dispatched to a worker"
+            return "about to start at a worker"
         case {"reason": "unavailable", "part": part, "message": message}:
             return f"the executor cannot reach the {part}: {message}"
         case _:

@@ -175,7 +175,11 @@ def print_execution(execution: Json) -> None:
         print_table(ATTEMPT_COLUMNS, execution["attempts"], empty="")
     if execution.get("gates"):
         print_line("")
-        print_table(GATE_COLUMNS, gate_rows(execution["gates"]), empty="")
+        print_table(
+            GATE_COLUMNS,
+            gate_rows(execution["gates"], has_ended=execution["completed_at"] is not None),
+            empty="",
+        )
 
 
 class LogReader:

@@ -126,7 +126,7 @@ def drain(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Drain workers: they start nothing new, finish or hand back their running executions, and stop.
+    """Drain workers: they start nothing new, finish or return their running executions, and stop.
 
     A terminal prompts for confirmation; without one, --yes is needed.
     """

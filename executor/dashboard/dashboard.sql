@@ -57,7 +57,10 @@ SELECT e.id, e.status::text AS status, e.attempt,
            'done', p.done, 'total', p.total, 'message', p.message, 'updated_at', p.updated_at
        )::text END AS progress
 FROM ledger.current_execution e
-LEFT JOIN ledger.progress p ON p.execution_id = e.id AND p.attempt = e.attempt
+LEFT JOIN LATERAL (
+    SELECT l.* FROM ledger.progress l WHERE l.execution_id = e.id AND l.attempt = e.attempt
+    ORDER BY l.is_last DESC LIMIT 1
+) p ON true
 WHERE e.id = ANY ($1::bigint[])
 
 -- failures: how the newest executions of some actions ended: counts, and the latest failure of each.

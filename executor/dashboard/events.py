@@ -60,10 +60,6 @@ class QueueSummary(Schema):
     oldest_enqueued_at: AwareDatetime | None = Field(description="When the head of the queue was enqueued.")
     paused: bool
     served: bool = Field(description="A live worker serves the pool.")
-    total_enqueued: int | None = Field(
-        description="null: not known, as of one of several queues of an action, or while no executor leads."
-    )
-    total_completed: int | None
     enqueued_per_second: float | None = Field(description="Over the last minute; null: not known yet.")
     completed_per_second: float | None
     failures: FailureSummary | None = Field(
@@ -99,7 +95,6 @@ class Changes:
 
 def queue_summary(state: DashboardState, queue: Queue) -> QueueSummary:
     """Return a queue with its rates."""
-    totals = state.totals_of(queue.name)
     return QueueSummary(
         action_ref=queue.name.action_ref,
         concurrency_key=queue.name.concurrency_key,
@@ -110,8 +105,6 @@ def queue_summary(state: DashboardState, queue: Queue) -> QueueSummary:
         oldest_enqueued_at=queue.oldest_enqueued_at,
         paused=queue.paused,
         served=queue.pool in state.workers.pools,
-        total_enqueued=totals.enqueued,
-        total_completed=totals.completed,
         **_rates(state.rates(queue.name)),
         failures=_failures(state.failures[queue.name.action_ref]),
     )

@@ -152,9 +152,6 @@ class ActionTotals(NamedTuple):
     completed: int | None
 
 
-_UNKNOWN: Final = ActionTotals(None, None)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
     """The registered workers."""
@@ -302,11 +299,6 @@ class DashboardState:
         """Return the lengths of a queue over the last minutes, oldest first."""
         history = self._history(name)
         return [] if history is None else history.depths(self._now())
-
-    def totals_of(self, name: QueueName) -> ActionTotals:
-        """Return the totals of a queue: those of its action, if it is the only one; else they are unknown."""
-        ref = name.action_ref
-        return self._totals.get(ref, _UNKNOWN) if self._queues_of[ref] == 1 else _UNKNOWN
 
     def total(self) -> tuple[Sums, Rates | None]:
         """Return the sums and the rates over all queues."""

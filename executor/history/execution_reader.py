@@ -6,22 +6,17 @@ shows what the rows say, and why the rest is missing.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
 from turnstile.common.domain.identifiers import ExecutionId
-from turnstile.common.domain.states import Status, is_terminal
+from turnstile.common.domain.states import Status
 from turnstile.executor.asking.asker import Asker
 from turnstile.executor.health import Health, broker_trouble
 from turnstile.executor.history.executions import Executions, Record, step
-from turnstile.executor.history.filters import ExecutionFilter
 from turnstile.executor.queries.explained import estimated_start, instant, waiting_on
 from turnstile.executor.queries.schemas import (
     ExecutionDetail,
-    ExecutionRecord,
     GatedExecutionDetail,
-    GatedExecutionRecord,
     GateStep,
     NotDue,
     OutOfReach,
@@ -39,35 +34,15 @@ _READ_MAX: Final = 3
 _WAITING: Final = frozenset({Status.DELAYED, Status.QUEUED, Status.SCHEDULED})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionPage:
-    """Executions, newest first; the page may be short, even empty, and not be the last."""
-
-    items: list[ExecutionRecord]
-    next_id: int | None
-    """Before this id the next page starts; None: nothing is left."""
-    searched_until: datetime | None
-    """The page has read as many executions as it may, down to those created at this instant."""
-
-
 class ExecutionReader:
     """Safe to share between tasks. Raises Unavailable and Overloaded."""
 
     def __init__(
-        self, executions: Executions, asker: Asker, health: Health, *, stop_enforced_seconds: float
+        self, executions: Executions, asker: Asker, health: Health, *, stop_timeout_seconds: float
     ) -> None:
-        """`stop_enforced_seconds`: after them the executor ends an attempt that its worker did not stop."""
+        """`stop_timeout_seconds`: of `TURNSTILE_STOP_TIMEOUT`, for `Run.stopping`."""
         self._executions, self._asker, self._health = executions, asker, health
-        self._stop_enforced_seconds = stop_enforced_seconds
-
-    async def page(self, wanted: ExecutionFilter, *, before_id: int, limit: int) -> ExecutionPage:
-        """Return executions, newest first: candidates and documents are bounded."""
-        found = await self._executions.listed(wanted, before_id=before_id, limit=limit)
-        return ExecutionPage(
-            items=[_listed(each) for each in found.items],
-            next_id=found.next_id,
-            searched_until=found.searched_until,
-        )
+        self._stop_timeout_seconds = stop_timeout_seconds
 
     async def execution(self, execution_id: ExecutionId) -> ExecutionDetail | None:
         """Return one execution with its position, the reason why it waits, and its attempts."""
@@ -119,20 +94,13 @@ class ExecutionReader:
             "queue_length": None,
             "waiting_on": on,
             "estimated_start": None,
-            "stopping": _run(record).stopping(self._stop_enforced_seconds),
+            "stopping": _run(record).stopping(self._stop_timeout_seconds),
             "progress": attempts[-1].progress if attempts else None,
             "attempts": attempts,
             **more,
         }
         steps = list(record.gates) if live is None else _steps(live, on)
         return GatedExecutionDetail(**fields, gates=steps) if steps else ExecutionDetail(**fields)
-
-
-def _listed(record: Record) -> ExecutionRecord:
-    fields = {**_stored(record), "stopping": _run(record).asked_at() is not None}
-    if record.gates and is_terminal(record.stored.status):
-        return GatedExecutionRecord(**fields, gates=list(record.gates))
-    return ExecutionRecord(**fields)
 
 
 def _stored(record: Record) -> Mapping[str, Any]:

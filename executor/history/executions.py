@@ -1,7 +1,8 @@
 """Reads executions, their attempts and logs, and never writes.
 
 In: ids, filters, where a page starts. Out: values of the HTTP API, and where the next page starts; each page
-from one snapshot of the rows, so that its numbers agree with each other.
+from one snapshot of the rows, so that its numbers agree with each other. A page has plain values in the shape
+of their schemas: a model of each execution would cost more than all else.
 """
 
 import asyncio
@@ -15,11 +16,11 @@ from uuid import UUID
 import asyncpg
 
 from turnstile.common.domain.identifiers import ExecutionId
-from turnstile.common.domain.states import Status
+from turnstile.common.domain.states import Status, is_terminal
 from turnstile.common.json_limits import readable
 from turnstile.executor.history.filters import ExecutionFilter
 from turnstile.executor.queries.read_limiter import LimitedReader
-from turnstile.executor.queries.rows import error_of, parsed, row_fields
+from turnstile.executor.queries.rows import error_of, parsed
 from turnstile.executor.queries.schemas import (
     AttemptDetail,
     GateStep,
@@ -27,6 +28,7 @@ from turnstile.executor.queries.schemas import (
     StoredExecution,
     SubmissionDetail,
 )
+from turnstile.executor.queries.stopping import Run
 from turnstile.executor.sql import statements
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 _STATEMENTS: Final = statements("history/history.sql")
 _LOG_CHARS_MAX: Final = 1024 * 1024
+_FIELDS: Final = tuple(StoredExecution.model_fields)
 
 
 class Match(NamedTuple):
@@ -62,7 +65,7 @@ class Record:
 
     stored: StoredExecution
     gates: Sequence[GateStep]
-    """The gates of its latest attempt that it has passed, in order."""
+    """The gates of its latest attempt that it has passed, in order, and where it waited at its end."""
     timeout_seconds: float | None
     cancel_reason: str | None
     """Set while it has been asked to stop."""
@@ -78,7 +81,8 @@ class Record:
 class Page:
     """Executions, newest first; the page may be short, even empty, and not be the last."""
 
-    items: Sequence[Record]
+    items: Sequence[Mapping[str, Any]]
+    """Each in the shape of an `ExecutionRecord` or a `GatedExecutionRecord`."""
     next_id: int | None
     """Before this id the next page starts; None: nothing is left."""
     searched_until: datetime | None
@@ -115,6 +119,8 @@ class LogPage:
 class Executions(LimitedReader):
     """Safe to share between tasks. Raises Unavailable and Overloaded."""
 
+    _selects: "_Selects | None" = None
+
     async def execution(self, execution_id: ExecutionId) -> Record | None:
         """Return one execution with its attempts; None: there is none."""
         async with self.snapshot() as connection:
@@ -144,10 +150,11 @@ class Executions(LimitedReader):
     async def listed(self, wanted: ExecutionFilter, *, before_id: int, limit: int) -> Page:
         """Return executions, newest first: candidates and documents are bounded."""
         found = await self._selected(
-            lambda of: of.listed_executions(wanted, before_id=before_id, limit=limit)
+            lambda of: of.listed_executions(wanted, before_id=before_id, limit=limit),
+            planning=_STATEMENTS["by_key"],
         )
         return Page(
-            items=[_record(row) for row in found if row["id"] is not None],
+            items=[_listed(row) for row in found if row["id"] is not None],
             next_id=found[0]["next_id"],
             searched_until=found[0]["searched_until"],
         )
@@ -218,15 +225,14 @@ class Executions(LimitedReader):
         position = LogPosition(attempt=last["attempt"], chars=last["start"] + len(last["text"]))
         return LogPage(items=items, position=position, is_ended=is_ended)
 
-    async def _selected(self, build: "Callable[[_Selects], selects.Statement]") -> "Sequence[Row]":
-        def built() -> "selects.Statement":
-            from turnstile.executor.history import selects  # noqa: PLC0415
-
-            return build(selects)
-
-        # The first one imports SQLAlchemy, and other requests are answered meanwhile.
-        text, *arguments = await asyncio.to_thread(built)
-        async with self.snapshot() as connection:
+    async def _selected(
+        self, build: "Callable[[_Selects], selects.Statement]", *, planning: str = ""
+    ) -> "Sequence[Row]":
+        if self._selects is None:
+            # It imports SQLAlchemy, and other requests are answered meanwhile.
+            self._selects = await asyncio.to_thread(_import_selects)
+        text, *arguments = build(self._selects)
+        async with self.snapshot(planning) as connection:
             return await connection.fetch(text, *arguments)
 
 
@@ -234,16 +240,16 @@ _Selects: TypeAlias = Any
 """The module `selects`."""
 
 
+def _import_selects() -> "_Selects":
+    from turnstile.executor.history import selects  # noqa: PLC0415
+
+    return selects
+
+
 def _record(row: "Row") -> Record:
-    documents: dict[str, Any] = {"parameters": {}, "result": None, "metadata": {}}
-    stored = StoredExecution(
-        **row_fields(StoredExecution, row, but={*documents, "error"}),
-        **{name: _document(row[name], default) for name, default in documents.items()},
-        error=error_of(row),
-    )
     return Record(
-        stored=stored,
-        gates=[step(*each) for each in json.loads(row["passages"] or "[]")],
+        stored=StoredExecution(**_stored(row)),
+        gates=_gates(row),
         timeout_seconds=row["timeout_seconds"],
         cancel_reason=row["cancel_reason"],
         cancel_requested_at=row["cancel_requested_at"],
@@ -251,17 +257,40 @@ def _record(row: "Row") -> Record:
     )
 
 
-def _document(text: str | None, otherwise: Any) -> Any:
-    return otherwise if text is None else readable(text, otherwise=otherwise)
+def _listed(row: "Row") -> Mapping[str, Any]:
+    run = Run(
+        started_at=row["started_at"],
+        completed_at=row["completed_at"],
+        timeout_seconds=row["timeout_seconds"],
+        cancel_requested_at=row["cancel_requested_at"],
+        read_at=row["read_at"],
+    )
+    shown = {**_stored(row), "stopping": run.asked_at() is not None}
+    gates = _gates(row)
+    return {**shown, "gates": gates} if gates and is_terminal(Status(row["status"])) else shown
 
 
-def step(gate: str, units: int, arrived_at: float, passed_at: float) -> GateStep:
-    """Return a gate that was passed; instants in seconds since 1970."""
+def _stored(row: "Row") -> dict[str, Any]:
+    """Return the fields of `StoredExecution`, in their order."""
+    fields = {name: row.get(name) for name in _FIELDS}
+    fields["parameters"] = readable(row["parameters"], otherwise={})
+    fields["result"] = readable(row["result"])
+    fields["error"] = error_of(row)
+    fields["metadata"] = readable(row["metadata"], otherwise={})
+    return fields
+
+
+def _gates(row: "Row") -> list[GateStep]:
+    return [step(*each) for each in json.loads(row["passages"] or "[]")]
+
+
+def step(gate: str, units: int, arrived_at: float, passed_at: float | None) -> GateStep:
+    """Return a gate that was passed, or where it waited at its end; instants in seconds since 1970."""
     return GateStep(
         gate=gate,
         units=units,
         arrived_at=datetime.fromtimestamp(arrived_at, UTC),
-        passed_at=datetime.fromtimestamp(passed_at, UTC),
+        passed_at=None if passed_at is None else datetime.fromtimestamp(passed_at, UTC),
     )
 
 

@@ -60,6 +60,7 @@ class ExecutionFilter:
         return self.statuses is not None and _LIVE.issuperset(self.statuses)
 
     @property
-    def has_ended(self) -> bool:
-        """Whether it selects only what has ended, which the record alone tells."""
-        return self.statuses is not None and TERMINAL.issuperset(self.statuses)
+    def is_unfinished(self) -> bool:
+        """Whether it selects only what has not ended, and no index of the records leads there."""
+        by_index = self.action_ref is not None or self.idempotency_key is not None
+        return self.statuses is not None and not by_index and TERMINAL.isdisjoint(self.statuses)

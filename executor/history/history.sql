@@ -27,7 +27,10 @@ CROSS JOIN LATERAL (
         WHERE e.worker_id IS NOT NULL AND e.started_at IS NOT NULL
           AND NOT EXISTS (SELECT FROM ledger.attempt t WHERE t.execution_id = e.id AND t.attempt = e.attempt)
     ) a
-    LEFT JOIN ledger.progress p ON p.execution_id = e.id AND p.attempt = a.attempt
+    LEFT JOIN LATERAL (
+        SELECT l.* FROM ledger.progress l WHERE l.execution_id = e.id AND l.attempt = a.attempt
+        ORDER BY l.is_last DESC LIMIT 1
+    ) p ON true
 ) attempts
 WHERE e.id = $1
 
@@ -139,9 +142,27 @@ stored AS (
     INSERT INTO ledger.progress AS p (execution_id, attempt, done, total, message, updated_at)
     SELECT s.id, s.attempt, s.done, s.total, left(s.message, 500), to_timestamp(s.at)
     FROM sent s WHERE s.is_own
-    ON CONFLICT (execution_id, attempt) DO UPDATE
+    ON CONFLICT (execution_id, attempt, is_last) DO UPDATE
     SET done = excluded.done, total = excluded.total, message = excluded.message,
         updated_at = excluded.updated_at
     WHERE p.updated_at <= excluded.updated_at
 )
 SELECT count(*) AS refused FROM sent s WHERE NOT s.is_own
+
+-- by_key: for the selects of lists. Each is planned once for each connection, and whatever a statistic says,
+-- rows are found by their keys, in their order.
+SET LOCAL plan_cache_mode = force_generic_plan;
+SET LOCAL enable_hashjoin = off;
+SET LOCAL enable_mergejoin = off;
+SET LOCAL enable_hashagg = off;
+SET LOCAL enable_bitmapscan = off
+
+-- unfinished_ids: a part of the select of a list: what has not ended, before an id. Each source is read in
+-- the order of its key, and an id may come from two of them.
+SELECT w.id FROM ledger.waiting w WHERE w.id < :before_id
+UNION ALL
+SELECT l.id FROM ledger.live l WHERE l.id < :before_id
+UNION ALL
+SELECT e.id FROM ledger.execution e
+WHERE e.completed_at IS NULL AND e.id < :before_id
+  AND e.id >= (SELECT t.low_id FROM ledger.turn t ORDER BY t.epoch DESC, t.number DESC LIMIT 1)

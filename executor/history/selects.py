@@ -82,7 +82,9 @@ class Compiled:
 
 def listed_executions(wanted: ExecutionFilter, *, before_id: int, limit: int) -> Statement:
     """Select executions with their documents, newest first, those before an id."""
-    compiled = _listed(frozenset(wanted.conditions()), is_live=wanted.is_live)
+    compiled = _listed(
+        frozenset(wanted.conditions()), is_live=wanted.is_live, is_unfinished=wanted.is_unfinished
+    )
     return compiled.bound(wanted, before_id=before_id, limit=limit)
 
 
@@ -176,11 +178,16 @@ def _counted(names: frozenset[str]) -> Compiled:
 
 
 @cache
-def _listed(names: frozenset[str], *, is_live: bool) -> Compiled:
+def _listed(names: frozenset[str], *, is_live: bool, is_unfinished: bool) -> Compiled:
     if is_live:
         # They are found in the live tables, however long the history and the queues are.
         live = union(select(_LIVE.c.id), select(_FIRST_GRANT.c.id)).subquery("live")
         candidates = select(live.c.id).where(live.c.id < _BEFORE_ID).order_by(live.c.id.desc())
+    elif is_unfinished:
+        newest = text(_STATEMENTS["unfinished_ids"]).bindparams(_BEFORE_ID).columns(_EXECUTION.c.id)
+        found = newest.subquery("unfinished")
+        # Distinct in the order of the keys, so a page reads only its part of the queues.
+        candidates = select(found.c.id).distinct().order_by(found.c.id.desc())
     else:
         before = _EXECUTION.c.id < _BEFORE_ID
         candidates = select(_EXECUTION.c.id).where(before, *_by_index(names)).order_by(_EXECUTION.c.id.desc())

@@ -14,7 +14,8 @@ CREATE TABLE ledger.log (
     CONSTRAINT log_start_is_a_count CHECK (start >= 0)
 );
 
--- How far attempts say that they have come: the newest report of each.
+-- How far attempts say that they have come: the newest report of each, as executors write it, and the last
+-- one, which came with the end: the turn inserts it and waits for no row.
 CREATE TABLE ledger.progress (
     execution_id bigint NOT NULL,
     attempt integer NOT NULL,
@@ -22,8 +23,9 @@ CREATE TABLE ledger.progress (
     total double precision,
     message text,
     updated_at timestamptz NOT NULL,
-    -- An attempt has one.
-    PRIMARY KEY (execution_id, attempt)
+    is_last boolean NOT NULL DEFAULT false,
+    -- An attempt has one of each.
+    PRIMARY KEY (execution_id, attempt, is_last)
 ) WITH (fillfactor = 50);
 
 -- What was granted once and has no row in `live`: the newest grant of each execution.

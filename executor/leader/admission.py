@@ -12,6 +12,9 @@ from itertools import islice
 from typing import Any, Final
 from uuid import UUID
 
+import msgspec
+from msgspec import structs
+
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.domain.states import Status, is_terminal
 from turnstile.common.worker_protocol import Hello
@@ -43,8 +46,7 @@ _EARLY_MAX: Final = 10_000
 Keys = UUID | str | int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(msgspec.Struct, frozen=True, kw_only=True):
     """Where a request or command came from, and who wants an answer."""
 
     request: Command
@@ -54,6 +56,8 @@ class Source:
     command_id: UUID | None = None
     delivery: Delivery | None = None
     """The message, as long as it is not acknowledged."""
+    cancelled: int = 0
+    """How many executions earlier turns have cancelled with the action that it deletes."""
 
     @property
     def is_submission(self) -> bool:
@@ -67,7 +71,10 @@ def source_of(each: Delivery | InboxRow) -> Source:
     """Return a message or a command of the inbox as a source."""
     if isinstance(each, InboxRow):
         assert each.body is not None
-        return Source(request=each.body, delivery_key=each.command_id, command_id=each.command_id)
+        return Source(
+            request=each.body, delivery_key=each.command_id, command_id=each.command_id,
+            cancelled=each.cancelled,
+        )  # fmt: skip
     body = each.body
     assert isinstance(body, Request | CancelRequest | RefusedRequest)
     return Source(
@@ -86,14 +93,6 @@ class _Bulk:
     source: Source
     items: dict[int, tuple[Status, Status | None]] = field(default_factory=dict)
     """By execution: the status before, and after; None: it had ended."""
-
-
-@dataclass(slots=True)
-class _Deletion:
-    """An action that is deleted over several turns. Nothing of it starts, and nothing is admitted."""
-
-    command: DefinitionCommand
-    cancelled: int = 0
 
 
 def _ended(execution_id: int, status: Status) -> str:
@@ -130,8 +129,11 @@ class Admission:
         self._early_sources: dict[int, Source] = {}
         self._bulk: dict[int, _Bulk] = {}
         """Cancels of many executions that this turn decides, by the identity of their sources."""
-        self._deletions: dict[str, _Deletion] = {}
-        """By action. A load forgets them: their commands are still in the inbox."""
+        self._deletions: dict[str, Source] = {}
+        """Commands of several turns, by action. Nothing of it starts, and nothing is admitted. A load forgets
+        them: the commands are still in the inbox."""
+        self.begun: list[tuple[UUID, int]] = []
+        """How many executions those of this turn have cancelled by now."""
         self.unfinished: set[UUID] = set()
         """Commands that are not decided yet: they stay in the inbox, and the next turn goes on with them."""
 
@@ -156,7 +158,7 @@ class Admission:
         """Forget what the committed turn has written."""
         self.definitions.written()
         self.unfinished = set()
-        self.early_rows, self.early_over, self.answers, self.outcomes = [], [], [], []
+        self.early_rows, self.early_over, self.answers, self.outcomes, self.begun = [], [], [], [], []
 
     def take_publications(self) -> list[Publication]:
         """Return the replies and dead letters of the committed turn."""
@@ -251,7 +253,7 @@ class Admission:
         except Refusal as refusal:
             self._reject(source, refusal.code, refusal.message)
             return
-        source = replace(source, request=full)
+        source = structs.replace(source, request=full)
         for key in keys:
             self._pending[key] = source
         assert full.priority is not None
@@ -396,12 +398,12 @@ class Admission:
             return
         row = EarlyCancelRow(
             id=self._next_early, execution_id=request.execution_id, idempotency_key=request.idempotency_key,
-            reason=request.reason, kept_until=now + EARLY_SECONDS,
+            reason=request.reason, kept_until=now + EARLY_SECONDS, properties=request.properties,
         )  # fmt: skip
         self._next_early += 1
         self._early[row.id] = row
         self.early_rows.append(row)
-        self._early_sources[row.id] = replace(source, delivery=None)
+        self._early_sources[row.id] = structs.replace(source, delivery=None)
 
     def _early_cancels(self, known: Known, idempotency_key: str | None) -> Iterator[Input]:
         for row in list(self._early.values()):
@@ -424,7 +426,10 @@ class Admission:
         for row in [row for row in self._early.values() if row.kept_until <= now]:
             source = self._early_sources.get(row.id) or Source(
                 request=CancelRequest(
-                    execution_id=row.execution_id, idempotency_key=row.idempotency_key, reason=row.reason
+                    execution_id=row.execution_id,
+                    idempotency_key=row.idempotency_key,
+                    reason=row.reason,
+                    properties=row.properties,
                 )
             )
             self._forget_early(row.id)
@@ -434,7 +439,7 @@ class Admission:
     def _cancelled(self, each: Cancelled) -> None:
         known = self._recent.get(each.cancel.execution_id)
         if each.status is Status.CANCELLED and known is not None:
-            self._recent[each.cancel.execution_id] = replace(known, status=Status.CANCELLED)
+            self._recent[each.cancel.execution_id] = structs.replace(known, status=Status.CANCELLED)
         bulk = self._bulk.get(id(each.cancel.source))
         if each.cancel.source is None:
             return
@@ -476,8 +481,8 @@ class Admission:
         if action is None or running or not _DELETED_MAX < waiting <= command.cancel_max:
             yield DeleteAction(ref=ref, reason=DELETED_REASON, cancel_max=command.cancel_max, source=source)
             return
-        if ref not in self._deletions:
-            self._deletions[ref] = _Deletion(command)
+        is_first, self._deletions[ref] = ref not in self._deletions, source
+        if is_first:
             # In memory only: the definition is the stored one until the last turn deletes it.
             yield DefineAction(action=replace(action.definition, paused=True))
         assert source.command_id is not None
@@ -485,10 +490,13 @@ class Admission:
         yield from islice(_cancels_of(self._state, action), _DELETED_MAX)
 
     def _note_deletions(self, out: Decisions) -> None:
-        for ref, deletion in self._deletions.items():
+        for ref, source in self._deletions.items():
             ended = _cancelled_with(ref, out)
-            deletion.cancelled += len(ended)
-            self.definitions.cancelled_with(deletion.command, ended)
+            if ended:
+                assert isinstance(source.request, DefinitionCommand)
+                assert source.command_id is not None
+                self.begun.append((source.command_id, source.cancelled + len(ended)))
+                self.definitions.cancelled_with(source.request, ended)
 
     def _deleted(
         self, source: Source, out: Decisions, *, is_deleted: bool, waiting: int, running: int
@@ -498,10 +506,11 @@ class Admission:
         if not is_deleted:
             self._refuse(source, in_use(command, waiting, running))
             return
-        before = self._deletions.pop(command.name, None)
-        cancelled = waiting + (0 if before is None else before.cancelled)
+        self._deletions.pop(command.name, None)
         self.definitions.deleted(command, _cancelled_with(command.name, out))
-        self._reply(source, {"type": "deleted", "name": command.name, "cancelled": cancelled})
+        self._reply(
+            source, {"type": "deleted", "name": command.name, "cancelled": waiting + source.cancelled}
+        )
 
     def drained(self, source: Source, command: DefinitionCommand, *, was_draining: bool | None) -> None:
         """Answer that a worker takes nothing new from now on, or something again."""

@@ -28,7 +28,7 @@ from turnstile.common.messages import StatusChanged
 from turnstile.common.requests import PARAMETERS_BYTES_MAX, request_bytes_max
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor.leader.command_rows import RefusalOf
-from turnstile.executor.leader.consuming import Consuming
+from turnstile.executor.leader.consuming import Consuming, StoreBody
 from turnstile.executor.leader.deliveries import Message, Reader
 from turnstile.executor.leader.events import Events
 from turnstile.executor.leader.ports import BrokerUnavailable, Delivery, Publication
@@ -71,6 +71,7 @@ class AmqpBroker:
         parameters_bytes_max: int = PARAMETERS_BYTES_MAX,
         queue_type: QueueType = "quorum",
         wake: Callable[[], None] = lambda: None,
+        store_body: StoreBody | None = None,
     ) -> None:
         """`wake` is called in the loop with each message that arrives; it must not block."""
         self._declare: Declare = lambda channel: declare_executor(channel, queue_type=queue_type)
@@ -90,6 +91,7 @@ class AmqpBroker:
         )
         self._message_bytes_max = request_bytes_max(parameters_bytes_max)
         self._wake = wake
+        self._store_body = store_body
         self._consuming: Consuming | None = None
         self._opening: asyncio.Task[Consuming] | None = None
         self._waits: set[asyncio.Task[None]] = set()
@@ -155,6 +157,7 @@ class AmqpBroker:
             timeouts=_CONSUMING,
             message_bytes_max=self._message_bytes_max,
             on_arrival=self._wake,
+            store_body=self._store_body,
         )
         try:
             await consuming.begin(_BEGIN_SECONDS)

@@ -8,6 +8,7 @@ functions take 3.4. In: the values of one column. Out: the parameter as the serv
 from array import array
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from math import inf
 from struct import Struct
 from sys import byteorder
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -121,6 +122,7 @@ def _nulls(count: int, oid: int) -> bytes:
 _EPOCH_MICROSECONDS: Final = 946_684_800_000_000
 """PostgreSQL counts microseconds since 2000."""
 _NEVER: Final = 2**63 - 1
+_NEVER_BYTES: Final = _NEVER.to_bytes(_WIDTH)
 
 
 def packed_integers(body: bytes) -> "array[int]":
@@ -133,11 +135,12 @@ def packed_integers(body: bytes) -> "array[int]":
 
 def packed_instants(body: bytes) -> "array[float]":
     """Return the instants of a bytea of `timestamptz_send` values, in seconds since 1970; infinity is inf."""
+    count = len(body) // _WIDTH
+    if body == _NEVER_BYTES * count:
+        return array("d", (inf,)) * count
     return array("d", _seconds(packed_integers(body)))
 
 
 def _seconds(microseconds: Iterable[int]) -> Iterable[float]:
     # Divided as integers: the result is the float nearest to the decimal number of microseconds.
-    return [
-        (each + _EPOCH_MICROSECONDS) / 1_000_000 if each != _NEVER else float("inf") for each in microseconds
-    ]
+    return [(each + _EPOCH_MICROSECONDS) / 1_000_000 if each != _NEVER else inf for each in microseconds]

@@ -8,16 +8,17 @@ alike, and equal requests have equal hashes.
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, assert_never
 from uuid import UUID
 
+from msgspec import structs
 from pydantic_core import from_json, to_json
 
 from turnstile.common.domain.errors import Code, Refusal
-from turnstile.common.messages import ExecutionRequested
 from turnstile.common.requests import (
     PARAMETERS_BYTES_MAX,
+    CheckedRequest,
     read_json,
     read_request,
     read_traceparent,
@@ -40,7 +41,9 @@ if TYPE_CHECKING:
 _DOCUMENTS: Final = ("parameters", "metadata")
 _NOT_STORED: Final = frozenset({*_DOCUMENTS, "is_submission"})
 _DEFAULTS: Final = {
-    each.name: each.default for each in fields(Request) if each.name not in ("action_ref", "request_hash")
+    each.name: each.default
+    for each in structs.fields(Request)
+    if each.name not in ("action_ref", "request_hash")
 }
 _TAG_BYTES: Final = 12
 
@@ -66,8 +69,8 @@ def columns_of(command: Command) -> CommandColumns:
         case Request():
             body = {
                 name: value
-                for each in fields(command)
-                if (name := each.name) not in _NOT_STORED
+                for name in command.__struct_fields__
+                if name not in _NOT_STORED
                 and (value := getattr(command, name)) != _DEFAULTS.get(name, _DEFAULTS)
             }
             body["request_hash"] = str(command.request_hash)
@@ -120,7 +123,8 @@ def command_of(
                 body = CancelExecutions(**given | {"execution_ids": tuple(given["execution_ids"])})
             case _:
                 body = DefinitionCommand(**given)
-    return InboxRow(id=row["id"], command_id=UUID(bytes=row["command_id"].bytes), body=body)
+    command_id = UUID(bytes=row["command_id"].bytes)
+    return InboxRow(id=row["id"], command_id=command_id, body=body, cancelled=row["cancelled"])
 
 
 def _checked(request: Request, refusal_of: RefusalOf | None) -> Request:
@@ -128,7 +132,7 @@ def _checked(request: Request, refusal_of: RefusalOf | None) -> Request:
     if refusal_of is None or request.refusal is not None or request.retry_of is not None:
         return request
     refusal = refusal_of(request.action_ref, from_json(request.parameters))
-    return request if refusal is None else replace(request, refusal=refusal)
+    return request if refusal is None else structs.replace(request, refusal=refusal)
 
 
 def _submission(
@@ -153,11 +157,11 @@ def _submission(
         return RefusedRequest(code=refusal.code, message=refusal.message, body=whole)
     request = request_of(requested, traceparent=traceparent, is_submission=True)
     unfit = None if refusal_of is None else refusal_of(requested.action_ref, requested.parameters)
-    return request if unfit is None else replace(request, refusal=unfit)
+    return request if unfit is None else structs.replace(request, refusal=unfit)
 
 
 def request_of(
-    requested: ExecutionRequested,
+    requested: CheckedRequest,
     *,
     traceparent: str | None = None,
     may_be_urgent: bool = False,
@@ -166,17 +170,17 @@ def request_of(
     """Return a checked request from outside as a command."""
     return Request(
         action_ref=requested.action_ref,
-        parameters=to_json(requested.parameters),
+        parameters=requested.parameters_text,
         request_hash=request_hash(requested),
         concurrency_key=requested.concurrency_key,
-        priority=requested.priority if "priority" in requested.model_fields_set else None,
+        priority=requested.priority,
         may_be_urgent=may_be_urgent,
         run_at=None if requested.run_at is None else requested.run_at.timestamp(),
         ttl_seconds=requested.ttl,
         timeout_seconds=requested.timeout,
         idempotency_key=requested.idempotency_key,
         callback_url=requested.callback_url,
-        metadata=to_json(requested.metadata) if requested.metadata else None,
+        metadata=requested.metadata_text if requested.metadata else None,
         traceparent=traceparent,
         is_submission=is_submission,
     )

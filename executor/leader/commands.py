@@ -24,7 +24,7 @@ from turnstile.executor.leader.loading import input_of
 from turnstile.executor.leader.ports import DefinitionCommand, InboxRow
 from turnstile.executor.leader.records import AuditRow, DefinitionRow
 from turnstile.executor.queue_manager.decisions import Finished
-from turnstile.executor.queue_manager.inputs import DeleteResource, Input, SetKey
+from turnstile.executor.queue_manager.inputs import DeletePool, DeleteResource, Input, SetKey
 from turnstile.executor.queue_manager.state import State
 
 logger = logging.getLogger(__name__)
@@ -94,6 +94,8 @@ class Definitions:
         """Why definitions of the last hello were not stored."""
         self._delayed: frozenset[int] = frozenset()
         """Of the action that this turn may delete."""
+        self._has_deleted = True
+        """An action was deleted since `unused_pools`, or before the load."""
 
     def written(self) -> None:
         """Forget what the committed turn has written."""
@@ -117,8 +119,10 @@ class Definitions:
         _check_conditions(command, stored)
         body = _merged(command, stored) if command.is_patch else command.definition
         self._check(command, body, stored or {})
-        answer = {"type": "defined", "name": command.name, "is_changed": body != stored}
-        if body == stored:
+        # A patch with the defaults sets nothing; a PUT does.
+        known = _with_defaults(command.kind, stored) if command.is_patch else stored
+        answer = {"type": "defined", "name": command.name, "is_changed": body != known}
+        if body == known:
             return (), answer
         row = self._store(command.kind, command.name, body, command.changed_by)
         return [input_of(row)], answer
@@ -137,6 +141,7 @@ class Definitions:
 
     def deleted(self, command: DefinitionCommand, ended: Sequence[Finished]) -> None:
         """Note that the queue manager has deleted an action, and cancelled these with it."""
+        self._has_deleted = True
         ref = command.name
         keys = [name for kind, name in self.bodies if kind == "key" and name.startswith(f"{ref}/")]
         code = [("code", ref)] if ("code", ref) in self.bodies else []
@@ -217,12 +222,27 @@ class Definitions:
         return self._store("action", ref, body, _WORKER)
 
     def _named_pool(self, name: str) -> DefinitionRow | None:
-        """Store a pool with its defaults: it exists as soon as an action or a worker names it."""
+        """Store a pool without settings: it exists as long as an action or a live worker names it."""
         if ("pool", name) in self.bodies or not is_pool(name):
             return None
-        body = self.bodies["pool", name] = PoolDefinition(name=name).model_dump(mode="json")
+        body = self.bodies["pool", name] = {"name": name}
         self.rows.append(row := _row("pool", name, body, None))
         return row
+
+    def unused_pools(self, served: Iterable[str], *, has_changed: bool) -> Iterator[Input]:
+        """Delete the pools without settings that no action names any more.
+
+        `served`: the pools of live workers, which stay; `has_changed`: whether a worker joined or is gone.
+        """
+        if not (has_changed or self._has_deleted or self.rows):
+            return
+        self._has_deleted = False
+        named = {*served, *(body.get("pool", "default") for _, body in self._actions())}
+        unset = {n for (kind, n), body in self.bodies.items() if kind == "pool" and body == {"name": n}}
+        for name in sorted(unset - named):
+            del self.bodies["pool", name]
+            self.rows.append(_row("pool", name, None, None))
+            yield DeletePool(name=name)
 
     # Keys and resources.
 
@@ -300,7 +320,7 @@ class Definitions:
         if kind == "action" and name not in self.action_ids:
             new_id = self.action_ids[name] = max(self.action_ids.values(), default=0) + 1
             self.new_action_ids.append((name, new_id))
-        self._log_change(kind, name, stored, body, changed_by)
+        self._log_change(kind, name, _with_defaults(kind, stored) or {}, body, changed_by)
         return row
 
     def _check(self, command: DefinitionCommand, body: Body, stored: Body) -> None:
@@ -422,6 +442,11 @@ def unknown(kind: str, name: str) -> Refusal:
 
 def _row(kind: str, name: str, body: Body | None, changed_by: Body | None) -> DefinitionRow:
     return DefinitionRow(kind=kind, name=name, body=body, changed_by=changed_by)  # type: ignore[arg-type]
+
+
+def _with_defaults(kind: str, body: Body | None) -> Body | None:
+    """Return a definition with all fields: a pool that was only named has none."""
+    return PoolDefinition(**body).model_dump(mode="json") if kind == "pool" and body else body
 
 
 def _uses(body: Body) -> Sequence[Body]:

@@ -8,6 +8,7 @@ turn, like every other answer, so an executor that was deposed refuses nothing.
 import asyncio
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -16,6 +17,7 @@ import msgspec
 from turnstile.common.broker import delivery as broker
 from turnstile.common.broker.topology import EXECUTOR_COMPLETIONS, EXECUTOR_HEARTBEATS, EXECUTOR_REQUESTS
 from turnstile.common.domain.errors import Code, Refusal
+from turnstile.common.envelopes import kept_properties
 from turnstile.common.requests import delivery_key
 from turnstile.common.worker_protocol import FromWorker
 from turnstile.common.worker_wire import (
@@ -98,6 +100,9 @@ class Reader:
         except Refusal as refusal:
             body = RefusedRequest(code=refusal.code, message=refusal.message, body=None)
         message.left = 1
+        if isinstance(body, CancelRequest):
+            # It may wait for its execution, and is acknowledged before.
+            body = replace(body, properties=kept_properties(raw))
         if isinstance(body, Request):
             key = delivery_key(raw.message_id or "", body.request_hash)
             identifies = bool(raw.message_id) and body.idempotency_key is None

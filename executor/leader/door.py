@@ -6,8 +6,9 @@ fit their schema, while they are parsed. Whether the action exists, and its queu
 decided in the turn.
 """
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec import structs
 
 from turnstile.common.broker.delivery import Delivery
 from turnstile.common.broker.topology import (
@@ -56,7 +57,7 @@ def read_request_message(
     requested = read_requested_body(message.body, parameters_bytes_max=parameters_bytes_max)
     request = request_of(requested, traceparent=read_traceparent(message.headers))
     refusal = refusal_of(requested.action_ref, requested.parameters)
-    return request if refusal is None else replace(request, refusal=refusal)
+    return request if refusal is None else structs.replace(request, refusal=refusal)
 
 
 def check_kept(message: Delivery) -> None:

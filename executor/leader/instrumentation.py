@@ -1,15 +1,16 @@
 """Records what the turns decided: metrics, log lines at level DEBUG, and spans where tracing is on.
 
 In: what a turn took, and its decisions after their commit. Out: nothing that a turn waits for; these calls do
-not fail. One event name per transition: `execution_admitted`, `execution_granted`, `execution_settled`.
+not fail. One event name per transition: `execution_admitted`, `execution_granted`, `execution_end_committed`.
 """
 
 import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec import structs
 
 from turnstile.common.domain.errors import Code
 from turnstile.common.domain.states import Status
@@ -20,6 +21,7 @@ from turnstile.executor.leader.ports import Request
 from turnstile.executor.leader.sessions import COMPLETIONS
 from turnstile.executor.metrics import (
     ADMITTED,
+    ATTEMPTS_ENDED,
     CANCELS_ENFORCED,
     DUPLICATES,
     GRANT_SECONDS,
@@ -29,7 +31,6 @@ from turnstile.executor.metrics import (
     RECLAIMS,
     REFUSED,
     REPAIRS,
-    SETTLED,
     TURN_INPUTS,
     TURN_SECONDS,
     count_ended,
@@ -65,6 +66,8 @@ class TurnRecords:
 
     def __init__(self) -> None:
         self._began_at = 0.0
+        self._committed_began_at = 0.0
+        """When the turn began that was committed last: the next one begins before it is published."""
         self._admissions: dict[str | None, Span] = {}
         """Spans of the requests of this turn, by the trace context of each."""
         self._traces: dict[int, str] = {}
@@ -86,10 +89,11 @@ class TurnRecords:
         span = spans.begin(f"admit {request.action_ref}", parent=request.traceparent)
         context = spans.traceparent_of(span)
         self._admissions[context] = span
-        return replace(source, request=replace(request, traceparent=context))
+        return structs.replace(source, request=structs.replace(request, traceparent=context))
 
     def committed(self, lead: "Leadership", out: Decisions) -> None:
         """Record what a committed turn decided."""
+        self._committed_began_at = self._began_at
         names = METER.action_refs
         for ref, count in Counter(each.queue.action.ref for each in out.admitted).items():
             ADMITTED.add(names[ref], count=count)
@@ -115,7 +119,7 @@ class TurnRecords:
 
     def ended(self, taken: "Taken", out: Decisions) -> None:
         """Record the duration of a turn, and what it took; its offers are confirmed."""
-        seconds = time.perf_counter() - self._began_at
+        seconds = time.perf_counter() - self._committed_began_at
         TURN_SECONDS.observe(seconds)
         sources = Counter(each.queue.removeprefix("executor.") for each in taken.deliveries)
         sources["inbox"] = len(taken.commands)
@@ -148,7 +152,7 @@ class TurnRecords:
             if (parent := self._traces.get(ending.execution_id)) is not None:
                 ref, id_, attempt = ending.action_ref, ending.execution_id, ending.attempt
                 spans.begin(
-                    f"settle {ref}", parent=parent, attributes=spans.of_execution(ref, id_, attempt)
+                    f"end {ref}", parent=parent, attributes=spans.of_execution(ref, id_, attempt)
                 ).end()
         for name, ids in (
             ("process executor.requests", [each.id for each in out.admitted]),
@@ -190,7 +194,7 @@ def _endings(lead: "Leadership", out: Decisions) -> "list[Ending]":
 
 def _count_endings(endings: Sequence[Ending], out: Decisions) -> None:
     for status, count in Counter(each.status for each in endings).items():
-        SETTLED.add(status, count=count)
+        ATTEMPTS_ENDED.add(status, count=count)
     ended = Counter((each.queue.action.ref, each.status) for each in out.finished)
     for (ref, status), count in ended.items():
         count_ended(ref, status, count)
@@ -216,4 +220,4 @@ def _log(out: Decisions, endings: Sequence[Ending]) -> None:
         logger.debug("execution_granted", extra={**fields, "action_ref": grant.queue.action.ref})
     for ending in endings:
         fields = {"execution_id": ending.execution_id, "attempt": ending.attempt, "status": ending.status}
-        logger.debug("execution_settled", extra={**fields, "action_ref": ending.action_ref})
+        logger.debug("execution_end_committed", extra={**fields, "action_ref": ending.action_ref})

@@ -14,8 +14,9 @@ import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import asyncpg
 
@@ -120,6 +121,11 @@ class Ledger:
             settings={**_BY_KEY, "lock_timeout": _LOCK_TIMEOUT},
         )  # fmt: skip
         """For what happens while the others wait."""
+        self._bodies = Session(
+            hosts, application_name="turnstile ledger bodies", seconds=_CALL_SECONDS,
+            settings={**_BY_KEY, "lock_timeout": "2s"}, unknown=(asyncpg.PostgresError,),
+        )  # fmt: skip
+        """Stores large bodies, which takes long."""
         self._executor_id = ""
         self._newest = _Newest(NewestTurn(epoch=0, number=0), counts=False)
         self._announced_by: int | None = None
@@ -140,8 +146,9 @@ class Ledger:
             with suppress(asyncio.CancelledError):
                 await self._pending
         await self._stop_watching()
-        for session in (self._writer, self._reader, self._helper):
-            await session.close()
+        await asyncio.gather(
+            *(each.close() for each in (self._writer, self._reader, self._helper, self._bodies))
+        )
 
     # Leadership.
 
@@ -245,6 +252,18 @@ class Ledger:
                 raise OutcomeUnknown(str(error)) from error
         if locked:
             self._watch_pending()
+
+    async def store_body(self, parameters: bytes, metadata: bytes | None) -> UUID | None:
+        """Store what a later turn admits; return its key. None: it failed, and the turn has to store it."""
+        body_id = uuid4()
+        try:
+            async with self._bodies.use() as connection:
+                text = None if metadata is None else metadata.decode()
+                await connection.execute(statement("store_body"), body_id, parameters.decode(), text)
+        except OutcomeUnknown as error:
+            logger.info("body_not_stored", extra={"reason": str(error)})
+            return None
+        return body_id
 
     async def _send(self, connection: "Connection", turn: Turn, locked: Collection[int]) -> None:
         parts = rows.parts_of(turn, locked)
@@ -554,8 +573,9 @@ async def _load(connection: "Connection", epoch: int, now: float, newest: "async
         "SET LOCAL work_mem = '256MB'"
     )
     singly = await connection.fetch(statement("waiting_singly"), low_id)
-    await connection.execute("SET LOCAL enable_seqscan = on")
+    await connection.execute("SET LOCAL enable_seqscan = on; SET LOCAL enable_sort = off")
     packed = await connection.fetch(statement("waiting_packed"), low_id)
+    await connection.execute("SET LOCAL enable_sort = on")
     return Loaded(
         epoch=epoch,
         now=now,
@@ -564,7 +584,7 @@ async def _load(connection: "Connection", epoch: int, now: float, newest: "async
         definitions=[rows.definition_of(row) for row in await connection.fetch(statement("definitions"))],
         action_ids={row["ref"]: row["id"] for row in await connection.fetch(statement("action_ids"))},
         waiting=[rows.waiting_of(row) for row in singly],
-        packed=[rows.packed_of(row) for row in packed],
+        packed=[rows.packed_of(row) for row in sorted(packed, key=itemgetter("block"))],
         grants=[rows.grant_of(row) for row in await connection.fetch(statement("grants"))],
         live=[rows.live_of(row) for row in await connection.fetch(statement("live"))],
         workers=[rows.worker_of(row) for row in await connection.fetch(statement("workers"))],

@@ -109,8 +109,8 @@ def _error_message(row: Any) -> str | None:
     return None if row.error is None else row.error[1]
 
 
-def _of_first(value: str) -> Value:
-    get = attrgetter(value)
+def _of_first(value: str | Value) -> Value:
+    get = attrgetter(value) if isinstance(value, str) else value
     return lambda pair: get(pair[0])
 
 
@@ -123,11 +123,18 @@ def _of_caller(name: str) -> Value:
     return lambda pair: None if pair[1].changed_by is None else pair[1].changed_by.get(name)
 
 
-_ADMITTED: Final[tuple[tuple[Encode, str], ...]] = (
+def _of_small(name: str) -> Value:
+    """Return the value of an attribute, or None where another row has it already."""
+    get = attrgetter(name)
+    return lambda row: get(row) if row.body_id is None else None
+
+
+_ADMITTED: Final[tuple[tuple[Encode, str | Value], ...]] = (
     (bigints, "id"), (texts, "action_ref"), (texts, "key"), (bigints, "priority"), (texts, "status"),
     (doubles, "created_at"), (doubles, "run_at"), (doubles, "expires_at"), (doubles, "timeout_seconds"),
-    (jsons, "parameters"), (uuids, "request_hash"), (uuids, "delivery_key"), (texts, "idempotency_key"),
-    (texts, "callback_url"), (jsons, "metadata"), (texts, "traceparent"), (bigints, "retry_of"),
+    (jsons, _of_small("parameters")), (uuids, "request_hash"), (uuids, "delivery_key"),
+    (texts, "idempotency_key"), (texts, "callback_url"), (jsons, _of_small("metadata")),
+    (texts, "traceparent"), (bigints, "retry_of"), (uuids, "body_id"),
 )  # fmt: skip
 _ENDED: Final[tuple[tuple[Encode, str | Value], ...]] = (
     (bigints, "id"), (texts, "status"), (bigints, "attempt"), (bigints, "failures"), (bigints, "reclaims"),
@@ -157,6 +164,11 @@ _PARTS: Final = {
         Part(
             "logs",
             (bigints, "execution_id"), (bigints, "attempt"), (bigints, "start"), (texts, "text"),
+        ),
+        Part(
+            "progress",
+            (bigints, "execution_id"), (bigints, "attempt"), (doubles, "done"), (doubles, "total"),
+            (texts, "message"), (doubles, "at"),
         ),
         Part(
             "granted",
@@ -215,9 +227,11 @@ _PARTS: Final = {
         Part(
             "early_cancels",
             (bigints, "id"), (bigints, "execution_id"), (texts, "idempotency_key"), (texts, "reason"),
-            (doubles, "kept_until"),
+            (doubles, "kept_until"), (texts, "properties"),
         ),
         Part("early_cancels_over", (bigints, int)),
+        Part("bodies_over", (uuids, lambda body_id: body_id)),
+        Part("inbox_begun", (uuids, lambda pair: pair[0]), (bigints, lambda pair: pair[1])),
         Part("inbox_over", (bigints, int)),
         Part(
             "answers",
@@ -237,7 +251,8 @@ _COMMON: Final = (
     ("grants_over",),
     ("waiting", "waiting_over"),
     ("attempts", "live", "live_over"),
-    ("logs",),
+    ("logs", "progress"),
+    ("bodies_over",),
 )
 _GROUPS: Final = (*_COMMON, tuple(name for name in _PARTS if all(name not in group for group in _COMMON)))
 """Parts that come together or not at all, so that there are few statements: each is planned once."""

@@ -34,7 +34,7 @@ from turnstile.executor.queue_manager.definitions import (
     Resource,
     Use,
 )
-from turnstile.executor.queue_manager.gates import enlist, settle
+from turnstile.executor.queue_manager.gates import apply_changes, enlist
 from turnstile.executor.queue_manager.inputs import (
     DefineAction,
     DefinePool,
@@ -117,7 +117,7 @@ def state_of(loaded: Loaded) -> tuple[State, Memory]:
     for row in loaded.live:
         _revive(state, row)
     resume(state)
-    settle(state)
+    apply_changes(state)
     return state, memory
 
 

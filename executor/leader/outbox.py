@@ -16,6 +16,7 @@ from turnstile.executor.leader.records import EndedRow, EventRow
 from turnstile.executor.queue_manager.decisions import Finished
 
 _BATCH: Final = 500
+RESULT_BYTES_MAX: Final = 64 * 1024
 KEPT_MAX: Final = 5_000
 _KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
 """What is kept in memory of stored events; one event may be larger."""
@@ -24,8 +25,14 @@ _KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
 class Outbox:
     """Events that are stored until they are confirmed."""
 
-    def __init__(self, rows: Sequence[EventRow], newest_id: int = 0) -> None:
-        """Begin with the first stored events; `newest_id` is that of the last one that is stored."""
+    def __init__(
+        self, rows: Sequence[EventRow], newest_id: int = 0, *, result_bytes_max: int = RESULT_BYTES_MAX
+    ) -> None:
+        """Begin with the first stored events; `newest_id` is that of the last one that is stored.
+
+        A larger result than `result_bytes_max` is not stored: it would not be published.
+        """
+        self._result_bytes_max = result_bytes_max
         self.rows: dict[int, EventRow] = {}
         """Those that memory has, in order."""
         self._bytes = 0
@@ -39,7 +46,10 @@ class Outbox:
 
     def store(self, bodies: Iterable[Mapping[str, Any]]) -> None:
         """Store events with the next turn."""
-        self._to_store.extend(bodies)
+        for body in bodies:
+            result = body["result"]
+            is_large = result is not None and len(result.encode()) > self._result_bytes_max
+            self._to_store.append({**body, "result": None} if is_large else body)
 
     def take_new(self) -> list[EventRow]:
         """Return the rows that this turn inserts; they are published after its commit."""

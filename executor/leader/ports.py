@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 from uuid import UUID
 
+import msgspec
+
 from turnstile.common.domain.errors import Code
 from turnstile.common.domain.states import Status
 from turnstile.common.messages import StatusChanged
@@ -105,8 +107,7 @@ class Store(Protocol):
         """Return the first stored events behind this one. Raises OutcomeUnknown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredRequest:
+class StoredRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The part of an execution's row that its offer needs."""
 
     parameters: bytes
@@ -129,8 +130,7 @@ class Outcome:
     traceparent: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, kw_only=True):
     """An admission request that was validated at the door."""
 
     action_ref: str
@@ -158,6 +158,8 @@ class Request:
     """The operator who retries: `name`, `address`, `channel`."""
     is_submission: bool = False
     """From `turnstile.submit`: no client waits for an answer, and a refused one is a dead letter too."""
+    body_id: UUID | None = None
+    """Where its parameters and metadata are stored already, because they are large."""
     refusal: tuple[Code, str] | None = None
     """Why its parameters do not fit. A copy of an admitted request gets that execution all the same."""
 
@@ -179,6 +181,8 @@ class CancelRequest:
     execution_id: int | None
     idempotency_key: str | None
     reason: str
+    properties: str | None = None
+    """Of its message, as JSON: `envelopes.kept_properties`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,14 +220,15 @@ class DefinitionCommand:
 Command: TypeAlias = Request | RefusedRequest | CancelRequest | CancelExecutions | DefinitionCommand
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InboxRow:
+class InboxRow(msgspec.Struct, frozen=True, kw_only=True):
     """A command that HTTP, CLI or `turnstile.submit` stored: `id` is its order, `command_id` its identity."""
 
     id: int
     command_id: UUID
     body: Command | None
     """None: it was decided before, and stored once more."""
+    cancelled: int = 0
+    """How many executions earlier turns have cancelled with the action that it deletes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,8 +239,7 @@ class Probe:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True):
     """One message that the leader has taken from a queue and not acknowledged."""
 
     queue: str

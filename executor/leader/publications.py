@@ -161,9 +161,11 @@ def _letter_without_message(reason: Mapping[str, Any], code: Code, text: str) ->
     """Return the dead letter of a submission, or of a cancel whose message was acknowledged before."""
     request = reason["request"]
     is_cancel = isinstance(request, CancelRequest)
+    sent = from_json(request.properties) if is_cancel and request.properties is not None else {}
     kind = EXECUTION_CANCEL_REQUESTED if is_cancel else EXECUTION_REQUESTED
     headers: dict[str, HeaderValue] = {
         "schema_version": SCHEMA_VERSION,
+        **sent.get("headers", {}),
         ERROR_CODE_HEADER: str(code),
         ERROR_HEADER: text[:1000],
         ORIGINAL_KEY_HEADER: kind,
@@ -176,10 +178,12 @@ def _letter_without_message(reason: Mapping[str, Any], code: Code, text: str) ->
         routing_key=kind,
         body=_body_of(request),
         type=kind,
-        message_id=reason.get("message_id") or message_id(),
-        app_id="executor" if is_cancel else "database",
+        message_id=sent.get("message_id") or reason.get("message_id") or message_id(),
+        correlation_id=sent.get("correlation_id"),
+        reply_to=sent.get("reply_to"),
+        app_id=sent.get("app_id") or ("executor" if is_cancel else "database"),
         headers=headers,
-        timestamp=datetime.now(UTC),
+        timestamp=datetime.fromisoformat(sent["timestamp"]) if "timestamp" in sent else datetime.now(UTC),
     )
 
 

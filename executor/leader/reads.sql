@@ -37,22 +37,22 @@ ORDER BY t.epoch, t.number
 
 -- waiting_packed: what waits plainly below the low id, by queue: ids in order, with both instants.
 --
--- Without what has a grant or a row in `live`. $1 low id
-SELECT w.action_ref, w.key, w.priority, string_agg(w.id, '') AS ids, string_agg(w.queued_at, '') AS queued_at,
-       string_agg(w.expires_at, '') AS expires_at
+-- Without what has a grant or a row in `live`. Sorted by the id alone, and grouped by hashing, which keeps
+-- that order within a group: a sort by the queue takes three times as long. A block bounds the size of a row.
+-- Where none expires, the instant is infinity. $1 low id
+SELECT w.block, w.action_ref, w.key, w.priority, string_agg(int8send(w.id), '') AS ids,
+       string_agg(timestamptz_send(w.queued_at), '') AS queued_at,
+       string_agg(coalesce(timestamptz_send(w.expires_at), '\x7fffffffffffffff'), '') AS expires_at
 FROM (
-    SELECT s.action_ref, s.key, s.priority, s.id / 4000000 AS block, int8send(s.id) AS id,
-           timestamptz_send(s.queued_at) AS queued_at,
-           timestamptz_send(coalesce(s.expires_at, 'infinity')) AS expires_at
+    SELECT s.action_ref, s.key, s.priority, s.id / 4000000 AS block, s.id, s.queued_at, s.expires_at
     FROM ledger.waiting s
     WHERE s.id < $1::bigint
       AND s.id NOT IN (SELECT unnest(g.execution_ids) FROM ledger.granted g)
       AND s.id NOT IN (SELECT l.id FROM ledger.live l)
-    -- By all of these: a sort by the queue alone would mix the ids within a queue.
-    ORDER BY block, s.action_ref, s.key, s.priority, s.id
+    ORDER BY s.id
+    OFFSET 0
 ) w
 GROUP BY w.block, w.action_ref, w.key, w.priority
-ORDER BY w.block, w.action_ref, w.key, w.priority
 
 -- waiting_singly: everything else that has not ended: below the low id with a grant or a row in `live`, and
 -- from the low id on.
@@ -121,8 +121,15 @@ SELECT coalesce(max(e.id), 0) FROM ledger.event e
 
 -- early_cancels: cancels of what was not known.
 SELECT c.id, c.execution_id, c.idempotency_key, c.reason,
-       extract(epoch FROM c.kept_until)::double precision AS kept_until
+       extract(epoch FROM c.kept_until)::double precision AS kept_until, c.properties
 FROM ledger.early_cancel c ORDER BY c.id
+
+-- store_body: a large body, beside the turns. What a leader stored an hour ago and did not use is deleted.
+--
+-- $1 id, $2 parameters, $3 metadata or null
+WITH old AS (DELETE FROM ledger.large_body b WHERE b.stored_at < now() - interval '1 hour')
+INSERT INTO ledger.large_body (id, parameters, metadata)
+VALUES ($1::uuid, $2::text::jsonb, $3::text::jsonb)
 
 -- look_up: executions by the keys under which they were admitted, or by id.
 --
@@ -179,7 +186,7 @@ WITH first AS MATERIALIZED (
     UNION ALL
     (SELECT x.id FROM ledger.inbox x WHERE x.id >= $1::bigint AND x.is_bulk ORDER BY x.id LIMIT $3::bigint)
 )
-SELECT i.id, i.command_id, i.kind, CASE WHEN b.is_readable THEN i.body END AS body,
+SELECT i.id, i.command_id, i.kind, i.cancelled, CASE WHEN b.is_readable THEN i.body END AS body,
        CASE WHEN b.is_readable THEN i.parameters END AS parameters,
        CASE WHEN b.is_readable THEN i.metadata END AS metadata,
        EXISTS (SELECT FROM ledger.answer a WHERE a.command_id = ANY (ARRAY[i.command_id])) AS is_answered

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from uuid import UUID
 
+import msgspec
+
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.states import Status
-from turnstile.executor.queue_manager.decisions import Passage
+from turnstile.executor.queue_manager.decisions import Passage, Waited
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdmittedRow:
+class AdmittedRow(msgspec.Struct, frozen=True, kw_only=True):
     """Inserted at admission: the whole request. JSON is text."""
 
     id: int
@@ -41,10 +42,11 @@ class AdmittedRow:
     metadata: bytes | None = None
     traceparent: str | None = None
     retry_of: int | None = None
+    body_id: UUID | None = None
+    """The row of `large_body` that has its parameters and metadata."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndedRow:
+class EndedRow(msgspec.Struct, frozen=True, kw_only=True):
     """Updated once, at the end."""
 
     id: int
@@ -59,7 +61,7 @@ class EndedRow:
     completed_at: float
     result: bytes | None
     error: tuple[str, str] | None
-    passages: tuple[Passage, ...]
+    passages: tuple[Passage | Waited, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +90,18 @@ class LogRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingRow:
+class ProgressRow:
+    """The last progress of an attempt, which came with its end."""
+
+    execution_id: int
+    attempt: int
+    at: float
+    done: float
+    total: float | None
+    message: str | None
+
+
+class WaitingRow(msgspec.Struct, frozen=True, kw_only=True):
     """An execution that has not ended, and is older than the low id."""
 
     id: int
@@ -112,8 +125,7 @@ class PackedWaiting:
     """inf: it does not expire."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrantRow:
+class GrantRow(msgspec.Struct, frozen=True, kw_only=True):
     """What one worker was granted in one turn. Its key is the epoch and the first counter."""
 
     epoch: int
@@ -232,6 +244,8 @@ class EarlyCancelRow:
     idempotency_key: str | None
     reason: str
     kept_until: float
+    properties: str | None = None
+    """Of its message, for its dead letter: JSON; None: it came in another way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,6 +299,7 @@ class Turn:
     ended: Sequence[EndedRow] = ()
     attempts: Sequence[AttemptRow] = ()
     logs: Sequence[LogRow] = ()
+    progress: Sequence[ProgressRow] = ()
     granted: Sequence[GrantRow] = ()
     grants_over: Sequence[tuple[int, int]] = ()
     """Epoch and counter of grant rows whose executions have all ended or been granted anew."""
@@ -305,6 +320,10 @@ class Turn:
     events_over: Sequence[int] = ()
     early_cancels: Sequence[EarlyCancelRow] = ()
     early_cancels_over: Sequence[int] = ()
+    inbox_begun: Sequence[tuple[UUID, int]] = ()
+    """Deletions that later turns go on with, and how many executions they have cancelled by now."""
+    bodies_over: Sequence[UUID] = ()
+    """Large bodies that this turn has used, or has no use for: their rows are deleted."""
     inbox_over: Sequence[int] = ()
     """Commands that were decided: their rows are deleted."""
     answers: Sequence[tuple[UUID, bytes]] = ()
@@ -346,8 +365,7 @@ class Loaded:
     """The newest instant that the turns wrote: `now` of the next turn is not below it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class Known(msgspec.Struct, frozen=True, kw_only=True):
     """An execution that was admitted under a key."""
 
     execution_id: int

@@ -8,9 +8,10 @@ where the action allows it.
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any, Final
+
+from msgspec import structs
 
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.fields import PRIORITY_DEFAULT, pointer_path
@@ -36,7 +37,7 @@ def completed(request: Request, definition: Mapping[str, Any]) -> Request:
         changes["key"] = _key(request, pointer, has_free_keys=definition.get("submitter_keys", False))
     if request.callback_url is None and (url := definition.get("callback_url")) is not None:
         changes["callback_url"] = url
-    return replace(request, **changes)
+    return structs.replace(request, **changes) if changes else request
 
 
 def _key(request: Request, pointer: str | None, *, has_free_keys: bool) -> str:

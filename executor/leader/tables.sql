@@ -375,6 +375,8 @@ CREATE TABLE ledger.early_cancel (
     idempotency_key text,
     reason text NOT NULL,
     kept_until timestamptz NOT NULL,
+    -- Of its message, for its dead letter: JSON.
+    properties text,
     -- It names an execution, by id or by key.
     CONSTRAINT early_cancel_names_one CHECK (num_nonnulls(execution_id, idempotency_key) = 1)
 );
@@ -388,6 +390,8 @@ CREATE TABLE ledger.inbox (
     kind text NOT NULL,
     -- It names many executions, and is decided beside the others.
     is_bulk boolean NOT NULL DEFAULT false,
+    -- How many executions turns have cancelled with the action that it deletes.
+    cancelled integer NOT NULL DEFAULT 0,
     size_bytes integer NOT NULL,
     submitted_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     body jsonb NOT NULL,
@@ -437,6 +441,16 @@ END
 $$;
 CREATE TRIGGER inbox_is_numbered BEFORE INSERT ON ledger.inbox FOR EACH ROW WHEN (NEW.kind <> 'submission')
     EXECUTE FUNCTION ledger.number_command();
+
+-- Large parameters and metadata of requests, stored before the turn that admits them, and deleted by it.
+CREATE TABLE ledger.large_body (
+    id uuid PRIMARY KEY,
+    stored_at timestamptz NOT NULL DEFAULT now(),
+    parameters jsonb NOT NULL,
+    metadata jsonb
+);
+-- What no turn has used is deleted.
+CREATE INDEX large_body_stored_at ON ledger.large_body (stored_at);
 
 -- Answers to commands, kept for a while: the repetition of a command finds its answer.
 CREATE TABLE ledger.answer (

@@ -42,25 +42,30 @@ DELETE FROM ledger.turn t USING previous p
 WHERE (t.epoch, t.number) >= (p.checkpoint_epoch, p.checkpoint_number) AND (t.epoch, t.number) <= (p.epoch,
     p.number)
 
--- admitted: new executions.
+-- admitted: new executions. Large parameters and metadata were stored before, in another row.
 INSERT INTO ledger.execution (
     id, action_ref, key, priority, status, created_at, run_at, expires_at, timeout_seconds, parameters,
     request_hash,
     delivery_key, idempotency_key, callback_url, metadata, traceparent, retry_of
 )
 SELECT r.id, r.action_ref, r.key, r.priority, r.status::ledger.status, to_timestamp(r.created_at),
-       to_timestamp(r.run_at), to_timestamp(r.expires_at), r.timeout_seconds, r.parameters, r.request_hash,
-       r.delivery_key, r.idempotency_key, r.callback_url, r.metadata, r.traceparent, r.retry_of
+       to_timestamp(r.run_at), to_timestamp(r.expires_at), r.timeout_seconds,
+       CASE WHEN r.body_id IS NULL THEN r.parameters
+           ELSE (SELECT b.parameters FROM ledger.large_body b WHERE b.id = ANY (ARRAY[r.body_id])) END,
+       r.request_hash, r.delivery_key, r.idempotency_key, r.callback_url,
+       CASE WHEN r.body_id IS NULL THEN r.metadata
+           ELSE (SELECT b.metadata FROM ledger.large_body b WHERE b.id = ANY (ARRAY[r.body_id])) END,
+       r.traceparent, r.retry_of
 FROM fence, unnest(
     $1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::double precision[],
     $7::double precision[],
     $8::double precision[], $9::double precision[], $10::jsonb[], $11::uuid[], $12::uuid[], $13::text[],
     $14::text[],
-    $15::jsonb[], $16::text[], $17::bigint[]
+    $15::jsonb[], $16::text[], $17::bigint[], $18::uuid[]
 ) AS r(
     id, action_ref, key, priority, status, created_at, run_at, expires_at, timeout_seconds, parameters,
     request_hash,
-    delivery_key, idempotency_key, callback_url, metadata, traceparent, retry_of
+    delivery_key, idempotency_key, callback_url, metadata, traceparent, retry_of, body_id
 )
 
 -- admitted_with_end: executions that ended in the turn that admitted them.
@@ -71,9 +76,13 @@ INSERT INTO ledger.execution (
     error_type, error_message, passages
 )
 SELECT r.id, r.action_ref, r.key, r.priority, to_timestamp(r.created_at), to_timestamp(r.run_at),
-       to_timestamp(r.expires_at), r.timeout_seconds, r.parameters, r.request_hash, r.delivery_key,
-       r.idempotency_key,
-       r.callback_url, r.metadata, r.traceparent, r.retry_of,
+       to_timestamp(r.expires_at), r.timeout_seconds,
+       CASE WHEN r.body_id IS NULL THEN r.parameters
+           ELSE (SELECT b.parameters FROM ledger.large_body b WHERE b.id = ANY (ARRAY[r.body_id])) END,
+       r.request_hash, r.delivery_key, r.idempotency_key, r.callback_url,
+       CASE WHEN r.body_id IS NULL THEN r.metadata
+           ELSE (SELECT b.metadata FROM ledger.large_body b WHERE b.id = ANY (ARRAY[r.body_id])) END,
+       r.traceparent, r.retry_of,
        r.end_status::ledger.status, r.attempt, r.failures, r.reclaims, r.worker_id, to_timestamp(r.queued_at),
        to_timestamp(r.scheduled_at), to_timestamp(r.started_at), to_timestamp(r.completed_at), r.result,
        r.error_type, r.error_message, r.passages
@@ -82,15 +91,15 @@ FROM fence, unnest(
     $7::double precision[],
     $8::double precision[], $9::double precision[], $10::jsonb[], $11::uuid[], $12::uuid[], $13::text[],
     $14::text[],
-    $15::jsonb[], $16::text[], $17::bigint[],
-    $18::bigint[], $19::text[], $20::bigint[], $21::bigint[], $22::bigint[], $23::text[],
-    $24::double precision[],
-    $25::double precision[], $26::double precision[], $27::double precision[], $28::jsonb[], $29::text[],
-    $30::text[], $31::jsonb[]
+    $15::jsonb[], $16::text[], $17::bigint[], $18::uuid[],
+    $19::bigint[], $20::text[], $21::bigint[], $22::bigint[], $23::bigint[], $24::text[],
+    $25::double precision[],
+    $26::double precision[], $27::double precision[], $28::double precision[], $29::jsonb[], $30::text[],
+    $31::text[], $32::jsonb[]
 ) AS r(
     id, action_ref, key, priority, status, created_at, run_at, expires_at, timeout_seconds, parameters,
     request_hash,
-    delivery_key, idempotency_key, callback_url, metadata, traceparent, retry_of,
+    delivery_key, idempotency_key, callback_url, metadata, traceparent, retry_of, body_id,
     end_id, end_status, attempt, failures, reclaims, worker_id, queued_at, scheduled_at, started_at,
     completed_at,
     result, error_type, error_message, passages
@@ -168,6 +177,15 @@ INSERT INTO ledger.log (execution_id, attempt, start, at, text)
 SELECT r.execution_id, r.attempt, r.start, now(), r.text
 FROM fence, unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[])
     AS r(execution_id, attempt, start, text)
+ON CONFLICT DO NOTHING
+
+-- progress: the last progress of attempts, as it came with their ends.
+INSERT INTO ledger.progress (execution_id, attempt, done, total, message, updated_at, is_last)
+SELECT r.execution_id, r.attempt, r.done, r.total, left(r.message, 500), to_timestamp(r.at), true
+FROM fence, unnest(
+    $1::bigint[], $2::bigint[], $3::double precision[], $4::double precision[], $5::text[],
+    $6::double precision[]
+) AS r(execution_id, attempt, done, total, message, at)
 ON CONFLICT DO NOTHING
 
 -- granted: what workers were granted, one row for each.
@@ -302,13 +320,21 @@ SELECT r.id, r.body FROM fence, unnest($1::bigint[], $2::bytea[]) AS r(id, body)
 DELETE FROM ledger.event e USING fence, unnest($1::bigint[]) AS r(id) WHERE e.id = ANY (ARRAY[r.id])
 
 -- early_cancels: cancels of what is not known yet.
-INSERT INTO ledger.early_cancel (id, execution_id, idempotency_key, reason, kept_until)
-SELECT r.id, r.execution_id, r.idempotency_key, r.reason, to_timestamp(r.kept_until)
-FROM fence, unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::double precision[])
-    AS r(id, execution_id, idempotency_key, reason, kept_until)
+INSERT INTO ledger.early_cancel (id, execution_id, idempotency_key, reason, kept_until, properties)
+SELECT r.id, r.execution_id, r.idempotency_key, r.reason, to_timestamp(r.kept_until), r.properties
+FROM fence, unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::double precision[], $6::text[])
+    AS r(id, execution_id, idempotency_key, reason, kept_until, properties)
 
 -- early_cancels_over: cancels that were applied, or kept for long enough.
 DELETE FROM ledger.early_cancel c USING fence, unnest($1::bigint[]) AS r(id) WHERE c.id = ANY (ARRAY[r.id])
+
+-- inbox_begun: how much of a deletion of several turns is done.
+UPDATE ledger.inbox i SET cancelled = r.cancelled
+FROM fence, unnest($1::uuid[], $2::bigint[]) AS r(command_id, cancelled)
+WHERE i.command_id = ANY (ARRAY[r.command_id])
+
+-- bodies_over: large bodies that are not needed any more.
+DELETE FROM ledger.large_body b USING fence, unnest($1::uuid[]) AS r(id) WHERE b.id = ANY (ARRAY[r.id])
 
 -- inbox_over: commands that this turn decided.
 DELETE FROM ledger.inbox i USING fence, unnest($1::bigint[]) AS r(id) WHERE i.id = ANY (ARRAY[r.id])

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
+from msgspec import structs
+
 from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.domain.states import Status
 from turnstile.common.worker_protocol import CancelAttempt, Heartbeat, Hello, Report
@@ -24,7 +26,7 @@ from turnstile.executor.leader.admission import Admission, Source, source_of
 from turnstile.executor.leader.commands import Definitions, undivided
 from turnstile.executor.leader.dispatcher import send_offers, send_recalls
 from turnstile.executor.leader.loading import state_of
-from turnstile.executor.leader.outbox import Outbox, event_of, event_of_outcome
+from turnstile.executor.leader.outbox import RESULT_BYTES_MAX, Outbox, event_of, event_of_outcome
 from turnstile.executor.leader.parameter_schemas import register_code
 from turnstile.executor.leader.ports import (
     Broker,
@@ -39,6 +41,7 @@ from turnstile.executor.leader.ports import (
     OutcomeUnknown,
     Probe,
     Publication,
+    Request,
     Store,
     StoredRequest,
     TurnRefused,
@@ -111,6 +114,12 @@ class Taken:
         left = {each.id for each in self.commands if each.command_id in unfinished}
         self.decided = [each for each in self.decided if each not in left]
 
+    @property
+    def body_ids(self) -> list[UUID]:
+        """The large bodies of requests that were stored before this turn."""
+        requests = (each.body for each in self.deliveries if isinstance(each.body, Request))
+        return [each.body_id for each in requests if each.body_id is not None]
+
     def __len__(self) -> int:
         return len(self.deliveries) + len(self.commands)
 
@@ -123,8 +132,9 @@ class Leadership:
     """One leadership: the state, and all that is remembered beside it until the next load."""
 
     def __init__(
-        self, loaded: Loaded, clock: Clock, asked_at: float, stop_seconds: float = GRACE_SECONDS
-    ) -> None:
+        self, loaded: Loaded, clock: Clock, asked_at: float, stop_seconds: float = GRACE_SECONDS,
+        *, event_result_bytes_max: int = RESULT_BYTES_MAX,
+    ) -> None:  # fmt: skip
         self.epoch = loaded.epoch
         self.number = 0
         """Of the last turn of this epoch that was committed."""
@@ -137,7 +147,7 @@ class Leadership:
         self.sessions = Sessions(loaded.epoch, self.state, loaded.workers, now, offset=self._offset)
         definitions = Definitions(loaded.definitions, loaded.action_ids)
         self.admission = Admission(loaded.early_cancels, self.state, definitions)
-        self.outbox = Outbox(loaded.events, loaded.newest_event_id)
+        self.outbox = Outbox(loaded.events, loaded.newest_event_id, result_bytes_max=event_result_bytes_max)
         self.watchdog = Watchdog(stop_seconds)
         self.carried: list[Input] = []
         """Inputs that follow from the decisions of the last turn."""
@@ -199,8 +209,10 @@ class Leader:
     def __init__(
         self, executor_id: str, store: Store, broker: Broker, clock: Clock, times: Times | None = None,
         *, audience: Audience | None = None, auditor: Auditor | None = None,
+        event_result_bytes_max: int = RESULT_BYTES_MAX,
     ) -> None:  # fmt: skip
         self.audience, self.auditor = audience, auditor
+        self._event_bytes_max = event_result_bytes_max
         self._has_commands = False
         """The inbox is read in the next turn, whatever the time is."""
         self.executor_id = executor_id
@@ -218,6 +230,8 @@ class Leader:
         """When it took over again because of what workers have seen."""
         self._singly = 0
         """How many inputs are still taken alone, after a turn was refused."""
+        self._publishing: asyncio.Future[None] | None = None
+        """Publishes what the last turn decided, while the next one is taken and decided."""
         self._draining: asyncio.Future[None] | None = None
         self._poison: set[UUID] = set()
         """Keys of the messages and commands that alone made a turn fail, also after a load."""
@@ -243,9 +257,16 @@ class Leader:
                 self.leadership = None
                 if self.audience is not None:
                     self.audience.leadership_over()
-                if self._draining is not None:
-                    self._draining.cancel()
+                await self._stop_publishing()
                 await self.broker.close()
+
+    async def _stop_publishing(self) -> None:
+        tasks = [task for task in (self._publishing, self._draining) if task is not None]
+        self._publishing = self._draining = None
+        for task in tasks:
+            task.cancel()
+        # Also the error of one that has ended is retrieved.
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def stop(self) -> None:
         """Finish the present turn, and let another executor lead."""
@@ -296,7 +317,9 @@ class Leader:
             # Also the error of a load that is given up is retrieved.
             await asyncio.gather(loading, return_exceptions=True)
         loaded, loaded_at = loading.result()
-        lead = Leadership(loaded, self.clock, loaded_at, self.times.stop)
+        lead = Leadership(
+            loaded, self.clock, loaded_at, self.times.stop, event_result_bytes_max=self._event_bytes_max
+        )
         lead.number = number
         lead.sessions.welcome_all()
         await self._recall_events(lead)
@@ -305,6 +328,7 @@ class Leader:
         self._turn_began_at = self.clock.monotonic()
         while not self._is_stopping:
             await self._next_turn(lead)
+        await self._published()
         await self.store.resign()
 
     async def _recall_events(self, lead: Leadership) -> None:
@@ -426,6 +450,8 @@ class Leader:
             self._refuse(taken)
             raise Reload from broken
         traces = await self._traces_of(lead, out)
+        # A new leader publishes only the events of the newest turn again.
+        await self._published()
         events = [_event(lead, *each, traces) for each in zip(out.finished, rows.ended, strict=True)]
         lead.outbox.store(
             event for event, end in zip(events, out.finished, strict=True) if end.report is None
@@ -439,7 +465,8 @@ class Leader:
             events_over=lead.outbox.take_confirmed(),
             answers=[(key, json.dumps(body).encode()) for key, body in lead.admission.answers],
             outcomes=[(key, json.dumps(body).encode()) for key, body in lead.admission.outcomes],
-            inbox_over=taken.decided,
+            inbox_begun=lead.admission.begun,
+            inbox_over=taken.decided, bodies_over=taken.body_ids,
         )  # fmt: skip
         turn = await self._write(lead, turn, taken)
         if self.audience is not None:
@@ -453,20 +480,21 @@ class Leader:
             if each[0].report is not None
         ]
         _passed(CrashPoint.TURN_WRITTEN, taken)
-        await self._publish(lead, out, turn)
-        _passed(CrashPoint.TURN_PUBLISHED, taken)
-        await self._acknowledge(lead, taken, events)
-        _passed(CrashPoint.TURN_ACKNOWLEDGED, taken)
-        if self.audience is not None:
-            self.audience.turn_ended(taken, out)
+        await self._collect(lead, out, turn)
+        self._publishing = asyncio.ensure_future(self._publish(lead, taken, events, out))
+        # It writes to the connections before the next turn begins.
+        await asyncio.sleep(0)
 
     async def _inputs(self, lead: Leadership, taken: Taken) -> list[Input]:
         """Return the inputs of a turn: what time and the last turn led to, then what was taken, in order."""
         now = self.clock.monotonic()
         inputs, lead.carried = lead.carried, []
         inputs += lead.watchdog.inputs(lead.state, lead.sessions, now)
-        if not lead.backlog:
-            inputs += lead.sessions.lost(now)
+        if lead.sessions.has_lost:
+            # They are told, by messages of the last turn, before their work may run elsewhere.
+            await self._published()
+            if not lead.backlog:
+                inputs += lead.sessions.lost(now)
         sources = [source_of(each) for each in taken if is_request(each)]
         if self.audience is not None:
             sources = self.audience.traced(sources)
@@ -490,6 +518,8 @@ class Leader:
                     lead.sessions.probed(each.queue, probe, now)
                 case _:
                     inputs += self._of_source(lead, next(following))
+        served = (name for session in lead.sessions.all() for name in session.row.pools)
+        inputs += lead.admission.definitions.unused_pools(served, has_changed=bool(lead.sessions.rows))
         return inputs
 
     def _of_source(self, lead: Leadership, source: Source) -> Iterable[Input]:
@@ -642,8 +672,8 @@ class Leader:
 
     # Publishing.
 
-    async def _publish(self, lead: Leadership, out: Decisions, turn: Turn) -> None:
-        """Publish cancels and answers, then offers: what cannot be published now stays in the backlog."""
+    async def _collect(self, lead: Leadership, out: Decisions, turn: Turn) -> None:
+        """Add to the backlog what a turn publishes: cancels and answers, then offers."""
         for asked in out.asked:
             body = CancelAttempt(execution_id=asked.execution_id, grant=asked.grant, reason=asked.reason)
             lead.sessions.send(asked.worker_id, body)
@@ -653,25 +683,49 @@ class Leader:
         first = [*lead.sessions.take_out(now), *lead.admission.take_publications(), *letters]
         await self._offer(lead, out)
         lead.backlog += [batch for batch in (first, lead.sessions.take_out(now)) if batch]
-        with suppress(BrokerUnavailable):
-            while lead.backlog:
-                await self.broker.publish(lead.backlog[0])
-                lead.backlog.popleft()
-            await self._probe(lead)
 
-    async def _acknowledge(self, lead: Leadership, taken: Taken, events: list[Mapping[str, Any]]) -> None:
-        """Publish the events of a turn, or let the next one store them, and acknowledge its inputs."""
+    async def _publish(
+        self, lead: Leadership, taken: Taken, events: list[Mapping[str, Any]], out: Decisions
+    ) -> None:
+        """Publish the backlog, then acknowledge all that led to it; what is left goes back to the backlog.
+
+        The next turn is taken and decided meanwhile, but not written: it waits for `_published`.
+        """
+        backlog, lead.backlog = lead.backlog, deque()
+        deliveries, lead.unacknowledged = [*lead.unacknowledged, *taken.deliveries], []
+        with suppress(BrokerUnavailable):
+            while backlog:
+                await self.broker.publish(backlog[0])
+                backlog.popleft()
+            await self._probe(lead)
+        _passed(CrashPoint.TURN_PUBLISHED, taken)
+        await self._publish_events(lead, events, is_late=bool(backlog))
+        if backlog:
+            lead.backlog = backlog + lead.backlog
+            lead.unacknowledged = deliveries + lead.unacknowledged
+        else:
+            self.broker.acknowledge(deliveries)
+        _passed(CrashPoint.TURN_ACKNOWLEDGED, taken)
+        if self.audience is not None:
+            self.audience.turn_ended(taken, out)
+
+    async def _published(self) -> None:
+        """Wait until the last turn is published, as far as that is possible now."""
+        publishing, self._publishing = self._publishing, None
+        if publishing is not None:
+            await publishing
+
+    async def _publish_events(
+        self, lead: Leadership, events: list[Mapping[str, Any]], *, is_late: bool
+    ) -> None:
+        """Publish the events of a turn, or let the next one store them."""
         are_published = not events
-        if events and not (lead.backlog or lead.outbox.rows or lead.outbox.has_unread):
+        if events and not (is_late or lead.outbox.rows or lead.outbox.has_unread):
             with suppress(BrokerUnavailable, TimeoutError):
                 await asyncio.wait_for(self.broker.publish_events(events), self.times.event)
                 are_published = True
         if not are_published:
             lead.outbox.store(events)
-        lead.unacknowledged += taken.deliveries
-        if not lead.backlog:
-            self.broker.acknowledge(lead.unacknowledged)
-            lead.unacknowledged = []
         is_draining = self._draining is not None and not self._draining.done()
         if (lead.outbox.rows or lead.outbox.has_unread) and not is_draining:
             self._draining = asyncio.ensure_future(self._drain_outbox(lead.outbox))
@@ -768,4 +822,4 @@ def _event(
 
 
 def _unstorable(row: EndedRow, reason: str) -> EndedRow:
-    return replace(row, status=Status.FAILED, result=None, error=("Unstorable", reason))
+    return structs.replace(row, status=Status.FAILED, result=None, error=("Unstorable", reason))

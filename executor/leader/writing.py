@@ -26,6 +26,7 @@ from turnstile.executor.leader.records import (
     Journal,
     LiveRow,
     LogRow,
+    ProgressRow,
     WaitingRow,
 )
 from turnstile.executor.queue_manager.decisions import Admitted, AttemptOver, Decisions, Finished
@@ -49,6 +50,7 @@ class Rows:
     ended: list[EndedRow] = field(default_factory=list)
     attempts: list[AttemptRow] = field(default_factory=list)
     logs: list[LogRow] = field(default_factory=list)
+    progress: list[ProgressRow] = field(default_factory=list)
     granted: list[GrantRow] = field(default_factory=list)
     grants_over: list[tuple[int, int]] = field(default_factory=list)
     live: list[LiveRow] = field(default_factory=list)
@@ -80,7 +82,7 @@ def rows_of(state: State, memory: Memory, out: Decisions) -> Rows:
         )
         for over in out.attempts
     ]  # fmt: skip
-    rows.logs = list(_log_rows(out))
+    _add_reported(rows, out)
     rows.granted = list(_grant_rows(state, out, memory))
     _end_grants(memory, rows, [finished.id for finished in out.finished])
     for finished in out.finished:
@@ -106,14 +108,29 @@ def report_of(source: Any) -> AttemptEnded:
     return report
 
 
-def _log_rows(out: Decisions) -> Iterator[LogRow]:
-    """Yield what ends brought of the logs of their attempts."""
+def _add_reported(rows: Rows, out: Decisions) -> None:
+    """Add what ends brought of the logs of their attempts, and the last progress of each."""
     ended: Iterable[AttemptOver | Finished] = chain(out.attempts, out.finished)
     for each in ended:
-        if each.report is not None and (report := report_of(each.report.source)).log:
-            # The one character that PostgreSQL cannot store must not refuse the end.
-            text = report.log.replace("\0", "\N{REPLACEMENT CHARACTER}")
-            yield LogRow(execution_id=each.id, attempt=each.attempt, start=report.log_start, text=text)
+        if each.report is None:
+            continue
+        report = report_of(each.report.source)
+        if report.log:
+            text = _storable(report.log)
+            piece = LogRow(execution_id=each.id, attempt=each.attempt, start=report.log_start, text=text)
+            rows.logs.append(piece)
+        if (last := report.progress) is not None:
+            rows.progress.append(
+                ProgressRow(
+                    execution_id=each.id, attempt=each.attempt, at=last.at, done=last.done, total=last.total,
+                    message=None if last.message is None else _storable(last.message),
+                )
+            )  # fmt: skip
+
+
+def _storable(text: str) -> str:
+    """Return a text without the one character that PostgreSQL cannot store: it must not refuse the end."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def _admitted_row(each: Admitted, now: float) -> AdmittedRow:
@@ -126,6 +143,7 @@ def _admitted_row(each: Admitted, now: float) -> AdmittedRow:
         parameters=request.parameters, request_hash=request.request_hash, delivery_key=delivery_key,
         idempotency_key=request.idempotency_key, callback_url=request.callback_url, metadata=request.metadata,
         traceparent=request.traceparent, retry_of=request.retry_of,
+        body_id=request.body_id,
     )  # fmt: skip
 
 

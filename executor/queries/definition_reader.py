@@ -174,7 +174,8 @@ def _tag(row: "Row") -> str:
 
 def _known(model: type[Stored], row: "Row") -> dict[str, Any]:
     """Return the fields of a definition; one of a newer version may have more."""
-    return {name: value for name, value in from_json(row["body"]).items() if name in model.model_fields} | {
+    known = model.model_fields
+    return {name: value for name, value in from_json(row["body"]).items() if name in known} | {
         name: row[name] for name in ("id", "created_at", "updated_at")
     }
 

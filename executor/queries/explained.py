@@ -114,7 +114,7 @@ def _ids(on: explain.WaitingOn) -> list[int]:
 
 
 def _cause(on: explain.WaitingOn, broker_trouble: str | None) -> RootCause | None:
-    """Return what holders that do not run wait for; only a dispatch is no cause."""
+    """Return what holders that do not run wait for; an execution that is about to start has none."""
     cause = on.root_cause
     if cause is None:
         return None

@@ -213,7 +213,7 @@ def _slot_holder(holder: protocol.SlotHolder, row: "Row | None") -> SlotHolder:
         stopping=run is not None and run.asked_at() is not None,
         worker_id=holder.worker_id,
         granted_at=instant(granted_at or 0.0),
-        claimed_at=instant(holder.started_at),
+        started_at=instant(holder.started_at),
         finished_at=None,
     )
 

@@ -58,8 +58,10 @@ class LimitedReader:
             return await self._database.fetchrow(text, *arguments)
 
     @asynccontextmanager
-    async def snapshot(self) -> "AsyncIterator[Connection]":
+    async def snapshot(self, planning: str = "") -> "AsyncIterator[Connection]":
         """Lend a connection on which all statements see the same rows, each planned for its values.
+
+        `planning`: further settings, which may change that.
 
         Tables are read by index only: an old snapshot keeps the deleted rows of the live tables (P15).
         """
@@ -67,6 +69,6 @@ class LimitedReader:
             await connection.execute(
                 "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;"
                 "SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL enable_seqscan = off;"
-                "SET LOCAL jit = off"
+                f"SET LOCAL jit = off; {planning}"
             )
             yield connection

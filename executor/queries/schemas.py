@@ -56,12 +56,12 @@ class ProgressDetail(Schema):
 
 
 class AttemptDetail(Schema):
-    """One attempt: a grant that a worker claimed."""
+    """One attempt: a grant that its worker has started."""
 
     attempt: int = Field(description="Number of the grant, from 1.")
     worker_id: str
     outcome: str | None = Field(
-        description="Its terminal status, or retried, reclaimed, handed_back; null while it runs."
+        description="Its terminal status, or retried, reclaimed, returned; null while it runs."
     )
     error: ErrorDetail | None
     granted_at: AwareDatetime
@@ -92,7 +92,7 @@ class WaitingOnWorker(Schema):
 
 
 class OutOfReach(Schema):
-    """The next dispatch, which needs a server or a leader that cannot be reached."""
+    """Its grant or its offer, which needs a server or a leader that cannot be reached."""
 
     reason: Literal["unavailable"] = "unavailable"
     part: str = Field(description="broker or leader, as in /readyz.", examples=["broker"])
@@ -106,7 +106,9 @@ class WaitingOnPool(Schema):
     pool: str
     closed: Literal["paused"] | None = Field(default=None, description="paused: the pool is paused.")
     capacity: int = Field(description="Executions that the live workers of the pool run at once.")
-    held: int = Field(description="Granted executions of the pool; they may exceed the capacity by a lead.")
+    held: int = Field(
+        description="Granted executions of the pool; runs of short ones may exceed the capacity."
+    )
     position: int | None = Field(
         default=None,
         description="Among the executions that wait only for a worker of the pool, from 1, in the order in "
@@ -125,9 +127,9 @@ class RootCause(Schema):
     """What the holders of slots or units wait for themselves, or those that will be granted them first."""
 
     ids: list[int] = Field(
-        description="Holders that do not run yet, because no worker has claimed them or they wait at a later "
-        f"gate: the first, and those that wait for the same, at most {HOLDERS_MAX}. Empty: slots are free, "
-        "and executions ahead in the queue wait."
+        description="Holders that do not run yet: their worker is about to start them, or they wait at a "
+        f"later gate: the first, and those that wait for the same, at most {HOLDERS_MAX}. Empty: slots are "
+        "free, and executions ahead in the queue wait."
     )
     on: Annotated[
         "WaitingOnPause | WaitingOnWorker | WaitingOnPool | OutOfReach | WaitingOnLimit | WaitingOnTotal"
@@ -150,7 +152,7 @@ class WaitingOnLimit(Schema):
     root_cause: RootCause | None = Field(
         default=None,
         description="What holders that do not run yet, or executions ahead, wait for. Null: nothing, or only "
-        "their dispatch.",
+        "for their workers to start them.",
     )
 
 
@@ -181,8 +183,8 @@ class _WaitingAtGate(Schema):
     )
     root_cause: RootCause | None = Field(
         default=None,
-        description="What holders that do not run yet wait for. Null: all of them run or are about to be "
-        "dispatched, or the gate is closed.",
+        description="What holders that do not run yet wait for. Null: all of them run or are about to "
+        "start, or the gate is closed.",
     )
 
 
@@ -225,7 +227,7 @@ class NotDue(Schema):
 
 
 class HandingOver(Schema):
-    """Only the next dispatch: a slot is free or granted, and workers serve the pool."""
+    """Nothing: it is granted and about to start at its worker, or the next turn grants it."""
 
     reason: Literal["handing_over"] = "handing_over"
     pool: str
@@ -259,8 +261,9 @@ class Stopping(Schema):
     )
     since: AwareDatetime
     kill_at: AwareDatetime = Field(
-        description="When its worker kills it, if it still runs; or when the executor ends it without its "
-        "worker, if that is earlier or the grace period of the worker is unknown."
+        description="When its worker kills it, if it still runs; or when the leader ends it without its "
+        "worker, if that is earlier or the grace period of the worker is unknown: TURNSTILE_STOP_TIMEOUT "
+        "after a cancel, twice that time after a timeout, and up to 2 s later."
     )
     cancel_reason: str | None = Field(description="As given with the request.")
 
@@ -307,11 +310,13 @@ class GateStep(Schema):
     arrived_at: AwareDatetime | None = Field(
         description="Null: it waits in its queue for this gate, and passes both together."
     )
-    passed_at: AwareDatetime | None = Field(description="Null: not yet. It waits at the last of the list.")
+    passed_at: AwareDatetime | None = Field(
+        description="Null: not yet. It waits at the last of the list, or waited there when it ended."
+    )
 
 
 class GatedExecutionRecord(ExecutionRecord):
-    """An execution that has ended and passed more gates than its queue."""
+    """An execution that has ended, and passed more gates than its queue, or would have."""
 
     gates: list[GateStep] = Field(description="The gates of its latest attempt, in order.")
 
@@ -324,8 +329,8 @@ class ExecutionDetail(StoredExecution):
     waiting_on: WaitingOn | None = Field(description="Why it has not started; null if it does not wait.")
     estimated_start: EstimatedStart | None = Field(
         description="Estimated from the recent starts of its queue, or of the gate where it waits. Null if "
-        "there is no basis: no run of the action has ended yet, the action or a gate is paused, the action "
-        "has no worker or a limit of 0, or a server is unreachable."
+        "there is no basis: no run of the action has ended yet (a rate needs none), the action or a gate is "
+        "paused, the action has no worker or a limit of 0, or a server is unreachable."
     )
     stopping: Stopping | None = Field(description="Set while it runs although it has been asked to stop.")
     progress: ProgressDetail | None = Field(description="The last that its latest attempt has reported.")
@@ -359,13 +364,13 @@ class SlotHolder(Schema):
     concurrency_key: str | None
     attempt: int
     status: str = Field(
-        description="An execution that has ended holds its slot until it is settled; a queued one waits at a "
-        "gate after its queue."
+        description="An execution that has ended holds its slot until its end is committed; a queued one "
+        "waits at a gate after its queue."
     )
     stopping: bool = Field(description="Whether it runs although it has been asked to stop.")
     worker_id: str | None
     granted_at: AwareDatetime = Field(description="When it got the slot.")
-    claimed_at: AwareDatetime | None
+    started_at: AwareDatetime | None
     finished_at: AwareDatetime | None
 
 
@@ -398,9 +403,7 @@ class ResourceHolder(Schema):
     action_ref: str
     concurrency_key: str | None
     units: int
-    status: str = Field(
-        description="queued: it waits at a later gate; ended: its completion is not settled yet."
-    )
+    status: str = Field(description="queued: it waits at a later gate; ended: its end is not committed yet.")
     passed_at: AwareDatetime | None = Field(description="When it acquired the units.")
 
 
@@ -543,7 +546,7 @@ class PoolHolder(Schema):
     action_ref: str
     concurrency_key: str | None
     status: Literal["scheduled", "running", "ended"] = Field(
-        description="scheduled: no worker has claimed it; ended: its completion is not settled yet."
+        description="scheduled: its worker has not started it; ended: its end is not committed yet."
     )
     worker_id: str | None
     granted_at: AwareDatetime
@@ -556,7 +559,9 @@ class PoolQueuePage(Schema):
     capacity: int = Field(description="Executions that the live workers of the pool run at once.")
     paused: bool
     order: Literal["fair", "arrival"]
-    held: int = Field(description="Granted executions of the pool; they may exceed the capacity by a lead.")
+    held: int = Field(
+        description="Granted executions of the pool; runs of short ones may exceed the capacity."
+    )
     waiting: int = Field(
         description="Executions that wait only for a worker of the pool. Those of actions that have other "
         "gates wait in their queues while the pool is paused, and are not counted."
@@ -691,7 +696,7 @@ class WorkerDetail(Schema):
     pid: int
     pools: list[str]
     concurrency: int = Field(description="Most concurrent attempts.")
-    running: int = Field(description="Attempts that it claimed and has not finished.")
+    running: int = Field(description="Attempts that it has started and not finished.")
     state: WorkerState = Field(
         description="overdue: its lease expired, and its work is about to be reclaimed; lost: it was."
     )
@@ -729,7 +734,9 @@ class PoolCapacity(Schema):
 
     pool: str
     capacity: int = Field(description="Executions that the live workers of the pool run at once.")
-    held: int = Field(description="Granted executions of the pool; they may exceed the capacity by a lead.")
+    held: int = Field(
+        description="Granted executions of the pool; runs of short ones may exceed the capacity."
+    )
     waiting_queues: int = Field(description="Queues with executions that wait for capacity.")
 
 

@@ -1,8 +1,9 @@
-"""How a running execution is being stopped: since when, why, and when it is killed. Pure."""
+"""How a running execution is being stopped: since when, why, and when it is killed or ended. Pure."""
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Literal
 
 from turnstile.executor.queries.schemas import Stopping
 
@@ -22,31 +23,37 @@ class Run:
 
     def asked_at(self) -> datetime | None:
         """Return since when it has been asked to stop; None: it has not been, or does not run."""
-        return min(self._asked(), default=None)
+        return min(self._asked().values(), default=None)
 
-    def stopping(self, enforced_seconds: float) -> Stopping | None:
+    def stopping(self, stop_timeout_seconds: float) -> Stopping | None:
         """Return how it is being stopped.
 
-        After `enforced_seconds` the executor ends it without its worker.
+        The leader ends it without its worker `stop_timeout_seconds` after a cancel, or twice that time
+        after a timeout.
         """
-        since = self.asked_at()
-        if since is None:
+        asked = self._asked()
+        if not asked:
             return None
-        grace_seconds = self.stop_grace_seconds
-        seconds = enforced_seconds if grace_seconds is None else min(grace_seconds, enforced_seconds)
+        reason = min(asked, key=lambda each: asked[each])
+        ended_after = {"cancel": stop_timeout_seconds, "timeout": 2 * stop_timeout_seconds}
+        grace_seconds = math.inf if self.stop_grace_seconds is None else self.stop_grace_seconds
         return Stopping(
-            reason="cancel" if since == self.cancel_requested_at else "timeout",
-            since=since,
-            kill_at=since + timedelta(seconds=seconds),
+            reason=reason,
+            since=asked[reason],
+            kill_at=min(
+                at + timedelta(seconds=min(grace_seconds, ended_after[why])) for why, at in asked.items()
+            ),
             cancel_reason=self.cancel_reason,
         )
 
-    def _asked(self) -> Sequence[datetime]:
+    def _asked(self) -> dict[Literal["cancel", "timeout"], datetime]:
         if self.started_at is None or self.completed_at is not None:
-            return ()
-        asked = [] if self.cancel_requested_at is None else [self.cancel_requested_at]
+            return {}
+        asked: dict[Literal["cancel", "timeout"], datetime] = {}
+        if self.cancel_requested_at is not None:
+            asked["cancel"] = self.cancel_requested_at
         if self.timeout_seconds is not None:
             timed_out_at = self.started_at + timedelta(seconds=self.timeout_seconds)
             if timed_out_at <= self.read_at:
-                asked.append(timed_out_at)
+                asked["timeout"] = timed_out_at
         return asked

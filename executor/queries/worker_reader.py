@@ -55,11 +55,11 @@ class WorkerReader(LimitedReader):
     """Safe to share between tasks. Raises Unavailable and Overloaded."""
 
     def __init__(
-        self, database: Database, limiter: ReadLimiter, asker: Asker, *, stop_enforced_seconds: float
+        self, database: Database, limiter: ReadLimiter, asker: Asker, *, stop_timeout_seconds: float
     ) -> None:
-        """`stop_enforced_seconds`: after them the executor ends an attempt that its worker did not stop."""
+        """`stop_timeout_seconds`: of `TURNSTILE_STOP_TIMEOUT`, for `Run.stopping`."""
         super().__init__(database, limiter)
-        self._asker, self._stop_enforced_seconds = asker, stop_enforced_seconds
+        self._asker, self._stop_timeout_seconds = asker, stop_timeout_seconds
 
     async def workers(
         self, *, states: Sequence[WorkerState] | None, start: WorkerStart | None, limit: int
@@ -137,7 +137,7 @@ class WorkerReader(LimitedReader):
             held = () if answer.body is None else answer.body.held
             ids = [each.id for each in held if each.started_at is not None]
         found = await self._rows(_STATEMENTS["worker_runs"], ids, RUNS_MAX)
-        return [_run(row, grace_seconds, self._stop_enforced_seconds) for row in found]
+        return [_run(row, grace_seconds, self._stop_timeout_seconds) for row in found]
 
     async def _pools(self, names: Sequence[str]) -> list[PoolCapacity]:
         answer = await self._asker.ask(Gates())
@@ -180,7 +180,7 @@ def _notes(text: str | None) -> list[str] | None:
     return [str(each)[:_NOTE_CHARS_MAX] for each in found[:_NOTES_MAX]]
 
 
-def _run(row: "Row", grace_seconds: float | None, enforced_seconds: float) -> WorkerRun:
+def _run(row: "Row", grace_seconds: float | None, stop_timeout_seconds: float) -> WorkerRun:
     run = Run(
         started_at=row["started_at"],
         completed_at=row["completed_at"],
@@ -190,7 +190,9 @@ def _run(row: "Row", grace_seconds: float | None, enforced_seconds: float) -> Wo
         stop_grace_seconds=grace_seconds,
         read_at=row["read_at"],
     )
-    return WorkerRun(**row_fields(WorkerRun, row, but={"stopping"}), stopping=run.stopping(enforced_seconds))
+    return WorkerRun(
+        **row_fields(WorkerRun, row, but={"stopping"}), stopping=run.stopping(stop_timeout_seconds)
+    )
 
 
 def _failure(row: "Row") -> FailedAttempt:

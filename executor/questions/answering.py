@@ -38,6 +38,7 @@ from turnstile.executor.questions.protocol import (
 )
 from turnstile.executor.questions.queue_stats import (
     GatePage,
+    places_at,
     pool_page,
     queue_stats,
     resource_page,
@@ -138,7 +139,7 @@ def live_execution(state: State, named: protocol.Execution) -> LiveExecution | N
     return LiveExecution(
         id=named.id, status=Status.QUEUED, action_ref=named.action_ref, key=named.key,
         priority=named.priority, queued_at=entry.queued_at, expires_at=_finite(entry.expires_at),
-        is_gated=_is_gated(queue.action),
+        is_gated=queue.action.has_gates,
     )  # fmt: skip
 
 
@@ -153,12 +154,8 @@ def _live_of(execution: Execution) -> LiveExecution:
         cancel_requested_at=execution.cancel_requested_at,
         timeout_seconds=execution.timeout_seconds,
         gates=tuple((p.gate, p.units, p.arrived_at, p.passed_at) for p in execution.passages),
-        is_gated=_is_gated(queue.action),
+        is_gated=queue.action.has_gates,
     )  # fmt: skip
-
-
-def _is_gated(action: ActionState) -> bool:
-    return bool(action.gates) or action.definition.max_concurrent_total is not None
 
 
 def _finite(instant: float) -> float | None:
@@ -270,46 +267,54 @@ def _passed_at(execution: Execution, gate: str) -> float | None:
 
 @answer.register
 def _resource_queue(question: protocol.ResourceQueue, known: Known) -> Steps[protocol.GatePage | None]:
-    yield from ()
     gate = known.state.resources.get(question.name)
-    page = resource_page(known.state, question.name, question.offset, question.limit)
+    page = resource_page(known.state, question.name, 0, 0)
     if gate is None or page is None:
         return None
-    return _gate_page(known.state, gate, page, question.offset, gate.holders)
+    places = yield from places_at(known.state, gate, question.offset, question.limit)
+    return _gate_page(known.state, gate, page, (question.offset, places), gate.holders)
 
 
 @answer.register
 def _pool_queue(question: protocol.PoolQueue, known: Known) -> Steps[protocol.GatePage | None]:
-    yield from ()
     pool = known.state.pools.get(question.name)
-    page = pool_page(known.state, question.name, question.offset, question.limit)
+    page = pool_page(known.state, question.name, 0, 0)
     if pool is None or page is None:
         return None
+    places = yield from places_at(known.state, pool, question.offset, question.limit)
     workers = [each for each in known.state.workers.values() if question.name in each.pools]
     here = [
         each for each in _at_workers(workers) if each.queue.action.definition.pool == pool.definition.name
     ]
-    return _gate_page(known.state, pool, page, question.offset, here)
+    return _gate_page(known.state, pool, page, (question.offset, places), here)
 
 
 def _gate_page(
-    state: State, gate: ResourceGate | PoolState, page: GatePage, offset: int, holders: Iterable[Execution]
+    state: State,
+    gate: ResourceGate | PoolState,
+    page: GatePage,
+    behind: tuple[int, Iterable[Place]],
+    holders: Iterable[Execution],
 ) -> protocol.GatePage:
     resource = gate if isinstance(gate, ResourceGate) else None
-    places = enumerate(page.items, offset + 1)
+    offset, places = behind
+    items = (_at_gate(state, place, number, resource) for number, place in enumerate(places, offset + 1))
     return protocol.GatePage(
         name=gate.definition.name, capacity=page.capacity, paused=gate.definition.paused,
         order=gate.definition.order, held=page.held, held_waiting=page.held_waiting, waiting=page.waiting,
-        wanted=page.wanted, items=tuple(_at_gate(state, place, number, resource) for number, place in places),
+        wanted=page.wanted, items=tuple(each for each in items if each is not None),
         holders=_holders(holders, resource),
     )  # fmt: skip
 
 
-def _at_gate(state: State, place: Place, position: int, gate: ResourceGate | None) -> WaitingPlace:
+def _at_gate(state: State, place: Place, position: int, gate: ResourceGate | None) -> WaitingPlace | None:
+    """Return what waits at a place; None: not any more, since the place was found."""
     action, execution = place.queue.action, state.executions.get(place.id)
     waiting = place.queue.waiting.get(place.priority)
     known = execution or (None if waiting is None else waiting.find(place.id))
-    assert known is not None, "it waits there"
+    has_left = execution is not None and execution.status is not Status.QUEUED
+    if known is None or has_left or (gate is not None and gate not in action.gates):
+        return None
     passages = () if execution is None else execution.passages
     return WaitingPlace(
         id=place.id, position=position, action_ref=action.ref, key=place.queue.key, priority=place.priority,

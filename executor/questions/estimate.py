@@ -2,7 +2,8 @@
 
 In: why it waits (`explain`), and how long executions of its kind held their slots lately (`Durations`, which
 learns from each turn). Slots are freed and taken in several simulated futures, always the same ones. What is
-paused, closed or without a worker has no estimate, nor has an action of which nothing has ended.
+paused, closed or without a worker has no estimate, nor has an action of which nothing has ended, except at
+a rate.
 """
 
 from bisect import bisect_right
@@ -71,7 +72,7 @@ def estimated_start(on: WaitingOn, ref: str, durations: Durations, now: float) -
         return None
     match on.reason:
         case "handing_over":
-            return Interval(now, now + _SLACK_SECONDS)
+            return Interval(now, now + _SLACK_SECONDS) if durations.of(ref) else None
         case "not_due":
             return None if on.root_cause is None else _when_due(on, on.root_cause.on, ref, durations, now)
         case "rate":
@@ -89,7 +90,7 @@ def _is_stuck(cause: WaitingOn) -> bool:
 def _when_due(on: WaitingOn, then: WaitingOn, ref: str, durations: Durations, now: float) -> Interval | None:
     """By its id it will precede those that arrive later, and perhaps all that wait now."""
     due_at = max(on.at or now, now)
-    if then.reason == "handing_over":
+    if then.reason == "handing_over" and durations.of(ref):
         return Interval(due_at, due_at + _SLACK_SECONDS)
     if then.reason != "limit" or then.position is None:
         return None

@@ -6,7 +6,7 @@ resource, a rate, or the workers (pool). Nothing here changes what is decided. A
 searched among the first ones only, whatever waits there and however many keys an action has.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heapify, heappop, heappush, heapreplace, nsmallest
@@ -33,6 +33,8 @@ HOLDERS_MAX: Final = 100
 """Most holders, workers or pools in one answer."""
 POSITIONS_MAX: Final = 1000
 """Executions at a gate among which the position of one is searched."""
+_STEP: Final = 250
+"""Queues that are copied in one step."""
 CAUSES_MAX: Final = 3
 """Longest chain of root causes."""
 
@@ -376,15 +378,53 @@ def in_order(queue: Queue) -> Iterator[Place]:
 
 def order_of(action: ActionState) -> Iterator[Place]:
     """Yield what could start under the limits of its queues, in the order of its total."""
-    flows = (
-        Flow(entry.priority, entry.ticket, entry.flow, 1, queue.settings.weight, partial(_ready, queue))
-        for entry, queue in ((entry, entry.member) for entry in action.line.in_order())
-    )
+    flows = (_flow_of(entry, partial(_ready, entry.member)) for entry in action.line.in_order())
     return in_turn(action.clock, coming=flows)
+
+
+def _flow_of(entry: Entry[Queue], places: "Callable[[], Iterator[Place]]") -> "Flow":
+    return Flow(entry.priority, entry.ticket, entry.flow, 1, entry.member.settings.weight, places)
 
 
 def _ready(queue: Queue) -> Iterator[Place]:
     return islice(in_order(queue), queue.startable)
+
+
+def _copied_order_of(action: ActionState, count: int) -> Generator[None, None, Iterator[Place]]:
+    """Copy the first ones of each queue, in steps of some queues, and return the order of the copy."""
+    clock, entries = _copy_of(action.clock), list(action.line.entries.values())
+    found: list[tuple[int, int, int, int, Flow]] = []
+    for start in range(0, len(entries), _STEP):
+        yield
+        for entry in entries[start : start + _STEP]:
+            flow = _flow_of(entry, partial(_placed, entry.member, _copy(entry.member, count)))
+            tag = 0 if clock is None else clock.start(flow.priority, flow.name)
+            found.append((flow.priority, tag, flow.ticket, len(found), flow))
+    found.sort()
+    return in_turn(clock, coming=(flow for *_, flow in found))
+
+
+def _copy(queue: Queue, count: int) -> list[tuple[int, Sequence[int]]]:
+    """Return the first ids of those that the limit lets start, by priority."""
+    found: list[tuple[int, Sequence[int]]] = []
+    left = min(count, queue.startable)
+    for priority in sorted(queue.waiting):
+        found.append((priority, queue.waiting[priority].first_ids(left)))
+        left -= len(found[-1][1])
+    return found
+
+
+def _placed(queue: Queue, ids: Iterable[tuple[int, Sequence[int]]]) -> Iterator[Place]:
+    for priority, each in ids:
+        yield from (Place(priority, execution_id, queue) for execution_id in each)
+
+
+def _copy_of(clock: FairClock | None) -> FairClock | None:
+    if clock is None:
+        return None
+    found = FairClock()
+    found.virtual, found.finish = dict(clock.virtual), dict(clock.finish)
+    return found
 
 
 def members_at(state: State, gate: ResourceGate | PoolState) -> list[Member]:
@@ -398,6 +438,26 @@ def members_at(state: State, gate: ResourceGate | PoolState) -> list[Member]:
 
 def order_at(gate: ResourceGate | PoolState, members: Iterable[Member]) -> Iterator[Place]:
     """Yield what these members stand for, in the order of a resource or pool."""
+    return in_turn(gate.clock, _flows_at(gate, members))
+
+
+def copied_order_at(
+    gate: ResourceGate | PoolState, members: Iterable[Member], count: int
+) -> Generator[None, None, Iterator[Place]]:
+    """Return this order from a copy that is made in steps: at least the first ones, so many.
+
+    The state may change while it is copied and read: what it yields waited there at some time since then.
+    """
+    clock, members = _copy_of(gate.clock), list(members)
+    flows = _flows_at(gate, members)
+    for number, member in enumerate(members):
+        if isinstance(member, ActionState):
+            order = yield from _copied_order_of(member, count)
+            flows[number] = flows[number]._replace(places=partial(iter, order))
+    return in_turn(clock, flows)
+
+
+def _flows_at(gate: ResourceGate | PoolState, members: Iterable[Member]) -> "list[Flow]":
     flows = []
     for each in members:
         action, units = each.action, 1
@@ -407,7 +467,7 @@ def order_at(gate: ResourceGate | PoolState, members: Iterable[Member]) -> Itera
         else:
             weight = gate.definition.weights.get(action.ref, 1)
         flows.append(Flow(each.priority, each.ticket, action.ref, units, weight, partial(_places, each)))
-    return in_turn(gate.clock, flows)
+    return flows
 
 
 def _places(member: Member) -> Iterator[Place]:
@@ -440,9 +500,7 @@ def in_turn(
     A flow is read when it is first. Those that are `coming`, each with a name of its own and in their order,
     are not even looked at before: what passes moves no virtual time above theirs.
     """
-    ahead = None if clock is None else FairClock()
-    if ahead is not None and clock is not None:
-        ahead.virtual, ahead.finish = dict(clock.virtual), dict(clock.finish)
+    ahead = _copy_of(clock)
 
     def tag(priority: int, name: str) -> int:
         return 0 if ahead is None else ahead.start(priority, name)

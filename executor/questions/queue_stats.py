@@ -14,6 +14,7 @@ from turnstile.executor.questions.explain import (
     Holder,
     Place,
     WorkerLoad,
+    copied_order_at,
     holders_of,
     is_closed,
     loads_of,
@@ -22,12 +23,14 @@ from turnstile.executor.questions.explain import (
     startable,
     stop_of,
 )
-from turnstile.executor.queue_manager.state import ActionState, PoolState, Queue, State
+from turnstile.executor.queue_manager.state import ActionState, PoolState, Queue, ResourceGate, State
 
 COUNTED: Final[tuple[Counted, ...]] = get_args(Counted)
 KEYS_MAX: Final = 100
 _STEP: Final = 250
 """Queues that one step counts."""
+_WALKED: Final = 1000
+"""Executions that one step passes on the way to a page."""
 
 
 class KeyStats(NamedTuple):
@@ -136,6 +139,23 @@ def _could_start(state: State, action: ActionState) -> int:
     windows = [action.window, *(gate.window for gate in action.gates)]
     bounds += [window.left(state.now) for window in windows if window is not None]
     return max(min(bounds), 0)
+
+
+def places_at(
+    state: State, gate: ResourceGate | PoolState, offset: int, limit: int
+) -> Generator[None, None, tuple[Place, ...]]:
+    """Return what waits there from an offset on; it is reached in steps, in a copy of what waits."""
+    members = members_at(state, gate)
+    if offset <= _WALKED:
+        return tuple(islice(order_at(gate, members), offset, offset + limit))
+    order = yield from copied_order_at(gate, members, offset + limit)
+    while offset:
+        yield
+        count = min(offset, _WALKED)
+        if sum(1 for _ in islice(order, count)) < count:
+            return ()
+        offset -= count
+    return tuple(islice(order, limit))
 
 
 def resource_page(state: State, name: str, offset: int, limit: int) -> GatePage | None:

@@ -24,7 +24,7 @@ from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.states import Status
 from turnstile.executor.queue_manager import transitions
 from turnstile.executor.queue_manager.decisions import Decisions, Granted, Passage
-from turnstile.executor.queue_manager.gates import enlist, note_passed_over, settle, unlist
+from turnstile.executor.queue_manager.gates import apply_changes, enlist, note_passed_over, unlist
 from turnstile.executor.queue_manager.inputs import Input
 from turnstile.executor.queue_manager.pools import served, worker_for
 from turnstile.executor.queue_manager.runs import (
@@ -68,7 +68,7 @@ def decide(state: State, inputs: Iterable[Input], now: float, *, grants_max: int
 def _grant_all(state: State, out: Decisions, grants_max: int) -> bool:
     """Grant until nothing more can start, one from each pool in turn; False: the bound came first."""
     while True:
-        settle(state)
+        apply_changes(state)
         if not state.dirty_pools and not state.runs:
             return True
         if len(out.granted) >= grants_max:
@@ -222,7 +222,7 @@ def _take_next(state: State, queue: Queue, priority: int, ticket: int, out: Deci
         action.window.kept += 1
     if action.clock is not None:
         out.charge(action.clock, priority, queue.key, 1, queue.settings.weight)
-    if action.gates or action.definition.max_concurrent_total is not None:
+    if action.has_gates:
         _note_passage(execution, "queue", 1, state.now)
         if action.definition.max_concurrent_total is not None:
             _note_passage(execution, "total", 1, state.now)
@@ -294,7 +294,7 @@ def _fill(state: State, crew: Crew, worker: Worker, out: Decisions, grants_max: 
         _grant(state, entry.member, worker, out)
         if len(out.granted) >= grants_max:
             return
-        settle(state)
+        apply_changes(state)
         entry = crew.line.first()
 
 

@@ -65,7 +65,7 @@ class Finished(NamedTuple):
     scheduled_at: float | None
     started_at: float | None
     completed_at: float
-    passages: tuple["Passage", ...]
+    passages: tuple["Passage | Waited", ...]
     report: Ended | None
     failures: int
     reclaims: int
@@ -93,13 +93,22 @@ class Passage(NamedTuple):
     passed_at: float
 
 
+class Waited(NamedTuple):
+    """A gate at which an execution waited when it ended, as the last of its passages."""
+
+    gate: str
+    units: int
+    arrived_at: float
+    passed_at: None = None
+
+
 class AttemptOver(NamedTuple):
-    """An attempt ended, and its execution did not: it is retried, was reclaimed, or was handed back."""
+    """An attempt ended, and its execution did not: it is retried, was reclaimed, or was returned."""
 
     id: int
     attempt: int
     outcome: str
-    """A status, `reclaimed` or `handed_back`."""
+    """A status, `reclaimed` or `returned`."""
     worker_id: str
     scheduled_at: float
     started_at: float | None

@@ -30,7 +30,7 @@ from turnstile.executor.queue_manager.state import (
 )
 
 
-def settle(state: State) -> None:
+def apply_changes(state: State) -> None:
     """Bring what changed to the front of its gates, each once: what comes later here follows from earlier."""
     while state.changed_queues:
         look_at(state, state.changed_queues.popitem()[0])

@@ -54,7 +54,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returned:
-    """A worker gives back an attempt: recalled, refused, or unfinished at the end of a drain."""
+    """A worker returns an attempt: recalled, refused, or unfinished at the end of a drain."""
 
     execution_id: int
     grant: Grant
@@ -124,6 +124,13 @@ class DefinePool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeletePool:
+    """The leader has checked that no action and no live worker names it."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerChanged:
     """A worker process joined, or what it offers changed. Repeating it changes nothing."""
 
@@ -155,5 +162,5 @@ class Overdue:
 
 Input: TypeAlias = (
     Admit | Ended | Started | Returned | Cancel | DefineAction | DeleteAction | SetKey | DefineResource
-    | DeleteResource | DefinePool | WorkerChanged | WorkerGone | Overdue
+    | DeleteResource | DefinePool | DeletePool | WorkerChanged | WorkerGone | Overdue
 )  # fmt: skip

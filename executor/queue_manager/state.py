@@ -334,6 +334,11 @@ class ActionState:
     def __post_init__(self) -> None:
         self.action, self.ref = self, self.definition.ref
 
+    @property
+    def has_gates(self) -> bool:
+        """Whether its executions pass more gates than its queues and its pool: their passages are kept."""
+        return bool(self.gates) or self.definition.max_concurrent_total is not None
+
 
 Member: TypeAlias = ActionState | Execution
 """What stands in a line: an action for its next execution, or an execution that holds units already."""
@@ -384,8 +389,8 @@ class State:
         self.dirty_pools: dict[PoolState, None] = {}
         """Pools where something may be granted."""
         self.changed_workers: dict[Worker, None] = {}
-        """What changed since `gates.settle`: slots of workers, what waits in queues and is held of them,
-        which execution an action stands for, who waits for units of resources and how many are held."""
+        """What changed since `gates.apply_changes`: slots of workers, what waits in queues and is held of
+        them, which execution an action stands for, who waits for units of resources and how many are held."""
         self.changed_queues: dict[Queue, None] = {}
         self.changed_actions: dict[ActionState, None] = {}
         self.changed_gates: dict[ResourceGate, None] = {}

@@ -25,10 +25,12 @@ from turnstile.executor.queue_manager.decisions import (
     Decisions,
     Finished,
     Moved,
+    Passage,
     Refused,
+    Waited,
 )
 from turnstile.executor.queue_manager.definitions import Rate
-from turnstile.executor.queue_manager.gates import is_closed, rank_of, recount, settle, unlist
+from turnstile.executor.queue_manager.gates import apply_changes, is_closed, rank_of, recount, unlist
 from turnstile.executor.queue_manager.lines import FairClock, Line
 from turnstile.executor.queue_manager.pools import (
     assign_crew,
@@ -86,6 +88,8 @@ def apply(each: inputs.Input, state: State, out: Decisions) -> None:  # noqa: PL
             _delete_resource(each, state, out)
         case inputs.DefinePool():
             _define_pool(each, state, out)
+        case inputs.DeletePool():
+            _delete_pool(each, state, out)
         case _:
             assert_never(each)
 
@@ -271,10 +275,10 @@ def _returned(each: inputs.Returned, state: State, out: Decisions) -> None:
         finish(state, execution, Status.CANCELLED, out, error=("Cancelled", execution.cancel_reason))
     elif has_started and execution.action.definition.on_worker_lost == "abandon":
         assert execution.worker is not None
-        message = f"worker {execution.worker.id} gave it back after its start, and it may not run again"
-        finish(state, execution, Status.ABANDONED, out, error=("HandedBack", message))
+        message = f"worker {execution.worker.id} returned it after its start, and it may not run again"
+        finish(state, execution, Status.ABANDONED, out, error=("Returned", message))
     else:
-        _attempt_over(state, execution, "handed_back", out)
+        _attempt_over(state, execution, "returned", out)
         _begin_again(state, execution, out)
 
 
@@ -370,7 +374,7 @@ def finish(
     out.finished.append(
         Finished(
             execution.id, status, execution.queue, execution.attempt, error, worker_id,
-            execution.scheduled_at, execution.started_at, completed_at, execution.passages, report,
+            execution.scheduled_at, execution.started_at, completed_at, _passages_of(execution), report,
             execution.failures, execution.reclaims, execution.queued_at, execution.status,
         )
     )  # fmt: skip
@@ -381,6 +385,19 @@ def finish(
     state.patience.pop(execution.id, None)
     execution.grant = None
     release(state, execution)
+
+
+def _passages_of(execution: Execution) -> tuple[Passage | Waited, ...]:
+    """Return the gates that an execution has passed, and where it waits behind or before them."""
+    action, passages = execution.action, execution.passages
+    if execution.status is not Status.QUEUED or not action.has_gates:
+        return passages
+    if not passages:
+        return (Waited("queue", 1, execution.queued_at),)
+    if execution.base < len(action.gates):
+        gate, use = action.gates[execution.base], action.uses[execution.base]
+        return (*passages, Waited(gate.name, use.units, passages[-1].passed_at))
+    return passages
 
 
 def release(state: State, execution: Execution) -> None:
@@ -560,7 +577,7 @@ def _worker_changed(each: inputs.WorkerChanged, state: State, out: Decisions) ->
 
 def _rest(state: State, out: Decisions) -> None:
     """Let what no worker takes any more, whatever ends, hold nothing, and be passed by all."""
-    settle(state)
+    apply_changes(state)
     for action in state.actions.values():
         if not action.crew.is_live:
             state.patience.pop(action.ticket, None)
@@ -781,3 +798,11 @@ def _define_pool(each: inputs.DefinePool, state: State, out: Decisions) -> None:
     _rest(state, out)
     for action in actions:
         put_in(state, action)
+
+
+def _delete_pool(each: inputs.DeletePool, state: State, out: Decisions) -> None:
+    pool = state.pools.get(each.name)
+    if pool is not None and not pool.crews:
+        out.forget(pool.clock)
+        state.dirty_pools.pop(pool, None)
+        del state.pools[each.name]

@@ -1,8 +1,8 @@
 """Claims due webhooks, posts them, and stores their results.
 
 In: time: each tick it looks for what the leader's turns have inserted, for retries, and for expired leases.
-Out: settled deliveries. Every replica runs this; a claim belongs to one replica. A delivery waits for its own
-receiver and delays no other (P9).
+Out: their recorded results. Every replica runs this; a claim belongs to one replica. A delivery waits for its
+own receiver and delays no other (P9).
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.domain.retries import RetryPolicy
 from turnstile.common.telemetry.logs import Episodes
-from turnstile.executor.metrics import NOT_APPLIED, SWEEP_FAILURES, WEBHOOK_ATTEMPTS
+from turnstile.executor.metrics import BACKGROUND_FAILURES, NOT_APPLIED, WEBHOOK_ATTEMPTS
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.executor.webhooks.concurrency import PROMPT_SECONDS, DeliveryPermits, Permit
 from turnstile.executor.webhooks.deliveries import Claim, Deliveries, DeliveryResult
@@ -32,8 +32,8 @@ _POSTPONED: Final = Episodes(logger, "webhook_postponed", level=logging.INFO)
 _FAILED: Final = Episodes(logger, "webhook_failed")
 _TOO_LATE: Final = Episodes(logger, "webhook_recorded_too_late", level=logging.INFO)
 
-_SWEEP: Final = "deliver_webhooks"
-"""The label in the metric of failed sweeps."""
+_TASK: Final = "deliver_webhooks"
+"""The label of its failures in the metric."""
 _LATE_SECONDS: Final = 0.25
 """A check that runs this late proves nothing about the receiver."""
 _LOOP_ITERATIONS: Final = 16
@@ -86,14 +86,14 @@ class Deliverer:
             try:
                 await self._start_due(sender, deliveries)
             except Unavailable as error:
-                SWEEP_FAILURES.add(_SWEEP)
+                BACKGROUND_FAILURES.add(_TASK)
                 logger.debug("webhooks_postponed", extra={"reason": str(error)})
             except asyncpg.PostgresError as error:
-                SWEEP_FAILURES.add(_SWEEP)
+                BACKGROUND_FAILURES.add(_TASK)
                 self._failures.failed("webhooks", reason=str(error))
             except Exception as error:  # noqa: BLE001  (logged with its traceback)
                 # A fault in one delivery does not stop the service; claims are due again after their lease.
-                SWEEP_FAILURES.add(_SWEEP)
+                BACKGROUND_FAILURES.add(_TASK)
                 self._faults.broke("webhooks", error)
             else:
                 self._failures.works("webhooks")

@@ -1,7 +1,7 @@
 """Claims, records, replays and lists deliveries.
 
 A process remembers, for each receiver, an instant below which nothing is pending, and reads from there on:
-what was settled costs nothing, also while an old snapshot keeps it (P15). What is new, or becomes pending
+what has ended costs nothing, also while an old snapshot keeps it (P15). What is new, or becomes pending
 again, has a new instant of creation and is found by that; what is retried later stays pending meanwhile.
 """
 
@@ -162,8 +162,8 @@ class Deliveries:
             return Replayed(done=[], pending=[], left=await self._database.fetchval(STATEMENTS["failed"]))
         rows = await self._database.fetch(STATEMENTS["states"], list(execution_ids))
         pending = [row["execution_id"] for row in rows if row["state"] == "pending"]
-        settled = [row["execution_id"] for row in rows if row["state"] != "pending"]
-        return Replayed(done=settled, pending=pending, left=len(settled))
+        ended = [row["execution_id"] for row in rows if row["state"] != "pending"]
+        return Replayed(done=ended, pending=pending, left=len(ended))
 
     async def page(self, states: Sequence[State], *, before_id: int, limit: int) -> Sequence[asyncpg.Record]:
         """Return deliveries in any of these states, the newest execution first."""
@@ -176,7 +176,7 @@ class Deliveries:
         return row["given_up"], row["next_id"] or 0
 
     async def prune(self, keep_seconds: float, rows_max: int) -> int:
-        """Delete what was settled long ago; return how many."""
+        """Delete what ended long ago; return how many."""
         return int(await self._database.fetchval(STATEMENTS["prune"], keep_seconds, rows_max))
 
 

@@ -17,11 +17,11 @@ CREATE TABLE ledger.webhook (
     last_error text,
     -- When the execution ended, or the delivery was last replayed. Its age counts from here.
     created_at timestamptz NOT NULL,
-    settled_at timestamptz,
+    ended_at timestamptz,
     -- These three are known.
     CONSTRAINT webhook_state_is_known CHECK (state IN ('pending', 'delivered', 'failed')),
     -- What is over has its instant.
-    CONSTRAINT webhook_settled_iff_not_pending CHECK ((settled_at IS NOT NULL) = (state <> 'pending')),
+    CONSTRAINT webhook_ended_iff_not_pending CHECK ((ended_at IS NOT NULL) = (state <> 'pending')),
     -- Only what is pending is claimed.
     CONSTRAINT webhook_claimed_while_pending CHECK (claimed_until IS NULL OR state = 'pending'),
     -- Attempts are counted from 0.
@@ -34,7 +34,7 @@ CREATE INDEX webhook_created_at ON ledger.webhook (created_at);
 -- Lists.
 CREATE INDEX webhook_state ON ledger.webhook (state, execution_id);
 -- What is old.
-CREATE INDEX webhook_settled_at ON ledger.webhook (settled_at) WHERE settled_at IS NOT NULL;
+CREATE INDEX webhook_ended_at ON ledger.webhook (ended_at) WHERE ended_at IS NOT NULL;
 
 -- The receiver of a URL: scheme, host and port; empty for an invalid one.
 CREATE FUNCTION ledger.origin_of(in_url text) RETURNS text LANGUAGE sql IMMUTABLE

@@ -69,13 +69,13 @@ SET state = CASE WHEN n.state = 'released' THEN 'pending' ELSE n.state END,
     claimed_until = NULL, last_status = n.status, last_error = n.error,
     due_at = CASE WHEN n.state IN ('pending', 'released')
         THEN greatest(clock_timestamp() + make_interval(secs => n.delay), d.due_at) ELSE d.due_at END,
-    settled_at = CASE WHEN n.state NOT IN ('pending', 'released') THEN clock_timestamp() END
+    ended_at = CASE WHEN n.state NOT IN ('pending', 'released') THEN clock_timestamp() END
 FROM unnest($1::bigint[], $2::timestamptz[], $3::text[], $4::integer[], $5::text[], $6::double precision[])
     AS n(id, claimed_until, state, status, error, delay)
 WHERE d.execution_id = n.id AND d.state = 'pending' AND d.claimed_until = n.claimed_until
 RETURNING d.execution_id
 
--- replay: makes settled deliveries due again, whose executions are stored; the event id stays. Each change is
+-- replay: makes ended deliveries due again, whose executions are stored; the event id stays. Each change is
 -- in the audit log.
 --
 -- $1 to $3 name, address and channel of the caller, $4 execution ids
@@ -84,7 +84,7 @@ WITH kept AS MATERIALIZED (
     SELECT e.id, e.action_ref FROM ledger.execution e WHERE e.id = ANY ($4::bigint[]) ORDER BY e.id
     FOR KEY SHARE
 ),
-settled AS MATERIALIZED (
+ended AS MATERIALIZED (
     SELECT d.execution_id, d.state, k.action_ref
     FROM ledger.webhook d JOIN kept k ON k.id = d.execution_id
     WHERE d.state <> 'pending' ORDER BY d.execution_id FOR NO KEY UPDATE OF d
@@ -95,12 +95,12 @@ noted AS (
     )
     SELECT left($1::text, 200), left($2::text, 200), $3::text, 'replayed', 'webhook', s.execution_id::text,
            s.action_ref, jsonb_build_object('state', s.state), jsonb_build_object('state', 'pending')
-    FROM settled s ORDER BY s.execution_id
+    FROM ended s ORDER BY s.execution_id
 )
 UPDATE ledger.webhook d
 SET state = 'pending', attempts = 0, due_at = clock_timestamp(), created_at = clock_timestamp(),
-    settled_at = NULL
-FROM settled s WHERE d.execution_id = s.execution_id
+    ended_at = NULL
+FROM ended s WHERE d.execution_id = s.execution_id
 RETURNING d.execution_id
 
 -- oldest_failed: the failed deliveries of the oldest executions.
@@ -120,7 +120,7 @@ WHERE d.execution_id = ANY ($1::bigint[]) ORDER BY d.execution_id
 -- page: deliveries in any of the states $1, of executions below $2, the newest first; $3 rows. One index scan
 -- for each state: as bounds, the state stays part of the order.
 SELECT d.execution_id, d.event_id, e.action_ref, e.status::text AS execution_status, d.url, d.state,
-       d.attempts, d.due_at, d.claimed_until, d.last_status, d.last_error, d.created_at, d.settled_at
+       d.attempts, d.due_at, d.claimed_until, d.last_status, d.last_error, d.created_at, d.ended_at
 FROM unnest($1::text[]) AS s(state)
 CROSS JOIN LATERAL (
     SELECT * FROM ledger.webhook d WHERE d.state BETWEEN s.state AND s.state AND d.execution_id < $2
@@ -148,7 +148,7 @@ old AS MATERIALIZED (
 ),
 failed AS (
     UPDATE ledger.webhook d
-    SET state = 'failed', claimed_until = NULL, settled_at = clock_timestamp(),
+    SET state = 'failed', claimed_until = NULL, ended_at = clock_timestamp(),
         last_error = format('given up after %s s (TURNSTILE_WEBHOOK_AGE_MAX); %s', $2,
             CASE WHEN d.attempts > 0
                      THEN 'last attempt: ' || coalesce(d.last_error, 'no outcome recorded')
@@ -159,12 +159,12 @@ failed AS (
 SELECT (SELECT count(*) FROM failed) AS given_up,
        (SELECT CASE WHEN count(*) >= $3 THEN max(s.execution_id) END FROM scanned s) AS next_id
 
--- prune: deletes deliveries that were settled long ago; returns how many.
+-- prune: deletes deliveries that ended long ago; returns how many.
 --
 -- $1 seconds, $2 most
 WITH old AS MATERIALIZED (
     SELECT d.execution_id FROM ledger.webhook d
-    WHERE d.settled_at < clock_timestamp() - make_interval(secs => $1) ORDER BY d.settled_at LIMIT $2
+    WHERE d.ended_at < clock_timestamp() - make_interval(secs => $1) ORDER BY d.ended_at LIMIT $2
     FOR UPDATE SKIP LOCKED
 ),
 pruned AS (

@@ -209,17 +209,18 @@ def _of_runs(history: History) -> Iterator[Violations]:
         ids,
     )
     starts, stops = column(runs, "started_at"), column(runs, "stopped_at")
-    claimed_at = values_at(column(history.attempts, "started_at"), rows, NONE)
+    reported_at = values_at(column(history.attempts, "started_at"), rows, NONE)
     yield violations(
-        ~unknown & (claimed_at == NEVER),
-        lambda row: f"attempt {runs['attempt'][row]} of execution {ids[row]} ran without a claim",
+        ~unknown & (reported_at == NEVER),
+        lambda row: f"attempt {runs['attempt'][row]} of execution {ids[row]} ran without a reported start",
         ids,
     )
     yield violations(
-        (claimed_at != NEVER) & (starts < claimed_at - margin_ns),
+        (reported_at != NEVER) & (starts < reported_at - margin_ns),
         lambda row: (
             f"attempt {runs['attempt'][row]} of execution {ids[row]} started at"
-            f" {history.time_text(starts[row])}, before its claim at {history.time_text(claimed_at[row])}"
+            f" {history.time_text(starts[row])}, before its reported start at"
+            f" {history.time_text(reported_at[row])}"
         ),
         ids,
     )
@@ -252,16 +253,16 @@ def counters_agree(recording: Recording) -> Finding:
     sentences: list[str] = []
     for action, counters in enumerate(recording.counters):
         recorded, over = all_recorded[action], all_over[action]
-        claims = {
+        numbers = {
             "enqueued": (counters.enqueued - counters.enqueued_before, recorded),
             "completed": (counters.completed - counters.completed_before, over),
         }
         if recorded == over:
-            claims |= {"waiting": (counters.queue_length, 0), "active": (counters.active_count, 0)}
-        checked += len(claims)
+            numbers |= {"waiting": (counters.queue_length, 0), "active": (counters.active_count, 0)}
+        checked += len(numbers)
         sentences += [
             f"action {action} counts {value} {name}, a recount gives {counted}"
-            for name, (value, counted) in claims.items()
+            for name, (value, counted) in numbers.items()
             if value != counted
         ]
     rows = np.arange(len(sentences), dtype=np.int64)

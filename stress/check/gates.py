@@ -66,7 +66,7 @@ class IdleAllowance:
     exact: bool = False
     """Whether a slot is freed in the commit that grants it again.
 
-    If not, a slot may seem free until its end is settled, so a grant takes the slot that has been free for
+    If not, a slot may seem free until its end is committed, so a grant takes the slot that has been free for
     longest. If so, a grant takes the slot that was freed last: any free slot is one that nothing used.
     """
 

@@ -5,8 +5,8 @@ passes its queue and its pool in one decision. It waits at the pool as soon as i
 it: as soon as fewer executions than the limit precede it in the queue or hold a slot there. What is found to
 wait does so certainly, because whatever is unknown counts against it:
 
-- A slot is held from the instant of its grant, and after its end until that is certainly settled: for as long
-  as a free slot may be idle (`Recording.idle_allowed_seconds`). The rule of idle slots allows no more.
+- A slot is held from the instant of its grant, and after its end until that is certainly committed: for as
+  long as a free slot may be idle (`Recording.idle_allowed_seconds`). The rule of idle slots allows no more.
 - Of two limits that may be in force, the lower one counts; a paused action has the limit 0. A change may be
   in force from its request on, and is in force one tick of the watchdog after its answer.
 - An execution precedes others from its creation on, but waits only one tick later: it is committed by then.

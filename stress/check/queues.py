@@ -1,8 +1,8 @@
 """The queues of a recording as gates: its tables as moves, what excuses idle slots, and the findings.
 
 The history shows a slot as held until the end of its attempt; in truth it is free only when that end has been
-settled. So every broken limit found here is real. Settling takes milliseconds, unless a message was lost:
-then the watchdog publishes the end again after the settle timeout. So faults that lose messages excuse idle
+committed. So every broken limit found here is real. A commit takes milliseconds, unless a report was lost:
+then the worker sends it again some seconds later. So faults that lose messages excuse idle
 slots for longer than others. During an outage, and until the system has settled, idle slots are excused. So
 they are while executions hold the whole capacity of the workers.
 """
@@ -25,9 +25,9 @@ from turnstile.stress.scenario import FaultKind
 _RECONNECTING_NS: Final = 6 * SECOND
 """The longest pause between two connection attempts, plus an attempt."""
 _SETTLING_NS: Final = 13 * SECOND
-"""The settle timeout (10 s), the next tick, and a margin."""
+"""The longest time until a lost report is sent again and committed, and a margin."""
 _SHARING_NS: Final = SECOND
-"""Worker slots are shared some at a time, once the ends of executions are settled."""
+"""Worker slots are shared some at a time, once the ends of executions are committed."""
 _MOVE: Final = np.dtype([("gate", "i4"), ("at", "i8"), ("step", "i1"), ("value", "i8")])
 _CHUNK: Final = 50_000
 """Moves that are in memory as objects at once."""
@@ -136,7 +136,7 @@ def disturbed(recording: Recording) -> list[tuple[int, int]]:
 
 
 def occupied(recording: Recording) -> list[tuple[int, int]]:
-    """Return when executions held the whole capacity of the workers: until their outcomes are settled."""
+    """Return when executions held the whole capacity of the workers: until their ends are committed."""
     if not recording.worker_capacity:
         return []
     return held_by(recording.attempts, recording.worker_capacity, recording.ended_at)

@@ -19,7 +19,7 @@ _ENDED_BY_ITS_ONLY_ATTEMPT: Final = frozenset({Status.COMPLETED, Status.FAILED})
 _OUTCOMES: Final = {
     "retried": Outcome.RETRIED,
     "reclaimed": Outcome.RECLAIMED,
-    "handed_back": Outcome.HANDED_BACK,
+    "returned": Outcome.RETURNED,
 }
 
 
@@ -117,7 +117,7 @@ class _Reading:
             )
             waiting_since = ended_at
         if item["attempt"] not in known:
-            # Granted but not claimed: the API lists attempts from the claim on.
+            # Granted but not started: the API lists attempts from their start on.
             ended_at = instant(item["completed_at"])
             outcome = Outcome.ENDED if item["status"] in TERMINAL else Outcome.OPEN
             times = waiting_since, instant(item["scheduled_at"]), NEVER, ended_at

@@ -14,8 +14,8 @@ _BEGIN_SECONDS: Final = 2.0
 """The load runs by then."""
 _START_SECONDS: Final = 3.0
 """Until a started service is ready and runs executions."""
-_REDISPATCH_SECONDS: Final = 30.0
-"""The default of TURNSTILE_DISPATCH_TIMEOUT: until a lost offer is repeated."""
+_OFFER_AGAIN_SECONDS: Final = 30.0
+"""Until a lost offer has certainly been repeated."""
 _TAKEOVER_SECONDS: Final = 6.0
 """Until another executor takes over admission from a paused one."""
 _LIMITS: Final = (1, 2, 8, 16)
@@ -65,7 +65,7 @@ _TIMINGS: Final[Mapping[FaultKind, _Timing]] = {
         shown=lambda _: 0.0, lasting=lambda _: (0.0, 3.0), recovers=lambda lease: lease + 8.0
     ),
     FaultKind.PURGE_QUEUES: _Timing(
-        shown=lambda _: 3.0, lasting=lambda _: (1.0, 4.0), recovers=lambda _: _REDISPATCH_SECONDS + 4.0
+        shown=lambda _: 3.0, lasting=lambda _: (1.0, 4.0), recovers=lambda _: _OFFER_AGAIN_SECONDS + 4.0
     ),
     FaultKind.CHANGE_LIMIT: _Timing(
         shown=lambda _: 5.0, lasting=lambda _: (2.0, 8.0), recovers=lambda _: _START_SECONDS

@@ -158,7 +158,7 @@ def hand_overs(recording: Recording) -> HandOvers:
 def grants_to_starts(recording: Recording, until: int) -> Instants:
     """Return the nanoseconds from each grant to its start.
 
-    The start is the action's own; where clocks may differ, it is the claim, by the clock of the database.
+    The start is the action's own; where clocks may differ, it is the reported one.
     """
     attempts = recording.attempts
     granted_at, started_at = column(attempts, "granted_at"), column(attempts, "started_at")

@@ -89,6 +89,8 @@ async def test_cancels_of_nothing_delay_no_request_and_are_answered_and_dead_let
     assert {(letter["code"], letter["type"]) for letter in letters} == {
         ("unknown_execution", EXECUTION_CANCEL_REQUESTED)
     }
+    sent = {each.message_id for each in unknown.values()}
+    assert sent <= {letter["message_id"] for letter in letters}
     # The messages were acknowledged when they were kept: each letter says what its cancel asked for.
     cancels = [dict(json.loads(letter["body"])) for letter in letters]
     wanted = [{"execution_id": NOTHING + n} for n in range(FLOOD)] + [{"idempotency_key": k} for k in unknown]

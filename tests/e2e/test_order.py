@@ -32,7 +32,7 @@ async def test_requests_from_eight_clients_start_in_order_of_arrival(
     assert peak_runs(lines) == 1
 
 
-async def test_a_smaller_priority_starts_first_and_none_waits_for_a_sweep(
+async def test_a_smaller_priority_starts_first_and_none_waits_for_a_tick(
     start_env: StartEnvironment, tmp_path: Path
 ) -> None:
     file = tmp_path / "record.jsonl"

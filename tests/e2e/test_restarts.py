@@ -53,7 +53,7 @@ async def test_a_drained_worker_finishes_what_runs_and_gives_back_what_does_not_
         assert await env.status(short) == "completed"
         await env.start_worker()
         await env.ended(hanging)
-        assert await env.attempts(hanging) == [(1, "handed_back"), (2, "completed")]
+        assert await env.attempts(hanging) == [(1, "returned"), (2, "completed")]
 
 
 async def test_a_worker_that_is_drained_or_told_twice_ends_with_what_it_cannot_stop_and_that_runs_again(
@@ -70,7 +70,7 @@ async def test_a_worker_that_is_drained_or_told_twice_ends_with_what_it_cannot_s
             assert last < min(tick.at for tick in it.ticks([execution_id], attempt=2))
         # What it cannot stop runs until its process ends, so it is reclaimed, which does not count.
         assert await it.attempts(ids) == [(1, "reclaimed"), (2, "completed")] * 2 + [
-            (1, "handed_back"), (2, "completed"),
+            (1, "returned"), (2, "completed"),
         ]  # fmt: skip
         counted = "SELECT sum(reclaims) FROM ledger.execution WHERE id = ANY ($1)"
         assert await it.history.value(counted, ids) == 0

@@ -61,12 +61,12 @@ async def test_a_failing_start_is_shown_and_repeated_until_it_succeeds(
         started_before = noted(tmp_path)["start"]
         ids = await env.submit_many([{"action_ref": "started.plain"}] * 3)
         await worker.until_unready(actions=reason)
-        # Its attempts were handed back, and it takes no others.
+        # Its attempts were returned, and it takes no others.
         await env.history.until("SELECT count(*) = 0 FROM ledger.current_execution WHERE status = 'running'")
         (tmp_path / "model").write_text("found")
         assert await env.ended(*ids) == ["completed"] * 3
         await worker.ready()
-        # One failed start for each attempt that was claimed before the first failure, and for each new try.
+        # One failed start for each attempt that was granted before the first failure, and for each new try.
         assert noted(tmp_path)["start"] - started_before <= 3 + 3 + 5
         (*_, failure) = re.findall("start_failed where=child .*", worker.log.read_text())
         assert re.search("error_type=FileNotFoundError .*started_actions.py:[0-9]+ in load_model", failure)

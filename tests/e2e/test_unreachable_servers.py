@@ -1,4 +1,4 @@
-"""P7 and P9 without a server: services start and wait, cancels and sweeps act in time, all is published
+"""P7 and P9 without a server: services start and wait, cancels and timers act in time, all is published
 later.
 """
 
@@ -147,7 +147,7 @@ def completed(env: Environment) -> list[int]:
 async def test_every_time_to_live_ends_in_time_without_a_broker(database_url: str, amqp_url: str) -> None:
     async with outage(database_url, amqp_url) as it:
         it.begin()
-        # More than a tick apart, so that no sweep finds two of them.
+        # More than a tick apart, so that no tick finds two of them.
         ids = [await it.submit(ttl=0.5 * (n + 1)) for n in range(5)]
         await it.until_all(ids, "expired")
         late = await it.env.history.value(

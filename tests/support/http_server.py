@@ -1,5 +1,6 @@
 """A small HTTP server in a thread of the test process."""
 
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ Answer: TypeAlias = Callable[[str, bytes], tuple[int, bytes]]
 
 
 @contextmanager
-def answering(answer: Answer) -> Iterator[str]:
+def answering(answer: Answer, tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """Answer GET and POST on a free port until the end of the block; yields the URL, without a last slash."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -27,10 +28,12 @@ def answering(answer: Answer) -> Iterator[str]:
         def log_message(self, *_: object) -> None: ...
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}"
+            yield f"http{'' if tls is None else 's'}://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
             thread.join()

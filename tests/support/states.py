@@ -5,7 +5,7 @@ from typing import Final
 from turnstile.common.domain.states import TRANSITIONS, Status
 
 HOLDS_SLOT: Final = frozenset({Status.SCHEDULED, Status.RUNNING})
-"""States that imply a slot. A terminal execution may still hold one, until it is settled (P1)."""
+"""States that imply a slot. A terminal execution may still hold one, until its end is committed (P1)."""
 
 INITIAL: Final = frozenset({Status.QUEUED, Status.DELAYED})
 """States in which an execution can be created."""

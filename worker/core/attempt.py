@@ -1,4 +1,4 @@
-"""One attempt, step by step over one value: receive, run, report.
+"""One attempt, step by step over one value: run, stop, report.
 
 In: the next offer of the waiting list, cancels, the drain, the loss of the lease. Out: exactly one end or
 return for each (P3), a report of the start for what runs long. A run is stopped in steps: ask, grace, kill.
@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Final, Literal, NamedTuple, TypeAlias, assert_never
 
@@ -128,18 +129,17 @@ class Attempts:
         return ((each.offer.execution_id, grant) for grant, each in self._running.items())
 
     async def run(self) -> None:
-        """Do what is due at its time, until cancelled. Attempts are tasks of this call."""
-        async with asyncio.TaskGroup() as self._tasks:
-            while True:
-                self._do_what_is_due(self._clock.monotonic())
-                self._replan.clear()
-                if not self._plans:
-                    await self._replan.wait()
-                    continue
-                left_seconds = self._plans[0].at - self._clock.monotonic()
-                await self._clock.wait(self._replan, min(max(left_seconds, 0.0), _POLL_SECONDS))
+        """Do what is due at its time, until cancelled."""
+        while True:
+            self._do_what_is_due(self._clock.monotonic())
+            self._replan.clear()
+            if not self._plans:
+                await self._replan.wait()
+                continue
+            left_seconds = self._plans[0].at - self._clock.monotonic()
+            await self._clock.wait(self._replan, min(max(left_seconds, 0.0), _POLL_SECONDS))
 
-    # Receive.
+    # Run.
 
     def start_ready(self) -> None:
         """Start what may start now: call it whenever an answer, an offer or an end may permit more."""
@@ -161,34 +161,19 @@ class Attempts:
         self._running[offer.grant] = attempt
         self._unended[attempt] = None
         self.idle.clear()
-        self._tasks.create_task(self._make(attempt), name=f"execution {offer.execution_id}")
         timeout_seconds, start_seconds = offer.timeout_seconds, self._config.started_after_seconds
         if timeout_seconds is None or timeout_seconds > start_seconds:
             self._plan(_Step.REPORT_START, attempt, now + start_seconds)
         else:
             self._plan(_Step.TIME_OUT, attempt, now + timeout_seconds)
-
-    async def _make(self, attempt: Attempt) -> None:
-        end = await self._run(attempt)
-        reached(CrashPoint.ATTEMPT_ENDED)
-        self._unended.pop(attempt, None)
-        self._report(attempt, end)
-
-    # Run.
-
-    async def _run(self, attempt: Attempt) -> RunEnd:
-        """Return how the run ended: the only place that turns exceptions into an outcome."""
-        # It may have been cancelled, or the process stopped, since it was chosen.
-        if attempt.stop is not None:
-            return NotStarted(reason=attempt.stop.reason)
-        if self._lease.standing(self._clock.monotonic()) is not Standing.CERTAIN:
-            return NotStarted(reason="the lease of its worker is in doubt")
         reached(CrashPoint.ATTEMPT_STARTED)
+        ended = partial(self._ended, attempt)
         try:
-            attempt.run = self._runner.start(attempt.offer)
-            return await attempt.run.outcome()
+            attempt.run = self._runner.start(offer, ended)
         except Exception as error:  # noqa: BLE001
-            return Failed(failure=Failure(type=type(error).__name__, message=str(error) or "no message"))
+            failure = Failure(type=type(error).__name__, message=str(error) or "no message")
+            # Later, as all ends: each end starts the next one, and this call is one of those.
+            asyncio.get_running_loop().call_soon(ended, Failed(failure=failure))
 
     def cancel(self, cancel: CancelAttempt) -> None:
         """Stop a running attempt. Without a certain lease there is no grace: another copy may start."""
@@ -268,6 +253,11 @@ class Attempts:
                 assert_never(step)
 
     # Report.
+
+    def _ended(self, attempt: Attempt, end: RunEnd) -> None:
+        reached(CrashPoint.ATTEMPT_ENDED)
+        self._unended.pop(attempt, None)
+        self._report(attempt, end)
 
     def answer(self, grant: Grant) -> None:
         """Report the start of a running attempt: the leader asks for it by offering it again."""

@@ -7,7 +7,7 @@ for it.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -94,12 +94,6 @@ RunEnd: TypeAlias = Completed | Failed | NotStarted
 class Run(Protocol):
     """One run in progress."""
 
-    async def outcome(self) -> RunEnd:
-        """Wait until nothing of the run is left, and return how it ended. Called once per run.
-
-        Cancelling the call leaves the run as it is.
-        """
-
     def ask_to_stop(self, reason: str) -> None:
         """Ask it to end by itself; returns at once. Called at most once."""
 
@@ -110,8 +104,12 @@ class Run(Protocol):
 class Runner(Protocol):
     """Starts what attempts run."""
 
-    def start(self, offer: Offer) -> Run:
-        """Start a run; returns at once. Never called twice with the same grant by one worker id."""
+    def start(self, offer: Offer, ended: Callable[[RunEnd], None]) -> Run:
+        """Start a run; returns at once. Never called twice with the same grant by one worker id.
+
+        `ended` is to be called once, in the caller's loop and not within this call, when nothing of the run
+        is left.
+        """
 
 
 class Identities(Protocol):

@@ -2,7 +2,7 @@
 
 In: the ports, the settings, and `stop`, which is SIGTERM. Out: how the process should end. A worker whose
 lease is over forgets everything: what it held runs elsewhere under new grants, so the next one has a new id
-and secret (P6). SIGTERM loses nothing: nothing new, what runs may finish, the rest goes back, and all of it
+and secret (P6). SIGTERM loses nothing: nothing new, what runs may finish, the rest is returned, and all of it
 is committed.
 """
 
@@ -53,7 +53,7 @@ class WorkerProcess:
         self._stop.set()
 
     def set_not_ready(self, reason: str | None) -> None:
-        """Take no offers for this reason, and give back what has not started; None: take offers again."""
+        """Take no offers for this reason, and return what has not started; None: take offers again."""
         self._not_ready = reason
         if self.worker is not None:
             self.worker.set_not_ready(reason)
@@ -90,7 +90,7 @@ class Worker:
         )  # fmt: skip
 
     def set_not_ready(self, reason: str | None) -> None:
-        """Take no offers for this reason, and give back what has not started; None: take offers again."""
+        """Take no offers for this reason, and return what has not started; None: take offers again."""
         if reason != self.session.not_ready:
             self.session.not_ready = reason
             self.keeper.hasten()
@@ -105,10 +105,9 @@ class Worker:
             def start(name: str, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
                 return tasks.create_task(work, name=f"{name} of {session.worker_id}")
 
-            # First, because what arrives is started there.
-            attempts = start("attempts", self.attempts.run())
             publishing = publish_reports(ports, config, session, self.outbox, self.lease)
             keeping = keep_session(ports, config, session, self.receiver.receive, self.keeper.hasten)
+            attempts = start("attempts", self.attempts.run())
             serving = [
                 start("reports", publishing),
                 start("heartbeats", self.keeper.send_heartbeats()),

@@ -7,7 +7,7 @@ the order is (priority, id); queues take turns, so a full or slow queue delays o
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.worker_protocol import Offer
@@ -21,8 +21,7 @@ Version: TypeAlias = tuple[int, int, int]
 """Epoch, session and number of a message: a greater one is newer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(NamedTuple):
     """An offer that has not started; `expires_at` is an instant of the worker's monotonic clock."""
 
     queue: str

@@ -45,25 +45,18 @@ class Stop:
 class StopRequest:
     """Stops one running attempt; a stronger kind replaces a weaker one."""
 
-    __slots__ = ("immediate", "requested", "stop")
+    __slots__ = ("is_immediate", "listeners", "stop")
 
     def __init__(self) -> None:
-        """Create it in the event loop that runs the attempt."""
-        loop = asyncio.get_running_loop()
-        # Futures, because waiting for an event takes a task.
-        self.requested: asyncio.Future[None] = loop.create_future()
-        """Done once a stop was requested."""
-        self.immediate: asyncio.Future[None] = loop.create_future()
-        """Done once there is no time for grace."""
         self.stop: Stop | None = None
+        self.is_immediate = False
+        """There is no time for grace."""
+        self.listeners: list[Callable[[], object]] = []
+        """Called in the event loop that runs the attempt, once with a stop and once when it is immediate."""
 
     def request(self, kind: RequestKind, reason: str) -> None:
         """Request a stop; repeatable. `lease_lost` has no grace: another copy may start at any moment."""
         self._note(Stop(kind=kind, reason=reason))
-        if not self.requested.done():
-            self.requested.set_result(None)
-        if kind == "lease_lost" and not self.immediate.done():
-            self.immediate.set_result(None)
 
     def time_out(self, timeout_seconds: float) -> None:
         """Note that the timeout has passed."""
@@ -92,11 +85,16 @@ class StopRequest:
         self.stop = replace(self.stop, reason="; ".join(parts))
 
     def _note(self, stop: Stop) -> None:
+        before = self.stop, self.is_immediate
         if self.stop is None or _STRENGTH[stop.kind] > _STRENGTH[self.stop.kind]:
             self.stop = stop
+        self.is_immediate = self.is_immediate or stop.kind == "lease_lost"
+        if before[0] is None or self.is_immediate is not before[1]:
+            for listener in list(self.listeners):
+                listener()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Call(Invocation):
     """One attempt, as a runner sees it."""
 
@@ -137,7 +135,7 @@ class Call(Invocation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupted:
-    """The worker itself stopped it, or could not start it: no outcome, the execution is handed back."""
+    """The worker itself stopped it, or could not start it: no outcome, the attempt is returned."""
 
     kind: Literal["drain", "lease_lost", "not_started"]
     reason: str
@@ -148,17 +146,18 @@ class RunReport:
     """How one attempt ended."""
 
     outcome: Outcome | Interrupted
-    log: str
-    """The last part of what it logged and printed, without what the database has already."""
-    log_start: int = 0
-    """How many characters of the log precede `log`."""
+    tail: LogTail | None = None
+    """What it logged and printed; None: nothing."""
+
+    @property
+    def log(self) -> str:
+        """The last part of its log, without what the database has already."""
+        return "" if self.tail is None else self.tail.rest().text
 
     @classmethod
     def of(cls, ended: Outcome | Stop, log: LogTail) -> Self:
         """Return the report of an attempt that ended by itself, or by a stop."""
-        rest = log.rest()
-        outcome = outcome_of_stop(ended) if isinstance(ended, Stop) else ended
-        return cls(outcome=outcome, log=rest.text, log_start=rest.start)
+        return cls(outcome=outcome_of_stop(ended) if isinstance(ended, Stop) else ended, tail=log)
 
 
 class Runner(Protocol):
@@ -224,7 +223,7 @@ async def run_until_stopped(
     clock = work.get_loop().time
     started_at = clock()
     try:
-        await _first_of(work, stop.requested, timeout_seconds)
+        await _ended_or(lambda: stop.stop is not None, work, stop, timeout_seconds)
         if work.done():
             return work.result()
         if stop.stop is None:
@@ -235,13 +234,13 @@ async def run_until_stopped(
             work.cancel(stop.stop.reason)
         else:
             running.terminate(stop.stop)
-        await _first_of(work, stop.immediate, grace_seconds)
+        await _ended_or(lambda: stop.is_immediate, work, stop, grace_seconds)
         how: EndOfStop = "by_itself"
         if not work.done():
             kill()
             await asyncio.wait({work}, timeout=_AFTER_KILL_SECONDS)
             how = "killed" if work.done() else "left_behind"
-        if not stop.immediate.done():
+        if not stop.is_immediate:
             stop.ended(how, run_seconds=clock() - started_at, grace_seconds=grace_seconds)
         if not work.done():
             logger.warning("run_left_behind", extra={"run": work.get_name(), "reason": stop.stop.reason})
@@ -251,10 +250,15 @@ async def run_until_stopped(
             kill()
 
 
-async def _first_of(
-    work: asyncio.Future[T], signal: asyncio.Future[None], timeout_seconds: float | None
+async def _ended_or(
+    is_enough: Callable[[], bool], work: asyncio.Future[T], stop: StopRequest, timeout_seconds: float | None
 ) -> None:
-    """Wait for `work` or `signal`, as `asyncio.wait` does, which takes several times as long to set up."""
+    """Wait until `work` has ended or `stop` is enough, at most so long.
+
+    As `asyncio.wait` does, which takes several times as long to set up.
+    """
+    if is_enough():
+        return
     loop = work.get_loop()
     woken: asyncio.Future[None] = loop.create_future()
 
@@ -262,16 +266,20 @@ async def _first_of(
         if not woken.done():
             woken.set_result(None)
 
+    def look() -> None:
+        if is_enough():
+            wake()
+
     timer = None if timeout_seconds is None else loop.call_later(timeout_seconds, wake)
     work.add_done_callback(wake)
-    signal.add_done_callback(wake)
+    stop.listeners.append(look)
     try:
         await woken
     finally:
         if timer is not None:
             timer.cancel()
         work.remove_done_callback(wake)
-        signal.remove_done_callback(wake)
+        stop.listeners.remove(look)
 
 
 class PipeReader:

@@ -2,7 +2,7 @@
 
 In: a `Call`. Out: its report. At most `size` processes, each with one call at a time, are kept for the next
 calls, since an interpreter takes 100 ms and more to start. A child that was stopped or that died is replaced.
-Where no process can start, calls are handed back until `try_start` succeeds. `child_main` runs in the child.
+Where no process can start, calls are returned until `try_start` succeeds. `child_main` runs in the child.
 """
 
 import asyncio
@@ -271,7 +271,7 @@ class ChildRunner:
     async def run(self, call: Call) -> RunReport:
         """Run one attempt; the timeout starts when a process is ready for it.
 
-        It is handed back if no process can start: that says nothing about the attempt.
+        It is returned if no process can start: that says nothing about the attempt.
         """
         log = call.open_log(self._limits.log_bytes_max)
         async with self._slots:
@@ -374,7 +374,7 @@ class ChildRunner:
 
 def _not_started(failure: Failed) -> RunReport:
     reason = f"no child process can start: {failure.failure.type}: {failure.failure.message}"
-    return RunReport(outcome=Interrupted(kind="not_started", reason=reason), log="")
+    return RunReport(outcome=Interrupted(kind="not_started", reason=reason))
 
 
 def _memory_bytes(pid: int) -> int:

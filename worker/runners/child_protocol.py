@@ -34,7 +34,7 @@ class Setup:
     kind: Literal["setup"] = "setup"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Invoke(Invocation):
     """Run an action."""
 

@@ -41,14 +41,12 @@ class CommandRunner:
     async def run(self, call: Call) -> RunReport:
         """Run one attempt."""
         if not isinstance(call.entrypoint, list) or not call.entrypoint:
-            return RunReport(
-                outcome=failed("InvalidEntrypoint", "the argv is missing", retryable=False), log=""
-            )
+            return RunReport(outcome=failed("InvalidEntrypoint", "the argv is missing", retryable=False))
         log = call.open_log(self._limits.log_bytes_max)
         try:
             running = _Running(call, call.entrypoint, log, self._limits, self._supervisor)
         except (OSError, ValueError) as error:
-            return RunReport(outcome=_not_started(call.entrypoint[0], error), log="")
+            return RunReport(outcome=_not_started(call.entrypoint[0], error))
         work = asyncio.create_task(running.outcome(), name=call.name)
         try:
             ended = await run_until_stopped(

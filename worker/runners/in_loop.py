@@ -1,13 +1,12 @@
-"""Runs `async def` actions as tasks of the worker's event loop.
+"""Runs `async def` actions in the worker's event loop.
 
-In: a `Call`. Out: its report. A coroutine can be cancelled but not killed, and a thread that it waits for
-cannot even be cancelled: whatever runs on is left behind with a warning, while its outcome is reported. A
-worker that must stop finds here what still runs (P6).
+In: a `Call`, in the task of its attempt. Out: its report, once the coroutine has ended. A coroutine can be
+cancelled but not killed, and a thread that it waits for cannot even be cancelled: a worker that must stop
+finds here what still runs (P6).
 """
 
 import asyncio
 import contextvars
-import logging
 import sys
 import threading
 from collections import Counter
@@ -17,7 +16,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
@@ -25,16 +24,12 @@ from turnstile.common.domain.outcomes import Completed, Failed
 from turnstile.worker.actions import RegisteredAction
 from turnstile.worker.context import Context
 from turnstile.worker.logs import LogTail, printed_to
-from turnstile.worker.outcome import OutcomeCatcher
+from turnstile.worker.outcome import NOT_RUN, OutcomeCatcher
 from turnstile.worker.parameters import parameters_of
-from turnstile.worker.runners.base import Call, RunLimits, RunReport, Stop, run_until_stopped
-
-logger = logging.getLogger(__name__)
+from turnstile.worker.runners.base import Call, RunLimits, RunReport
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_POLL_SECONDS: Final = 0.02
 
 Run = tuple[ExecutionId, Attempt]
 
@@ -50,6 +45,12 @@ class InLoopRun:
     attempt: Attempt
     action_ref: str
     log: LogTail
+
+
+class _Running(NamedTuple):
+    call: Call
+    log: LogTail
+    task: asyncio.Task[Any]
 
 
 class ActionThreads(ThreadPoolExecutor):
@@ -96,10 +97,9 @@ class InLoopRunner:
         self._state = state
         self._actions = actions
         self._limits = limits
-        # The event loop holds tasks weakly: without this, one could be collected while it runs.
-        self._left_behind: dict[asyncio.Task[Completed | Failed], Run] = {}
-        self._running: dict[Run, tuple[Call, LogTail]] = {}
+        self._running: dict[Run, _Running] = {}
         self._run_of_task: WeakKeyDictionary[asyncio.Task[Any], Run] = WeakKeyDictionary()
+        """Of the tasks that actions started."""
         self.on_end: Callable[[Run], None] = lambda _: None
         """Called when an attempt has ended, while its log can still be written."""
         self.threads: Final = ActionThreads()
@@ -107,18 +107,19 @@ class InLoopRunner:
 
     @property
     def left_behind(self) -> set[Run]:
-        """Attempts that have ended but whose action still runs: only the process's end ends it."""
-        return {*self._left_behind.values(), *(self.threads.working - self._running.keys())}
+        """Attempts that have ended but whose threads still run: only the process's end ends them."""
+        return self.threads.working - self._running.keys()
 
     def run_of(self, task: asyncio.Task[Any]) -> InLoopRun | None:
         """Return the running attempt for which this task works; may be called from any thread."""
         if sys.version_info >= (3, 12):
             run = task.get_context().get(_current_run)
         else:
-            run = self._run_of_task.get(task)
+            own = (run for run, running in list(self._running.items()) if running.task is task)
+            run = self._run_of_task.get(task) or next(own, None)
         if run is None or run not in self._running:
             return None
-        call, log = self._running[run]
+        call, log, _ = self._running[run]
         return InLoopRun(
             execution_id=call.execution_id, attempt=call.attempt, action_ref=call.action_ref, log=log
         )
@@ -149,67 +150,45 @@ class InLoopRunner:
         return task
 
     async def run(self, call: Call) -> RunReport:
-        """Run one attempt; `call.action_ref` must be among the actions."""
+        """Run one attempt in the task that calls this; `call.action_ref` must be among the actions.
+
+        A stop cancels that task, once when it is requested and once when it is immediate, and the report
+        comes when the action has ended: timeouts and grace periods are the caller's.
+        """
         log = call.open_log(self._limits.log_bytes_max)
-        run = (call.execution_id, call.attempt)
-        self._running[run] = call, log
+        run, task, stop = (call.execution_id, call.attempt), asyncio.current_task(), call.stop
+        assert task is not None
+        self._running[run] = _Running(call, log, task)
+        _current_run.set(run)
+        printed_to.set(log)
+
+        def cancel() -> None:
+            task.cancel(None if stop.stop is None else stop.stop.reason)
+
+        stop.listeners.append(cancel)
         try:
-            ended = await self._run_until_stopped(call, log, run)
-            if isinstance(ended, Stop) and ended.kind == "drain" and run not in self._left_behind.values():
-                await self._threads_ended(call, run)
+            outcome = NOT_RUN if stop.stop is not None else await self._outcome(call, log)
+            stop.listeners.remove(cancel)
+            if task.cancelling():
+                # A cancellation that no await has met yet, as by an action that cancels its own task as its
+                # last act, would leave the task without an outcome.
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)
             self.on_end(run)
         finally:
-            self._running.pop(run, None)
-        return RunReport.of(ended, log)
-
-    async def _run_until_stopped(self, call: Call, log: LogTail, run: Run) -> Completed | Failed | Stop:
-        task = _started(self._outcome(call, log), name=call.name)
-        if task.done():
-            return task.result()
-        try:
-            return await run_until_stopped(task, call.stop, call.run_seconds_max, self._limits.grace_seconds)
-        finally:
-            if not task.done():
-                self._left_behind[task] = run
-                task.add_done_callback(self._left_behind.pop)
-
-    async def _threads_ended(self, call: Call, run: Run) -> None:
-        """Wait for the threads of an attempt that is handed back, for the grace period."""
-        deadline = asyncio.get_running_loop().time() + self._limits.grace_seconds
-        while run in self.threads.working:
-            if asyncio.get_running_loop().time() >= deadline:
-                fields = {"run": f"threads of {call.name}", "reason": "drain"}
-                logger.warning("run_left_behind", extra=fields)
-                return
-            await asyncio.sleep(_POLL_SECONDS)
+            del self._running[run]
+        return RunReport.of(stop.stop or outcome, log)
 
     async def _outcome(self, call: Call, log: LogTail) -> Completed | Failed:
         function = self._actions[call.action_ref].function
         assert function is not None
-        run = (call.execution_id, call.attempt)
-        _current_run.set(run)
-        task = asyncio.current_task()
-        if sys.version_info < (3, 12) and task is not None:
-            self._run_of_task[task] = run
-        printed_to.set(log)
         catcher = OutcomeCatcher(result_bytes_max=self._limits.result_bytes_max, write_log=log.write_line)
         with catcher:
             arguments = parameters_of(function).read(
                 call.parameters_json, lambda: context_of(call, log, self._state)
             )
             catcher.returned(await function(**arguments))
-        if task is not None and task.cancelling():
-            # An action that cancels its own task as its last act would leave the task without an outcome.
-            with suppress(asyncio.CancelledError):
-                await asyncio.sleep(0)
         return catcher.outcome
-
-
-def _started(run: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
-    """Return a task that runs `run`; from Python 3.12 on it is done already if nothing was waited for."""
-    if sys.version_info >= (3, 12):
-        return asyncio.Task(run, loop=asyncio.get_running_loop(), name=name, eager_start=True)
-    return asyncio.create_task(run, name=name)
 
 
 def context_of(call: Call, log: LogTail, state: SimpleNamespace | None) -> Context:

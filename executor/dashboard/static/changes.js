@@ -197,7 +197,8 @@ export function drain(worker) {
   return confirm({
     title: `Drain ${worker.name}?`, verb: "Drain", dangerous: true,
     words: [`Running: ${counted(worker.running, "attempt")}.`,
-      "The worker starts nothing new, finishes its running executions or hands them back, and stops."],
+      "The worker starts nothing new, finishes its running executions or returns them to their queues, "
+        + "and stops."],
     act: () => ask("POST", `/workers/${encodeURIComponent(worker.id)}/drain`),
   });
 }

@@ -13,8 +13,8 @@ import { gateLink } from "./resources.js";
 import { logPart } from "./logs.js";
 import { stoppingWords } from "./stopping.js";
 
-/** So long after the grant of its slot, an execution that no worker has claimed is named as such. */
-const UNCLAIMED_MILLISECONDS = 30000;
+/** So long after the grant of its slot, an execution that its worker has not started is shown as such. */
+const UNSTARTED_MILLISECONDS = 30000;
 const ENDS = ["completed", "failed", "timeout", "cancelled", "expired", "abandoned"];
 const PRIORITIES = { 1: "1 (first)", 5: "5 (last)" };
 const STEPS = [
@@ -52,9 +52,9 @@ const GATES = [
   ["Units", "number", (each) => count(each.units)],
   ["Arrived", "", (each) => instant(each.arrived_at)],
   ["Passed", "", (each) => (each.passed_at ? instant(each.passed_at)
-    : none(each.waits ? "waits here" : "with the next gate"))],
-  ["Waited", "number", (each) => (each.passed_at ? duration(between(each.arrived_at, each.passed_at))
-    : elapsed(each.arrived_at))],
+    : none(!each.waits ? "with the next gate" : each.ended_at ? "ended here" : "waits here"))],
+  ["Waited", "number", (each) => (each.passed_at ?? each.ended_at
+    ? duration(between(each.arrived_at, each.passed_at ?? each.ended_at)) : elapsed(each.arrived_at))],
 ];
 
 export function show(main, { id }, { live, signal }) {
@@ -93,7 +93,8 @@ export function show(main, { id }, { live, signal }) {
     attempts.update(it.attempts);
     gatesPart.hidden = !it.gates;
     // It waits at the last one of which the time is not known.
-    gates.update((it.gates ?? []).map((each, n, all) => ({ ...each, waits: n === all.length - 1 })));
+    gates.update((it.gates ?? []).map((each, n, all) => ({ ...each, waits: n === all.length - 1,
+      ended_at: it.completed_at })));
     setChildren(documents, ...documentsOf(it));
     if (known !== it.status) setChildren(buttons, ...buttonsFor(it, loading.now));
     announce(it);
@@ -183,10 +184,10 @@ function reasonOf(on) {
     case "pool": return poolOf(on);
     case "not_due": return on.run_at ? ["Due ", instant(on.run_at), "."] : ["Not due yet."];
     case "handing_over":
-      if (on.granted_at && now() - Date.parse(on.granted_at) > UNCLAIMED_MILLISECONDS)
+      if (on.granted_at && now() - Date.parse(on.granted_at) > UNSTARTED_MILLISECONDS)
         return ["Its slot was granted ", instant(on.granted_at), `, and no worker of the pool ${on.pool} has `
-          + "claimed it: they are busy, or cannot reach the broker. See their logs and /readyz."];
-      return [`A slot is free; about to be dispatched to a worker in the pool ${on.pool}.`];
+          + "started it: they are busy, or cannot reach the broker. See their logs and /readyz."];
+      return [`A slot is free; about to start at a worker in the pool ${on.pool}.`];
     case "unavailable": return [`Cannot reach the ${on.part}: ${on.message}`];
     default: return [`Waiting: ${on.reason}.`];
   }

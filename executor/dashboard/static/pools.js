@@ -23,7 +23,7 @@ const POOLS = [
 const HOLDERS = [
   ...HOLDER,
   ["Status", "", (each) => badge(each.status)],
-  ["Worker", "", (each) => (each.worker_id ? shortId(each.worker_id) : none("not claimed yet"))],
+  ["Worker", "", (each) => (each.worker_id ? shortId(each.worker_id) : none("not at a worker yet"))],
   ["Granted for", "number", (each) => elapsed(each.granted_at)],
 ];
 const ACTIONS = [

@@ -16,7 +16,7 @@ import { queueLink } from "./queues.js";
 const PAGE = 50;
 const WHY = [
   ["limit", "for a slot"], ["total", "for the total of the action"], ["resource", "for a resource"],
-  ["rate", "for a start that a rate allows"], ["pool", "to be dispatched"],
+  ["rate", "for a start that a rate allows"], ["pool", "for a worker slot"],
   ["paused", "because the action is paused"],
   ["no_worker", "for a worker"],
 ];
@@ -26,7 +26,7 @@ const HOLDERS = [
     each.concurrency_key === null ? null : el("span", { class: "key" }, each.concurrency_key)]],
   ["Status", "", statusOf],
   ["Attempt", "number", (each) => each.attempt],
-  ["Worker", "", (each) => (each.worker_id ? shortId(each.worker_id) : none("not claimed yet"))],
+  ["Worker", "", (each) => (each.worker_id ? shortId(each.worker_id) : none("not at a worker yet"))],
   ["Held for", "number", (each) => elapsed(each.granted_at)],
 ];
 const WAITING = [
@@ -154,8 +154,9 @@ function headOf(ref, key, screen, changed) {
         count(waiting), elapsed((one ?? stats).oldest_enqueued_at),
         perSecond(single ? seen?.enqueued_per_second : null),
         perSecond(single ? seen?.completed_per_second : null),
-        // Totals are counted for an action: of one of several keys they are not known.
-        count((one ?? stats).total_enqueued), count((one ?? stats).total_completed),
+        // Totals are counted for an action, over all its keys.
+        count(ofKey === null ? stats.total_enqueued : null),
+        count(ofKey === null ? stats.total_completed : null),
       ];
       shown.forEach((value, index) => setChildren(metrics[index][1], value));
       text(why, ofKey === null ? whyOf(stats) : "");

@@ -75,7 +75,7 @@ export function show(main, { parameters }, { live, signal }) {
   loading.now();
 }
 
-function timeOf({ state, claimed_until: claimed, due_at: due, settled_at: settled }) {
-  if (state !== "pending") return instant(settled);
+function timeOf({ state, claimed_until: claimed, due_at: due, ended_at: ended }) {
+  if (state !== "pending") return instant(ended);
   return el("span", {}, claimed ? "in progress, claimed " : "due ", instant(due));
 }

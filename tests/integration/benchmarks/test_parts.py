@@ -12,8 +12,8 @@ from tests.support.sources import Servers
 from turnstile.localservers import LocalServers
 
 LEFT_OUT = (
-    *("gates", "hand-over", "keys", "limit-bound", "memory", "rates", "replicas", "submissions"),
-    "throughput",
+    *("clients", "gates", "hand-over", "keys", "limit-bound", "memory", "rates", "replicas", "submissions"),
+    *("takeover", "throughput"),
 )
 """Those that take seconds even so."""
 MET = Row(name="", unit="", cells={"": 0.0}, aims=(Aim(at_most=0),))
@@ -21,7 +21,9 @@ TINY = Sizes(
     executions=40,
     queued=5,
     submits=3,
+    clients=4,
     waiting=40,
+    loaded=40,
     messages=200,
     jobs=40,
     paced_seconds=0.1,
@@ -32,7 +34,8 @@ TINY = Sizes(
     executors=(1, 2),
     submitted=40,
     replicated=40,
-    pressed=240,
+    held=240,
+    pressed=40,
     overload_seconds=0.5,
 )
 

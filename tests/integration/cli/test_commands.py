@@ -94,7 +94,7 @@ def test_get_says_why_it_waits(system: CommandLines, ref: str) -> None:
     holder, waiting = system.submit(ref), system.submit(ref)
     shown = system.executor("get", str(waiting)).out
     assert f"position 1 of 1 in {ref}; 1 of 1 slots in use, held by #{holder}" in shown
-    assert "about to be dispatched to a worker" in system.executor("get", str(holder)).out
+    assert "about to start at a worker" in system.executor("get", str(holder)).out
     system.apply(ref=f"{ref}.alone", pool="deserted")
     alone = system.submit(f"{ref}.alone")
     shown = system.executor("get", str(alone)).out

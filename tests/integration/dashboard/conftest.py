@@ -60,7 +60,7 @@ async def insert_failed_webhook(env: Environment, execution_id: int) -> None:
     """Store a webhook that has failed after three attempts."""
     await env.history.rows(
         "INSERT INTO ledger.webhook (execution_id, url, origin, due_at, created_at, state, attempts,"
-        " settled_at, last_error)"
+        " ended_at, last_error)"
         " VALUES ($1, 'http://127.0.0.1:1/', 'http://127.0.0.1:1', now(), now(), 'failed', 3, now(), 'x')",
         execution_id,
     )

@@ -138,13 +138,6 @@ def test_the_row_of_an_unused_action_ends_with_its_first_queue_of_a_key() -> Non
     assert QueueName("a", None) not in state.queues
 
 
-def test_totals_are_those_of_the_action_where_it_has_one_queue() -> None:
-    state = DashboardState()
-    state.apply(snapshot(queue("a", enqueued=7, completed=3), queue("k", "x"), queue("k", "y"), whole=True))
-    assert state.totals_of(QueueName("a", None)) == (7, 3)
-    assert state.totals_of(QueueName("k", "x")) == (None, None)
-
-
 def test_a_time_without_clients_is_in_no_rate() -> None:
     state = three()
     state.forget()

@@ -372,7 +372,7 @@ async def test_the_queue_lists_what_waits_and_who_holds_its_slots(defined: Serve
     assert (first["worker_id"], first["stopping"], first["finished_at"]) == (
         defined.worker.worker_id, False, None
     )  # fmt: skip
-    assert first["claimed_at"] >= first["granted_at"]
+    assert first["started_at"] >= first["granted_at"]
     created_at = (await defined.get(f"/executions/{ids[4]}"))["created_at"]
     assert shown["items"][0]["created_at"] == created_at
 

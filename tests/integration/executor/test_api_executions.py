@@ -363,7 +363,7 @@ async def test_a_run_that_was_asked_to_stop_shows_why_and_until_when(worked: Ser
     stopping = (await worked.get(f"/executions/{execution_id}"))["stopping"]
     since, kill_at = (datetime.fromisoformat(stopping[name]) for name in ("since", "kill_at"))
     assert abs(datetime.now(UTC) - since) < timedelta(seconds=30)
-    assert kill_at - since == timedelta(seconds=ExecutorSettings().stop_enforced_seconds())
+    assert kill_at - since == timedelta(seconds=ExecutorSettings().stop_timeout)
     assert (stopping["reason"], stopping["cancel_reason"]) == ("cancel", "no longer needed")
     (item,) = (await worked.get("/executions", status="running"))["items"]
     assert item["stopping"]

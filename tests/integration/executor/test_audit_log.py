@@ -175,7 +175,7 @@ _LETTER = {
     "headers": {}, "body_bytes": 0, "stored_bytes": 0,
 }  # fmt: skip
 _WEBHOOK = """
-INSERT INTO ledger.webhook (execution_id, url, origin, due_at, created_at, state, settled_at, last_status)
+INSERT INTO ledger.webhook (execution_id, url, origin, due_at, created_at, state, ended_at, last_status)
 VALUES ($1, 'http://h/', 'http://h', now(), now(), 'failed', now(), 500)
 """
 _CHANGES: tuple[tuple[str, str, str, Any], ...] = (

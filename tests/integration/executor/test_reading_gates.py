@@ -126,13 +126,19 @@ async def test_a_pool_without_a_worker_is_named(api: Served) -> None:
     assert on == {**NO_GPU_WORKER, "other_pools": ["default"]}
 
 
-async def test_the_gates_are_kept_from_the_first_to_the_end(api: Served) -> None:
+async def _blocker(api: Served) -> int:
+    """Return an execution that holds the second of the two resources of `a.b`."""
     await put_resource(api, "first", 1, rank=1)
     await put_resource(api, "then", 1, rank=2)
     await gated(api, "first", "then")
     await gated(api, "then", ref="a.then")
-    blocker = (await api.submit("a.then"))["id"]
+    blocker: int = (await api.submit("a.then"))["id"]
     await api.until_offered(blocker)
+    return blocker
+
+
+async def test_the_gates_are_kept_from_the_first_to_the_end(api: Served) -> None:
+    blocker = await _blocker(api)
     (one,) = await api.submit_many("a.b", 1)
     steps = (await api.get(f"/executions/{one}"))["gates"]
     assert [(step["gate"], step["passed_at"] is None) for step in steps] == [
@@ -193,3 +199,21 @@ async def test_the_list_has_the_gates_of_what_has_ended_and_passed_gates(api: Se
     listed = {item["id"]: item for item in (await api.get("/executions"))["items"]}
     assert listed[one]["gates"] == (await api.get(f"/executions/{one}"))["gates"] != []
     assert not any("gates" in listed[each] for each in (plain, running))
+
+
+async def test_what_ended_while_it_waited_has_the_gates_that_it_passed_and_the_one_where_it_waited(
+    api: Served,
+) -> None:
+    await _blocker(api)
+    between, queued = await api.submit_many("a.b", 2)
+    waited = (await api.get(f"/executions/{between}"))["gates"]
+    for each in (queued, between):
+        assert (await api.http.post(f"/api/v1/executions/{each}/cancel")).status_code == 202
+    ended, in_queue = [await api.get(f"/executions/{each}") for each in (between, queued)]
+    assert (ended["status"], ended["gates"]) == ("cancelled", waited)
+    assert [(step["gate"], step["passed_at"]) for step in waited[2:]] == [("resource then", None)]
+    assert in_queue["gates"] == [
+        {"gate": "queue", "units": 1, "arrived_at": in_queue["queued_at"], "passed_at": None}
+    ]
+    listed = {item["id"]: item for item in (await api.get("/executions"))["items"]}
+    assert listed[queued]["gates"] == in_queue["gates"]

@@ -4,6 +4,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
+from pydantic_core import to_json
 
 from tests.support.ledger import Led, admitted, ended, granted, session_on, waiting
 from turnstile.common.domain.identifiers import ExecutionId, Grant
@@ -11,6 +13,7 @@ from turnstile.common.domain.states import Status
 from turnstile.executor.history.executions import Executions, Record
 from turnstile.executor.history.filters import ExecutionFilter
 from turnstile.executor.leader.records import AttemptRow, LiveRow
+from turnstile.executor.queries.schemas import ExecutionRecord, GatedExecutionRecord
 from turnstile.executor.queue_manager.decisions import Passage
 
 
@@ -45,7 +48,7 @@ async def found(executions: Executions, execution_id: int) -> Record:
 
 async def listed(executions: Executions, **wanted: Any) -> list[int]:
     page = await executions.listed(ExecutionFilter(**wanted), before_id=1000, limit=100)
-    return [record.stored.id for record in page.items]
+    return [each["id"] for each in page.items]
 
 
 async def test_what_was_admitted_is_queued(led: Led, executions: Executions) -> None:
@@ -202,12 +205,20 @@ async def test_a_filter_selects_by_what_is_so_now(
 
 
 @pytest.mark.usefixtures("various")
+async def test_a_list_shows_executions_in_the_shape_of_their_schemas(executions: Executions) -> None:
+    schema = TypeAdapter[Any](GatedExecutionRecord | ExecutionRecord)
+    page = await executions.listed(ExecutionFilter(), before_id=1000, limit=100)
+    shown = [to_json(each) for each in page.items]
+    assert [schema.dump_json(schema.validate_json(each)) for each in shown] == shown
+
+
+@pytest.mark.usefixtures("various")
 async def test_pages_follow_each_other(executions: Executions) -> None:
     seen: list[int] = []
     before: int | None = 1000
     while before is not None:
         page = await executions.listed(ExecutionFilter(), before_id=before, limit=3)
-        seen += [record.stored.id for record in page.items]
+        seen += [each["id"] for each in page.items]
         before = page.next_id
     assert seen == [7, 6, 5, 4, 3, 2, 1]
 

@@ -16,7 +16,7 @@ DAY = 86_400.0
 
 async def kept(executions: Executions) -> list[int]:
     page = await executions.listed(ExecutionFilter(), before_id=10_000, limit=1000)
-    return sorted(record.stored.id for record in page.items)
+    return sorted(each["id"] for each in page.items)
 
 
 def pruner(database: Database, **given: Any) -> ExecutionPruner:
@@ -108,7 +108,7 @@ async def test_what_has_a_webhook_that_was_not_delivered_is_kept(
 ) -> None:
     await end(led, {1: 3 * DAY, 2: 3 * DAY, 3: 3 * DAY, 4: 3 * DAY}, now)
     await database.fetch(
-        "INSERT INTO ledger.webhook (execution_id, url, origin, state, due_at, created_at, settled_at)"
+        "INSERT INTO ledger.webhook (execution_id, url, origin, state, due_at, created_at, ended_at)"
         " VALUES (1, 'u', 'o', 'pending', now(), now(), NULL), (2, 'u', 'o', 'failed', now(), now(), now()),"
         " (3, 'u', 'o', 'delivered', now(), now(), now())"
     )

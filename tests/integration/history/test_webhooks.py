@@ -231,7 +231,7 @@ async def test_old_settled_deliveries_are_deleted(hooks: Database, deliveries: D
     await add(hooks, 1, 2, 3)
     claims = await claim(deliveries)
     await deliveries.record([result(claims[0], "delivered"), result(claims[1], "failed")])
-    await hooks.fetch("UPDATE ledger.webhook SET settled_at = now() - interval '2 h' WHERE execution_id = 1")
+    await hooks.fetch("UPDATE ledger.webhook SET ended_at = now() - interval '2 h' WHERE execution_id = 1")
     assert await deliveries.prune(3600.0, 10) == 1
     assert await states(hooks) == {2: "failed", 3: "pending"}
 
@@ -245,7 +245,7 @@ async def test_pages_are_newest_first_with_their_execution(hooks: Database, deli
     assert [(row["execution_id"], row["execution_status"]) for row in rows] == [(1, "completed")]
 
 
-async def test_what_was_settled_costs_nothing_while_an_old_snapshot_keeps_it(
+async def test_what_has_ended_costs_nothing_while_an_old_snapshot_keeps_it(
     hooks: Database, deliveries: Deliveries, database_url: str
 ) -> None:
     """Below its bound nothing is read, however many dead entries the index has."""
@@ -259,7 +259,7 @@ async def test_what_was_settled_costs_nothing_while_an_old_snapshot_keeps_it(
         )
         await due(deliveries)
         await hooks.fetch(
-            "UPDATE ledger.webhook SET state = 'delivered', settled_at = now() WHERE execution_id > 110"
+            "UPDATE ledger.webhook SET state = 'delivered', ended_at = now() WHERE execution_id > 110"
         )
         await hooks.fetch(
             "UPDATE ledger.webhook SET due_at = now() - interval '10 min' WHERE state = 'pending'"

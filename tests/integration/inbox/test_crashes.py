@@ -8,7 +8,16 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from tests.support.inbox import ANN, Installation, RunningLeader, command_ids, numbered, patch, request
+from tests.support.inbox import (
+    ANN,
+    Installation,
+    RunningLeader,
+    command_ids,
+    delete,
+    numbered,
+    patch,
+    request,
+)
 from tests.support.ledger import session_on, until
 from turnstile.common.domain.errors import Unavailable
 from turnstile.executor.leader.ports import OutcomeUnknown
@@ -37,6 +46,30 @@ async def test_a_leader_killed_before_its_commit_decides_nothing(
     answers = await submitting
     assert [each["execution_id"] for each in answers] == sorted(each["execution_id"] for each in answers)
     assert await installation.fetch("SELECT count(*)::int FROM ledger.execution") == [(5,)]
+
+
+async def test_a_deletion_of_several_turns_is_counted_on_by_the_next_leader(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = installation.lead()
+    await installation.define("action", "a", max_concurrent=0)
+    await installation.submit(*numbered(1200))
+    write = leader.ledger.write
+    written = asyncio.Event()
+
+    async def die(turn: Turn) -> None:
+        await write(turn)
+        if turn.inbox_begun:
+            written.set()
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(leader.ledger, "write", die)
+    deleting = asyncio.create_task(installation.inbox.decide([delete("action", "a", cancel_max=10_000)]))
+    await written.wait()
+    await leader.kill()
+    installation.lead("b")
+    (answer,) = await deleting
+    assert (answer["type"], answer["cancelled"]) == ("deleted", 1200)
 
 
 async def test_a_leader_killed_after_its_commit_has_answered(

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import asyncpg
 import pytest
+from msgspec import structs
 
 from tests.support.ledger import Led, admitted, ended, granted, session_on
 from turnstile.common.domain.identifiers import Grant
@@ -93,7 +94,7 @@ _KEY = UUID(int=7)
         ("turn_ends_what_lives", {"ended": [ended(999)]}),
         ("turn_ends_what_lives", {"ended": [ended(1), ended(1)]}),
         ("turn_grants_with_new_numbers", {"granted": [granted(0, 5, 1)]}),
-        ("granted_has_a_number_for_each", {"granted": [replace(granted(0, 6, 1), counters=(6, 7))]}),
+        ("granted_has_a_number_for_each", {"granted": [structs.replace(granted(0, 6, 1), counters=(6, 7))]}),
         ("attempt_pkey", {"attempts": [_ATTEMPT, _ATTEMPT]}),
         ("attempt_is_positive", {"attempts": [replace(_ATTEMPT, attempt=0)]}),
         ("live_has_not_ended", {"live": [replace(_LIVE, status=Status.COMPLETED)]}),
@@ -120,7 +121,7 @@ async def test_a_wrong_write_is_refused_by_name(led: Led, constraint: str, field
     )
     await led.write(ended=[ended(2)])
     if "granted" in fields:
-        fields = {"granted": [replace(row, epoch=led.epoch) for row in fields["granted"]]}
+        fields = {"granted": [structs.replace(row, epoch=led.epoch) for row in fields["granted"]]}
     with pytest.raises(TurnRefused, match=constraint) as raised:
         await led.write(**fields)
     assert raised.value.execution_ids == ()

@@ -1,11 +1,11 @@
 """Commands are read in the order of their ids, and none is left behind, however late it is committed."""
 
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 import pytest
+from msgspec import structs
 
 from tests.support.ledger import Led, session_on, until
 from turnstile.common.domain.errors import Code
@@ -92,7 +92,7 @@ async def test_the_parameters_of_a_submission_are_checked_when_it_is_read(
 
 async def test_a_poll_reads_a_bounded_number_of_bytes(led: Led, database_url: str) -> None:
     # Random, so that it is not compressed.
-    large = replace(_REQUEST, parameters=b'{"text": "%s"}' % os.urandom(1_500_000).hex().encode())
+    large = structs.replace(_REQUEST, parameters=b'{"text": "%s"}' % os.urandom(1_500_000).hex().encode())
     async with session_on(database_url) as session:
         for _ in range(6):
             await _put(session, large)

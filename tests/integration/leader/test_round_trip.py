@@ -264,6 +264,7 @@ def early_cancels(draw: st.DrawFn, cancel_id: int) -> EarlyCancelRow:
         idempotency_key=None if by_id else draw(texts),
         reason=draw(texts),
         kept_until=draw(instants),
+        properties=draw(st.none() | texts),
     )
 
 

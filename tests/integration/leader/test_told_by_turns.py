@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.support.inbox import Installation, RunningLeader, ScriptedWorker, delete, request
 from tests.support.ledger import until
@@ -48,7 +48,7 @@ async def test_an_offer_has_all_that_its_attempt_shows_also_behind_another_leade
 ) -> None:
     first = installation.lead("a")
     await installation.define("action", "a", retry={"max_attempts": 3}, submitter_keys=True, max_concurrent=1)
-    wanted = replace(
+    wanted = structs.replace(
         request(
             "a", parameters={"n": 1}, metadata={"tag": "t"}, idempotency_key="once", concurrency_key="k"
         ),
@@ -97,7 +97,9 @@ async def test_events_have_the_action_and_the_trace_of_the_request(installation:
     leader = installation.lead()
     leader.broker.wants_changes = True
     await installation.define("action", "a")
-    await installation.submit(replace(request("a", callback_url=_URL), traceparent=_TRACE), request("a"))
+    await installation.submit(
+        structs.replace(request("a", callback_url=_URL), traceparent=_TRACE), request("a")
+    )
     worker = leader.broker.worker
     worker.hello()
     await _offer(worker, 1)
@@ -124,7 +126,7 @@ async def test_an_end_that_no_worker_saw_is_published_with_its_trace_by_whoever_
 ) -> None:
     first = installation.lead("a")
     await installation.define("action", "a", max_concurrent=0)
-    await installation.submit(replace(request("a"), traceparent=_TRACE))
+    await installation.submit(structs.replace(request("a"), traceparent=_TRACE))
     await first.kill()
     second = installation.lead("b")
     await installation.inbox.decide([CancelExecutions(execution_ids=(1,), reason="enough")])

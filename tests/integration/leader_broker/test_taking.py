@@ -1,8 +1,10 @@
 """What the leader takes from its queues, and what becomes of it when a connection ends."""
 
 import asyncio
+import json
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from uuid import UUID
 
 from tests.support.brokers import publishing, ready_messages, until_ready
 from tests.support.leader_broker import (
@@ -65,7 +67,10 @@ async def test_requests_arrive_in_order_as_values_with_the_key_of_their_message(
         await client.publish([*map(numbered, range(7)), copy, copy, cancel])
         found = await taken(broker, EXECUTOR_REQUESTS, 10)
         assert numbers(found) == [b'{"number":%d}' % min(n, 7) for n in range(9)]
-        assert found[-1].body == CancelRequest(execution_id=3, idempotency_key=None, reason="")
+        body = found[-1].body
+        assert isinstance(body, CancelRequest)
+        assert (body.execution_id, body.idempotency_key, body.reason) == (3, None, "")
+        assert json.loads(body.properties or "")["message_id"] == cancel.message_id
         assert len({each.delivery_key for each in found}) == 9
         assert found[7].delivery_key == found[8].delivery_key
         assert all(each.key_identifies for each in found[:9])
@@ -170,6 +175,58 @@ async def test_an_arrival_wakes_the_leader(amqp_url: str) -> None:
         async with asyncio.timeout(10):
             await arrived.wait()
         assert len(broker.take(EXECUTOR_HEARTBEATS, 10)) == 1
+
+
+async def test_large_requests_are_stored_one_by_one_in_order_and_no_other_queue_waits_for_them(
+    amqp_url: str,
+) -> None:
+    stored: list[bytes] = []
+    release = asyncio.Semaphore(0)
+
+    async def store(parameters: bytes, metadata: bytes | None) -> UUID | None:
+        stored.append(parameters)
+        await release.acquire()
+        return None if len(stored) == 2 else UUID(int=len(stored))
+
+    large = [request({"action_ref": "a", "parameters": {"n": n, "x": [0] * 50_000}}) for n in range(20)]
+    async with (
+        leading(amqp_url, store_body=store) as broker,
+        publishing(amqp_url, declare=declare_executor) as client,
+    ):
+        await client.publish([numbered(1), *large, numbered(2), reports([end(1)])])
+        assert numbers(await taken(broker, EXECUTOR_REQUESTS, 1)) == [b'{"number":1}']
+        await taken(broker, EXECUTOR_COMPLETIONS, 1)
+        await until(lambda: not broker.take(EXECUTOR_REQUESTS, 100) and stored, "a large request")
+        assert len(stored) == 1
+        for _ in large:
+            release.release()
+        found = await taken(broker, EXECUTOR_REQUESTS, 21)
+        assert [each.body.body_id for each in found if isinstance(each.body, Request)] == [
+            UUID(int=1), None, *(UUID(int=number) for number in range(3, 21)), None,
+        ]  # fmt: skip
+        assert numbers(found) == [*stored, b'{"number":2}']
+        broker.acknowledge(found)
+
+
+async def test_a_large_request_that_is_being_stored_comes_again_after_the_connection(amqp_url: str) -> None:
+    held, release = asyncio.Event(), asyncio.Event()
+
+    async def store(parameters: bytes, metadata: bytes | None) -> UUID:
+        held.set()
+        await release.wait()
+        return UUID(int=1)
+
+    async with (
+        leading(amqp_url, store_body=store) as broker,
+        publishing(amqp_url, declare=declare_executor) as client,
+    ):
+        await client.publish([request({"action_ref": "a", "parameters": {"x": [0] * 50_000}}), numbered(1)])
+        await until(lambda: not broker.take(EXECUTOR_REQUESTS, 100) and held.is_set(), "a large request")
+        await broker.close()
+        release.set()
+        await opened(broker)
+        first, _ = await taken(broker, EXECUTOR_REQUESTS, 2)
+        assert first.is_redelivered
 
 
 async def test_a_message_that_cannot_be_read_is_a_refused_one_in_its_place(amqp_url: str) -> None:

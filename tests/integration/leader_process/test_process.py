@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.leader_process.support import Store, executor, is_alive
+from tests.integration.leader_process.support import Executor, Store, executor, is_alive, led_by_the_first
+from tests.support.proxy import proxy_to
 from tests.support.service_template import DIES_WITH_US
 from tests.support.traffic import until
 from turnstile.executor.serving import ProcessTimes
@@ -193,3 +194,31 @@ async def test_a_leader_process_without_a_parent_does_not_start(tmp_path: Path) 
         cwd=tmp_path,
     )
     assert await asyncio.wait_for(process.wait(), 20) == 1
+
+
+async def test_a_leader_and_one_that_waits_stop_at_once_when_idle(database_url: str, amqp_url: str) -> None:
+    async with led_by_the_first(database_url, amqp_url) as executors:
+        for one in reversed(executors):
+            assert await seconds_to_stop(one) < 1.0
+
+
+@pytest.mark.parametrize("frozen", ["broker", "database"])
+async def test_a_server_that_says_nothing_does_not_keep_a_leader_from_its_end(
+    database_url: str, amqp_url: str, frozen: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with proxy_to(amqp_url) as broker, proxy_to(database_url) as database:
+        async with executor("one", database.url, broker.url) as one:
+            await one.until_leading()
+            {"broker": broker, "database": database}[frozen].freeze()
+            seconds = await seconds_to_stop(one)
+            print(f"{seconds:.2f} s")
+        broker.thaw()
+        database.thaw()
+    assert seconds < 4.0
+    assert not [each for each in caplog.records if each.message == "leader_process_killed"]
+
+
+async def seconds_to_stop(one: Executor) -> float:
+    began_at = time.monotonic()
+    await one.stop()
+    return time.monotonic() - began_at

@@ -19,7 +19,7 @@ INSERT INTO ledger.audit_log (verb, subject_kind, subject, before, after, record
 SELECT 'paused', 'action', n::text, '{}', '{}', now() - n * interval '1 day' FROM generate_series(1, 40) n
 """
 _WEBHOOKS = """
-INSERT INTO ledger.webhook (execution_id, url, origin, due_at, created_at, state, settled_at)
+INSERT INTO ledger.webhook (execution_id, url, origin, due_at, created_at, state, ended_at)
 SELECT n, 'u', 'o', now() - interval '9 d', now() - interval '9 d',
        CASE WHEN n % 2 = 0 THEN 'pending' ELSE 'delivered' END,
        CASE WHEN n % 2 = 1 THEN now() - interval '8 d' END

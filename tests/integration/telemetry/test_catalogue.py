@@ -22,7 +22,7 @@ DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "turnstile.json").read_tex
 METERS: dict[str, Meter] = {"executor": executor_metrics.METER, "worker": worker_metrics.METER}
 LABELS_KNOWN = {
     "action_ref", "code", "kind", "pool", "reason", "repair", "resource", "server", "source",
-    "state", "status", "sweep", "write",
+    "state", "status", "task", "write",
 }  # fmt: skip
 LEVELS = {"debug", "info", "warning", "error"}
 

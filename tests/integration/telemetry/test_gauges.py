@@ -96,7 +96,7 @@ async def test_turns_count_what_they_decide(api: Served) -> None:
     assert since(found, "turnstile_grant_seconds_count", **of) == 2
     assert since(found, "turnstile_executions_ended_total", **of, status="completed") == 1
     assert since(found, "turnstile_executions_ended_total", **of, status="failed") == 1
-    assert since(found, "turnstile_settled_total", status="failed") == 1
+    assert since(found, "turnstile_attempts_ended_total", status="failed") == 1
     assert since(found, "turnstile_hand_over_seconds_count") >= 1
     assert since(found, "turnstile_turn_seconds_count") >= 4
     assert since(found, "turnstile_turn_inputs_total", source="completions") >= 2

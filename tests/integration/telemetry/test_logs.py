@@ -79,8 +79,8 @@ def test_traceback_lines_cannot_look_like_log_lines(
     try:
         raise ValueError("\n12:00:00.000 INFO    executor all_is_well\r\x1b[1A")
     except ValueError:
-        logging.getLogger("executor.any").exception("sweep_broken")
+        logging.getLogger("executor.any").exception("any_broken")
     first, *rest = capsys.readouterr().err.splitlines()
-    assert "sweep_broken" in first
+    assert "any_broken" in first
     assert all(line.startswith("  | ") and line.isprintable() for line in rest)
     assert rest[0] == "  | Traceback (most recent call last):"

@@ -29,11 +29,11 @@ async def test_both_services_count_and_time_executions(observed: Observed) -> No
     assert refused.status_code == 422
 
     completed, failed = (
-        (before.value("turnstile_settled_total", status=status) or 0) + count
+        (before.value("turnstile_attempts_ended_total", status=status) or 0) + count
         for status, count in (("completed", RUNS + 1), ("failed", 1))
     )
-    await observed.executor("turnstile_settled_total", completed, status="completed")
-    executor = await observed.executor("turnstile_settled_total", failed, status="failed")
+    await observed.executor("turnstile_attempts_ended_total", completed, status="completed")
+    executor = await observed.executor("turnstile_attempts_ended_total", failed, status="failed")
     assert executor.value("turnstile_admitted_total", action_ref="one") == RUNS + 1
     assert executor.value("turnstile_duplicates_total", action_ref="one") == 1
     assert executor.value("turnstile_granted_total", action_ref="one") == RUNS + 1
@@ -135,12 +135,12 @@ async def test_each_transition_has_one_event_and_no_line_has_a_secret(observed: 
         ]
         return sorted(line["event"] for line in lines if line.get("execution_id") == submitted.execution_id)
 
-    await until(lambda: "execution_settled" in events())
+    await until(lambda: "execution_end_committed" in events())
     assert events() == [
         "execution_admitted",
+        "execution_end_committed",
         "execution_ended",
         "execution_granted",
-        "execution_settled",
         "execution_started",
     ]
     for service in (*observed.system.executors, *observed.system.workers):

@@ -28,7 +28,7 @@ def own_spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     return exporter
 
 
-async def test_one_trace_leads_from_the_clients_call_to_the_settled_completion(
+async def test_one_trace_leads_from_the_clients_call_to_the_committed_end(
     observed: Observed, own_spans: InMemorySpanExporter
 ) -> None:
     with trace.get_tracer("a user's").start_as_current_span("order"):
@@ -47,7 +47,7 @@ async def test_one_trace_leads_from_the_clients_call_to_the_settled_completion(
         ("turnstile-executor", "grant noop", "admit noop"),
         ("turnstile-worker", "process execution.scheduled", "admit noop"),
         ("turnstile-worker", "run noop", "process execution.scheduled"),
-        ("turnstile-executor", "settle noop", "admit noop"),
+        ("turnstile-executor", "end noop", "admit noop"),
     }
     process = spans["process execution.scheduled"]
     assert process.kind == CONSUMER
@@ -72,7 +72,7 @@ async def test_a_request_without_a_trace_begins_one_and_a_failure_marks_its_span
         spans = list(observed.receiver.spans)
         return {s.name: s for s in spans if s.attributes.get("turnstile.execution_id") == execution_id}
 
-    await until(lambda: {"settle scripted", "process execution.scheduled"} <= of_execution().keys())
+    await until(lambda: {"end scripted", "process execution.scheduled"} <= of_execution().keys())
     spans = of_execution()
     assert len({span.trace_id for span in spans.values()}) == 1
     assert spans["admit scripted"].parent_id == ""

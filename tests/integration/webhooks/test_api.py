@@ -7,7 +7,7 @@ import pytest
 from tests.support.served import Served
 
 _ROWS = """
-INSERT INTO ledger.webhook (execution_id, url, origin, due_at, created_at, state, settled_at, last_status)
+INSERT INTO ledger.webhook (execution_id, url, origin, due_at, created_at, state, ended_at, last_status)
 SELECT e.id, e.callback_url, '', now(), now(), s.state, CASE WHEN s.state <> 'pending' THEN now() END, 500
 FROM ledger.execution e JOIN unnest($1::bigint[], $2::text[]) s(id, state) ON s.id = e.id
 """

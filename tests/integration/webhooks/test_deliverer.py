@@ -10,7 +10,7 @@ from tests.integration.webhooks.receiver import Receiver
 from tests.support.traffic import until
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
-from turnstile.executor.metrics import SWEEP_FAILURES, WEBHOOK_ATTEMPTS
+from turnstile.executor.metrics import BACKGROUND_FAILURES, WEBHOOK_ATTEMPTS
 from turnstile.executor.webhooks.deliveries import STATEMENTS, Deliveries
 
 
@@ -29,14 +29,14 @@ async def test_the_body_is_that_of_the_completion_message(
     assert (row["state"], row["attempts"], row["last_status"]) == ("delivered", 1, 200)
 
 
-async def test_a_sweep_that_fails_is_counted_and_the_next_delivers(
+async def test_a_round_that_fails_is_counted_and_the_next_delivers(
     database: Database,
     database_url: str,
     receiver: Receiver,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    claim, before = Deliveries.claim, SWEEP_FAILURES.values.get(("deliver_webhooks",), 0)
+    claim, before = Deliveries.claim, BACKGROUND_FAILURES.values.get(("deliver_webhooks",), 0)
 
     async def fail_once(record: Deliveries, *arguments: Any, **options: Any) -> Any:
         monkeypatch.setattr(Deliveries, "claim", claim)
@@ -46,7 +46,7 @@ async def test_a_sweep_that_fails_is_counted_and_the_next_delivers(
     await completed(database, receiver.url)
     async with delivering(database_url):
         await ended(database)
-    assert SWEEP_FAILURES.values[("deliver_webhooks",)] == before + 1
+    assert BACKGROUND_FAILURES.values[("deliver_webhooks",)] == before + 1
     assert "webhooks_broken" in [record.getMessage() for record in caplog.records]
 
 

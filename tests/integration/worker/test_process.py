@@ -45,7 +45,7 @@ async def test_a_drain_returns_what_does_not_end_in_time(
         worker.signal(signal.SIGTERM)
         assert await worker.ended() == 0
         assert leader.returns()[1].had_started
-        assert "execution_handed_back execution_id=1" in worker.text()
+        assert "execution_returned execution_id=1" in worker.text()
 
 
 async def test_a_run_that_cannot_be_stopped_ends_its_process_and_returns_nothing(

@@ -57,7 +57,7 @@ _SETTLING_NS: Final = 20_000_000
 _OUTCOMES: Final = {
     "retried": Outcome.RETRIED,
     "reclaimed": Outcome.RECLAIMED,
-    "handed_back": Outcome.HANDED_BACK,
+    "returned": Outcome.RETURNED,
 }
 _EXECUTIONS: Final = """
 SELECT e.id, e.action_ref, nullif(e.key, '') AS key, e.priority, e.metadata ->> 'tag' AS tag,

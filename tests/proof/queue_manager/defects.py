@@ -1106,18 +1106,18 @@ plant(
     test_pools.test_an_abandoned_execution_ends_with_its_worker,
 )
 plant(
-    "what may run once only runs again after it was handed back",
+    "what may run once only runs again after it was returned",
     transitions._returned,
     "has_started and",
     "False and",
-    lambda: test_pools.test_what_may_run_once_only_ends_when_it_is_handed_back_after_its_start("the return"),
+    lambda: test_pools.test_what_may_run_once_only_ends_when_it_is_returned_after_its_start("the return"),
 )
 plant(
     "only the return says that it had started",
     transitions._returned,
     "each.had_started or execution.started_at is not None",
     "each.had_started",
-    lambda: test_pools.test_what_may_run_once_only_ends_when_it_is_handed_back_after_its_start(
+    lambda: test_pools.test_what_may_run_once_only_ends_when_it_is_returned_after_its_start(
         "an earlier report"
     ),
 )

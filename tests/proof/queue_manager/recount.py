@@ -201,7 +201,7 @@ def _see_gate(seen: Seen, gate: ResourceGate) -> None:
 def recount(state: State) -> Seen:
     """Check that a state is consistent. Raises Violation."""
     changed = (state.changed_workers, state.changed_queues, state.changed_actions, state.changed_gates)
-    must("recount", not any(changed), "something changed and was not settled")
+    must("recount", not any(changed), "something changed and was not applied")
     executions = state.executions
     for execution_id, execution in executions.items():
         must("recount", execution.id == execution_id, execution_id)

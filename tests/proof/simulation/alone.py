@@ -4,6 +4,7 @@ The leader does not do that yet (LEADER 6, runs), and the worker must keep order
 cancels already. Messages are lost and come again behind newer ones.
 """
 
+from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
@@ -47,19 +48,18 @@ def alone(seed: int) -> list[str]:
 class _Run:
     """A run that ends by itself, or when it is asked to."""
 
-    def __init__(self, place: "_Alone", offer: Offer, seconds: float) -> None:
+    def __init__(
+        self, place: "_Alone", offer: Offer, seconds: float, ended: Callable[[RunEnd], None]
+    ) -> None:
         self._place, self._offer = place, offer
         self._future: Any = place.loop.create_future()
+        self._future.add_done_callback(lambda future: ended(future.result()))
         place.loop.after(seconds, self._end)
 
     def _end(self) -> None:
         if not self._future.done():
             self._place.running[self._offer.action_ref] -= 1
             self._future.set_result(Completed(result_json="null"))
-
-    async def outcome(self) -> RunEnd:
-        end: RunEnd = await self._future
-        return end
 
     def ask_to_stop(self, reason: str) -> None:
         self._end()
@@ -181,7 +181,7 @@ class _Alone:
     def secret(self) -> str:
         return "s"
 
-    def start(self, offer: Offer) -> _Run:
+    def start(self, offer: Offer, ended: Callable[[RunEnd], None]) -> _Run:
         queue, grant, now = offer.action_ref, offer.grant, self.loop.now
         self.running[queue] = self.running.get(queue, 0) + 1
         if grant in self.started:
@@ -204,7 +204,7 @@ class _Alone:
             self.found.append(f"RECALL {grant} starts, up to {barrier} everything was recalled")
         if self.cancelled.get(grant, now) < now:
             self.found.append(f"CANCEL {grant} starts, it was cancelled before")
-        return _Run(self, offer, 0.3 * self.random.random())
+        return _Run(self, offer, 0.3 * self.random.random(), ended)
 
     def _check_at_once(self, queue: str) -> None:
         now, limits = self.loop.now, self.at_once[queue]

@@ -16,6 +16,8 @@ from random import Random
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
+from msgspec import structs
+
 from tests.proof.simulation.loop import SimulatedLoop, Timeouts
 from tests.proof.simulation.processes import WALL, Process
 from turnstile.common.domain.states import TERMINAL, Status
@@ -433,7 +435,7 @@ class Postgres:
                 )
             since = own[-1].ended_at if own else tables.created_at[execution_id]
             if tables.admitted[execution_id].status is Status.DELAYED or (
-                own and own[-1].outcome not in ("reclaimed", "handed_back")
+                own and own[-1].outcome not in ("reclaimed", "returned")
             ):
                 since = max(tables.woken_at.pop(execution_id, at), since)
             own.append(AttemptRecord(len(own) + 1, row.worker_id, since, at))
@@ -494,6 +496,9 @@ class Postgres:
         _remove(tables.events, turn.events_over)
         tables.early_cancels.update((row.id, row) for row in turn.early_cancels)
         _remove(tables.early_cancels, turn.early_cancels_over)
+        for begun, cancelled in turn.inbox_begun:
+            (row,) = (each for each in tables.inbox.values() if each.command_id == begun)
+            tables.inbox[row.id] = structs.replace(row, cancelled=cancelled)
         for command_id in turn.inbox_over:
             if tables.inbox.pop(command_id, None) is None:
                 self.found(f"command {command_id} is decided twice")

@@ -62,7 +62,10 @@ OF_WORKERS_AT_THE_LEADER: Final = (
         "turns",
         "doubt",
         "CANCEL|OVERLAP",
-        ("        if not lead.backlog:\n            inputs += lead.sessions.lost(now)\n", ""),
+        (
+            "            if not lead.backlog:\n                inputs += lead.sessions.lost(now)\n",
+            "            pass\n",
+        ),
         (
             "                    lead.sessions.probed(each.queue, probe, now)\n",
             "                    lead.sessions.probed(each.queue, probe, now)\n"
@@ -281,12 +284,6 @@ OF_WORKERS: Final = (
         (
             "self._lease.standing(now) is Standing.CERTAIN:\n            waiting",
             "self._lease.standing(now) is not Standing.OVER:\n            waiting",
-        ),
-        (
-            "        if self._lease.standing(self._clock.monotonic()) is not Standing.CERTAIN:\n"
-            "            return NotStarted",
-            "        if self._lease.standing(self._clock.monotonic()) is Standing.OVER:\n"
-            "            return NotStarted",
         ),
     ),
     in_worker(

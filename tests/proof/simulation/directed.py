@@ -373,6 +373,16 @@ def _listener_hangs(random: Random) -> Story:
     return _story(random, requests=_plain(random, 40, 8.0), faults=_ordered(*faults))
 
 
+def _dies_before_its_events(random: Random) -> Story:
+    """Events do not arrive at the broker, and the leader dies before it has stored them."""
+    faults = _faults(random, "publish", 15, until=4.0, target=-1, outcome="never")
+    for lost in faults[:5]:
+        commit = f"commit {random.choice(('requests', 'grants'))}"
+        faults.append(Fault(at=lost.at + 0.02, kind="kill executor when", outcome=commit, seconds=0.3))
+    actions = (_action(random, limit=None, keys=0),)
+    return _story(random, requests=_plain(random, 150, 4.0), actions=actions, faults=_ordered(*faults))
+
+
 def _refused(random: Random) -> Story:
     """The database refuses results, and requests that are poison, in turns with many others."""
     scripts: tuple[tuple[Step, ...], ...] = (
@@ -481,7 +491,7 @@ def _reclaims(random: Random) -> Story:
     return _story(random, requests=requests, actions=actions, workers=(6, 6), faults=_ordered(*faults))
 
 
-def _handed_back(random: Random) -> Story:
+def _returned(random: Random) -> Story:
     """Some of what was granted together comes back and is granted again, and the leader changes."""
     scripts = (
         (Step("refuse", 0.0), Step("ok", 3.0)),
@@ -511,8 +521,8 @@ def _takeovers_unheard(random: Random) -> Story:
 def _probes(random: Random) -> Story:
     """Heartbeats stop and come back just when the leader looks; probes are lost."""
     faults = _faults(
-        random, "lose", 3, until=14.0, since=1.0, outcome="Heartbeat Hello",
-        seconds=lambda r: _LEASE - 0.3 + 0.6 * r.random(), target=lambda r: r.randrange(2),
+        random, "lose", 9, until=14.0, since=1.0, outcome="Heartbeat Hello",
+        seconds=lambda r: _LEASE - 0.3 + 0.6 * r.random(), target=lambda r: r.randrange(6),
     )  # fmt: skip
     faults += _faults(
         random, "write", 30, until=18.0, target=-1, outcome="slow", seconds=lambda r: 0.3 * r.random()
@@ -523,7 +533,10 @@ def _probes(random: Random) -> Story:
     if random.random() < 0.5:
         faults.append(_lose(0.5, "Dismissed", 14.0))
     actions = (_action(random, limit=None, keys=0),)
-    return _story(random, requests=_plain(random, 25, 14.0, 1.0), actions=actions, faults=_ordered(*faults))
+    return _story(
+        random, requests=_plain(random, 25, 14.0, 1.0), actions=actions, workers=(2,) * 6,
+        faults=_ordered(*faults),
+    )  # fmt: skip
 
 
 def _hellos(random: Random) -> Story:
@@ -679,13 +692,14 @@ KINDS: Final[dict[str, Callable[[Random], Story]]] = {
     "leader alone without broker": _leader_alone_without_broker,
     "broker out": _broker_out,
     "listener hangs": _listener_hangs,
+    "dies before its events": _dies_before_its_events,
     "refused": _refused,
     "doubt": _doubt,
     "doubt in a new session": _doubt_in_a_new_session,
     "answers lost": _answers_lost,
     "recalls": _recalls,
     "cut off": _cut_off,
-    "handed back": _handed_back,
+    "returned": _returned,
     "takeovers unheard": _takeovers_unheard,
     "probes": _probes,
     "reclaims": _reclaims,

@@ -44,7 +44,7 @@ _AT_FIRST: Final = 1
 """The limit of a queue that is not said to have another one."""
 _OUTCOMES: Final = {
     "": Outcome.OPEN, "ended": Outcome.ENDED, "reclaimed": Outcome.RECLAIMED,
-    "handed_back": Outcome.HANDED_BACK,
+    "returned": Outcome.RETURNED,
 }  # fmt: skip
 
 

@@ -99,11 +99,11 @@ SENTENCES: list[tuple[Any, str]] = [
     ),
     ({"reason": "not_due", "run_at": "2026-11-21T07:30:00Z"}, "not due before 2026-11-21 07:30:00Z"),
     ({"reason": "not_due", "run_at": None}, "not due yet"),
-    ({"reason": "handing_over", "pool": "gpu"}, "about to be dispatched to a worker"),
-    (handed_over("29:31"), "about to be dispatched to a worker"),
+    ({"reason": "handing_over", "pool": "gpu"}, "about to start at a worker"),
+    (handed_over("29:31"), "about to start at a worker"),
     (
         handed_over("27:30"),
-        "its slot was granted 2m30s ago, and no worker of pool gpu has claimed it: they are busy, or"
+        "its slot was granted 2m30s ago, and no worker of pool gpu has started it: they are busy, or"
         " cannot reach the broker; see their logs and /readyz",
     ),
     (
@@ -184,7 +184,7 @@ def test_the_queue_of_a_key_is_named_with_the_key() -> None:
 )
 def test_a_start_is_as_precise_as_its_estimate(earliest: float, latest: float, words: str) -> None:
     waits = execution({"reason": "handing_over"}, position=None, estimated_start=starting(earliest, latest))
-    assert waiting_sentence(waits, now=NOW) == f"about to be dispatched to a worker; {words}"
+    assert waiting_sentence(waits, now=NOW) == f"about to start at a worker; {words}"
 
 
 def test_only_the_first_holders_are_listed() -> None:
@@ -210,3 +210,5 @@ def test_an_execution_waits_at_the_last_gate_that_it_has_not_passed() -> None:
     later = gate_rows([Json(gate="queue", passed_at=at), resource])
     assert [row["passed"] for row in later] == ["2026-01-01 00:00:00Z", "waits"]
     assert later[0]["gate"] == "queue"
+    ended = gate_rows([Json(gate="queue", passed_at=at), resource], has_ended=True)
+    assert ended[1]["passed"] == "ended here"

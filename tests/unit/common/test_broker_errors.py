@@ -9,10 +9,11 @@ async def _raise(error: Exception | type[Exception]) -> None:
     raise error
 
 
-async def test_a_bare_exception_of_the_library_is_a_lost_connection() -> None:
-    """The library rejects with it what waits for a channel of a connection that closes without a reason."""
-    with pytest.raises(BrokerUnavailable, match="the connection closed"):
-        await answered(_raise(Exception), 1.0)
+@pytest.mark.parametrize("error", [Exception, StopAsyncIteration])
+async def test_what_the_library_raises_without_a_text_is_a_lost_connection(error: type[Exception]) -> None:
+    """A channel of a connection that closes without a reason, and the end of the iteration over frames."""
+    with pytest.raises(BrokerUnavailable, match=r"^the connection closed$"):
+        await answered(_raise(error), 1.0)
 
 
 async def test_an_error_of_our_own_is_not_blamed_on_the_broker() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from uuid import RFC_4122, UUID
@@ -21,7 +22,15 @@ from turnstile.common.messages import (
     ExecutionRequested,
     StatusChanged,
 )
-from turnstile.common.requests import delivery_key, read_json, read_model, read_requested_body, request_hash
+from turnstile.common.requests import (
+    CheckedRequest,
+    delivery_key,
+    read_json,
+    read_model,
+    read_request,
+    read_requested_body,
+    request_hash,
+)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ANYTHING = st.recursive(
@@ -32,6 +41,22 @@ ANYTHING = st.recursive(
 FIELDS = st.fixed_dictionaries(
     {"action_ref": st.just("noop") | ANYTHING},
     optional={name: ANYTHING for name in ExecutionRequested.model_fields if name != "action_ref"},
+)
+
+
+DOCUMENTS = st.dictionaries(st.text(max_size=3), ANYTHING, max_size=2)
+KEYS = st.none() | st.text(max_size=3)
+PLAIN = st.fixed_dictionaries(
+    {"action_ref": st.just("noop")},
+    optional={
+        "parameters": DOCUMENTS,
+        "metadata": DOCUMENTS,
+        "idempotency_key": KEYS,
+        "concurrency_key": KEYS,
+        "priority": st.integers(0, 6),
+        "timeout": st.floats() | st.integers() | st.sampled_from(["5m", "", None]),
+        "ttl": st.floats() | st.sampled_from(["1h30m", "1", None]),
+    },
 )
 
 
@@ -46,6 +71,29 @@ def test_any_bytes_are_a_request_or_a_refusal(body: bytes) -> None:
 def test_any_value_of_any_field_is_a_request_or_a_refusal(value: dict[str, object]) -> None:
     with suppress(Refusal):
         read_requested_body(json.dumps(value).encode())
+
+
+def _outcome(read: Callable[[], CheckedRequest]) -> CheckedRequest | tuple[str, str]:
+    try:
+        return read()
+    except Refusal as refusal:
+        return refusal.code, refusal.message
+
+
+@given(PLAIN)
+@settings(max_examples=60)
+def test_what_is_read_at_once_and_what_is_read_with_all_checks_is_the_same(value: dict[str, object]) -> None:
+    body = json.dumps(value).encode()
+    at_once = _outcome(lambda: read_requested_body(body, parameters_bytes_max=60))
+    assert at_once == _outcome(
+        lambda: read_request(read_json(body, bytes_max=1 << 20), parameters_bytes_max=60)
+    )
+
+
+def test_a_size_is_counted_in_bytes() -> None:
+    body = json.dumps({"action_ref": "a", "parameters": {"x": "\u00fc" * 50}}).encode()
+    with pytest.raises(Refusal, match="parameters: 108 bytes, at most 100 are accepted"):
+        read_requested_body(body, parameters_bytes_max=100)
 
 
 @pytest.mark.parametrize("model", [CancelRequested, ExecutionCompleted])

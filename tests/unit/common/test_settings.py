@@ -1,6 +1,7 @@
 """Settings come from the environment; an invalid one is reported in one line with its variable."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -58,3 +59,24 @@ def test_an_invalid_value_ends_with_code_2_and_one_line_that_names_the_variable(
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
     assert name in lines[0]
+
+
+@pytest.mark.parametrize("name", ["TURNSTILE_API_TOKEN_FILE", "TURNSTILE_API_CA_FILE"])
+def test_a_worker_that_is_to_ask_an_executor_does_not_start_without_its_files(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    monkeypatch.setenv(name, "/no/file")
+    read_settings(WorkerSettings)
+    monkeypatch.setenv("TURNSTILE_API_URL", "https://there")
+    with pytest.raises(SystemExit):
+        read_settings(WorkerSettings)
+    assert capsys.readouterr().err == f"{name}: /no/file: No such file or directory\n"
+
+
+def test_the_token_of_a_worker_comes_from_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("from-a-file\n")
+    monkeypatch.setenv("TURNSTILE_API_TOKEN_FILE", str(file))
+    assert read_settings(WorkerSettings).bearer_token() == "from-a-file"
+    monkeypatch.setenv("TURNSTILE_API_TOKEN", "from-the-environment")
+    assert read_settings(WorkerSettings).bearer_token() == "from-the-environment"

@@ -17,6 +17,7 @@ from turnstile.common.worker_protocol import (
     Heartbeat,
     Held,
     Hello,
+    LastProgress,
     LeaderBody,
     Leaving,
     Offer,
@@ -65,6 +66,7 @@ def test_reports_arrive_as_they_were_sent() -> None:
         AttemptEnded(
             execution_id=5, grant=GRANT, status=Status.FAILED, error=("E", "m"), is_retryable=True,
             delay_seconds=1.0, started_at=1.0, completed_at=2.0, log="line\n", log_start=7,
+            progress=LastProgress(at=1.5, done=3.0, total=4.0, message="m"),
         ),
         AttemptStarted(execution_id=5, grant=GRANT, at=1.5),
         AttemptReturned(execution_id=5, grant=GRANT, had_started=True, reason="drain"),

@@ -1,5 +1,7 @@
 """A waiting list does what its naive reference does."""
 
+from math import inf
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,3 +25,14 @@ def test_positions_are_right_after_many_returns_to_the_head() -> None:
         waiting.add(Waiting(number, 0.0, 1.0))
     assert waiting.position(2000) == 1
     assert waiting.position(4999) == 3000
+
+
+def test_the_first_ids_are_a_copy() -> None:
+    waiting = WaitingList()
+    for number in range(1, 1300):
+        waiting.add(Waiting(number, 0.0, inf))
+    for count in (0, 1, 512, 513, 1299):
+        assert list(waiting.first_ids(count)) == list(range(1, count + 1))
+    found = waiting.first_ids(5000)
+    waiting.take_first()
+    assert list(found) == list(range(1, 1300))

@@ -15,10 +15,10 @@ def few_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics.EXECUTIONS_ENDED, "values", {})
     monkeypatch.setattr(metrics.LAST_FAILURE, "values", {})
     for number in range(3):
-        settle(f"first-{number}", Status.COMPLETED)
+        end(f"first-{number}", Status.COMPLETED)
 
 
-def settle(ref: str, status: Status, count: int = 1) -> None:
+def end(ref: str, status: Status, count: int = 1) -> None:
     metrics.count_ended(ref, status, count)
 
 
@@ -33,10 +33,10 @@ def ended(name: str) -> dict[str, int]:
 
 def test_a_failing_action_beyond_the_first_does_not_hide_among_those_that_complete() -> None:
     for number in range(50):
-        settle(f"healthy-{number}", Status.COMPLETED, 10)
-    settle("broken", Status.COMPLETED, 2)
-    settle("broken", Status.FAILED, 4)
-    settle("broken", Status.COMPLETED)
+        end(f"healthy-{number}", Status.COMPLETED, 10)
+    end("broken", Status.COMPLETED, 2)
+    end("broken", Status.FAILED, 4)
+    end("broken", Status.COMPLETED)
     assert ended("broken") == {"failed": 4, "completed": 1}
     assert ended(OTHER) == {"completed": 502}
     # An increase of an outcome that has not occurred yet starts at zero.
@@ -47,7 +47,7 @@ def test_a_failing_action_beyond_the_first_does_not_hide_among_those_that_comple
 
 def test_the_names_of_failing_actions_are_bounded_too() -> None:
     for number in range(5):
-        settle(f"broken-{number}", Status.TIMEOUT)
+        end(f"broken-{number}", Status.TIMEOUT)
     assert {ref for ref, _ in metrics.EXECUTIONS_ENDED.values} == {
         *(f"first-{number}" for number in range(3)), "broken-0", "broken-1", OTHER
     }  # fmt: skip
@@ -56,7 +56,7 @@ def test_the_names_of_failing_actions_are_bounded_too() -> None:
 
 
 def test_a_cancel_is_no_failure_and_gives_an_action_no_name() -> None:
-    settle("first-0", Status.CANCELLED)
-    settle("cancelled", Status.CANCELLED)
+    end("first-0", Status.CANCELLED)
+    end("cancelled", Status.CANCELLED)
     assert ended("first-0") == {"completed": 1, "cancelled": 1}
     assert ended(OTHER) == {"cancelled": 1}

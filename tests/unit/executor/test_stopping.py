@@ -42,10 +42,24 @@ def test_what_was_not_asked_or_does_not_run_is_not_being_stopped(fields: dict[st
     assert run(**fields).stopping(30) is None
 
 
-@pytest.mark.parametrize(("grace_seconds", "seconds"), [(5.0, 5), (480.0, 30), (None, 30)])
-def test_the_executor_ends_what_its_worker_has_not_killed_by_then(
-    grace_seconds: float | None, seconds: float
+@pytest.mark.parametrize(
+    ("cancel_at", "timeout_at", "grace_seconds", "kill_at"),
+    [
+        (60, None, 5.0, 65),
+        (60, None, 480.0, 75),
+        (60, None, None, 75),
+        (None, 60, 5.0, 65),
+        (None, 60, 480.0, 90),
+        (None, 60, None, 90),
+        (65, 60, None, 80),
+        (80, 60, None, 90),
+    ],
+)
+def test_the_leader_ends_what_its_worker_has_not_killed_by_then(
+    cancel_at: float | None, timeout_at: float | None, grace_seconds: float | None, kill_at: float
 ) -> None:
-    shown = run(cancel_requested_at=after(60), stop_grace_seconds=grace_seconds).stopping(30)
+    cancelled = None if cancel_at is None else after(cancel_at)
+    stopped = run(cancel_requested_at=cancelled, timeout_seconds=timeout_at, stop_grace_seconds=grace_seconds)
+    shown = stopped.stopping(15)
     assert shown is not None
-    assert shown.kill_at == after(60 + seconds)
+    assert shown.kill_at == after(kill_at)

@@ -130,12 +130,17 @@ def test_an_early_cancel_survives_a_change_of_leader() -> None:
 
 def test_an_early_cancel_whose_execution_does_not_come_is_a_dead_letter() -> None:
     world = World()
-    world.turn(message(CancelRequest(execution_id=99, idempotency_key=None, reason="x"), "c"))
+    cancel = CancelRequest(execution_id=99, idempotency_key=None, reason="x", properties='{"message_id":"c"}')
+    world.turn(message(cancel, "c"))
     assert not world.answers()
+    (row,) = world.admission.early_rows
     world.admission.expire_early(1.0 + EARLY_SECONDS)
     refused, letter = world.answers()
     assert refused["code"] is Code.UNKNOWN_EXECUTION
     assert letter["x-error-code"] is Code.UNKNOWN_EXECUTION
+    later = World(row)
+    later.admission.expire_early(1.0 + EARLY_SECONDS)
+    assert [each["request"] for each in (letter, *later.answers())] == [cancel, cancel]
 
 
 def test_a_cancel_of_an_ended_execution_is_refused() -> None:

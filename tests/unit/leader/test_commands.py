@@ -12,7 +12,12 @@ from turnstile.executor.leader.loading import input_of
 from turnstile.executor.leader.ports import CancelRequest, Command, DefinitionCommand, InboxRow
 from turnstile.executor.leader.records import DefinitionRow
 from turnstile.executor.queue_manager.definitions import Action, Pool, Rate, Resource, Use
-from turnstile.executor.queue_manager.inputs import DefineAction, DefinePool, DefineResource
+from turnstile.executor.queue_manager.inputs import (
+    DefineAction,
+    DefinePool,
+    DefineResource,
+    DeletePool,
+)
 from turnstile.executor.queue_manager.state import State
 
 
@@ -106,3 +111,25 @@ def test_nothing_is_decided_in_a_turn_after_the_deletion_of_an_action() -> None:
     ]
     assert [row.id for row in undivided(rows)] == [0, 1, 2]
     assert len(undivided(rows[:2])) == 2
+
+
+def test_a_pool_that_is_named_no_more_goes_unless_it_is_served_or_set() -> None:
+    definitions, state = Definitions(), State(epoch=1)
+
+    def define(kind: Any, name: str, body: Any) -> None:
+        definitions.change(DefinitionCommand(kind=kind, name=name, definition=body), state)
+
+    for ref, pool in (("a", "moved"), ("b", "served"), ("c", "set")):
+        define("action", ref, _body(ActionDefinition, ref=ref, pool=pool))
+    define("pool", "set", _body(PoolDefinition, name="set"))
+    assert list(definitions.unused_pools((), has_changed=False)) == []
+    for ref in "abc":
+        define("action", ref, _body(ActionDefinition, ref=ref))
+    assert list(definitions.unused_pools(["served"], has_changed=False)) == [DeletePool(name="moved")]
+    assert (definitions.rows[-1].name, definitions.rows[-1].body) == ("moved", None)
+    definitions.written()
+    assert list(definitions.unused_pools((), has_changed=False)) == []
+    assert list(definitions.unused_pools((), has_changed=True)) == [DeletePool(name="served")]
+    loaded = [DefinitionRow(kind="pool", name=name, body={"name": name}) for name in ("default", "left")]
+    loaded.append(DefinitionRow(kind="action", name="a", body=_body(ActionDefinition, ref="a")))
+    assert list(Definitions(loaded).unused_pools((), has_changed=False)) == [DeletePool(name="left")]

@@ -177,3 +177,17 @@ def test_an_unreadable_message_has_the_same_key_each_time() -> None:
     first, second = (reader.deliveries(EXECUTOR_REQUESTS, Message(message(b"{"), None))[0] for _ in range(2))
     assert isinstance(first.body, RefusedRequest)
     assert first.delivery_key == second.delivery_key
+
+
+def test_the_properties_of_a_cancel_are_kept_for_its_dead_letter_and_bounded() -> None:
+    reader = Reader(lambda *_: None, parameters_bytes_max=1000, probe_secret="")
+    kept = []
+    for headers in ({"traceparent": TRACE}, {str(n): "x" * 4000 for n in range(10)}):
+        cancel = message({"execution_id": 9}, kind=CANCEL, headers=headers, correlation_id="c")
+        (found,) = reader.deliveries(EXECUTOR_REQUESTS, Message(cancel, None))
+        assert isinstance(found.body, CancelRequest)
+        kept.append(json.loads(found.body.properties or ""))
+    assert kept == [
+        {"message_id": "m", "correlation_id": "c", "headers": {"traceparent": TRACE}},
+        {"message_id": "m", "correlation_id": "c", "headers": {"x-headers-cut": 10}},
+    ]

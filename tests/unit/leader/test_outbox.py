@@ -1,5 +1,6 @@
 """What memory keeps of stored events is bounded, and all of them are published in order."""
 
+import json
 from typing import Any
 
 from turnstile.executor.leader.outbox import KEPT_MAX, Outbox
@@ -7,7 +8,7 @@ from turnstile.executor.leader.records import EventRow
 
 
 def body(number: int) -> dict[str, Any]:
-    return {"execution_id": number}
+    return {"execution_id": number, "result": None}
 
 
 def test_memory_keeps_a_bounded_part_and_reads_the_rest_in_order() -> None:
@@ -53,3 +54,9 @@ def test_ids_go_on_behind_what_is_stored() -> None:
     outbox = Outbox([EventRow(id=4, body=b"{}")], newest_id=9)
     outbox.store([body(1)])
     assert [row.id for row in outbox.take_new()] == [10]
+
+
+def test_a_result_that_no_event_carries_is_not_stored() -> None:
+    outbox = Outbox([], result_bytes_max=4)
+    outbox.store({**body(number), "result": result} for number, result in enumerate(['"ab"', '"é"', '"éé"']))
+    assert [json.loads(row.body)["result"] for row in outbox.take_new()] == ['"ab"', '"é"', None]

@@ -1,6 +1,7 @@
 """Publications as AMQP messages: what shares a message, and dead letters of what has no message."""
 
 import json
+from datetime import UTC, datetime
 from uuid import UUID
 
 from turnstile.common.domain.errors import Code
@@ -57,6 +58,20 @@ def test_the_dead_letter_of_a_cancel_that_was_stored_is_the_cancel_again() -> No
     assert (found.type, found.routing_key) == ("execution.cancel_requested",) * 2
     headers = dict(found.headers or {})
     assert (headers["x-error-code"], headers["x-error"]) == ("unknown_execution", "why")
+
+
+def test_the_dead_letter_of_a_cancel_that_was_stored_has_the_properties_of_its_message() -> None:
+    sent = {
+        "message_id": "m", "correlation_id": "c", "reply_to": "r", "app_id": "mine",
+        "timestamp": "2030-01-01T00:00:00Z", "headers": {"traceparent": "t", "schema_version": 1},
+    }  # fmt: skip
+    cancel = CancelRequest(execution_id=9, idempotency_key=None, reason="", properties=json.dumps(sent))
+    found = client_message(letter(cancel))
+    assert found is not None
+    assert (found.message_id, found.correlation_id, found.reply_to, found.app_id) == ("m", "c", "r", "mine")
+    assert found.timestamp == datetime(2030, 1, 1, tzinfo=UTC)
+    headers = dict(found.headers or {})
+    assert (headers["traceparent"], headers["x-error-code"]) == ("t", "unknown_execution")
 
 
 def test_the_dead_letter_of_a_submission_can_be_published_again() -> None:

@@ -1,17 +1,17 @@
 """Answers to questions: every page is bounded and complete, and an answer survives its way as JSON (P10)."""
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 from turnstile.common.domain.states import Status
-from turnstile.executor.questions.answering import Steps, answer
+from turnstile.executor.questions.answering import Steps, answer, live_execution
 from turnstile.executor.questions.changes import ChangeLog
 from turnstile.executor.questions.estimate import Durations
+from turnstile.executor.questions.explain import members_at, order_at
 from turnstile.executor.questions.protocol import (
     EXPLAINED_MAX,
-    OFFSET_MAX,
     PAGE_MAX,
     Answered,
     Changes,
@@ -39,13 +39,15 @@ from turnstile.executor.questions.protocol import (
     read_question,
     read_reply,
 )
+from turnstile.executor.questions.queue_stats import places_at
 from turnstile.executor.queue_manager.decide import decide
 from turnstile.executor.queue_manager.decisions import Decisions
-from turnstile.executor.queue_manager.definitions import Action, Resource, Use
+from turnstile.executor.queue_manager.definitions import Action, Pool, Resource, Use
 from turnstile.executor.queue_manager.inputs import (
     Admit,
     Cancel,
     DefineAction,
+    DefinePool,
     DefineResource,
     DeleteAction,
     Ended,
@@ -402,7 +404,7 @@ def test_who_comes_back_after_nobody_asked_for_long_begins_anew() -> None:
         Explain(executions=(Execution(id=1, action_ref="a"),) * (EXPLAINED_MAX + 1)),
         QueueOf(action_ref="a", limit=PAGE_MAX + 1),
         QueueOf(action_ref="a", limit=0),
-        PoolQueue(name="p", offset=OFFSET_MAX + 1),
+        PoolQueue(name="p", offset=-1),
         ResourceQueue(name="r", offset=-1),
         Stats(action_refs=("a",) * (PAGE_MAX + 1)),
     ],
@@ -434,3 +436,49 @@ def test_a_reply_that_cannot_be_read_is_no_answer() -> None:
 def test_fields_of_a_newer_executor_are_ignored() -> None:
     data = b'{"ask": "Workers", "new": 1, "question": {"limit": 5, "newer": 2}}'
     assert read_question(data) == Workers(limit=5)
+
+
+@pytest.mark.parametrize("order", ["arrival", "fair"])
+def test_a_page_far_behind_is_the_order_when_it_was_asked_for_and_without_what_has_left(order: Any) -> None:
+    has = Installation(
+        DefineResource(resource=Resource(name="r", capacity=1, order=order)),
+        DefineAction(action=Action(ref="a", uses=(Use(resource="r", weight=3),))),
+        DefineAction(action=Action(ref="k", uses=(Use(resource="r"),), max_concurrent_total=9, order=order)),
+        DefinePool(pool=Pool(name="default", order=order)),
+        WorkerChanged(worker_id="w", pools=frozenset({"default"}), concurrency=1),
+    )
+    holder, *_ = has.admit("a", count=1200)
+    for number in range(400):
+        has.admit("k", key=str(number % 40), priority=2 + number % 2, count=3)
+    gate = has.state.resources["r"]
+    expected = [place.id for place in order_at(gate, members_at(has.state, gate))]
+    assert len(expected) == 2399
+    steps = answer(ResourceQueue(name="r", offset=1500, limit=800), has)
+    # The queues of each action are copied.
+    for _ in range(3):
+        next(steps)
+    # What happens before the next step: the first ones start, some leave, others come.
+    has.end(holder)
+    gone = expected[1600:1650]
+    live = [live_execution(has.state, named) for named in known(has, gone)]
+    has.turn(
+        *(
+            Cancel(execution_id=each.id, reason="", action_ref=each.action_ref, key=each.key,
+                   priority=each.priority)
+            for each in live if each is not None
+        )
+    )  # fmt: skip
+    has.admit("k", key="new", priority=1, count=5)
+    page: Any = whole(steps)
+    left = [(n, each) for n, each in enumerate(expected[1500:2300], 1501) if each not in gone]
+    assert [(each.position, each.id) for each in page.items] == left
+    assert whole(places_at(has.state, gate, 10**12, 10)) == ()
+
+
+def known(has: Installation, ids: Sequence[int]) -> Iterable[Execution]:
+    """Yield these executions of `a`, or of `k` by key and priority."""
+    for queue in (queue for action in has.state.actions.values() for queue in action.queues.values()):
+        for priority, waiting in queue.waiting.items():
+            found = set(waiting) & set(ids)
+            for each in found:
+                yield Execution(id=each, action_ref=queue.action.ref, key=queue.key, priority=priority)

@@ -202,7 +202,11 @@ def test_a_run_longer_than_all_others_has_an_estimate() -> None:
 
 def test_without_a_finished_run_or_behind_what_is_closed_there_is_no_basis() -> None:
     known = learned(a=[10.0] * 10)
-    assert estimated_start(on_limit(1, 5.0), "a", Durations(), 100.0) is None
+    handed = WaitingOn(reason="handing_over", at=100.0)
+    not_due = WaitingOn(reason="not_due", at=200.0, root_cause=RootCause((), handed))
+    for on in [on_limit(1, 5.0), handed, not_due]:
+        assert estimated_start(on, "a", Durations(), 100.0) is None
+    assert estimated(handed, known) == (100.0, 101.0)
     for on in [
         WaitingOn(reason="paused"),
         WaitingOn(reason="no_worker"),

@@ -141,7 +141,7 @@ def test_a_holder_gives_back_when_its_route_closes(name: str) -> None:
     assert s.end(1) == []
 
 
-def test_units_stay_held_until_the_end_is_settled() -> None:
+def test_units_stay_held_until_the_end_is_committed() -> None:
     s = Scheduler(Resource(name="r", capacity=1), Action(ref="a", uses=uses("r")))
     s.submit_all("a", "a")
     s.cancel(1)

@@ -274,14 +274,14 @@ def test_work_that_completes_before_its_cancel_arrives_is_completed() -> None:
     assert s.outcomes() == {1: Status.COMPLETED}
 
 
-def test_what_was_handed_back_returns_to_the_head() -> None:
+def test_what_was_returned_is_first_again() -> None:
     s = Scheduler(Action(ref="a", max_concurrent=1), workers={"w": 1, "v": 1})
     s.submit_all("a", "a")
     assert s.give_back(1) == [1]
-    assert [(each.id, each.attempt, each.outcome) for each in s.out.attempts] == [(1, 1, "handed_back")]
+    assert [(each.id, each.attempt, each.outcome) for each in s.out.attempts] == [(1, 1, "returned")]
 
 
-def test_what_was_handed_back_after_a_cancel_is_cancelled() -> None:
+def test_what_was_returned_after_a_cancel_is_cancelled() -> None:
     s = Scheduler(Action(ref="a", max_concurrent=1))
     s.submit_all("a", "a")
     s.cancel(1)

@@ -7,6 +7,7 @@ import pytest
 from tests.unit.queue_manager.scheduler import Scheduler, uses
 from turnstile.common.domain.states import Status
 from turnstile.executor.queue_manager.definitions import Action, Pool, Resource
+from turnstile.executor.queue_manager.inputs import DeleteAction, DeletePool, WorkerChanged
 
 
 def test_actions_take_turns_in_a_fair_pool_by_their_weights() -> None:
@@ -147,7 +148,7 @@ def test_what_a_lost_worker_held_returns_to_the_head_with_a_new_grant() -> None:
 
 
 @pytest.mark.parametrize("knows", ["the return", "an earlier report"])
-def test_what_may_run_once_only_ends_when_it_is_handed_back_after_its_start(knows: str) -> None:
+def test_what_may_run_once_only_ends_when_it_is_returned_after_its_start(knows: str) -> None:
     s = Scheduler(Action(ref="a", on_worker_lost="abandon"), workers={"w": 1})
     s.submit_all("a")
     if knows == "an earlier report":
@@ -155,7 +156,7 @@ def test_what_may_run_once_only_ends_when_it_is_handed_back_after_its_start(know
     assert s.give_back(1, had_started=knows == "the return") == []
     assert s.outcomes() == {1: Status.ABANDONED}
     assert s.out.finished[0].error == (
-        "HandedBack", "worker w gave it back after its start, and it may not run again",
+        "Returned", "worker w returned it after its start, and it may not run again",
     )  # fmt: skip
 
 
@@ -165,7 +166,7 @@ def test_what_may_run_once_only_goes_back_while_it_has_not_started() -> None:
     assert s.give_back(1) == [1]
 
 
-def test_a_cancel_wins_when_what_may_run_once_only_is_handed_back() -> None:
+def test_a_cancel_wins_when_what_may_run_once_only_is_returned() -> None:
     s = Scheduler(Action(ref="a", on_worker_lost="abandon"), workers={"w": 1})
     s.submit_all("a")
     s.cancel(1)
@@ -223,3 +224,20 @@ def test_losing_an_unknown_worker_changes_nothing() -> None:
     s.submit_all("a")
     s.lose("nobody")
     assert s.running() == [1]
+
+
+def test_a_pool_without_actions_goes_with_the_tags_of_its_turns() -> None:
+    s = Scheduler(Action(ref="a", pool="p"), Action(ref="b", pool="p"), workers={})
+    s.turn(WorkerChanged(worker_id="w", pools=frozenset(["p"]), concurrency=1))
+    s.submit_all("a", "b", "a")
+    s.turn(DeletePool(name="p"))
+    assert "p" in s.state.pools
+    clock = s.state.pools["p"].clock
+    s.drain(3)
+    for ref in "ab":
+        s.turn(DeleteAction(ref=ref, reason="x"))
+    s.turn(DeletePool(name="p"))
+    assert "p" not in s.state.pools
+    assert clock in s.out.charged
+    s.turn(DeletePool(name="p"))
+    assert not s.out.charged

@@ -131,13 +131,13 @@ class SimulatedQueue:
     def _grant(self, row: int, at: int) -> None:
         self._held += 1
         self._attempt[row] += 1
-        claimed_at = at + MILLISECOND
-        started_at = claimed_at + 200 * MICROSECOND
+        reported_at = at + MILLISECOND
+        started_at = reported_at + 200 * MICROSECOND
         stopped_at = started_at + self._durations[row]
         ended_at = stopped_at + 800 * MICROSECOND
         worker = 0
         if self._on_lost[row]:
-            worker = 1 if claimed_at < self._killed_at else 2
+            worker = 1 if reported_at < self._killed_at else 2
         lost = worker == 1 and ended_at >= self._killed_at
         run_end = RunEnd.STOPPED
         if lost and stopped_at >= self._killed_at:
@@ -149,7 +149,7 @@ class SimulatedQueue:
             ended_at = self._killed_at + LEASE
         ids = self._ids[row], self._attempt[row], self._queue
         outcome = Outcome.RECLAIMED if lost else Outcome.ENDED
-        self.attempts.append((*ids, self._since[row], at, claimed_at, ended_at, outcome, worker))
+        self.attempts.append((*ids, self._since[row], at, reported_at, ended_at, outcome, worker))
         if lost:
             # At the same instant it waits again and its slot is free.
             self._since[row] = ended_at

@@ -132,8 +132,8 @@ def together(*changes: Change) -> Change:
     return change
 
 
-def unclaimed(recording: Recording) -> Recording:
-    """Remove the claim of the attempt of run 4."""
+def not_reported(recording: Recording) -> Recording:
+    """Remove the start of the attempt of run 4."""
     row = recording.attempts["execution_id"].tolist().index(recording.runs["execution_id"][4])
     return changed(recording, "attempts", row, started_at=NEVER)
 
@@ -275,9 +275,9 @@ VIOLATIONS_OF_ONE_RULE: Final[dict[Rule, dict[str, Change]]] = {
         "of execution 5, which is missing": with_one_more("attempts", 0, execution_id=5),
         "out of order": moved("attempts", 4, "ended_at", -60_000),
         "which does not belong to it": with_one_more("runs", 4, execution_id=5),
-        "ran without a claim": unclaimed,
+        "ran without a reported start": not_reported,
         "ran without a grant": with_one_more("runs", 4, attempt=9),
-        "before its claim at": moved("runs", 4, "started_at", -7),
+        "before its reported start at": moved("runs", 4, "started_at", -7),
         "but had ended at": moved("runs", 4, "stopped_at", 7),
         "worker-1 ended with 3": lambda recording: replace(recording, collapses=("worker-1 ended with 3",)),
     },

@@ -285,7 +285,7 @@ def test_turns_within_the_bound_break_no_rule() -> None:
             limit=2, new_limits=(LimitChange(action=0, limit=1, asked_at=at(0), answered_at=at(9)),)
         ),
     ],
-    ids=["the slot is held", "its end may not be settled", "the limit was lowered"],
+    ids=["the slot is held", "its end may not be committed", "the limit was lowered"],
 )
 def test_an_execution_whose_queue_may_have_no_free_slot_is_passed(recording: Recording) -> None:
     assert broken_at_the_pool(recording) == set()

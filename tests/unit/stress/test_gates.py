@@ -27,7 +27,7 @@ def test_a_slot_that_is_never_used_is_idle_although_others_pass_it_on() -> None:
     assert longest_idle(ONE_SLOT_IS_USED, exact=True) == 5
 
 
-def test_where_ends_show_before_they_are_settled_a_grant_takes_the_oldest_free_slot() -> None:
+def test_where_ends_show_before_they_are_committed_a_grant_takes_the_oldest_free_slot() -> None:
     assert longest_idle(ONE_SLOT_IS_USED, exact=False) == 2
 
 

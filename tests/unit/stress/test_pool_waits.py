@@ -1,7 +1,7 @@
 """Since when executions certainly wait at the pool: never earlier than in a simulated installation.
 
 The simulation decides as the services do: a queue has as many slots as its limit, executions that could use
-one take worker slots in the turns of their actions, and a slot is free once the end of its run is settled,
+one take worker slots in the turns of their actions, and a slot is free once the end of its run is committed,
 which takes a random time.
 """
 

@@ -13,6 +13,7 @@ from tests.support.traffic import until
 from tests.unit.worker.conftest import MakeCall
 from tests.unit.worker.waiting import Calls, failed_in, result_of
 from turnstile.common.domain.outcomes import Cancelled, TimedOut
+from turnstile.testing.running import LoopRunner
 from turnstile.worker.actions import load_actions
 from turnstile.worker.runners.base import Interrupted, RunLimits
 from turnstile.worker.runners.in_loop import InLoopRunner
@@ -99,6 +100,15 @@ async def end_late(after_seconds: float):
         except asyncio.CancelledError:
             pass
 
+@action("count.cancels")
+async def count_cancels():
+    seen.append("begun")
+    while "release" not in seen:
+        try:
+            await asyncio.sleep(0.01)
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+
 @action("ignore")
 async def ignore():
     while "release" not in seen:
@@ -109,13 +119,14 @@ async def ignore():
     seen.append("released")
 """
 
-MakeRunner = Callable[[RunLimits], InLoopRunner]
+MakeRunner = Callable[[RunLimits], LoopRunner]
 
 
 @pytest.fixture
 def make_runner(module: str) -> MakeRunner:
+    """Make the runner in what keeps timeouts and grace periods, as the worker's core does."""
     actions = {found.definition.ref: found for found in load_actions(module)}
-    return lambda limits: InLoopRunner(actions, limits)
+    return lambda limits: LoopRunner(InLoopRunner(actions, limits), limits)
 
 
 @pytest.fixture
@@ -260,17 +271,32 @@ async def test_a_coroutine_that_ignores_cancellation_is_left_behind_with_a_warni
         message,
     ), message
     assert "run_left_behind" in caplog.text
-    assert len(runner.left_behind) == 1
     seen.append("release")
     await until(lambda: "released" in seen)
-    await until(lambda: not runner.left_behind)
 
 
-async def test_a_cancelled_runner_cancels_the_action(calls: Calls, seen: list[object]) -> None:
-    running = asyncio.create_task(calls.run("wait"))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    await until(lambda: len(seen) == 1)
+async def test_what_was_stopped_before_it_began_does_not_run(
+    module: str, limits: RunLimits, make_call: MakeCall, seen: list[object]
+) -> None:
+    actions = {found.definition.ref: found for found in load_actions(module)}
+    call = make_call("wait")
+    call.stop.request("cancel", "no longer needed")
+    report = await InLoopRunner(actions, limits).run(call)
+    assert isinstance(report.outcome, Cancelled)
+    assert seen == []
+
+
+async def test_a_stop_cancels_once_and_its_last_moment_once_more(
+    module: str, limits: RunLimits, make_call: MakeCall, seen: list[object]
+) -> None:
+    actions = {found.definition.ref: found for found in load_actions(module)}
+    call = make_call("count.cancels")
+    running = asyncio.create_task(InLoopRunner(actions, limits).run(call))
+    await until(lambda: seen == ["begun"])
+    for kind, cancels in (("drain", 1), ("cancel", 1), ("lease_lost", 2), ("lease_lost", 2)):
+        call.stop.request(kind, kind)  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert seen.count("cancelled") == cancels
+    seen.append("release")
+    assert (await running).outcome == Interrupted(kind="lease_lost", reason="lease_lost")

@@ -119,3 +119,19 @@ async def test_after_the_lease_nothing_of_its_runs_is_published(published: Publi
     await published.live.finish()
     assert {each.execution_id for each in published.pieces} == {2}
     assert not published.progress
+
+
+async def test_the_newest_progress_goes_with_the_end_whether_it_was_published_or_not(
+    published: Published,
+) -> None:
+    live = published.live
+    live.watch(offer(1), LogTail(1000))
+    for done in (1.0, 2.0):
+        live.report(offer(1), Progress(done=done, total=3.0, message="m"))
+    await until(lambda: bool(published.progress), "a progress")
+    last = live.last_progress_of(offer(1).grant)
+    assert last is not None
+    assert (last.done, last.total, last.message) == (2.0, 3.0, "m")
+    live.rest_of(offer(1).grant)
+    live.report(offer(1), Progress(done=3.0))
+    assert live.last_progress_of(offer(1).grant) is None

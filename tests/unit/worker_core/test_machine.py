@@ -37,7 +37,6 @@ ENDS: Final = st.sampled_from(
         Completed(result_json="1"),
         Failed(failure=Failure(type="E", message="m")),
         NotStarted(reason="n"),
-        RuntimeError("broken"),
     ]
 )
 
@@ -253,7 +252,7 @@ class WorkerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.world.runner.runs)
     @rule(data=st.data(), end=ENDS)
     def a_run_ends(self, data: st.DataObject, end: Any) -> None:
-        running = [run for run in self.world.runner.runs if not run.ended.done()]
+        running = [run for run in self.world.runner.runs if not run.is_over]
         if running:
             data.draw(st.sampled_from(running)).end(end)
             self.passes(0.001)

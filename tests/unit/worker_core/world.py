@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -173,23 +173,19 @@ class FakeBroker:
 class FakeRun:
     """One run; it ends when the test says so, or as it is asked."""
 
-    def __init__(self, runner: "FakeRunner", offer: Offer) -> None:
+    def __init__(self, runner: "FakeRunner", offer: Offer, ended: Callable[[RunEnd], None]) -> None:
         self.runner = runner
         self.offer = offer
         self.asked: list[str] = []
         self.kills = 0
-        self.ended: asyncio.Future[RunEnd] = asyncio.get_running_loop().create_future()
+        self.is_over = False
+        self._ended = ended
+        self._loop = asyncio.get_running_loop()
 
-    async def outcome(self) -> RunEnd:
-        return await asyncio.shield(self.ended)
-
-    def end(self, outcome: RunEnd | BaseException = Completed(result_json="1")) -> None:  # noqa: B008
-        if self.ended.done():
-            return
-        if isinstance(outcome, BaseException):
-            self.ended.set_exception(outcome)
-        else:
-            self.ended.set_result(outcome)
+    def end(self, outcome: RunEnd = Completed(result_json="1")) -> None:  # noqa: B008
+        if not self.is_over:
+            self.is_over = True
+            self._loop.call_soon(self._ended, outcome)
 
     def ask_to_stop(self, reason: str) -> None:
         self.asked.append(reason)
@@ -213,10 +209,10 @@ class FakeRunner:
         """A run ends when it is killed."""
         self.error: Exception | None = None
 
-    def start(self, offer: Offer) -> FakeRun:
+    def start(self, offer: Offer, ended: Callable[[RunEnd], None]) -> FakeRun:
         if self.error is not None:
             raise self.error
-        self.runs.append(FakeRun(self, offer))
+        self.runs.append(FakeRun(self, offer, ended))
         return self.runs[-1]
 
     @property
