@@ -7,11 +7,11 @@ offered: both are in batches of their own, published one after the other.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from turnstile.common.domain.identifiers import Grant
 from turnstile.common.worker_protocol import Offer, Offers, Recall
 from turnstile.executor.leader.ports import StoredRequest
-from turnstile.executor.leader.records import DefinitionRow
 from turnstile.executor.leader.sessions import Sessions
+from turnstile.executor.queue_manager.decisions import Decisions
+from turnstile.executor.queue_manager.runs import note_size
 from turnstile.executor.queue_manager.state import Execution, Queue, State
 
 _OFFERS_BYTES_MAX: Final = 1024 * 1024
@@ -37,6 +37,7 @@ def send_offers(
             continue
         extra = _extra(state, execution, requests[execution.id], definition_of(execution.action.ref))
         offer = _offer(state, execution, requests[execution.id], extra)
+        note_size(execution.action, bytes_of(offer))
         groups.setdefault((execution.worker.id, execution.queue), []).append(offer)
     for (worker_id, queue), offers in groups.items():
         for part in in_parts(offers):
@@ -98,23 +99,9 @@ def _extra(
     return extra
 
 
-def send_recalls(state: State, sessions: Sessions, rows: Iterable[DefinitionRow]) -> None:
-    """Recall what has not started in queues that were paused, or whose limit is below what they hold now."""
-    barrier = Grant(state.epoch, state.grant_counter)
-    for row in rows:
-        if row.kind not in ("action", "key") or row.body is None:
-            continue
-        ref = row.name if row.kind == "action" else row.body["action_ref"]
-        for queue in state.actions[ref].queues.values():
-            is_over = queue.limit is not None and queue.held > queue.limit
-            if is_over or queue.action.definition.paused:
-                for worker_id in _with_unstarted(state, queue):
-                    sessions.send(worker_id, Recall(queue=queue_name(queue), barrier=barrier))
-
-
-def _with_unstarted(state: State, queue: Queue) -> list[str]:
-    return [
-        worker.id
-        for worker in state.workers.values()
-        if any(each.queue is queue and each.started_at is None for each in worker.held.values())
-    ]
+def send_changes(sessions: Sessions, out: Decisions) -> None:
+    """Tell workers how many of their queues may run at once, and what they must return."""
+    for queue, worker_id in out.limited:
+        sessions.send(worker_id, Offers(queue=queue_name(queue), at_once=queue.limit, offers=()))
+    for queue, worker_id, barrier in out.recalled:
+        sessions.send(worker_id, Recall(queue=queue_name(queue), barrier=barrier))

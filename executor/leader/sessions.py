@@ -296,7 +296,7 @@ class Sessions:
             if execution is None or execution.grant != grant:
                 self._send(session, CancelAttempt(execution_id=execution_id, grant=grant, reason="is over"))
         holds = set(held.grants)
-        for execution in sorted(given.values(), key=lambda each: each.id):
+        for execution in sorted(given.values(), key=lambda each: (each.priority, each.id)):
             if (execution.id, execution.grant) not in holds:
                 self.offer_again.append(execution)
 
@@ -407,6 +407,11 @@ class Sessions:
 
     # What goes to sessions.
 
+    def may_be_offered(self, worker_id: str) -> bool:
+        """Return whether it is known what a worker has; if not, its answer shows what to offer."""
+        session = self._sessions.get(worker_id)
+        return session is not None and session.is_answered
+
     def send(self, worker_id: str, body: LeaderBody) -> None:
         """Send a message to the present session of a worker. One that is gone was told before."""
         session = self._sessions.get(worker_id)
@@ -444,7 +449,7 @@ class Sessions:
         self.epoch = epoch
         pending, self._out, self._again = self._out, [], []
         for session in self._sessions.values():
-            session.sent, session.unreceived = 0, deque()
+            session.sent, session.unreceived, session.is_answered = 0, deque(), False
             self._send(session, Welcome())
         self._out += pending
 

@@ -24,7 +24,7 @@ from turnstile.common.domain.states import Status
 from turnstile.common.worker_protocol import CancelAttempt, Heartbeat, Hello, Report
 from turnstile.executor.leader.admission import Admission, Source, source_of
 from turnstile.executor.leader.commands import Definitions, undivided
-from turnstile.executor.leader.dispatcher import send_offers, send_recalls
+from turnstile.executor.leader.dispatcher import send_changes, send_offers
 from turnstile.executor.leader.loading import state_of
 from turnstile.executor.leader.outbox import RESULT_BYTES_MAX, Outbox, event_of, event_of_outcome
 from turnstile.executor.leader.parameter_schemas import register_code
@@ -54,7 +54,7 @@ from turnstile.executor.leader.writing import rows_of
 from turnstile.executor.queue_manager.decide import decide
 from turnstile.executor.queue_manager.decisions import Decisions, Finished
 from turnstile.executor.queue_manager.inputs import Input
-from turnstile.executor.queue_manager.state import Execution, State
+from turnstile.executor.queue_manager.state import State
 
 REQUESTS: Final = "executor.requests"
 SHARES: Final = {REQUESTS: 500, COMPLETIONS: 2000, HEARTBEATS: 1000}
@@ -157,8 +157,6 @@ class Leadership:
         self.requests_bytes = 0
         self.traces: dict[int, str | None] = {}
         """The trace contexts of what this leadership has offered."""
-        self.to_offer: dict[int, Execution] = {}
-        """Granted executions that were not offered yet."""
         self.backlog: deque[list[Publication]] = deque()
         """Batches that are to be published, in order."""
         self.unacknowledged: list[Delivery] = []
@@ -409,7 +407,7 @@ class Leader:
         timers = lead.state.timers
         return (
             now - self._committed_at >= self.times.renewal or lead.watchdog.is_due(now) or lead.is_unfinished
-            or bool(lead.carried or lead.to_offer) or lead.outbox.has_more or lead.sessions.has_lost
+            or bool(lead.carried) or lead.outbox.has_more or lead.sessions.has_lost
             or (self.audience is not None and self.audience.is_waiting)
             or bool(timers and timers[0].at <= lead.now())
         )  # fmt: skip
@@ -677,7 +675,7 @@ class Leader:
         for asked in out.asked:
             body = CancelAttempt(execution_id=asked.execution_id, grant=asked.grant, reason=asked.reason)
             lead.sessions.send(asked.worker_id, body)
-        send_recalls(lead.state, lead.sessions, turn.definitions)
+        send_changes(lead.sessions, out)
         now = self.clock.monotonic()
         letters = await self._of_stale([*out.stale, *lead.sessions.take_stale()])
         first = [*lead.sessions.take_out(now), *lead.admission.take_publications(), *letters]
@@ -760,18 +758,23 @@ class Leader:
         ]
 
     async def _offer(self, lead: Leadership, out: Decisions) -> None:
-        """Send the offers of this turn, those that an earlier turn could not send, and those to repeat."""
+        """Send the offers to repeat, then those of this turn, to workers of which it is known what they have.
+
+        Of a queue, a worker starts nothing later before what it missed.
+        """
         again, lead.sessions.offer_again = lead.sessions.offer_again, []
-        for execution_id in (*(each.id for each in out.granted), *(each.id for each in again)):
-            execution = lead.state.executions.get(execution_id)
-            if execution is not None:
-                lead.to_offer[execution_id] = execution
-        if not lead.to_offer:
+        ids = dict.fromkeys((*(each.id for each in again), *(each.id for each in out.granted)))
+        living = (lead.state.executions.get(execution_id) for execution_id in ids)
+        executions = {
+            each.id: each
+            for each in living
+            if each is not None and each.worker is not None and lead.sessions.may_be_offered(each.worker.id)
+        }
+        if not executions:
             return
-        missing = [execution_id for execution_id in lead.to_offer if execution_id not in lead.requests]
+        missing = [execution_id for execution_id in executions if execution_id not in lead.requests]
         found = dict(await self._persist(lambda: self.store.requests_of(missing))) if missing else {}
-        requests = {**found, **{i: lead.requests[i] for i in lead.to_offer if i in lead.requests}}
-        executions, lead.to_offer = lead.to_offer, {}
+        requests = {**found, **{i: lead.requests[i] for i in executions if i in lead.requests}}
         definition_of = lead.admission.definitions.action
         send_offers(lead.state, lead.sessions, executions.values(), requests, definition_of)
         for execution_id in executions:

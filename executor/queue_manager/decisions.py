@@ -133,6 +133,13 @@ class Recalled(NamedTuple):
     barrier: Grant
 
 
+class Limited(NamedTuple):
+    """A worker is told how many of a queue may run at once: it may have heard another number."""
+
+    queue: "Queue"
+    worker_id: str
+
+
 class Cancelled(NamedTuple):
     """The answer to a cancel: the status that the execution has now, and whether it had ended before."""
 
@@ -153,6 +160,7 @@ class Decisions:
     attempts: list[AttemptOver] = field(default_factory=list)
     moved: list[Moved] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
+    limited: list[Limited] = field(default_factory=list)
     recalled: list[Recalled] = field(default_factory=list)
     cancelled: list[Cancelled] = field(default_factory=list)
     deleted: list[tuple[bool, int, int, Any]] = field(default_factory=list)

@@ -15,7 +15,7 @@ from math import ceil
 from typing import Final
 
 from turnstile.common.domain.identifiers import Grant
-from turnstile.executor.queue_manager.decisions import Decisions, Recalled
+from turnstile.executor.queue_manager.decisions import Decisions, Limited, Recalled
 from turnstile.executor.queue_manager.definitions import Action
 from turnstile.executor.queue_manager.state import (
     ActionState,
@@ -31,10 +31,13 @@ STALLED_SECONDS: Final = 3 * HORIZON_SECONDS
 """What waits at a worker for longer is recalled."""
 AHEAD_MAX: Final = 256
 """Most of a queue, or at a worker, beyond what may run at once; more urgent ones of a queue: twice that."""
+AHEAD_BYTES_MAX: Final = 1024 * 1024
+"""Most of what the submitters gave to these; more of the first ones, whose size is not known yet."""
 _REFILL: Final = 0.85
 """A run is extended when at most this share of it is left: messages with few executions cost too much."""
 _SHORTEST_SECONDS: Final = 0.001
 _LEARNING: Final = 0.1
+_FORGETTING: Final = 0.99
 
 
 # Which actions have runs.
@@ -49,6 +52,11 @@ def learn(state: State, action: ActionState, seconds: float) -> None:
         if not action.pace:
             state.dirty_pools[action.crew.pool] = None
         set_pace(action)
+
+
+def note_size(action: ActionState, size_bytes: int) -> None:
+    """Note the size of an offer: runs are bounded in bytes too."""
+    action.offer_bytes = max(float(size_bytes), _FORGETTING * action.offer_bytes)
 
 
 def may_have_runs(action: Action) -> bool:
@@ -69,7 +77,10 @@ def set_pace(action: ActionState) -> None:
 
 def _ahead(action: ActionState, slots: int) -> int:
     """Return a horizon's worth of an action for this many slots."""
-    return min(AHEAD_MAX, ceil(slots * action.pace))
+    most = min(AHEAD_MAX, ceil(slots * action.pace))
+    if most * action.offer_bytes > AHEAD_BYTES_MAX:
+        return int(AHEAD_BYTES_MAX / action.offer_bytes)
+    return most
 
 
 # Runs of queues with a limit.
@@ -159,6 +170,35 @@ def room_ahead(worker: Worker, action: ActionState) -> int:
     return _ahead(action, worker.concurrency - worker.lasting) + min(worker.free, 0)
 
 
+# What workers are told.
+
+
+def tell(queue: Queue, worker: Worker, state: State, out: Decisions) -> None:
+    """Tell a worker how many of a queue may run at once; recall what it may not start now."""
+    out.limited.append(Limited(queue, worker.id))
+    is_over = queue.limit is not None and queue.held - queue.surplus > queue.limit
+    if is_over or queue.action.definition.paused or queue.action.crew.pool.definition.paused:
+        recall(queue, worker, state, out)
+
+
+def recall(queue: Queue, worker: Worker, state: State, out: Decisions) -> None:
+    """Ask a worker to return what it has not started of a queue, of all that was granted until now."""
+    barrier = worker.recalled[queue] = Grant(state.epoch, state.grant_counter)
+    out.recalled.append(Recalled(queue, worker.id, barrier))
+
+
+def recall_behind(execution: Execution, state: State, out: Decisions) -> None:
+    """Recall what is behind an execution that its worker returned, if that was not asked for.
+
+    The worker starts nothing of the queue until it hears that: what it returned comes first.
+    """
+    worker, grant = execution.worker, execution.grant
+    assert worker is not None
+    assert grant is not None
+    if grant > worker.recalled.get(execution.queue, Grant(0, 0)):
+        recall(execution.queue, worker, state, out)
+
+
 # Runs that stall.
 
 
@@ -186,8 +226,7 @@ def recall_stalled(state: State, worker: Worker, out: Decisions) -> None:
         action = queue.action
         is_stalled = is_full or count > slots[queue]
         if is_stalled and may_have_runs(action.definition):
-            barrier = Grant(state.epoch, state.grant_counter)
-            out.recalled.append(Recalled(queue, worker.id, barrier))
+            recall(queue, worker, state, out)
             action.seconds = max(action.seconds or 0.0, STALLED_SECONDS)
             set_pace(action)
     watch(state, worker, HORIZON_SECONDS)

@@ -95,6 +95,8 @@ class Worker:
     """Worker slots that take an offer now; below 0: so many wait for a worker slot there."""
     is_watched: bool = False
     """A timer looks for runs that stalled there."""
+    recalled: dict["Queue", Grant] = field(default_factory=dict)
+    """Up to which grant it was asked to return what it has not started, of the queues that it has."""
     crews: dict["Crew", None] = field(default_factory=dict)
     burden: tuple[int, float] = 0, 0.0
     """How many crews it serves, and the share of its slots in use: the smallest takes what is next."""
@@ -328,6 +330,8 @@ class ActionState:
     completed: int = 0
     seconds: float | None = None
     """Mean duration of its attempts, lately; None: none has ended since the load."""
+    offer_bytes: float = 0.0
+    """Size of the largest offers, lately."""
     pace: float = 0.0
     """How many of them one slot ends within a horizon; 0: it has no runs (`runs`)."""
 

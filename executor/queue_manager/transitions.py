@@ -42,7 +42,13 @@ from turnstile.executor.queue_manager.pools import (
     take_out,
 )
 from turnstile.executor.queue_manager.rates import RateWindow
-from turnstile.executor.queue_manager.runs import learn, recall_stalled, set_pace
+from turnstile.executor.queue_manager.runs import (
+    learn,
+    recall_behind,
+    recall_stalled,
+    set_pace,
+    tell,
+)
 from turnstile.executor.queue_manager.state import (
     PLAIN,
     ActionState,
@@ -271,6 +277,8 @@ def _returned(each: inputs.Returned, state: State, out: Decisions) -> None:
     if execution is None:
         return
     has_started = each.had_started or execution.started_at is not None
+    if not has_started:
+        recall_behind(execution, state, out)
     if execution.cancel_reason is not None:
         finish(state, execution, Status.CANCELLED, out, error=("Cancelled", execution.cancel_reason))
     elif has_started and execution.action.definition.on_worker_lost == "abandon":
@@ -414,6 +422,7 @@ def release(state: State, execution: Execution) -> None:
             queue.at[worker] = left
         else:
             del queue.at[worker]
+            worker.recalled.pop(queue, None)
         state.changed_workers[worker] = None
     elif is_holding:
         unlist(state, execution)
@@ -568,6 +577,10 @@ def _worker_changed(each: inputs.WorkerChanged, state: State, out: Decisions) ->
     has_moved = frozenset(worker.pools) != each.pools or worker.actions != each.actions
     if has_moved:
         worker.pools, worker.actions = tuple(sorted(each.pools)), each.actions
+    if each.is_taking and not worker.is_taking:
+        # It may have missed a change: that of a leader which died, or of its last session.
+        for queue in dict.fromkeys(execution.queue for execution in worker.held.values()):
+            tell(queue, worker, state, out)
     worker.concurrency, worker.is_taking = each.concurrency, each.is_taking
     recount(state, worker)
     if has_moved:
@@ -691,6 +704,8 @@ def look_at_changed_queues(state: State, out: Decisions) -> None:
     for queue in list(state.queues_to_look_at)[:STEPS_MAX]:
         del state.queues_to_look_at[queue]
         state.changed_queues[queue] = None
+        for worker in queue.at:
+            tell(queue, worker, state, out)
     if state.queues_to_look_at:
         out.is_unfinished = True
 
@@ -789,7 +804,11 @@ def _define_pool(each: inputs.DefinePool, state: State, out: Decisions) -> None:
         if is_reordered:
             _give_back_all(state, action, out)
         take_out(state, action)
+    has_stopped = each.pool.paused and not pool.definition.paused
     pool.definition = each.pool
+    if has_stopped:
+        for action in actions:
+            _look_at_all(state, action)
     if is_reordered:
         out.forget(pool.clock)
         pool.clock = FairClock(f"pool {each.pool.name}") if each.pool.order == "fair" else None

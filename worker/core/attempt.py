@@ -273,6 +273,9 @@ class Attempts:
             if self._host is not None:
                 report = self._host.ending(attempt.offer, report)
             self._outbox.add(report)
+            if isinstance(report, AttemptReturned) and not report.had_started:
+                for offer in self._waiting.give_back(attempt.queue, report.grant):
+                    self._outbox.add(returned(offer, "one before it in its queue was returned"))
             self._waiting.ended(attempt.queue)
             attempt.is_over = True
             self.start_ready()
@@ -297,6 +300,11 @@ def unstarted_end(
     )
 
 
+def returned(offer: Offer, reason: str) -> AttemptReturned:
+    """Return the report that an attempt never started and is given back."""
+    return AttemptReturned(execution_id=offer.execution_id, grant=offer.grant, reason=reason)
+
+
 def end_of(attempt: Attempt, end: RunEnd, at: float) -> AttemptEnded | AttemptReturned:
     """Return the report of an attempt that ended, or was left behind, at an instant of the wall clock."""
     offer, stop, had_started = attempt.offer, attempt.stop, attempt.run is not None
@@ -305,7 +313,7 @@ def end_of(attempt: Attempt, end: RunEnd, at: float) -> AttemptEnded | AttemptRe
             execution_id=offer.execution_id, grant=offer.grant, had_started=had_started, reason=stop.reason
         )
     if stop is None and isinstance(end, NotStarted):
-        return AttemptReturned(execution_id=offer.execution_id, grant=offer.grant, reason=end.reason)
+        return returned(offer, end.reason)
     status, result, error = _outcome_of(stop, end)
     failed = end if stop is None and isinstance(end, Failed) else None
     # Built once: there is one for every execution.

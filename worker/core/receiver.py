@@ -2,7 +2,7 @@
 
 In: the numbered messages of a session. Out: changes of the waiting list, stops of attempts, reports. All of
 them may come twice, late, in another order or never: offers and cancels are known by their grant, recalls by
-their barrier, limits by their number, and each repetition of an offer is answered.
+their barrier, and each repetition of an offer is answered. Offers count only in the order of their numbers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,6 @@ from typing import Any, assert_never
 from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.worker_protocol import (
-    AttemptReturned,
     CancelAttempt,
     Dismissed,
     Heard,
@@ -22,7 +21,7 @@ from turnstile.common.worker_protocol import (
     ToSession,
     Welcome,
 )
-from turnstile.worker.core.attempt import Attempts, unstarted_end
+from turnstile.worker.core.attempt import Attempts, returned, unstarted_end
 from turnstile.worker.core.lease import Lease
 from turnstile.worker.core.ports import Clock
 from turnstile.worker.core.reporter import Outbox
@@ -81,6 +80,10 @@ class Receiver:
 
     def _apply(self, message: ToSession) -> None:
         received = self._session.received
+        if isinstance(message.body, Offers) and message.number > received.upto + 1:
+            # Something that starts earlier may be missing. The leader sends both again, in order.
+            self._hasten()
+            return
         is_copy = not received.add(message.number)
         if received.has_gap:
             self._hasten()
@@ -90,7 +93,7 @@ class Receiver:
                 if not is_copy:
                     self._on_stored(body.stored, body.refused)
             case Offers() as body:
-                self._offers(body, message, is_copy=is_copy)
+                self._offers(body, is_copy=is_copy)
                 reached(CrashPoint.OFFERS_RECEIVED)
             case CancelAttempt() as body:
                 self._cancel(body)
@@ -121,9 +124,8 @@ class Receiver:
             held = (*outbox.held(), *self._attempts.held(), *self._waiting.held())
             outbox.add(Held(epoch=session.epoch, grants=held))
 
-    def _offers(self, body: Offers, message: ToSession, *, is_copy: bool) -> None:
-        version = (message.epoch, self._session.number, message.number)
-        if self._waiting.limit(body.queue, body.at_once, version):
+    def _offers(self, body: Offers, *, is_copy: bool) -> None:
+        if not is_copy and self._waiting.limit(body.queue, body.at_once):
             self._hasten()
         now = self._clock.monotonic()
         for offer in body.offers:
@@ -132,9 +134,9 @@ class Receiver:
             seconds = offer.expires_in_seconds
             waiting = Waiting(body.queue, offer, float("inf") if seconds is None else now + seconds)
             if not self._session.is_taking:
-                self._return(offer, "its worker drains")
+                self._give_back(body.queue, offer, "its worker drains")
             elif self._session.not_ready is not None:
-                self._return(offer, "its worker is not ready")
+                self._give_back(body.queue, offer, "its worker is not ready")
             elif not self._waiting.put(waiting):
                 self._return(offer, "recalled")
 
@@ -160,5 +162,9 @@ class Receiver:
         for offer in self._waiting.clear():
             self._return(offer, reason)
 
+    def _give_back(self, queue: str, offer: Offer, reason: str) -> None:
+        self._waiting.give_back(queue, offer.grant)
+        self._return(offer, reason)
+
     def _return(self, offer: Offer, reason: str) -> None:
-        self._outbox.add(AttemptReturned(execution_id=offer.execution_id, grant=offer.grant, reason=reason))
+        self._outbox.add(returned(offer, reason))

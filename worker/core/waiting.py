@@ -7,7 +7,7 @@ the order is (priority, id); queues take turns, so a full or slow queue delays o
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.worker_protocol import Offer
@@ -16,9 +16,7 @@ _IDLE_QUEUES_MAX: Final = 10_000
 """Queues without work of which barrier and number of runs at once are remembered."""
 
 _NONE: Final = Grant(0, 0)
-
-Version: TypeAlias = tuple[int, int, int]
-"""Epoch, session and number of a message: a greater one is newer."""
+_ALL: Final = Grant(2**63, 0)
 
 
 class Waiting(NamedTuple):
@@ -32,8 +30,10 @@ class Waiting(NamedTuple):
 @dataclass(slots=True)
 class _Queue:
     at_once: int | None = None
-    version: Version = (0, 0, 0)
     barrier: Grant = _NONE
+    """What was granted up to this starts no more: the leader recalled it."""
+    returned: Grant = _NONE
+    """The last grant that was returned unasked (`give_back`)."""
     running: int = 0
     line: list[tuple[int, int, Grant]] = field(default_factory=list)
     """A heap by priority and id; some of it may have been removed."""
@@ -43,8 +43,12 @@ class _Queue:
         return bool(self.line) and (self.at_once is None or self.running < self.at_once)
 
     @property
+    def is_closed(self) -> bool:
+        return self.returned > self.barrier
+
+    @property
     def is_idle(self) -> bool:
-        return not self.line and not self.running
+        return not (self.line or self.running or self.is_closed)
 
 
 class WaitingList:
@@ -67,9 +71,10 @@ class WaitingList:
         return ((each.offer.execution_id, grant) for grant, each in self._waiting.items())
 
     def put(self, waiting: Waiting) -> bool:
-        """Add an offer at its place; False if it is not above the barrier of its queue, and was not added."""
+        """Add an offer at its place; False if it is to be returned, and was not added."""
         queue, offer = self._queue(waiting.queue), waiting.offer
-        if offer.grant <= queue.barrier:
+        if offer.grant <= queue.barrier or queue.is_closed:
+            queue.returned = max(queue.returned, offer.grant)
             self._note(waiting.queue, queue)
             return False
         self._waiting[offer.grant] = waiting
@@ -77,13 +82,11 @@ class WaitingList:
         self._note(waiting.queue, queue)
         return True
 
-    def limit(self, name: str, at_once: int | None, version: Version) -> bool:
-        """Set how many of a queue may run at once, unless a newer message did; return if that is fewer."""
+    def limit(self, name: str, at_once: int | None) -> bool:
+        """Set how many of a queue may run at once; return if that is fewer."""
         queue = self._queue(name)
-        is_lower = False
-        if version > queue.version:
-            is_lower = at_once is not None and (queue.at_once is None or at_once < queue.at_once)
-            queue.at_once, queue.version = at_once, version
+        is_lower = at_once is not None and (queue.at_once is None or at_once < queue.at_once)
+        queue.at_once = at_once
         self._note(name, queue)
         return is_lower
 
@@ -91,10 +94,23 @@ class WaitingList:
         """Start nothing of a queue up to the barrier, from now on; remove and return what waits, in order."""
         queue = self._queue(name)
         queue.barrier = max(queue.barrier, barrier)
+        return self._remove_upto(queue.barrier, name, queue)
+
+    def give_back(self, name: str, returned: Grant) -> list[Offer]:
+        """Remove and return what waits of a queue, in order: one before it was returned unasked.
+
+        Until the leader recalls that one, nothing of the queue is taken: it may have been offered before the
+        leader knew, and would start too early.
+        """
+        queue = self._queue(name)
+        queue.returned = max(queue.returned, returned)
+        return self._remove_upto(_ALL, name, queue)
+
+    def _remove_upto(self, barrier: Grant, name: str, queue: _Queue) -> list[Offer]:
         line = sorted(entry for entry in queue.line if entry[2] in self._waiting)
-        queue.line = [entry for entry in line if entry[2] > queue.barrier]
+        queue.line = [entry for entry in line if entry[2] > barrier]
         self._note(name, queue)
-        return [self._waiting.pop(grant).offer for *_, grant in line if grant <= queue.barrier]
+        return [self._waiting.pop(grant).offer for *_, grant in line if grant <= barrier]
 
     def remove(self, grant: Grant) -> Offer | None:
         """Remove an offer that has not started; None: there is no such one."""
@@ -102,10 +118,11 @@ class WaitingList:
         return None if waiting is None else waiting.offer
 
     def clear(self) -> list[Offer]:
-        """Remove and return everything."""
-        offers = [each.offer for each in self._waiting.values()]
-        self._waiting.clear()
-        return sorted(offers, key=lambda offer: (offer.priority, offer.execution_id))
+        """Give back everything."""
+        last: dict[str, Grant] = {}
+        for grant, waiting in self._waiting.items():
+            last[waiting.queue] = max(grant, last.get(waiting.queue, _NONE))
+        return [offer for name, grant in last.items() for offer in self.give_back(name, grant)]
 
     def next(self) -> Waiting | None:
         """Remove the offer that starts next and count it as running; `ended` ends that."""

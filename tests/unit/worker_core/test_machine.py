@@ -64,6 +64,7 @@ class WorkerMachine(RuleBasedStateMachine):
         self.world = self.run(self._begin())
         self.given: list[Given] = []
         self.held_back: list[tuple[FakeQueue, ToSession]] = []
+        self.sent: list[tuple[FakeQueue, ToSession]] = []
         self.counter = 0
         self.ids = 0
         self.watched: Worker | None = None
@@ -94,9 +95,9 @@ class WorkerMachine(RuleBasedStateMachine):
         assert worker is not None
         if worker is self.watched:
             return
-        self.watched, self.given, self.held_back = worker, [], []
+        self.watched, self.given, self.held_back, self.sent = worker, [], [], []
         self.epoch = 0
-        self.limits: dict[str, tuple[tuple[int, int, int], int | None]] = {}
+        self.limits: dict[str, int | None] = {}
         self.barriers: dict[str, Grant] = {}
         waiting, worker_id = worker.waiting, worker.session.worker_id
         receive = worker.receiver._apply
@@ -104,7 +105,7 @@ class WorkerMachine(RuleBasedStateMachine):
         put: Callable[[Waiting], bool] = waiting.put
 
         def receives(message: ToSession) -> None:
-            self.note(message, worker.session.number)
+            self.note(message, worker.session.received.upto)
             receive(message)
 
         def picks() -> Waiting | None:
@@ -128,15 +129,14 @@ class WorkerMachine(RuleBasedStateMachine):
         ):
             setattr(of, name, call)
 
-    def note(self, message: ToSession, session: int) -> None:
+    def note(self, message: ToSession, upto: int) -> None:
         """Note what the newest leader has said of limits and barriers."""
         assert message.epoch >= self.epoch
         self.epoch = message.epoch
         match message.body:
             case Offers(queue=queue, at_once=at_once):
-                version = (message.epoch, session, message.number)
-                if version > self.limits.get(queue, ((0, 0, 0), None))[0]:
-                    self.limits[queue] = (version, at_once)
+                if message.number == upto + 1:
+                    self.limits[queue] = at_once
             case Recall(queue=queue, barrier=barrier):
                 self.barriers[queue] = max(barrier, self.barriers.get(queue, barrier))
             case _:
@@ -146,7 +146,7 @@ class WorkerMachine(RuleBasedStateMachine):
         self, worker: Worker, chosen: Waiting, before: list[Waiting], running: Counter[str]
     ) -> None:
         offer, queue = chosen.offer, chosen.queue
-        _, at_once = self.limits[queue]
+        at_once = self.limits[queue]
         assert worker.lease.standing(self.world.clock.monotonic()).value == "certain"
         assert running.total() < CONCURRENCY
         assert at_once is None or running[queue] < at_once
@@ -183,6 +183,7 @@ class WorkerMachine(RuleBasedStateMachine):
     def send(self, body: LeaderBody, fate: str = "arrives", *, below: int = 0) -> None:
         queue = self.world.broker.queues[-1]
         message = self.world.numbered(body, epoch=self.world.epoch - below)
+        self.sent.append((queue, message))
         if fate in ("late", "lost"):
             self.held_back.append((queue, message))
         else:
@@ -226,6 +227,16 @@ class WorkerMachine(RuleBasedStateMachine):
     def sends_what_was_lost(self, data: st.DataObject) -> None:
         queue, message = data.draw(st.sampled_from(self.held_back))
         queue.put(message)
+        self.passes(0.001)
+
+    @rule()
+    def sends_again_what_is_missing(self) -> None:
+        worker = self.world.process.worker
+        assert worker is not None
+        for queue, message in self.sent:
+            is_missing = message.epoch == self.world.epoch and message.number > worker.session.received.upto
+            if is_missing and queue is self.world.broker.queues[-1]:
+                queue.put(message)
         self.passes(0.001)
 
     @precondition(lambda self: self.given)

@@ -10,6 +10,7 @@ from turnstile.common.worker_protocol import (
     Recall,
     Welcome,
 )
+from turnstile.worker.core.ports import NotStarted
 
 
 def offers(*ids: int, at_once: int | None = None, queue: str = "q", again: int = 0) -> Offers:
@@ -104,26 +105,34 @@ async def test_heartbeats_say_up_to_which_number_everything_was_received(world: 
     assert world.broker.heartbeats[-1].received == before
 
 
-async def test_a_gap_is_reported_at_once_and_what_is_behind_it_counts(world: World) -> None:
+async def test_a_gap_is_reported_at_once_and_an_offer_behind_it_does_not_start(world: World) -> None:
     await world.passes(1)
     count = len(world.broker.heartbeats)
-    lost, arrived = world.numbered(offers(1)), world.numbered(offers(2))
+    lost, arrived = world.numbered(offers(1, at_once=1)), world.numbered(offers(2, at_once=2))
     world.deliver(arrived)
     await world.passes(0.3)
-    assert world.runner.started == [2]
+    assert world.runner.started == []
     assert len(world.broker.heartbeats) > count
     assert world.broker.heartbeats[-1].received == lost.number - 1
     world.deliver(lost)
+    await world.passes()
+    assert world.runner.started == [1]
+    world.deliver(arrived)
     await world.passes(4)
-    assert world.runner.started == [2, 1]
+    assert world.runner.started == [1, 2]
     assert world.broker.heartbeats[-1].received > arrived.number
 
 
-async def test_an_older_at_once_that_arrives_late_is_ignored(world: World) -> None:
+async def test_a_copy_of_an_older_at_once_is_ignored(world: World) -> None:
     older, newer = world.numbered(offers(1, 2, at_once=2)), world.numbered(offers(3, at_once=1))
-    world.deliver(newer, older)
+    world.deliver(older, newer, older)
+    world.deliver(world.numbered(offers(4)))
     await world.passes()
-    assert world.runner.started == [1]
+    assert world.runner.started == [1, 2, 3, 4]
+    older, newer = world.numbered(offers(at_once=9)), world.numbered(offers(at_once=4))
+    world.deliver(older, newer, older, world.numbered(offers(5, at_once=4)))
+    await world.passes()
+    assert world.runner.started == [1, 2, 3, 4]
 
 
 async def test_a_lower_at_once_is_confirmed_at_once(world: World) -> None:
@@ -213,11 +222,28 @@ async def test_an_answer_to_a_welcome_that_is_not_committed_is_sent_again_and_no
     assert len(world.bodies(Held)) == 3
 
 
-async def test_messages_before_a_welcome_of_their_epoch_count(world: World) -> None:
+async def test_an_offer_before_the_welcome_of_its_epoch_waits_for_it(world: World) -> None:
     world.epoch = 2
-    world.deliver(world.numbered(offers(1), skip=1))
+    lost, arrived = world.numbered(Welcome()), world.numbered(offers(1))
+    world.deliver(arrived)
+    await world.passes()
+    assert world.runner.started == []
+    world.deliver(lost, arrived)
     await world.passes()
     assert world.runner.started == [1]
+
+
+async def test_what_is_behind_an_attempt_that_could_not_begin_is_returned_too(world: World) -> None:
+    await world.offer(1, 2, 3, at_once=1)
+    await world.offer(7, queue="r")
+    await world.end(1, end=NotStarted(reason="no process"))
+    await world.offer(4, at_once=1)
+    await world.passes()
+    assert world.returns() == [(1, False), (2, False), (3, False), (4, False)]
+    assert world.runner.started == [1, 7]
+    await world.recall(4)
+    await world.offer(1, again=1, at_once=1)
+    assert world.runner.started == [1, 7, 1]
 
 
 async def test_cancels_come_twice_and_after_the_end(world: World) -> None:

@@ -38,7 +38,7 @@ def test_a_retry_joins_at_the_place_of_its_id() -> None:
 
 def test_more_than_at_once_of_a_queue_never_run() -> None:
     items = WaitingList(10)
-    items.limit("q", 2, (1, 1, 1))
+    items.limit("q", 2)
     put(items, 1, 2, 3)
     assert taken(items) == [1, 2]
     items.ended("q")
@@ -48,32 +48,14 @@ def test_more_than_at_once_of_a_queue_never_run() -> None:
 def test_a_lower_at_once_starts_nothing_until_enough_has_ended() -> None:
     items = WaitingList(10)
     put(items, 1, 2, 3, 4)
-    items.limit("q", 3, (1, 1, 1))
+    items.limit("q", 3)
     assert taken(items) == [1, 2, 3]
-    assert items.limit("q", 1, (1, 1, 2))
+    assert items.limit("q", 1)
     items.ended("q")
     items.ended("q")
     assert taken(items) == []
     items.ended("q")
     assert taken(items) == [4]
-
-
-@pytest.mark.parametrize("older", [(1, 1, 1), (1, 2, 1), (1, 2, 2)])
-def test_an_older_at_once_changes_nothing(older: waiting.Version) -> None:
-    items = WaitingList(10)
-    items.limit("q", 1, (1, 2, 2))
-    assert not items.limit("q", 0, older)
-    put(items, 1, 2)
-    assert taken(items) == [1]
-
-
-@pytest.mark.parametrize("newer", [(1, 2, 3), (1, 3, 1), (2, 1, 1)])
-def test_the_newest_at_once_by_epoch_session_and_number_counts(newer: waiting.Version) -> None:
-    items = WaitingList(10)
-    items.limit("q", 1, (1, 2, 2))
-    items.limit("q", 0, newer)
-    put(items, 1)
-    assert taken(items) == []
 
 
 def test_no_more_than_the_concurrency_of_the_worker_run() -> None:
@@ -87,7 +69,7 @@ def test_no_more_than_the_concurrency_of_the_worker_run() -> None:
 
 def test_a_full_queue_delays_no_other_queue() -> None:
     items = WaitingList(10)
-    items.limit("q", 0, (1, 1, 1))
+    items.limit("q", 0)
     put(items, 1, 2)
     put(items, 3, 4, queue="r")
     assert taken(items) == [3, 4]
@@ -120,6 +102,22 @@ def test_an_offer_up_to_the_barrier_is_not_taken_however_late_it_arrives() -> No
     assert put(items, 6, 7, 8) == [False, False, True]
     assert put(items, 6, queue="r") == [True]
     assert items.put(Waiting("q", offer(6, again=1), 0.0))
+
+
+def test_what_is_behind_a_returned_one_is_given_back_and_nothing_starts_until_that_is_recalled() -> None:
+    items = WaitingList(9)
+    items.limit("q", 1)
+    put(items, 1, 4, 3)
+    put(items, 5, queue="r")
+    assert taken(items) == [1, 5]
+    items.ended("q")
+    assert [each.execution_id for each in items.give_back("q", grant(1))] == [3, 4]
+    assert put(items, 6, 2) == [False, False]
+    items.recall("q", grant(5))
+    assert put(items, 7) == [False]
+    items.recall("q", grant(7))
+    assert put(items, 8) == [True]
+    assert taken(items) == [8]
 
 
 def test_a_removed_offer_does_not_start() -> None:

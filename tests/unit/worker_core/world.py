@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.domain.identifiers import Grant
@@ -170,6 +170,9 @@ class FakeBroker:
                 self.world.send(Heard(heartbeat=message.number, committed=committed))
 
 
+DONE: Final = Completed(result_json="1")
+
+
 class FakeRun:
     """One run; it ends when the test says so, or as it is asked."""
 
@@ -182,7 +185,7 @@ class FakeRun:
         self._ended = ended
         self._loop = asyncio.get_running_loop()
 
-    def end(self, outcome: RunEnd = Completed(result_json="1")) -> None:  # noqa: B008
+    def end(self, outcome: RunEnd = DONE) -> None:
         if not self.is_over:
             self.is_over = True
             self._loop.call_soon(self._ended, outcome)
@@ -325,9 +328,9 @@ class World:
         self.send(Recall(queue=queue, barrier=grant(barrier)))
         await self.passes()
 
-    async def end(self, *ids: int) -> None:
+    async def end(self, *ids: int, end: RunEnd = DONE) -> None:
         for execution_id in ids:
-            self.runner.of(execution_id).end()
+            self.runner.of(execution_id).end(end)
         await self.passes()
 
     # What arrived.
