@@ -461,6 +461,17 @@ def test_a_new_epoch_of_the_same_leader_begins_its_numbers_again_with_a_welcome(
     ]
 
 
+def test_a_worker_is_offered_nothing_before_it_has_said_what_it_holds_in_this_epoch() -> None:
+    world = World()
+    world.hello(hello())
+    assert not world.sessions.may_be_offered("w")
+    world.report(Held(epoch=EPOCH, grants=()))
+    assert world.sessions.may_be_offered("w")
+    world.sessions.raise_epoch(EPOCH + 1)
+    assert not world.sessions.may_be_offered("w")
+    assert not world.sessions.may_be_offered("unknown")
+
+
 def test_a_repeated_hello_is_welcomed_under_the_next_number() -> None:
     world = World()
     world.hello(hello())

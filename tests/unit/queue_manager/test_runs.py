@@ -10,7 +10,12 @@ from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.retries import RetryPolicy
 from turnstile.executor.queue_manager.definitions import Action, Pool, Rate, Resource
 from turnstile.executor.queue_manager.inputs import Admit
-from turnstile.executor.queue_manager.runs import AHEAD_MAX, STALLED_SECONDS
+from turnstile.executor.queue_manager.runs import (
+    AHEAD_BYTES_MAX,
+    AHEAD_MAX,
+    STALLED_SECONDS,
+    note_size,
+)
 
 RETRY = RetryPolicy(max_attempts=3, delay_seconds=0.01, factor=1, jitter=0)
 
@@ -365,3 +370,85 @@ def test_the_loss_of_a_worker_in_an_outage_makes_nothing_suspect() -> None:
     s.submit_all(*"aaa")
     s.lose("w", is_counted=False)
     assert s.worker("v", 9) == [2, 3, 4]
+
+
+# What workers are told.
+
+
+def told(s: Scheduler) -> tuple[list[tuple[str, str]], list[tuple[str, str, Grant]]]:
+    """Return which queues which workers are told the limit of, and what they must return."""
+    limited = [(each.queue.action.ref, each.worker_id) for each in s.out.limited]
+    recalled = [(each.queue.action.ref, each.worker_id, each.barrier) for each in s.out.recalled]
+    return limited, recalled
+
+
+def test_a_raised_limit_is_told_and_a_lowered_one_recalls_what_was_granted_until_then() -> None:
+    s = short(Action(ref="a", max_concurrent=2), Action(ref="b"))
+    s.submit_all(*"a" * 20, "b")
+    s.change("a", max_concurrent=3)
+    assert told(s) == ([("a", "w")], [])
+    last = Grant(s.state.epoch, s.state.grant_counter)
+    s.change("a", max_concurrent=1)
+    assert told(s) == ([("a", "w")], [("a", "w", last)])
+    s.change("b", max_concurrent=None)
+    assert told(s) == ([("b", "w")], [])
+
+
+def test_a_pause_of_an_action_or_its_pool_recalls() -> None:
+    s = short(Action(ref="a", max_concurrent=2))
+    s.submit_all(*"a" * 20)
+    s.change("a", paused=True)
+    assert len(s.out.recalled) == 1
+    s.change("a", paused=False)
+    assert s.out.recalled == []
+    s.define(Pool(name="default", paused=True))
+    assert len(s.out.recalled) == 1
+    s.define(Pool(name="default", paused=True))
+    assert s.out.recalled == []
+
+
+def test_what_is_behind_a_returned_one_is_recalled_once() -> None:
+    s = short(Action(ref="a", max_concurrent=1))
+    s.submit_all(*"a" * 5)
+    last = s.grant(6)
+    s.give_back(2)
+    assert told(s) == ([], [("a", "w", last)])
+    assert s.grant(2) > last, "it joins the run again, and starts once the worker has the recall"
+    for execution_id in (3, 4, 5, 6):
+        s.give_back(execution_id)
+        assert s.out.recalled == []
+    assert s.running() == [2, 3, 4, 5, 6]
+    s.give_back(4)
+    assert len(s.out.recalled) == 1
+
+
+def test_a_return_of_what_had_started_recalls_nothing() -> None:
+    s = short(Action(ref="a", max_concurrent=2))
+    s.submit_all(*"a" * 5)
+    s.give_back(2, had_started=True)
+    assert s.out.recalled == []
+
+
+def test_a_worker_that_takes_again_is_told_what_it_may_have_missed() -> None:
+    s = short(Action(ref="a", max_concurrent=2))
+    s.submit_all(*"a" * 5)
+    s.worker("w", 100, is_taking=False)
+    assert told(s) == ([], [])
+    s.worker("w", 100)
+    assert told(s) == ([("a", "w")], [])
+    s.worker("w", 90)
+    assert told(s) == ([], [])
+
+
+def test_a_run_is_bounded_in_bytes_by_the_latest_sizes() -> None:
+    s = short(Action(ref="a", max_concurrent=1), seconds=0.0)
+    note_size(s.state.actions["a"], AHEAD_BYTES_MAX // 4)
+    s.submit_all(*"a" * 400)
+    assert len(s.running()) == 1 + 4
+    for _ in range(500):
+        note_size(s.state.actions["a"], 100)
+    s.end_after(0.0, *s.running())
+    assert len(s.running()) > 50
+    note_size(s.state.actions["a"], 2 * AHEAD_BYTES_MAX)
+    s.end_after(0.0, *s.running())
+    assert len(s.running()) == 1
