@@ -1,13 +1,11 @@
 """First in, first out: the order of admissions, of starts at limit 1, and of starts at each worker."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from turnstile.stress.check.columns import (
     Ruling,
-    Violations,
     column,
     highest_before,
     rows_before,
@@ -104,19 +102,14 @@ def started_in_order(history: History) -> Ruling:
             f" after execution {later_id[row]}"
         )
 
-    at_workers = _at_workers(history)
+    at_workers = started_at_workers(history)
     checked = len(ids) + at_workers.checked
     return ruling(
-        Rule.STARTED_IN_ORDER, checked, violations(later_id > ids, sentence, ids), at_workers.violations
+        Rule.STARTED_IN_ORDER, checked, violations(later_id > ids, sentence, ids), *at_workers.kinds
     )
 
 
-class _AtWorkers(NamedTuple):
-    checked: int
-    violations: Violations
-
-
-def _at_workers(history: History) -> _AtWorkers:
+def started_at_workers(history: History) -> Ruling:
     """Check each start at its worker: none that comes after it in its queue had started before it there.
 
     What was granted after something that comes later joins at its place: that counts once it has certainly
@@ -153,7 +146,7 @@ def _at_workers(history: History) -> _AtWorkers:
             " the same worker"
         )
 
-    return _AtWorkers(len(rows), violations(passed_by > places, sentence, ids))
+    return ruling(Rule.STARTED_IN_ORDER, len(rows), violations(passed_by > places, sentence, ids))
 
 
 def _places(history: History) -> Instants:

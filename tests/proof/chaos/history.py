@@ -30,6 +30,7 @@ from turnstile.stress.check.definitions import (
     limit_of,
     pauses,
 )
+from turnstile.stress.check.excuses import merged
 from turnstile.stress.check.gates import UNLIMITED
 from turnstile.stress.check.history import FOREIGN, History
 from turnstile.stress.check.limits import ALWAYS, LimitPeriod, LimitTimeline
@@ -62,11 +63,11 @@ _OUTCOMES: Final = {
 _EXECUTIONS: Final = """
 SELECT e.id, e.action_ref, nullif(e.key, '') AS key, e.priority, e.metadata ->> 'tag' AS tag,
        e.status::text AS status, e.attempt, e.created_at, e.queued_at, e.scheduled_at, e.started_at,
-       e.completed_at, e.passages::text AS passages
+       e.completed_at, e.worker_id, e.passages::text AS passages
 FROM ledger.execution e ORDER BY e.id
 """
 _ATTEMPTS: Final = """
-SELECT a.execution_id, a.attempt, a.outcome, a.scheduled_at, a.ended_at
+SELECT a.execution_id, a.attempt, a.outcome, a.worker_id, a.scheduled_at, a.started_at, a.ended_at
 FROM ledger.attempt a ORDER BY a.execution_id, a.attempt
 """
 _LOST: Final = """
@@ -215,8 +216,17 @@ def _flat(body: Mapping[str, Any]) -> dict[str, Any]:
 # As the tables of `turnstile.stress.check`.
 
 
-def tables_of(seen: Witnessed, *, overlap_seconds: float, windows: Sequence[Window] = ()) -> History:
-    """Return the tables; a run may outlive the reclaim of its attempt by so long, and by these windows."""
+def tables_of(
+    seen: Witnessed,
+    *,
+    overlap_seconds: float,
+    overlap_windows: Sequence[Window] = (),
+    windows: Sequence[Window] = (),
+) -> History:
+    """Return the tables; a run may outlive the reclaim of its attempt by so long, and by `overlap_windows`.
+
+    In `windows`, messages may take long.
+    """
     sent = sorted(seen.log.sent.values(), key=lambda each: each.submit.submitter)
     numbers = {str(each.submit.number): number for number, each in enumerate(sent)}
     rows = [
@@ -232,7 +242,9 @@ def tables_of(seen: Witnessed, *, overlap_seconds: float, windows: Sequence[Wind
         for row in seen.executions
     ]
     executions, attempts = np.array(rows, EXECUTION), np.array(sorted(_attempts(seen)), ATTEMPT)
-    excused = sorted(window.nanoseconds for window in windows)
+    excused = sorted(window.nanoseconds for window in overlap_windows)
+    recorded = _starts(seen)
+    keys = zip(attempts["execution_id"].tolist(), attempts["attempt"].tolist(), strict=True)
     reclaimed = attempts["outcome"] == Outcome.RECLAIMED
     runs_until = [
         _overlap_until(at, overlap_seconds, excused) if is_reclaimed else at
@@ -245,6 +257,9 @@ def tables_of(seen: Witnessed, *, overlap_seconds: float, windows: Sequence[Wind
         runs=np.array(list(_runs(seen, executions)), RUN),
         limits=LimitTimeline(at_first=UNLIMITED, keys=1, changed=dict(_limits(seen))),
         runs_until=np.array(runs_until, np.int64),
+        worker_starts=np.array([recorded.get(key, NEVER) for key in keys], np.int64),
+        priorities=np.array([row["priority"] for row in seen.executions], np.int64),
+        disturbed=merged(window.nanoseconds for window in windows),
         time_text=lambda instant: f"{moment(int(instant)):%H:%M:%S.%f}",
         request_text=lambda number: (
             f"submission {sent[number].submit.number} of {sent[number].submit.submitter}"
@@ -252,6 +267,15 @@ def tables_of(seen: Witnessed, *, overlap_seconds: float, windows: Sequence[Wind
         tolerance_ns=_CLOCK_SLACK_NS,
         flawless=False,
     )
+
+
+def _starts(seen: Witnessed) -> dict[tuple[int, int], int]:
+    """Return when workers say that they started attempts: what children and commands record is later."""
+    found = {(row["id"], row["attempt"]): nanoseconds(row["started_at"]) for row in seen.executions}
+    found |= {
+        (row["execution_id"], row["attempt"]): nanoseconds(row["started_at"]) for row in seen.ended_attempts
+    }
+    return found
 
 
 def _overlap_until(ended_at: int, overlap_seconds: float, excused: Sequence[tuple[int, int]]) -> int:
@@ -287,25 +311,28 @@ def _attempts(seen: Witnessed) -> Iterator[tuple[int, ...]]:
         row["id"]: nanoseconds(row["queued_at"]) for row in seen.executions
     }
     over: set[tuple[int, int]] = set()
+    workers: dict[str, int] = {}
 
-    def attempt(execution: asyncpg.Record, number: int, since: int, until: int, outcome: Outcome) -> Any:
+    def attempt(row: asyncpg.Record, execution: asyncpg.Record, until: int, outcome: Outcome) -> Any:
+        since, worker_id = nanoseconds(row["scheduled_at"]), row["worker_id"]
+        worker = NONE if worker_id is None else workers.setdefault(worker_id, len(workers))
         ref, key = execution["action_ref"], execution["key"]
         queue = NONE if seen.is_gated(ref) else seen.queues[ref, key]
         begins = waiting_since[execution["id"]]
         begins = since if begins is None else begins
-        return execution["id"], number, queue, begins, since, since, until, outcome, NONE
+        return execution["id"], row["attempt"], queue, begins, since, since, until, outcome, worker
 
     for row in seen.ended_attempts:
         execution = known[row["execution_id"]]
         over.add((row["execution_id"], row["attempt"]))
         outcome = _OUTCOMES.get(row["outcome"], Outcome.ENDED)
-        since, until = nanoseconds(row["scheduled_at"]), nanoseconds(row["ended_at"])
-        yield attempt(execution, row["attempt"], since, until, outcome)
+        until = nanoseconds(row["ended_at"])
+        yield attempt(row, execution, until, outcome)
         waiting_since[row["execution_id"]] = None if outcome is Outcome.RETRIED else until
     for row in seen.executions:
         if row["scheduled_at"] is not None and (row["id"], row["attempt"]) not in over:
             since, until = nanoseconds(row["scheduled_at"]), nanoseconds(row["completed_at"])
-            yield attempt(row, row["attempt"], since, max(since, until), Outcome.ENDED)
+            yield attempt(row, row, max(since, until), Outcome.ENDED)
 
 
 def _runs(seen: Witnessed, executions: Table) -> Iterator[tuple[int, ...]]:

@@ -13,10 +13,12 @@ from typing import Final
 from tests.proof.chaos.history import Window, Witnessed, moment, passers, tables_of
 from tests.proof.chaos.submitters import Sent
 from turnstile.common.domain.states import TERMINAL, Status
+from turnstile.stress.check.excuses import merged
 from turnstile.stress.check.gates import IdleAllowance, replayed
 from turnstile.stress.check.history import History
+from turnstile.stress.check.order import started_at_workers
 from turnstile.stress.check.passages import GateHistory, check_passages
-from turnstile.stress.check.queues import held_by, merged, moves_of_entries
+from turnstile.stress.check.queues import held_by, idle_at_workers, moves_of_entries
 from turnstile.stress.check.rules import RULES
 from turnstile.stress.check.timelines import queue_entries
 from turnstile.stress.recording import NEVER, Outcome
@@ -63,13 +65,18 @@ class Statistics:
 
 def judged(seen: Witnessed, bounds: Bounds) -> tuple[list[str], Statistics]:
     """Return everything that breaks a promise, and the statistics."""
-    tables = tables_of(seen, overlap_seconds=bounds.overlap_seconds, windows=bounds.overlap_windows)
+    tables = tables_of(
+        seen,
+        overlap_seconds=bounds.overlap_seconds,
+        overlap_windows=bounds.overlap_windows,
+        windows=bounds.windows,
+    )
     queues, worst_idle_ns = replayed_queues(seen, tables, bounds)
     gates = check_passages(GateHistory(passers=list(passers(seen)), definitions=seen.definitions))
     broken = [
         *(
             f"{ruling.rule}: {what}"
-            for rule in RULES
+            for rule in (*RULES, started_at_workers)
             for ruling in [rule(tables)]
             for what, _ in ruling.each()
         ),
@@ -105,7 +112,7 @@ def replayed_queues(seen: Witnessed, tables: History, bounds: Bounds) -> tuple[l
     ended_at = max((at for at in tables.attempts["ended_at"].tolist() if at != NEVER), default=0)
     excused = [
         *(window.nanoseconds for window in bounds.windows),
-        *held_by(tables.attempts, bounds.worker_slots, ended_at),
+        *held_by(tables.attempts, tables.limits, bounds.worker_slots, ended_at),
         *_pauses_of_pools(seen),
     ]
     names = {number: (ref, key) for (ref, key), number in seen.queues.items()}
@@ -119,6 +126,10 @@ def replayed_queues(seen: Witnessed, tables: History, bounds: Bounds) -> tuple[l
             ref, key = names[each.gate]
             where = ref if key is None else f"{ref}, key {key}"
             broken.append((ref, f"{each.rule}: {each.what} ({where}, at {moment(each.at):%H:%M:%S.%f})"))
+    broken += [
+        (names[each.gate][0], f"{each.rule}: {each.what} (at {moment(each.at):%H:%M:%S.%f})")
+        for each in idle_at_workers(tables, bounds.idle_seconds, until=ended_at)
+    ]
     return broken, worst_idle_ns
 
 

@@ -36,6 +36,7 @@ def execution(number: int, granted: float, ended: float, **fields: Any) -> dict[
         "scheduled_at": at(granted),
         "started_at": at(granted),
         "completed_at": at(ended),
+        "worker_id": "one",
         "passages": None,
         **fields,
     }
@@ -89,7 +90,19 @@ class Scene:
 
 
 def _too_many(scene: Scene) -> None:
-    scene.executions[1]["scheduled_at"] = at(0.5)
+    scene.executions[1] |= {"scheduled_at": at(0.5), "worker_id": "another"}
+
+
+def _out_of_order_in_a_run(scene: Scene) -> None:
+    for row, started in zip(scene.executions, (0.1, 2.1, 1.1), strict=True):
+        row |= {"scheduled_at": at(0), "started_at": at(started), "completed_at": at(started + 0.8)}
+    scene.runs = [run(1, 0.1, 0.9), run(3, 1.1, 1.9), run(2, 2.1, 2.9)]
+
+
+def _not_started(scene: Scene) -> None:
+    for row, started in zip(scene.executions, (0.1, 1.1, 4.1), strict=True):
+        row |= {"scheduled_at": at(0), "started_at": at(started), "completed_at": at(started + 0.8)}
+    scene.runs = [run(1, 0.1, 0.9), run(2, 1.1, 1.9), run(3, 4.1, 4.9)]
 
 
 def _out_of_order(scene: Scene) -> None:
@@ -149,7 +162,9 @@ def _paused(scene: Scene) -> None:
 @pytest.mark.parametrize(
     ("breaks", "named"),
     [
-        (_too_many, "never more slots granted than the limit"),
+        (_too_many, "never more granted than the limit"),
+        (_out_of_order_in_a_run, "after execution 3 at the same worker"),
+        (_not_started, "at worker 0, a slot was free while an execution waited"),
         (_out_of_order, "was granted a slot while execution 1 waited"),
         (_idle, "a slot was free while an execution waited"),
         (_lost, "was confirmed and has no execution"),
@@ -173,13 +188,15 @@ def test_a_broken_promise_is_named(breaks: Callable[[Scene], None], named: str) 
 
 def test_a_reclaimed_execution_may_run_again_and_waits_first() -> None:
     scene = Scene()
-    scene.executions[0] |= {"attempt": 2, "scheduled_at": at(0.5)}
+    scene.executions[0] |= {"attempt": 2, "scheduled_at": at(0.5), "started_at": at(0.6)}
     scene.attempts.append(
         {
             "execution_id": 1,
             "attempt": 1,
             "outcome": "reclaimed",
+            "worker_id": "one",
             "scheduled_at": at(0),
+            "started_at": at(0.1),
             "ended_at": at(0.5),
         }
     )

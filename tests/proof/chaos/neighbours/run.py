@@ -232,6 +232,8 @@ def _judged(seen: Witnessed, disturbed: Sequence[Disturbed], patience: float) ->
     strict = Bounds(idle_seconds=patience * 2.0, overlap_seconds=patience * 1.0, worker_slots=_WORKER_SLOTS)
     windows = [Window(began_at=each.began_at, ended_at=each.ended_at + _SETTLING) for each in disturbed]
     broken, statistics = judged(seen, replace(strict, windows=windows))
-    steady, _ = replayed_queues(seen, tables_of(seen, overlap_seconds=strict.overlap_seconds), strict)
+    # What a stopped worker has waits for its lease.
+    tables = tables_of(seen, overlap_seconds=strict.overlap_seconds, windows=windows)
+    steady, _ = replayed_queues(seen, tables, strict)
     broken += [what for ref, what in steady if ref.startswith("steady.")]
     return list(dict.fromkeys(broken)), statistics
