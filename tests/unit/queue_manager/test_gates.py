@@ -4,11 +4,25 @@ from math import inf
 
 import pytest
 
+from tests.proof.queue_manager.loads import Ledger, check_load, door, with_report
 from tests.unit.queue_manager.scheduler import Scheduler, uses
 from turnstile.common.domain.errors import Code
+from turnstile.common.domain.states import Status
+from turnstile.executor.queue_manager.decide import decide
+from turnstile.executor.queue_manager.decisions import Granted
 from turnstile.executor.queue_manager.definitions import Action, Pool, Rate, Resource, Use
-from turnstile.executor.queue_manager.inputs import Admit, Ended
+from turnstile.executor.queue_manager.inputs import (
+    Admit,
+    DefineAction,
+    DefineResource,
+    DeleteAction,
+    DeleteResource,
+    Ended,
+    Input,
+    WorkerChanged,
+)
 from turnstile.executor.queue_manager.rates import RateWindow
+from turnstile.executor.queue_manager.state import State
 
 
 def test_units_of_a_resource_are_shared_by_actions() -> None:
@@ -374,6 +388,50 @@ def test_a_changed_rate_acts_at_once() -> None:
     s.submit_all("a", "a", "a")
     assert s.change("a", rate=Rate(starts=2, per_seconds=10)) == [2]
     assert s.change("a", rate=None) == [3]
+
+
+def rated_action(per_seconds: float, *resources: str) -> Input:
+    rate = Rate(starts=1, per_seconds=per_seconds)
+    return DefineAction(action=Action(ref="a", uses=uses(*resources), rate=rate))
+
+
+def rated_resource(per_seconds: float) -> Input:
+    return DefineResource(
+        resource=Resource(name="r", capacity=1, rate=Rate(starts=1, per_seconds=per_seconds))
+    )
+
+
+UNRATED = DefineAction(action=Action(ref="a"))
+DELETE_ACTION = DeleteAction(ref="a", reason="gone")
+DELETE_RESOURCE = DeleteResource(name="r")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [rated_action(9)],
+        [rated_resource(9)],
+        [UNRATED, rated_action(9)],
+        [DELETE_ACTION, rated_action(9)],
+        [rated_action(1), DELETE_RESOURCE, rated_resource(9)],
+    ],
+    ids=["changed", "changed at a resource", "taken away", "action deleted", "resource deleted"],
+)
+def test_a_load_finds_the_starts_that_a_rate_counts_since_it_changed(changes: list[Input]) -> None:
+    state, ledger = State(), Ledger()
+
+    def turn(now: float, *inputs: Input) -> list[Granted]:
+        out = decide(state, inputs, now)
+        ledger.write(state, inputs, out)
+        return out.granted
+
+    worker = WorkerChanged(worker_id="w", pools=frozenset({"default"}), concurrency=1)
+    turn(0, rated_resource(1), rated_action(1, "r"), worker)
+    (started,) = turn(0, Admit(action_ref="a", source=door("a")))
+    end = Ended(execution_id=started.id, grant=started.grant, status=Status.COMPLETED)
+    turn(2, with_report(end))
+    turn(2, *changes)
+    check_load(ledger, state)
 
 
 def test_a_rate_that_a_resource_gets_counts_what_holds_its_units() -> None:
