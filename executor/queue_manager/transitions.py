@@ -742,6 +742,8 @@ def _define_resource(each: inputs.DefineResource, state: State, out: Decisions) 
     if (definition.order == "fair") != (gate.clock is not None):
         out.forget(gate.clock)
         gate.clock = FairClock(gate.name) if definition.order == "fair" else None
+        for lane in gate.lanes.values():
+            lane.line = Line(gate.clock)
     for action in users:
         _set_route(action, [state.resources[use.resource] for use in action.definition.uses])
         put_in(state, action)

@@ -709,6 +709,13 @@ plant(
     test_queues.test_a_gate_that_is_fair_no_more_says_that_its_tags_mean_nothing,
 )
 plant(
+    "what waits at a resource stays in its old order when that changes",
+    transitions._define_resource,
+    "lane.line = Line(gate.clock)",
+    "pass",
+    test_gates.test_what_waits_at_a_resource_is_in_fair_order_as_soon_as_the_resource_is,
+)
+plant(
     "a charged clock is not named",
     Decisions.charge,
     "self.charged.setdefault(clock, {})[priority, flow] = None",

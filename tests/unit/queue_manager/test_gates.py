@@ -458,6 +458,16 @@ def test_actions_take_turns_at_a_fair_resource_by_their_weights() -> None:
     assert abs(started.count("a") - 2 * started.count("b")) <= 2
 
 
+def test_what_waits_at_a_resource_is_in_fair_order_as_soon_as_the_resource_is() -> None:
+    s = Scheduler(
+        Resource(name="r", capacity=1), Action(ref="a", uses=uses("r")), Action(ref="b", uses=uses("r"))
+    )
+    s.submit_all("a", "a", "a", "b")
+    s.change_resource("r", order="fair")
+    assert s.end(1) == [2]
+    assert s.end(2) == [4]
+
+
 def test_a_fair_resource_counts_units() -> None:
     s = Scheduler(
         Resource(name="r", capacity=3, order="fair"),
