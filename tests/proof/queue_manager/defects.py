@@ -483,7 +483,13 @@ plant(
     "if crew.holding:",
     explored(c.plain),
 )
-plant("a busy worker lets its other pools keep their units", gates.recount, "or crew.holding", "")
+plant(
+    "a busy worker lets its other pools keep their units",
+    gates.recount,
+    "or crew.holding",
+    "",
+    test_gates.test_a_holder_gives_back_when_another_pool_takes_the_worker_slot,
+)
 plant(
     "what is withdrawn stays at the front",
     gates._withdraw,

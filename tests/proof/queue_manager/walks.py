@@ -149,7 +149,8 @@ def draw(seed: int) -> Configuration:
         has_starts=True,
         ttl_seconds=maybe(dice.randint(1, 9), 0.3),
         delay_seconds=maybe(dice.randint(1, 4), 0.3),
-        tick_seconds=1,
+        # Short steps meet windows of rates in their middle.
+        tick_seconds=1 if seed % 4 < 2 else 0.125,
         # A load looks at everything again, so it hides what a turn has forgotten.
         has_loads=seed % 2 == 0,
     )

@@ -125,6 +125,22 @@ def test_the_last_holder_gives_back_when_a_worker_slot_is_taken() -> None:
     assert s.state.resources["x"].held == 1
 
 
+def test_a_holder_gives_back_when_another_pool_takes_the_worker_slot() -> None:
+    s = Scheduler(
+        Resource(name="x", capacity=1),
+        Resource(name="y", capacity=1),
+        Action(ref="a", uses=uses("x", "y")),
+        Action(ref="b", uses=uses("y")),
+        Action(ref="p", pool="q"),
+        workers={},
+    )
+    s.worker("w", 2, pools="default q")
+    s.submit_all("b", "a")
+    assert s.holding() == [2]
+    assert s.submit_all("p") == [3]
+    assert s.holding() == []
+
+
 def test_a_cancelled_holder_releases_everything_and_another_may_hold() -> None:
     s = Scheduler(
         Resource(name="x", capacity=2),
