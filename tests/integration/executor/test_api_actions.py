@@ -315,6 +315,7 @@ async def test_an_action_with_running_executions_is_never_deleted(defined: Serve
         answer = await defined.http.delete(URL, params={"waiting": waiting})
         problem = answer.json()
         assert (answer.status_code, problem["waiting"], problem["running"]) == (409, 1, 2)
+        assert "2 executions of 'a.b' are at workers and 1 wait" in problem["detail"]
         assert "/executions/cancel" in problem["detail"]
     assert (await defined.get(f"/executions/{ids[2]}"))["status"] == "queued"
 
