@@ -109,7 +109,7 @@ ATTEMPT: Final = np.dtype(
         ("worker", "i4"),
     ]
 )
-"""A grant of a slot. `worker`: index in `Recording.workers`; NONE: it was not started."""
+"""A grant to a worker. `worker`: index in `Recording.workers`; NONE: not known."""
 
 RUN: Final = np.dtype(
     [

@@ -4,10 +4,12 @@ In: `Move`s in the order of gates and instants, from any source: the tables of a
 log of every change of the rows. Out: the states of the gates, and a `Broken` for each violation. A queue is a
 gate; an execution passes it with the grant of a slot. The moves of one instant are one commit: only the
 states between commits count. One gate is in memory at a time.
+
+More than the limit may be granted if all that is held is at one worker: the rest is a run there.
 """
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -20,6 +22,10 @@ from turnstile.stress.check.verdict import Rule
 NS_PER_SECOND: Final = 1_000_000_000
 UNLIMITED: Final = 2**63 - 1
 """Larger than any count."""
+ANYWHERE: Final = -1
+"""It is not known which worker has it."""
+RUN_MAX: Final = 2 * 256
+"""Most of a queue beyond its limit: a run, and as many that are more urgent."""
 
 
 class GateStep(IntEnum):
@@ -44,6 +50,8 @@ class Move(NamedTuple):
     step: int
     value: int
     """The id of the execution, or the limit."""
+    worker: int = ANYWHERE
+    """To which it is granted."""
 
 
 class Broken(NamedTuple):
@@ -64,7 +72,7 @@ class IdleAllowance:
     excused: Sequence[tuple[int, int]] = ()
     """Periods that do not count, in the order of their beginnings."""
     exact: bool = False
-    """Whether a slot is freed in the commit that grants it again.
+    """Whether a slot is free as soon as its end shows.
 
     If not, a slot may seem free until its end is committed, so a grant takes the slot that has been free for
     longest. If so, a grant takes the slot that was freed last: any free slot is one that nothing used.
@@ -82,13 +90,16 @@ class Gate:
     at_least: int = UNLIMITED
     at_most: int = UNLIMITED
     waiting: set[int] = field(default_factory=set)
-    held: set[int] = field(default_factory=set)
+    held: dict[int, int] = field(default_factory=dict)
+    """Each with its worker."""
     granted: list[int] = field(default_factory=list)
     """What the commit granted, in the order of ids."""
     broken: list[Broken] = field(default_factory=list)
     """What the commit showed to be broken."""
     longest_idle_ns: int = 0
     """So far, without excused periods."""
+    _at: Counter[int] = field(default_factory=Counter)
+    """How many each worker has."""
     _ids: list[int] = field(default_factory=list)
     _free: deque[tuple[int, int]] = field(default_factory=deque)
     """Free slots: since when, and how many; the oldest first."""
@@ -98,13 +109,14 @@ class Gate:
     def commit(self, at: int, moves: Iterable[Move]) -> None:
         """Apply the moves of one instant, then check the grants."""
         self.at, self.granted, self.broken = at, [], []
-        for _, _, step, value in moves:
+        for _, _, step, value, worker in moves:
             if step == GateStep.GRANTED:
                 self.granted.append(value)
-                self.held.add(value)
+                self.held[value] = worker
+                self._at[worker] += 1
                 self.waiting.discard(value)
             elif step == GateStep.FREED:
-                self.held.discard(value)
+                self._at[self.held.pop(value, ANYWHERE)] -= 1
             elif step == GateStep.ARRIVED:
                 self.waiting.add(value)
                 heapq.heappush(self._ids, value)
@@ -130,7 +142,7 @@ class Gate:
         held = len(self.held) - len(self.granted)
         for execution_id in self.granted:
             held += 1
-            if held > self.at_most:
+            if held > self.at_most and not self._is_in_run(execution_id):
                 what = (
                     f"execution {execution_id} was granted a slot: {held} were held,"
                     f" the limit was {self.at_most}"
@@ -140,16 +152,22 @@ class Gate:
                 what = f"execution {execution_id} was granted a slot while execution {head} waited"
                 self.broken.append(Broken(Rule.GRANTED_IN_ORDER, self.number, self.at, what, execution_id))
 
+    def _is_in_run(self, execution_id: int) -> bool:
+        """Return whether all that is held is at its worker, which starts no more at once than the limit."""
+        worker = self.held[execution_id]
+        is_alone = worker != ANYWHERE and self._at[worker] == len(self.held)
+        return is_alone and self.at_most > 0 and len(self.held) <= self.at_most + RUN_MAX
+
     def _head(self) -> int | None:
         while self._ids and self._ids[0] not in self.waiting:
             heapq.heappop(self._ids)
         return self._ids[0] if self._ids else None
 
     def _count_idle(self, allowance: IdleAllowance) -> None:
-        if not allowance.exact:
-            self._take(len(self.granted), oldest=True)
         # Without a limit all may start at once, but one commit grants a bounded number: one slot stands for
         # all, and each grant uses it.
+        if not allowance.exact or self.at_least == UNLIMITED:
+            self._take(len(self.granted), oldest=True)
         free = 1 if self.at_least == UNLIMITED else max(self.at_least - len(self.held), 0)
         change = free - sum(count for _, count in self._free)
         if change > 0:

@@ -3,14 +3,15 @@
 `history_of` makes it of a recording. Another source fills the same tables.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from turnstile.stress.check.columns import column
+from turnstile.stress.check.columns import attempt_keys, column, rows_of, values_at
+from turnstile.stress.check.excuses import disturbed
 from turnstile.stress.check.limits import LimitTimeline, limit_timeline
 from turnstile.stress.recording import (
     NEVER,
@@ -31,6 +32,8 @@ OVERLAP_NS: Final = 4 * SECOND
 """How long a worker trusts its last contact with the broker (3 s), plus the time of a kill."""
 WAKING_NS: Final = SECOND
 """How long a resumed process may run before it notices the pause."""
+ARRIVAL_NS: Final = 2 * SECOND
+"""Outside faults, what the leader has decided is known to a worker after so long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +48,14 @@ class History:
     limits: LimitTimeline
     runs_until: Instants
     """Until when the run of each attempt may last: its end, or later if reclaimed; NEVER: not ended."""
+    worker_starts: Instants
+    """When its worker started each attempt, by the clock of the worker; NEVER: not known, or never."""
     time_text: Callable[[int], str]
     """Formats an instant."""
     request_text: Callable[[int], str]
     """Names a request by its number."""
+    priorities: Instants | None = None
+    """Of each execution; None: all have the same."""
     clock_error_ns: int = 0
     """The possible difference between the clocks of two runs."""
     tolerance_ns: int = CLOCKS_NS
@@ -56,6 +63,8 @@ class History:
     flawless: bool = True
     """Every request was to be accepted, and every execution to be completed."""
     collapses: tuple[str, ...] = ()
+    disturbed: Sequence[tuple[int, int]] = ()
+    """Periods in which messages may take long, in their order; see `excuses`."""
     is_changing: bool = False
     """Definitions change. A request whose queue a change has locked is admitted later; others do not wait."""
 
@@ -63,6 +72,7 @@ class History:
 def history_of(recording: Recording) -> History:
     """Return the history of a recorded scenario."""
     ended_at = column(recording.attempts, "ended_at")
+    run_rows = rows_of(attempt_keys(recording.runs), attempt_keys(recording.attempts))
     reclaimed = recording.attempts["outcome"] == Outcome.RECLAIMED
 
     def time_text(instant: int) -> str:
@@ -78,11 +88,13 @@ def history_of(recording: Recording) -> History:
         runs=recording.runs,
         limits=limit_timeline(recording),
         runs_until=np.where(reclaimed, _overlap_until(recording, ended_at), ended_at),
+        worker_starts=values_at(column(recording.runs, "started_at"), run_rows, NEVER),
         time_text=time_text,
         request_text=request_text,
         clock_error_ns=recording.clock_error_ns,
         tolerance_ns=CLOCKS_NS + recording.clock_error_ns,
         collapses=recording.collapses,
+        disturbed=disturbed(recording),
         is_changing=recording.gates is not None or bool(recording.limit_changes),
     )
 

@@ -1,21 +1,25 @@
-"""First in, first out: the order of admissions, and of starts at limit 1."""
+"""First in, first out: the order of admissions, of starts at limit 1, and of starts at each worker."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from turnstile.stress.check.columns import (
     Ruling,
+    Violations,
     column,
     highest_before,
     rows_before,
     rows_of,
     ruling,
+    values_at,
     violations,
 )
-from turnstile.stress.check.history import History
+from turnstile.stress.check.excuses import forward_by
+from turnstile.stress.check.history import ARRIVAL_NS, History
 from turnstile.stress.check.verdict import Rule
-from turnstile.stress.recording import NONE, Instants, Recording
+from turnstile.stress.recording import NEVER, NONE, Instants, Outcome, Recording
 
 
 def admitted_in_order(history: History) -> Ruling:
@@ -80,10 +84,11 @@ def first_starts(history: Recording | History) -> FirstStarts:
 
 
 def started_in_order(history: History) -> Ruling:
-    """Check each first start while the limit was 1: no execution with a larger id had started before it.
+    """Check each start at its worker, and each first start while the limit was 1.
 
-    `admitted_in_order` shows that ids follow the order of sending. Above limit 1, two granted executions may
-    start in either order. Where clocks may differ, only certain orders count.
+    At limit 1, no execution with a larger id had started before it. `admitted_in_order` shows that ids follow
+    the order of sending. Above limit 1, two workers may start two granted executions in either order; one
+    worker may not. Where clocks may differ, only certain orders count.
     """
     first = first_starts(history)
     alone = _at_limit_one(history, first)
@@ -99,7 +104,69 @@ def started_in_order(history: History) -> Ruling:
             f" after execution {later_id[row]}"
         )
 
-    return ruling(Rule.STARTED_IN_ORDER, len(ids), violations(later_id > ids, sentence, ids))
+    at_workers = _at_workers(history)
+    checked = len(ids) + at_workers.checked
+    return ruling(
+        Rule.STARTED_IN_ORDER, checked, violations(later_id > ids, sentence, ids), at_workers.violations
+    )
+
+
+class _AtWorkers(NamedTuple):
+    checked: int
+    violations: Violations
+
+
+def _at_workers(history: History) -> _AtWorkers:
+    """Check each start at its worker: none that comes after it in its queue had started before it there.
+
+    What was granted after something that comes later joins at its place: that counts once it has certainly
+    arrived. What has not started and is not there any more is not compared: it was returned, or cancelled.
+    """
+    attempts = history.attempts
+    starts, workers = history.worker_starts, column(attempts, "worker")
+    is_there = (attempts["outcome"] == Outcome.OPEN) & (attempts["granted_at"] != NEVER)
+    rows = np.flatnonzero((attempts["queue"] != NONE) & (workers != NONE) & ((starts != NEVER) | is_there))
+    _, groups = np.unique(
+        column(attempts, "queue")[rows] * (workers.max(initial=0) + 1) + workers[rows], return_inverse=True
+    )
+    places, granted_at, starts = _places(history)[rows], column(attempts, "granted_at")[rows], starts[rows]
+    by_grant = np.lexsort((places, granted_at, groups))
+    joins = np.zeros(len(rows), np.bool_)
+    joins[by_grant] = highest_before(groups[by_grant], places[by_grant]) > places[by_grant]
+    by_start = np.lexsort((places, starts, groups))
+    groups, places, starts, granted_at = (each[by_start] for each in (groups, places, starts, granted_at))
+    passed_by = highest_before(groups, places, counts=starts != NEVER)
+    first_of_group = np.searchsorted(groups, groups)
+    for row in np.flatnonzero(joins[by_start] & (passed_by > places)).tolist():
+        there_at = forward_by(int(granted_at[row]), ARRIVAL_NS, history.disturbed)
+        own = slice(first_of_group[row], row)
+        meanwhile = places[own][(starts[own] >= there_at) & (starts[own] != NEVER)]
+        passed_by[row] = meanwhile.max(initial=NONE)
+    ids, queues = (column(attempts, name)[rows][by_start] for name in ("execution_id", "queue"))
+    id_at = np.empty(len(attempts), np.int64)
+    id_at[_places(history)] = column(attempts, "execution_id")
+
+    def sentence(row: int) -> str:
+        how = "had not started" if starts[row] == NEVER else f"started at {history.time_text(starts[row])}"
+        return (
+            f"execution {ids[row]} in queue {queues[row]} {how}, after execution {id_at[passed_by[row]]} at"
+            " the same worker"
+        )
+
+    return _AtWorkers(len(rows), violations(passed_by > places, sentence, ids))
+
+
+def _places(history: History) -> Instants:
+    """Return the place of each attempt in the order of priorities and ids."""
+    attempts = history.attempts
+    ids = column(attempts, "execution_id")
+    rows = rows_of(column(history.executions, "execution_id"), ids)
+    priorities = np.zeros(len(ids), np.int64)
+    if history.priorities is not None:
+        priorities = values_at(history.priorities, rows, 0)
+    places = np.empty(len(ids), np.int64)
+    places[np.lexsort((attempts["attempt"], ids, priorities))] = np.arange(len(ids))
+    return places
 
 
 def _at_limit_one(history: History, first: FirstStarts) -> Instants:

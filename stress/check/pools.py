@@ -22,9 +22,9 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from turnstile.stress.check.definitions import is_fair, recorded_history
+from turnstile.stress.check.excuses import disturbed
 from turnstile.stress.check.passages import TAG_SCALE, Broken, Guarantee, PassageCheck
 from turnstile.stress.check.pool_waits import Start, starts_of
-from turnstile.stress.check.queues import disturbed
 from turnstile.stress.recording import NEVER, SECOND, Recording
 from turnstile.stress.trace import POOL
 

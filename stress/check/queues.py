@@ -1,57 +1,67 @@
 """The queues of a recording as gates: its tables as moves, what excuses idle slots, and the findings.
 
 The history shows a slot as held until the end of its attempt; in truth it is free only when that end has been
-committed. So every broken limit found here is real. A commit takes milliseconds, unless a report was lost:
-then the worker sends it again some seconds later. So faults that lose messages excuse idle
-slots for longer than others. During an outage, and until the system has settled, idle slots are excused. So
-they are while executions hold the whole capacity of the workers.
+committed. So every broken limit found here is real. During an outage, and until the system has settled, idle
+slots are excused. So they are while executions hold the whole capacity of the workers.
+
+What a worker was granted beyond the limit, in a run, has no slot yet: it takes the next one there that
+becomes free. So a queue may hold more than its limit at one worker, and nowhere else.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final, TypeAlias, assert_never
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from turnstile.stress.check.columns import column
-from turnstile.stress.check.gates import GateStep, IdleAllowance, Move, replayed
+from turnstile.stress.check.columns import attempt_keys, column, rows_of, values_at
+from turnstile.stress.check.excuses import disturbed, merged
+from turnstile.stress.check.gates import (
+    ANYWHERE,
+    UNLIMITED,
+    Broken,
+    GateStep,
+    IdleAllowance,
+    Move,
+    replayed,
+)
 from turnstile.stress.check.history import History
-from turnstile.stress.check.limits import LimitTimeline, limit_timeline
+from turnstile.stress.check.limits import ALWAYS, LimitTimeline, limit_timeline
 from turnstile.stress.check.timelines import QueueEntries, counted_runs, queue_entries
 from turnstile.stress.check.verdict import EXAMPLES_MAX, Finding, Rule
-from turnstile.stress.recording import NEVER, NONE, SECOND, Instants, Recording, Table
-from turnstile.stress.scenario import FaultKind
+from turnstile.stress.recording import NEVER, NONE, SECOND, Instants, Outcome, Recording, RunEnd, Table
 
-_RECONNECTING_NS: Final = 6 * SECOND
-"""The longest pause between two connection attempts, plus an attempt."""
-_SETTLING_NS: Final = 13 * SECOND
-"""The longest time until a lost report is sent again and committed, and a margin."""
 _SHARING_NS: Final = SECOND
 """Worker slots are shared some at a time, once the ends of executions are committed."""
-_MOVE: Final = np.dtype([("gate", "i4"), ("at", "i8"), ("step", "i1"), ("value", "i8")])
+_MOVE: Final = np.dtype([("gate", "i4"), ("at", "i8"), ("step", "i1"), ("value", "i8"), ("worker", "i4")])
 _CHUNK: Final = 50_000
 """Moves that are in memory as objects at once."""
 
 
-def queues_kept(recording: Recording, time_text: Callable[[int], str]) -> tuple[Finding, Finding, Finding]:
+def queues_kept(recording: Recording, history: History) -> tuple[Finding, Finding, Finding]:
     """Check each grant and each slot that is free while an execution waits.
 
-    With each grant, a queue holds no more slots than the limit in force, and no execution with a smaller id
-    waits. A free slot is granted within the allowed time; before paused actions are resumed, none counts.
+    With each grant, a queue holds no more than the limit in force, or all of it is at one worker; and no
+    execution with a smaller id waits. A free slot is granted, and used by its worker, within the allowed
+    time; before paused actions are resumed, none counts.
     """
     examples: dict[Rule, list[str]] = {
         rule: [] for rule in (Rule.LIMIT_HELD, Rule.GRANTED_IN_ORDER, Rule.NO_IDLE_SLOT)
     }
     counts: Counter[Rule] = Counter()
     allowance = IdleAllowance(seconds=recording.idle_allowed_seconds, excused=excused(recording))
-    granted = 0
-    for queue in replayed(slot_moves(recording), until=recording.ended_at, allowance=allowance):
-        granted += len(queue.granted)
-        for broken in queue.broken:
-            counts[broken.rule] += 1
-            if counts[broken.rule] <= EXAMPLES_MAX:
-                text = f"in queue {broken.gate} at {time_text(broken.at)}: {broken.what}"
-                examples[broken.rule].append(text)
+    entries = queue_entries(recording)
+    moves = moves_of_entries(entries, history.limits)
+    queues = replayed(moves, until=recording.ended_at, allowance=allowance)
+    at_leader = chain.from_iterable(queue.broken for queue in queues)
+    at_workers = idle_at_workers(history, recording.idle_allowed_seconds, until=recording.ended_at)
+    for broken in chain(at_leader, at_workers):
+        counts[broken.rule] += 1
+        if counts[broken.rule] <= EXAMPLES_MAX:
+            text = f"in queue {broken.gate} at {history.time_text(broken.at)}: {broken.what}"
+            examples[broken.rule].append(text)
+    granted = int((entries.granted_at != NEVER).sum())
     limit, order, idle = (
         Finding(rule=rule, checked=granted, broken=counts[rule], examples=tuple(found))
         for rule, found in examples.items()
@@ -66,15 +76,11 @@ def slot_moves(recording: Recording) -> Iterator[Move]:
 
 def moves_of_entries(entries: QueueEntries, limits: LimitTimeline) -> Iterator[Move]:
     """Yield these stays, their slots and the limits."""
+    since = np.minimum(entries.since, entries.granted_at)
     return _in_order(
         limits,
-        (
-            GateStep.ARRIVED,
-            entries.queues,
-            np.minimum(entries.since, entries.granted_at),
-            entries.execution_ids,
-        ),
-        *_held(entries.queues, entries.granted_at, entries.ended_at, entries.execution_ids),
+        _Part(GateStep.ARRIVED, entries.queues, since, entries.execution_ids),
+        *_held(entries.queues, entries.granted_at, entries.ended_at, entries.execution_ids, entries.workers),
     )
 
 
@@ -84,32 +90,44 @@ def run_moves(history: History, waiting: QueueEntries | None = None) -> Iterator
     parts = _held(column(history.runs, "queue")[rows], counted.starts[rows], counted.ends[rows], ~rows)
     if waiting is not None:
         parts += [
-            (GateStep.ARRIVED, waiting.queues, waiting.since, waiting.execution_ids),
-            (GateStep.LEFT, waiting.queues, waiting.granted_at, waiting.execution_ids),
+            _Part(GateStep.ARRIVED, waiting.queues, waiting.since, waiting.execution_ids),
+            _Part(GateStep.LEFT, waiting.queues, waiting.granted_at, waiting.execution_ids),
         ]
     return _in_order(history.limits, *parts)
 
 
-_Part: TypeAlias = tuple[GateStep, Instants, Instants, Instants]
+class _Part(NamedTuple):
+    """Moves of one kind, as columns."""
+
+    step: GateStep
+    queues: Instants
+    at: Instants
+    values: Instants
+    workers: Instants | int = ANYWHERE
 
 
-def _held(queues: Instants, starts: Instants, ends: Instants, values: Instants) -> list[_Part]:
+def _held(
+    queues: Instants, starts: Instants, ends: Instants, values: Instants, workers: Instants | int = ANYWHERE
+) -> list[_Part]:
     # What ends with its start, or before it, counts for its start only.
     ends = np.where(ends == NEVER, NEVER, np.maximum(ends, np.minimum(starts, NEVER - 1) + 1))
-    return [(GateStep.GRANTED, queues, starts, values), (GateStep.FREED, queues, ends, values)]
+    return [
+        _Part(GateStep.GRANTED, queues, starts, values, workers),
+        _Part(GateStep.FREED, queues, ends, values),
+    ]
 
 
 def _in_order(limits: LimitTimeline, *parts: _Part) -> Iterator[Move]:
     """Yield the moves of these queues and of their limits; what has not happened is left out."""
-    every = np.unique(np.concatenate([queues for _, queues, _, _ in parts])).tolist()
+    every = np.unique(np.concatenate([part.queues for part in parts])).tolist()
     limited = [move for queue in every for move in limits.moves(queue)]
     tables = [np.array(limited, _MOVE)]
-    for step, queues, at, values in parts:
-        happened = at != NEVER
-        table = np.empty(np.count_nonzero(happened), _MOVE)
-        table["gate"], table["at"], table["step"] = queues[happened], at[happened], step
-        table["value"] = values[happened]
-        tables.append(table)
+    for part in parts:
+        happened = part.at != NEVER
+        table = np.empty(len(part.at), _MOVE)
+        table["gate"], table["at"], table["step"] = part.queues, part.at, part.step
+        table["value"], table["worker"] = part.values, part.workers
+        tables.append(table[happened])
     moves = np.concatenate(tables)
     return _read(moves, np.lexsort((moves["step"], moves["at"], moves["gate"])))
 
@@ -119,62 +137,98 @@ def _read(moves: Table, order: Instants) -> Iterator[Move]:
         yield from map(Move._make, moves[order[first : first + _CHUNK]].tolist())
 
 
+def idle_at_workers(history: History, seconds: float, *, until: int) -> Iterator[Broken]:
+    """Yield the slots that a worker left free for longer, while it had an execution that could use them.
+
+    It has what it was granted and has not started. It has a free slot while it runs fewer of the queue than
+    the limit, and fewer than it ran at once at some time. What may have started counts as running.
+    """
+    attempts, starts = history.attempts, history.worker_starts
+    most = _most_at_once(history)
+    workers, granted_at = column(attempts, "worker"), column(attempts, "granted_at")
+    ended_at, is_known = column(attempts, "ended_at"), starts != NEVER
+    waits = is_known | (attempts["outcome"] == Outcome.OPEN)
+    began_at = np.where(waits, np.maximum(starts, granted_at), granted_at)
+    in_queue = (attempts["queue"] != NONE) & (granted_at != NEVER)
+    for worker in np.unique(workers[workers != NONE]).tolist():
+        own = np.flatnonzero(in_queue & (workers == worker))
+        full = _periods_of(began_at[own], ended_at[own], most.get(worker, 0), until)
+        excused = merged([*history.disturbed, *full])
+        allowance = IdleAllowance(seconds=seconds, excused=excused, exact=True)
+        queues, ids = column(attempts, "queue")[own], column(attempts, "execution_id")[own]
+        moves = _in_order(
+            history.limits,
+            _Part(GateStep.ARRIVED, queues, np.where(waits, granted_at, NEVER)[own], ids),
+            *_held(queues, began_at[own], ended_at[own], ids),
+        )
+        for queue in replayed(moves, until=until, allowance=allowance):
+            yield from (
+                broken._replace(what=f"at worker {worker}, {broken.what}")
+                for broken in queue.broken
+                if broken.rule is Rule.NO_IDLE_SLOT
+            )
+
+
+def _most_at_once(history: History) -> Mapping[int, int]:
+    """Return for each worker how many runs it had at once at most, by their own records."""
+    runs = history.runs[history.runs["end"] == RunEnd.STOPPED]
+    rows = rows_of(attempt_keys(history.attempts), attempt_keys(runs))
+    workers = values_at(column(history.attempts, "worker"), rows, NONE)
+    found = {}
+    for worker in np.unique(workers[workers != NONE]).tolist():
+        own = runs[workers == worker]
+        times = np.concatenate([column(own, "stopped_at"), column(own, "started_at")])
+        steps = np.repeat([-1, 1], len(own))
+        found[worker] = int(np.cumsum(steps[np.argsort(times, kind="stable")]).max())
+    return found
+
+
 def excused(recording: Recording) -> list[tuple[int, int]]:
     """Return the periods in which idle slots are excused, in the order of beginnings."""
     return merged(disturbed(recording) + occupied(recording))
-
-
-def disturbed(recording: Recording) -> list[tuple[int, int]]:
-    """Return the periods before paused actions were resumed and of faults, until the system has settled."""
-    opened_at = [] if recording.opened_at == NEVER else [(-NEVER, recording.opened_at)]
-    faults = [
-        (fault.began_at, min(fault.healed_at, NEVER - _SETTLING_NS) + settling_ns)
-        for fault in recording.faults
-        if (settling_ns := _settling_ns(fault.kind)) is not None
-    ]
-    return merged(opened_at + faults)
 
 
 def occupied(recording: Recording) -> list[tuple[int, int]]:
     """Return when executions held the whole capacity of the workers: until their ends are committed."""
     if not recording.worker_capacity:
         return []
-    return held_by(recording.attempts, recording.worker_capacity, recording.ended_at)
+    limits = limit_timeline(recording)
+    return held_by(recording.attempts, limits, recording.worker_capacity, recording.ended_at)
 
 
-def held_by(attempts: Table, capacity: int, until_at: int) -> list[tuple[int, int]]:
-    """Return when so many attempts, or more, held slots."""
+def held_by(attempts: Table, limits: LimitTimeline, capacity: int, until_at: int) -> list[tuple[int, int]]:
+    """Return when attempts held so many slots, or more: of a queue, at most the highest limit that it had."""
+    queues, steps = np.tile(column(attempts, "queue"), 2), np.repeat([1, -1], len(attempts))
     times = np.concatenate([column(attempts, "granted_at"), column(attempts, "ended_at")])
-    steps = np.repeat([1, -1], len(attempts))
     happened = times != NEVER
-    order = np.argsort(times[happened], kind="stable")
-    times, held = times[happened][order], np.cumsum(steps[happened][order])
+    queues, times, steps = queues[happened], times[happened], steps[happened]
+    order = np.lexsort((times, queues))
+    queues, times = queues[order], times[order]
+    held = np.cumsum(steps[order])
+    # Every queue begins with nothing: what others hold at their ends is taken off.
+    every, first, of_row = np.unique(queues, return_index=True, return_inverse=True)
+    held -= np.concatenate([[0], held])[first][of_row]
+    highest = [
+        UNLIMITED if queue == NONE else limits.highest(queue, ALWAYS, NEVER) for queue in every.tolist()
+    ]
+    held = np.minimum(held, np.array(highest, np.int64)[of_row])
+    before = np.concatenate([[0], held[:-1]])
+    before[first] = 0
+    in_time = np.argsort(times, kind="stable")
+    return _full(times[in_time], np.cumsum((held - before)[in_time]), capacity, until_at, _SHARING_NS)
+
+
+def _periods_of(starts: Instants, ends: Instants, capacity: int, until_at: int) -> list[tuple[int, int]]:
+    """Return when so many of these intervals, or more, were open."""
+    times, steps = np.concatenate([starts, ends]), np.repeat([1, -1], len(starts))
+    order = np.argsort(times[times != NEVER], kind="stable")
+    held = np.cumsum(steps[times != NEVER][order])
+    return _full(times[times != NEVER][order], held, capacity, until_at, 0)
+
+
+def _full(
+    times: Instants, held: Instants, capacity: int, until_at: int, longer_ns: int
+) -> list[tuple[int, int]]:
     full = np.flatnonzero(held >= capacity)
-    until = np.append(times, until_at)[full + 1] + _SHARING_NS
+    until = np.append(times, until_at)[full + 1] + longer_ns
     return merged(zip(times[full].tolist(), until.tolist(), strict=True))
-
-
-def merged(periods: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the periods as such that do not overlap, in their order."""
-    found: list[tuple[int, int]] = []
-    for since, until in sorted(periods):
-        if found and since <= found[-1][1]:
-            found[-1] = (found[-1][0], max(until, found[-1][1]))
-        else:
-            found.append((since, until))
-    return found
-
-
-def _settling_ns(kind: FaultKind) -> int | None:
-    match kind:
-        case FaultKind.CHANGE_LIMIT:
-            # Not an outage.
-            return None
-        case FaultKind.KILL_EXECUTOR | FaultKind.PAUSE_EXECUTOR | FaultKind.RESTART_DATABASE:
-            return _RECONNECTING_NS
-        case (
-            FaultKind.KILL_WORKER | FaultKind.PAUSE_WORKER | FaultKind.RESTART_BROKER | FaultKind.PURGE_QUEUES
-        ):
-            return _SETTLING_NS
-        case _:
-            assert_never(kind)

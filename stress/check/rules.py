@@ -1,7 +1,7 @@
 """All rules of a recorded scenario: one finding for each `Rule`.
 
 Two independent witnesses show that the limit holds: the slots in the history, and the runs that the actions
-recorded themselves.
+recorded themselves. Within one worker its own clock decides, between workers the order of the leader.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,9 +18,10 @@ from turnstile.stress.check.accounting import (
     nothing_unexpected,
 )
 from turnstile.stress.check.columns import Ruling, Violations, column, ruling, values_at
+from turnstile.stress.check.excuses import back_by
 from turnstile.stress.check.gate_rules import gates_kept, units_run
 from turnstile.stress.check.gates import replayed
-from turnstile.stress.check.history import History, history_of
+from turnstile.stress.check.history import ARRIVAL_NS, History, history_of
 from turnstile.stress.check.order import admitted_in_order, started_in_order
 from turnstile.stress.check.queues import queues_kept, run_moves
 from turnstile.stress.check.timelines import counted_runs
@@ -29,9 +30,11 @@ from turnstile.stress.recording import NEVER, Recording
 
 
 def limit_run(history: History) -> Ruling:
-    """Check each start: with it, no more run in the queue than the limit since the grant.
+    """Check each start: with it, no more run in the queue than the limit in force.
 
-    `CountedRuns` defines for how long a run counts. Runs without an observed end are not checked.
+    A limit that was lowered counts once the worker certainly knows it; what was granted after the change
+    came with the new one. `CountedRuns` defines for how long a run counts. Runs without an observed end are
+    not checked.
     """
     runs, counted = history.runs, counted_runs(history)
     granted_at = values_at(column(history.attempts, "granted_at"), counted.attempt_rows, NEVER)
@@ -40,7 +43,10 @@ def limit_run(history: History) -> Ruling:
     for queue in replayed(run_moves(history), until=NEVER):
         started = [~value for value in queue.granted]
         for running, row in enumerate(started, len(queue.held) - len(started) + 1):
-            limit = history.limits.highest(queue.number, int(since[row]), queue.at)
+            if running <= queue.at_least:
+                continue
+            known_from = back_by(queue.at, ARRIVAL_NS, history.disturbed)
+            limit = history.limits.highest(queue.number, max(int(since[row]), known_from), queue.at)
             if running > limit:
                 sentences[row] = (
                     f"execution {runs['execution_id'][row]} started in queue {queue.number} at"
@@ -74,7 +80,7 @@ def _of_gates(recording: Recording, history: History) -> Iterator[Finding]:
     """
     yield from gates_kept(recording, history.time_text)
     if recording.gates is None:
-        yield from queues_kept(recording, history.time_text)
+        yield from queues_kept(recording, history)
         yield limit_run(history).finding()
         yield started_in_order(history).finding()
         return

@@ -29,6 +29,8 @@ class QueueEntries:
     granted_at: Instants
     """NEVER: still waiting at the end."""
     ended_at: Instants
+    workers: Instants
+    """NONE: not known."""
 
 
 def queue_entries(recording: Recording | History) -> QueueEntries:
@@ -53,6 +55,7 @@ def queue_entries(recording: Recording | History) -> QueueEntries:
         since=np.concatenate([column(attempts, "waiting_since"), since]),
         granted_at=np.concatenate([column(attempts, "granted_at"), never]),
         ended_at=np.concatenate([column(attempts, "ended_at"), never]),
+        workers=np.concatenate([column(attempts, "worker"), np.full(len(left), NONE, np.int64)]),
     )
 
 

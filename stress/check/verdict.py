@@ -8,11 +8,11 @@ from typing import Final
 class Rule(StrEnum):
     """The rules of a history; the value is the rule as a sentence."""
 
-    LIMIT_HELD = "never more slots granted than the limit"
+    LIMIT_HELD = "never more granted than the limit, except in a run at one worker"
     LIMIT_RUN = "never more running at once than the limit"
-    GRANTED_IN_ORDER = "slots are granted in the order of arrival"
+    GRANTED_IN_ORDER = "executions are granted in the order of arrival"
     ADMITTED_IN_ORDER = "requests of one submitter are admitted in the order of sending"
-    STARTED_IN_ORDER = "at limit 1, executions start in the order of arrival"
+    STARTED_IN_ORDER = "executions start in the order of arrival, at limit 1 and at each worker"
     NOTHING_LOST = "every confirmed request has an execution"
     NOTHING_TWICE = "no request has two executions, and no attempt runs twice"
     NOTHING_UNEXPECTED = "nothing runs, ends or fails unexpectedly"

@@ -121,7 +121,8 @@ class _Reading:
             ended_at = instant(item["completed_at"])
             outcome = Outcome.ENDED if item["status"] in TERMINAL else Outcome.OPEN
             times = waiting_since, instant(item["scheduled_at"]), NEVER, ended_at
-            rows.append((item["id"], item["attempt"], queue, *times, outcome, NONE))
+            worker = self._worker(item["worker_id"])
+            rows.append((item["id"], item["attempt"], queue, *times, outcome, worker))
         self._attempts.append(np.array(rows, ATTEMPT))
 
     def result(self) -> ScenarioHistory:

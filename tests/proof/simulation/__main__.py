@@ -36,6 +36,7 @@ def main() -> int:
     executions, faults, seeds = 0, 0, 0
     failed: list[int] = []
     kinds: Counter[str] = Counter()
+    runs: Counter[str] = Counter()
     gc.freeze()
     for seed in range(first, first + count):
         if time.monotonic() > deadline:
@@ -47,6 +48,7 @@ def main() -> int:
         outcome = world_of(story).run()
         seeds, executions = seeds + 1, executions + len(outcome.postgres.tables.admitted)
         faults += outcome.faults
+        runs.update(outcome.runs)
         kinds.update(fault.kind for fault in story.faults)
         broken = violations(outcome)
         if broken:
@@ -66,6 +68,7 @@ def main() -> int:
         f" {executions / seconds:.0f} executions/s, {faults / seconds:.1f} faults/s"
         f" ({executions / processor_seconds:.0f} and {faults / processor_seconds:.1f} per processor second)"
     )
+    print(", ".join(f"{count} {what}" for what, count in sorted(runs.items())))
     print(
         f"violations in {len(failed)} stories{': seeds ' if failed else ''}{', '.join(map(str, failed[:30]))}"
     )

@@ -129,6 +129,8 @@ class Rabbit:
         """Counts its starts."""
         self.queues = {name: Queue(name) for name in LEADER_QUEUES}
         self.sessions: dict[str, SimulatedSessionQueue] = {}
+        self.on_taken: Callable[[str, Sequence[ToSession]], None] = lambda *_: None
+        """Called with the name of a session, and what its worker takes from it."""
         self.connections: dict[Connection, None] = {}
         self.cut: dict[Process, float] = {}
         """Processes that cannot reach it, and since when."""
@@ -597,6 +599,7 @@ class SimulatedSessionQueue:
         found: list[ToSession] = []
         while self._buffer and len(found) < count:
             found.append(self._buffer.popleft())
+        self._server.on_taken(self.name, found)
         return found
 
     async def probe(self) -> None:

@@ -672,6 +672,131 @@ def _identity(random: Random) -> Story:
     return _story(random, requests=requests, actions=actions, workers=(20, 20), faults=_ordered(*faults))
 
 
+# Runs: short executions, and a backlog.
+
+
+def _backlog(random: Random, count: int, longest: float = 0.02, **changed: Any) -> list[RequestPlan]:
+    """Return requests that come at once in two bursts: a worker knows how short they are in the second."""
+    first = _requests(
+        random, count // 4, seconds=0.2, begin=0.6, script=lambda: _ok(random, longest), **changed
+    )
+    rest = _requests(
+        random, count - len(first), seconds=0.3, begin=1.2, script=lambda: _ok(random, longest), **changed
+    )
+    return _numbered([*first, *rest])
+
+
+def _numbered(requests: Sequence[RequestPlan]) -> list[RequestPlan]:
+    in_order = sorted(requests, key=lambda each: each.at)
+    return [replace(each, number=number) for number, each in enumerate(in_order)]
+
+
+def _run_action(random: Random, **fields: Any) -> ActionPlan:
+    return _action(random, **{"limit": random.choice((1, 2, 3)), "keys": random.choice((0, 0, 2)), **fields})
+
+
+def _runs(random: Random) -> Story:
+    """Nothing goes wrong, and queues are in runs."""
+    actions = (_run_action(random, limit=random.choice((1, 2, 4, None))),)
+    requests = _backlog(random, 250, random.choice((0.004, 0.02, 0.06)))
+    return _story(random, requests=requests, actions=actions, workers=(4, random.choice((2, 4))))
+
+
+def _runs_urgent(random: Random) -> Story:
+    """More urgent ones and retries join a run at their place."""
+    steps = lambda: random.choice((_ok(random, 0.02), (Step("retry", 0.01), Step("ok", 0.01))))  # noqa: E731
+    requests = _requests(random, 200, seconds=2.0, script=steps, priority=lambda r: r.choice((1, 3, 3, 3, 5)))
+    actions = (_run_action(random, keys=0, retry={"max_attempts": 3, "delay_seconds": 0.1}),)
+    # With a resource in the story, queues are judged by priorities; its action uses none.
+    resources = (ResourcePlan(name="unused", capacity=1, order="arrival"),)
+    return _story(random, requests=requests, actions=actions, resources=resources)
+
+
+def _runs_changed(random: Random) -> Story:
+    """Limits are lowered and raised, and the action is paused, in the middle of runs."""
+    commands = [
+        CommandPlan(
+            at=1.3 + 0.5 * n + 0.2 * random.random(), kind="limit", target=0, seconds=0.2, limit=limit
+        )
+        for n, limit in enumerate(random.sample((0, 1, 2, 5), 3))
+    ]
+    commands.append(CommandPlan(at=3.0 + random.random(), kind="pause", target=0, seconds=0.3))
+    actions = (_run_action(random, limit=random.choice((2, 3))),)
+    requests = _requests(random, 500, seconds=4.0, script=lambda: _ok(random, 0.03))
+    return _story(random, requests=requests, actions=actions, commands=tuple(commands))
+
+
+def _runs_stalled(random: Random) -> Story:
+    """Among short executions there are long ones, and another worker has nothing to do."""
+    scripts = [_ok(random, 0.02) for _ in range(40)] + [(Step("ok", 3.0 + random.random()),)]
+    requests = _requests(random, 240, seconds=3.0, script=lambda: random.choice(scripts))
+    actions = (_action(random, limit=None, keys=0),)
+    return _story(random, requests=requests, actions=actions, workers=(2, 2))
+
+
+def _runs_returned(random: Random) -> Story:
+    """Workers cannot start some of a run: what is behind it comes back too."""
+    scripts = [_ok(random, 0.05) for _ in range(8)] + [(Step("refuse", 0.0), Step("ok", 0.01))]
+    requests = _requests(random, 250, seconds=1.0, script=lambda: random.choice(scripts))
+    faults = _faults(random, "slow confirms", 3, since=1.2, until=4.0, seconds=0.3)
+    return _story(
+        random, requests=requests, actions=(_run_action(random, limit=random.choice((1, 1, 2))),),
+        write_seconds=random.choice((0.002, 0.025)), faults=_ordered(*faults),
+    )  # fmt: skip
+
+
+def _runs_lost(random: Random) -> Story:
+    """Workers and leaders die in the middle of runs, and sessions begin anew."""
+    faults = _faults(
+        random, "kill worker", 2, since=1.2, until=3.5, target=lambda r: r.randrange(2), seconds=0.3
+    )
+    faults += _faults(random, "connections break", 2, since=1.2, until=3.5)
+    faults += _faults(random, "kill executor", 1, since=1.2, until=3.5, target=-1, seconds=0.3)
+    faults += _faults(
+        random, "kill executor when", 1, since=1.2, until=3.5, seconds=0.3,
+        outcome=lambda r: f"commit {r.choice(('grants', 'ends'))}",
+    )  # fmt: skip
+    requests = _requests(random, 500, seconds=3.0, script=lambda: _ok(random, 0.02))
+    return _story(
+        random, requests=requests, actions=(_run_action(random),), executors=3, faults=_ordered(*faults)
+    )
+
+
+def _runs_with_losses(random: Random) -> Story:
+    """Offers and recalls of runs are lost, or come late, behind others."""
+    faults = _faults(
+        random, "lose", 5, since=1.0, until=4.0, outcome="Offers Recall", seconds=0.1, target=-1, share=0.5
+    )
+    faults += _faults(
+        random, "delay", 4, since=1.0, until=4.0, outcome="Offers", seconds=0.1, target=-1,
+        delay=lambda r: 0.2 * r.random(), share=0.5,
+    )  # fmt: skip
+    commands = (CommandPlan(at=2.0 + random.random(), kind="pause", target=0, seconds=0.3),)
+    requests = _requests(random, 500, seconds=3.5, script=lambda: _ok(random, 0.02))
+    return _story(
+        random, requests=requests, actions=(_run_action(random),), commands=commands, faults=_ordered(*faults)
+    )
+
+
+def _runs_of_old_leaders(random: Random) -> Story:
+    """A leader stops with a run that it has committed and not published, for longer than its leadership."""
+    at = 1.2 + random.random()
+    fault = Fault(at=at, kind="pause executor when", seconds=3.4 + random.random(), outcome="commit grants")
+    requests = _requests(random, 500, seconds=6.0, script=lambda: _ok(random, 0.02))
+    return _story(random, requests=requests, actions=(_run_action(random),), faults=(fault,))
+
+
+def _runs_moved(random: Random) -> Story:
+    """An operator drains the worker of a run, twice: the queue goes on at another one."""
+    at = 1.4 + 0.5 * random.random()
+    faults = [
+        Fault(at=at, kind="drain by operator", target=random.randrange(2), seconds=1.0),
+        Fault(at=at + 1.5, kind="drain by operator", target=random.randrange(2), seconds=1.0),
+    ]
+    requests = _requests(random, 500, seconds=3.0, script=lambda: _ok(random, 0.02))
+    return _story(random, requests=requests, actions=(_run_action(random),), faults=_ordered(*faults))
+
+
 KINDS: Final[dict[str, Callable[[Random], Story]]] = {
     "calm": _calm,
     "unknown commits": _unknown_commits,
@@ -713,5 +838,14 @@ KINDS: Final[dict[str, Callable[[Random], Story]]] = {
     "operator drains": _operator_drains,
     "deaf": _deaf,
     "identity": _identity,
+    "runs": _runs,
+    "runs urgent": _runs_urgent,
+    "runs changed": _runs_changed,
+    "runs stalled": _runs_stalled,
+    "runs returned": _runs_returned,
+    "runs lost": _runs_lost,
+    "runs with losses": _runs_with_losses,
+    "runs of old leaders": _runs_of_old_leaders,
+    "runs moved": _runs_moved,
 }
 """All kinds, by the interleaving."""

@@ -72,7 +72,7 @@ def _judge_history(outcome: Outcome, recording: Recording, told: History, found:
         found.broken += _gates(outcome, told)
     else:
         findings.append(started_in_order(_without_delayed(outcome, told)).finding())
-        findings += queues_kept(recording, told.time_text)
+        findings += queues_kept(recording, told)
     for finding in findings:
         found.checked[finding.rule.name] += finding.checked
         if finding.broken and not (finding.rule is Rule.NOTHING_STUCK and not outcome.is_quiet):

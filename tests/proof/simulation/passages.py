@@ -14,6 +14,9 @@ them, and is said only of what is certain:
 
 All workers serve all actions here, so the exception for what no worker can take never applies. Where units
 were given back in a turn, everything stands anew from that turn on.
+
+A queue may hold more than its limit at one worker, if its action may have runs (P1): what workers start of
+it is judged elsewhere (`starts`).
 """
 
 import heapq
@@ -26,6 +29,7 @@ from tests.proof.simulation.story import POOL, ActionPlan, Story
 from turnstile.common.domain.states import Status
 from turnstile.executor.leader.records import LiveRow, Turn
 from turnstile.stress.check.definitions import DefinitionHistory, Definitions
+from turnstile.stress.check.gates import RUN_MAX
 from turnstile.stress.check.passages import (
     QUEUE,
     TOTAL,
@@ -57,7 +61,7 @@ class Found(NamedTuple):
     checked: Counter[str]
 
 
-_OF_QUEUES: Final = {Guarantee.UNITS: "P1", Guarantee.ORDER: "P2"}
+_OF_QUEUES: Final = {Guarantee.ORDER: "P2"}
 _OF_GATES: Final = {each: each.value for each in (Guarantee.UNITS, Guarantee.ORDER, Guarantee.FAIRNESS)}
 _OF_STARTS: Final = {Guarantee.RATE: Guarantee.RATE.value}
 
@@ -67,7 +71,7 @@ def check_gates(story: Story, commits: Sequence[Commit]) -> Found:
     replay = _Replay(story)
     for commit in commits:
         replay.follow(commit)
-    found = Found([], Counter())
+    found = Found([("P1", each) for each in replay.broken], Counter({"P1": len(replay.starts)}))
     for passers, promises in (
         (replay.passers(lambda gate: gate == QUEUE), _OF_QUEUES),
         (replay.passers(lambda gate: gate != QUEUE), _OF_GATES),
@@ -92,6 +96,7 @@ class _Life:
     """Gates where it stands at the end of a turn, and since when."""
     stays: list[Stay] = field(default_factory=list)
     is_granted: bool = False
+    worker_id: str = ""
     released_at: int = NEVER
 
     @property
@@ -105,6 +110,8 @@ class _Queue:
     order: list[tuple[int, int]] = field(default_factory=list)
     """Priorities and ids, the first on top, and some that have left."""
     held: int = 0
+    at: Counter[str] = field(default_factory=Counter)
+    """How many of these each worker has; none: they have no worker yet."""
 
     def head(self) -> _Life | None:
         while self.order and self.order[0][1] not in self.waiting:
@@ -136,6 +143,16 @@ class _Action:
     def define(self, at: int, body: Mapping[str, Any]) -> None:
         self.body = body
         self.versions.append((at, _flat(body)))
+
+    @property
+    def may_have_runs(self) -> bool:
+        """Whether nothing but its queue and the pool keeps it waiting, and a second start is no fault."""
+        body = self.body
+        is_plain = (
+            body.get("max_concurrent_total") is None and not self.resources and body.get("rate") is None
+        )
+        may_repeat = body.get("on_worker_lost", "requeue") == "requeue" and body.get("max_reclaims", 1) > 0
+        return is_plain and may_repeat and body.get("runs", True)
 
     def heads(self) -> list[_Life]:
         """Return the first of each queue that has a free slot."""
@@ -199,6 +216,8 @@ class _Replay:
         self.lives: list[_Life] = []
         self.starts: list[Passer] = []
         """Each grant by the clock of the leaders."""
+        self.broken: list[Broken] = []
+        """Grants beyond the limit of a queue that are in no run."""
         self._present: dict[int, _Life] = {}
         """By execution: where it is now, unless it is delayed."""
         self._requests: dict[int, tuple[_Action, str, int]] = {}
@@ -251,9 +270,13 @@ class _Replay:
         gave_back = False
         for live in turn.live:
             gave_back |= self._live(live, at)
-        for granted in turn.granted:
-            for execution_id in granted.execution_ids:
-                self._grant(execution_id, at, turn.at)
+        lives = [
+            self._grant(execution_id, granted.worker_id, at, turn.at)
+            for granted in turn.granted
+            for execution_id in granted.execution_ids
+        ]
+        for life in lives:
+            self._check_limit(life, at)
         self._stand(at, round(turn.at * 1e6), anew=gave_back)
 
     def _live(self, row: LiveRow, at: int) -> bool:
@@ -294,6 +317,7 @@ class _Replay:
         queue = life.action.queues[life.key]
         if queue.waiting.pop(execution_id, None) is None:
             queue.held -= 1
+            queue.at[life.worker_id] -= 1
             life.action.held -= 1
             life.action.holding.pop(execution_id, None)
 
@@ -303,16 +327,21 @@ class _Replay:
         queue = action.queues[life.key]
         if queue.waiting.pop(life.id, None) is not None:
             queue.held += 1
+            queue.at[""] += 1
             action.held += 1
             life.stands[QUEUE] = life.arrived_at
         for gate in action.gates[len(life.stays) : count]:
             arrived_at = life.stands.get(gate, at)
             life.stays.append(Stay(gate, action.units.get(gate, 1), arrived_at, at))
 
-    def _grant(self, execution_id: int, at: int, now: float) -> None:
+    def _grant(self, execution_id: int, worker_id: str, at: int, now: float) -> _Life:
         life = self._present[execution_id]
         action = life.action
         self._pass(life, len(action.gates), at)
+        queue = action.queues[life.key]
+        queue.at[life.worker_id] -= 1
+        queue.at[worker_id] += 1
+        life.worker_id = worker_id
         life.is_granted = True
         action.holding.pop(execution_id, None)
         micros = round(now * 1e6)
@@ -324,6 +353,20 @@ class _Replay:
                 stays=(Stay(QUEUE, 1, 1000 * micros, 1000 * micros),),
             )
         )  # fmt: skip
+        return life
+
+    def _check_limit(self, life: _Life, at: int) -> None:
+        """P1: after a turn that granted some of it, a queue fits its limit, or all of it is in a run."""
+        queue, limit = life.action.queues[life.key], life.action.body["max_concurrent"]
+        if limit is None or queue.held <= limit:
+            return
+        is_at_one = queue.at[life.worker_id] == queue.held
+        if not (is_at_one and life.action.may_have_runs and limit > 0 and queue.held <= limit + RUN_MAX):
+            workers = sorted(worker or "none" for worker, count in queue.at.items() if count)
+            what = f"{queue.held} were held after its grant, at {workers}, the limit was {limit}"
+            self.broken.append(
+                Broken(Guarantee.UNITS, f"{QUEUE} {life.action.ref} {life.key}", at, what, life.id)
+            )
 
     def _stand(self, at: int, now: int, *, anew: bool) -> None:
         """Note who stands where after a turn, and since when."""

@@ -72,6 +72,8 @@ class Witness:
         self.scripts = scripts
         self.records: list[RunRecord] = []
         self.running = 0
+        self.on_start: Callable[[Process, Offer], Callable[[bool], None]] = lambda *_: lambda _: None
+        """Called with each start; what it returns is called with whether the run has started, at its end."""
         self._processes: dict[Process, int] = {}
 
     def number_of(self, process: Process) -> int:
@@ -87,14 +89,16 @@ class SimulatedRun:
         process: Process,
         record: RunRecord | None,
         step: Step,
+        *,
         ended: Callable[[Ended], None],
+        noted: Callable[[bool], None],
     ) -> None:
         self._witness = witness
         self._process = process
         self._record = record
         self._step = step
         loop = witness.loop
-        self._ended = ended
+        self._ended, self._noted = ended, noted
         self._future: asyncio.Future[Ended] = loop.create_future()
         self._future.add_done_callback(self._tell)
         if record is None:
@@ -103,6 +107,7 @@ class SimulatedRun:
             loop.after(step.seconds, self._end_by_itself)
 
     def _tell(self, future: "asyncio.Future[Ended]") -> None:
+        self._noted(not isinstance(future.result(), NotStarted))
         # A worker that has a bug goes on, as its event loop does: the judge sees what comes of it.
         with suppress(KeyError):
             self._ended(future.result())
@@ -178,7 +183,8 @@ class SimulatedRunner:
             record = RunRecord(number, offer, process, self._process.name, round(witness.loop.now * NS))
             witness.records.append(record)
             witness.running += 1
-        run = SimulatedRun(witness, self._process, record, step, ended)
+        noted = witness.on_start(self._process, offer)
+        run = SimulatedRun(witness, self._process, record, step, ended=ended, noted=noted)
         self._runs.append(run)
         if len(self._runs) > self._runs_max:
             self._runs = [

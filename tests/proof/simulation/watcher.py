@@ -28,7 +28,7 @@ from turnstile.common.worker_protocol import (
     Welcome,
 )
 from turnstile.executor.leader.ports import Probe
-from turnstile.executor.leader.records import GrantRow, Turn
+from turnstile.executor.leader.records import AdmittedRow, GrantRow, Turn
 from turnstile.stress.recording import NEVER
 from turnstile.worker.fence import Evidence
 
@@ -40,8 +40,6 @@ _TRAVEL_SECONDS: Final = 0.05
 _TTL_SECONDS: Final = 0.15
 """How much later than its time to live something may start: an offer travels."""
 _BEGINNING_SECONDS: Final = 0.3
-_PAUSED_SECONDS: Final = 2.0
-"""How long after a pause something may still start: the recall may have to be sent again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +59,12 @@ class Promises:
     """Executions may end because their worker was lost."""
     leaves: bool = False
     """A worker that drains leaves in time."""
-    starts_paused: bool = True
+    paused_seconds: float | None = None
+    """How long after a pause something may still start: the recall may have to be sent again."""
+    told_seconds: float | None = None
+    """A worker that starts something of a queue knows a limit that was changed so long before."""
+    waits_seconds: float | None = None
+    """What is at a worker starts within so long, or goes back."""
     stopped_seconds: float | None = None
     """A cancel ends its execution within so long, whatever its worker does."""
     strays_seconds: float | None = None
@@ -85,7 +88,7 @@ PROMISES: Final = {
     "doubt": Promises(overlap_seconds=0.15),
     "doubt in a new session": Promises(overlap_seconds=0.15),
     "answers lost": Promises(reclaims=False, overlap_seconds=0.0),
-    "recalls": Promises(reclaims=False, starts_paused=False),
+    "recalls": Promises(reclaims=False, paused_seconds=2.0),
     "cut off": Promises(overlap_seconds=3.3),
     "drains": Promises(overlap_seconds=0.0),
     "drains in peace": Promises(overlap_seconds=0.0, reclaims=False, leaves=True),
@@ -97,6 +100,13 @@ PROMISES: Final = {
     "identity": Promises(reclaims=False),
     "failover": Promises(strays_seconds=6.0),
     "lost epoch": Promises(strays_seconds=6.0),
+    "runs": Promises(overlap_seconds=0.0, gap_seconds=0.6, takes_over=False, reclaims=False),
+    "runs urgent": Promises(overlap_seconds=0.0, takes_over=False, reclaims=False),
+    "runs changed": Promises(overlap_seconds=0.0, reclaims=False, paused_seconds=0.15, told_seconds=0.15),
+    "runs stalled": Promises(overlap_seconds=0.0, reclaims=False, waits_seconds=1.0),
+    "runs returned": Promises(overlap_seconds=0.0, takes_over=False, reclaims=False),
+    "runs with losses": Promises(reclaims=False, paused_seconds=2.0),
+    "runs moved": Promises(overlap_seconds=0.0, reclaims=False),
 }
 """By kind of story."""
 
@@ -139,6 +149,8 @@ class Watcher:
         self._left: set[str] = set()
         self._ran: set[Grant] = set()
         self._paused: dict[str, float] = {}
+        self._limits: dict[str, tuple[int | None, float]] = {}
+        """Of each action that was defined anew, and since when."""
         self._epoch = 0
         self._committed_at: float | None = None
 
@@ -234,6 +246,10 @@ class Watcher:
         for granted in turn.granted:
             self._granted(granted)
         for row in turn.definitions:
+            if row.kind == "action" and row.body is not None:
+                limit = row.body["max_concurrent"]
+                if self._limits.get(row.name, (-1, 0.0))[0] != limit:
+                    self._limits[row.name] = limit, self._now
             if row.kind == "action" and row.body is not None and row.body["paused"]:
                 self._paused.setdefault(row.name, self._now)
             elif row.kind == "action":
@@ -319,10 +335,26 @@ class Watcher:
                 self._found(
                     f"START execution {record.execution_id} starts {late:.2f} s after its time to live"
                 )
-        since = self._paused.get(row.action_ref)
-        if since is not None and self._now - since > _PAUSED_SECONDS and not self.promises.starts_paused:
+        since, bound = self._paused.get(row.action_ref), self.promises.paused_seconds
+        if since is not None and bound is not None and self._now - since > bound:
             self._found(
                 f"START execution {record.execution_id} starts, its action is paused since {since:.2f} s"
+            )
+
+        self._told(worker.session.worker_id, row, record.execution_id)
+
+    def _told(self, worker_id: str, row: AdmittedRow, execution_id: int) -> None:
+        """A worker starts by the limit that is in force, unless that is new."""
+        limit, since = self._limits.get(row.action_ref, (None, inf))
+        bound = self.promises.told_seconds
+        if bound is None or self._now - since < bound or row.action_ref in self._paused:
+            return
+        name = f"{row.action_ref}/{row.key}" if row.key else row.action_ref
+        at_once = self.world.at_workers.at_once(worker_id, name)
+        if at_once != limit:
+            self._found(
+                f"TOLD execution {execution_id} starts at {worker_id}, that runs {at_once} of {name} at once,"
+                f" and the limit is {limit} since {since:.2f} s"
             )
 
     def died(self, process: Process) -> None:
@@ -345,9 +377,14 @@ class Watcher:
         """Check what only the end shows."""
         for what in (
             *(self._leftovers() if outcome.is_quiet else ()), *self._overlaps(), *self._of_workers(),
-            *self._late(), *self._strays(), *self._early(), *self._letters(outcome),
+            *self._late(), *self._strays(), *self._early(), *self._letters(outcome), *self._waits(),
         ):  # fmt: skip
             self._found(what)
+
+    def _waits(self) -> Iterator[str]:
+        bound, (seconds, execution_id) = self.promises.waits_seconds, self.world.at_workers.longest_wait
+        if bound is not None and seconds > bound:
+            yield f"STALLED execution {execution_id} waits at its worker for {seconds:.2f} s"
 
     def _letters(self, outcome: "Outcome") -> Iterator[str]:
         poisons = self.world.poisons

@@ -5,11 +5,13 @@ more, or at a deadline.
 """
 
 import traceback
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
+from tests.proof.simulation.at_workers import AtWorkers
 from tests.proof.simulation.broker import COMPLETIONS, HEARTBEATS, LeaderBroker, Rabbit, WorkerBroker
 from tests.proof.simulation.clients import Clients
 from tests.proof.simulation.database import Postgres, SimulatedStore
@@ -18,6 +20,7 @@ from tests.proof.simulation.loop import Hang, SimulatedLoop
 from tests.proof.simulation.processes import Process, Processes, SimulatedClock, State, Trap
 from tests.proof.simulation.runner import NS, SimulatedRunner, Witness
 from tests.proof.simulation.story import POOL, Story
+from turnstile.common.worker_protocol import Offer, ToSession
 from turnstile.executor.leader.loading import snapshot_of, state_of
 from turnstile.executor.leader.records import DefinitionRow
 from turnstile.executor.leader.turns import Leader, Leadership, Reload, Taken
@@ -68,6 +71,8 @@ class Outcome:
     witness: Witness
     injected: list[InjectedFault] = field(default_factory=list)
     faults: int = 0
+    runs: Counter[str] = field(default_factory=Counter)
+    """How much there was of runs; see `AtWorkers.counts`."""
 
 
 class Executor:
@@ -179,6 +184,9 @@ class World:
         self.worker_ids: dict[str, int] = {}
         self.injected: list[InjectedFault] = []
         self.findings = self.postgres.findings
+        self.at_workers = AtWorkers(lambda: self.loop.now, self.found)
+        self.rabbit.on_taken = self._taken
+        self.witness.on_start = self._started
         self.faults = 0
         self.healed_at = 0.0
         """When the last fault was over."""
@@ -201,6 +209,14 @@ class World:
         self.workers = [WorkerHost(self, number, size) for number, size in enumerate(story.workers)]
         self.clients.worker_id = lambda number: self.workers[number % len(self.workers)].id
         self.clients.on_drained = self._drained
+
+    def _taken(self, session: str, messages: Sequence[ToSession]) -> None:
+        _, worker_id, number = session.split(" ")
+        self.at_workers.takes(worker_id, int(number), messages)
+
+    def _started(self, process: Process, offer: Offer) -> Callable[[bool], None]:
+        host = next(each for each in self.workers if each.process is process)
+        return self.at_workers.starts(host.id or "", offer)
 
     def process(self, name: str) -> Process:
         """Return a new process with a clock of its own."""
@@ -248,7 +264,7 @@ class World:
         return Outcome(
             story=self.story, ended_at=self.loop.now, steps=self.loop.steps, is_quiet=self.is_quiet,
             findings=self.findings, postgres=self.postgres, clients=self.clients, witness=self.witness,
-            injected=self.injected, faults=self.faults,
+            injected=self.injected, faults=self.faults, runs=self.at_workers.counts,
         )  # fmt: skip
 
     def _processes(self) -> list[Process]:

@@ -68,6 +68,8 @@ class Plan:
     killed_at: int | None = None
     new_limits: tuple[NewLimit, ...] = ()
     opened_at: int | None = None
+    ahead: int = 0
+    """How many of each queue its worker gets beyond the limit: then all run at one that is not lost."""
     purpose: Purpose = Purpose.LOAD
 
 
@@ -79,6 +81,11 @@ class Event(IntEnum):
     CHANGED = 2
     ARRIVED = 3
     OPENED = 4
+    OFFERED = 5
+    """What was granted is at its worker."""
+    CHANGED_AT_WORKER = 6
+    """The worker knows the limit; what it has not started it returns."""
+    STOPPED = 7
 
 
 class SimulatedQueue:
@@ -91,6 +98,9 @@ class SimulatedQueue:
         self._limit = NEVER if plan.limit is None else plan.limit
         self._held = 0
         self._waiting: list[tuple[int, int]] = []
+        self._at_worker: list[tuple[int, int]] = []
+        self._granted_at: dict[int, int] = {}
+        self._at_once, self._running = self._limit, 0
         self.attempts: list[tuple[int, ...]] = []
         self.runs: list[tuple[int, ...]] = []
 
@@ -117,20 +127,63 @@ class SimulatedQueue:
                 case Event.CHANGED:
                     limit = self._limits[which][1]
                     self._limit = NEVER if limit is None else limit
+                    heapq.heappush(self._events, (at + MILLISECOND, Event.CHANGED_AT_WORKER, which))
                 case Event.ARRIVED | Event.RETURNED:
                     heapq.heappush(self._waiting, (self._ids[which], which))
                 case Event.OPENED:
                     opened = True
-            while opened and self._waiting and self._held < self._limit:
+                case _:
+                    self._happens_at_worker(kind, at, which)
+            while opened and self._waiting and self._held < self._limit + self._plan.ahead:
                 self._grant(heapq.heappop(self._waiting)[1], at)
 
     def ends(self) -> tuple[list[int], list[int]]:
         """Return the last attempt of each, and when it ended."""
         return self._attempt, self._over_at
 
+    def _happens_at_worker(self, kind: Event, at: int, which: int) -> None:
+        match kind:
+            case Event.OFFERED:
+                heapq.heappush(self._at_worker, (self._ids[which], which))
+            case Event.STOPPED:
+                self._running -= 1
+            case _:
+                limit = self._limits[which][1]
+                self._at_once = NEVER if limit is None else limit
+                for _, row in self._at_worker:
+                    self._return(row, at + MILLISECOND)
+                self._at_worker = []
+        while self._at_worker and self._running < self._at_once:
+            self._start(heapq.heappop(self._at_worker)[1], at)
+
+    def _start(self, row: int, at: int) -> None:
+        self._running += 1
+        stopped_at = at + 10 * MICROSECOND + self._durations[row]
+        run = self._numbers[row], self._ids[row], self._attempt[row], self._queue, 0
+        self.runs.append((*run, at + 10 * MICROSECOND, stopped_at, RunEnd.STOPPED))
+        self._end(row, at, stopped_at, Outcome.ENDED)
+        self._over_at[row] = stopped_at
+        heapq.heappush(self._events, (stopped_at + 20 * MICROSECOND, Event.STOPPED, row))
+        heapq.heappush(self._events, (stopped_at + 2 * MILLISECOND, Event.FREED, row))
+
+    def _return(self, row: int, at: int) -> None:
+        self._end(row, self._granted_at[row], at, Outcome.RETURNED)
+        self._since[row] = at
+        heapq.heappush(self._events, (at, Event.RETURNED, row))
+        heapq.heappush(self._events, (at, Event.FREED, row))
+
+    def _end(self, row: int, started_at: int, at: int, outcome: Outcome) -> None:
+        ids = self._ids[row], self._attempt[row], self._queue
+        times = self._since[row], self._granted_at[row], started_at, at
+        self.attempts.append((*ids, *times, outcome, 0))
+
     def _grant(self, row: int, at: int) -> None:
         self._held += 1
         self._attempt[row] += 1
+        if self._plan.ahead:
+            self._granted_at[row] = at
+            heapq.heappush(self._events, (at + MILLISECOND, Event.OFFERED, row))
+            return
         reported_at = at + MILLISECOND
         started_at = reported_at + 200 * MICROSECOND
         stopped_at = started_at + self._durations[row]

@@ -57,6 +57,7 @@ plans = st.builds(
     killed_at=st.one_of(st.none(), st.integers(1, 600).map(lambda ms: ms * MILLISECOND)),
     new_limits=new_limits.map(lambda changes: tuple(sorted(changes, key=lambda change: change.at))),
     opened_at=st.one_of(st.none(), st.just(5 * SECOND)),
+    ahead=st.sampled_from([0, 0, 3, 40]),
 )
 
 
@@ -204,7 +205,7 @@ def simulated(change: Change, plan: Plan = LIMITED) -> Callable[[], Recording]:
 FIRST = Life(id=1, since=0, granted=1, ended=10)
 VIOLATIONS: Final[dict[str, tuple[Callable[[], Recording], str, set[Rule]]]] = {
     "granted past the limit": (
-        by_hand(FIRST, Life(id=2, since=0, granted=5, start=11, ended=12)),
+        by_hand(FIRST, Life(id=2, since=0, granted=5, start=11, ended=12, worker=1)),
         "2 were held, the limit was 1",
         {Rule.LIMIT_HELD},
     ),

@@ -26,12 +26,12 @@ def test_lowering_a_limit_takes_no_slot_away() -> None:
     lowered = (changed_limit(1, 5, 6),)
     last = Life(id=4, since=8, granted=23, ended=30)
     assert broken(hand_made(*lives, last, limit=3, limit_changes=lowered)) == set()
-    too_soon = replace(last, granted=22.5, start=24)
+    too_soon = replace(last, granted=22.5, start=24, worker=1)
     assert broken(hand_made(*lives, too_soon, limit=3, limit_changes=lowered)) == {Rule.LIMIT_HELD}
 
 
 def test_between_request_and_response_either_limit_may_apply() -> None:
-    lives = Life(id=1, since=0, granted=1, ended=30), Life(id=2, since=2, granted=10, ended=30)
+    lives = Life(id=1, since=0, granted=1, ended=30), Life(id=2, since=2, granted=10, ended=30, worker=1)
     for requested, answered, rules in (
         (9, 11, set()),
         (10, 12, set()),
@@ -94,7 +94,7 @@ def test_a_run_with_an_unknown_end_counts_until_its_attempt_ends_and_is_not_chec
     unseen = reclaimed(stop=None, run_end=RunEnd.UNKNOWN)
     assert broken(unseen) == set()
     assert found(unseen, Rule.LIMIT_RUN).checked == 1
-    beside = Life(id=2, since=0, granted=50, ended=60)
+    beside = Life(id=2, since=0, granted=50, ended=60, worker=1)
     both = hand_made(
         Life(id=1, since=0, granted=1, ended=100, run_end=RunEnd.UNKNOWN, outcome=Outcome.RECLAIMED),
         Life(id=1, since=100, granted=101, ended=200, attempt=2),
@@ -114,13 +114,15 @@ def test_with_inexact_clocks_only_certain_overlaps_count() -> None:
     assert overlapping(23, 1) == {Rule.LIMIT_RUN}
 
 
-def test_starts_within_the_clock_error_have_no_order() -> None:
-    def started(start: float, error_ms: int) -> set[Rule]:
+def test_starts_within_the_clock_error_have_no_order_between_workers() -> None:
+    def started(start: float, error_ms: int, worker: int = 1) -> set[Rule]:
         lives = (
             Life(id=1, since=0, granted=1, start=start, stop=start, ended=20),
-            Life(id=2, since=0, granted=20, start=20, stop=20, ended=40),
+            Life(id=2, since=0, granted=20, start=20, stop=20, ended=40, worker=worker),
         )
         return broken(hand_made(*lives, clock_error_ns=error_ms * 1_000_000))
+
+    assert started(22, 1, worker=0) == {Rule.STARTED_IN_ORDER}
 
     assert started(22, 0) == {Rule.STARTED_IN_ORDER}
     assert started(22, 1) == set()

@@ -144,7 +144,9 @@ def test_the_metrics_of_a_run_come_from_the_scenarios_with_their_purpose() -> No
 
 def test_violations_are_added_up_by_kind() -> None:
     two_at_once = hand_made(
-        Life(id=1, since=0, granted=3, ended=9), Life(id=2, since=0, granted=2, ended=8), collapses=("it",)
+        Life(id=1, since=0, granted=3, ended=9),
+        Life(id=2, since=0, granted=2, ended=8, worker=1),
+        collapses=("it",),
     )
     metrics = run_metrics([(two_at_once, check_recording(two_at_once), measure_scenario(two_at_once))] * 2)
     assert (metrics.order_violations, metrics.limit_violations, metrics.other_violations) == (4, 4, 2)
