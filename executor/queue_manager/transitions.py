@@ -662,12 +662,8 @@ def _define_action(each: inputs.DefineAction, state: State, out: Decisions) -> N
     _give_back_all(state, action, out)
     unlist(state, action)
     action.definition = definition
-<<<<<<< HEAD
     set_pace(action)
-    action.window = _window(action.window, f"action {definition.ref}", definition.rate)
-=======
     action.window = _window(action.window, f"action {definition.ref}", definition.rate, out)
->>>>>>> main
     _set_line(action, out)
     _set_route(action, [state.resources[use.resource] for use in definition.uses])
     assign_crew(state, action)

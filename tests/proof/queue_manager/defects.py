@@ -31,17 +31,11 @@ from tests.unit.queue_manager import test_gates, test_life, test_pools, test_que
 from tests.unit.queue_manager.scheduler import uses
 from turnstile.common.domain.states import Status
 from turnstile.common.domain.waiting import WaitingList, _Chunk
-<<<<<<< HEAD
-from turnstile.executor.leader import loading
+from turnstile.executor.leader import loading, writing
 from turnstile.executor.queue_manager import decide, gates, pools, runs, state, transitions
 from turnstile.executor.queue_manager.decisions import Decisions
 from turnstile.executor.queue_manager.definitions import Rate
-=======
-from turnstile.executor.leader import writing
-from turnstile.executor.queue_manager import decide, gates, pools, state, transitions
-from turnstile.executor.queue_manager.decisions import Decisions
 from turnstile.executor.queue_manager.inputs import Input
->>>>>>> main
 from turnstile.executor.queue_manager.lines import FairClock, Line
 from turnstile.executor.queue_manager.rates import RateWindow
 from turnstile.executor.queue_manager.state import Crew, Lane, Queue, State, Worker
