@@ -162,6 +162,11 @@ class ActionDefinition(BaseModel):
     retry: RetryDefinition = Field(default_factory=RetryDefinition)
     on_worker_lost: Literal["requeue", "abandon"] = Field(default="requeue")
     max_reclaims: int = Field(default=5, ge=0, le=1000, description="Reclaims before it is abandoned.")
+    runs: bool = Field(
+        default=True,
+        description="While its executions are short, a worker may have the next ones before a slot is free, "
+        "and starts them itself. false: each is sent to a worker when it can start.",
+    )
     pool: Pool = Field(default="default", description="The pool of workers that run it.")
     when_full: Literal["enqueue", "reject"] = Field(default="enqueue")
     max_queued: int | None = Field(
@@ -246,6 +251,7 @@ class DeclaredFields(TypedDict, total=False):
     retry: RetryDefinition | Mapping[str, str | float]
     on_worker_lost: Literal["requeue", "abandon"]
     max_reclaims: int
+    runs: bool
     pool: str
     when_full: Literal["enqueue", "reject"]
     max_queued: int | None

@@ -176,9 +176,7 @@ RESOURCE_PAUSED: Final = METER.gauge(
 POOL_CAPACITY: Final = METER.gauge(
     "turnstile_pool_capacity", "Executions that the live workers of a pool run at once.", "pool"
 )
-POOL_HELD: Final = METER.gauge(
-    "turnstile_pool_held", "Granted executions of a pool; runs of short ones may exceed its capacity.", "pool"
-)
+POOL_HELD: Final = METER.gauge("turnstile_pool_held", "Worker slots that executions of a pool have.", "pool")
 POOL_WAITING: Final = METER.gauge(
     "turnstile_pool_waiting",
     "Executions that wait only for a worker: they would start if their pool had one for each. 0 while the "

@@ -218,7 +218,7 @@ class Knowledge:
             held = [] if worker is None else worker.held.values()
             yield WorkerState(
                 worker_id=row.worker_id, name=row.name, session=row.session, pools=row.pools,
-                actions=row.actions, concurrency=row.concurrency, held=len(held),
+                actions=row.actions, concurrency=row.concurrency,
                 running=sum(each.started_at is not None for each in held), is_taking=row.is_taking,
                 is_draining=row.is_draining, is_answered=session.is_answered,
                 is_lost=session.is_lost,

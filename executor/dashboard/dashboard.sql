@@ -33,7 +33,9 @@ SELECT d.name AS action_ref, nullif(q.key, '') AS concurrency_key,
        coalesce(d.body ->> 'pool', 'default') AS pool,
        (d.body ->> 'max_concurrent')::integer AS max_concurrent,
        coalesce((d.body ->> 'paused')::boolean, false) AS paused, coalesce(q.depth, 0) AS depth,
-       coalesce(q.active_count, 0) AS active_count, q.head_id, q.oldest_enqueued_at
+       -- What is granted beyond the limit waits in a run.
+       least(coalesce(q.active_count, 0), (d.body ->> 'max_concurrent')::integer) AS active_count,
+       q.head_id, q.oldest_enqueued_at
 FROM ledger.definition d LEFT JOIN queue q ON q.action_ref = d.name
 WHERE d.kind = 'action'
 ORDER BY coalesce(q.depth, 0) > 0 DESC, d.name LIMIT $1

@@ -473,12 +473,13 @@ class Admission:
     def _delete(self, source: Source, command: DefinitionCommand) -> Iterator[Input]:
         """Delete an action; of what waits, only so many are cancelled in one turn."""
         ref, action = command.name, self._state.actions.get(command.name)
-        waiting = running = 0
+        waiting = at_workers = 0
         if action is not None:
             queues = action.queues.values()
             waiting = sum(queue.length + queue.holding + queue.delayed for queue in queues)
-            running = action.held - len(action.holding)
-        if action is None or running or not _DELETED_MAX < waiting <= command.cancel_max:
+            # Also in runs: any of them may have started.
+            at_workers = action.held - len(action.holding)
+        if action is None or at_workers or not _DELETED_MAX < waiting <= command.cancel_max:
             yield DeleteAction(ref=ref, reason=DELETED_REASON, cancel_max=command.cancel_max, source=source)
             return
         is_first, self._deletions[ref] = ref not in self._deletions, source

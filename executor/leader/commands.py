@@ -419,8 +419,8 @@ def in_use(command: DefinitionCommand, waiting: int, running: int) -> InUse:
     bulk = f'POST /api/v1/executions/cancel with {{"filter": {{"action_ref": "{ref}"}}}}'
     if running:
         message = (
-            f"ref: {running} executions of {ref!r} run and {waiting} wait; wait until they have ended, or "
-            f"cancel them: {bulk}"
+            f"ref: {running} executions of {ref!r} are at workers and {waiting} wait; wait until they have "
+            f"ended, or cancel them: {bulk}"
         )
     elif command.cancel_max:
         message = (

@@ -68,6 +68,8 @@ class TurnRecords:
         self._began_at = 0.0
         self._committed_began_at = 0.0
         """When the turn began that was committed last: the next one begins before it is published."""
+        self._slots_given = 0
+        """How many executions it granted with a slot."""
         self._admissions: dict[str | None, Span] = {}
         """Spans of the requests of this turn, by the trace context of each."""
         self._traces: dict[int, str] = {}
@@ -94,6 +96,7 @@ class TurnRecords:
     def committed(self, lead: "Leadership", out: Decisions) -> None:
         """Record what a committed turn decided."""
         self._committed_began_at = self._began_at
+        self._slots_given = _slots_given(out)
         names = METER.action_refs
         for ref, count in Counter(each.queue.action.ref for each in out.admitted).items():
             ADMITTED.add(names[ref], count=count)
@@ -125,8 +128,8 @@ class TurnRecords:
         sources["inbox"] = len(taken.commands)
         for source, count in sources.items():
             TURN_INPUTS.add(source, count=count)
-        if out.granted and any(each.queue == COMPLETIONS for each in taken.deliveries):
-            HAND_OVER_SECONDS.observe(seconds, count=len(out.granted))
+        if self._slots_given and any(each.queue == COMPLETIONS for each in taken.deliveries):
+            HAND_OVER_SECONDS.observe(seconds, count=self._slots_given)
 
     def _trace(self, spans: "Spans", out: Decisions, endings: Sequence[Ending]) -> None:
         seconds = time.perf_counter() - self._began_at
@@ -179,6 +182,17 @@ def _count_refused(source: Source, code: Code, message: str) -> None:
     fields = {"code": str(code), "reason": message, "message_key": None if key is None else str(key)}
     logger.debug("one_request_refused", extra=fields)
     _REFUSED.failed(str(code), **fields)
+
+
+def _slots_given(out: Decisions) -> int:
+    """Return how many of what was granted has a slot: what waits in a run or for a worker slot has none."""
+    queues, workers = (
+        Counter(each.queue for each in out.granted),
+        Counter(each.worker for each in out.granted),
+    )
+    waiting = sum(min(count, queue.surplus) for queue, count in queues.items())
+    waiting += sum(min(count, max(each.used - each.concurrency, 0)) for each, count in workers.items())
+    return max(len(out.granted) - waiting, 0)
 
 
 def _endings(lead: "Leadership", out: Decisions) -> "list[Ending]":

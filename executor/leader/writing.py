@@ -259,7 +259,7 @@ def _journal(state: State, memory: Memory, rows: Rows, out: Decisions) -> None:
     )  # fmt: skip
     if rows.journal:
         memory.journals += 1
-    if memory.journals > _JOURNALS_MAX:
+    if memory.journals > _JOURNALS_MAX or out.has_forgotten:
         memory.journals = 0
         rows.checkpoint = checkpoint_of(state, ended)
 

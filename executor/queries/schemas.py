@@ -106,9 +106,7 @@ class WaitingOnPool(Schema):
     pool: str
     closed: Literal["paused"] | None = Field(default=None, description="paused: the pool is paused.")
     capacity: int = Field(description="Executions that the live workers of the pool run at once.")
-    held: int = Field(
-        description="Granted executions of the pool; runs of short ones may exceed the capacity."
-    )
+    held: int = Field(description="Worker slots that executions of the pool have.")
     position: int | None = Field(
         default=None,
         description="Among the executions that wait only for a worker of the pool, from 1, in the order in "
@@ -512,7 +510,7 @@ class StoredPool(PoolDefinition):
         description="Executions that the live workers of the pool run at once. Null, like the next three: no "
         "leader answers now."
     )
-    held: int | None = Field(description="Granted executions of the pool.")
+    held: int | None = Field(description="Worker slots that executions of the pool have.")
     waiting: int | None = Field(description="Executions that wait only for a worker of the pool.")
     wanted: int | None = Field(
         description="Executions that could run now with enough workers: `held`, and those that wait for a "
@@ -559,9 +557,7 @@ class PoolQueuePage(Schema):
     capacity: int = Field(description="Executions that the live workers of the pool run at once.")
     paused: bool
     order: Literal["fair", "arrival"]
-    held: int = Field(
-        description="Granted executions of the pool; runs of short ones may exceed the capacity."
-    )
+    held: int = Field(description="Worker slots that executions of the pool have.")
     waiting: int = Field(
         description="Executions that wait only for a worker of the pool. Those of actions that have other "
         "gates wait in their queues while the pool is paused, and are not counted."
@@ -734,9 +730,7 @@ class PoolCapacity(Schema):
 
     pool: str
     capacity: int = Field(description="Executions that the live workers of the pool run at once.")
-    held: int = Field(
-        description="Granted executions of the pool; runs of short ones may exceed the capacity."
-    )
+    held: int = Field(description="Worker slots that executions of the pool have.")
     waiting_queues: int = Field(description="Queues with executions that wait for capacity.")
 
 

@@ -16,7 +16,13 @@ from turnstile.common.domain.states import Status
 from turnstile.executor.questions import protocol
 from turnstile.executor.questions.changes import ChangeLog, QueueName
 from turnstile.executor.questions.estimate import Durations, estimated_start
-from turnstile.executor.questions.explain import HOLDERS_MAX, Place, explain
+from turnstile.executor.questions.explain import (
+    HOLDERS_MAX,
+    Place,
+    explain,
+    with_slots,
+    with_worker_slots,
+)
 from turnstile.executor.questions.protocol import (
     PAGE_MAX,
     ActionRow,
@@ -202,9 +208,10 @@ def _queue_of(question: protocol.QueueOf, known: Known) -> Steps[protocol.QueueP
     items = tuple(_in_queue(each) for each in first[: question.limit])
     last = first[question.limit - 1] if len(first) > question.limit else None
     at_workers = [each for each in _at_workers(state.workers.values()) if each.queue.action is action]
-    holding = [each for each in chain(at_workers, action.holding) if key in (None, each.queue.key)]
+    held = dict.fromkeys(each.queue for each in chain(at_workers, action.holding))
+    holders = chain.from_iterable(with_slots(queue) for queue in held if key in (None, queue.key))
     return protocol.QueuePage(
-        items=items, holders=_holders(holding), next=None if last is None else (last.priority, last.id)
+        items=items, holders=_holders(holders), next=None if last is None else (last.priority, last.id)
     )
 
 
@@ -283,10 +290,9 @@ def _pool_queue(question: protocol.PoolQueue, known: Known) -> Steps[protocol.Ga
         return None
     places = yield from places_at(known.state, pool, question.offset, question.limit)
     workers = [each for each in known.state.workers.values() if question.name in each.pools]
-    here = [
-        each for each in _at_workers(workers) if each.queue.action.definition.pool == pool.definition.name
-    ]
-    return _gate_page(known.state, pool, page, (question.offset, places), here)
+    at_workers = chain.from_iterable(map(with_worker_slots, workers))
+    holders = [each for each in at_workers if each.queue.action.definition.pool == question.name]
+    return _gate_page(known.state, pool, page, (question.offset, places), holders)
 
 
 def _gate_page(

@@ -14,6 +14,7 @@ from itertools import chain, islice
 from math import inf
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.states import Status
 from turnstile.executor.queue_manager.gates import obstructing, units_of
 from turnstile.executor.queue_manager.lines import Entry, FairClock
@@ -176,7 +177,7 @@ def _in_queue(state: State, execution: Execution, position: int, depth: int) -> 
     idle = [each for each in queue.holders if each.worker is None] if queue.holding else []
     return WaitingOn(
         reason="limit", capacity=limit, held=queue.held - queue.surplus,
-        position=position + queue.surplus, holders=holders_of(_with_slots(queue)),
+        position=position + queue.surplus, holders=holders_of(with_slots(queue)),
         root_cause=_cause(state, idle, in_order(queue) if queue.has_room else iter(()), depth),
     )  # fmt: skip
 
@@ -239,14 +240,14 @@ def _on_workers(state: State, execution: Execution, stop: Stop) -> WaitingOn:
         reason="handing_over" if stop.reason == "pool" and crew.has_room else stop.reason,
         name=crew.pool.definition.name, closed="paused" if crew.pool.definition.paused else None,
         capacity=sum(worker.concurrency for worker in taking), workers=loads_of(crew.workers),
-        held=sum(worker.used for worker in taking),
+        held=sum(_slots_used(worker) for worker in taking),
     )  # fmt: skip
     if stop.reason == "no_worker":
         return replace(seen, other_pools=_other_pools(state, action))
     members = members_at(state, crew.pool)
     return replace(
         seen, position=_index(order_at(crew.pool, members), execution), waiting=sum(map(startable, members)),
-        holders=holders_of(chain.from_iterable(worker.held.values() for worker in crew.workers)),
+        holders=holders_of(chain.from_iterable(map(with_worker_slots, crew.workers))),
     )  # fmt: skip
 
 
@@ -343,11 +344,33 @@ def holders_of(executions: Iterable[Execution], gate: ResourceGate | None = None
     )  # fmt: skip
 
 
-def _with_slots(queue: Queue) -> Iterable[Execution]:
+def with_slots(queue: Queue) -> Iterable[Execution]:
     """Return what has the slots of a queue: in a run these are the ones that start first."""
     if not queue.surplus:
         return queue.holders
     return nsmallest(queue.held - queue.surplus, queue.holders, key=lambda each: (each.priority, each.id))
+
+
+def with_worker_slots(worker: Worker) -> Iterable[Execution]:
+    """Return what has the slots of a worker: of what is there, without runs, what was granted first."""
+    found: Iterable[Execution] = worker.held.values()
+    if worker.surplus:
+        queues = dict.fromkeys(each.queue for each in found)
+        holders = chain.from_iterable(map(with_slots, queues))
+        found = [each for each in holders if each.worker is worker]
+    if worker.used <= worker.concurrency:
+        return found
+    return nsmallest(worker.concurrency, found, key=_granted)
+
+
+def _granted(execution: Execution) -> Grant:
+    assert execution.grant is not None
+    return execution.grant
+
+
+def _slots_used(worker: Worker) -> int:
+    """Return how many slots of a worker are in use: what is there beyond them waits for one."""
+    return min(worker.used, worker.concurrency)
 
 
 def _passed_at(execution: Execution) -> float:
@@ -357,7 +380,7 @@ def _passed_at(execution: Execution) -> float:
 def loads_of(workers: Iterable[Worker]) -> tuple[WorkerLoad, ...]:
     """Return how much is at the first of these workers."""
     first = islice(workers, HOLDERS_MAX)
-    return tuple(WorkerLoad(each.id, each.concurrency, each.used, each.is_taking) for each in first)
+    return tuple(WorkerLoad(each.id, each.concurrency, _slots_used(each), each.is_taking) for each in first)
 
 
 # Orders: what waits, as it will pass if nothing else arrives.

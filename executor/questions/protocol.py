@@ -172,10 +172,8 @@ class WorkerState:
     pools: tuple[str, ...]
     actions: tuple[str, ...] | None
     concurrency: int
-    held: int
-    """What was granted to it and has not ended."""
     running: int
-    """Of these, reported as started."""
+    """Executions that it has reported as started."""
     is_taking: bool
     is_draining: bool
     is_answered: bool

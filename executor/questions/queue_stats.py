@@ -22,8 +22,16 @@ from turnstile.executor.questions.explain import (
     order_at,
     startable,
     stop_of,
+    with_worker_slots,
 )
-from turnstile.executor.queue_manager.state import ActionState, PoolState, Queue, ResourceGate, State
+from turnstile.executor.queue_manager.state import (
+    ActionState,
+    Execution,
+    PoolState,
+    Queue,
+    ResourceGate,
+    State,
+)
 
 COUNTED: Final[tuple[Counted, ...]] = get_args(Counted)
 KEYS_MAX: Final = 100
@@ -73,7 +81,7 @@ class GatePage(NamedTuple):
     """Units of executions that wait at later gates."""
     waiting: int
     wanted: int
-    """Of a pool: what is at workers, and what could start at once with more of them."""
+    """Of a pool: what has worker slots, and what could start at once with more of them."""
     items: tuple[Place, ...]
     holders: tuple[Holder, ...]
     workers: tuple[WorkerLoad, ...]
@@ -187,15 +195,21 @@ def pool_page(state: State, name: str, offset: int, limit: int) -> GatePage | No
         return None
     workers = [worker for worker in state.workers.values() if name in worker.pools]
     members = members_at(state, pool)
-    at_workers = chain.from_iterable(worker.held.values() for worker in workers)
-    here = [each for each in at_workers if each.queue.action.definition.pool == name]
+    here = [each for worker in workers for each in worker.held.values() if _pool_of(each) == name]
+    holders = [each for worker in workers for each in with_worker_slots(worker) if _pool_of(each) == name]
+    # What waits at a worker for a slot: without what the limits of queues keep waiting there.
+    ahead = len(here) - len(holders) - sum(queue.surplus for queue in {each.queue for each in here})
     actions = [action for action in state.actions.values() if action.definition.pool == name]
     holding = sum(len(action.holding) for action in actions)
-    more = 0 if pool.definition.paused else holding + sum(_could_start(state, each) for each in actions)
+    could_start = ahead + holding + sum(_could_start(state, each) for each in actions)
     return GatePage(
         capacity=sum(worker.concurrency for worker in workers if worker.is_taking),
-        held=len(here) - sum(queue.surplus for queue in {each.queue for each in here}),
-        held_waiting=holding, waiting=sum(map(startable, members)), wanted=len(here) + more,
+        held=len(holders), held_waiting=holding, waiting=sum(map(startable, members)),
+        wanted=len(holders) + (0 if pool.definition.paused else could_start),
         items=tuple(islice(order_at(pool, members), offset, offset + limit)),
-        holders=holders_of(here), workers=loads_of(workers),
+        holders=holders_of(holders), workers=loads_of(workers),
     )  # fmt: skip
+
+
+def _pool_of(execution: Execution) -> str:
+    return execution.queue.action.definition.pool

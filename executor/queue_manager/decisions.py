@@ -173,6 +173,8 @@ class Decisions:
     """Fair gates, each with the priorities and flows whose tags changed."""
     started: dict["RateWindow", int] = field(default_factory=dict)
     """Rates, each with the number of its starts."""
+    has_forgotten: bool = False
+    """A fair gate or a rate is gone or has changed: the ledger needs a checkpoint, as journals only add."""
     passed_over: int = 0
     """How often an execution passed another one, which no worker could take."""
     is_unfinished: bool = False
@@ -190,10 +192,6 @@ class Decisions:
         window.count(self.now)
         self.started[window] = self.started.get(window, 0) + 1
 
-    def forget(self, clock: "FairClock | None") -> None:
-        """Let a gate be fair no more: another clock of this name would begin anew."""
-        if clock is not None:
-            tags = [*clock.finish, *((priority, "") for priority in clock.virtual)]
-            self.charged.setdefault(clock, {}).update(dict.fromkeys(tags))
-            clock.finish.clear()
-            clock.virtual.clear()
+    def forget(self, gone: "FairClock | RateWindow | None") -> None:
+        """Let what earlier turns told of a fair gate or a rate mean nothing to another one of this name."""
+        self.has_forgotten |= gone is not None

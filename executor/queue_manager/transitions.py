@@ -663,7 +663,7 @@ def _define_action(each: inputs.DefineAction, state: State, out: Decisions) -> N
     unlist(state, action)
     action.definition = definition
     set_pace(action)
-    action.window = _window(action.window, f"action {definition.ref}", definition.rate)
+    action.window = _window(action.window, f"action {definition.ref}", definition.rate, out)
     _set_line(action, out)
     _set_route(action, [state.resources[use.resource] for use in definition.uses])
     assign_crew(state, action)
@@ -710,7 +710,10 @@ def look_at_changed_queues(state: State, out: Decisions) -> None:
         out.is_unfinished = True
 
 
-def _window(window: RateWindow | None, name: str, rate: Rate | None) -> RateWindow | None:
+def _window(window: RateWindow | None, name: str, rate: Rate | None, out: Decisions) -> RateWindow | None:
+    if window is not None and window.rate != rate:
+        # What was over by the rate before may not be over by this one.
+        out.forget(window)
     if rate is None:
         return None
     if window is None:
@@ -739,6 +742,7 @@ def _delete_action(each: inputs.DeleteAction, state: State, out: Decisions) -> N
     _set_route(action, ())
     leave(action.crew, action)
     out.forget(action.clock)
+    out.forget(action.window)
     if action.enqueued:
         state.retired[each.ref] = action.enqueued, action.completed
     del state.actions[each.ref]
@@ -778,12 +782,14 @@ def _define_resource(each: inputs.DefineResource, state: State, out: Decisions) 
             _give_back_all(state, action, out)
         take_out(state, action)
     gate.definition = definition
-    gate.window = _window(gate.window, f"resource {definition.name}", definition.rate)
+    gate.window = _window(gate.window, f"resource {definition.name}", definition.rate, out)
     if gate.window is not None:
         gate.window.kept = sum(execution.worker is None for execution in gate.holders)
     if (definition.order == "fair") != (gate.clock is not None):
         out.forget(gate.clock)
         gate.clock = FairClock(gate.name) if definition.order == "fair" else None
+        for lane in gate.lanes.values():
+            lane.line = Line(gate.clock)
     for action in users:
         _set_route(action, [state.resources[use.resource] for use in action.definition.uses])
         put_in(state, action)
@@ -793,6 +799,7 @@ def _delete_resource(each: inputs.DeleteResource, state: State, out: Decisions) 
     gate = state.resources.get(each.name)
     if gate is not None and not gate.users:
         out.forget(gate.clock)
+        out.forget(gate.window)
         del state.resources[each.name]
 
 

@@ -187,7 +187,7 @@ function reasonOf(on) {
       if (on.granted_at && now() - Date.parse(on.granted_at) > UNSTARTED_MILLISECONDS)
         return ["Its slot was granted ", instant(on.granted_at), `, and no worker of the pool ${on.pool} has `
           + "started it: they are busy, or cannot reach the broker. See their logs and /readyz."];
-      return [`A slot is free; about to start at a worker in the pool ${on.pool}.`];
+      return [`About to start at a worker in the pool ${on.pool}.`];
     case "unavailable": return [`Cannot reach the ${on.part}: ${on.message}`];
     default: return [`Waiting: ${on.reason}.`];
   }

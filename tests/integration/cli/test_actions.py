@@ -13,11 +13,11 @@ _FILE = "[{ref: kept}, {ref: one}, {ref: two}, {ref: three}]"
 
 
 def test_apply_prints_its_changes_and_is_idempotent(system: CommandLines, ref: str) -> None:
-    file = json.dumps([{"ref": ref, "max_concurrent": 3}, {"ref": f"{ref}.new", "timeout": "5m"}])
+    file = json.dumps([{"ref": ref, "max_concurrent": 3}, {"ref": f"{ref}.new", "runs": False}])
     would = system.executor("actions", "apply", "-", "--dry-run", stdin=file)
     assert would.out.splitlines() == [
         f"~ {ref}  max_concurrent: 1 -> 3, pool: empty -> default",
-        f"+ {ref}.new  timeout: 5m",
+        f"+ {ref}.new  runs: false",
     ]
     assert system.executor("actions", "show", ref, "--json").json["max_concurrent"] == 1
     done = system.executor("actions", "apply", "-", "--json", stdin=file).json
@@ -25,6 +25,8 @@ def test_apply_prints_its_changes_and_is_idempotent(system: CommandLines, ref: s
     assert system.executor("actions", "show", ref, "--json").json["max_concurrent"] == 3
     again = system.executor("actions", "apply", "-", stdin=file)
     assert again.out.splitlines() == [f"= {ref}", f"= {ref}.new"]
+    shown = [line.split() for line in system.executor("actions", "show", f"{ref}.new").out.splitlines()]
+    assert ["runs", "false"] in shown
 
 
 def test_a_file_with_one_invalid_entry_changes_nothing(system: CommandLines, ref: str) -> None:

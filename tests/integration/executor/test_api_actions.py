@@ -35,6 +35,7 @@ async def test_a_definition_comes_back_as_it_was_stored(api: Served) -> None:
         "ttl": 5,
         "retry": {"max_attempts": 3, "delay": "500ms"},
         "on_worker_lost": "abandon",
+        "runs": False,
         "pool": "gpu",
         "when_full": "reject",
         "max_queued": 10,
@@ -68,10 +69,10 @@ async def test_put_replaces_a_definition_and_patch_keeps_the_other_fields(api: S
     changed = (await api.http.patch(URL, json={"max_concurrent": 4, "retry": {"delay": 9}})).json()
     assert (changed["max_concurrent"], changed["timeout"]) == (4, 5.0)
     assert (changed["retry"]["max_attempts"], changed["retry"]["delay"]) == (3, 9.0)
-    unlimited = (await api.http.patch(URL, json={"max_concurrent": None})).json()
-    assert unlimited["max_concurrent"] is None
+    unlimited = (await api.http.patch(URL, json={"max_concurrent": None, "runs": False})).json()
+    assert (unlimited["max_concurrent"], unlimited["runs"]) == (None, False)
     replaced = (await api.http.put(URL, json={})).json()
-    assert (replaced["timeout"], replaced["retry"]["max_attempts"]) == (None, 1)
+    assert (replaced["timeout"], replaced["retry"]["max_attempts"], replaced["runs"]) == (None, 1, True)
 
 
 async def test_a_paused_action_admits_and_grants_nothing_until_it_is_resumed(api: Served) -> None:
@@ -314,6 +315,7 @@ async def test_an_action_with_running_executions_is_never_deleted(defined: Serve
         answer = await defined.http.delete(URL, params={"waiting": waiting})
         problem = answer.json()
         assert (answer.status_code, problem["waiting"], problem["running"]) == (409, 1, 2)
+        assert "2 executions of 'a.b' are at workers and 1 wait" in problem["detail"]
         assert "/executions/cancel" in problem["detail"]
     assert (await defined.get(f"/executions/{ids[2]}"))["status"] == "queued"
 

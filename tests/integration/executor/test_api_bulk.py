@@ -12,8 +12,8 @@ from turnstile.executor.history import selects
 
 @pytest.fixture
 async def api(api: Served) -> Served:
-    await api.define("a.b", max_concurrent=1, submitter_keys=True)
-    await api.define("c.d", max_concurrent=1)
+    await api.define("a.b", max_concurrent=1, submitter_keys=True, runs=False)
+    await api.define("c.d", max_concurrent=1, runs=False)
     api.join()
     return api
 
@@ -115,7 +115,7 @@ async def _keyed(api: Served, **fields: Any) -> dict[str, Any]:
 
 
 async def test_a_refused_retry_has_its_reason_and_the_others_are_made(api: Served) -> None:
-    await api.define("a.b", max_concurrent=1, max_queued=1)
+    await api.define("a.b", max_concurrent=1, max_queued=1, runs=False)
     mine = []
     for _ in range(3):
         mine.append((await api.submit("a.b"))["id"])

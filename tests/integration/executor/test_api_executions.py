@@ -21,7 +21,7 @@ REPEATED = ("action_ref", "parameters", "concurrency_key", "metadata")
 @pytest.fixture
 async def api(database_url: str) -> AsyncIterator[Served]:
     async with serve(database_url, ExecutorSettings(parameters_bytes_max=4096)) as served:
-        await served.define("a.b", max_concurrent=1, submitter_keys=True, timeout=60)
+        await served.define("a.b", max_concurrent=1, submitter_keys=True, timeout=60, runs=False)
         yield served
 
 
@@ -198,7 +198,7 @@ async def test_a_document_may_be_nested_as_deep_as_it_can_be_shown(api: Served) 
 
 async def test_a_full_queue_refuses_a_submission_and_a_retry(worked: Served) -> None:
     one = await ended(worked)
-    await worked.define("a.b", max_concurrent=1, max_queued=1)
+    await worked.define("a.b", max_concurrent=1, max_queued=1, runs=False)
     await worked.submit_many("a.b", 2)
     for answer in (await worked.http.post(URL, json={"action_ref": "a.b"}), await post(worked, one, "retry")):
         assert refused(answer) == (429, "queue_full")

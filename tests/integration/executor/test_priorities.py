@@ -22,7 +22,7 @@ RANGE = "expected a whole number from 1 (first) to 5 (last)"
 
 @pytest.fixture
 async def api(api: Served) -> Served:
-    await api.define("a.b", max_concurrent=1)
+    await api.define("a.b", max_concurrent=1, runs=False)
     api.join()
     return api
 

@@ -11,7 +11,7 @@ from tests.support.served import Served
 @pytest.fixture
 async def waiting(api: Served) -> int:
     """What waits behind a run, after another one has ended."""
-    await api.define("a.b", max_concurrent=1)
+    await api.define("a.b", max_concurrent=1, runs=False)
     api.join()
     first, running, waiting = await api.submit_many("a.b", 3)
     await api.run(first)

@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any
 
 from tests.support.served import Served
+from turnstile.executor.dashboard.reading import read_queues
 
 REASONS = ("limit", "total", "resource", "rate", "pool", "paused", "no_worker")
 _RECOUNT = """
@@ -62,7 +63,7 @@ async def test_both_paths_give_the_same_answer(api: Served) -> None:
 
 
 async def test_every_number_equals_a_recount_at_each_step(api: Served) -> None:
-    await api.define("a.b", max_concurrent=2)
+    await api.define("a.b", max_concurrent=2, runs=False)
     api.join(concurrency=20)
     ids = await api.submit_many("a.b", 10)
     await api.until_offered(*ids[:2])
@@ -72,12 +73,30 @@ async def test_every_number_equals_a_recount_at_each_step(api: Served) -> None:
     await check_recount(api)
     await api.http.post(f"/api/v1/executions/{ids[5]}/cancel")
     await check_recount(api)
-    await api.define("a.b", max_concurrent=5)
+    await api.define("a.b", max_concurrent=5, runs=False)
     await api.until_offered(*ids[3:5], ids[6])
     await check_recount(api)
-    await api.define("a.b", max_concurrent=0)
+    await api.define("a.b", max_concurrent=0, runs=False)
     await check_recount(api)
     assert (await stats(api))["total_completed"] == 2
+
+
+async def test_what_is_in_a_run_neither_waits_nor_has_a_slot(api: Served) -> None:
+    await api.define("a.b", max_concurrent=2)
+    api.join(concurrency=20)
+    first, *ids = await api.submit_many("a.b", 10)
+    await api.until_offered(first)
+    await api.run(first)
+    await api.until_offered(*ids)
+    found, pool = await stats(api), await api.get("/pools/default")
+    assert (found["queue_length"], found["active_count"], pool["held"], pool["wanted"]) == (0, 2, 2, 2)
+    for path in ("/actions/a.b/queue", "/pools/default/queue"):
+        assert [each["id"] for each in (await api.get(path))["holders"]] == ids[:2]
+    listed = await api.get("/executions", action_ref="a.b", status="scheduled")
+    assert sorted(each["id"] for each in listed["items"]) == ids
+    # Without a leader the dashboard reads the rows.
+    (queue,) = (await read_queues(api.database)).queues
+    assert (queue.depth, queue.active_count, queue.max_concurrent) == (0, 2, 2)
 
 
 async def test_different_reasons_add_up_over_the_keys(api: Served) -> None:

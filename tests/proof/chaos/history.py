@@ -241,8 +241,8 @@ def tables_of(
         )
         for row in seen.executions
     ]
-    executions, attempts = np.array(rows, EXECUTION), np.array(sorted(_attempts(seen)), ATTEMPT)
     excused = sorted(window.nanoseconds for window in overlap_windows)
+    executions, attempts = np.array(rows, EXECUTION), np.array(sorted(_attempts(seen, excused)), ATTEMPT)
     recorded = _starts(seen)
     keys = zip(attempts["execution_id"].tolist(), attempts["attempt"].tolist(), strict=True)
     reclaimed = attempts["outcome"] == Outcome.RECLAIMED
@@ -301,7 +301,7 @@ def _orders(seen: Witnessed, sent: Sequence[tuple[str, Any]], executions: Table)
     return orders
 
 
-def _attempts(seen: Witnessed) -> Iterator[tuple[int, ...]]:
+def _attempts(seen: Witnessed, pauses: Sequence[tuple[int, int]]) -> Iterator[tuple[int, ...]]:
     """Yield every grant. Permission to run is the grant: short runs report no start of their own.
 
     Of an attempt after a retry it is not known when its delay ended: it counts as waiting for no time.
@@ -332,7 +332,15 @@ def _attempts(seen: Witnessed) -> Iterator[tuple[int, ...]]:
     for row in seen.executions:
         if row["scheduled_at"] is not None and (row["id"], row["attempt"]) not in over:
             since, until = nanoseconds(row["scheduled_at"]), nanoseconds(row["completed_at"])
-            yield attempt(row, row, max(since, until), Outcome.ENDED)
+            outcome = Outcome.RECLAIMED if _without_worker(row["status"], until, pauses) else Outcome.ENDED
+            yield attempt(row, row, max(since, until), outcome)
+
+
+def _without_worker(status: str, ended_at: int, pauses: Sequence[tuple[int, int]]) -> bool:
+    """Return whether the leader may have ended it without its worker, which is lost or paused."""
+    if status in (Status.CANCELLED, Status.TIMEOUT):
+        return any(begins <= ended_at <= ends for begins, ends in pauses)
+    return status == Status.ABANDONED
 
 
 def _runs(seen: Witnessed, executions: Table) -> Iterator[tuple[int, ...]]:

@@ -21,7 +21,7 @@ from turnstile.stress.check.passages import GateHistory, check_passages
 from turnstile.stress.check.queues import held_by, idle_at_workers, moves_of_entries
 from turnstile.stress.check.rules import RULES
 from turnstile.stress.check.timelines import queue_entries
-from turnstile.stress.recording import NEVER, Outcome
+from turnstile.stress.recording import NEVER
 
 _ENDS: Final = frozenset(map(str, TERMINAL))
 _RESUMED_NS: Final = 1_000_000_000
@@ -89,13 +89,12 @@ def judged(seen: Witnessed, bounds: Bounds) -> tuple[list[str], Statistics]:
         *_of_submissions(seen, bounds),
         *_of_events(seen),
     ]
-    outcomes = tables.attempts["outcome"]
     statistics = Statistics(
         executions=len(seen.executions),
         ends=Counter(row["status"] for row in seen.executions),
         grants=len(tables.attempts),
         runs=len(seen.runs),
-        reclaims=int((outcomes == Outcome.RECLAIMED).sum()),
+        reclaims=sum(row["outcome"] == "reclaimed" for row in seen.ended_attempts),
         workers_lost=len(seen.lost),
         completions_published=len(seen.published),
         worst_idle_seconds=worst_idle_ns / 1e9,

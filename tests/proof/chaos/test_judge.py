@@ -1,12 +1,13 @@
 """The judge of a run names each broken promise, and finds none in a correct history."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from tests.proof.chaos.history import Witnessed
+from tests.proof.chaos.history import Window, Witnessed
 from tests.proof.chaos.judge import Bounds, judged
 from tests.proof.chaos.load import Submit
 from tests.proof.chaos.submitters import Sent, SubmitLog
@@ -73,7 +74,7 @@ class Scene:
             self.log.sent[number] = Sent(submit=submit, body=submit.body, confirmed_at=at(0))
         self.unpublished: set[int] = set()
 
-    def violations(self) -> list[str]:
+    def violations(self, bounds: Bounds = BOUNDS) -> list[str]:
         seen = Witnessed(
             executions=self.executions,  # type: ignore[arg-type]
             ended_attempts=self.attempts,  # type: ignore[arg-type]
@@ -86,7 +87,7 @@ class Scene:
             },
             booted_at=BEGAN,
         )
-        return judged(seen, BOUNDS)[0]
+        return judged(seen, bounds)[0]
 
 
 def _too_many(scene: Scene) -> None:
@@ -204,3 +205,28 @@ def test_a_reclaimed_execution_may_run_again_and_waits_first() -> None:
     assert scene.violations() == []
     scene.runs[0] = run(1, 0.1, 1.9)
     assert any("but had ended at" in each for each in scene.violations())
+
+
+def test_a_run_may_outlive_its_abandoned_execution_as_it_may_a_reclaim() -> None:
+    scene = Scene()
+    scene.executions[0]["status"] = "abandoned"
+    scene.runs[0] = run(1, 0.1, 1.9)
+    assert _unexplained(scene) == []
+    scene.runs[0] = run(1, 0.1, 2.1)
+    assert any("but had ended at" in each for each in _unexplained(scene))
+
+
+@pytest.mark.parametrize("status", ["cancelled", "timeout"])
+def test_a_paused_worker_may_run_on_what_the_leader_ended_until_it_notices_the_pause(status: str) -> None:
+    scene = Scene()
+    scene.executions[0]["status"] = status
+    scene.runs[0] = run(1, 0.1, 3.9)
+    assert any("but had ended at" in each for each in _unexplained(scene))
+    paused = replace(BOUNDS, overlap_windows=[Window(began_at=at(0.5), ended_at=at(3))])
+    assert _unexplained(scene, paused) == []
+    scene.executions[0]["status"] = "completed"
+    assert any("but had ended at" in each for each in _unexplained(scene, paused))
+
+
+def _unexplained(scene: Scene, bounds: Bounds = BOUNDS) -> list[str]:
+    return [each for each in scene.violations(bounds) if "for which there was no cause" not in each]

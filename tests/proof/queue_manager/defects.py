@@ -31,10 +31,11 @@ from tests.unit.queue_manager import test_gates, test_life, test_pools, test_que
 from tests.unit.queue_manager.scheduler import uses
 from turnstile.common.domain.states import Status
 from turnstile.common.domain.waiting import WaitingList, _Chunk
-from turnstile.executor.leader import loading
+from turnstile.executor.leader import loading, writing
 from turnstile.executor.queue_manager import decide, gates, pools, runs, state, transitions
 from turnstile.executor.queue_manager.decisions import Decisions
 from turnstile.executor.queue_manager.definitions import Rate
+from turnstile.executor.queue_manager.inputs import Input
 from turnstile.executor.queue_manager.lines import FairClock, Line
 from turnstile.executor.queue_manager.rates import RateWindow
 from turnstile.executor.queue_manager.state import Crew, Lane, Queue, State, Worker
@@ -164,6 +165,13 @@ def _many_flows() -> None:
 
 def _ttl_before_retry() -> None:
     test_life.test_a_ttl_that_ends_before_the_retry_wins(2, Status.FAILED)
+
+
+def _load_after(*changes: Input) -> Detector:
+    def detect() -> None:
+        test_gates.test_a_load_finds_the_starts_that_a_rate_counts_since_it_changed([*changes])
+
+    return detect
 
 
 # Limits and order of queues (P1, P2, P12).
@@ -481,7 +489,13 @@ plant(
     "if crew.holding:",
     test_runs.test_what_waits_for_a_worker_gets_a_horizon_s_worth_beyond_its_slots,
 )
-plant("a busy worker lets its other pools keep their units", gates.recount, "or crew.holding", "")
+plant(
+    "a busy worker lets its other pools keep their units",
+    gates.recount,
+    "or crew.holding",
+    "",
+    test_gates.test_a_holder_gives_back_when_another_pool_takes_the_worker_slot,
+)
 plant(
     "what is withdrawn stays at the front",
     gates._withdraw,
@@ -607,6 +621,34 @@ plant(
     test_gates.test_the_next_start_is_behind_those_that_are_kept,
 )
 plant(
+    "a load finds starts that a rate had forgotten before it changed",
+    transitions._window,
+    "out.forget(window)",
+    "pass",
+    _load_after(test_gates.rated_action(9)),
+)
+plant(
+    "a load finds the starts of an action that was deleted",
+    transitions._delete_action,
+    "out.forget(action.window)",
+    "pass",
+    _load_after(test_gates.DELETE_ACTION, test_gates.rated_action(9)),
+)
+plant(
+    "a load finds the starts of a resource that was deleted",
+    transitions._delete_resource,
+    "out.forget(gate.window)",
+    "pass",
+    _load_after(test_gates.rated_action(1), test_gates.DELETE_RESOURCE, test_gates.rated_resource(9)),
+)
+plant(
+    "what a gate has forgotten stays in the journals",
+    writing._journal,
+    " or out.has_forgotten",
+    "",
+    _load_after(test_gates.rated_action(9)),
+)
+plant(
     "a rate that changes keeps no start for holders",
     transitions._define_resource,
     "gate.window.kept = sum(execution.worker is None for execution in gate.holders)",
@@ -676,7 +718,14 @@ plant(
     transitions._set_line,
     "out.forget(action.clock)",
     "pass",
-    test_queues.test_a_gate_that_is_fair_no_more_forgets_its_tags_and_says_so,
+    test_queues.test_a_gate_that_is_fair_no_more_says_that_its_tags_mean_nothing,
+)
+plant(
+    "what waits at a resource stays in its old order when that changes",
+    transitions._define_resource,
+    "lane.line = Line(gate.clock)",
+    "pass",
+    test_gates.test_what_waits_at_a_resource_is_in_fair_order_as_soon_as_the_resource_is,
 )
 plant(
     "a charged clock is not named",

@@ -312,12 +312,6 @@ class Checker:
         must("P3", len(ended) == len(set(ended)), "ended twice", ended)
         must("P3", not set(ended) & self.state.executions.keys(), "ended and lives", ended)
         self._check_asked(out)
-        known = {f"action {ref}" for ref, action in self.state.actions.items() if action.window is not None}
-        known |= {
-            f"resource {name}" for name, gate in self.state.resources.items() if gate.window is not None
-        }
-        for name in self.memory.starts.keys() - known:
-            del self.memory.starts[name]
         seen = recount(self.state)
         self._check_rest(seen, out)
         if not out.is_unfinished:
@@ -329,8 +323,8 @@ class Checker:
         windows = [w for w in (action.window, *(gate.window for gate in action.gates)) if w is not None]
         for window in windows:
             starts, per = window.rate.starts, window.rate.per_seconds
-            rate, before = self.memory.starts.get(window.name, (window.rate, ()))
-            instants = (*(before if rate == window.rate else ()), self.state.now)
+            _, before = self.memory.starts.get(window.name, (window.rate, ()))
+            instants = (*before, self.state.now)
             if len(instants) > starts:
                 is_late = instants[-1] >= instants[-1 - starts] + per
                 must("P13", is_late, execution_id, "is one start too many of", window.name)
@@ -459,10 +453,29 @@ def turn(state: State, memory: Memory, inputs: Iterable[Input], now: float) -> D
     if any(isinstance(each, DefineAction | DefineResource | DefinePool | SetKey) for each in told):
         # Weights, units and orders may change: shares are counted from now on.
         memory.shares.clear()
+    actions, changed = dict(state.actions), list(_changed_rates(state, told))
     with watched(checker):
         out = decide_module.decide(state, told, now)
+    changed += [f"action {ref}" for ref, action in actions.items() if state.actions.get(ref) is not action]
+    for name in changed:
+        memory.starts.pop(name, None)
     checker.after_turn(out)
     return out
+
+
+def _changed_rates(state: State, told: Iterable[Input]) -> Iterator[str]:
+    """Yield the rates that a turn changes, even if it changes them back: their starts are counted anew."""
+    owner: ActionState | ResourceGate | None
+    for each in told:
+        match each:
+            case DefineAction(action=definition):
+                name, owner = f"action {definition.ref}", state.actions.get(definition.ref)
+            case DefineResource(resource=definition):
+                name, owner = f"resource {definition.name}", state.resources.get(definition.name)
+            case _:
+                continue
+        if owner is not None and owner.definition.rate != definition.rate:
+            yield name
 
 
 def check_progress(packed: bytes, steps_max: int) -> None:

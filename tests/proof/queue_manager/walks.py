@@ -155,7 +155,8 @@ def draw(seed: int) -> Configuration:
         ttl_seconds=maybe(dice.randint(1, 9), 0.3),
         delay_seconds=maybe(dice.randint(1, 4), 0.3),
         run_seconds=run_seconds,
-        tick_seconds=1 if run_seconds is None else 0.125,
+        # Short steps meet windows of rates in their middle.
+        tick_seconds=1 if run_seconds is None and seed % 4 < 2 else 0.125,
         # A load looks at everything again, so it hides what a turn has forgotten.
         has_loads=seed % 2 == 0,
     )

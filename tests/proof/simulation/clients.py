@@ -70,6 +70,10 @@ class Clients:
         self.on_drained: Callable[[int, float], None] = lambda *_: None
         """Called with its number when a worker is not drained any more, and since when it was."""
         self._drained: dict[int, list[tuple[str, float]]] = {}
+        self._changed: dict[int, None] = {}
+        """Actions that an operator has changed, in order."""
+        self._undrained: dict[str, None] = {}
+        """Workers whose drain an operator has ended, in order."""
         rabbit.on_event, rabbit.on_reply = self._event, self._reply
         rabbit.on_dead_letter = self.letters.append
         postgres.on_answer = self._answered
@@ -161,7 +165,7 @@ class Clients:
 
     def _send_command(self, plan: CommandPlan) -> None:
         body: CancelRequest
-        command_id = UUID(int=(1 << 101) | self.random.getrandbits(60))
+        command_id = self._command_id()
         if plan.kind in ("cancel", "cancel by key"):
             order = self.orders.get(plan.target)
             if order is None:
@@ -197,6 +201,13 @@ class Clients:
             self._paused.discard(number)
         else:
             self._paused.add(number)
+        self._changed[number] = None
+        self._define(number, command_id)
+        if not is_over:
+            self.pending_commands += 1
+            self.loop.after(plan.seconds, self._command, replace(plan, seconds=0.0))
+
+    def _define(self, number: int, command_id: UUID) -> None:
         action, is_paused = self.story.actions[number], number in self._paused
         definition = action.body(limit=self._limits[number], paused=is_paused)
         self._asked[command_id] = number, 0 if is_paused else self._limits[number]
@@ -204,15 +215,13 @@ class Clients:
         self.postgres.put_in_inbox(
             command_id, DefinitionCommand(kind="action", name=action.ref, definition=definition)
         )
-        if not is_over:
-            self.pending_commands += 1
-            self.loop.after(plan.seconds, self._command, replace(plan, seconds=0.0))
 
     def _drain(self, plan: CommandPlan, command_id: UUID) -> None:
         """Drain a worker; a plan without a duration lets it take work again."""
         drained, is_over = self._drained.setdefault(plan.target, []), plan.seconds == 0.0
         if is_over:
             worker_id, since = drained.pop(0)
+            self._undrained[worker_id] = None
             self.on_drained(plan.target, since)
         else:
             found = self.worker_id(plan.target)
@@ -222,10 +231,24 @@ class Clients:
             drained.append((worker_id, self.loop.now))
             self.pending_commands += 1
             self.loop.after(plan.seconds, self._command, replace(plan, seconds=0.0))
+        self._set_draining(worker_id, command_id, is_draining=not is_over)
+
+    def _set_draining(self, worker_id: str, command_id: UUID, *, is_draining: bool) -> None:
+        definition = {"is_draining": is_draining}
         self.postgres.put_in_inbox(
-            command_id,
-            DefinitionCommand(kind="worker", name=worker_id, definition={"is_draining": not is_over}),
+            command_id, DefinitionCommand(kind="worker", name=worker_id, definition=definition)
         )
+
+    def repeat_changes(self) -> None:
+        """Send again what a failover may have lost: each action as it is to be, and the ends of drains."""
+        for number in self._changed:
+            self._define(number, self._command_id())
+        for worker_id in self._undrained:
+            if all(worker_id != other for drained in self._drained.values() for other, _ in drained):
+                self._set_draining(worker_id, self._command_id(), is_draining=False)
+
+    def _command_id(self) -> UUID:
+        return UUID(int=(1 << 101) | self.random.getrandbits(60))
 
     def _answered(self, command_id: UUID, at: int, body: bytes) -> None:
         if command_id.int >> 100 == 1:

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Coroutine, Iterator
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -21,12 +22,13 @@ from tests.proof.simulation.broker import (
 )
 from tests.proof.simulation.database import Postgres, SimulatedStore
 from tests.proof.simulation.directed import directed_story
+from tests.proof.simulation.faults import Fault
 from tests.proof.simulation.interference import world_of
 from tests.proof.simulation.judge import violations
 from tests.proof.simulation.loop import Hang, SimulatedLoop
 from tests.proof.simulation.processes import Process, Processes, SimulatedClock, Trap
 from tests.proof.simulation.shrink import shortest
-from tests.proof.simulation.story import story_of
+from tests.proof.simulation.story import CommandPlan, story_of
 from tests.proof.simulation.world import World
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.domain.states import Status
@@ -454,6 +456,15 @@ def test_an_epoch_that_is_not_drawn_is_issued_again_after_a_failover(
     found = violations(world_of(directed_story("lost epoch", 0)).run())
 
     assert any("is issued again" in each for each in found)
+
+
+def test_an_operator_sends_again_what_a_failover_lost() -> None:
+    story = story_of(3, size=0.05)
+    lost = Fault(at=1.0, kind="failover", seconds=1.0)
+    resumed_meanwhile = CommandPlan(at=0.2, kind="pause", target=0, seconds=1.3)
+    story = replace(story, faults=(lost,), commands=(resumed_meanwhile,))
+
+    assert violations(World(story).run()) == []
 
 
 def test_a_failing_story_gets_shorter(monkeypatch: pytest.MonkeyPatch) -> None:

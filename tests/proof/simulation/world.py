@@ -32,6 +32,8 @@ from turnstile.worker.core.process import WorkerProcess
 
 _STANDSTILL_SECONDS: Final = 60.0
 """Nothing ends for so long after the last request and fault: what is left is stuck."""
+_TAKE_OVERS: Final = 10
+"""So many takeovers of a process in a row go wrong at most: each costs 3.3 s, in which nothing ends."""
 _LOOK_SECONDS: Final = 0.25
 _COMPARED: Final = 0.02
 """Share of the rests of a leader at which its memory is compared with the rows."""
@@ -441,7 +443,9 @@ class World:
         outcome = fault.outcome, min(fault.seconds, 1.0) if fault.outcome == "part" else fault.seconds
         if name == "publish" and fault.target < 100 and self.random.random() < 0.3:
             name = "publish_events"
-        process.outcomes.setdefault(name, deque()).append(outcome)
+        planned = process.outcomes.setdefault(name, deque())
+        if name != "take_over" or len(planned) < _TAKE_OVERS:
+            planned.append(outcome)
 
     def _break_server(self, fault: Fault) -> float:
         """Break a server; return when that is over."""
@@ -501,6 +505,7 @@ class World:
     def _fail_over(self) -> None:
         if self.postgres.standby is not None:
             self.postgres.fail_over()
+            self.clients.repeat_changes()
 
 
 def _difference(mine: Any, found: Any) -> str:

@@ -79,6 +79,7 @@ def test_any_other_callback_url_is_refused_without_repeating_a_password(url: str
         ({"max_queued": -1}, "max_queued"),
         ({"runner": "shell"}, "runner"),
         ({"on_worker_lost": "ignore"}, "on_worker_lost"),
+        ({"runs": "never"}, "runs"),
         ({"when_full": "drop"}, "when_full"),
         ({"max_concurent": 1}, "max_concurent"),
         *(

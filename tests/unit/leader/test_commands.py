@@ -32,7 +32,8 @@ def test_every_field_of_an_action_that_decides_is_read() -> None:
         uses=["s", {"resource": "r", "units": 2, "weight": 3}], timeout="5m", ttl="1h",
         retry={"max_attempts": 4, "delay": "2s", "factor": 3, "max_delay": "1m", "jitter": 0},
         on_worker_lost="abandon", max_reclaims=1, pool="gpu", when_full="reject", max_queued=7, paused=True,
-        priority_min=4, callback_url="http://x/", keep_count=5, parameters_schema={"type": "object"},
+        runs=False, priority_min=4, callback_url="http://x/", keep_count=5,
+        parameters_schema={"type": "object"},
     )  # fmt: skip
     assert input_of(DefinitionRow(kind="action", name="a", body=body)) == DefineAction(
         action=Action(
@@ -43,7 +44,7 @@ def test_every_field_of_an_action_that_decides_is_read() -> None:
                 max_attempts=4, delay_seconds=2.0, factor=3.0, max_delay_seconds=60.0, jitter=0.0
             ),
             timeout_seconds=300.0, ttl_seconds=3600.0, on_worker_lost="abandon", max_reclaims=1,
-            when_full="reject", max_queued=7, needs_code=False,
+            when_full="reject", max_queued=7, needs_code=False, runs=False,
         )
     )  # fmt: skip
 

@@ -86,11 +86,22 @@ class Installation:
         assert grant is not None
         self.turn(Ended(execution_id=execution_id, grant=grant, status=Status.COMPLETED))
 
+    def end_after(self, seconds: float, execution_id: int) -> None:
+        """End an execution that ran for so long, as its worker says."""
+        grant = self.state.executions[execution_id].grant
+        assert grant is not None
+        self.turn(
+            Ended(
+                execution_id=execution_id, grant=grant, status=Status.COMPLETED, started_at=self.now,
+                completed_at=self.now + seconds,
+            )
+        )  # fmt: skip
+
     def workers(self) -> Sequence[WorkerState]:
         return [
             WorkerState(
                 worker_id=each.id, name=each.id, session=1, pools=each.pools, actions=None,
-                concurrency=each.concurrency, held=len(each.held), running=0, is_taking=each.is_taking,
+                concurrency=each.concurrency, running=0, is_taking=each.is_taking,
                 is_draining=False, is_answered=True, lease_seconds=15.0, lease_left_seconds=10.0,
                 heard_seconds_ago=None, registered_at=1000.0, about={"pid": 7},
             )
@@ -235,6 +246,22 @@ def test_holders_of_a_queue_are_those_of_the_key() -> None:
     assert [(each.id, each.status, each.worker_id) for each in of_key.holders] == [
         (second, Status.SCHEDULED, "w")
     ]
+
+
+def test_holders_are_the_executions_with_a_slot_also_where_a_worker_has_runs() -> None:
+    has = installation(slots=2, concurrency=3)
+    has.end_after(0.06, *has.admit("a"))
+    ids = has.admit("a", count=12)
+    at_worker = has.ask(WorkerOf(worker_id="w"))
+    assert at_worker is not None
+    assert len(at_worker.held) == 2 + 4
+    queue, pool = has.ask(QueueOf(action_ref="a")), has.ask(PoolQueue(name="default"))
+    assert queue is not None
+    assert pool is not None
+    assert [each.id for each in queue.holders] == [each.id for each in pool.holders] == ids[:2]
+    assert [each.id for each in queue.items] == ids[6:]
+    (gauge,) = has.ask(Gates()).pools
+    assert (gauge.capacity, gauge.held, gauge.wanted) == (3, 2, 2)
 
 
 def test_a_resource_says_who_waits_and_who_holds() -> None:

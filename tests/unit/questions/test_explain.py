@@ -173,6 +173,28 @@ def test_behind_a_run_the_holders_have_a_slot_and_the_rest_neither_waits_nor_is_
     assert stats is not None
     assert page is not None
     assert (stats.queue_length, stats.waiting["limit"], stats.active_count, page.held) == (14, 14, 2, 2)
+    # No worker is missing: the limit lets no more run.
+    assert (page.wanted, [each.id for each in page.holders]) == (2, ids[:2])
+
+
+def test_what_waits_at_a_worker_for_a_slot_has_none() -> None:
+    scheduler = Scheduler(define(), worker(slots=2))
+    scheduler.run_seconds = 0.05
+    scheduler.end(*scheduler.admit("a"))
+    ids = scheduler.admit("a", 20)
+    assert len(scheduler.running()) == 2 + 4
+    on, page = scheduler.on(ids[-1]), pool_page(scheduler.state, "default", 0, 10)
+    assert (on.reason, on.capacity, on.held, on.position, on.waiting) == ("pool", 2, 2, 14, 14)
+    assert [(load.slots, load.held) for load in on.workers] == [(2, 2)]
+    assert page is not None
+    assert (page.capacity, page.held, page.waiting, page.wanted) == (2, 2, 14, 20)
+    assert [each.id for each in page.holders] == [each.id for each in on.holders] == ids[:2]
+    scheduler.turn(worker("w2", slots=30, is_taking=False))
+    assert scheduler.on(ids[-1]).held == 2
+    scheduler.turn(DefinePool(pool=Pool(name="default", paused=True)))
+    page = pool_page(scheduler.state, "default", 0, 10)
+    assert page is not None
+    assert page.wanted == page.held == 2
 
 
 def test_behind_free_slots_the_root_cause_is_what_those_ahead_wait_for() -> None:
@@ -597,6 +619,12 @@ def test_every_reason_is_true_and_the_counts_are_those_of_the_reasons(seed: int)
             at_workers = [each for each in scheduler.running() if each.queue.action.ref == action.ref]
             in_runs = sum(queue.surplus for queue in scheduler.state.actions[action.ref].queues.values())
             assert stats.active_count == len(at_workers) - in_runs
+        for pool in scheduler.state.pools:
+            page = pool_page(scheduler.state, pool, 0, 1)
+            assert page is not None
+            assert page.held <= page.wanted
+            assert page.held <= sum(load.slots for load in page.workers)
+            assert all(load.held <= load.slots for load in page.workers)
 
 
 def test_questions_change_no_decision() -> None:

@@ -4,11 +4,25 @@ from math import inf
 
 import pytest
 
+from tests.proof.queue_manager.loads import Ledger, check_load, door, with_report
 from tests.unit.queue_manager.scheduler import Scheduler, uses
 from turnstile.common.domain.errors import Code
+from turnstile.common.domain.states import Status
+from turnstile.executor.queue_manager.decide import decide
+from turnstile.executor.queue_manager.decisions import Granted
 from turnstile.executor.queue_manager.definitions import Action, Pool, Rate, Resource, Use
-from turnstile.executor.queue_manager.inputs import Admit, Ended
+from turnstile.executor.queue_manager.inputs import (
+    Admit,
+    DefineAction,
+    DefineResource,
+    DeleteAction,
+    DeleteResource,
+    Ended,
+    Input,
+    WorkerChanged,
+)
 from turnstile.executor.queue_manager.rates import RateWindow
+from turnstile.executor.queue_manager.state import State
 
 
 def test_units_of_a_resource_are_shared_by_actions() -> None:
@@ -109,6 +123,22 @@ def test_the_last_holder_gives_back_when_a_worker_slot_is_taken() -> None:
     assert s.submit_all("p") == [4]
     assert s.holding() == [2]
     assert s.state.resources["x"].held == 1
+
+
+def test_a_holder_gives_back_when_another_pool_takes_the_worker_slot() -> None:
+    s = Scheduler(
+        Resource(name="x", capacity=1),
+        Resource(name="y", capacity=1),
+        Action(ref="a", uses=uses("x", "y")),
+        Action(ref="b", uses=uses("y")),
+        Action(ref="p", pool="q"),
+        workers={},
+    )
+    s.worker("w", 2, pools="default q")
+    s.submit_all("b", "a")
+    assert s.holding() == [2]
+    assert s.submit_all("p") == [3]
+    assert s.holding() == []
 
 
 def test_a_cancelled_holder_releases_everything_and_another_may_hold() -> None:
@@ -376,6 +406,50 @@ def test_a_changed_rate_acts_at_once() -> None:
     assert s.change("a", rate=None) == [3]
 
 
+def rated_action(per_seconds: float, *resources: str) -> Input:
+    rate = Rate(starts=1, per_seconds=per_seconds)
+    return DefineAction(action=Action(ref="a", uses=uses(*resources), rate=rate))
+
+
+def rated_resource(per_seconds: float) -> Input:
+    return DefineResource(
+        resource=Resource(name="r", capacity=1, rate=Rate(starts=1, per_seconds=per_seconds))
+    )
+
+
+UNRATED = DefineAction(action=Action(ref="a"))
+DELETE_ACTION = DeleteAction(ref="a", reason="gone")
+DELETE_RESOURCE = DeleteResource(name="r")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [rated_action(9)],
+        [rated_resource(9)],
+        [UNRATED, rated_action(9)],
+        [DELETE_ACTION, rated_action(9)],
+        [rated_action(1), DELETE_RESOURCE, rated_resource(9)],
+    ],
+    ids=["changed", "changed at a resource", "taken away", "action deleted", "resource deleted"],
+)
+def test_a_load_finds_the_starts_that_a_rate_counts_since_it_changed(changes: list[Input]) -> None:
+    state, ledger = State(), Ledger()
+
+    def turn(now: float, *inputs: Input) -> list[Granted]:
+        out = decide(state, inputs, now)
+        ledger.write(state, inputs, out)
+        return out.granted
+
+    worker = WorkerChanged(worker_id="w", pools=frozenset({"default"}), concurrency=1)
+    turn(0, rated_resource(1), rated_action(1, "r"), worker)
+    (started,) = turn(0, Admit(action_ref="a", source=door("a")))
+    end = Ended(execution_id=started.id, grant=started.grant, status=Status.COMPLETED)
+    turn(2, with_report(end))
+    turn(2, *changes)
+    check_load(ledger, state)
+
+
 def test_a_rate_that_a_resource_gets_counts_what_holds_its_units() -> None:
     s = Scheduler(
         Resource(name="x", capacity=9),
@@ -398,6 +472,16 @@ def test_actions_take_turns_at_a_fair_resource_by_their_weights() -> None:
     s.submit_all(*"a" * 20, *"b" * 20)
     started = s.drain(15)
     assert abs(started.count("a") - 2 * started.count("b")) <= 2
+
+
+def test_what_waits_at_a_resource_is_in_fair_order_as_soon_as_the_resource_is() -> None:
+    s = Scheduler(
+        Resource(name="r", capacity=1), Action(ref="a", uses=uses("r")), Action(ref="b", uses=uses("r"))
+    )
+    s.submit_all("a", "a", "a", "b")
+    s.change_resource("r", order="fair")
+    assert s.end(1) == [2]
+    assert s.end(2) == [4]
 
 
 def test_a_fair_resource_counts_units() -> None:

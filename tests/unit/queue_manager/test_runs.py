@@ -9,7 +9,7 @@ from tests.unit.queue_manager.scheduler import Scheduler, uses
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.retries import RetryPolicy
 from turnstile.executor.queue_manager.definitions import Action, Pool, Rate, Resource
-from turnstile.executor.queue_manager.inputs import Admit
+from turnstile.executor.queue_manager.inputs import Admit, DeleteAction
 from turnstile.executor.queue_manager.runs import (
     AHEAD_BYTES_MAX,
     AHEAD_MAX,
@@ -346,6 +346,19 @@ def test_what_waits_at_a_busy_worker_is_recalled() -> None:
     s.worker("v", 1)
     assert s.give_back(3) == [3]
     assert s.at("v") == [3]
+
+
+def test_an_action_is_not_deleted_while_its_run_is_at_a_worker() -> None:
+    s = short(Action(ref="a", max_concurrent=2))
+    s.submit_all(*"a" * 6)
+    s.change("a", max_concurrent=0)
+    s.end(*s.running()[:2])
+    assert s.state.actions["a"].queues[""].active == 0
+    s.turn(DeleteAction(ref="a", reason="not needed", cancel_max=100))
+    assert [(each[0], each[2]) for each in s.out.deleted] == [(False, 4)]
+    s.end(*s.running())
+    s.turn(DeleteAction(ref="a", reason="not needed", cancel_max=100))
+    assert [each[0] for each in s.out.deleted] == [True]
 
 
 def test_what_had_not_started_at_a_lost_worker_does_not_count_as_reclaimed() -> None:

@@ -69,6 +69,7 @@ def test_code_declares_what_an_action_shares_with_others() -> None:
         uses=["partner-api", use("autocad", units=2, weight=3)],
         rate=rate(10, "1s"),
         priority_min=2,
+        runs=False,
     ).registered.definition
     assert [(each.resource, each.units, each.weight) for each in declared.uses] == [
         ("autocad", 2, 3),
@@ -77,6 +78,7 @@ def test_code_declares_what_an_action_shares_with_others() -> None:
     assert declared.rate is not None
     assert (declared.rate.starts, declared.rate.per) == (10, 1.0)
     assert (declared.max_concurrent_total, declared.order, declared.priority_min) == (20, "fair", 2)
+    assert not declared.runs
 
 
 def test_one_name_or_a_list_can_be_loaded(make_module: MakeModule) -> None:

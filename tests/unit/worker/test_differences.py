@@ -30,6 +30,7 @@ def compared(stored: dict[str, Any], code: dict[str, Any]) -> Difference | None:
         ("pool", "default", "gpu", "pool: stored default, code gpu"),
         ("concurrency_key", "/x", "/y", "concurrency_key: stored /x, code /y"),
         ("paused", True, False, "paused: stored true, code false"),
+        ("runs", True, False, "runs: stored true, code false"),
     ],
 )
 def test_a_difference_names_the_field_as_in_a_file_with_both_values(
