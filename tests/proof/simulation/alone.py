@@ -1,13 +1,13 @@
-"""A worker alone with a scripted leader that offers several executions of a queue in one session.
+"""A worker alone with a scripted leader: offers of any number at once, recalls, cancels, in any order.
 
-The leader does not do that yet (LEADER 6, runs), and the worker must keep order, "at once", recalls and early
-cancels already. Messages are lost and come again behind newer ones.
+Messages are lost and come again behind newer ones. The book of workers says what the worker may start.
 """
 
 from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
+from tests.proof.simulation.at_workers import AtWorkers
 from tests.proof.simulation.broker import Rabbit, WorkerBroker
 from tests.proof.simulation.loop import SimulatedLoop
 from tests.proof.simulation.processes import Process, Processes, SimulatedClock
@@ -35,8 +35,8 @@ from turnstile.worker.core.process import WorkerProcess
 ALONE: Final = "worker alone"
 _EPOCH: Final = 5
 _CONCURRENCY: Final = 5
-_TRAVEL_SECONDS: Final = 0.02
-"""What was sent so long before has been applied."""
+_AGAIN_SECONDS: Final = 0.1
+"""What was sent so long before, and has not arrived, is sent again."""
 _LOST_SHARE: Final = 0.2
 
 
@@ -48,17 +48,13 @@ def alone(seed: int) -> list[str]:
 class _Run:
     """A run that ends by itself, or when it is asked to."""
 
-    def __init__(
-        self, place: "_Alone", offer: Offer, seconds: float, ended: Callable[[RunEnd], None]
-    ) -> None:
-        self._place, self._offer = place, offer
-        self._future: Any = place.loop.create_future()
+    def __init__(self, loop: SimulatedLoop, seconds: float, ended: Callable[[RunEnd], None]) -> None:
+        self._future: Any = loop.create_future()
         self._future.add_done_callback(lambda future: ended(future.result()))
-        place.loop.after(seconds, self._end)
+        loop.after(seconds, self._end)
 
     def _end(self) -> None:
         if not self._future.done():
-            self._place.running[self._offer.action_ref] -= 1
             self._future.set_result(Completed(result_json="null"))
 
     def ask_to_stop(self, reason: str) -> None:
@@ -78,15 +74,12 @@ class _Alone:
         self.rabbit.enqueue = self._from_worker  # type: ignore[method-assign]
         self.process = Process(self.loop, random, "worker")
         self.found: list[str] = []
-        self.running: dict[str, int] = {}
-        self.started: set[Grant] = set()
+        self.book = AtWorkers(lambda: self.loop.now, self.found.append)
+        self.rabbit.on_taken = lambda _, messages: self.book.takes("w", 1, messages)
         self.over: set[Grant] = set()
-        self.offers: dict[Grant, tuple[Offer, float]] = {}
-        """All offers, with the instants from which on the worker has them."""
-        self.at_once: dict[str, list[tuple[int, float, int]]] = {}
-        """Numbers and instants of messages of a queue, and how many they let run at once."""
-        self.barriers: dict[str, tuple[Grant, float]] = {}
-        self.cancelled: dict[Grant, float] = {}
+        self.started: set[Grant] = set()
+        self.offers: dict[Grant, Offer] = {}
+        self._unreceived: dict[int, tuple[ToSession, float]] = {}
         self._reported: set[int] = set()
         self._sent = 0
         self._counter = 0
@@ -118,22 +111,32 @@ class _Alone:
 
     # The leader.
 
-    def _send(self, body: LeaderBody) -> float:
-        """Send a message; return from when on the worker has certainly applied it."""
+    def _send(self, body: LeaderBody) -> None:
         self._sent += 1
         message, delay = ToSession(epoch=_EPOCH, number=self._sent, body=body), 0.0
+        self._unreceived[self._sent] = message, self.loop.now
         if isinstance(body, Offers) and self.random.random() < _LOST_SHARE:
             delay = 0.1 + 0.6 * self.random.random()
+        self._arrives(message, delay)
+
+    def _arrives(self, message: ToSession, delay: float = 0.0) -> None:
         for session in self.rabbit.sessions.values():
             self.loop.after(delay, session.arrive, message)
-        return self.loop.now + delay + _TRAVEL_SECONDS
+
+    def _send_again(self, received: int) -> None:
+        """Send everything above a number again, in order, but what is still on its way."""
+        self._unreceived = {n: each for n, each in self._unreceived.items() if n > received}
+        for message, at in self._unreceived.values():
+            if self.loop.now > at + _AGAIN_SECONDS:
+                self._arrives(message)
 
     def _from_worker(self, name: str, messages: Any) -> None:
         for message in messages:
             match message.body:
                 case Hello():
                     self._send(Welcome())
-                case Heartbeat(number=number):
+                case Heartbeat(number=number, received=received):
+                    self._send_again(received)
                     self._send(Heard(heartbeat=number, committed=len(self._reported)))
                 case Report(number=number, body=body):
                     self._reported.add(number)
@@ -155,23 +158,19 @@ class _Alone:
             )
             for _ in range(self.random.randint(1, 6))
         )  # fmt: skip
-        at = self._send(Offers(queue=queue, at_once=at_once, offers=offers))
-        self.at_once.setdefault(queue, []).append((self._sent, at, at_once))
-        self.offers.update((offer.grant, (offer, at)) for offer in offers)
+        self._send(Offers(queue=queue, at_once=at_once, offers=offers))
+        self.offers.update((offer.grant, offer) for offer in offers)
 
     def _recall(self) -> None:
-        queue, barrier = self.random.choice("ab"), Grant(_EPOCH, self._counter)
-        self.barriers[queue] = barrier, self._send(Recall(queue=queue, barrier=barrier))
+        self._send(Recall(queue=self.random.choice("ab"), barrier=Grant(_EPOCH, self._counter)))
 
     def _cancel(self) -> None:
         """Cancel something that has not started, or whose offer is under way."""
         open_offers = [grant for grant in self.offers if grant not in self.started | self.over]
         if open_offers:
             grant = self.random.choice(open_offers)
-            body = CancelAttempt(
-                execution_id=self.offers[grant][0].execution_id, grant=grant, reason="a test"
-            )
-            self.cancelled[grant] = self._send(body)
+            execution_id = self.offers[grant].execution_id
+            self._send(CancelAttempt(execution_id=execution_id, grant=grant, reason="a test"))
 
     # The worker's ports.
 
@@ -182,33 +181,11 @@ class _Alone:
         return "s"
 
     def start(self, offer: Offer, ended: Callable[[RunEnd], None]) -> _Run:
-        queue, grant, now = offer.action_ref, offer.grant, self.loop.now
-        self.running[queue] = self.running.get(queue, 0) + 1
-        if grant in self.started:
-            self.found.append(f"GRANT {grant} runs twice")
-        self.started.add(grant)
-        for other, at in self.offers.values():
-            is_waiting = (
-                at < now and other.grant not in self.started | self.over and other.action_ref == queue
-            )
-            place = other.priority, other.execution_id
-            if (
-                is_waiting
-                and place < (offer.priority, offer.execution_id)
-                and other.grant not in self.cancelled
-            ):
-                self.found.append(f"ORDER {offer.execution_id} starts before {other.execution_id}")
-        self._check_at_once(queue)
-        barrier, at = self.barriers.get(queue, (Grant(0, 0), 0.0))
-        if grant <= barrier and at < now:
-            self.found.append(f"RECALL {grant} starts, up to {barrier} everything was recalled")
-        if self.cancelled.get(grant, now) < now:
-            self.found.append(f"CANCEL {grant} starts, it was cancelled before")
-        return _Run(self, offer, 0.3 * self.random.random(), ended)
+        self.started.add(offer.grant)
+        noted = self.book.starts("w", offer)
 
-    def _check_at_once(self, queue: str) -> None:
-        now, limits = self.loop.now, self.at_once[queue]
-        newest = max(number for number, at, _ in limits if at < now + _TRAVEL_SECONDS)
-        highest = max(limit for number, at, limit in limits if number >= newest or at > now - _TRAVEL_SECONDS)
-        if self.running[queue] > highest:
-            self.found.append(f"AT ONCE {self.running[queue]} of queue {queue} run, {highest} may")
+        def over(end: RunEnd) -> None:
+            noted(True)
+            ended(end)
+
+        return _Run(self.loop, 0.3 * self.random.random(), over)

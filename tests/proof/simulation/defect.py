@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _LEADER: Final = "turnstile.executor.leader"
+_QUEUE_MANAGER: Final = "turnstile.executor.queue_manager"
 _WORKER: Final = "turnstile.worker.core"
 
 
@@ -24,6 +25,10 @@ class Defect:
 
 def in_leader(name: str, module: str, kinds: str, symptom: str, *changes: tuple[str, str]) -> Defect:
     return _defect(name, f"{_LEADER}.{module}", kinds, symptom, changes)
+
+
+def in_decision(name: str, module: str, kinds: str, symptom: str, *changes: tuple[str, str]) -> Defect:
+    return _defect(name, f"{_QUEUE_MANAGER}.{module}", kinds, symptom, changes)
 
 
 def in_worker(name: str, module: str, kinds: str, symptom: str, *changes: tuple[str, str]) -> Defect:

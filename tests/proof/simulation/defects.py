@@ -14,9 +14,10 @@ from typing import Final
 
 from tests.proof.simulation.defect import Defect
 from tests.proof.simulation.defects_of_leader import OF_LEADERSHIP, OF_ROWS, OF_TURNS
+from tests.proof.simulation.defects_of_runs import OF_RUNS
 from tests.proof.simulation.defects_of_workers import OF_WORKERS, OF_WORKERS_AT_THE_LEADER
 
-DEFECTS: Final = (*OF_LEADERSHIP, *OF_TURNS, *OF_ROWS, *OF_WORKERS_AT_THE_LEADER, *OF_WORKERS)
+DEFECTS: Final = (*OF_LEADERSHIP, *OF_TURNS, *OF_ROWS, *OF_WORKERS_AT_THE_LEADER, *OF_WORKERS, *OF_RUNS)
 """In the order of LEADER's chapters."""
 
 

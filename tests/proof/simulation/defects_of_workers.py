@@ -211,12 +211,11 @@ OF_WORKERS_AT_THE_LEADER: Final = (
     in_leader(
         "what was offered is not recalled",
         "dispatcher",
-        "recalls",
+        "recalls, runs changed",
         "START .*paused",
         (
-            "                    sessions.send(worker_id, Recall(queue=queue_name(queue),"
-            " barrier=barrier))\n",
-            "                    pass\n",
+            "        sessions.send(worker_id, Recall(queue=queue_name(queue), barrier=barrier))\n",
+            "        pass\n",
         ),
     ),
 )
@@ -357,41 +356,31 @@ OF_WORKERS: Final = (
         "a worker starts more of a queue at once than it may",
         "waiting",
         "worker alone",
-        "AT ONCE",
+        "AT_ONCE",
         ("bool(self.line) and (self.at_once is None or self.running < self.at_once)", "bool(self.line)"),
-    ),
-    in_worker(
-        "an older message sets how many run at once",
-        "waiting",
-        "worker alone",
-        "AT ONCE",
-        ("        if version > queue.version:\n", "        if True:\n"),
     ),
     in_worker(
         "what was recalled starts when its offer comes late",
         "waiting",
         "worker alone",
-        "RECALL",
-        ("        if offer.grant <= queue.barrier:\n", "        if offer.grant is None:\n"),
+        "START_ONCE .*recalled",
+        (
+            "        if offer.grant <= queue.barrier or queue.is_closed:\n",
+            "        if queue.is_closed and offer.grant > queue.barrier:\n",
+        ),
     ),
     in_worker(
         "a recall returns nothing that waits",
         "waiting",
         "recalls",
         "START .*paused",
-        (
-            "        queue.line = [entry for entry in line if entry[2] > queue.barrier]\n"
-            "        self._note(name, queue)\n"
-            "        return [self._waiting.pop(grant).offer for *_, grant in line if grant"
-            " <= queue.barrier]\n",
-            "        queue.line = line\n        self._note(name, queue)\n        return []\n",
-        ),
+        ("        return self._remove_upto(queue.barrier, name, queue)\n", "        return []\n"),
     ),
     in_worker(
         "a cancel that comes before its offer is forgotten",
         "receiver",
         "worker alone",
-        "CANCEL",
+        "START_ONCE .*cancelled",
         (
             "            self._waiting.remove(body.grant)\n"
             "            self._outbox.add(unstarted_end(body, body.status, body.reason))\n",
