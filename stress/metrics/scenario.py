@@ -65,7 +65,7 @@ def _answer(recording: Recording) -> Spread | None:
 
 
 def peak_slots(recording: Recording, until: int) -> int:
-    """Return the peak number of slots of one queue."""
+    """Return the peak number of slots of one queue: what a run has beyond the limit has none."""
     return _peak(slot_moves(recording), until)
 
 
@@ -75,7 +75,8 @@ def peak_running(recording: Recording, until: int) -> int:
 
 
 def _peak(moves: Iterator[Move], until: int) -> int:
-    return max((len(queue.held) for queue in replayed(moves, until=until) if queue.at < until), default=0)
+    queues = (queue for queue in replayed(moves, until=until) if queue.at < until)
+    return max((min(len(queue.held), queue.at_most) for queue in queues), default=0)
 
 
 def idle_share(recording: Recording, until: int) -> float | None:
@@ -104,54 +105,53 @@ def started_out_of_order(recording: Recording, until: int) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOvers:
-    """One row for each slot that passed from one execution to a waiting one."""
+    """The slots that passed from one execution to a waiting one."""
 
-    granted_at: Instants
     stop_to_start_ns: Instants
     """By the clock of the host of both runs."""
     end_to_grant_ns: Instants
-    """By the clock of the database."""
+    """By the clock of the database, of those that were granted after that end."""
 
 
 def hand_overs(recording: Recording) -> HandOvers:
-    """Match each grant on a full queue with the end that freed its slot.
+    """Match each start in a full queue with the stop that freed its slot.
 
-    A grant takes the slot that has been free for longest: with N slots, grant k takes the slot of end k - N.
-    It counts if its execution was waiting before that end, and if both have regular runs. Only grants before
-    the first change of the limit count: after it, a new slot cannot be distinguished from a freed one.
+    A start takes the slot that has been free for longest: with N slots, start k takes the slot of stop k - N.
+    It counts if its execution was waiting before that stop, and if both have regular runs. Only what was
+    granted before the first change of the limit counts: after it, a new slot cannot be distinguished from a
+    freed one.
     """
     limit = recording.scenario.limit
     if limit is None:
         none = np.empty(0, np.int64)
-        return HandOvers(granted_at=none, stop_to_start_ns=none, end_to_grant_ns=none)
-    attempts = recording.attempts[recording.attempts["queue"] != NONE]
+        return HandOvers(stop_to_start_ns=none, end_to_grant_ns=none)
+    runs, attempts = recording.runs, recording.attempts[recording.attempts["queue"] != NONE]
+    run_of = rows_of(attempt_keys(runs), attempt_keys(attempts))
     changed_at = limit_timeline(recording).first_change(column(attempts, "queue"))
-    attempts = attempts[attempts["granted_at"] < changed_at]
+    has_run = (run_of != NONE) & (attempts["granted_at"] < changed_at)
+    attempts, run_of = attempts[has_run], run_of[has_run]
     queues, ids = column(attempts, "queue"), column(attempts, "execution_id")
     granted_at, ended_at = column(attempts, "granted_at"), column(attempts, "ended_at")
-    grants = np.lexsort((ids, granted_at, queues))
+    started_at = column(runs, "started_at")[run_of]
+    is_regular = (attempts["outcome"] == Outcome.ENDED) & (runs["end"][run_of] == RunEnd.STOPPED)
+    freed_at = np.where(is_regular, column(runs, "stopped_at")[run_of], ended_at)
+    starts = np.lexsort((ids, started_at, queues))
     # The same rows in another order: in both, each queue has the same positions.
-    ends = np.lexsort((ids, ended_at, queues))
-    first_of_queue = np.searchsorted(queues[grants], queues[grants])
-    positions = np.flatnonzero(np.arange(len(grants)) - first_of_queue >= limit)
-    takers, leavers = grants[positions], ends[positions - limit]
+    stops = np.lexsort((ids, freed_at, queues))
+    first_of_queue = np.searchsorted(queues[starts], queues[starts])
+    positions = np.flatnonzero(np.arange(len(starts)) - first_of_queue >= limit)
+    takers, leavers = starts[positions], stops[positions - limit]
     matched = (
-        (ended_at[leavers] <= granted_at[takers])
+        is_regular[leavers]
+        & (freed_at[leavers] <= started_at[takers])
         & (column(attempts, "waiting_since")[takers] <= ended_at[leavers])
-        & (attempts["outcome"][leavers] == Outcome.ENDED)
     )
     takers, leavers = takers[matched], leavers[matched]
-    runs = recording.runs
-    run_of = rows_of(attempt_keys(runs), attempt_keys(attempts))
-    started, stopped = run_of[takers], run_of[leavers]
-    ran = (started != NONE) & (stopped != NONE)
-    if len(runs):
-        ran &= runs["end"][stopped] == RunEnd.STOPPED
-    takers, leavers, started, stopped = takers[ran], leavers[ran], started[ran], stopped[ran]
+    end_to_grant_ns = granted_at[takers] - ended_at[leavers]
     return HandOvers(
-        granted_at=granted_at[takers],
-        stop_to_start_ns=column(runs, "started_at")[started] - column(runs, "stopped_at")[stopped],
-        end_to_grant_ns=granted_at[takers] - ended_at[leavers],
+        stop_to_start_ns=started_at[takers] - freed_at[leavers],
+        # In a run it was granted before that end.
+        end_to_grant_ns=end_to_grant_ns[end_to_grant_ns >= 0],
     )
 
 

@@ -52,7 +52,8 @@ _FLOW_CAPTION: Final = (
     "line marks the recovery."
 )
 _SLOTS_CAPTION: Final = (
-    "Slots of each queue over time. The blue line is the peak number of held slots, by the history; the "
+    "Slots of each queue over time. The blue line is the peak number of held slots, by the history (what is "
+    "granted ahead, in a run, has none yet); the "
     "area is the peak number of running executions, by the actions' own clocks. Nothing may exceed the "
     "dashed line, the limit, except executions that started before it was lowered."
 )
@@ -252,8 +253,10 @@ def _draw_queue(panel: Axes, recording: Recording, queue: int, edges: Instants) 
     running = peaks(runs["started_at"], runs["stopped_at"], edges)
     shown = (edges - recording.began_at) / SECOND
     panel.stairs(running, shown, fill=True, color=SKY, alpha=0.6, linewidth=0, label="running")
-    panel.stairs(held, shown, baseline=None, color=BLUE, linewidth=1, label="held")
     seconds, limits = limit_steps(recording, queue)
+    if not any(map(isnan, limits)):
+        held = np.minimum(held, max(limits))
+    panel.stairs(held, shown, baseline=None, color=BLUE, linewidth=1, label="held")
     top = max(1, int(held.max()), int(running.max()), *(int(each) for each in limits if not isnan(each)))
     panel.set_ylim(0, top * 1.22)
     panel.set_yticks([0, top])
