@@ -112,6 +112,7 @@ def _grant(state: State, member: Member, worker: Worker, out: Decisions) -> None
         out.charge(pool.clock, execution.priority, action.ref, 1, weight)
     if action.window is not None:
         out.start(action.window)
+        state.changed_actions[action] = None
     for gate in action.gates:
         if gate.window is not None:
             out.start(gate.window)
