@@ -132,6 +132,7 @@ def _grant(state: State, member: Member, worker: Worker, out: Decisions) -> None
     execution = _acquire(state, member, len(action.gates), out)
     if action.window is not None:
         out.start(action.window)
+        state.changed_actions[action] = None
     for gate in action.gates:
         if gate.window is not None:
             out.start(gate.window)

@@ -599,6 +599,13 @@ plant(
     "state.changed_gates[gate] = None",
     "pass",
 )
+plant(
+    "a kept start of an action that is used sets no timer for the next one",
+    decide._grant,
+    "state.changed_actions[action] = None",
+    "pass",
+    test_gates.test_time_wakes_what_waits_behind_a_kept_start_of_its_action_that_was_used,
+)
 plant("no start is kept", decide._acquire, "gate.window.kept += 1", "pass", explored(c.rates))
 plant(
     "a start that was kept is lost", transitions.release, "gate.window.kept -= 1", "pass", explored(c.rates)

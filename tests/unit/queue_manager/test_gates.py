@@ -379,6 +379,19 @@ def test_time_wakes_what_waits_for_a_start_while_another_one_is_kept() -> None:
     assert s.wait(10) == [4]
 
 
+def test_time_wakes_what_waits_behind_a_kept_start_of_its_action_that_was_used() -> None:
+    s = Scheduler(
+        Resource(name="x", capacity=2),
+        Resource(name="y", capacity=2),
+        Action(ref="a", uses=uses("x", "y"), rate=Rate(starts=1, per_seconds=5)),
+        Action(ref="b", uses=(Use(resource="y", units=2),)),
+    )
+    s.submit_all("b", "a", "a")
+    assert s.holding() == [2]
+    assert s.end(1) == [2]
+    assert s.wait(5) == [3]
+
+
 def test_a_start_is_due_at_the_instant_that_was_announced() -> None:
     s = Scheduler(Action(ref="a", rate=Rate(starts=1, per_seconds=0.1)))
     s.now = 12.2
