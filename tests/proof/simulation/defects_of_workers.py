@@ -372,8 +372,8 @@ OF_WORKERS: Final = (
     in_worker(
         "a recall returns nothing that waits",
         "waiting",
-        "recalls",
-        "START .*paused",
+        "runs changed",
+        "START .*paused|START_ONCE .*recalled",
         ("        return self._remove_upto(queue.barrier, name, queue)\n", "        return []\n"),
     ),
     in_worker(
