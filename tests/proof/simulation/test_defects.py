@@ -21,6 +21,8 @@ QUICK = (
     "a message without the secret of its worker counts",
     "a worker starts while its lease is in doubt",
     "a worker starts more of a queue at once than it may",
+    "a run that stalls is not recalled",
+    "a worker starts what is behind one that it returns",
 )
 
 
