@@ -35,7 +35,7 @@ OF_RUNS: Final = (
     in_leader(
         "workers are not told of a changed limit",
         "dispatcher",
-        "runs changed",
+        "runs told",
         "TOLD",
         (
             "        sessions.send(worker_id, Offers(queue=queue_name(queue), at_once=queue.limit,"
@@ -135,11 +135,17 @@ OF_RUNS: Final = (
         ),
     ),
     in_worker(
-        "a worker starts a run of a leader that is over",
-        "session",
-        "runs of old leaders",
-        "START_ONCE|STUCK .*granted",
-        ("        return message.epoch == self.epoch\n", "        return True\n"),
+        "a worker takes the run of a leader that is over",
+        "receiver",
+        "leader pauses, runs of old leaders",
+        "START_ONCE",
+        (
+            "                self.refused += 1\n                continue\n",
+            "                self.refused += 1\n"
+            "                if isinstance(message.body, Offers):\n"
+            "                    self._offers(message.body, is_copy=False)\n"
+            "                continue\n",
+        ),
     ),
 )
 """Runs (LEADER 5 and 6)."""

@@ -726,6 +726,25 @@ def _runs_changed(random: Random) -> Story:
     return _story(random, requests=requests, actions=actions, commands=tuple(commands))
 
 
+def _runs_told(random: Random) -> Story:
+    """A limit is raised when all that waited is in a run: no further offer carries the new number."""
+    bursts = [1.2 + 0.5 * n for n in range(8)]
+    requests = [
+        request
+        for burst in bursts
+        for request in _requests(
+            random, 6, seconds=0.01, begin=burst, script=lambda: (Step("ok", 0.02 + 0.03 * random.random()),)
+        )
+    ]
+    commands = tuple(
+        CommandPlan(at=burst + 0.05, kind="limit", target=0, seconds=0.3, limit=random.choice((2, 3)))
+        for burst in bursts[2:]
+    )
+    first = _requests(random, 30, seconds=0.3, begin=0.6, script=lambda: _ok(random, 0.02))
+    actions = (_run_action(random, limit=1, keys=0),)
+    return _story(random, requests=_numbered([*first, *requests]), actions=actions, commands=commands)
+
+
 def _runs_stalled(random: Random) -> Story:
     """Among short executions there are long ones, and another worker has nothing to do."""
     scripts = [_ok(random, 0.02) for _ in range(40)] + [(Step("ok", 3.0 + random.random()),)]
@@ -841,6 +860,7 @@ KINDS: Final[dict[str, Callable[[Random], Story]]] = {
     "runs": _runs,
     "runs urgent": _runs_urgent,
     "runs changed": _runs_changed,
+    "runs told": _runs_told,
     "runs stalled": _runs_stalled,
     "runs returned": _runs_returned,
     "runs lost": _runs_lost,

@@ -103,6 +103,7 @@ PROMISES: Final = {
     "runs": Promises(overlap_seconds=0.0, gap_seconds=0.6, takes_over=False, reclaims=False),
     "runs urgent": Promises(overlap_seconds=0.0, takes_over=False, reclaims=False),
     "runs changed": Promises(overlap_seconds=0.0, reclaims=False, paused_seconds=0.15, told_seconds=0.15),
+    "runs told": Promises(overlap_seconds=0.0, takes_over=False, reclaims=False, told_seconds=0.04),
     "runs stalled": Promises(overlap_seconds=0.0, reclaims=False, waits_seconds=1.0),
     "runs returned": Promises(overlap_seconds=0.0, takes_over=False, reclaims=False),
     "runs with losses": Promises(reclaims=False, paused_seconds=2.0),
