@@ -46,21 +46,11 @@ OF_RUNS: Final = (
     in_leader(
         "a worker gets offers before it has said what it has",
         "sessions",
-        "runs lost, runs of old leaders",
+        "runs with losses",
         "ORDER|START_ONCE|STARTED_IN_ORDER",
         (
             "        return session is not None and session.is_answered\n",
             "        return session is not None\n",
-        ),
-    ),
-    in_leader(
-        "what a worker has missed is offered behind what is new",
-        "turns",
-        "runs lost, runs with losses, runs of old leaders",
-        "ORDER|STARTED_IN_ORDER",
-        (
-            "(*(each.id for each in again), *(each.id for each in out.granted))",
-            "(*(each.id for each in out.granted), *(each.id for each in again))",
         ),
     ),
     in_worker(

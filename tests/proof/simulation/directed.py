@@ -781,14 +781,31 @@ def _runs_lost(random: Random) -> Story:
     )
 
 
+def _runs_reconnected(random: Random) -> Story:
+    """Workers connect again, and miss the last offers of their runs."""
+    faults: list[Fault] = []
+    for n in range(6):
+        at = 1.2 + 0.6 * n + 0.3 * random.random()
+        faults += [_lose(at - 0.08, "Offers", 0.08), Fault(at=at, kind="connections break")]
+    requests = _requests(random, 500, seconds=4.0, script=lambda: _ok(random, 0.03))
+    return _story(
+        random, requests=requests, actions=(_run_action(random),), faults=_ordered(*faults),
+        write_seconds=random.choice((0.002, 0.025)),
+    )  # fmt: skip
+
+
 def _runs_with_losses(random: Random) -> Story:
-    """Offers and recalls of runs are lost, or come late, behind others."""
+    """Offers and recalls of runs are lost, or come late, and commits get no answer."""
     faults = _faults(
         random, "lose", 5, since=1.0, until=4.0, outcome="Offers Recall", seconds=0.1, target=-1, share=0.5
     )
     faults += _faults(
         random, "delay", 4, since=1.0, until=4.0, outcome="Offers", seconds=0.1, target=-1,
         delay=lambda r: 0.2 * r.random(), share=0.5,
+    )  # fmt: skip
+    faults += _faults(
+        random, "write", 8, since=1.0, until=4.0, target=-1, seconds=0.05,
+        outcome=lambda r: r.choice(("lost", "unanswered")),
     )  # fmt: skip
     commands = (CommandPlan(at=2.0 + random.random(), kind="pause", target=0, seconds=0.3),)
     requests = _requests(random, 500, seconds=3.5, script=lambda: _ok(random, 0.02))
@@ -864,6 +881,7 @@ KINDS: Final[dict[str, Callable[[Random], Story]]] = {
     "runs stalled": _runs_stalled,
     "runs returned": _runs_returned,
     "runs lost": _runs_lost,
+    "runs reconnected": _runs_reconnected,
     "runs with losses": _runs_with_losses,
     "runs of old leaders": _runs_of_old_leaders,
     "runs moved": _runs_moved,
