@@ -18,14 +18,14 @@ from turnstile.executor.queries.audit import Auditor
 from turnstile.stress.check.counts import peak_concurrency
 
 _ENDED_ATTEMPTS = """
-SELECT a.execution_id, a.attempt, a.outcome, a.scheduled_at, a.ended_at FROM ledger.attempt a
+SELECT a.execution_id, a.attempt, a.outcome, a.scheduled_at, a.started_at, a.ended_at FROM ledger.attempt a
 UNION ALL
-SELECT e.id, e.attempt, e.status::text, e.scheduled_at, e.completed_at FROM ledger.execution e
+SELECT e.id, e.attempt, e.status::text, e.scheduled_at, e.started_at, e.completed_at FROM ledger.execution e
 WHERE e.completed_at IS NOT NULL AND e.attempt > 0
   AND NOT EXISTS (SELECT FROM ledger.attempt a WHERE a.execution_id = e.id AND a.attempt = e.attempt)
 """
 _ATTEMPTS = f"""
-SELECT t.execution_id, t.attempt, t.scheduled_at, t.ended_at FROM ({_ENDED_ATTEMPTS}) t
+SELECT t.execution_id, t.attempt, t.scheduled_at, t.started_at, t.ended_at FROM ({_ENDED_ATTEMPTS}) t
 JOIN ledger.execution e ON e.id = t.execution_id WHERE e.action_ref = $1
 ORDER BY t.scheduled_at, t.execution_id
 """
@@ -89,9 +89,11 @@ class History:
         return [(row["attempt"], row["outcome"]) for row in await self.rows(query, execution_id)]
 
     async def peak_attempts(self, ref: str) -> int:
-        """Return the peak number of attempts of an action that held a slot, from grant to end."""
+        """Return the peak number of attempts of an action that ran, from start to end by their workers."""
         rows = await self.rows(_ATTEMPTS, ref)
-        return peak_concurrency((row["scheduled_at"], row["ended_at"]) for row in rows)
+        return peak_concurrency(
+            (row["started_at"], row["ended_at"]) for row in rows if row["started_at"] is not None
+        )
 
     async def close(self) -> None:
         """End the connection."""
