@@ -24,6 +24,7 @@ from turnstile.common.worker_protocol import (
     Hello,
     LeaderBody,
     Leaving,
+    Offers,
     Report,
     Sender,
     ToSession,
@@ -229,8 +230,8 @@ class Sessions:
         for index, sent in enumerate(unreceived):
             if sent.at >= session.heartbeat_at:
                 break
-            unreceived[index] = Sent(sent.message, now)
-            self._again.append(self._publication(session.row, sent.message))
+            unreceived[index] = Sent(_later(sent.message, now - sent.at), now)
+            self._again.append(self._publication(session.row, unreceived[index].message))
 
     def report(self, each: Report, now: float, source: object) -> Iterator[Input]:
         """Take a numbered report. A repetition changes nothing; its event may still be missing (`stale`)."""
@@ -480,6 +481,20 @@ class Sessions:
         while session.committed + 1 in session.above:
             session.committed += 1
         session.above = {number for number in session.above if number > session.committed}
+
+
+def _later(message: ToSession, seconds: float) -> ToSession:
+    """Return a message as it is sent again: meanwhile the time to live of what it offers has run."""
+    offers = message.body.offers if isinstance(message.body, Offers) else ()
+    if all(each.expires_in_seconds is None for each in offers):
+        return message
+    left = (
+        each
+        if each.expires_in_seconds is None
+        else replace(each, expires_in_seconds=max(each.expires_in_seconds - seconds, 0.0))
+        for each in offers
+    )
+    return replace(message, body=replace(message.body, offers=tuple(left)))
 
 
 def _stored(instant: float | None, late_seconds: float = 0.0) -> float | None:

@@ -296,7 +296,7 @@ def note_passed_over(state: State, member: Member, last: int) -> int:
 
 def recount(state: State, worker: Worker) -> None:
     """Note that a worker slot was taken or freed, or that a worker takes more, fewer or no executions."""
-    free = worker.concurrency - worker.used if worker.is_taking else 0
+    free = worker.concurrency - worker.used if worker.takes else 0
     before, worker.free = worker.free, free
     offer(worker)
     change = max(free, 0) - max(before, 0)

@@ -103,7 +103,7 @@ def missing(queue: Queue) -> int:
         return 0
     home, most = next(iter(queue.at)), _ahead(action, limit)
     pending = len(queue.holders) - limit
-    is_possible = home.is_taking and home.concurrency >= limit and action.crew in home.crews
+    is_possible = home.takes and home.concurrency >= limit and action.crew in home.crews
     if pending < 0 or not is_possible or action.crew.pool.definition.paused:
         return 0
     if pending <= _REFILL * most:
@@ -131,7 +131,10 @@ def add_surplus(queue: Queue, worker: Worker, place: tuple[int, int]) -> None:
 def shrink(state: State, queue: Queue) -> None:
     """Let what is in a run have the slots that became free. A lowered limit makes nothing that runs wait."""
     limit = queue.limit
-    surplus = 0 if limit is None else min(queue.surplus, max(len(queue.holders) - limit, 0))
+    _set_surplus(state, queue, 0 if limit is None else min(queue.surplus, max(len(queue.holders) - limit, 0)))
+
+
+def _set_surplus(state: State, queue: Queue, surplus: int) -> None:
     if surplus != queue.surplus:
         assert queue.home is not None
         queue.home.surplus += surplus - queue.surplus
@@ -165,7 +168,7 @@ def _place(execution: Execution) -> tuple[int, int]:
 
 def room_ahead(worker: Worker, action: ActionState) -> int:
     """Return how many more of an action may wait for the slots of a worker, of those that short ones use."""
-    if not worker.is_taking:
+    if not worker.takes:
         return 0
     return _ahead(action, worker.concurrency - worker.lasting) + min(worker.free, 0)
 
@@ -183,20 +186,22 @@ def tell(queue: Queue, worker: Worker, state: State, out: Decisions) -> None:
 
 def recall(queue: Queue, worker: Worker, state: State, out: Decisions) -> None:
     """Ask a worker to return what it has not started of a queue, of all that was granted until now."""
-    barrier = worker.recalled[queue] = Grant(state.epoch, state.grant_counter)
-    out.recalled.append(Recalled(queue, worker.id, barrier))
+    out.recalled.append(Recalled(queue, worker.id, Grant(state.epoch, state.grant_counter)))
+    here = (each for each in queue.holders if each.worker is worker and each.started_at is None)
+    worker.recalled |= dict.fromkeys(here)
+    state.changed_workers[worker] = None
 
 
-def recall_behind(execution: Execution, state: State, out: Decisions) -> None:
-    """Recall what is behind an execution that its worker returned, if that was not asked for.
+def note_return(execution: Execution, state: State, out: Decisions) -> None:
+    """Take an execution that had not started out of its run; recall what is behind it, if that was not done.
 
     The worker starts nothing of the queue until it hears that: what it returned comes first.
     """
-    worker, grant = execution.worker, execution.grant
+    worker, queue = execution.worker, execution.queue
     assert worker is not None
-    assert grant is not None
-    if grant > worker.recalled.get(execution.queue, Grant(0, 0)):
-        recall(execution.queue, worker, state, out)
+    if execution not in worker.recalled:
+        recall(queue, worker, state, out)
+    _set_surplus(state, queue, max(queue.surplus - 1, 0))
 
 
 # Runs that stall.

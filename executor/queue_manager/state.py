@@ -95,11 +95,17 @@ class Worker:
     """Worker slots that take an offer now; below 0: so many wait for a worker slot there."""
     is_watched: bool = False
     """A timer looks for runs that stalled there."""
-    recalled: dict["Queue", Grant] = field(default_factory=dict)
-    """Up to which grant it was asked to return what it has not started, of the queues that it has."""
+    recalled: dict[Execution, None] = field(default_factory=dict)
+    """What it was asked to return if it has not started it, until it does, or says that it has. Nothing that
+    is granted later may start before that, so until then it gets nothing."""
     crews: dict["Crew", None] = field(default_factory=dict)
     burden: tuple[int, float] = 0, 0.0
     """How many crews it serves, and the share of its slots in use: the smallest takes what is next."""
+
+    @property
+    def takes(self) -> bool:
+        """Whether it may get something now."""
+        return self.is_taking and not self.recalled
 
     @property
     def used(self) -> int:

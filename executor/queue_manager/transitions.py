@@ -44,7 +44,7 @@ from turnstile.executor.queue_manager.pools import (
 from turnstile.executor.queue_manager.rates import RateWindow
 from turnstile.executor.queue_manager.runs import (
     learn,
-    recall_behind,
+    note_return,
     recall_stalled,
     set_pace,
     tell,
@@ -220,6 +220,9 @@ def _started(each: inputs.Started, state: State, out: Decisions) -> None:
         return
     _move(execution, Status.RUNNING, each.at, out)
     execution.status, execution.started_at = Status.RUNNING, each.at
+    assert execution.worker is not None
+    execution.worker.recalled.pop(execution, None)
+    state.changed_workers[execution.worker] = None
     record(execution, out)
 
 
@@ -278,7 +281,7 @@ def _returned(each: inputs.Returned, state: State, out: Decisions) -> None:
         return
     has_started = each.had_started or execution.started_at is not None
     if not has_started:
-        recall_behind(execution, state, out)
+        note_return(execution, state, out)
     if execution.cancel_reason is not None:
         finish(state, execution, Status.CANCELLED, out, error=("Cancelled", execution.cancel_reason))
     elif has_started and execution.action.definition.on_worker_lost == "abandon":
@@ -422,7 +425,7 @@ def release(state: State, execution: Execution) -> None:
             queue.at[worker] = left
         else:
             del queue.at[worker]
-            worker.recalled.pop(queue, None)
+        worker.recalled.pop(execution, None)
         state.changed_workers[worker] = None
     elif is_holding:
         unlist(state, execution)

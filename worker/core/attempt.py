@@ -263,6 +263,12 @@ class Attempts:
         """Report the start of a running attempt: the leader asks for it by offering it again."""
         self._outbox.add(started(self._running[grant]))
 
+    def answer_all(self, queue: str) -> None:
+        """Report the starts of all running attempts of a queue: the leader asks for it by a recall."""
+        for attempt in self._running.values():
+            if attempt.queue == queue:
+                self._outbox.add(started(attempt))
+
     def _report(self, attempt: Attempt, end: RunEnd, *, is_left_behind: bool = False) -> None:
         if not attempt.is_over:
             del self._running[attempt.offer.grant]

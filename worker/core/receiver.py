@@ -100,6 +100,7 @@ class Receiver:
             case Recall() as body:
                 for offer in self._waiting.recall(body.queue, body.barrier):
                     self._return(offer, "recalled")
+                self._attempts.answer_all(body.queue)
                 self._hasten()
             case Heard() as body:
                 self._lease.answered(body.heartbeat)

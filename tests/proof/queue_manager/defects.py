@@ -792,7 +792,7 @@ plant(
     "worker.concurrency - worker.used + 1",
     explored(c.plain),
 )
-plant("a draining worker takes offers", gates.recount, "if worker.is_taking else 0", "", explored(c.plain))
+plant("a draining worker takes offers", gates.recount, "if worker.takes else 0", "", explored(c.plain))
 plant(
     "a paused pool starts",
     Crew.has_room,
@@ -934,7 +934,7 @@ plant(
     test_runs.test_a_worker_with_fewer_slots_than_the_limit_gets_no_run,
 )
 plant("a paused action extends its run", runs.missing, "or action.is_closed", "", explored(c.runs, alive=4))
-plant("a draining worker gets a run", runs.missing, "home.is_taking and", "", explored(c.runs, alive=4))
+plant("a draining worker gets a run", runs.missing, "home.takes and", "", explored(c.runs, alive=4))
 for _name, _right, _more in (
     ("a total", "action.max_concurrent_total is None and", {"max_concurrent_total": 9}),
     ("resources", "not action.uses and", {"uses": uses("r")}),

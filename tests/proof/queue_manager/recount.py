@@ -56,7 +56,13 @@ def serving(state: State, action: ActionState) -> list[Worker]:
 
 
 def free_slots(worker: Worker) -> int:
-    return max(worker.concurrency - slots_used(worker), 0) if worker.is_taking else 0
+    return max(free_or_short(worker), 0)
+
+
+def free_or_short(worker: Worker) -> int:
+    """Free worker slots, or how many too few; none while it has to return something."""
+    takes = worker.is_taking and not worker.recalled
+    return worker.concurrency - slots_used(worker) if takes else 0
 
 
 def slots_used(worker: Worker) -> int:
@@ -218,8 +224,9 @@ def recount(state: State) -> Seen:
     for worker in state.workers.values():
         at_it = {e.id: e for e in executions.values() if e.worker is worker}
         must("recount", worker.held == at_it, worker.id, "holds", list(worker.held))
-        free = worker.concurrency - slots_used(worker) if worker.is_taking else 0
-        must("recount", worker.free == free, worker.id, "free", worker.free)
+        must("recount", worker.free == free_or_short(worker), worker.id, "free", worker.free)
+        could_return = {e for e in at_it.values() if e.started_at is None}
+        must("recount", worker.recalled.keys() <= could_return, worker.id, "is to return what it cannot")
         must("recount", worker.surplus == len(at_it) - slots_used(worker), worker.id, "surplus")
         lasting = sum(not e.is_short for e in at_it.values())
         must("recount", worker.lasting == lasting, worker.id, "lasting", worker.lasting)

@@ -29,6 +29,7 @@ from tests.proof.queue_manager.recount import (
     serving,
     slots_used,
 )
+from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.states import Status
 from turnstile.executor.queue_manager import decide as decide_module
 from turnstile.executor.queue_manager.decisions import Decisions
@@ -68,6 +69,8 @@ class Memory:
     costs: dict[tuple[str, str], int] = field(default_factory=dict)
     """For each flow of a gate the most that one execution cost, by any weight that it had."""
     last_grant: tuple[int, int] = (0, 0)
+    recalled: frozenset[tuple[int, int]] = frozenset()
+    """Grants that their worker was asked to return, and has neither returned nor started."""
 
 
 class Checker:
@@ -108,7 +111,7 @@ class Checker:
         state, queue, action = self.state, execution.queue, execution.action
         others = [e for e in state.executions.values() if e.queue is queue and e.worker is not None]
         pool = state.pools[action.definition.pool]
-        must("run", worker.is_taking and worker in serving(state, action), execution.id, "goes to", worker.id)
+        must("run", worker.takes and worker in serving(state, action), execution.id, "goes to", worker.id)
         must("run", not pool.definition.paused, execution.id, "starts in a paused pool")
         place = execution.priority, execution.id
         limit = limit_of(queue)
@@ -308,6 +311,7 @@ class Checker:
             must("P6", number > self.memory.last_grant, each.id, "has an old grant")
             self.memory.last_grant = number
             self._count_starts(each.queue.action, each.id)
+        self._check_recalls(out)
         ended = [each.id for each in out.finished]
         must("P3", len(ended) == len(set(ended)), "ended twice", ended)
         must("P3", not set(ended) & self.state.executions.keys(), "ended and lives", ended)
@@ -317,6 +321,20 @@ class Checker:
         if not out.is_unfinished:
             self._check_runs(seen, out)
         self._forget_shares(seen)
+
+    def _check_recalls(self, out: Decisions) -> None:
+        """P2: a worker gets nothing more while it may return something that was granted before."""
+        recalled = {(queue, worker_id): barrier for queue, worker_id, barrier in out.recalled}
+        unanswered = [
+            e
+            for e in self.state.executions.values()
+            if e.worker is not None and e.grant is not None and e.started_at is None
+            and (tuple(e.grant) in self.memory.recalled
+                 or e.grant <= recalled.get((e.queue, e.worker.id), Grant(0, 0)))
+        ]  # fmt: skip
+        for each in out.granted:
+            must("P2", all(e.worker is not each.worker for e in unanswered), each.id, "is before a return")
+        self.memory.recalled = frozenset((e.grant.epoch, e.grant.counter) for e in unanswered if e.grant)
 
     def _count_starts(self, action: ActionState, execution_id: int) -> None:
         """P13: any starts + 1 consecutive grants span at least `per`."""
@@ -389,7 +407,7 @@ def run_of(action: ActionState, slots: int) -> int:
 def has_place(state: State, action: ActionState, worker: Worker) -> bool:
     """Whether an action could have a slot of this worker."""
     is_paused = state.pools[action.definition.pool].definition.paused
-    return worker.is_taking and worker in serving(state, action) and not is_paused
+    return worker.takes and worker in serving(state, action) and not is_paused
 
 
 def is_suspect(state: State, execution_id: int) -> bool:

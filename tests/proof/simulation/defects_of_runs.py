@@ -28,8 +28,8 @@ OF_RUNS: Final = (
         "runs returned",
         "STUCK .*granted",
         (
-            "    if grant > worker.recalled.get(execution.queue, Grant(0, 0)):\n",
-            "    if grant < Grant(0, 0):\n",
+            "    if execution not in worker.recalled:\n",
+            "    if execution in worker.recalled:\n",
         ),
     ),
     in_leader(

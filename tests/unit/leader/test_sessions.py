@@ -7,6 +7,7 @@ from turnstile.common.domain.states import Status
 from turnstile.common.worker_protocol import (
     AttemptEnded,
     AttemptReturned,
+    AttemptStarted,
     CancelAttempt,
     Dismissed,
     Heard,
@@ -444,6 +445,8 @@ def test_a_returned_attempt_is_first_again() -> None:
     grants = world.granted(3)
     (returned,) = world.report(AttemptReturned(execution_id=1, grant=grants[0]), number=2)
     assert isinstance(returned, Returned)
+    assert sorted(world.state.workers["w"].held) == [2], "it may return this one too"
+    world.report(AttemptStarted(execution_id=2, grant=grants[1], at=0.0), number=3)
     assert sorted(world.state.workers["w"].held) == [1, 2]
     assert world.state.executions[1].grant != grants[0]
 

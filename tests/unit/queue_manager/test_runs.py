@@ -308,7 +308,11 @@ def test_a_lowered_limit_gives_no_slot_of_what_runs_to_others() -> None:
     s.submit_all(*"aaaaaa")
     s.change("a", max_concurrent=1)
     assert s.submit_all("l") == []
-    assert s.end(3) == [9]
+    for execution_id in (3, 4, 5, 6):
+        s.report_start(execution_id)
+    for execution_id in (7, 8):
+        s.give_back(execution_id)
+    assert s.end(3) == [9, 7, 8]
 
 
 def test_a_raised_limit_gives_slots_to_what_waits_in_the_run() -> None:
@@ -426,13 +430,23 @@ def test_what_is_behind_a_returned_one_is_recalled_once() -> None:
     last = s.grant(6)
     s.give_back(2)
     assert told(s) == ([], [("a", "w", last)])
-    assert s.grant(2) > last, "it joins the run again, and starts once the worker has the recall"
-    for execution_id in (3, 4, 5, 6):
-        s.give_back(execution_id)
+    for execution_id in (3, 4, 5):
+        assert s.give_back(execution_id) == []
         assert s.out.recalled == []
-    assert s.running() == [2, 3, 4, 5, 6]
+    assert s.give_back(6) == [2, 3, 4, 5, 6]
     s.give_back(4)
     assert len(s.out.recalled) == 1
+
+
+def test_a_worker_gets_nothing_before_what_was_recalled_has_come_back_or_started() -> None:
+    s = short(Action(ref="a", max_concurrent=4), Action(ref="b"), w=9)
+    s.submit_all(*"aaaa")
+    s.give_back(4)
+    assert s.submit_all("b", "a") == []
+    s.report_start(3)
+    s.give_back(6)
+    assert s.submit_all() == []
+    assert s.end(5) == [7, 4, 6, 8]
 
 
 def test_a_return_of_what_had_started_recalls_nothing() -> None:
