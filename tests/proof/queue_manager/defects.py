@@ -983,7 +983,7 @@ plant(
 )
 plant(
     "the worker slots of a run are free for ever",
-    runs.shrink,
+    runs._set_surplus,
     "if surplus != queue.surplus",
     "if False",
     explored(c.runs),

@@ -99,6 +99,8 @@ def load(system: System) -> None:
     """Let a new leader go on with what it finds, the same state; its workers offer the same as before."""
     told = hellos(system.state)
     system.state, system.ledger.memory = check_load(system.ledger, system.state)
+    # Each worker answers a new leader before it gets anything.
+    system.memory.recalled = frozenset()
     take_turn(system, told, system.state.now)
 
 

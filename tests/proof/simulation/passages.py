@@ -330,9 +330,19 @@ class _Replay:
             queue.at[""] += 1
             action.held += 1
             life.stands[QUEUE] = life.arrived_at
+            self._precede(life)
         for gate in action.gates[len(life.stays) : count]:
             arrived_at = life.stands.get(gate, at)
             life.stays.append(Stay(gate, action.units.get(gate, 1), arrived_at, at))
+
+    def _precede(self, life: _Life) -> None:
+        """At a fair total what arrived later may precede what stood first there, of another key."""
+        action = life.action
+        if TOTAL not in action.route or action.body.get("order") != "fair":
+            return
+        for other in self._standing:
+            if other.action is action and other.key != life.key and other.id not in action.holding:
+                other.stands = {gate: since for gate, since in other.stands.items() if gate == TOTAL}
 
     def _grant(self, execution_id: int, worker_id: str, at: int, now: float) -> _Life:
         life = self._present[execution_id]
