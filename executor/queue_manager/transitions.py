@@ -314,9 +314,16 @@ def _attempt_over(
     out.attempts.append(
         AttemptOver(
             execution.id, execution.attempt, outcome, execution.worker.id, execution.scheduled_at,
-            execution.started_at, state.now, report,
+            execution.started_at, _completed_at(state, report), report,
         )
     )  # fmt: skip
+
+
+def _completed_at(state: State, report: inputs.Ended | None) -> float:
+    """Return when an attempt ended: not after what is granted in its place, however its worker's clock is."""
+    if report is None or report.completed_at is None:
+        return state.now
+    return min(report.completed_at, state.now)
 
 
 # Cancels.
@@ -378,14 +385,10 @@ def finish(
 ) -> None:
     """End an execution: it releases everything."""
     worker_id = None if execution.worker is None else execution.worker.id
-    completed_at = state.now
-    if report is not None and report.completed_at is not None:
-        # Not after what is granted in its place, however wrong the clock of its worker is.
-        completed_at = min(report.completed_at, state.now)
     out.finished.append(
         Finished(
             execution.id, status, execution.queue, execution.attempt, error, worker_id,
-            execution.scheduled_at, execution.started_at, completed_at, _passages_of(execution), report,
+            execution.scheduled_at, execution.started_at, _completed_at(state, report), _passages_of(execution), report,
             execution.failures, execution.reclaims, execution.queued_at, execution.status,
         )
     )  # fmt: skip

@@ -117,6 +117,7 @@ async def test_a_worker_registers_while_its_start_fails_and_takes_offers_after_i
         file.write_text("model")
         await until(lambda: leader.heartbeats[-1].is_taking, "its readiness")
         assert leader.heartbeats[-1].not_ready is None
+        await leader.recall("started.use", 1)
         await leader.offer("started.use", 2)
         (end,) = await leader.ended(2)
         assert end.result == b'"model"'
