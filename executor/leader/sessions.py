@@ -485,16 +485,16 @@ class Sessions:
 
 def _later(message: ToSession, seconds: float) -> ToSession:
     """Return a message as it is sent again: meanwhile the time to live of what it offers has run."""
-    offers = message.body.offers if isinstance(message.body, Offers) else ()
-    if all(each.expires_in_seconds is None for each in offers):
+    body = message.body
+    if not isinstance(body, Offers) or all(each.expires_in_seconds is None for each in body.offers):
         return message
     left = (
         each
         if each.expires_in_seconds is None
         else replace(each, expires_in_seconds=max(each.expires_in_seconds - seconds, 0.0))
-        for each in offers
+        for each in body.offers
     )
-    return replace(message, body=replace(message.body, offers=tuple(left)))
+    return replace(message, body=replace(body, offers=tuple(left)))
 
 
 def _stored(instant: float | None, late_seconds: float = 0.0) -> float | None:

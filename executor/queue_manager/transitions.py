@@ -388,8 +388,9 @@ def finish(
     out.finished.append(
         Finished(
             execution.id, status, execution.queue, execution.attempt, error, worker_id,
-            execution.scheduled_at, execution.started_at, _completed_at(state, report), _passages_of(execution), report,
-            execution.failures, execution.reclaims, execution.queued_at, execution.status,
+            execution.scheduled_at, execution.started_at, _completed_at(state, report),
+            _passages_of(execution), report, execution.failures, execution.reclaims, execution.queued_at,
+            execution.status,
         )
     )  # fmt: skip
     execution.queue.action.completed += 1

@@ -172,15 +172,15 @@ async def test_in_thousands_of_interleavings_no_slot_stays_free_beside_a_waiting
             == count
         )
         rows = await env.history.rows(
-            "SELECT action_ref, key, queued_at, scheduled_at, completed_at FROM ledger.execution"
+            "SELECT action_ref, key, queued_at, started_at, completed_at FROM ledger.execution"
         )
     queues: dict[tuple[str, str], list[tuple[datetime, datetime, datetime]]] = {}
     for row in rows:
-        instants = (row["queued_at"], row["scheduled_at"], row["completed_at"])
+        instants = (row["queued_at"], row["started_at"], row["completed_at"])
         queues.setdefault((row["action_ref"], row["key"]), []).append(instants)
     assert len(queues) == len(LIMITS) * len(KEYS)
     for (ref, _), times in queues.items():
-        assert peak_concurrency((granted, ended) for _, granted, ended in times) == LIMITS[ref]
+        assert peak_concurrency((started, ended) for _, started, ended in times) == LIMITS[ref]
         assert longest_idle_seconds(times, LIMITS[ref]) < IDLE_SECONDS_MAX
     waited = sum(
         (granted - queued).total_seconds() > 0.001 for each in queues.values() for queued, granted, _ in each
