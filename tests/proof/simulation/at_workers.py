@@ -188,7 +188,7 @@ class AtWorkers:
 
     def _is_over(self, known: Known) -> bool:
         seconds = known.offer.expires_in_seconds
-        return seconds is not None and self._now() > known.at + _EXPIRES * seconds
+        return seconds is not None and self._now() >= known.at + _EXPIRES * seconds
 
     def _count(self, worker: _Worker, queue: _Queue, known: Known) -> None:
         is_from_run = known.at < self._now()
