@@ -143,7 +143,7 @@ OF_WORKERS_AT_THE_LEADER: Final = (
         "offers lost",
         "STUCK .*granted",
         (
-            "            self._again.append(self._publication(session.row, sent.message))\n",
+            "            self._again.append(self._publication(session.row, unreceived[index].message))\n",
             "            pass\n",
         ),
     ),

@@ -428,10 +428,13 @@ def _doubt_in_a_new_session(random: Random) -> Story:
 
 
 def _answers_lost(random: Random) -> Story:
-    """Answers to heartbeats are lost for a while: nothing starts, and nothing is lost."""
+    """Heartbeats or answers to them are lost for a while: nothing starts then, and nothing is lost."""
     faults = [
-        _lose(at, "Heard", 1.0 + 4 * random.random(), worker=random.choice((-1, 0)))
+        _lose(at, *random.choice(lost), worker=random.choice((-1, 0)))
         for at in (1.5 + random.random(), 8.0 + random.random())
+        for lost in [
+            (("Heard", 1.0 + 4 * random.random()), ("Heartbeat", _LEASE * (0.65 + random.random() / 5)))
+        ]
     ]
     requests = _requests(
         random, 30, seconds=12.0, script=lambda: _ok(random, 1.0),

@@ -127,17 +127,19 @@ def test_the_last_holder_gives_back_when_a_worker_slot_is_taken() -> None:
 
 def test_a_holder_gives_back_when_another_pool_takes_the_worker_slot() -> None:
     s = Scheduler(
-        Resource(name="x", capacity=1),
+        Resource(name="x", capacity=2),
         Resource(name="y", capacity=1),
         Action(ref="a", uses=uses("x", "y")),
         Action(ref="b", uses=uses("y")),
         Action(ref="p", pool="q"),
         workers={},
     )
-    s.worker("w", 2, pools="default q")
-    s.submit_all("b", "a")
+    s.worker("w", 3, pools="default q")
+    s.submit_all("b", "a", "a")
+    assert s.holding() == [2, 3]
+    assert s.submit_all("p") == [4]
     assert s.holding() == [2]
-    assert s.submit_all("p") == [3]
+    assert s.submit_all("p") == [5]
     assert s.holding() == []
 
 
