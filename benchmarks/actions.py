@@ -10,7 +10,9 @@ LIMITED: Final = tuple(f"bench.limited.{number}" for number in range(10))
 UNLIMITED: Final = tuple(f"bench.unlimited.{number}" for number in range(10))
 LOOSE: Final = tuple(f"bench.loose.{number}" for number in range(10))
 """Under a limit that is never reached."""
-ONE_AT_A_TIME: Final = "bench.one"
+IN_A_RUN: Final = "bench.one.run"
+ONE_BY_ONE: Final = "bench.one"
+"""At limit 1, with and without runs."""
 AT_ONCE: Final = "bench.at_once"
 KEYED: Final = "bench.keyed"
 """At limit 1 per concurrency key."""
@@ -39,11 +41,11 @@ JOB_SECONDS: Final = 0.02
 HELD_SECONDS: Final = 1.0
 
 
-def _declare(ref: str, max_concurrent: int | None) -> None:
+def _declare(ref: str, max_concurrent: int | None, *, runs: bool = True) -> None:
     async def nothing(number: int = 0) -> int:
         return number
 
-    action(ref, max_concurrent=max_concurrent)(nothing)
+    action(ref, max_concurrent=max_concurrent, runs=runs)(nothing)
 
 
 def _declare_keyed(ref: str, max_concurrent: int) -> None:
@@ -84,7 +86,8 @@ for _ref in LOOSE:
     _declare(_ref, 10_000)
 for _ref in (*UNLIMITED, AT_ONCE, *SHARED, RATED):
     _declare(_ref, None)
-_declare(ONE_AT_A_TIME, 1)
+_declare(IN_A_RUN, 1)
+_declare(ONE_BY_ONE, 1, runs=False)
 _declare_keyed(KEYED, 1)
 for _ref in (SPREAD, TOTALED):
     _declare_keyed(_ref, 2)

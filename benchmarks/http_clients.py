@@ -15,14 +15,14 @@ from urllib.parse import quote
 
 import uvloop
 
-from benchmarks.actions import ONE_AT_A_TIME, UNLIMITED
+from benchmarks.actions import ONE_BY_ONE, UNLIMITED
 
 _ANSWER_SECONDS: Final = 30.0
 _READS: Final = (
-    f"executions?action_ref={quote(ONE_AT_A_TIME)}&status=completed&limit=50",
+    f"executions?action_ref={quote(ONE_BY_ONE)}&status=completed&limit=50",
     "executions?status=queued&status=running&limit=50",
     "actions",
-    f"actions/{quote(ONE_AT_A_TIME)}/queue-stats",
+    f"actions/{quote(ONE_BY_ONE)}/queue-stats",
 )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import UUID
 
-from benchmarks.actions import AT_ONCE, ONE_AT_A_TIME
+from benchmarks.actions import AT_ONCE, ONE_BY_ONE
 from benchmarks.client import database_session
 from benchmarks.report import DELAY_COLUMNS, Aim, Row, Section, delay_row
 from benchmarks.system import Servers, Sizes, running_system
@@ -61,7 +61,7 @@ async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
         _sessions(deployment.database_url, max(SESSIONS)) as sessions,
         database_session(deployment.database_url) as watcher,
     ):
-        await system.limit(ONE_AT_A_TIME, 0)
+        await system.limit(ONE_BY_ONE, 0)
         await _delays(sessions[0], 2)  # the first uses prepare statements, and start the worker's process
         for condition in (_ALONE, _SNAPSHOT):
             if condition == _SNAPSHOT:
@@ -105,11 +105,11 @@ async def _all_rates(sessions: Sequence["Session"], database_url: str, sizes: Si
 
         async def each_commits(session: "Session", submits: int) -> None:
             for _ in range(submits):
-                await session.fetchval(_SUBMIT, ONE_AT_A_TIME)
+                await session.fetchval(_SUBMIT, ONE_BY_ONE)
 
         work = [each_commits(session, total // count) for session in sessions[:count]]
         rates[_name(count)] = await _measured(work, database_url, total // count * count)
-    work = [sessions[0].fetchval(_SUBMIT_MANY, ONE_AT_A_TIME, sizes.submitted)]
+    work = [sessions[0].fetchval(_SUBMIT_MANY, ONE_BY_ONE, sizes.submitted)]
     rates[_BULK] = await _measured(work, database_url, sizes.submitted, transactions=1)
     return rates
 

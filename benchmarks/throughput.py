@@ -41,16 +41,16 @@ def section_of(runs: Runs, *, count: int) -> Section:
         *rows_of(
             runs,
             aims={
-                # Against the core before: 2.2 and 1.5 times its rate, 0.42 and 0.60 of its CPU.
                 "executions": (
-                    Aim(at_least=2.2 * 1474, columns=(_LIMITED,)),
-                    Aim(at_least=1.5 * 3401, columns=(_UNLIMITED,)),
+                    Aim(at_least=5500, columns=(_LIMITED,)),
+                    Aim(at_least=6000, columns=(_UNLIMITED,)),
                 ),
+                "CPU, executors": (Aim(at_most=70, columns=(_LIMITED, _UNLIMITED)),),
                 "CPU, all": (
-                    Aim(at_most=0.42 * 1147, columns=(_LIMITED,)),
-                    Aim(at_most=0.60 * 560, columns=(_UNLIMITED,)),
+                    Aim(at_most=330, columns=(_LIMITED,)),
+                    Aim(at_most=320, columns=(_UNLIMITED,)),
                 ),
-                "WAL": (Aim(at_most=1200, columns=(_LIMITED, _UNLIMITED)),),
+                "WAL": (Aim(at_most=950, columns=(_LIMITED, _UNLIMITED)),),
             },
         ),
     )
