@@ -325,7 +325,9 @@ class Sessions:
         if session is not None:
             row = session.row
             if is_draining != row.is_draining:
-                since = (now + self._offset, len(self._held(worker_id))) if is_draining else (None, None)
+                # What waits there in runs goes back at once.
+                count = min(len(self._held(worker_id)), row.concurrency)
+                since = (now + self._offset, count) if is_draining else (None, None)
                 row = replace(row, draining_at=since[0], draining_count=since[1])
             session.row = replace(row, is_draining=is_draining)
             self.rows[worker_id] = session.row
