@@ -129,7 +129,8 @@ async def test_a_broker_that_cuts_blocks_freezes_crashes_and_restarts_costs_noth
 
 
 async def _no_worker_was_lost(history: History) -> None:
-    assert await history.value("SELECT count(*) FROM ledger.attempt") == 0
+    # What waited in a run may have been returned.
+    assert await history.value("SELECT count(*) FROM ledger.attempt WHERE outcome <> 'returned'") == 0
     assert await history.value("SELECT count(*) FROM ledger.worker WHERE gone_at IS NULL") == 2
     assert await history.value("SELECT count(*) FROM ledger.worker") == 2
 

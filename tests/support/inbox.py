@@ -27,6 +27,7 @@ from turnstile.common.worker_protocol import (
     Leaving,
     Offer,
     Offers,
+    Recall,
     Report,
     Sender,
     ToSession,
@@ -98,6 +99,10 @@ class ScriptedWorker:
                 self.offered.update((offer.execution_id, offer) for offer in offers)
             case CancelAttempt() as cancel:
                 self.cancels[cancel.execution_id] = cancel
+            case Recall():
+                # What it has runs, as far as the leader knows.
+                for each in self.offered:
+                    self.start(each)
             case _:
                 pass
 

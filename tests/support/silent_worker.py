@@ -6,6 +6,7 @@ because tests of command lines block theirs.
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,12 +17,14 @@ from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.states import Status
 from turnstile.common.worker_protocol import (
     AttemptEnded,
+    AttemptStarted,
     CancelAttempt,
     EndStatus,
     Held,
     Hello,
     Offer,
     Offers,
+    Recall,
     Report,
     ReportBody,
     Sender,
@@ -113,6 +116,10 @@ class _SilentWorker:
                 await self._end(
                     cancel.execution_id, cancel.grant, Status.CANCELLED, ("Cancelled", cancel.reason)
                 )
+            case Recall():
+                # A leader gives nothing more before it knows what runs.
+                for execution_id, grant in self._held.items():
+                    await self._report(AttemptStarted(execution_id=execution_id, grant=grant, at=time.time()))
             case _:
                 pass
 

@@ -76,6 +76,7 @@ class Attempt:
     """Seconds since 1970."""
     run: Run | None = None
     stop: Stop | None = None
+    is_start_reported: bool = False
     is_killed: bool = False
     is_over: bool = False
     """Its end was reported, or will never be."""
@@ -236,7 +237,8 @@ class Attempts:
         timeout_seconds = attempt.offer.timeout_seconds
         match step:
             case _Step.REPORT_START:
-                self._outbox.add(started(attempt))
+                if not attempt.is_start_reported:
+                    self._report_start(attempt)
                 if timeout_seconds is not None:
                     self._plan(_Step.TIME_OUT, attempt, attempt.began + timeout_seconds)
             case _Step.TIME_OUT:
@@ -261,13 +263,17 @@ class Attempts:
 
     def answer(self, grant: Grant) -> None:
         """Report the start of a running attempt: the leader asks for it by offering it again."""
-        self._outbox.add(started(self._running[grant]))
+        self._report_start(self._running[grant])
 
     def answer_all(self, queue: str) -> None:
-        """Report the starts of all running attempts of a queue: the leader asks for it by a recall."""
+        """Report the starts of a queue that were not reported: a recall asks for them."""
         for attempt in self._running.values():
-            if attempt.queue == queue:
-                self._outbox.add(started(attempt))
+            if attempt.queue == queue and not attempt.is_start_reported:
+                self._report_start(attempt)
+
+    def _report_start(self, attempt: Attempt) -> None:
+        attempt.is_start_reported = True
+        self._outbox.add(started(attempt))
 
     def _report(self, attempt: Attempt, end: RunEnd, *, is_left_behind: bool = False) -> None:
         if not attempt.is_over:

@@ -95,6 +95,9 @@ class Walk:
         await self.led.write(at=self.state.now, **rows_of(self.state, self.memory, out).fields(), **fields)
 
     async def step(self) -> None:
+        recalled = [each for worker in self.state.workers.values() for each in worker.recalled]
+        if recalled:
+            await self.turn([self.answer(each) for each in recalled])
         kind = self.random.choice(
             ("admit", "admit", "admit", "join", "gone", *["report"] * 5, "cancel", "time")
         )
@@ -140,6 +143,13 @@ class Walk:
         return Admit(
             action_ref=ref, key=key, priority=self.random.choice((1, 3, 3, 3)), source=source, **fields
         )
+
+    def answer(self, execution: Execution) -> Input:
+        """Answer a recall: it has started, or comes back."""
+        assert execution.grant is not None
+        if self.random.random() < 0.5:
+            return Started(execution_id=execution.id, grant=execution.grant, at=round(self.now, 3))
+        return Returned(execution_id=execution.id, grant=execution.grant)
 
     def report(self, execution: Execution) -> Input:
         assert execution.grant is not None
