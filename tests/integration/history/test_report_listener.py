@@ -3,6 +3,8 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from tests.integration.history.conftest import AttemptOf
 from tests.integration.history.test_reports import log_of, piece
 from tests.support.brokers import ready_messages, running
@@ -77,7 +79,13 @@ async def test_a_forged_log_is_counted(
 
 
 async def test_an_outage_of_the_database_loses_nothing(
-    amqp_url: str, database: Database, executions: Executions, first: AttemptOf, database_url: str
+    amqp_url: str,
+    database: Database,
+    executions: Executions,
+    first: AttemptOf,
+    *,
+    database_url: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with listening(amqp_url, database) as (publisher, _), session_on(database_url) as session:
         await session.execute("ALTER TABLE ledger.log RENAME TO away")
@@ -86,6 +94,7 @@ async def test_an_outage_of_the_database_loses_nothing(
             " AND datname = current_database()"
         )
         await publisher.publish([reported(encode_log(SENDER, [piece(first, 0, "kept")]))])
+        await until(lambda: "reports_postponed" in caplog.messages, "the write fails")
         await session.execute("ALTER TABLE ledger.away RENAME TO log")
 
         async def is_written() -> bool:
