@@ -933,7 +933,13 @@ plant(
     "",
     test_runs.test_a_worker_with_fewer_slots_than_the_limit_gets_no_run,
 )
-plant("a paused action extends its run", runs.missing, "or action.is_closed", "", explored(c.runs, alive=4))
+plant(
+    "a paused action extends its run",
+    runs.missing,
+    "or action.is_closed",
+    "",
+    test_runs.test_a_paused_action_gets_nothing_when_its_run_is_back,
+)
 plant("a draining worker gets a run", runs.missing, "home.takes and", "", explored(c.runs, alive=4))
 for _name, _right, _more in (
     ("a total", "action.max_concurrent_total is None and", {"max_concurrent_total": 9}),
@@ -1080,7 +1086,13 @@ plant(
     "",
     test_runs.test_what_waits_at_a_busy_worker_is_recalled,
 )
-plant("a run goes on after a recall", runs.recall_stalled, "set_pace(action)", "pass", explored(c.stalls))
+plant(
+    "a run goes on after a recall",
+    runs.recall_stalled,
+    "set_pace(action)",
+    "pass",
+    test_runs.test_what_stalled_gets_no_run_when_it_is_back,
+)
 plant(
     "a recall is not repeated",
     runs.recall_stalled,

@@ -479,3 +479,22 @@ def test_a_run_is_bounded_in_bytes_by_the_latest_sizes() -> None:
     note_size(s.state.actions["a"], 2 * AHEAD_BYTES_MAX)
     s.end_after(0.0, *s.running())
     assert len(s.running()) == 1
+
+
+def test_a_paused_action_gets_nothing_when_its_run_is_back() -> None:
+    s = short(Action(ref="a", max_concurrent=1))
+    s.submit_all(*"a" * 5)
+    s.change("a", paused=True)
+    s.report_start(2)
+    for execution_id in (3, 4, 5, 6):
+        assert s.give_back(execution_id) == []
+
+
+def test_what_stalled_gets_no_run_when_it_is_back() -> None:
+    s = short(Action(ref="a", max_concurrent=1))
+    s.submit_all(*"a" * 5)
+    s.wait(STALLED_SECONDS)
+    assert len(s.out.recalled) == 1
+    s.report_start(2)
+    for execution_id in (3, 4, 5, 6):
+        assert s.give_back(execution_id) == []
