@@ -289,7 +289,7 @@ class Sessions:
         """Compare what a worker holds: offer the rest again, and cancel what it should not hold."""
         session.is_answered = True
         self.rows[session.row.worker_id] = session.row
-        yield self._changed(session)
+        yield replace(self._changed(session), is_answer=True)
         worker = self._state.workers.get(session.row.worker_id)
         given = {} if worker is None else worker.held
         for execution_id, grant in held.grants:

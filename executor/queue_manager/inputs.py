@@ -141,6 +141,8 @@ class WorkerChanged:
     """The actions that it has code for; None: all."""
     is_taking: bool = True
     """It accepts offers: it does not drain, and is ready."""
+    is_answer: bool = False
+    """It has said what it has, in a new session or epoch: it may have missed what it was told before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -180,7 +180,8 @@ def tell(queue: Queue, worker: Worker, state: State, out: Decisions) -> None:
     """Tell a worker how many of a queue may run at once; recall what it may not start now."""
     out.limited.append(Limited(queue, worker.id))
     is_over = queue.limit is not None and queue.held - queue.surplus > queue.limit
-    if is_over or queue.action.definition.paused or queue.action.crew.pool.definition.paused:
+    is_paused = queue.action.definition.paused or queue.action.crew.pool.definition.paused
+    if is_over or is_paused or any(each.queue is queue for each in worker.recalled):
         recall(queue, worker, state, out)
 
 

@@ -584,8 +584,7 @@ def _worker_changed(each: inputs.WorkerChanged, state: State, out: Decisions) ->
     has_moved = frozenset(worker.pools) != each.pools or worker.actions != each.actions
     if has_moved:
         worker.pools, worker.actions = tuple(sorted(each.pools)), each.actions
-    if each.is_taking and not worker.is_taking:
-        # It may have missed a change: that of a leader which died, or of its last session.
+    if each.is_answer:
         for queue in dict.fromkeys(execution.queue for execution in worker.held.values()):
             tell(queue, worker, state, out)
     worker.concurrency, worker.is_taking = each.concurrency, each.is_taking

@@ -286,7 +286,7 @@ class Attempts:
                 report = self._host.ending(attempt.offer, report)
             self._outbox.add(report)
             if isinstance(report, AttemptReturned) and not report.had_started:
-                for offer in self._waiting.give_back(attempt.queue, report.grant):
+                for offer in self._waiting.close(attempt.queue, report.grant):
                     self._outbox.add(returned(offer, "one before it in its queue was returned"))
             self._waiting.ended(attempt.queue)
             attempt.is_over = True

@@ -135,9 +135,9 @@ class Receiver:
             seconds = offer.expires_in_seconds
             waiting = Waiting(body.queue, offer, float("inf") if seconds is None else now + seconds)
             if not self._session.is_taking:
-                self._give_back(body.queue, offer, "its worker drains")
+                self._refuse(body.queue, offer, "its worker drains")
             elif self._session.not_ready is not None:
-                self._give_back(body.queue, offer, "its worker is not ready")
+                self._refuse(body.queue, offer, "its worker is not ready")
             elif not self._waiting.put(waiting):
                 self._return(offer, "recalled")
 
@@ -163,9 +163,9 @@ class Receiver:
         for offer in self._waiting.clear():
             self._return(offer, reason)
 
-    def _give_back(self, queue: str, offer: Offer, reason: str) -> None:
-        self._waiting.give_back(queue, offer.grant)
-        self._return(offer, reason)
+    def _refuse(self, queue: str, offer: Offer, reason: str) -> None:
+        for each in (offer, *self._waiting.close(queue, offer.grant)):
+            self._return(each, reason)
 
     def _return(self, offer: Offer, reason: str) -> None:
         self._outbox.add(returned(offer, reason))

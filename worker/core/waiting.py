@@ -33,7 +33,7 @@ class _Queue:
     barrier: Grant = _NONE
     """What was granted up to this starts no more: the leader recalled it."""
     returned: Grant = _NONE
-    """The last grant that was returned unasked (`give_back`)."""
+    """The last grant that was returned unasked (`close`)."""
     running: int = 0
     line: list[tuple[int, int, Grant]] = field(default_factory=list)
     """A heap by priority and id; some of it may have been removed."""
@@ -96,11 +96,11 @@ class WaitingList:
         queue.barrier = max(queue.barrier, barrier)
         return self._remove_upto(queue.barrier, name, queue)
 
-    def give_back(self, name: str, returned: Grant) -> list[Offer]:
-        """Remove and return what waits of a queue, in order: one before it was returned unasked.
+    def close(self, name: str, returned: Grant) -> list[Offer]:
+        """Take nothing of a queue until the leader recalls what was returned now, unasked.
 
-        Until the leader recalls that one, nothing of the queue is taken: it may have been offered before the
-        leader knew, and would start too early.
+        What is offered until then may have been granted before the leader knew, and would start too early.
+        What waits goes back too: it is removed and returned, in order.
         """
         queue = self._queue(name)
         queue.returned = max(queue.returned, returned)
@@ -118,11 +118,11 @@ class WaitingList:
         return None if waiting is None else waiting.offer
 
     def clear(self) -> list[Offer]:
-        """Give back everything."""
+        """Close all queues; remove and return everything."""
         last: dict[str, Grant] = {}
         for grant, waiting in self._waiting.items():
             last[waiting.queue] = max(grant, last.get(waiting.queue, _NONE))
-        return [offer for name, grant in last.items() for offer in self.give_back(name, grant)]
+        return [offer for name, grant in last.items() for offer in self.close(name, grant)]
 
     def next(self) -> Waiting | None:
         """Remove the offer that starts next and count it as running; `ended` ends that."""

@@ -934,6 +934,20 @@ plant(
     test_runs.test_a_worker_with_fewer_slots_than_the_limit_gets_no_run,
 )
 plant(
+    "a worker that answered hears of no change",
+    transitions._worker_changed,
+    "if each.is_answer:",
+    "if False:",
+    test_runs.test_a_worker_that_answered_is_told_what_it_may_have_missed,
+)
+plant(
+    "a recall that was missed is not repeated",
+    runs.tell,
+    "or any(each.queue is queue for each in worker.recalled)",
+    "",
+    test_runs.test_a_recall_that_is_not_answered_is_repeated_to_a_worker_that_answered,
+)
+plant(
     "a paused action extends its run",
     runs.missing,
     "or action.is_closed",

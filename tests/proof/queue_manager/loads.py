@@ -208,7 +208,7 @@ def hellos(state: State) -> list[Input]:
     return [
         WorkerChanged(
             worker_id=each.id, pools=frozenset(each.pools), concurrency=each.concurrency,
-            actions=each.actions, is_taking=each.is_taking,
+            actions=each.actions, is_taking=each.is_taking, is_answer=True,
         )
         for each in state.workers.values()
     ]  # fmt: skip

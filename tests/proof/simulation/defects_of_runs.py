@@ -90,7 +90,7 @@ OF_RUNS: Final = (
         "runs returned",
         "ORDER|STARTED_IN_ORDER|START_ONCE",
         (
-            "                for offer in self._waiting.give_back(attempt.queue, report.grant):\n",
+            "                for offer in self._waiting.close(attempt.queue, report.grant):\n",
             "                for offer in ():\n",
         ),
     ),

@@ -473,6 +473,12 @@ def test_a_worker_is_offered_nothing_before_it_has_said_what_it_holds_in_this_ep
     world.sessions.raise_epoch(EPOCH + 1)
     assert not world.sessions.may_be_offered("w")
     assert not world.sessions.may_be_offered("unknown")
+    answer = Report(
+        sender=sender(), number=2, kept_from=1, epoch_seen=EPOCH + 1, body=Held(epoch=EPOCH + 1, grants=())
+    )
+    (changed,) = world.sessions.report(answer, 0.0, None)
+    assert isinstance(changed, WorkerChanged)
+    assert changed.is_answer, "it hears again of what changed: the last epoch's messages may be lost"
 
 
 def test_a_repeated_hello_is_welcomed_under_the_next_number() -> None:

@@ -9,7 +9,7 @@ from tests.unit.queue_manager.scheduler import Scheduler, uses
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.retries import RetryPolicy
 from turnstile.executor.queue_manager.definitions import Action, Pool, Rate, Resource
-from turnstile.executor.queue_manager.inputs import Admit, DeleteAction
+from turnstile.executor.queue_manager.inputs import Admit, DeleteAction, Returned
 from turnstile.executor.queue_manager.runs import (
     AHEAD_BYTES_MAX,
     AHEAD_MAX,
@@ -416,8 +416,9 @@ def test_a_pause_of_an_action_or_its_pool_recalls() -> None:
     s.submit_all(*"a" * 20)
     s.change("a", paused=True)
     assert len(s.out.recalled) == 1
+    s.turn(*(Returned(execution_id=each, grant=s.grant(each)) for each in s.running()))
     s.change("a", paused=False)
-    assert s.out.recalled == []
+    assert (s.out.recalled, len(s.running())) == ([], 10)
     s.define(Pool(name="default", paused=True))
     assert len(s.out.recalled) == 1
     s.define(Pool(name="default", paused=True))
@@ -456,15 +457,30 @@ def test_a_return_of_what_had_started_recalls_nothing() -> None:
     assert s.out.recalled == []
 
 
-def test_a_worker_that_takes_again_is_told_what_it_may_have_missed() -> None:
+def test_a_worker_that_answered_is_told_what_it_may_have_missed() -> None:
     s = short(Action(ref="a", max_concurrent=2))
     s.submit_all(*"a" * 5)
-    s.worker("w", 100, is_taking=False)
-    assert told(s) == ([], [])
-    s.worker("w", 100)
-    assert told(s) == ([("a", "w")], [])
+    s.worker("w", 90)
+    s.worker("w", 90, is_taking=False)
     s.worker("w", 90)
     assert told(s) == ([], [])
+    s.worker("w", 90, is_answer=True)
+    assert told(s) == ([("a", "w")], [])
+
+
+def test_a_recall_that_is_not_answered_is_repeated_to_a_worker_that_answered() -> None:
+    s = short(Action(ref="a", max_concurrent=2))
+    s.submit_all(*"a" * 5)
+    s.give_back(4)
+    s.change("a", runs=False)
+    s.worker("w", 100, is_answer=True)
+    assert len(s.out.recalled) == 1
+    for execution_id in (2, 3):
+        s.report_start(execution_id)
+    for execution_id in (5, 6):
+        s.give_back(execution_id)
+    s.worker("w", 100, is_answer=True)
+    assert s.out.recalled == []
 
 
 def test_a_run_is_bounded_in_bytes_by_the_latest_sizes() -> None:

@@ -111,7 +111,7 @@ def test_what_is_behind_a_returned_one_is_given_back_and_nothing_starts_until_th
     put(items, 5, queue="r")
     assert taken(items) == [1, 5]
     items.ended("q")
-    assert [each.execution_id for each in items.give_back("q", grant(1))] == [3, 4]
+    assert [each.execution_id for each in items.close("q", grant(1))] == [3, 4]
     assert put(items, 6, 2) == [False, False]
     items.recall("q", grant(5))
     assert put(items, 7) == [False]
