@@ -13,7 +13,7 @@ TEST_WORKERS ?= 3
 # ruff measures the lines of Python; these files it does not read.
 TOO_WIDE := git grep --untracked -nE '^.{111}' -- '*.sql' '*.js' '*.css' '*.html'
 LOCK   := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-          --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
+          --custom-compile-command "make lock"
 
 # Hundreds of processes would each compile the package again.
 unexport PYTHONDONTWRITEBYTECODE

@@ -99,7 +99,7 @@ class AttemptEnded:
     grant: Grant
     status: EndStatus
     result: bytes | None = None
-    """JSON text; it is not parsed on its way into the database."""
+    """JSON text: the leader stores it without parsing it."""
     error: tuple[str, str] | None = None
     """Type and message."""
     is_retryable: bool = False

@@ -42,9 +42,9 @@ _CHUNK: Final = 50_000
 def queues_kept(recording: Recording, history: History) -> tuple[Finding, Finding, Finding]:
     """Check each grant and each slot that is free while an execution waits.
 
-    With each grant, a queue holds no more than the limit in force, or all of it is at one worker; and no
-    execution with a smaller id waits. A free slot is granted, and used by its worker, within the allowed
-    time; before paused actions are resumed, none counts.
+    At each grant a queue holds at most its limit, or all that it holds is at one worker, and no execution
+    with a smaller id waits. A free slot is granted, and its worker uses it, within the allowed time. Slots
+    that are free before paused actions are resumed do not count.
     """
     examples: dict[Rule, list[str]] = {
         rule: [] for rule in (Rule.LIMIT_HELD, Rule.GRANTED_IN_ORDER, Rule.NO_IDLE_SLOT)

@@ -1,4 +1,4 @@
-"""A dialog says how many items it destroys or whom it affects; the request changes no more than that."""
+"""A dialog says how many items it destroys or whom it affects; the request changes only these."""
 
 import asyncio
 import json

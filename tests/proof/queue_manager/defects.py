@@ -318,7 +318,7 @@ plant(
     explored(c.resources),
 )
 plant(
-    "released units wake nobody",
+    "released units wake nothing",
     transitions.release,
     "state.changed_gates[gate] = None",
     "pass",
@@ -483,7 +483,7 @@ plant(
     explored(c.shared_worker),
 )
 plant(
-    "a slot that becomes free wakes nobody",
+    "a slot that becomes free wakes nothing",
     gates.recount,
     "if free >= before or crew.holding:",
     "if crew.holding:",
@@ -512,7 +512,7 @@ plant(
     explored(c.priorities, c.crossed, c.resources, c.rates),
 )
 plant(
-    "what is withdrawn wakes nobody",
+    "what is withdrawn wakes nothing",
     gates._withdraw,
     "state.changed_gates[gate] = None",
     "pass",
@@ -611,7 +611,11 @@ plant(
     "a start that was kept is lost", transitions.release, "gate.window.kept -= 1", "pass", explored(c.rates)
 )
 plant(
-    "nobody looks again for a start", gates.has_start, "state.set_timer(at, about)", "pass", explored(c.rates)
+    "a rate is not looked at again when a start is free",
+    gates.has_start,
+    "state.set_timer(at, about)",
+    "pass",
+    explored(c.rates),
 )
 plant(
     "a rate looks again once only",
@@ -700,21 +704,21 @@ plant(
     lines,
 )
 plant(
-    "a pool charges nobody",
+    "a pool charges nothing",
     decide._give,
     "out.charge(pool.clock",
     "(lambda *_: None)(pool.clock",
     explored(c.weighted_pool, alive=4),
 )
 plant(
-    "a total charges nobody",
+    "a total charges nothing",
     decide._take_next,
     "out.charge(action.clock",
     "(lambda *_: None)(action.clock",
     explored(c.fair_total, alive=4),
 )
 plant(
-    "a resource charges nobody",
+    "a resource charges nothing",
     decide._acquire,
     "out.charge(gate.clock",
     "(lambda *_: None)(gate.clock",
@@ -866,7 +870,7 @@ plant(
     walks,
 )
 plant(
-    "a crew that nobody uses is kept",
+    "a crew without actions is kept",
     pools.leave,
     "if not crew.actions:",
     "if False:",

@@ -124,7 +124,7 @@ class _Alone:
             self.loop.after(delay, session.arrive, message)
 
     def _send_again(self, received: int) -> None:
-        """Send everything above a number again, in order, but what is still on its way."""
+        """Send everything above a number again, in order, except what may still arrive."""
         self._unreceived = {n: each for n, each in self._unreceived.items() if n > received}
         for message, at in self._unreceived.values():
             if self.loop.now > at + _AGAIN_SECONDS:

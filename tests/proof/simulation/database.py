@@ -134,7 +134,7 @@ class Tables:
 
 
 class Statement:
-    """A turn on its way into the database."""
+    """A turn that is being written."""
 
     __slots__ = ("future", "is_answered", "is_over", "process", "turn")
 

@@ -215,7 +215,7 @@ def _wrong_end(row: EndedRow, plan: RequestPlan, *, is_complete: bool, unasked: 
         case Status.COMPLETED if not is_complete:
             return f"is completed, and its attempt {row.attempt} has no complete run"
         case Status.CANCELLED if unasked:
-            return f"is cancelled ({row.error}), and nobody asked for it"
+            return f"is cancelled ({row.error}), and no command asked for it"
         case Status.EXPIRED if plan.ttl_seconds is None:
             return "is expired, and has no time to live"
         case Status.TIMEOUT if plan.timeout_seconds is None:
