@@ -133,7 +133,8 @@ async def test_the_state_follows_every_kind_of_change(live: Live, api: Served) -
     await patched(paused=False)
     await shows(depth=1, active_count=3, paused=False)
     await api.define("gone")
-    await until(lambda: QueueName("gone", None) in state.queues, "a new action")
+    with live.stream([], last_event_id=None):
+        await until(lambda: QueueName("gone", None) in state.queues, "a new action")
     assert (await api.http.delete("/api/v1/actions/gone")).status_code in (200, 204)
     with live.stream([], last_event_id=None):
         await until(lambda: QueueName("gone", None) not in state.queues, "a deleted action")

@@ -365,8 +365,9 @@ class Postgres:
     def _broken(self, turn: Turn) -> str | None:
         """Return which constraint a turn violates."""
         tables, newest = self.tables, self.tables.newest
-        if newest is not None and newest.epoch == turn.epoch and turn.number != newest.number + 1:
-            return f"its number does not follow {newest.number}"
+        last = newest.number if newest is not None and newest.epoch == turn.epoch else 0
+        if turn.number != last + 1:
+            return f"its number does not follow {last}"
         admitted = {row.id for row in turn.admitted}
         if len(admitted) != len(turn.admitted):
             return "an execution is admitted twice"

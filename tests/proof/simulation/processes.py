@@ -90,7 +90,9 @@ class Process:
         self.at_pause: list[Callable[[], None]] = []
         self.at_resume: list[Callable[[], None]] = []
         self.outcomes: dict[str, deque[Any]] = {}
-        """What goes wrong with the next calls, by the name of the call."""
+        """What goes wrong with the next calls, and for how many seconds, by the name of the call."""
+        self.at_outcome: Callable[[str, float], None] = lambda call, seconds: None
+        """Called when a call goes wrong so."""
         self.context = copy_context()
         self.context.run(PROCESS.set, self)
         self._trap: Trap | None = None
@@ -204,7 +206,11 @@ class Process:
     def next_outcome(self, call: str) -> Any:
         """Return what goes wrong with this call; None: nothing."""
         planned = self.outcomes.get(call)
-        return planned.popleft() if planned else None
+        if not planned:
+            return None
+        outcome = planned.popleft()
+        self.at_outcome(call, outcome[1])
+        return outcome
 
     async def enter(self) -> None:
         """A call of a hindered process begins: it takes effect after this returns."""

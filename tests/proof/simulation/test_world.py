@@ -426,6 +426,19 @@ def test_a_failover_loses_what_the_standby_had_not_received(place: Place) -> Non
     assert set(place.postgres.tables.admitted) == {1}
 
 
+def test_after_a_failover_the_next_number_of_a_lost_turn_is_refused(place: Place) -> None:
+    process = place.process("e1")
+    store = SimulatedStore(place.postgres, process)
+    epoch = place.run(store.take_over("e1"), process=process)
+    place.postgres.begin_standby()
+    place.run(store.write(Turn(epoch=epoch, number=1, at=1.0)), process=process)
+    place.postgres.fail_over()
+
+    with pytest.raises(TurnRefused):
+        place.run(store.write(Turn(epoch=epoch, number=2, at=1.0)), process=process)
+    assert not place.postgres.findings
+
+
 def test_the_end_of_a_locked_row_delays_only_itself(place: Place) -> None:
     process = place.process("e1")
     store = SimulatedStore(place.postgres, process)

@@ -15,7 +15,7 @@ from tests.proof.simulation.at_workers import AtWorkers
 from tests.proof.simulation.broker import COMPLETIONS, HEARTBEATS, LeaderBroker, Rabbit, WorkerBroker
 from tests.proof.simulation.clients import Clients
 from tests.proof.simulation.database import Postgres, SimulatedStore
-from tests.proof.simulation.faults import KINDS, Fault
+from tests.proof.simulation.faults import KINDS, Fault, Kind
 from tests.proof.simulation.loop import Hang, SimulatedLoop
 from tests.proof.simulation.processes import Process, Processes, SimulatedClock, State, Trap
 from tests.proof.simulation.runner import NS, SimulatedRunner, Witness
@@ -32,8 +32,6 @@ from turnstile.worker.core.process import WorkerProcess
 
 _STANDSTILL_SECONDS: Final = 60.0
 """Nothing ends for so long after the last request and fault: what is left is stuck."""
-_TAKE_OVERS: Final = 10
-"""So many takeovers of a process in a row go wrong at most: each costs 3.3 s, in which nothing ends."""
 _LOOK_SECONDS: Final = 0.25
 _COMPARED: Final = 0.02
 """Share of the rests of a leader at which its memory is compared with the rows."""
@@ -220,7 +218,9 @@ class World:
 
     def process(self, name: str) -> Process:
         """Return a new process with a clock of its own."""
-        return Process(self.loop, self.random, name, boot_offset=1000.0 * self.random.random())
+        process = Process(self.loop, self.random, name, boot_offset=1000.0 * self.random.random())
+        process.at_outcome = self._goes_wrong
+        return process
 
     def run_in(self, process: Process, main: Any) -> None:
         """Run the main coroutine of a process; an exception in it is a finding."""
@@ -358,8 +358,11 @@ class World:
             return
         if kind.endswith(("executor", "worker")) or "without" in kind:
             until = self._hinder(fault)
-        elif kind in ("publish", "write", "take over", "sessions terminated"):
-            self._break_calls(fault)
+        elif kind in ("publish", "write", "take over"):
+            self._break_next_call(fault)
+            return
+        elif kind == "sessions terminated":
+            self.postgres.terminate(self._executor(fault).process)
         else:
             until = max(until, self._break_server(fault))
         self._note(fault, None, until)
@@ -430,22 +433,22 @@ class World:
             process.context.copy().run(worker.worker.stop)
         return until
 
-    def _break_calls(self, fault: Fault) -> None:
-        """Let the next call of a process go wrong."""
+    def _break_next_call(self, fault: Fault) -> None:
+        """Let the next call of a process go wrong; the fault is noted when that call is made."""
         if fault.target >= 100:
             process = self.workers[(fault.target - 100) % len(self.workers)].process
         else:
             process = self._executor(fault).process
-        if fault.kind == "sessions terminated":
-            self.postgres.terminate(process)
-            return
-        name = {"take over": "take_over"}.get(fault.kind, fault.kind)
-        outcome = fault.outcome, min(fault.seconds, 1.0) if fault.outcome == "part" else fault.seconds
-        if name == "publish" and fault.target < 100 and self.random.random() < 0.3:
-            name = "publish_events"
-        planned = process.outcomes.setdefault(name, deque())
-        if name != "take_over" or len(planned) < _TAKE_OVERS:
-            planned.append(outcome)
+        call = {"take over": "take_over"}.get(fault.kind, fault.kind)
+        if call == "publish" and fault.target < 100 and self.random.random() < 0.3:
+            call = "publish_events"
+        seconds = min(fault.seconds, 1.0) if fault.outcome == "part" else fault.seconds
+        process.outcomes.setdefault(call, deque()).append((fault.outcome, seconds))
+
+    def _goes_wrong(self, call: str, seconds: float) -> None:
+        kinds: dict[str, Kind] = {"write": "write", "take_over": "take over"}
+        fault = Fault(at=self.loop.now, kind=kinds.get(call, "publish"), target=-1)
+        self._note(fault, None, self.loop.now + seconds)
 
     def _break_server(self, fault: Fault) -> float:
         """Break a server; return when that is over."""
