@@ -47,12 +47,13 @@ def test_an_executor_with_its_tokens_in_the_database_starts_while_that_cannot_be
 ) -> None:
     served: list[object] = []
     monkeypatch.setattr("turnstile.executor.cli.serve.run_service", served.append)
-    ended = alone.executor(
-        "serve",
-        TURNSTILE_HTTP_HOST="0.0.0.0",
-        TURNSTILE_HTTP_PORT="0",
-        TURNSTILE_DATABASE_URL=f"postgresql://127.0.0.1:{free_port()}/turnstile",
-    )
+    with socket.socket() as listener:
+        monkeypatch.setattr("turnstile.executor.cli.serve.listen", lambda *_, **__: listener)
+        ended = alone.executor(
+            "serve",
+            TURNSTILE_HTTP_HOST="0.0.0.0",
+            TURNSTILE_DATABASE_URL=f"postgresql://127.0.0.1:{free_port()}/turnstile",
+        )
     assert (ended.exit_code, len(served)) == (0, 1), ended.err
     assert "api_tokens_unknown" in ended.err
     assert "requests are refused until it can" in ended.err
