@@ -10,7 +10,8 @@ occurs 100 ms or more after a queue was bound is sent, and an idle system sends 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from time import monotonic
 from typing import Final
 
@@ -33,7 +34,7 @@ class StatusEvents:
         self._publisher = publisher
         publisher.on_announcement_returned = self._note_return
         self._app_id: AppId = app_id
-        self._waiting: list[StatusChanged] = []
+        self._waiting: list[Iterable[StatusChanged]] = []
         self._silent_until = 0.0
         self._heard = False
         """Whether the latest probe was not returned, as far as is known."""
@@ -43,21 +44,26 @@ class StatusEvents:
 
     @property
     def wanted(self) -> bool:
-        """Whether an event would be sent now: ask before building one."""
+        """Whether an event would be sent now."""
         return monotonic() >= self._silent_until
 
-    def add(self, *changes: StatusChanged) -> None:
-        """Publish these changes within milliseconds if a queue is bound to status events."""
-        if not (changes and self.wanted):
+    def add(self, changes: Iterable[StatusChanged]) -> None:
+        """Publish these changes within milliseconds if a queue is bound to status events.
+
+        They are read when they are sent, so changes that an iterator builds cost nothing if none is bound.
+        """
+        if not self.wanted:
             return
-        self._waiting += changes
-        if self._flush is not None:
-            return
-        if self._heard:
-            self._flush_after(_GATHER_SECONDS)
-        else:
-            self._send([self._waiting.pop(0)])
+        if self._flush is None and not self._heard:
+            changes = iter(changes)
+            probe = next(changes, None)
+            if probe is None:
+                return
+            self._send([probe])
             self._flush_after(_ANSWER_SECONDS)
+        elif self._flush is None:
+            self._flush_after(_GATHER_SECONDS)
+        self._waiting.append(changes)
 
     def _note_return(self, message_id: str) -> None:
         if message_id != self._probe_id:
@@ -77,7 +83,7 @@ class StatusEvents:
 
     def _send_waiting(self) -> None:
         self._flush, self._heard = None, True
-        changes, self._waiting = self._waiting, []
+        changes, self._waiting = list(chain.from_iterable(self._waiting)), []
         if changes:
             self._send(changes)
 

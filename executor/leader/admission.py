@@ -307,8 +307,9 @@ class Admission:
             self._recent[key] = known
         if request.retry_of is not None:
             self.definitions.log_retry(request.retry_of, request.action_ref, each.id, request.changed_by)
-        if not request.is_submission:
-            # A submission finds its execution by the id of its request.
+        # A submission finds its execution by the id of its request.
+        is_asked = source.command_id is not None or source.reply_to is not None
+        if is_asked and not request.is_submission:
             reply = {
                 "type": "execution.accepted", "execution_id": each.id, "status": status,
                 "position": each.position, "duplicate": False,

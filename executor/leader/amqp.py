@@ -265,12 +265,7 @@ class AmqpBroker:
         except Unavailable as error:
             raise BrokerUnavailable(str(error)) from error
 
-    @property
-    def wants_changes(self) -> bool:
-        """Whether status changes would be published now."""
-        return self.events.status_wanted
-
-    def announce_changes(self, changes: Sequence[StatusChanged]) -> None:
+    def announce_changes(self, changes: Iterable[StatusChanged]) -> None:
         """Publish status changes soon; they may be lost."""
         self.events.announce(changes)
 

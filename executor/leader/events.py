@@ -11,7 +11,7 @@ it was sent, so no listener misses an event of an execution that ended after the
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from turnstile.common.broker.best_effort import BestEffortPublisher, Dropped, RecentAddresses
@@ -58,14 +58,9 @@ class Events:
         """Keys of which the last event was returned."""
         self._silent_until = 0.0
 
-    @property
-    def status_wanted(self) -> bool:
-        """Whether an `execution.status_changed` would be sent now: ask before building one."""
-        return self._status.wanted
-
-    def announce(self, changes: Sequence[StatusChanged]) -> None:
+    def announce(self, changes: Iterable[StatusChanged]) -> None:
         """Publish status changes within milliseconds if a queue is bound to them; they may be lost."""
-        self._status.add(*changes)
+        self._status.add(changes)
 
     async def publish(self, ends: Sequence[Mapping[str, Any]]) -> None:
         """Return once each end was routed. Raises BrokerUnavailable: any of them may have arrived."""

@@ -4,7 +4,7 @@ Every call that leaves the process may take long, fail, or succeed without an an
 raises.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 from uuid import UUID
@@ -293,12 +293,8 @@ class Broker(Protocol):
         The queue of a listener that hangs stops its whole connection. Raises BrokerUnavailable.
         """
 
-    @property
-    def wants_changes(self) -> bool:
-        """Whether status changes would be published now: ask before building them."""
-
-    def announce_changes(self, changes: Sequence[StatusChanged]) -> None:
-        """Publish status changes soon, on the connection of events; they may be lost."""
+    def announce_changes(self, changes: Iterable[StatusChanged]) -> None:
+        """Publish status changes soon, on the connection of events; they may be lost, even unread."""
 
     @property
     def is_open(self) -> bool:

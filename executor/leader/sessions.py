@@ -10,6 +10,7 @@ import hashlib
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 from turnstile.common.worker_protocol import (
@@ -86,6 +87,7 @@ class Session:
     """Whether its loss counts for what it runs."""
 
 
+@lru_cache(maxsize=4096)
 def secret_hash(secret: str) -> bytes:
     """Return what the leader keeps of a worker's secret."""
     return hashlib.sha256(secret.encode()).digest()

@@ -470,8 +470,7 @@ class Leader:
         if self.audience is not None:
             self.audience.turn_committed(lead, turn, out)
         self._singly = max(self._singly - len(taken), 0)
-        if self.broker.wants_changes:
-            self.broker.announce_changes(list(changes_of(out, turn.ended)))
+        self.broker.announce_changes(changes_of(out, turn.ended))
         events = [
             _event(lead, *each, traces)
             for each in zip(out.finished, turn.ended, strict=True)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Self, cast
 from uuid import UUID, uuid4
@@ -147,7 +147,6 @@ class MemoryBroker:
         self._queues: dict[str, list[Delivery]] = {}
         self.letters: list[Mapping[str, Any]] = []
         self.events: list[Mapping[str, Any]] = []
-        self.wants_changes = False
         self.changes: list[StatusChanged] = []
         self.workers: dict[str, ScriptedWorker] = {}
         self.worker = self.new_worker("w")
@@ -191,7 +190,7 @@ class MemoryBroker:
     async def publish_events(self, events: Sequence[Mapping[str, Any]]) -> None:
         self.events += events
 
-    def announce_changes(self, changes: Sequence[StatusChanged]) -> None:
+    def announce_changes(self, changes: Iterable[StatusChanged]) -> None:
         self.changes += changes
 
     def put(self, queue: str, body: Any) -> None:

@@ -62,7 +62,7 @@ async def until_silent(events: StatusEvents) -> None:
     """Add events until one was returned in time."""
 
     def is_silent() -> bool:
-        events.add(change(1))
+        events.add([change(1)])
         return not events.wanted
 
     await until(is_silent, "a returned probe")
@@ -73,7 +73,7 @@ async def test_while_no_queue_is_bound_few_events_are_sent_and_none_is_logged(
 ) -> None:
     async with events_to(amqp_url) as (events, publisher):
         with caplog.at_level(logging.INFO):
-            added = await steadily(lambda: events.add(*map(change, range(1, 11))), seconds=1.0)
+            added = await steadily(lambda: events.add(map(change, range(1, 11))), seconds=1.0)
         # Ten probes a second, and the events until the broker has returned a probe: more on a busy machine.
         assert 1 <= publisher.announced <= added * 10 / 2
         assert publisher.announcements_dropped == 0
@@ -86,7 +86,7 @@ async def test_every_event_from_100_ms_after_a_binding_arrives_in_order(amqp_url
         numbers = iter(range(1, 1_000_000))
 
         def add_one() -> None:
-            events.add(change(next(numbers)))
+            events.add([change(next(numbers))])
 
         await steadily(add_one, seconds=0.25)
         async with listening(amqp_url, EXECUTION_STATUS_CHANGED) as listener:
@@ -105,7 +105,7 @@ async def test_in_an_idle_system_every_event_arrives(amqp_url: str) -> None:
         await until(lambda: events.wanted)
         async with listening(amqp_url, EXECUTION_STATUS_CHANGED) as listener:
             for number in range(2, 7):
-                events.add(change(number))
+                events.add([change(number)])
             await listener.until(lambda: len(listener.received) == 5, "five events")
             assert ids_of(listener) == [2, 3, 4, 5, 6]
 
@@ -113,7 +113,7 @@ async def test_in_an_idle_system_every_event_arrives(amqp_url: str) -> None:
 async def test_a_listener_that_left_is_noticed(amqp_url: str) -> None:
     async with events_to(amqp_url) as (events, _):
         async with listening(amqp_url, EXECUTION_STATUS_CHANGED) as listener:
-            await steadily(lambda: events.add(change(1)), seconds=0.1)
+            await steadily(lambda: events.add([change(1)]), seconds=0.1)
             await listener.until(lambda: bool(listener.received), "an event")
             assert events.wanted
         await until_silent(events)
@@ -129,7 +129,7 @@ async def test_a_listener_whose_queue_refuses_everything_changes_nothing(
         await channel.queue_bind("full", EXECUTIONS, EXECUTION_STATUS_CHANGED)
         async with listening(amqp_url, EXECUTION_STATUS_CHANGED) as listener:
             for number in range(1, 51):
-                events.add(change(number))
+                events.add([change(number)])
             await listener.until(lambda: len(listener.received) == 50, "all events")
             assert events.wanted
             assert publisher.connected

@@ -95,7 +95,6 @@ async def test_an_offer_names_the_runner_and_entrypoint_of_the_definition(
 
 async def test_events_have_the_action_and_the_trace_of_the_request(installation: Installation) -> None:
     leader = installation.lead()
-    leader.broker.wants_changes = True
     await installation.define("action", "a")
     await installation.submit(
         structs.replace(request("a", callback_url=_URL), traceparent=_TRACE), request("a")

@@ -8,7 +8,7 @@ its messages stay with it. What was confirmed survives an outage, unless a purge
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any, Final
 from uuid import UUID
@@ -452,11 +452,7 @@ class LeaderBroker:
     async def publish_events(self, events: Sequence[Mapping[str, Any]]) -> None:
         await self.publish([Publication(to="event", body=event) for event in events])
 
-    @property
-    def wants_changes(self) -> bool:
-        return False
-
-    def announce_changes(self, changes: Sequence[StatusChanged]) -> None:
+    def announce_changes(self, changes: Iterable[StatusChanged]) -> None:
         pass
 
 

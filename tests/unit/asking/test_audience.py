@@ -1,7 +1,7 @@
 """When the leader answers: after the commit of a turn that began after the question came, and never else."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
@@ -119,9 +119,7 @@ class NoMessages:
     async def publish_events(self, events: Sequence[Mapping[str, Any]]) -> None:
         return None
 
-    wants_changes = False
-
-    def announce_changes(self, changes: Sequence[StatusChanged]) -> None:
+    def announce_changes(self, changes: Iterable[StatusChanged]) -> None:
         return None
 
 
