@@ -238,7 +238,7 @@ class Attempts:
         match step:
             case _Step.REPORT_START:
                 if not attempt.is_start_reported:
-                    self._report_start(attempt)
+                    self._report_start(attempt, is_urgent=False)
                 if timeout_seconds is not None:
                     self._plan(_Step.TIME_OUT, attempt, attempt.began + timeout_seconds)
             case _Step.TIME_OUT:
@@ -271,9 +271,9 @@ class Attempts:
             if attempt.queue == queue and not attempt.is_start_reported:
                 self._report_start(attempt)
 
-    def _report_start(self, attempt: Attempt) -> None:
+    def _report_start(self, attempt: Attempt, *, is_urgent: bool = True) -> None:
         attempt.is_start_reported = True
-        self._outbox.add(started(attempt))
+        self._outbox.add(started(attempt), is_urgent=is_urgent)
 
     def _report(self, attempt: Attempt, end: RunEnd, *, is_left_behind: bool = False) -> None:
         if not attempt.is_over:
@@ -284,7 +284,7 @@ class Attempts:
             report = end_of(attempt, end, self._clock.wall())
             if self._host is not None:
                 report = self._host.ending(attempt.offer, report)
-            self._outbox.add(report)
+            self._outbox.add(report, is_urgent=not self._waiting.has_more(attempt.queue))
             if isinstance(report, AttemptReturned) and not report.had_started:
                 for offer in self._waiting.close(attempt.queue, report.grant):
                     self._outbox.add(returned(offer, "one before it in its queue was returned"))

@@ -40,3 +40,5 @@ class WorkerConfig:
     batch_bytes_max: int = 1024 * 1024
     gather_seconds: float = 0.0
     """Shortest time between two writes of reports: in a dense flow each write costs more than a report."""
+    run_gather_seconds: float = 0.0
+    """How long a start waits for other reports, and an end while the next one of its queue is here."""

@@ -58,6 +58,8 @@ class Outbox:
         self._repeat_seconds = config.repeat_seconds
         self.pending = asyncio.Event()
         """Set while something is to be published."""
+        self.urgent = asyncio.Event()
+        """Set while the leader needs some of it at once."""
         self.empty = asyncio.Event()
         """Set while everything is committed."""
         self.empty.set()
@@ -91,8 +93,11 @@ class Outbox:
         self._welcomed = (session.epoch, session.number, self._number + 1)
         return False
 
-    def add(self, body: ReportBody) -> None:
-        """Keep a report under the next number. An attempt has one end or return."""
+    def add(self, body: ReportBody, *, is_urgent: bool = True) -> None:
+        """Keep a report under the next number. An attempt has one end or return.
+
+        Not urgent is an end after which the worker starts the next one of the queue by itself, and a start.
+        """
         self._number += 1
         size_bytes = _size_bytes(body)
         self._kept[self._number] = _Kept(body, size_bytes)
@@ -106,6 +111,8 @@ class Outbox:
             case Held() | Leaving():
                 pass
         self.pending.set()
+        if is_urgent:
+            self.urgent.set()
         self.empty.clear()
 
     def answer(self, execution_id: int, grant: Grant) -> bool:
@@ -136,7 +143,7 @@ class Outbox:
             has_moved = True
         self._next = max(self._next, min(upto, self._number) + 1)
         if self._next > self._number:
-            self.pending.clear()
+            self._nothing_pending()
         if not self._kept:
             self.empty.set()
         if has_moved:
@@ -171,7 +178,7 @@ class Outbox:
             left_bytes -= kept.size_bytes
             self._next += 1
         if self._next > self._number:
-            self.pending.clear()
+            self._nothing_pending()
         return reports
 
     def published(self, now: float) -> None:
@@ -183,6 +190,11 @@ class Outbox:
         if self._kept:
             self._next = min(self._next, max(number, next(iter(self._kept))))
             self.pending.set()
+            self.urgent.set()
+
+    def _nothing_pending(self) -> None:
+        self.pending.clear()
+        self.urgent.clear()
 
     def _note_over(self, body: AttemptEnded | AttemptReturned) -> None:
         had_started = body.had_started if isinstance(body, AttemptReturned) else body.started_at is not None
@@ -198,6 +210,8 @@ async def publish_reports(
     pause_seconds, next_at = config.retry_seconds, 0.0
     while True:
         await outbox.pending.wait()
+        if not outbox.urgent.is_set():
+            await ports.clock.wait(outbox.urgent, config.run_gather_seconds)
         if (early_seconds := next_at - ports.clock.monotonic()) > 0:
             await ports.clock.sleep(early_seconds)
         next_at = ports.clock.monotonic() + config.gather_seconds

@@ -124,6 +124,10 @@ class WaitingList:
             last[waiting.queue] = max(grant, last.get(waiting.queue, _NONE))
         return [offer for name, grant in last.items() for offer in self.close(name, grant)]
 
+    def has_more(self, name: str) -> bool:
+        """Return whether an offer of a queue has not started."""
+        return any(entry[2] in self._waiting for entry in self._queues[name].line)
+
     def next(self) -> Waiting | None:
         """Remove the offer that starts next and count it as running; `ended` ends that."""
         while self._turns and self._running < self._concurrency:

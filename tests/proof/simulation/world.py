@@ -126,7 +126,7 @@ class WorkerHost:
         config = WorkerConfig(
             name=f"worker-{self.number}", pools=(POOL,), concurrency=self.concurrency, lease_seconds=lease,
             heartbeat_seconds=lease / 6, drain_seconds=1.0, grace_seconds=0.3, killed_seconds=0.3,
-            leave_seconds=2.0,
+            leave_seconds=2.0, run_gather_seconds=0.01,
         )  # fmt: skip
         self.worker = WorkerProcess(ports, config)
         world.run_in(process, self._serve(process))

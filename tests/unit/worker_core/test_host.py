@@ -57,3 +57,29 @@ async def test_reports_of_a_dense_flow_share_a_write(make_world: Callable[..., W
     await world.passes(1)
     assert len(world.bodies(AttemptEnded)) == 3
     assert len(world.broker.writes) - writes <= 2
+
+
+async def test_an_end_of_a_run_waits_for_others_until_nothing_more_can_start(
+    make_world: Callable[..., World],
+) -> None:
+    world = await make_world(run_gather_seconds=0.5).serve()
+    await world.offer(1, 2, 3, at_once=1)
+    await world.end(1)
+    await world.passes(0.1)
+    assert not world.bodies(AttemptEnded)
+    await world.passes(0.5)
+    assert len(world.bodies(AttemptEnded)) == 1
+    await world.end(2)
+    await world.end(3)
+    # The slot is free now: the leader hears it at once.
+    assert len(world.bodies(AttemptEnded)) == 3
+
+
+async def test_an_end_goes_at_once_if_what_waited_behind_it_was_cancelled(
+    make_world: Callable[..., World],
+) -> None:
+    world = await make_world(run_gather_seconds=0.5).serve()
+    await world.offer(1, 2, at_once=1)
+    await world.cancel(2)
+    await world.end(1)
+    assert len(world.bodies(AttemptEnded)) == 2
