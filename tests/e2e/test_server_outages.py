@@ -21,7 +21,7 @@ SHORT_LEASE = {
     "TURNSTILE_WATCHDOG_INTERVAL": "200ms",
 }
 OUTAGE_SECONDS = LEASE_SECONDS * 1.4
-"""Duration of an outage: longer than a lease."""
+"""Duration of an outage of the database: longer than a lease."""
 FROZEN_SECONDS = 11.0
 """Long enough for the services to give up every connection to a silent broker."""
 
@@ -97,9 +97,8 @@ async def test_a_broker_that_cuts_blocks_freezes_crashes_and_restarts_costs_noth
 ) -> None:
     database_url, amqp_url = urls
     broker, vhost = own.rabbitmq, _vhost(amqp_url)
-    async with running_environment(
-        database_url, amqp_url, executors=2, workers=2, settings=SHORT_LEASE
-    ) as env:
+    # With the lease of an installation: longer than it takes to notice a broker that is frozen.
+    async with running_environment(database_url, amqp_url, executors=2, workers=2) as env:
         held = await env.submit("hold")
         await env.until_status(held, "running")
         async with steady(amqp_url, tmp_path) as client:
