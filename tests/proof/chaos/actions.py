@@ -42,6 +42,12 @@ async def seven(context: Context, seconds: float, failures: int = 0) -> int:
     return result
 
 
+@action("chaos.brisk", max_concurrent=2, max_reclaims=1000)
+async def brisk(context: Context, seconds: float) -> int:
+    """Run for so short a time that a worker gets many at once."""
+    return await logged_run(context, seconds)
+
+
 @action("chaos.free", max_reclaims=1)
 async def free(context: Context, seconds: float) -> int:
     """Run without a limit; abandoned when its worker is lost twice."""

@@ -24,6 +24,7 @@ _PER_SECOND: Final = {
     "chaos.one": 1.5,
     "chaos.two": 1.2,
     "chaos.seven": 2.5,
+    "chaos.brisk": 2.0,
     "chaos.free": 2.0,
     "chaos.keyed": 2.0,
     "chaos.command": 0.5,
@@ -100,6 +101,7 @@ LIMITS: Final[Mapping[str, int | None]] = {
     "chaos.one": 1,
     "chaos.two": 2,
     "chaos.seven": 7,
+    "chaos.brisk": 2,
     "chaos.free": None,
     "chaos.keyed": 1,
     "chaos.command": 2,
@@ -110,9 +112,10 @@ NUMBERS: Final = {**LIMITS, **numbers_of_gates(GATES)}
 """What must be in force again at the end."""
 _CUSTOMERS: Final = 5
 _BURST: Final = 25
-_CROWD: Final = 30
-"""More than twice the worker slots: the others wait for a worker slot of the pool, each in its turn."""
-_CROWD_SECONDS: Final = 20.0
+_CROWDS: Final = {"chaos.crowd": 30, "chaos.brisk": 150}
+"""Submitted at once. The first are more than twice the worker slots: the others wait for a worker slot of the
+pool, each in its turn. The second are short, and wait behind a limit: they run in runs."""
+_CROWD_SECONDS: Final = {"chaos.crowd": 20.0, "chaos.brisk": 5.0}
 """From one crowd to the next, on average."""
 
 
@@ -165,8 +168,9 @@ def _submits(rng: random.Random, seconds: float) -> Iterator[Submit]:
         count = round(seconds * per_second)
         times += [(rng.uniform(0.0, seconds), ref) for _ in range(count)]
         times += [(rng.uniform(0.0, seconds), ref)] * min(_BURST, count // 8)
-    for _ in range(max(round(seconds / _CROWD_SECONDS), 1)):
-        times += [(rng.uniform(0.0, seconds), "chaos.crowd")] * _CROWD
+    for ref, count in _CROWDS.items():
+        for _ in range(max(round(seconds / _CROWD_SECONDS[ref]), 1)):
+            times += [(rng.uniform(0.0, seconds), ref)] * count
     for number, (at_seconds, ref) in enumerate(sorted(times), 1):
         yield _submit(rng, number, round(at_seconds, 3), ref)
 
@@ -213,6 +217,8 @@ def _run_seconds(rng: random.Random, ref: str) -> float:
             return round(rng.uniform(4.0, 8.0), 3)
         case "chaos.crowd":
             return round(rng.uniform(0.5, 1.0), 3)
+        case "chaos.brisk":
+            return round(rng.choice([0.0, 0.0, 0.01, 0.03]), 3)
         case "chaos.seven" | "chaos.free":
             return round(rng.choice([0.0, 0.05, 0.1, rng.uniform(0.1, 0.5), rng.uniform(0.5, 3.0)]), 3)
         case _:
@@ -245,7 +251,7 @@ def _cancels(rng: random.Random, submits: list[Submit]) -> Iterator[Cancel]:
 def _changes(rng: random.Random, seconds: float) -> Iterator[Change]:
     now = rng.uniform(1.0, 5.0)
     while now < seconds:
-        ref = rng.choice(["chaos.one", "chaos.two", "chaos.seven", "chaos.keyed"])
+        ref = rng.choice(["chaos.one", "chaos.two", "chaos.seven", "chaos.brisk", "chaos.keyed"])
         if rng.random() < 0.3:
             yield Change(at_seconds=round(now, 2), path=f"actions/{ref}", fields={"paused": True})
             now += rng.uniform(0.5, 3.0)

@@ -27,7 +27,8 @@ def _lines(outcome: Outcome) -> Iterator[str]:
     yield f"  cancels, changes   {course.log.cancels}, {course.log.changes}"
     yield executions_line(statistics)
     yield (
-        f"  grants, runs       {statistics.grants}, {statistics.runs}; {statistics.reclaims} reclaims "
+        f"  grants, runs       {statistics.grants}, {statistics.runs}; {statistics.in_runs} grants beyond a "
+        f"limit, in runs of a worker; {statistics.reclaims} reclaims "
         f"from {statistics.workers_lost} lost workers; "
         f"{statistics.completions_published} ends published"
     )
