@@ -20,6 +20,8 @@ SHORT_LEASE = {
     "TURNSTILE_HEARTBEAT_INTERVAL": "1s",
     "TURNSTILE_WATCHDOG_INTERVAL": "200ms",
 }
+USUAL_LEASE = {"TURNSTILE_LEASE_DURATION": "30s", "TURNSTILE_HEARTBEAT_INTERVAL": "3s"}
+"""What an installation has: longer than it takes to notice that a broker is frozen."""
 OUTAGE_SECONDS = LEASE_SECONDS * 1.4
 """Duration of an outage of the database: longer than a lease."""
 FROZEN_SECONDS = 11.0
@@ -97,8 +99,9 @@ async def test_a_broker_that_cuts_blocks_freezes_crashes_and_restarts_costs_noth
 ) -> None:
     database_url, amqp_url = urls
     broker, vhost = own.rabbitmq, _vhost(amqp_url)
-    # With the lease of an installation: longer than it takes to notice a broker that is frozen.
-    async with running_environment(database_url, amqp_url, executors=2, workers=2) as env:
+    async with running_environment(
+        database_url, amqp_url, executors=2, workers=2, settings=USUAL_LEASE
+    ) as env:
         held = await env.submit("hold")
         await env.until_status(held, "running")
         async with steady(amqp_url, tmp_path) as client:
