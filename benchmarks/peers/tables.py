@@ -23,7 +23,7 @@ _LIMIT: Final = "limit"
 _PEAK: Final = "peak concurrency"
 _OUT_OF_ORDER: Final = "out of order, %"
 _IDEAL_SHARE: Final = "share of the ideal"
-_RATIO_AIMS: Final = (0.60, 0.65)
+_RATIO_AIMS: Final = (1.3, 1.3)
 """Of the rate at limit 4 to that of PgQueuer with one process, and with two."""
 _SHARE: Final = "last / before"
 _COST: Final = "PostgreSQL, last / before"

@@ -50,7 +50,7 @@ async def prepare() -> None:
 
 @asynccontextmanager
 async def submitting() -> AsyncIterator[Submit]:
-    """Enqueue in batches."""
+    """Enqueue in batches, and analyse the table."""
     connection = await asyncpg.connect(setting(DATABASE_URL), timeout=_TIMEOUT_SECONDS)
     queries = Queries(AsyncpgDriver(connection))
 
@@ -62,6 +62,8 @@ async def submitting() -> AsyncIterator[Submit]:
                 [json.dumps(job).encode() for job in batch],
                 [0] * len(batch),
             )
+        # Without statistics its rate varies from 200 to 4,000 jobs/s with the plan of its query.
+        await connection.execute("ANALYZE pgqueuer")
 
     yield submit_all
     await connection.close(timeout=_TIMEOUT_SECONDS)
