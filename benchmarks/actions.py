@@ -1,6 +1,7 @@
 """Actions of the parts: no-ops under the limits that the parts need, and some that take 1 ms to 1 s."""
 
 import asyncio
+import os
 import time
 from typing import Final
 
@@ -24,6 +25,15 @@ HELD: Final = tuple(f"bench.held.{number}" for number in range(10))
 MEASURED: Final = {"bench.measured.1": 0.001, "bench.measured.20": 0.02}
 """Without a limit; an execution takes so many seconds, and returns how many it took."""
 
+BRIEF: Final = "bench.brief"
+"""At limit 4; an execution takes 5 ms."""
+LASTING: Final = "bench.lasting"
+"""Without a limit; an execution takes LASTING_SECONDS."""
+BIMODAL: Final = "bench.bimodal"
+"""At limit 4; one execution of ten takes 50 times as long as the others."""
+UNEVEN: Final = "bench.uneven"
+"""Without a limit; an execution takes four times as long on the first worker."""
+
 SHARED: Final = tuple(f"bench.shared.{number}" for number in range(10))
 """Without limits; the part `gates` lets them share a resource of SHARED_UNITS units."""
 SPREAD: Final = "bench.spread"
@@ -39,6 +49,7 @@ RATE_STARTS: Final = 1000
 RATE_SECONDS: Final = 1.0
 JOB_SECONDS: Final = 0.02
 HELD_SECONDS: Final = 1.0
+LASTING_SECONDS: Final = 1.0
 
 
 def _declare(ref: str, max_concurrent: int | None, *, runs: bool = True) -> None:
@@ -78,6 +89,31 @@ def _declare_measured(ref: str, seconds: float) -> None:
         return time.perf_counter() - began
 
     action(ref)(wait)
+
+
+@action(BRIEF, max_concurrent=LIMIT)
+async def brief(number: int = 0) -> None:
+    """Take 5 ms."""
+    await asyncio.sleep(0.005)
+
+
+@action(LASTING)
+async def lasting(number: int = 0) -> None:
+    """Take a second."""
+    await asyncio.sleep(LASTING_SECONDS)
+
+
+@action(BIMODAL, max_concurrent=LIMIT)
+async def bimodal(number: int = 0) -> None:
+    """Take 2 ms, or 100 ms."""
+    await asyncio.sleep(0.1 if number % 10 == 0 else 0.002)
+
+
+@action(UNEVEN)
+async def uneven(number: int = 0) -> None:
+    """Take 5 ms, or 20 ms on the slow worker."""
+    is_slow = os.environ.get("TURNSTILE_WORKER_NAME") == "bench-0"
+    await asyncio.sleep(0.02 if is_slow else 0.005)
 
 
 for _ref in LIMITED:

@@ -20,6 +20,7 @@ from benchmarks import (
     keys,
     limit_bound,
     memory,
+    mixed,
     parameters,
     pressure,
     rates,
@@ -39,6 +40,7 @@ Part = Callable[[Servers, Sizes], Awaitable[list[Section]]]
 PARTS: Final[Mapping[str, Part]] = {
     "throughput": throughput.measure,
     "limit-bound": limit_bound.measure,
+    "mixed": mixed.measure,
     "rates": rates.measure,
     "keys": keys.measure,
     "gates": gates.measure,

@@ -55,6 +55,7 @@ class Sizes:
     loaded: Annotated[int, _at_least(10, "Waiting executions of the takeover part.")] = 1_000_000
     messages: Annotated[int, _at_least(100, "Messages of one transport run.")] = 10_000
     jobs: Annotated[int, _at_least(10, "Jobs of 20 ms of the limit-bound part.")] = 4000
+    mixed: Annotated[int, _at_least(10, "Jobs of each load of the mixed part.")] = 2000
     paced_seconds: Annotated[float, _at_least(0.1, "Duration of each rate of the rates part.")] = 3.0
     keyed: Annotated[int, _at_least(10, "Executions of one run of the keys part.")] = 10_000
     keys_max: Annotated[int, _at_least(10, "Most concurrency keys.")] = 10_000

@@ -12,7 +12,18 @@ from tests.support.sources import Servers
 from turnstile.localservers import LocalServers
 
 LEFT_OUT = (
-    *("clients", "gates", "hand-over", "keys", "limit-bound", "memory", "rates", "replicas", "submissions"),
+    *(
+        "clients",
+        "gates",
+        "hand-over",
+        "keys",
+        "limit-bound",
+        "memory",
+        "mixed",
+        "rates",
+        "replicas",
+        "submissions",
+    ),
     *("takeover", "throughput"),
 )
 """Those that take seconds even so."""
@@ -26,6 +37,7 @@ TINY = Sizes(
     loaded=40,
     messages=200,
     jobs=40,
+    mixed=40,
     paced_seconds=0.1,
     keyed=40,
     keys_max=20,
