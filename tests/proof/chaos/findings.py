@@ -113,18 +113,26 @@ def _lost_leases(seen: Witnessed, injected: Sequence[Injected], services: Collec
     """
     for lost in seen.lost:
         # Others are neighbours that say hello and nothing more.
-        if lost.name in services and not any(_explains(each, lost) for each in injected):
+        if lost.name in services and not is_explained(lost, injected):
             yield (
                 f"{lost.name} ({lost.worker_id}) was lost at {lost.gone_at:%H:%M:%S.%f}, "
                 f"last heard at {lost.heard_at:%H:%M:%S.%f}, without a fault of its own"
             )
 
 
-def _explains(injected: Injected, lost: Lost) -> bool:
-    """Return whether this fault affected that worker, or the broker, while it was silent."""
-    affects = injected.fault.target.partition(" ")[0] in (lost.name, "broker")
-    affects = affects or injected.fault.target == f"session of {lost.name}"
-    return affects and injected.began_at <= lost.gone_at and lost.heard_at <= injected.healed_at + _AFTERMATH
+def is_explained(lost: Lost, injected: Sequence[Injected]) -> bool:
+    """Return whether a fault affected a worker, or the broker, while it was silent.
+
+    What had arrived before another fault of any kind may have been heard after it.
+    """
+    for each in injected:
+        over_at = each.healed_at + _AFTERMATH
+        next_over = [other.healed_at + _AFTERMATH for other in injected if other.began_at <= over_at]
+        affects = each.fault.target.partition(" ")[0] in (lost.name, "broker")
+        affects = affects or each.fault.target == f"session of {lost.name}"
+        if affects and each.began_at <= lost.gone_at and lost.heard_at <= max(next_over):
+            return True
+    return False
 
 
 async def _audit(environment: Environment) -> list[str]:

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.proof.chaos.history import Window, Witnessed
+from tests.proof.chaos.faults import Injected
+from tests.proof.chaos.findings import is_explained
+from tests.proof.chaos.history import Lost, Window, Witnessed
 from tests.proof.chaos.judge import Bounds, judged
 from tests.proof.chaos.load import Submit
+from tests.proof.chaos.schedule import Fault, Kind
 from tests.proof.chaos.submitters import Sent, SubmitLog
 from tests.proof.run_log import Run
 from turnstile.stress.check.definitions import DefinitionHistory, Definitions
@@ -230,3 +233,28 @@ def test_a_paused_worker_may_run_on_what_the_leader_ended_until_it_notices_the_p
 
 def _unexplained(scene: Scene, bounds: Bounds = BOUNDS) -> list[str]:
     return [each for each in scene.violations(bounds) if "for which there was no cause" not in each]
+
+
+def fault(target: str, began: float, healed: float) -> Injected:
+    planned = Fault(number=1, kind=Kind.BROKER_KILLED, target=target, at_seconds=began, lasting_seconds=0.1)
+    return Injected(fault=planned, began_at=at(began), healed_at=at(healed))
+
+
+@pytest.mark.parametrize(
+    ("faults", "explained"),
+    [
+        ([fault("broker", 1, 10)], True),
+        ([fault("worker-1", 1, 10)], True),
+        ([fault("worker-2", 1, 10)], False),
+        ([fault("database", 1, 10)], False),
+        ([fault("broker", 1, 5)], False),
+        # Its heartbeat had arrived, and was read after the second outage.
+        ([fault("broker", 1, 5), fault("database", 6, 11)], True),
+        ([fault("broker", 1, 5), fault("database", 8, 11)], False),
+    ],
+)
+def test_a_lost_worker_is_explained_by_a_fault_of_its_own_or_of_the_broker(
+    faults: list[Injected], *, explained: bool
+) -> None:
+    lost = Lost(worker_id="w", name="worker-1", heard_at=at(11.5), gone_at=at(14))
+    assert is_explained(lost, faults) is explained
