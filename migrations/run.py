@@ -170,7 +170,8 @@ async def is_current(database_url: str) -> bool:
 
 
 def _current_revision(connection: Connection) -> str | None:
-    return MigrationContext.configure(connection).get_current_revision()
+    options = {"version_table_schema": "public"}
+    return MigrationContext.configure(connection, opts=options).get_current_revision()
 
 
 def _newest_revision() -> str | None:

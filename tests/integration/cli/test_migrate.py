@@ -18,7 +18,7 @@ from tests.support.ledger import session_on, until
 from tests.support.service_template import fork_service
 from turnstile import migrations
 from turnstile.common.cli import EXIT_FAILED
-from turnstile.localservers import DatabaseServer
+from turnstile.localservers import DatabaseServer, PostgresServer
 from turnstile.migrations import run
 
 _RIGHTS = ("GRANT ALL ON ALL TABLES IN SCHEMA public TO {0}", "GRANT USAGE ON SCHEMA ledger TO {0}")
@@ -142,13 +142,13 @@ def test_a_role_that_is_not_the_owner_is_rejected_with_a_remedy(
     assert "run it as the role that owns" in ended.err
 
 
-@pytest.mark.usefixtures("next_revision")
-def test_a_read_only_database_is_an_error_at_once(
-    alone: CommandLines, postgresql: DatabaseServer, database_url: str
-) -> None:
-    name = urlsplit(database_url).path[1:]
-    postgresql.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
-    ended = alone.executor("migrate", TURNSTILE_DATABASE_URL=database_url)
+def test_a_standby_is_an_error_at_once(alone: CommandLines, own_postgresql: PostgresServer) -> None:
+    url = own_postgresql.create_database("standby")
+    own_postgresql.stop()
+    signal = own_postgresql.folder / "data" / "standby.signal"
+    signal.touch()
+    own_postgresql.restart()
+    ended = alone.executor("migrate", TURNSTILE_DATABASE_URL=url)
     assert ended.exit_code == EXIT_FAILED
     assert "in a read-only transaction" in ended.err
 
