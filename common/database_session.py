@@ -8,9 +8,9 @@ each connection, so no session is without.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-if TYPE_CHECKING:
-    import asyncpg
+import asyncpg
 
+if TYPE_CHECKING:
     Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
 
 SETTINGS: Final = {
@@ -45,13 +45,43 @@ WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')
 installation may ask for more than `on`, not for less."""
 
 
+_REQUIRE_OWN: Final = """
+DO $$ BEGIN
+    IF pg_backend_pid() <> {pid} THEN
+        RAISE EXCEPTION USING ERRCODE = 'object_not_in_prerequisite_state';
+    END IF;
+END $$
+"""
+"""The error takes back the settings before it: the session of a pooler serves others, too."""
+
+
+class PoolerInBetween(asyncpg.InterfaceError):
+    """The session is one of a connection pooler, which may give each transaction to another one."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a connection pooler, like pgbouncer, is between this process and PostgreSQL: settings, locks "
+            "and notifications need sessions of its own; name host and port of the server itself in "
+            "TURNSTILE_DATABASE_URL"
+        )
+
+
 async def set_session(
     connection: "Connection", settings: Mapping[str, str], *, timeout_seconds: float
 ) -> None:
-    """Set SETTINGS, or another value where `settings` has one, in one round trip."""
+    """Set SETTINGS, or another value where `settings` has one, in one round trip.
+
+    Raises PoolerInBetween: the process that the server named at the start is not the one that answers.
+    """
     # With the schema: until the search path is set, another schema may come first.
     calls = ", ".join(
         f"pg_catalog.set_config('{name}', '{value}', false)"
         for name, value in {**SETTINGS, **settings}.items()
     )
-    await connection.execute(f"{_FIRST}; SELECT {calls}; {_WHERE_NEEDED}", timeout=timeout_seconds)
+    check = _REQUIRE_OWN.format(pid=connection.get_server_pid())
+    try:
+        await connection.execute(
+            f"{_FIRST}; SELECT {calls}; {_WHERE_NEEDED}; {check}", timeout=timeout_seconds
+        )
+    except asyncpg.ObjectNotInPrerequisiteStateError:
+        raise PoolerInBetween from None

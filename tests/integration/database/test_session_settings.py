@@ -1,19 +1,23 @@
 """Every session sets what our promises depend on, whatever the role, the database or the server sets."""
 
 import asyncio
-from contextlib import suppress
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 from urllib.parse import urlsplit
 
+import asyncpg
 import pytest
 
 from tests.support.inbox import Installation, request
-from tests.support.ledger import session_on
+from tests.support.ledger import session_on, until
 from tests.support.served import serve
-from turnstile.common.database import DatabaseHosts
-from turnstile.common.database_session import SETTINGS
+from turnstile.common.database import Database, DatabaseHosts
+from turnstile.common.database_session import SETTINGS, PoolerInBetween, set_session
 from turnstile.executor.inbox import NotDecidedYet
 from turnstile.localservers import DatabaseServer, PostgresServer
+from turnstile.localservers.ports import LOOPBACK
 from turnstile.migrations.run import is_current, migrate
 
 _OBJECTS_OF_AN_APPLICATION: Final = """
@@ -29,6 +33,8 @@ _ACTION: Final = """
 INSERT INTO ledger.definition (kind, name, body, created_at, updated_at)
 VALUES ('action', 'a', '{}', now(), now())
 """
+_PROCESS: Final = re.compile(rb"K\x00\x00\x00\x0c.{4}", re.DOTALL)
+_OTHER: Final = b"K\x00\x00\x00\x0c\x7f\x00\x00\x00"
 _HOSTILE: Final = {
     "default_transaction_isolation": "serializable",
     "default_transaction_read_only": "on",
@@ -115,6 +121,49 @@ async def test_every_session_has_the_settings_of_all_sessions_and_those_of_its_u
         assert {name: await connection.fetchval(f"SHOW {name}") for name in wanted} == wanted
     finally:
         await connection.close()
+
+
+@asynccontextmanager
+async def _pooler(url: str) -> AsyncIterator[str]:
+    """What a pooler shows: the key of a session of its own, and another process that answers."""
+    server = urlsplit(url)
+
+    async def carry(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await source.read(65_536):
+                target.write(_PROCESS.sub(_OTHER, data))
+                await target.drain()
+        target.close()
+
+    async def connected(client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        from_server, to_server = await asyncio.open_connection(server.hostname, server.port)
+        await asyncio.gather(carry(client, to_server), carry(from_server, to_client))
+
+    async with await asyncio.start_server(connected, LOOPBACK, 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        account = server.netloc.rpartition("@")[0]
+        yield server._replace(netloc=f"{account}@{LOOPBACK}:{port}").geturl()
+
+
+async def test_a_pooler_is_named_and_its_sessions_keep_their_settings(database_url: str) -> None:
+    async with _pooler(database_url) as url:
+        database = Database(url, application_name="test")
+        opening = asyncio.create_task(database.open())
+
+        async def is_named() -> bool:
+            return "a connection pooler, like pgbouncer" in (database.last_error or "")
+
+        await until(is_named)
+        assert "TURNSTILE_DATABASE_URL" in (database.last_error or "")
+        opening.cancel()
+        await asyncio.wait({opening})
+        session = await asyncpg.connect(url)
+        try:
+            with pytest.raises(PoolerInBetween):
+                await set_session(session, {}, timeout_seconds=5.0)
+            assert await session.fetchval("SHOW search_path") == '"$user", public'
+        finally:
+            await session.close()
 
 
 async def test_what_is_stored_survives_a_crash_where_the_default_is_not_to_wait_for_the_disk(
