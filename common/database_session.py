@@ -55,6 +55,12 @@ END $$
 """The error takes back the settings before it: the session of a pooler serves others, too."""
 
 
+def libpq_options() -> str:
+    """Return SETTINGS as the environment variable PGOPTIONS has them, for the programs of PostgreSQL."""
+    escaped = {name: value.replace(" ", r"\ ") for name, value in SETTINGS.items()}
+    return " ".join(f"-c {name}={value}" for name, value in escaped.items())
+
+
 class PoolerInBetween(asyncpg.InterfaceError):
     """The session is one of a connection pooler, which may give each transaction to another one."""
 
