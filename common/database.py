@@ -12,7 +12,7 @@ import asyncio
 import logging
 import math
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias, T
 
 import asyncpg
 
+from turnstile.common.database_session import set_session
 from turnstile.common.domain.errors import StatementTimeout, Unavailable
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.common.urls import host_urls, network_remedy, shown_url, with_tls_hint
@@ -498,23 +499,29 @@ class DatabaseHosts:
         self._urls = host_urls(url)
         self._connect_seconds = connect_seconds
 
-    async def connect(self, *_: Any, **options: Any) -> Any:
-        """Connect to the first host that accepts; raise the error of the last one.
+    async def connect(self, *_: Any, settings: Mapping[str, str] | None = None, **options: Any) -> Any:
+        """Connect to the first host that accepts, and set its session; raise the error of the last one.
 
-        A pool passes None instead of a URL.
+        A pool passes None instead of a URL. `settings` are those that differ from the settings of all
+        sessions.
         """
         *others, last = self._urls
         for url in others:
             try:
-                return await self._connect(url, options)
+                return await self._connect(url, settings or {}, options)
             except (OSError, asyncpg.PostgresError, asyncpg.InternalClientError):
                 continue
-        return await self._connect(last, options)
+        return await self._connect(last, settings or {}, options)
 
-    async def _connect(self, url: str, options: dict[str, Any]) -> Any:
+    async def _connect(self, url: str, settings: Mapping[str, str], options: dict[str, Any]) -> Any:
         # Before the attempt: if the caller gives up, its next attempt must not wait for this host again.
         self._move(url, to_front=False)
         connection = await asyncpg.connect(url, timeout=self._connect_seconds, **options)
+        try:
+            await set_session(connection, settings, timeout_seconds=self._connect_seconds)
+        except BaseException:
+            connection.terminate()
+            raise
         self._move(url, to_front=True)
         return connection
 

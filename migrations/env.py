@@ -2,6 +2,6 @@
 
 from alembic import context
 
-context.configure(connection=context.config.attributes["connection"])
+context.configure(connection=context.config.attributes["connection"], version_table_schema="public")
 with context.begin_transaction():
     context.run_migrations()

@@ -26,6 +26,7 @@ from turnstile.common.database import CONNECTION_ERRORS, DatabaseHosts
 from turnstile.common.domain.errors import TurnstileError
 from turnstile.common.version import installed_version
 from turnstile.migrations.origin import record_origin, recorded_origin
+from turnstile.migrations.schema_check import database_trouble
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,10 @@ class MigrationBlocked(TurnstileError):
         self.blockers = blockers
 
 
+class DatabaseUnsuited(TurnstileError):
+    """The database cannot be used, whatever its schema; the message has the remedy."""
+
+
 _LOG: Final = """
 INSERT INTO ledger.audit_log (actor, channel, verb, subject_kind, subject, before, after)
 VALUES ('database', 'database', 'migrated', 'database', current_database()::text, $1, $2)
@@ -96,7 +101,7 @@ async def migrate(database_url: str, *, lock_wait_seconds: float = LOCK_WAIT_SEC
     """Bring the database to the newest schema. Safe to run from many processes at once.
 
     Raises MigrationBlocked where other sessions hold what it needs for longer than `lock_wait_seconds`: then
-    nothing was changed.
+    nothing was changed. Raises DatabaseUnsuited.
     """
     loop = asyncio.get_running_loop()
     deadline, pause_seconds = loop.time() + lock_wait_seconds, _PAUSE_FIRST_SECONDS
@@ -119,6 +124,8 @@ async def _migrate_once(engine: AsyncEngine, blockers: list[Blocker]) -> bool:
         async with engine.begin() as connection:
             await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
             await connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'"))
+            if (trouble := await database_trouble(await _driver(connection))) is not None:
+                raise DatabaseUnsuited(trouble)
             async with _watched(engine, connection, blockers):
                 before = await connection.run_sync(_current_revision)
                 await connection.run_sync(lambda c: command.upgrade(alembic_config(c), "head"))
@@ -170,7 +177,8 @@ async def is_current(database_url: str) -> bool:
 
 
 def _current_revision(connection: Connection) -> str | None:
-    return MigrationContext.configure(connection).get_current_revision()
+    options = {"version_table_schema": "public"}
+    return MigrationContext.configure(connection, opts=options).get_current_revision()
 
 
 def _newest_revision() -> str | None:

@@ -1,6 +1,6 @@
-"""Decides whether a service of this version can use the schema of a database.
+"""Decides whether a service of this version can use a database and its schema.
 
-In: a connection of the executor's account. Out: the version that was found, and what to do about it.
+In: a connection of the executor's account. Out: what was found, and what to do about it.
 Two adjacent versions run side by side during an upgrade, so a newer schema is used, and reported.
 """
 
@@ -11,10 +11,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from turnstile.common.database import MISSING_SCHEMA, SchemaState
 
 if TYPE_CHECKING:
+    import asyncpg
+
     from turnstile.common.database import Connection
 
 _INSTALLED: Final = "SELECT to_regclass('public.alembic_version') IS NOT NULL"
 _REVISION: Final = "SELECT version_num FROM public.alembic_version"
+
+_UNSETTABLE: Final = """
+SELECT current_setting('server_encoding') AS encoding,
+       current_setting('session_replication_role') AS replication_role,
+       quote_ident(current_database()) AS database, quote_ident(session_user) AS role
+"""
 
 
 class SchemaVersion(NamedTuple):
@@ -53,10 +61,34 @@ async def schema_version(connection: "Connection") -> SchemaVersion:
     return SchemaVersion(await connection.fetchval(_REVISION))
 
 
+async def database_trouble(connection: "asyncpg.Connection[asyncpg.Record] | Connection") -> str | None:
+    """Return why a database cannot be used, whatever its schema, with the remedy; None: it can.
+
+    What a session can set by itself is no trouble.
+    """
+    found = await connection.fetchrow(_UNSETTABLE)
+    assert found is not None
+    database, role = found["database"], found["role"]
+    if found["encoding"] != "UTF8":
+        return (
+            f"the database {database} has the encoding {found['encoding']}, which cannot store every text: "
+            "CREATE DATABASE turnstile TEMPLATE template0 ENCODING 'UTF8' LOCALE 'C', and name it in "
+            "TURNSTILE_DATABASE_URL"
+        )
+    if found["replication_role"] == "replica":
+        return (
+            f"session_replication_role is 'replica' for the role {role}, so that no trigger runs: "
+            f"ALTER ROLE {role} RESET session_replication_role, or ALTER DATABASE {database} RESET "
+            "session_replication_role, and restart the executor"
+        )
+    return None
+
+
 async def schema_state(connection: "Connection") -> SchemaState:
-    """Return what the schema of a database means for an executor of this version."""
+    """Return what a database and its schema mean for an executor of this version."""
     version = await schema_version(connection)
-    return SchemaState(trouble=version.trouble, notice=version.notice)
+    trouble = await database_trouble(connection) or version.trouble
+    return SchemaState(trouble=trouble, notice=version.notice)
 
 
 @cache

@@ -24,16 +24,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from unittest.mock import patch
 
-import asyncpg
 import httpx
 
 from turnstile.client import AsyncClient, Client, use_client
+from turnstile.common.database import DatabaseHosts
 from turnstile.common.domain.durations import parse_duration
 from turnstile.localservers import BrokerServer, DatabaseServer, LocalServers
 from turnstile.localservers.services import Service
 from turnstile.stress.local.launcher import Deployment, create_database_and_vhost, drop_database_and_vhost
 
 if TYPE_CHECKING:
+    import asyncpg
+
     Connection = asyncpg.Connection[asyncpg.Record]
 
 T = TypeVar("T")
@@ -191,9 +193,8 @@ class Installation:
 
     @asynccontextmanager
     async def _database(self) -> AsyncIterator["Connection"]:
-        connection = await asyncpg.connect(
-            self.database_url, timeout=_DATABASE_SECONDS, command_timeout=_DATABASE_SECONDS
-        )
+        hosts = DatabaseHosts(self.database_url, connect_seconds=_DATABASE_SECONDS)
+        connection: Connection = await hosts.connect(command_timeout=_DATABASE_SECONDS)
         try:
             yield connection
         finally:

@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import asyncpg
 
 from turnstile.common.database import DatabaseHosts
+from turnstile.common.database_session import libpq_options
 from turnstile.common.domain.errors import TurnstileError
 from turnstile.common.urls import driver_url
 
@@ -76,7 +77,8 @@ async def check_dump(path: str, file: Path) -> None:
 
 async def _run(command: Sequence[str], url: str, *, last: Sequence[str] = ()) -> None:
     public_url, password = _split_password(driver_url(url))
-    environment = {**os.environ, "PGAPPNAME": "turnstile backup"}
+    options = f"{os.environ.get('PGOPTIONS', '')} {libpq_options()}"
+    environment = {**os.environ, "PGAPPNAME": "turnstile backup", "PGOPTIONS": options}
     if password is not None:
         environment["PGPASSWORD"] = password
     await _ended([*command, f"--dbname={public_url}", *last], environment)

@@ -20,7 +20,7 @@ from turnstile.common.settings import DatabaseSettings, read_settings
 from turnstile.common.telemetry.logs import Episodes, configure_logging
 from turnstile.common.urls import shown_url
 from turnstile.executor.cli.arguments import duration
-from turnstile.migrations.run import MigrationBlocked
+from turnstile.migrations.run import DatabaseUnsuited, MigrationBlocked
 from turnstile.migrations.run import migrate as run_migrations
 
 logger = logging.getLogger(__name__)
@@ -82,6 +82,8 @@ async def _migrate_once(url: str, *, wait_seconds: float) -> BaseException | Non
         await run_migrations(url, lock_wait_seconds=wait_seconds)
     except MigrationBlocked as error:
         raise _blocked(error, [blocker.pid for blocker in error.blockers]) from error
+    except DatabaseUnsuited as error:
+        raise _migration_failed(error) from None
     except asyncpg.ReadOnlySQLTransactionError as error:
         # Unlike a service, a migration does not wait for a standby to be promoted: the URL is wrong.
         raise _migration_failed(error) from error

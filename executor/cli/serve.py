@@ -12,13 +12,13 @@ from typing import Final
 import asyncpg
 
 from turnstile.common.cli import EXIT_USAGE, CommandFailed, with_options
+from turnstile.common.database import DatabaseHosts
 from turnstile.common.http import listen
 from turnstile.common.known_settings import warn_of_unknown_settings
 from turnstile.common.lifecycle import run_service
 from turnstile.common.settings import read_settings
 from turnstile.common.telemetry.logs import configure_logging
 from turnstile.common.telemetry.tracing import configure_tracing
-from turnstile.common.urls import driver_url
 from turnstile.executor.settings import ExecutorSettings
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,9 @@ def _has_stored_token(url: str) -> bool | None:
     """
 
     async def read() -> bool:
-        connection = await asyncpg.connect(driver_url(url), timeout=_TOKEN_SECONDS)
+        connection = await DatabaseHosts(url, connect_seconds=_TOKEN_SECONDS).connect(
+            command_timeout=_TOKEN_SECONDS
+        )
         try:
             return bool(await connection.fetchval("SELECT EXISTS (SELECT FROM ledger.api_token)"))
         finally:

@@ -72,8 +72,9 @@ class InboxWatch:
 
     async def _watch(self) -> None:
         connection: Connection = await self._hosts.connect(
+            settings={"lock_timeout": "1s"},
             command_timeout=_COMMAND_SECONDS,
-            server_settings={"application_name": "turnstile leader inbox", "lock_timeout": "1s"},
+            server_settings={"application_name": "turnstile leader inbox"},
         )
         try:
             connection.add_termination_listener(lambda _: self._has_news.set())

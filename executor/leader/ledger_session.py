@@ -1,8 +1,7 @@
 """One database session of the ledger: opened when it is needed, dropped after an error of the connection.
 
-Pins what a turn depends on and a role, a database or a server may set otherwise: the isolation, the
-durability of a commit, the plans, the time-outs. Errors come out as those of `ports`, or as they are where
-the ledger decides.
+Sets what a turn depends on beyond the settings of all sessions: the plans and the time-outs. Errors come out
+as those of `ports`, or as they are where the ledger decides.
 """
 
 import asyncio
@@ -20,27 +19,10 @@ if TYPE_CHECKING:
     Statement: TypeAlias = asyncpg.prepared_stmt.PreparedStatement[asyncpg.Record]
 
 _SETTINGS: Final = {
-    "default_transaction_isolation": "read committed",
-    "default_transaction_read_only": "off",
-    "default_transaction_deferrable": "off",
-    "search_path": "pg_catalog, pg_temp",
-    "TimeZone": "UTC",
-    "statement_timeout": "0",
+    # A leader that hangs inside a transaction must not keep its locks.
     "idle_in_transaction_session_timeout": "60s",
-    "idle_session_timeout": "0",
-    "jit": "off",
     "plan_cache_mode": "auto",
 }
-_PIN: Final = """
-SELECT set_config(s.name, s.value, false) FROM unnest($1::text[], $2::text[]) AS s(name, value)
-UNION ALL
-SELECT set_config(s.name, '0', false) FROM pg_catalog.pg_settings s WHERE s.name = 'transaction_timeout'
-UNION ALL
-SELECT set_config('synchronous_commit', 'on', false)
-WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')
-"""
-"""The second is there since PostgreSQL 17. The third: an acknowledged commit survives a crash; an
-installation may ask for more than `on`, not for less."""
 _STATEMENTS_MAX: Final = 200
 
 UNKNOWN: Final = (
@@ -128,20 +110,9 @@ class Session:
         if self._connection is None or self._connection.is_closed():
             self.drop()
             connection: Any = await self._hosts.connect(
-                server_settings={"application_name": self._application_name}
+                settings=self._settings, server_settings={"application_name": self._application_name}
             )
-            try:
-                await _pin(connection, self._settings)
-                if self._prepare is not None:
-                    self._prepare(connection)
-            except BaseException:
-                connection.terminate()
-                raise
+            if self._prepare is not None:
+                self._prepare(connection)
             self._connection = connection
         return self._connection
-
-
-async def _pin(connection: "Connection", settings: dict[str, str]) -> None:
-    # First what would make a query slow, or end it.
-    await connection.execute("SET statement_timeout = 0; SET jit = off")
-    await connection.fetch(_PIN, list(settings), list(settings.values()))

@@ -72,6 +72,10 @@ BEGIN
         RAISE EXCEPTION '%', refusal USING ERRCODE = 'invalid_parameter_value', HINT = CASE
             WHEN refusal LIKE 'unknown_action%' THEN 'List the actions: executor actions list.' ELSE '' END;
     END IF;
+    -- Until the end of this transaction: a committed submission survives a crash of the server.
+    IF current_setting('synchronous_commit') NOT IN ('on', 'remote_apply') THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
     INSERT INTO ledger.inbox (command_id, kind, size_bytes, body, parameters, metadata)
     VALUES (
         new_id, 'submission', 1000 + pg_column_size(parameters) + pg_column_size(metadata),

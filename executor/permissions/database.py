@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import asyncpg
 
+from turnstile.common.database import DatabaseHosts
 from turnstile.common.requests import json_text
-from turnstile.common.urls import driver_url
 from turnstile.executor.callers import DIRECTLY
 from turnstile.executor.permissions.credentials import Login, scram_verifier, url_of
 from turnstile.executor.permissions.plan import AccountChange, AccountStep, Check, Installation, Source, Users
@@ -145,7 +145,8 @@ async def _remedy(connection: "Connection") -> str:
 @asynccontextmanager
 async def _connected(database_url: str) -> AsyncIterator["Connection"]:
     async with asyncio.timeout(_TIMEOUT_SECONDS):
-        connection = await asyncpg.connect(driver_url(database_url))
+        hosts = DatabaseHosts(database_url, connect_seconds=_TIMEOUT_SECONDS)
+        connection: Connection = await hosts.connect()
         try:
             yield connection
         finally:

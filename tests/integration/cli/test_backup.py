@@ -329,6 +329,17 @@ def test_a_dump_is_restored_into_an_empty_database_only(
     assert _value(empty_database_url, _OPEN_TO_ALL) == 0
 
 
+def test_defaults_of_a_database_keep_no_dump_from_being_restored(
+    alone: CommandLines, urls: dict[str, str], empty_database_url: str, dump: Path
+) -> None:
+    name = urlsplit(empty_database_url).path[1:]
+    for each in ("default_transaction_isolation = serializable", "default_transaction_read_only = on"):
+        _value(empty_database_url, f"ALTER DATABASE {name} SET {each}")
+    urls["TURNSTILE_DATABASE_URL"] = empty_database_url
+    done = alone.executor("restore-check", "--from", str(dump), "--yes", **urls)
+    assert done.exit_code == 0, done.err
+
+
 def test_a_dump_that_other_tools_restored_is_recognised(
     alone: CommandLines, module_urls: tuple[str, str], empty_database_url: str, dump: Path
 ) -> None:

@@ -18,8 +18,10 @@ from tests.support.ledger import session_on, until
 from tests.support.service_template import fork_service
 from turnstile import migrations
 from turnstile.common.cli import EXIT_FAILED
-from turnstile.localservers import DatabaseServer
+from turnstile.common.database import Database
+from turnstile.localservers import DatabaseServer, PostgresServer
 from turnstile.migrations import run
+from turnstile.migrations.schema_check import schema_state
 
 _RIGHTS = ("GRANT ALL ON ALL TABLES IN SCHEMA public TO {0}", "GRANT USAGE ON SCHEMA ledger TO {0}")
 _REVISION = """
@@ -142,13 +144,50 @@ def test_a_role_that_is_not_the_owner_is_rejected_with_a_remedy(
     assert "run it as the role that owns" in ended.err
 
 
-@pytest.mark.usefixtures("next_revision")
-def test_a_read_only_database_is_an_error_at_once(
-    alone: CommandLines, postgresql: DatabaseServer, database_url: str
+@pytest.mark.parametrize(
+    ("options", "default", "named"),
+    [
+        ("TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'", None, "has the encoding LATIN1"),
+        ("TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'", None, "has the encoding SQL_ASCII"),
+        ("", "session_replication_role = replica", "RESET session_replication_role"),
+    ],
+)
+async def test_a_database_that_cannot_be_used_is_refused_with_the_remedy_and_reported(
+    alone: CommandLines, postgresql: DatabaseServer, options: str, default: str | None, named: str
 ) -> None:
-    name = urlsplit(database_url).path[1:]
-    postgresql.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
-    ended = alone.executor("migrate", TURNSTILE_DATABASE_URL=database_url)
+    name = f"turnstile_test_{secrets.token_hex(4)}"
+    await asyncio.to_thread(postgresql.execute, f"CREATE DATABASE {name} {options}")
+    try:
+        if default is not None:
+            await asyncio.to_thread(postgresql.execute, f"ALTER DATABASE {name} SET {default}")
+        url = postgresql.url(name)
+        ended = await asyncio.to_thread(alone.executor, "migrate", TURNSTILE_DATABASE_URL=url)
+        assert ended.exit_code == EXIT_FAILED
+        assert len(ended.err.splitlines()) == 1
+        assert name in ended.err
+        assert named in ended.err
+        async with session_on(url) as session:
+            assert await session.fetchval("SELECT to_regnamespace('ledger')") is None
+        database = Database(url, application_name="test", schema_check=schema_state)
+        opening = asyncio.create_task(database.open())
+
+        async def is_reported() -> bool:
+            return named in (database.last_error or "")
+
+        await until(is_reported)
+        opening.cancel()
+        await asyncio.wait({opening})
+    finally:
+        await asyncio.to_thread(postgresql.drop_database, name)
+
+
+def test_a_standby_is_an_error_at_once(alone: CommandLines, own_postgresql: PostgresServer) -> None:
+    url = own_postgresql.create_database("standby")
+    own_postgresql.stop()
+    signal = own_postgresql.folder / "data" / "standby.signal"
+    signal.touch()
+    own_postgresql.restart()
+    ended = alone.executor("migrate", TURNSTILE_DATABASE_URL=url)
     assert ended.exit_code == EXIT_FAILED
     assert "in a read-only transaction" in ended.err
 

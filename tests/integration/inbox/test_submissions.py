@@ -14,6 +14,14 @@ from tests.support.ledger import session_on, until
 from turnstile.localservers import DatabaseServer
 from turnstile.migrations.run import migrate
 
+_OTHER_NAMES = """
+CREATE SCHEMA app;
+CREATE FUNCTION app.format(text, VARIADIC "any") RETURNS text LANGUAGE internal AS 'text_format';
+CREATE FUNCTION app.gen_random_uuid() RETURNS uuid LANGUAGE sql
+RETURN '00000000-0000-0000-0000-000000000000'::uuid;
+CREATE FUNCTION app.nextval(regclass) RETURNS bigint LANGUAGE sql RETURN 1
+"""
+
 
 async def _submit(session: Any, ref: str = "a", parameters: str = "{}", **options: Any) -> UUID:
     named = "".join(f", {name} => ${number}" for number, name in enumerate(options, 3))
@@ -83,6 +91,39 @@ async def test_commits_decide_the_order_between_sessions(installation: Installat
     installation.lead("b")
     first, *others = [(await _decided(installation, each))[1] for each in ids]
     assert others == [first + 1, first + 2, first + 3]
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+async def test_overlapping_transactions_submit_at_any_isolation_and_with_any_search_path(
+    installation: Installation, isolation: str
+) -> None:
+    installation.lead()
+    await installation.define("action", "a")
+    await installation.session.execute(_OTHER_NAMES)
+    committed = asyncio.Queue[UUID]()
+    async with AsyncExitStack() as stack:
+        sessions = [await stack.enter_async_context(session_on(installation.url)) for _ in range(10)]
+        waiting = asyncio.Barrier(len(sessions))
+
+        async def submit(session: Any) -> None:
+            await session.execute("SET search_path = app, pg_catalog")
+            await session.execute(f"BEGIN ISOLATION LEVEL {isolation}")
+            request_id = await _submit(session)
+            await waiting.wait()
+            try:
+                await session.execute("COMMIT")
+            except asyncpg.SerializationError:
+                # At this level alone any transaction may have to be repeated.
+                assert isolation == "serializable"
+                await session.execute("ROLLBACK")
+                request_id = await _submit(session)
+            committed.put_nowait(request_id)
+
+        for _ in range(3):
+            await asyncio.gather(*(submit(each) for each in sessions))
+        for _ in range(committed.qsize()):
+            assert (await _decided(installation, committed.get_nowait()))[0] == "admitted"
+    assert len(await installation.fetch("SELECT FROM ledger.execution")) == 3 * len(sessions)
 
 
 async def test_a_session_that_stays_open_for_long_holds_up_nobody(installation: Installation) -> None:

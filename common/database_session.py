@@ -1,0 +1,93 @@
+"""What every session of the database sets, whatever the role, the database or the server sets by default.
+
+In: a new connection, and what its user needs otherwise. Out: the same connection, with the settings on which
+the promises depend: isolation, writing, durability, names, formats, time-outs. `DatabaseHosts` calls it for
+each connection, so no session is without.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import asyncpg
+
+if TYPE_CHECKING:
+    Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
+
+SETTINGS: Final = {
+    "default_transaction_isolation": "read committed",
+    "default_transaction_read_only": "off",
+    "default_transaction_deferrable": "off",
+    # All our names have their schema. A schema of an application must hide no function or operator.
+    "search_path": "pg_catalog, pg_temp",
+    # Each caller has its own time limit.
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
+    # How values and constants are written and read in statements.
+    "TimeZone": "UTC",
+    "DateStyle": "ISO, MDY",
+    "IntervalStyle": "postgres",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "standard_conforming_strings": "on",
+    "transform_null_equals": "off",
+    "array_nulls": "on",
+}
+_FIRST: Final = "SET statement_timeout = 0; SET jit = off"
+"""What could end the following, or make it slow."""
+_WHERE_NEEDED: Final = """
+SELECT set_config('transaction_timeout', '0', false)
+WHERE current_setting('transaction_timeout', true) <> '0';
+SELECT set_config('synchronous_commit', 'on', false)
+WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')
+"""
+"""The first is there since PostgreSQL 17. The second: an acknowledged commit survives a crash; an
+installation may ask for more than `on`, not for less."""
+
+
+_REQUIRE_OWN: Final = """
+DO $$ BEGIN
+    IF pg_backend_pid() <> {pid} THEN
+        RAISE EXCEPTION USING ERRCODE = 'object_not_in_prerequisite_state';
+    END IF;
+END $$
+"""
+"""The error takes back the settings before it: the session of a pooler serves others, too."""
+
+
+def libpq_options() -> str:
+    """Return SETTINGS as the environment variable PGOPTIONS has them, for the programs of PostgreSQL."""
+    escaped = {name: value.replace(" ", r"\ ") for name, value in SETTINGS.items()}
+    return " ".join(f"-c {name}={value}" for name, value in escaped.items())
+
+
+class PoolerInBetween(asyncpg.InterfaceError):
+    """The session is one of a connection pooler, which may give each transaction to another one."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a connection pooler, like pgbouncer, is between this process and PostgreSQL: settings, locks "
+            "and notifications need sessions of its own; name host and port of the server itself in "
+            "TURNSTILE_DATABASE_URL"
+        )
+
+
+async def set_session(
+    connection: "Connection", settings: Mapping[str, str], *, timeout_seconds: float
+) -> None:
+    """Set SETTINGS, or another value where `settings` has one, in one round trip.
+
+    Raises PoolerInBetween: the process that the server named at the start is not the one that answers.
+    """
+    # With the schema: until the search path is set, another schema may come first.
+    calls = ", ".join(
+        f"pg_catalog.set_config('{name}', '{value}', false)"
+        for name, value in {**SETTINGS, **settings}.items()
+    )
+    check = _REQUIRE_OWN.format(pid=connection.get_server_pid())
+    try:
+        await connection.execute(
+            f"{_FIRST}; SELECT {calls}; {_WHERE_NEEDED}; {check}", timeout=timeout_seconds
+        )
+    except asyncpg.ObjectNotInPrerequisiteStateError:
+        raise PoolerInBetween from None
