@@ -2,6 +2,7 @@
 
 import { askForToken } from "./token.js";
 import { setClock } from "./format.js";
+import { parseJson, writeJson } from "./json_text.js";
 
 const KEY = "turnstile.token";
 const TIMEOUT_MILLISECONDS = 35000;
@@ -60,7 +61,7 @@ export async function ask(method, path, { query = {}, body, text, headers = {}, 
 
 /** Return the body and the ETag of a response; throws Problem. */
 export async function exchange(method, path, { query = {}, body, text, headers = {}, signal } = {}) {
-  const content = text ?? (body === undefined ? undefined : JSON.stringify(body));
+  const content = text ?? (body === undefined ? undefined : writeJson(body));
   const signals = [AbortSignal.timeout(TIMEOUT_MILLISECONDS), ...(signal ? [signal] : [])];
   let response;
   try {
@@ -74,7 +75,7 @@ export async function exchange(method, path, { query = {}, body, text, headers =
     if (signal?.aborted) throw error;
     throw new Problem(0, "unreachable", "The executor does not respond. Check that it is running.");
   }
-  const value = await response.json().catch((error) => {
+  const value = await response.text().then(parseJson).catch((error) => {
     if (signal?.aborted) throw error;
     return null;
   });
