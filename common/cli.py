@@ -52,7 +52,7 @@ EXIT_TIMED_OUT: Final = 4
 
 ENVIRONMENT_ONLY: Final = "environment only"
 """Metadata of a field that holds a secret: `Annotated[SecretStr, ENVIRONMENT_ONLY]`."""
-_WITH_PASSWORD: Final = re.compile(r"//[^/@]*:[^/@]+@|password=")
+_WITH_PASSWORD: Final = re.compile(r"//[^/@]*:.+@|password=", re.DOTALL)
 
 _SERVICE: Final = "serve"
 _NEGATIVE: Final = re.compile(r"-[0-9]")
