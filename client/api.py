@@ -32,6 +32,7 @@ from turnstile.client.schemas import (
 )
 from turnstile.common.api_token import CA_FILE
 from turnstile.common.domain.errors import Code
+from turnstile.common.invalid_values import explained
 from turnstile.common.schemas import QueueStats
 from turnstile.common.urls import INVALID_API_URL, check_authority, is_api_url, is_loopback, with_tls_hint
 
@@ -231,7 +232,8 @@ class Api:
             return shape.model_validate_json(response.content)
         except ValidationError as error:
             raise Unavailable(
-                f"{response.url}: not a response of Turnstile; check TURNSTILE_API_URL: {error}"
+                f"{response.url}: not a response of Turnstile; check TURNSTILE_API_URL: "
+                f"{explained(error, whole='response')}"
             ) from error
 
     async def _response(self, request: httpx.Request) -> httpx.Response:

@@ -165,7 +165,7 @@ def _ended_by_a_closed_pipe() -> Iterator[None]:
 
 
 def _discard_output() -> None:
-    """Discard what is still in the buffer: Python would try to write it at exit, and report a second error."""
+    """Discard what is still in the buffer, which Python would try to write at exit, with a second error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -76,8 +76,9 @@ async def _check_broker(amqp_url: str) -> None:
     try:
         connection = await connect(amqp_url, timeout=_PATIENCE_SECONDS)
     except (TimeoutError, *CONNECTION_EXCEPTIONS) as error:
+        reason = str(error) or type(error).__name__
         raise Unreachable(
-            f"{shown}: no connection to the broker ({error}); check host, vhost and user"
+            f"{shown}: no connection to the broker ({reason}); check host, vhost and user"
         ) from None
     async with connection:
         try:
