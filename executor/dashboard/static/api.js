@@ -6,7 +6,14 @@ import { parseJson, writeJson } from "./json_text.js";
 
 const KEY = "turnstile.token";
 const TIMEOUT_MILLISECONDS = 35000;
+/** The address of the dashboard: a proxy may serve it under a path, like https://host/turnstile/. */
+const BASE = new URL("..", import.meta.url);
 let prompt = null;
+
+/** Return the whole address of a path of the executor, like /api/v1/queues. */
+export function addressOf(path) {
+  return BASE.href + path.slice(1);
+}
 
 /** An error response of the API. */
 export class Problem extends Error {
@@ -24,7 +31,7 @@ export async function authorized(path, options = {}) {
     const headers = { Accept: "application/json", "Turnstile-Client": "dashboard", ...options.headers };
     if (shown) headers.Authorization = `Bearer ${shown}`;
     const sentAt = Date.now();
-    const response = await fetch(path, { ...options, headers, cache: "no-store", credentials: "omit" });
+    const response = await fetch(addressOf(path), { ...options, headers, cache: "no-store", credentials: "omit" });
     setClock(response.headers.get("date"), sentAt);
     if (response.status !== 401) return response;
     await response.body?.cancel();

@@ -2,7 +2,7 @@
 
 import { el, say, text } from "./dom.js";
 import { counted } from "./format.js";
-import { ask, authorized, Problem } from "./api.js";
+import { addressOf, ask, authorized, Problem } from "./api.js";
 import { showIdentity } from "./identity.js";
 import { parseJson, writeJson } from "./json_text.js";
 import { errorLine, none, table } from "./parts.js";
@@ -62,7 +62,7 @@ function pageOf(described, { items, isMore }) {
     el("label", { for: "search" }, "Search by path, summary, action or schema"), input));
   return [
     el("p", {}, described.info.summary, " Version ", described.info.version, ". The document itself: ",
-      el("a", { href: "/openapi.json" }, "/openapi.json"), ", which needs a token where the API does."),
+      el("a", { href: "openapi.json" }, "/openapi.json"), ", which needs a token where the API does."),
     el("p", {}, "Errors are ", schemaLink("Problem"), " documents (RFC 9457): ", el("code", {}, "code"),
       " is for programs, ",
       el("code", {}, "detail"), " names the field and the remedy. With tokens, send ",
@@ -253,7 +253,7 @@ function curlOf(method, path, operation) {
 }
 
 function curl(method, path, media, body) {
-  const lines = [`curl -X ${method.toUpperCase()} '${location.origin}${path}'`,
+  const lines = [`curl -X ${method.toUpperCase()} '${addressOf(path)}'`,
     "  -H \"Authorization: Bearer $TURNSTILE_API_TOKEN\""];
   if (media) lines.push(`  -H 'Content-Type: ${media}'`,
     `  -d '${writeJson(body).replaceAll("'", "'\\''")}'`);
