@@ -32,8 +32,9 @@ from turnstile.client.schemas import (
 )
 from turnstile.common.api_token import CA_FILE
 from turnstile.common.domain.errors import Code
+from turnstile.common.invalid_values import explained
 from turnstile.common.schemas import QueueStats
-from turnstile.common.urls import check_authority, is_api_url, is_loopback, with_tls_hint
+from turnstile.common.urls import INVALID_API_URL, check_authority, is_api_url, is_loopback, with_tls_hint
 
 _READ_TIMEOUT_SECONDS: Final = 10.0
 _CHANGE_TIMEOUT_SECONDS: Final = 35.0
@@ -68,10 +69,7 @@ class Api:
     def __init__(self, http_url: str, *, token: str | None, ca_file: str | None = None) -> None:
         """Raise ValueError if the URL or the file cannot be used."""
         if not is_api_url(http_url):
-            raise ValueError(
-                f"http_url: invalid URL {http_url!r:.200}; expected one like http://127.0.0.1:8000, without "
-                "user and password"
-            )
+            raise ValueError(f"http_url: {INVALID_API_URL}")
         if ca_file:
             check_authority({"ca_file": ca_file}, "ca_file")
         self.url = http_url.rstrip("/")
@@ -234,7 +232,8 @@ class Api:
             return shape.model_validate_json(response.content)
         except ValidationError as error:
             raise Unavailable(
-                f"{response.url}: not a response of Turnstile; check TURNSTILE_API_URL: {error}"
+                f"{response.url}: not a response of Turnstile; check TURNSTILE_API_URL: "
+                f"{explained(error, whole='response')}"
             ) from error
 
     async def _response(self, request: httpx.Request) -> httpx.Response:

@@ -19,7 +19,7 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import CancelledError, Future
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from functools import wraps
 from types import TracebackType
@@ -233,7 +233,7 @@ class AsyncClient:
         submitted = await self._submit(_request(action_ref, parameters, options))
         # A duplicate may have finished before: then there is no event to wait for.
         read_at_once = submitted.duplicate or not watched
-        async with _limit(wait_timeout):
+        async with _limit(wait_timeout, f"execution {submitted.execution_id} has not ended"):
             completion = await completions.wait(submitted.execution_id, read_at_once=read_at_once)
         if completion.status is not Status.COMPLETED:
             raise ExecutionFailed(completion.execution_id, completion.status, completion.error)
@@ -248,7 +248,7 @@ class AsyncClient:
 
         Raises TimeoutError, and Rejected if there is no such execution.
         """
-        async with _limit(timeout):
+        async with _limit(timeout, f"execution {execution_id} has not ended"):
             return await self._usable().completions.wait(execution_id)
 
     async def wait_many(
@@ -259,7 +259,7 @@ class AsyncClient:
         """Wait until all executions finished; return their terminal states in the given order."""
         completions = self._usable().completions
         try:
-            async with _limit(timeout), asyncio.TaskGroup() as tasks:
+            async with _limit(timeout, "not all executions have ended"), asyncio.TaskGroup() as tasks:
                 waits = [
                     tasks.create_task(completions.wait(each), name=f"wait-{each}") for each in execution_ids
                 ]
@@ -340,7 +340,7 @@ class AsyncClient:
 
     async def _admission(self, request_id: UUID, limit: str | float | None) -> int:
         pause_seconds = _ADMISSION_PAUSE_FIRST_SECONDS
-        async with _limit(limit):
+        async with _limit(limit, f"request {request_id} was not admitted"):
             while True:
                 with suppress(Unavailable):
                     found = await self._api.submission(request_id)
@@ -495,8 +495,18 @@ class AsyncClient:
         return self._transport
 
 
-def _limit(timeout: str | float | None) -> asyncio.Timeout:
-    return asyncio.timeout(None if timeout is None else parse_duration(timeout))
+@asynccontextmanager
+async def _limit(timeout: str | float | None, what: str) -> AsyncIterator[None]:  # noqa: ASYNC109  (see wait)
+    """Bound a wait; the error of Python has no words."""
+    limit = asyncio.timeout(None if timeout is None else parse_duration(timeout))
+    try:
+        async with limit:
+            yield
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        seconds = f"{timeout:g} s" if isinstance(timeout, int | float) else timeout
+        raise TimeoutError(f"{what} within {seconds}; it goes on, so wait again or longer") from error
 
 
 def _named(execution: Followed) -> tuple[int, Submitted | None]:
@@ -540,7 +550,7 @@ def _query(filters: Filters | Listing) -> dict[str, str | int | list[str] | None
     for name, value in query.items():
         if isinstance(value, datetime):
             query[name] = value.isoformat()
-    query["status"] = [str(each) for each in filters.get("status") or ()] or None
+    query["status"] = _statuses(filters.get("status")) or None
     metadata = filters.get("metadata") or {}
     if wrong := [key for key in metadata if ":" in key]:
         # In the query of the API the first colon ends the key.
@@ -554,9 +564,15 @@ def _query(filters: Filters | Listing) -> dict[str, str | int | list[str] | None
 def _bulk(
     ids: Sequence[int] | None, dry_run: bool, limit: int | None, cursor: str | None, filters: Filters
 ) -> Mapping[str, object]:
-    conditions = {name: value for name, value in filters.items() if value is not None}
+    conditions: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
+    if "status" in conditions:
+        conditions["status"] = _statuses(conditions["status"])
     given = {"ids": ids, "filter": conditions or None, "limit": limit, "cursor": cursor}
     return {name: value for name, value in given.items() if value is not None} | {"dry_run": dry_run}
+
+
+def _statuses(given: Status | str | Sequence[Status | str] | None) -> list[str]:
+    return [str(each) for each in ([given] if isinstance(given, str) else given or ())]
 
 
 class _Blocking(Generic[P, Result]):

@@ -25,6 +25,7 @@ from turnstile.common.broker.delivery import Delivery
 from turnstile.common.broker.errors import BrokerUnavailable
 from turnstile.common.broker.topology import EXECUTION_COMPLETED, EXECUTIONS
 from turnstile.common.domain.states import Status, is_terminal
+from turnstile.common.invalid_values import explained
 from turnstile.common.messages import Error, ExecutionCompleted
 
 logger = logging.getLogger(__name__)
@@ -199,7 +200,7 @@ class Completions:
             waiter.set_result(_of_event(body))
         except ValidationError as error:
             # The API still has the terminal state.
-            logger.warning("event_not_understood", extra={"reason": str(error)})
+            logger.warning("event_not_understood", extra={"reason": explained(error, whole="body")})
 
     async def _read(self, execution_id: int, waiter: _Waiter) -> Completion | None:
         """Return the stored terminal state; None if there is none, the API is down, or the event came."""

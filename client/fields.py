@@ -16,8 +16,8 @@ class Filters(TypedDict, total=False):
     """Which executions: all conditions hold. Instants have a time zone."""
 
     action_ref: str
-    status: Sequence[Status | str]
-    """Any of these."""
+    status: Status | str | Sequence[Status | str]
+    """This one, or any of these."""
     concurrency_key: str
     priority: int
     created_after: datetime

@@ -18,7 +18,7 @@ from turnstile.client.events import StatusEvent
 from turnstile.client.schemas import Execution, LogPage
 from turnstile.client.submission import Submitted
 from turnstile.common.domain.states import Status
-from turnstile.common.invalid_values import invalid_values
+from turnstile.common.invalid_values import explained
 
 if TYPE_CHECKING:
     from turnstile.client.client import AsyncClient
@@ -189,8 +189,7 @@ def typed_result(result_type: Any, completion: Completion) -> Any:
         # As JSON, in which for example a list can be a tuple, and a text an instant.
         return adapter.validate_json(to_json(completion.result))
     except ValidationError as error:
-        wrong = invalid_values(error.errors(include_url=False, include_input=False))[:5]
-        reasons = "; ".join(f"{each.path or 'result'}: {each.sentence}" for each in wrong)
+        reasons = explained(error, whole="result")
         raise InvalidResult(f"{location}, but its result is not what was expected: {reasons}") from None
 
 

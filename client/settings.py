@@ -11,7 +11,7 @@ from turnstile.client.errors import InvalidSetting
 from turnstile.common.api_token import CA_FILE, api_token
 from turnstile.common.domain.durations import parse_duration
 from turnstile.common.known_settings import warn_of_unknown_settings
-from turnstile.common.urls import amqp_urls, check_authority, is_api_url
+from turnstile.common.urls import INVALID_API_URL, amqp_urls, check_authority, is_api_url
 
 _AMQP_URL: Final = "TURNSTILE_AMQP_URL"
 _API_URL: Final = "TURNSTILE_API_URL"
@@ -35,9 +35,7 @@ def client_settings(environment: Mapping[str, str]) -> dict[str, Any]:
             f"{_API_URL}=http://127.0.0.1:8000, or of the broker, or both"
         )
     if http_url is not None and not is_api_url(http_url):
-        raise InvalidSetting(
-            f"{_API_URL}: invalid URL; expected one like http://127.0.0.1:8000, without user and password"
-        )
+        raise InvalidSetting(f"{_API_URL}: {INVALID_API_URL}")
     try:
         token = api_token(given)
     except ValueError as error:

@@ -32,6 +32,7 @@ from turnstile.common.broker.message import Outgoing, Publication
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.topology import EXECUTION_ACCEPTED
 from turnstile.common.domain.states import Status
+from turnstile.common.invalid_values import explained
 from turnstile.common.messages import ExecutionAccepted
 
 logger = logging.getLogger(__name__)
@@ -241,7 +242,13 @@ class Replies:
         try:
             sent.reply.set_result(_read_reply(delivery))
         except (ValidationError, ValueError, KeyError, TypeError) as error:
-            logger.warning("answer_not_understood", extra={"type": delivery.type, "reason": str(error)})
+            logger.warning(
+                "answer_not_understood", extra={"type": delivery.type, "reason": _reason_of(error)}
+            )
+
+
+def _reason_of(error: Exception) -> str:
+    return explained(error, whole="body") if isinstance(error, ValidationError) else repr(error)
 
 
 def _read_reply(delivery: Delivery) -> ExecutionAccepted | Rejected:

@@ -13,7 +13,8 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 from types import NoneType, UnionType
@@ -49,10 +50,12 @@ EXIT_UNREACHABLE: Final = 3
 """A server cannot be reached."""
 EXIT_TIMED_OUT: Final = 4
 """A wait timed out."""
+EXIT_PIPE_CLOSED: Final = 141
+"""The reader of the output has ended, as in `executor list | head -1`: what a shell reports of SIGPIPE."""
 
 ENVIRONMENT_ONLY: Final = "environment only"
 """Metadata of a field that holds a secret: `Annotated[SecretStr, ENVIRONMENT_ONLY]`."""
-_WITH_PASSWORD: Final = re.compile(r"//[^/@]*:[^/@]+@|password=")
+_WITH_PASSWORD: Final = re.compile(r"//[^/@]*:.+@|password=", re.DOTALL)
 
 _SERVICE: Final = "serve"
 _NEGATIVE: Final = re.compile(r"-[0-9]")
@@ -93,11 +96,17 @@ class CommandGroup(TyperGroup):
         del ctx
         return command
 
+    def make_context(self, *args: Any, **more: Any) -> Any:
+        """Read the arguments, and print the help where it is asked for."""
+        with _ended_by_a_closed_pipe():
+            return super().make_context(*args, **more)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command that is called."""
         words = list(ctx.args)
         try:
-            return super().invoke(ctx)
+            with _ended_by_a_closed_pipe():
+                return super().invoke(ctx)
         except typer.TyperException as error:
             # Only the error for an unknown option has possibilities; groups above this one pass it on.
             inside = getattr(error, "ctx", None)
@@ -142,9 +151,22 @@ def run_command_line(app: typer.Typer, *, name: str) -> None:
         if error.errno not in _OUTPUT_ERRORS:
             raise
         typer.echo(f"{error.filename or 'stdout'}: {error.strerror}", err=True)
-        # Python would try to flush the buffer again at exit, and report a second error.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         sys.exit(EXIT_FAILED)
+
+
+@contextmanager
+def _ended_by_a_closed_pipe() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        _discard_output()
+        sys.exit(EXIT_PIPE_CLOSED)
+
+
+def _discard_output() -> None:
+    """Discard what is still in the buffer, which Python would try to write at exit, with a second error."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def with_options(

@@ -5,9 +5,13 @@ branch of a union. A validator's own message stays as it is.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from turnstile.common.nearest import did_you_mean
 
 _KINDS: Final = {
     "int": "a whole number",
@@ -15,7 +19,10 @@ _KINDS: Final = {
     "decimal": "a number",
     "bool": "true or false",
     "string": "text",
+    "uuid": "a UUID",
+    "date": "a date like 2030-01-31",
     "list": "a list",
+    "set": "a list",
     "tuple": "a list",
     "dict": "an object",
     "mapping": "an object",
@@ -39,8 +46,13 @@ _BOUNDS: Final = {
     "enum": "expected {expected}",
     "finite_number": "expected a finite number",
     "missing": "required, but missing",
+    "extra_forbidden": "unknown field",
 }
+_PROBLEMS_MAX: Final = 5
 _FIELD: Final = re.compile("([a-z_]+): ")
+_OWN: Final = ("value_error", "assertion_error")
+"""Kinds whose sentence a validator has written."""
+_OF_THE_LIBRARY: Final = re.compile("^.{0,40}?should (?:be |have )?")
 _BRANCHES: Final = frozenset({"str", "int", "float", "bool", "none"})
 
 
@@ -61,6 +73,36 @@ class InvalidValue(NamedTuple):
 def invalid_values(errors: Iterable[Mapping[str, Any]]) -> list[InvalidValue]:
     """Return one entry for each rejected value, in order; `errors` is the list of a ValidationError."""
     return [_with_its_field(each) for each in _without_branches(errors)]
+
+
+def explained(error: ValidationError, *, whole: str, model: type[BaseModel] | None = None) -> str:
+    """Return the first problems in one line; `whole` names the value, `model` has its known fields."""
+    found = invalid_values(error.errors(include_url=False, include_input=False))[:_PROBLEMS_MAX]
+    return "; ".join(f"{each.path or whole}: {_explained(each, model)}" for each in found)
+
+
+def _explained(value: InvalidValue, model: type[BaseModel] | None) -> str:
+    if model is None or value.kind != "extra_forbidden":
+        return value.sentence
+    known = known_fields(model, value.location)
+    return (
+        f"{value.sentence}{did_you_mean(str(value.location[-1]), known)}; known fields are {', '.join(known)}"
+    )
+
+
+def known_fields(model: type[BaseModel], location: Sequence[int | str]) -> list[str]:
+    """Return the names of the fields allowed at the location of an unknown field."""
+    for step in location[:-1]:
+        kind = model.model_fields[str(step)].annotation if step in model.model_fields else None
+        model = _model_in(kind) or model
+    return list(model.model_fields)
+
+
+def _model_in(kind: object) -> type[BaseModel] | None:
+    """Return the model in the annotation of a field: itself, or that of its items, or None."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind
+    return next((model for part in get_args(kind) if (model := _model_in(part)) is not None), None)
 
 
 def sentence(kind: str, **context: object) -> str:
@@ -116,4 +158,7 @@ def _sentence(error: Mapping[str, Any]) -> str:
             # Listed without its context.
             return str(error["msg"])
     value = _kind_of_value(kind)
-    return str(error["msg"]).removeprefix("Value error, ") if value is None else f"expected {value}"
+    if value is not None:
+        return f"expected {value}"
+    words = str(error["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    return _OF_THE_LIBRARY.sub("expected ", words) if kind not in _OWN else words

@@ -6,11 +6,11 @@ listener, the HTTP API and the client share these checks, so all of them refuse 
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
 from math import isfinite
-from typing import Annotated, Any, Final, Literal, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails, from_json, to_json
 from turnstile.common.domain.durations import parse_duration
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.fields import PRIORITY_DEFAULT, check_ref
-from turnstile.common.invalid_values import invalid_values
+from turnstile.common.invalid_values import invalid_values, known_fields
 from turnstile.common.json_limits import LEVELS_MAX, read_document
 from turnstile.common.messages import SCHEMA_VERSION, ExecutionRequested
 from turnstile.common.nearest import did_you_mean
@@ -216,21 +216,6 @@ def request_bytes_max(parameters_bytes_max: int) -> int:
     return 2 * parameters_bytes_max + _ENVELOPE_BYTES_MAX
 
 
-def known_fields(model: type[BaseModel], location: Sequence[int | str]) -> str:
-    """Return the names of the fields allowed at the location of an unknown field."""
-    for step in location[:-1]:
-        kind = model.model_fields[step].annotation if step in model.model_fields else None
-        model = _model_in(kind) or model
-    return ", ".join(model.model_fields)
-
-
-def _model_in(kind: object) -> type[BaseModel] | None:
-    """Return the model in the annotation of a field: itself, or that of its items, or None."""
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return kind
-    return next((model for part in get_args(kind) if (model := _model_in(part)) is not None), None)
-
-
 def check_schema_version(headers: Mapping[str, object]) -> None:
     """Raise Refusal unless the header `schema_version` is absent or the supported one."""
     version = headers.get("schema_version", SCHEMA_VERSION)
@@ -324,8 +309,10 @@ def _refusal(errors: list[ErrorDetails], model: type[BaseModel]) -> Refusal:
         known = known_fields(model, unknown_errors[0]["loc"])
         more = f" and {len(unknown) - _NAMED_MAX} more" if len(unknown) > _NAMED_MAX else ""
         named = ", ".join(unknown[:_NAMED_MAX])
-        hint = did_you_mean(str(unknown_errors[0]["loc"][-1]), known.split(", ")) if len(unknown) == 1 else ""
-        return Refusal(Code.UNKNOWN_FIELD, f"{named}{more}: no such field{hint}; known are {known}")
+        hint = did_you_mean(str(unknown_errors[0]["loc"][-1]), known) if len(unknown) == 1 else ""
+        return Refusal(
+            Code.UNKNOWN_FIELD, f"{named}{more}: no such field{hint}; known are {', '.join(known)}"
+        )
     code = Code.INVALID_PARAMETERS if errors[0]["loc"][:1] == ("parameters",) else Code.INVALID_MESSAGE
     named_first = invalid_values(errors)[:_NAMED_MAX]
     return Refusal(code, "; ".join(f"{each.path or 'body'}: {each.sentence}" for each in named_first))

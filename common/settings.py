@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_v
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from turnstile.common.invalid_values import invalid_values
-from turnstile.common.urls import amqp_urls, check_database_url
+from turnstile.common.urls import amqp_urls, check_database_url, check_http_url
 
 
 def _split(value: object) -> object:
@@ -32,7 +32,6 @@ class CommonSettings(BaseSettings):
     )
     otlp_endpoint: str | None = Field(
         default=None,
-        pattern=r"^https?://[^/]+",
         description="OTLP endpoint for traces, like http://127.0.0.1:4318. Default: no traces. "
         "Needs turnstile[otel].",
     )
@@ -43,6 +42,13 @@ class CommonSettings(BaseSettings):
     @classmethod
     def _is_amqp(cls, value: SecretStr) -> SecretStr:
         amqp_urls(value.get_secret_value())
+        return value
+
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _is_http(cls, value: str | None) -> str | None:
+        if value is not None:
+            check_http_url(value)
         return value
 
 

@@ -4,6 +4,9 @@ In: `TURNSTILE_DATABASE_URL` as libpq takes it (one host or several: `postgresql
 `TURNSTILE_AMQP_URL` (one URL per node, separated by commas). Out: checked URLs, or ValueError with what is
 expected. TLS options are checked here; the drivers apply them: asyncpg reads `sslmode`, `sslrootcert`,
 `sslcert`, `sslkey`, and aiormq `cafile`, `certfile`, `keyfile`.
+
+An error quotes no part of a URL but the path of a file: any part can be one of a password that contains
+characters of URLs. Such a password is refused, since a URL that is shown would contain the rest of it.
 """
 
 import re
@@ -12,7 +15,7 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qs, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit, urlunsplit
 
 if TYPE_CHECKING:
     from yarl import URL
@@ -26,7 +29,14 @@ _NEXT_URL: Final = re.compile(r"\s*,\s*(?=[a-z]+://)")
 _DATABASE_EXPECTED: Final = "expected postgresql://user:password@host:port/database"
 _DATABASE_SCHEMES: Final = frozenset({"postgresql", "postgres"})
 _SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
-_SECRETS: Final = ("password=", "sslpassword=")
+_SHOWN: Final = frozenset({"host", "port", "dbname", "database", "user", "sslmode", "target_session_attrs"})
+_HTTP_EXPECTED: Final = "expected a URL like http://user:password@host:port"
+INVALID_API_URL: Final = "invalid URL; expected one like http://127.0.0.1:8000, without user and password"
+_ENCODE: Final = (
+    "if the password contains / ? # @ % [ or ], percent-encode the password, where these are "
+    "%2F %3F %23 %40 %25 %5B and %5D"
+)
+_BEHIND_THE_HOST: Final = re.compile(r"://[^/?#]*[/?].*@|#", re.DOTALL)
 
 _UNTRUSTED: Final = re.compile(r"certificate verify failed: (.*?)(?: \(_ssl\.c:\d+\))?['\")]*$")
 _PORT_CLOSED: Final = re.compile(r"Connect call failed|Connection refused|Multiple exceptions: \[Errno 111\]")
@@ -55,6 +65,7 @@ def _read_amqp_url(text: str) -> "URL":
 
     if "://" not in text:
         raise ValueError(f"not a URL; expected {_AMQP_EXPECTED}")
+    _check_encoded(text, f"expected {_AMQP_EXPECTED}")
     try:
         url = URL(text)
         host, port = url.host or "", url.port
@@ -62,7 +73,8 @@ def _read_amqp_url(text: str) -> "URL":
         host.encode("idna")
     except ValueError:
         raise ValueError(
-            f"host or port is wrong; expected {_AMQP_EXPECTED}, or for several nodes {_AMQP_SEVERAL}"
+            f"host or port is wrong; expected {_AMQP_EXPECTED}, or for several nodes {_AMQP_SEVERAL}; "
+            f"{_ENCODE}"
         ) from None
     if url.scheme not in ("amqp", "amqps") or not host or port == 0:
         raise ValueError(f"expected {_AMQP_EXPECTED}")
@@ -83,26 +95,58 @@ def check_database_url(url: str) -> None:
     """Raise ValueError with what is expected, unless `url` can name a database."""
     if "://" not in url:
         raise ValueError(f"not a URL; {_DATABASE_EXPECTED}")
-    parts = urlsplit(url)
-    query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    _check_encoded(url, _DATABASE_EXPECTED)
+    parts = _split(url, _DATABASE_EXPECTED)
+    try:
+        # As the driver reads it.
+        values = parse_qs(parts.query, strict_parsing=True) if parts.query else {}
+    except ValueError:
+        raise ValueError(f"a parameter behind the ? has no =; {_DATABASE_EXPECTED}; {_ENCODE}") from None
+    query = {name: given[-1] for name, given in values.items()}
     if _scheme(url) not in _DATABASE_SCHEMES or not (
         parts.path.strip("/") or {"dbname", "database"} & query.keys()
     ):
-        raise ValueError(_DATABASE_EXPECTED)
+        raise ValueError(f"{_DATABASE_EXPECTED}; {_ENCODE}")
     for host in parts.netloc.rpartition("@")[2].split(","):
         name = host.partition(":")[0]
         try:
             # The driver encodes the name in this way, and fails for an empty label. %2F begins a socket path.
             _ = "%" in name or name.encode("idna")
         except UnicodeError:
-            raise ValueError(f"{name[:60]!r} is not a host name; {_DATABASE_EXPECTED}") from None
+            raise ValueError(f"a host is not a host name; {_DATABASE_EXPECTED}; {_ENCODE}") from None
         _, colon, port = host.rpartition("]")[2].rpartition(":")
         if colon and port and not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
-            raise ValueError(f"port {port!r}: expected a number up to 65535, as in host:5432")
-    if (mode := query.get("sslmode", "prefer")) not in _SSL_MODES:
-        raise ValueError(f"sslmode {mode[:40]!r}: expected one of {', '.join(_SSL_MODES)}")
+            raise ValueError(f"a port is not a number up to 65535; {_DATABASE_EXPECTED}; {_ENCODE}")
+    if query.get("sslmode", "prefer") not in _SSL_MODES:
+        raise ValueError(f"sslmode: expected one of {', '.join(_SSL_MODES)}")
     check_authority(query, "sslrootcert")
     check_key_pair(query, "sslcert", "sslkey")
+
+
+def check_http_url(url: str) -> None:
+    """Raise ValueError with what is expected, unless `url` names a server; it may have a password."""
+    _check_encoded(url, _HTTP_EXPECTED)
+    parts = _split(url, _HTTP_EXPECTED)
+    try:
+        is_valid = bool((parts.hostname or "").encode("idna")) and parts.port != 0
+    except ValueError:
+        is_valid = False
+    if parts.scheme not in ("http", "https") or not is_valid:
+        raise ValueError(f"{_HTTP_EXPECTED}; {_ENCODE}")
+
+
+def _check_encoded(url: str, expected: str) -> None:
+    """Raise ValueError for an @ or # behind the host: what is around it belongs to the password."""
+    if _BEHIND_THE_HOST.search(url) is not None:
+        raise ValueError(f"there is an @ or # behind the host; {expected}; {_ENCODE}")
+
+
+def _split(url: str, expected: str) -> SplitResult:
+    """Return the parts; raises ValueError, where the library would quote the password."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        raise ValueError(f"host or port is wrong; {expected}; {_ENCODE}") from None
 
 
 def driver_url(url: str) -> str:
@@ -127,11 +171,11 @@ def host_urls(url: str) -> list[str]:
 
 
 def shown_url(url: str) -> str:
-    """Return `url` without its password, for logs and output."""
+    """Return `url` without its password and with what is known of its query, for logs and output."""
     parts = urlsplit(url)
     account, at, hosts = parts.netloc.rpartition("@")
     user, colon, _ = account.partition(":")
-    query = "&".join(part for part in parts.query.split("&") if not part.startswith(_SECRETS))
+    query = "&".join(part for part in parts.query.split("&") if part.partition("=")[0] in _SHOWN)
     return urlunsplit(parts._replace(netloc=f"{user}{colon and ':***'}{at}{hosts}", query=query))
 
 
@@ -216,7 +260,7 @@ def is_api_url(url: str) -> bool:
     try:
         parts = urlsplit(url)
         has_host = bool((parts.hostname or "").encode("idna"))
-        plain = not (parts.username or parts.password or parts.query or parts.fragment)
+        plain = "@" not in url and not (parts.query or parts.fragment)
         return parts.scheme in ("http", "https") and has_host and plain and parts.port != 0
     except ValueError:
         return False

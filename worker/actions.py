@@ -18,7 +18,8 @@ from pydantic import ValidationError
 
 from turnstile.common.action_definition import ActionDefinition, DeclaredFields
 from turnstile.common.domain.errors import TurnstileError
-from turnstile.common.invalid_values import invalid_values
+from turnstile.common.invalid_values import explained
+from turnstile.common.nearest import did_you_mean
 from turnstile.worker.parameters import ActionDeclarationError, parameters_of
 from turnstile.worker.submitting import Action, Declare
 
@@ -154,16 +155,14 @@ def _definition(location: str, fixed: dict[str, Any], fields: DeclaredFields) ->
     unknown = [name for name in fields if name not in known]
     if unknown:
         raise ActionDeclarationError(
-            f"{location}: {', '.join(unknown)}: unknown field; known: {', '.join(sorted(known))}"
+            f"{location}: {', '.join(unknown)}: unknown field{did_you_mean(unknown[0], known)}; "
+            f"known: {', '.join(sorted(known))}"
         )
     try:
         return ActionDefinition.model_validate(fixed | fields)
     except ValidationError as error:
-        problems = [
-            f"{each.path or 'definition'}: {each.sentence}"
-            for each in invalid_values(error.errors(include_url=False, include_input=False))
-        ]
-        raise ActionDeclarationError(f"{location}: {'; '.join(problems)}") from None
+        reason = explained(error, whole="definition", model=ActionDefinition)
+        raise ActionDeclarationError(f"{location}: {reason}") from None
 
 
 def _module_of_caller() -> str:

@@ -43,7 +43,7 @@ class ExecutorHttp:
             response.raise_for_status()
             seconds = float(response.json()["seconds"])
         except self._errors as error:
-            raise Unavailable(f"POST {url}: {error}") from error
+            raise Unavailable(f"POST {url}: {str(error) or type(error).__name__}") from error
         if not math.isfinite(seconds):
             raise Unavailable(f"POST {url}: seconds: {seconds} is no duration")
         return min(seconds, _PROMISE_SECONDS_MAX)

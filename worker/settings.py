@@ -3,13 +3,13 @@
 import socket
 from typing import Annotated
 
-from pydantic import Field, SecretStr, StringConstraints
+from pydantic import Field, SecretStr, StringConstraints, field_validator
 
 from turnstile.common.api_token import CA_FILE, TOKEN, TOKEN_FILE, api_token
 from turnstile.common.cli import ENVIRONMENT_ONLY
 from turnstile.common.fields import Duration, Pool
 from turnstile.common.settings import CommaSeparated, CommonSettings
-from turnstile.common.urls import check_authority
+from turnstile.common.urls import INVALID_API_URL, check_authority, is_api_url
 
 SettingName = Annotated[str, StringConstraints(pattern=r"^TURNSTILE_[A-Z0-9_]+$")]
 
@@ -28,7 +28,6 @@ class WorkerSettings(CommonSettings):
     worker_http_host: str = Field(default="127.0.0.1", description="Address of /livez, /readyz and /metrics.")
     api_url: str | None = Field(
         default=None,
-        pattern=r"^https?://[^/]+",
         description="URL of the HTTP API, like http://127.0.0.1:8000. With it, an outage of the broker stops"
         " no running execution, however long it lasts. Default: the lease decides.",
     )
@@ -83,6 +82,13 @@ class WorkerSettings(CommonSettings):
         ge=1,
         description="Memory in bytes: a child process that has more after a run is replaced. Default: never.",
     )
+
+    @field_validator("api_url")
+    @classmethod
+    def _is_api(cls, value: str | None) -> str | None:
+        if value is not None and not is_api_url(value):
+            raise ValueError(INVALID_API_URL)
+        return value
 
     def model_post_init(self, _: object) -> None:
         """Check the settings that depend on each other."""

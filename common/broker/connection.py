@@ -84,13 +84,15 @@ class Link:
         connection: aio_pika.Connection,
         amqp: aiormq.Connection,
         transport: asyncio.WriteTransport,
-        reader: FrameReader,
+        keeper: _TransportKeeper,
         timeouts: BrokerTimeouts,
     ) -> None:
+        assert keeper.reader is not None
         self._connection = connection
         self._amqp = amqp
         self._transport = transport
-        self._reader = reader
+        self._keeper = keeper
+        self._reader = keeper.reader
         self._timeouts = timeouts
         self.gone: asyncio.Future[object] = amqp.closing
         """Done, with any exception or none, once the connection is closed."""
@@ -100,6 +102,11 @@ class Link:
     def is_open(self) -> bool:
         """Whether what is written now can still reach the broker."""
         return not self.gone.done() and not self._transport.is_closing()
+
+    @property
+    def close_reason(self) -> str | None:
+        """Why the broker closed the connection, in its words; None: it did not."""
+        return self._keeper.close_reason
 
     @property
     def blocked(self) -> bool:
@@ -200,19 +207,20 @@ class BrokerConnection:
         """Connect and serve until cancelled; `serve` ends, or raises BrokerUnavailable, with its link."""
         pause_seconds = self._timeouts.backoff_first_seconds
         while True:
+            link = None
             try:
                 link = await self._connect()
                 self._link = link
                 try:
                     await serve(link)
-                    self._note("connection lost", cause="connection lost")
+                    self._note(self._reason("connection lost", link), cause="connection lost")
                 finally:
                     self._link = None
                     if link.served:
                         pause_seconds = self._timeouts.backoff_first_seconds
                     await link.close()
             except BrokerUnavailable as error:
-                self._note(str(error), cause=_cause_of(error))
+                self._note(self._reason(str(error), link), cause=_cause_of(error))
             self._urls.rotate(-1)
             # Jitter keeps the processes of one installation from reconnecting in step after a broker restart.
             await asyncio.sleep(pause_seconds * random.uniform(0.5, 1.0))
@@ -259,7 +267,12 @@ class BrokerConnection:
         if not self._has_connected:
             self._has_connected = True
             logger.info("broker_connected", extra=fields)
-        return Link(connection, amqp, keeper.transport, keeper.reader, self._timeouts)
+        return Link(connection, amqp, keeper.transport, keeper, self._timeouts)
+
+    def _reason(self, error: str, link: Link | None) -> str:
+        """Return why the session ended: in the broker's words, where it has closed the connection."""
+        closed = None if link is None else link.close_reason
+        return error if closed is None else with_remedy(closed, self._urls[0])
 
     def _note(self, error: str, *, cause: str) -> None:
         # Not by its text, which may name another host or port each time.

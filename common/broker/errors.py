@@ -29,7 +29,9 @@ BLOCKED: Final = (
 _SETTING: Final = "TURNSTILE_AMQP_URL"
 _LOGIN_REFUSED: Final = re.compile(r"^ACCESS_REFUSED - Login was refused")
 _NO_VHOST: Final = re.compile(r"^NOT_ALLOWED - vhost (.+) not found")
-_VHOST_REFUSED: Final = re.compile(r"^NOT_ALLOWED - access to vhost '(.*)' refused for user '(.*)'")
+_VHOST_REFUSED: Final = re.compile(r"^NOT_ALLOWED - access to vhost '(.*)' refused for user '(.*)'$")
+_AT_A_LIMIT: Final = re.compile(r"limit \(\d+\) is reached|reached the maximum allowed .*limit of \(\d+\)")
+_VHOST_DOWN: Final = re.compile(r"vhost '(.+)' is down$")
 _CLOSED: Final = "the connection closed"
 _NOT_AMQP: Final = ("Server connection unexpectedly closed", _CLOSED)
 """What ends a handshake that the other side does not answer."""
@@ -74,6 +76,14 @@ def with_remedy(reason: str, url: URL) -> str:
             f"the user {user!r} has no access to the vhost {vhost!r}: grant it with "
             f"'executor setup-permissions', or correct {_SETTING}"
         )
+    if _AT_A_LIMIT.search(reason) is not None:
+        return (
+            f"the broker accepts no more, by a limit of its configuration: {reason}; raise that limit "
+            "('rabbitmqctl set_vhost_limits' or 'set_user_limits', or 'connection_max' or 'channel_max' of "
+            "the node), or close what is not needed"
+        )
+    if (down := _VHOST_DOWN.search(reason)) is not None:
+        return f"{reason}: its log says why; start it with 'rabbitmqctl restart_vhost -p {down[1]}'"
     if reason.startswith(_NOT_AMQP):
         return (
             f"{reason}; if this lasts, {_SETTING} names a port that is not that of AMQP (5672, with TLS 5671)"

@@ -19,8 +19,7 @@ from pydantic_core import core_schema
 from turnstile.common.action_definition import ActionDefinition, has_keys
 from turnstile.common.domain.durations import parse_duration
 from turnstile.common.fields import Key, check_pool, check_ref, check_resource, parse_period
-from turnstile.common.invalid_values import invalid_values
-from turnstile.common.requests import known_fields
+from turnstile.common.invalid_values import explained
 from turnstile.executor.cli.arguments import bad_input, piped_in
 from turnstile.executor.definitions import (
     KeySettings,
@@ -120,7 +119,7 @@ def _defined(
         try:
             definition = model.model_validate(entry)
         except ValidationError as error:
-            problems += (f"{where}: {sentence}" for sentence in _sentences(error, model))
+            problems.append(f"{where}: {explained(error, whole='definition', model=model)}")
             continue
         if name in seen:
             problems.append(f"{where}: {naming}: defined twice; keep one definition")
@@ -182,18 +181,6 @@ def _read_content(name: str, content: bytes) -> dict[str, Any]:
             f"like: {_EXAMPLE}"
         )
     return {"actions": [], "resources": None, "pools": None, **value}
-
-
-def _sentences(error: ValidationError, model: type[BaseModel]) -> list[str]:
-    sentences = []
-    for problem in invalid_values(error.errors(include_url=False, include_input=False)):
-        field = problem.path or "definition"
-        if problem.kind == "extra_forbidden":
-            known = known_fields(model, problem.location)
-            sentences.append(f"{field}: unknown field; known fields are {known}")
-        else:
-            sentences.append(f"{field}: {problem.sentence}")
-    return sentences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.cli import EXIT_FAILED, command_line
-from turnstile.common.invalid_values import invalid_values
+from turnstile.common.invalid_values import explained
 from turnstile.executor.cli.action_file import (
     DefinitionFile,
     Step,
@@ -338,10 +338,9 @@ def _read(model: type[Definition], item: Json, what: str) -> Definition:
     try:
         return model.model_validate({name: item[name] for name in model.model_fields if name in item})
     except ValidationError as error:
-        first = invalid_values(error.errors(include_url=False, include_input=False))[0]
         raise ApiUnreachable(
             f"the API returns a definition of the {what} that this version does not accept: "
-            f"{first.path}: {first.sentence}"
+            f"{explained(error, whole='definition')}"
         ) from None
 
 

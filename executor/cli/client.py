@@ -29,7 +29,7 @@ from turnstile.common.cli import (
 )
 from turnstile.common.domain.errors import Code
 from turnstile.common.nearest import did_you_mean
-from turnstile.common.urls import check_authority, is_api_url, is_loopback, with_tls_hint
+from turnstile.common.urls import INVALID_API_URL, check_authority, is_api_url, is_loopback, with_tls_hint
 from turnstile.executor.callers import CHANNEL_HEADER
 
 Rest = ParamSpec("Rest")
@@ -231,11 +231,7 @@ def connect(
     except ValueError as error:
         raise CommandFailed(str(error), exit_code=EXIT_USAGE) from None
     if not is_api_url(url):
-        raise CommandFailed(
-            "TURNSTILE_API_URL: invalid URL; expected one like http://127.0.0.1:8000, without user and "
-            "password",
-            exit_code=EXIT_USAGE,
-        )
+        raise CommandFailed(f"TURNSTILE_API_URL: {INVALID_API_URL}", exit_code=EXIT_USAGE)
     try:
         return Api(url, token, trust=_trust(api_ca_file))
     except (ValueError, ImportError, httpx.InvalidURL) as error:

@@ -72,7 +72,8 @@ async def _migrate(url: str, *, wait_seconds: float) -> None:
         if interruption is None:
             logger.info("migrated", extra={"url": shown_url(url)})
             return
-        interrupted.failed(type(interruption).__name__, reason=str(interruption))
+        kind = type(interruption).__name__
+        interrupted.failed(kind, reason=str(interruption) or kind)
         await asyncio.sleep(_RETRY_SECONDS)
 
 

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import httpx
 import typer
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 
 from turnstile.common.cli import (
     ENVIRONMENT_ONLY,
@@ -31,7 +31,7 @@ from turnstile.common.cli import (
     with_options,
 )
 from turnstile.common.settings import DatabaseSettings, read_settings
-from turnstile.common.urls import shown_url
+from turnstile.common.urls import check_http_url, shown_url
 from turnstile.executor.cli.confirmation import YesOption, confirm
 from turnstile.executor.permissions.broker import BrokerAccount, ManagementApi, definitions
 from turnstile.executor.permissions.credentials import (
@@ -85,6 +85,13 @@ class SetupSettings(DatabaseSettings):
         description="RabbitMQ's management API, as an administrator: http://user:password@host:15672. "
         "Without it, the definitions for the broker are written to the credentials folder.",
     )
+
+    @field_validator("management_url")
+    @classmethod
+    def _is_management(cls, value: SecretStr) -> SecretStr:
+        if value.get_secret_value():
+            check_http_url(value.get_secret_value())
+        return value
 
     @property
     def urls(self) -> dict[str, str]:

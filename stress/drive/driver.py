@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from turnstile.common.redaction import redact_passwords
+from turnstile.common.urls import shown_url
 from turnstile.stress.drive.faults import Faults, Limits
 from turnstile.stress.drive.gates import GateChanges, pool_record, remove_gates
 from turnstile.stress.drive.history import ScenarioHistory, read_scenario_history
@@ -162,7 +162,7 @@ class _Drive:
             pacing=self._pacing,
             clock=self._clock,
             answers=self._answers,
-            broker=redact_passwords(self._amqp_url),
+            broker=shown_url(self._amqp_url),
         )
         async with asyncio.TaskGroup() as tasks:
             background: list[asyncio.Task[None]] = []

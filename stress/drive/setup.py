@@ -7,7 +7,7 @@ from aio_pika.abc import AbstractChannel
 from aio_pika.exceptions import CONNECTION_EXCEPTIONS, ChannelClosed
 
 from turnstile.common.broker.topology import EXECUTIONS, EXECUTOR_REQUESTS
-from turnstile.common.redaction import redact_passwords
+from turnstile.common.urls import shown_url
 from turnstile.stress.drive.gates import define_keys, define_resources
 from turnstile.stress.installation import Api, Installation, Unreachable, action_path
 from turnstile.stress.scenario import Scenario
@@ -72,12 +72,13 @@ async def check_exchange(channel: AbstractChannel) -> None:
 
 
 async def _check_broker(amqp_url: str) -> None:
-    shown = redact_passwords(amqp_url)
+    shown = shown_url(amqp_url)
     try:
         connection = await connect(amqp_url, timeout=_PATIENCE_SECONDS)
     except (TimeoutError, *CONNECTION_EXCEPTIONS) as error:
+        reason = str(error) or type(error).__name__
         raise Unreachable(
-            f"{shown}: no connection to the broker ({error}); check host, vhost and user"
+            f"{shown}: no connection to the broker ({reason}); check host, vhost and user"
         ) from None
     async with connection:
         try:

@@ -2,10 +2,18 @@
 
 import { askForToken } from "./token.js";
 import { setClock } from "./format.js";
+import { parseJson, writeJson } from "./json_text.js";
 
 const KEY = "turnstile.token";
 const TIMEOUT_MILLISECONDS = 35000;
+/** The address of the dashboard: a proxy may serve it under a path, like https://host/turnstile/. */
+const BASE = new URL("..", import.meta.url);
 let prompt = null;
+
+/** Return the whole address of a path of the executor, like /api/v1/queues. */
+export function addressOf(path) {
+  return BASE.href + path.slice(1);
+}
 
 /** An error response of the API. */
 export class Problem extends Error {
@@ -23,7 +31,7 @@ export async function authorized(path, options = {}) {
     const headers = { Accept: "application/json", "Turnstile-Client": "dashboard", ...options.headers };
     if (shown) headers.Authorization = `Bearer ${shown}`;
     const sentAt = Date.now();
-    const response = await fetch(path, { ...options, headers, cache: "no-store", credentials: "omit" });
+    const response = await fetch(addressOf(path), { ...options, headers, cache: "no-store", credentials: "omit" });
     setClock(response.headers.get("date"), sentAt);
     if (response.status !== 401) return response;
     await response.body?.cancel();
@@ -60,7 +68,7 @@ export async function ask(method, path, { query = {}, body, text, headers = {}, 
 
 /** Return the body and the ETag of a response; throws Problem. */
 export async function exchange(method, path, { query = {}, body, text, headers = {}, signal } = {}) {
-  const content = text ?? (body === undefined ? undefined : JSON.stringify(body));
+  const content = text ?? (body === undefined ? undefined : writeJson(body));
   const signals = [AbortSignal.timeout(TIMEOUT_MILLISECONDS), ...(signal ? [signal] : [])];
   let response;
   try {
@@ -74,7 +82,7 @@ export async function exchange(method, path, { query = {}, body, text, headers =
     if (signal?.aborted) throw error;
     throw new Problem(0, "unreachable", "The executor does not respond. Check that it is running.");
   }
-  const value = await response.json().catch((error) => {
+  const value = await response.text().then(parseJson).catch((error) => {
     if (signal?.aborted) throw error;
     return null;
   });

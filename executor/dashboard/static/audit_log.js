@@ -3,6 +3,7 @@
 import { el } from "./dom.js";
 import { counted, localTime } from "./format.js";
 import { ask } from "./api.js";
+import { writeJson } from "./json_text.js";
 import { errorLine, executionLink, instant, listPages, loader, none, pager, table, workerLink }
   from "./parts.js";
 import { queueLink } from "./queues.js";
@@ -125,7 +126,7 @@ function withoutNulls(fields) {
 /** The fields with their values; many of them are folded. */
 function fieldsOf(fields) {
   const pairs = Object.entries(fields ?? {})
-    .map(([name, value]) => el("code", { class: "pair" }, `${name}: ${JSON.stringify(value)}`));
+    .map(([name, value]) => el("code", { class: "pair" }, `${name}: ${writeJson(value)}`));
   return pairs.length > FIELDS_SHOWN ? el("details", {}, el("summary", {}, counted(pairs.length, "field")),
     pairs) : el("div", {}, pairs);
 }

@@ -3,6 +3,7 @@
 import { el, text } from "./dom.js";
 import { count, counted } from "./format.js";
 import { ask } from "./api.js";
+import { writeJson } from "./json_text.js";
 import { auditLogOf } from "./audit_log.js";
 import { badge, errorLine, instant, listPages, loader, resultLine, table, termsOf } from "./parts.js";
 import { show as showDialog } from "./dialog.js";
@@ -139,7 +140,7 @@ async function read({ id }, wrong, report) {
     el("h3", {}, bodyTitle(letter)), canBeEdited(letter) ? edit : null,
     el("pre", { tabindex: 0, "aria-label": "Body" }, letter.body),
     el("h3", {}, "Headers"), el("pre", { tabindex: 0, "aria-label": "Headers" },
-      JSON.stringify(letter.headers, null, 2)));
+      writeJson(letter.headers, 2)));
 }
 
 /** Whether the body is text and is shown completely. */

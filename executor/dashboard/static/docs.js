@@ -2,8 +2,9 @@
 
 import { el, say, text } from "./dom.js";
 import { counted } from "./format.js";
-import { ask, authorized, Problem } from "./api.js";
+import { addressOf, ask, authorized, Problem } from "./api.js";
 import { showIdentity } from "./identity.js";
+import { parseJson, writeJson } from "./json_text.js";
 import { errorLine, none, table } from "./parts.js";
 import { boundsOf, exampleOf, parametersSchemaOf, propertiesOf, resolved, typeText } from "./schema_text.js";
 
@@ -19,7 +20,7 @@ async function open() {
   try {
     const response = await authorized("/openapi.json");
     if (!response.ok) throw new Error(`status ${response.status}`);
-    const [described, actions] = await Promise.all([response.json(), readActions()]);
+    const [described, actions] = await Promise.all([response.text().then(parseJson), readActions()]);
     main.append(...pageOf(described, actions));
   } catch (error) {
     text(wrong, `Cannot read /openapi.json: ${error.message}. Reload the page to try again.`);
@@ -61,7 +62,7 @@ function pageOf(described, { items, isMore }) {
     el("label", { for: "search" }, "Search by path, summary, action or schema"), input));
   return [
     el("p", {}, described.info.summary, " Version ", described.info.version, ". The document itself: ",
-      el("a", { href: "/openapi.json" }, "/openapi.json"), ", which needs a token where the API does."),
+      el("a", { href: "openapi.json" }, "/openapi.json"), ", which needs a token where the API does."),
     el("p", {}, "Errors are ", schemaLink("Problem"), " documents (RFC 9457): ", el("code", {}, "code"),
       " is for programs, ",
       el("code", {}, "detail"), " names the field and the remedy. With tokens, send ",
@@ -175,7 +176,7 @@ function bodyOf(body) {
     ...inlineFieldsOf(content.schema),
     ...Object.values(content.examples ?? {}).map((each) => el("details", { class: "example" },
       el("summary", {}, each.summary), el("pre", { tabindex: 0, "aria-label": each.summary },
-        JSON.stringify(each.value, null, 2))))];
+        writeJson(each.value, 2))))];
 }
 
 /** The fields of a body whose schema has no name; of a list, those of its items. */
@@ -216,7 +217,7 @@ function fieldsOf({ properties, required = [] }, caption) {
 
 function defaultOf(schema) {
   if (schema.default === undefined || schema.default === null) return [];
-  return [" Default: ", el("code", {}, JSON.stringify(schema.default)), "."];
+  return [" Default: ", el("code", {}, writeJson(schema.default)), "."];
 }
 
 /** The type of a schema as nodes; schemas with a name are links. */
@@ -229,8 +230,8 @@ function typeNodes(schema) {
   const any = schema.anyOf ?? schema.oneOf;
   if (any) return any.flatMap((each, index) => [index ? " or " : "", ...typeNodes(each)]);
   if (schema.allOf) return schema.allOf.flatMap((each, index) => [index ? " and " : "", ...typeNodes(each)]);
-  if (schema.const !== undefined) return [JSON.stringify(schema.const)];
-  if (schema.enum) return [schema.enum.map((each) => JSON.stringify(each)).join(", ")];
+  if (schema.const !== undefined) return [writeJson(schema.const)];
+  if (schema.enum) return [schema.enum.map((each) => writeJson(each)).join(", ")];
   if (schema.type === "array") return ["list of ", ...typeNodes(schema.items ?? {})];
   if (schema.type === "object" && typeof schema.additionalProperties === "object"
     && Object.keys(schema.additionalProperties).length) {
@@ -252,10 +253,10 @@ function curlOf(method, path, operation) {
 }
 
 function curl(method, path, media, body) {
-  const lines = [`curl -X ${method.toUpperCase()} '${location.origin}${path}'`,
+  const lines = [`curl -X ${method.toUpperCase()} '${addressOf(path)}'`,
     "  -H \"Authorization: Bearer $TURNSTILE_API_TOKEN\""];
   if (media) lines.push(`  -H 'Content-Type: ${media}'`,
-    `  -d '${JSON.stringify(body).replaceAll("'", "'\\''")}'`);
+    `  -d '${writeJson(body).replaceAll("'", "'\\''")}'`);
   return lines.join(" \\\n");
 }
 

@@ -3,6 +3,7 @@
 import { el, say, setChildren } from "./dom.js";
 import { between, count, counted, duration, now } from "./format.js";
 import { ask } from "./api.js";
+import { writeJson } from "./json_text.js";
 import { auditLogOf } from "./audit_log.js";
 import { badge, elapsed, errorLine, executionLink, instant, loader, none, shortId, table, termsOf,
   workerLink } from "./parts.js";
@@ -262,5 +263,5 @@ function documentsOf(it) {
   return [["Parameters", it.parameters], ["Result", it.result], ["Metadata", it.metadata]]
     .filter(([, value]) => value !== null && JSON.stringify(value) !== "{}")
     .map(([name, value]) => el("section", {}, el("h2", {}, name),
-      el("pre", { tabindex: 0, "aria-label": name }, JSON.stringify(value, null, 2))));
+      el("pre", { tabindex: 0, "aria-label": name }, writeJson(value, 2))));
 }

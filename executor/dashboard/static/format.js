@@ -29,7 +29,9 @@ export function now() {
 }
 
 export function count(value) {
-  return value === null || value === undefined ? "–" : COUNT.format(value);
+  if (value === null || value === undefined) return "–";
+  // Of a text all digits are formatted.
+  return COUNT.format(typeof value === "object" ? String(value) : value);
 }
 
 export function short(value) {

@@ -1,4 +1,75 @@
-// Reads JSON that a person types: the value, or the location and the reason of the first fault.
+// Reads and writes JSON. A number keeps its digits, of which a number of JavaScript has about 16. For JSON
+// that a person types: the value, or the location and the reason of the first fault.
+
+/** Members of a response that hold documents of users: their numbers keep the way they are written, too. */
+const DOCUMENTS = new Set(["parameters", "result", "metadata"]);
+const TOKENS = /"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*/g;
+/** Begins a text that stands for a number. The executor accepts no NUL in a document. */
+const MARK = "\u0000number ";
+const MARKED = /"\\u0000number ([^"]*)"/g;
+
+/** A number as it is written, where JavaScript would write the same number in another way. */
+class WrittenNumber {
+  constructor(source) {
+    this.source = source;
+  }
+
+  /** Whether a number of JavaScript is another number. */
+  get isRounded() {
+    return digitsOf(this.source) !== digitsOf(String(Number(this.source)));
+  }
+
+  toString() {
+    return this.source;
+  }
+
+  valueOf() {
+    return Number(this.source);
+  }
+
+  toJSON() {
+    return MARK + this.source;
+  }
+}
+
+/** The digits and the exponent of a number, the same for each way to write it. */
+function digitsOf(source) {
+  const [, sign, whole, fraction = "", exponent = "0"]
+    = /^(-?)(\d+)(?:\.(\d+))?(?:[eE]([+-]?\d+))?$/.exec(source) ?? [];
+  if (whole === undefined) return source;
+  const digits = (whole + fraction).replace(/^0+/, "");
+  const kept = digits.replace(/0+$/, "");
+  return kept ? `${sign}${kept}e${Number(exponent) - fraction.length + digits.length - kept.length}` : "0";
+}
+
+/** Return the value of JSON text; throws SyntaxError. */
+export function parseJson(words) {
+  let isMarked = false;
+  const marked = words.replaceAll(TOKENS, (token) => {
+    if (token[0] === '"' || String(Number(token)) === token) return token;
+    isMarked = true;
+    return JSON.stringify(MARK + token);
+  });
+  return isMarked ? withNumbers(JSON.parse(marked), false) : JSON.parse(words);
+}
+
+function withNumbers(value, isDocument) {
+  if (typeof value === "string" && value.startsWith(MARK)) {
+    const written = new WrittenNumber(value.slice(MARK.length));
+    return isDocument || written.isRounded ? written : Number(written);
+  }
+  if (value !== null && typeof value === "object") {
+    for (const [name, each] of Object.entries(value)) {
+      value[name] = withNumbers(each, isDocument || DOCUMENTS.has(name));
+    }
+  }
+  return value;
+}
+
+/** Return the JSON text of what `parseJson` returned, or of other values. */
+export function writeJson(value, indent) {
+  return JSON.stringify(value, null, indent).replaceAll(MARKED, "$1");
+}
 
 const LITERAL = /(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)(?![\w.+-])/y;
 const STRING = /"(?:[^"\\\u0000-\u001f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"/y;

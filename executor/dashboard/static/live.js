@@ -2,6 +2,7 @@
 // hidden.
 
 import { authorized, queryOf } from "./api.js";
+import { parseJson } from "./json_text.js";
 
 const SILENCE_MILLISECONDS = 40000; // the executor sends a comment every 15 s
 const AWAY_MILLISECONDS = 20000;
@@ -103,7 +104,7 @@ export class Live extends EventTarget {
       else if (line.startsWith("data: ")) data = line.slice(6);
       else if (line.startsWith("id: ")) this.#lastId = line.slice(4);
     }
-    if (name && data) this.#emit(name, JSON.parse(data));
+    if (name && data) this.#emit(name, parseJson(data));
   }
 
   #emit(name, detail) {

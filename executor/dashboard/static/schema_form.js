@@ -5,7 +5,7 @@
 import { attribute, el, text } from "./dom.js";
 import { Problem } from "./api.js";
 import { field } from "./dialog.js";
-import { readJson } from "./json_text.js";
+import { readJson, writeJson } from "./json_text.js";
 import { propertiesOf, resolved, typeText } from "./schema_text.js";
 
 const INTEGER = /^-?(?:0|[1-9]\d*)$/;
@@ -102,7 +102,7 @@ function fieldOf(id, name, schema, whole, isRequired, isKey) {
     schema.description && ended(schema.description), !isChoice && ended(typeText(schema, whole)),
     isKey && "It is the concurrency key.",
     schema.format === "date-time" && "In your local time; sent as UTC.",
-    !isChoice && schema.default !== undefined && `Default: ${JSON.stringify(schema.default)}.`,
+    !isChoice && schema.default !== undefined && `Default: ${writeJson(schema.default)}.`,
     empty && "Empty: null.",
   ].filter(Boolean).join(" ");
   const needs = isRequired && !schema.isNullable;
@@ -110,13 +110,13 @@ function fieldOf(id, name, schema, whole, isRequired, isKey) {
   if (build === null) {
     const part = jsonField(id, label, { rows: 3, hint: `${hint} Written as JSON.`, isRequired: needs });
     attribute(part.input, "aria-required", needs ? "true" : null);
-    if (needs && schema.default !== undefined) part.input.value = JSON.stringify(schema.default);
+    if (needs && schema.default !== undefined) part.input.value = writeJson(schema.default);
     return { ...part, json: () => part.input.value.trim() || empty };
   }
   const { input, read, expected } = build;
   // A default that the schema requires has to be sent.
   if (needs && schema.default !== undefined)
-    input.value = input.matches("select") ? JSON.stringify(schema.default) : schema.default;
+    input.value = input.matches("select") ? writeJson(schema.default) : schema.default;
   attribute(input, "aria-required", needs ? "true" : null);
   const part = checkedField(label, input, hint, () => {
     // A browser gives no value for a date that is not complete.
@@ -179,11 +179,11 @@ function choice(id, values, schema, needs) {
   const first = needs ? "Choose" : schema.default !== undefined ? `Default: ${shown(schema.default)}`
     : "Not given";
   return el("select", { name: id }, el("option", { value: NOT_GIVEN }, first),
-    values.map((value) => el("option", { value: JSON.stringify(value) }, shown(value))));
+    values.map((value) => el("option", { value: writeJson(value) }, shown(value))));
 }
 
 function shown(value) {
-  return typeof value === "string" ? value : JSON.stringify(value);
+  return typeof value === "string" ? value : writeJson(value);
 }
 
 /**

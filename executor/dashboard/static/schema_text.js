@@ -1,6 +1,8 @@
 // Says what a JSON Schema of an action's parameters expects, and makes an example of it. References into
 // $defs are followed.
 
+import { writeJson } from "./json_text.js";
+
 const LEVELS_MAX = 6;
 const EXAMPLES = {
   "date-time": "2030-01-31T09:00:00Z", date: "2030-01-31", time: "09:00:00", duration: "PT1H30M",
@@ -61,8 +63,8 @@ export function boundsOf({ minimum, maximum, exclusiveMinimum: above, exclusiveM
 export function typeText(given, whole, level = 0) {
   const schema = resolved(given, whole);
   const or = schema.isNullable ? " or null" : "";
-  if (schema.const !== undefined) return `${JSON.stringify(schema.const)}${or}`;
-  if (schema.enum) return `${schema.enum.map((each) => JSON.stringify(each)).join(", ")}${or}`;
+  if (schema.const !== undefined) return `${writeJson(schema.const)}${or}`;
+  if (schema.enum) return `${schema.enum.map((each) => writeJson(each)).join(", ")}${or}`;
   const any = schema.anyOf ?? schema.oneOf;
   if (any && level < LEVELS_MAX) return any.map((each) => typeText(each, whole, level + 1)).join(" or ");
   const kind = schema.type === "array" && schema.items && level < LEVELS_MAX

@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NoReturn
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import asyncpg
 import pytest
@@ -17,6 +17,7 @@ from turnstile.common.broker.errors import BrokerUnavailable
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.localservers.ports import free_port
+from turnstile.localservers.rabbitmq import RabbitServer
 
 
 async def broker_error(url: str) -> str:
@@ -54,6 +55,70 @@ async def test_a_login_a_vhost_and_a_port_that_are_wrong(amqp_url: str, database
     host = database_url.split("@")[1].split("/", maxsplit=1)[0]
     error = await broker_error(f"amqp://user:password@{host}/")
     assert "TURNSTILE_AMQP_URL names a port that is not that of AMQP" in error
+
+
+async def test_a_limit_of_the_vhost_or_of_the_user_is_named_with_the_command_that_raises_it(
+    controlled_broker: RabbitServer, controlled_amqp_url: str
+) -> None:
+    parts = urlsplit(controlled_amqp_url)
+    vhost, user = parts.path[1:], str(parts.username)
+    remedy = "raise that limit ('rabbitmqctl set_vhost_limits' or 'set_user_limits'"
+    controlled_broker.ctl("set_vhost_limits", "-p", vhost, '{"max-connections": 0}')
+    error = await broker_error(controlled_amqp_url)
+    assert f"access to vhost '{vhost}' refused for user '{user}': connection limit (0) is reached" in error
+    assert remedy in error
+    controlled_broker.ctl("clear_vhost_limits", "-p", vhost)
+    try:
+        controlled_broker.ctl("set_user_limits", user, '{"max-connections": 0}')
+        error = await broker_error(controlled_amqp_url)
+        assert f"connection refused for user '{user}': user connection limit (0) is reached" in error
+        assert remedy in error
+        controlled_broker.ctl("clear_user_limits", user, "all")
+        controlled_broker.ctl("set_user_limits", user, '{"max-channels": 1}')
+        error = await _error_of_session(controlled_amqp_url, _open_two_channels)
+        assert f"number of channels opened for user '{user}' has reached the maximum allowed" in error
+        assert remedy in error
+    finally:
+        controlled_broker.ctl("clear_user_limits", user, "all")
+
+
+async def test_the_reason_of_a_broker_that_closes_a_connection_is_kept(
+    controlled_broker: RabbitServer, controlled_amqp_url: str
+) -> None:
+    vhost = urlsplit(controlled_amqp_url).path[1:]
+
+    async def be_closed(link: Link) -> None:
+        link.serving()
+        # The management plugin learns of a connection with a delay.
+        await until(lambda: controlled_broker.close_connections(vhost) > 0, "a connection to close")
+        await asyncio.wait({link.gone}, timeout=10.0)
+
+    error = await _error_of_session(controlled_amqp_url, be_closed)
+    assert error.startswith("CONNECTION_FORCED - ")
+
+
+async def test_a_vhost_that_is_down_is_named_with_the_command_that_starts_it(
+    controlled_broker: RabbitServer, controlled_amqp_url: str
+) -> None:
+    vhost = urlsplit(controlled_amqp_url).path[1:]
+    controlled_broker.ctl("eval", f'rabbit_vhost_sup_sup:stop_and_delete_vhost(<<"{vhost}">>).')
+    try:
+        error = await broker_error(controlled_amqp_url)
+    finally:
+        controlled_broker.ctl("restart_vhost", "-p", vhost)
+    assert f"vhost '{vhost}' is down: its log says why; start it with 'rabbitmqctl restart_vhost" in error
+
+
+async def _error_of_session(url: str, serve: Callable[[Link], Awaitable[None]]) -> str:
+    connection = BrokerConnection(url, name="test", timeouts=BrokerTimeouts())
+    async with in_background(connection.run(serve)):
+        await until(lambda: connection.last_error is not None, "an error of the connection")
+        return str(connection.last_error)
+
+
+async def _open_two_channels(link: Link) -> None:
+    await link.open_channel()
+    await link.open_channel()
 
 
 async def test_a_port_where_no_server_listens() -> None:

@@ -12,7 +12,7 @@ import pytest
 from typer.main import get_command
 
 from tests.integration.cli.conftest import CommandLines
-from turnstile.common.cli import EXIT_FAILED, EXIT_USAGE
+from turnstile.common.cli import EXIT_FAILED, EXIT_PIPE_CLOSED, EXIT_USAGE
 from turnstile.executor.cli import app
 from turnstile.localservers.ports import free_port
 
@@ -126,6 +126,24 @@ def test_a_closed_stdin_prompts_for_nothing() -> None:
 def test_a_closed_stdout_is_no_error() -> None:
     code, _, errors = _shell(">&-", "say")
     assert (code, errors) == (0, "")
+
+
+@pytest.mark.parametrize("arguments", [("say",), ("--help",), ("list", "--help")])
+def test_a_closed_pipe_ends_a_command_quietly_with_the_code_of_the_shell(arguments: Sequence[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-c", _SAY, *arguments],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+    assert (ran.returncode, ran.stderr) == (EXIT_PIPE_CLOSED, "")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")

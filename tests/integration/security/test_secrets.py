@@ -1,12 +1,18 @@
 """Secrets come from the environment or a file; they are no arguments, and no message shows them."""
 
+from itertools import product
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from tests.integration.cli.conftest import SERVED_ACTIONS, CommandLines, alone, no_settings
+from turnstile.client.errors import InvalidSetting
+from turnstile.client.settings import client_settings
 from turnstile.common.api_token import api_token
-from turnstile.common.cli import EXIT_USAGE
+from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts
+from turnstile.common.broker.errors import BrokerUnavailable
+from turnstile.common.cli import EXIT_UNREACHABLE, EXIT_USAGE
 
 __all__ = ["alone", "no_settings"]
 
@@ -77,3 +83,132 @@ def test_a_wrong_setting_is_named_without_its_secret(alone: CommandLines, name: 
     assert ended.exit_code == EXIT_USAGE
     assert ended.err.startswith(f"{name}: ")
     assert "s3cret" not in ended.err
+
+
+_SECRET: Final = "s3cret"
+_PARTS: Final = [
+    *("{s}", "a/{s}", "a?{s}", "a#{s}", "a@{s}", "1/{s}", "1?{s}", "1#{s}", "a@1/{s}", "a@b?x={s}"),
+    *("[{s}", "a]{s}", "[{s}]", "%{s}", "a%4{s}", "a:{s}", "a,{s}", "a,amqp://{s}", "\u2100{s}", "\u00e9{s}"),
+    *(
+        "'{s}",
+        '"{s}',
+        "a {s}",
+        "a&{s}",
+        "a&b={s}",
+        "\t{s}",
+        "{s}/",
+        "{s}?",
+        "{s}#",
+        "{s}[",
+        "{s}\u2100",
+        "/{s}/d?sslmode={s}",
+    ),
+]
+"""Passwords, each with characters of URLs that are not percent-encoded."""
+_PLACES: Final = ["u:{}@127.0.0.1:1/d", "{}@127.0.0.1:1/d", "u:{}", "u:{}/d", "u:p@127.0.0.1:{}/d"]
+_PLACES_OF_LIBPQ: Final = [*_PLACES, "u@127.0.0.1:1/d?password={}", "u@127.0.0.1:1/d?pass%77ord={}"]
+
+
+def _urls(scheme: str, places: list[str]) -> list[str]:
+    passwords = [part.replace("{s}", _SECRET) for part in _PARTS]
+    return [f"{scheme}://{place.format(password)}" for place, password in product(places, passwords)]
+
+
+def _is_no_password(url: str) -> bool:
+    """Whether the secret is the name of the user, of the host, or of the database behind a host named 1."""
+    account, at, _ = url.partition("://")[2].rpartition("@")
+    before, _, behind = url.partition(_SECRET)
+    is_behind = before.endswith(("@", "1/")) and "@" not in behind
+    return is_behind or (bool(at) and _SECRET in account.partition(":")[0])
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "http", _SECRET])
+def test_no_part_of_a_database_url_is_printed_by_migrate(
+    alone: CommandLines, caplog: pytest.LogCaptureFixture, scheme: str
+) -> None:
+    for url in _urls(scheme, _PLACES_OF_LIBPQ):
+        if _is_no_password(url):
+            continue
+        ended = alone.executor("migrate", "--wait", "20ms", TURNSTILE_DATABASE_URL=url)
+        assert ended.exit_code in (EXIT_USAGE, EXIT_UNREACHABLE), url
+        assert "TURNSTILE_DATABASE_URL" in ended.err, url
+        assert _SECRET not in ended.out + ended.err + caplog.text, url
+
+
+@pytest.mark.parametrize(
+    ("variable", "scheme"),
+    [
+        ("TURNSTILE_MANAGEMENT_URL", "http"),
+        ("TURNSTILE_MANAGEMENT_URL", _SECRET),
+        ("TURNSTILE_AMQP_URL", "amqp"),
+        ("TURNSTILE_DATABASE_URL", "postgresql"),
+    ],
+)
+def test_no_part_of_an_administrators_url_is_printed(
+    alone: CommandLines, caplog: pytest.LogCaptureFixture, tmp_path: Path, variable: str, scheme: str
+) -> None:
+    urls = {
+        "TURNSTILE_DATABASE_URL": "postgresql://u:p@127.0.0.1:1/d",
+        "TURNSTILE_AMQP_URL": "amqp://u:p@127.0.0.1:1/d",
+    }
+    for url in _urls(scheme, _PLACES):
+        if _is_no_password(url):
+            continue
+        command = ["setup-permissions", "--dry-run", "--credentials", str(tmp_path)]
+        ended = alone.executor(*command, **{**urls, variable: url})
+        assert ended.exit_code != 0, url
+        assert _SECRET not in ended.out + ended.err + caplog.text, url
+
+
+@pytest.mark.parametrize(
+    ("variable", "scheme"),
+    [("TURNSTILE_AMQP_URL", "amqp"), ("TURNSTILE_API_URL", "http"), ("TURNSTILE_OTLP_ENDPOINT", "http")],
+)
+def test_a_worker_prints_no_part_of_a_url_that_it_refuses(
+    alone: CommandLines, variable: str, scheme: str
+) -> None:
+    refused = 0
+    for url in _urls(scheme, _PLACES[:1] + _PLACES[2:]):
+        # Without an action a worker ends, whether it has accepted the URL or not.
+        ended = alone.worker("serve", "--actions", "no_such_module", **{variable: url})
+        assert ended.exit_code == EXIT_USAGE, (url, ended)
+        assert _SECRET not in ended.out + ended.err, url
+        refused += ended.err.startswith(f"{variable}: ")
+    assert refused > len(_PARTS)
+
+
+@pytest.mark.parametrize(
+    ("variable", "scheme"), [("TURNSTILE_AMQP_URL", "amqp"), ("TURNSTILE_API_URL", "http")]
+)
+def test_a_client_names_no_part_of_a_url_that_it_refuses(variable: str, scheme: str) -> None:
+    errors = []
+    for url in _urls(scheme, _PLACES):
+        try:
+            client_settings({variable: url})
+        except InvalidSetting as error:
+            errors.append(str(error))
+    assert len(errors) > len(_PARTS)
+    assert _SECRET not in " ".join(errors)
+
+
+async def test_no_part_of_a_broker_url_is_logged_while_the_broker_cannot_be_reached(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for url in _urls("amqp", _PLACES):
+        if _is_no_password(url):
+            continue
+        with pytest.raises((ValueError, BrokerUnavailable)) as raised:
+            await BrokerConnection(url, name="test", timeouts=BrokerTimeouts()).connect()
+        shown = f"{raised.value}{caplog.text}{[vars(record) for record in caplog.records]}"
+        assert _SECRET not in shown, url
+
+
+@pytest.mark.parametrize("variable", ["TURNSTILE_DATABASE_URL", "TURNSTILE_AMQP_URL"])
+def test_the_remedy_for_a_password_with_characters_of_urls_is_to_percent_encode_it(
+    alone: CommandLines, variable: str
+) -> None:
+    scheme = "amqp" if "AMQP" in variable else "postgresql"
+    for password in ("a/s3cret", "a?s3cret", "a#s3cret", "[s3cret", "1/s3cret"):
+        ended = alone.executor("serve", **{variable: f"{scheme}://u:{password}@127.0.0.1:1/d"})
+        assert ended.exit_code == EXIT_USAGE
+        assert "percent-encode the password" in ended.err

@@ -117,11 +117,11 @@ def test_every_error_names_file_entry_and_field(tmp_path: Path) -> None:
     [
         (
             "- {ref: a, retry: {attempts: 3}}",
-            "retry.attempts: unknown field; known fields are max_attempts, delay, ",
+            "retry.attempts: unknown field; did you mean max_attempts?; known fields are max_attempts, ",
         ),
         (
             "resources: [{name: cad, capacty: 3}]",
-            "actions.yaml: resource 1 (cad): capacty: unknown field; known fields are name, capacity",
+            "resource 1 (cad): capacty: unknown field; did you mean capacity?; known fields are name, ",
         ),
         (
             "resources: [{name: cad}, {name: cad}]",
@@ -129,7 +129,7 @@ def test_every_error_names_file_entry_and_field(tmp_path: Path) -> None:
         ),
         (
             "- {ref: a, uses: [{resource: cad, unitz: 3}]}",
-            "uses.0.unitz: unknown field; known fields are resource, units, weight",
+            "uses.0.unitz: unknown field; did you mean units?; known fields are resource, units, weight",
         ),
         (
             "- {ref: a, keys: {7: {weight: 2}}}",

@@ -32,6 +32,8 @@ class _Api:
             {"status": "admitted", "execution_id": 5},
         ]
 
+        self.statuses: list[str] | None = None
+
     def answer(self, path: str, body: bytes) -> tuple[int, bytes]:
         parts = urlsplit(path)
         match parts.path.removeprefix("/api/v1").split("/")[1:]:
@@ -39,13 +41,17 @@ class _Api:
                 found = self.submissions.pop(0) if len(self.submissions) > 1 else self.submissions[0]
                 return 200, json.dumps({"request_id": request_id, **found}).encode()
             case ["executions"]:
-                first = int(parse_qs(parts.query).get("cursor", ["5"])[0])
+                query = parse_qs(parts.query)
+                self.statuses = query.get("status")
+                first = int(query.get("cursor", ["5"])[0])
                 items = [{**_EXECUTION, "id": id_} for id_ in range(first, max(first - 2, 0), -1)]
                 cursor = str(first - 2) if first > 2 else None
                 return 200, json.dumps({"items": items, "next_cursor": cursor}).encode()
             case ["executions", id_, "retry"]:
                 answer = {"id": int(id_) + 1, "status": "queued", "position": 1, "duplicate": False}
                 return 202, json.dumps(answer).encode()
+            case ["executions", id_]:
+                return 200, json.dumps({**_EXECUTION, "id": int(id_)}).encode()
             case ["executions", id_, "logs"]:
                 return 200, json.dumps({"items": [], "ended": True, "next_cursor": None}).encode()
             case _:
@@ -83,7 +89,22 @@ def test_the_blocking_client_does_the_same(url: str, api: _Api) -> None:
         with pytest.raises(Rejected, match="queue_full: a: full"):
             client.admitted(_ID)
         api.submissions = [{"status": "pending"}]
-        with pytest.raises(TimeoutError):
+        with pytest.raises(TimeoutError, match=f"request {_ID} was not admitted within 0.1 s; it goes on"):
             client.admitted(_ID, timeout=0.1)
         with pytest.raises(Rejected, match="request_id: 'x' is not a UUID"):
             client.submission("x")
+
+
+def test_one_status_may_be_given_by_itself(url: str, api: _Api) -> None:
+    with Client(http_url=url) as client:
+        for status in ("failed", ["failed"]):
+            client.list(status=status)
+            assert api.statuses == ["failed"]
+
+
+def test_the_timeout_of_a_wait_says_what_has_not_ended(url: str) -> None:
+    with Client(http_url=url) as client:
+        with pytest.raises(TimeoutError, match="execution 9 has not ended within 50ms; it goes on"):
+            client.wait(9, timeout="50ms")
+        with pytest.raises(TimeoutError, match="not all executions have ended within"):
+            client.wait_many([8, 9], timeout=0.05)

@@ -3,9 +3,10 @@
 from typing import Annotated, Any, Literal, Self
 
 import pytest
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core._pydantic_core import list_all_errors
 
-from turnstile.common.invalid_values import invalid_values
+from turnstile.common.invalid_values import explained, invalid_values, sentence
 
 
 class Inner(BaseModel):
@@ -65,3 +66,39 @@ def test_a_rejected_value_is_named_with_what_was_expected(value: dict[str, Any],
         Outer.model_validate(value)
     found = invalid_values(rejected.value.errors())
     assert [f"{each.path}: {each.sentence}" for each in found] == [said]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    max_attempts: int = 1
+
+
+class Holder(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    retry: Strict = Strict()
+
+
+@pytest.mark.parametrize("each", list_all_errors(), ids=lambda each: each["type"])
+def test_no_sentence_is_that_of_the_library(each: Any) -> None:
+    context = each.get("example_context") or {}
+    ((_, _, words),) = invalid_values(
+        [{"loc": ("a",), "type": each["type"], "msg": each["example_message_python"], "ctx": context}]
+    )
+    for own in ("Input should", "Extra inputs", "Field required", "should be", "Value error"):
+        assert own not in words
+    assert words
+    assert sentence(each["type"])
+
+
+def test_an_unknown_field_is_explained_with_the_nearest_and_the_known_ones() -> None:
+    with pytest.raises(ValidationError) as raised:
+        Holder.model_validate({"retry": {"attempts": 3}, "more": 1})
+    assert explained(raised.value, whole="definition", model=Holder) == (
+        "retry.attempts: unknown field; did you mean max_attempts?; known fields are max_attempts; "
+        "more: unknown field; known fields are retry"
+    )
+    with pytest.raises(ValidationError) as raised:
+        Holder.model_validate([])
+    assert explained(raised.value, whole="definition") == "definition: expected an object"

@@ -21,12 +21,15 @@ def refs(*targets: str) -> list[str]:
     [
         (
             "@action('a', max_concurent=3)",
-            "max_concurent: unknown field; known: callback_url, concurrency_key, ",
+            "max_concurent: unknown field; did you mean max_concurrent?; known: callback_url, ",
         ),
         ("@action('a', max_concurrent=-1)", "max_concurrent: expected 0 or more"),
         ("@action('a', timeout='soon')", "timeout: not a duration: 'soon'; expected for example"),
         ("@action('a b')", "ref: 'a b' cannot name an action"),
-        ("@action('a', retry={'times': 2})", "retry.times: Extra inputs are not permitted"),
+        (
+            "@action('a', retry={'times': 2})",
+            "retry.times: unknown field; known fields are max_attempts, delay, ",
+        ),
         ("@action('a', entrypoint='x:y')", "entrypoint: unknown field"),
         ("@action('a', uses=[use('cad', units=0)])", "uses.0.units: expected 1 or more"),
         ("@action('a', uses=['c d'])", "uses.0.resource: 'c d' cannot name a resource"),
