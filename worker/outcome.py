@@ -129,9 +129,16 @@ class OutcomeCatcher:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
     ) -> bool:
-        if error is None or isinstance(error, GeneratorExit):
+        if kind is None or error is None:
             return False
-        self.outcome = outcome_of_exception(error, self._write_log)
+        # Its class is asked, not the exception, which may have methods of the user's.
+        if issubclass(kind, GeneratorExit) and (frames is None or frames.tb_next is None):
+            # No code below raised it: the worker's own coroutine is closed, and must not go on.
+            return False
+        try:
+            self.outcome = outcome_of_exception(error, self._write_log)
+        except BaseException as second:  # noqa: BLE001
+            self.outcome = failed(kind.__name__, f"the exception cannot be read: {type(second).__name__}")
         return True
 
 

@@ -177,6 +177,10 @@ class Child:
                         raise AssertionError(late)
         except ChildDied as error:
             return self._died(f"the process {error} before the action returned")
+        except BaseException:
+            # The action goes on: its answer must not be taken for that of the next call.
+            self.kill()
+            raise
         finally:
             self._output.drain()
             self._output.sink = _discard
