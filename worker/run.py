@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, assert_never
@@ -23,7 +24,7 @@ from turnstile.common.worker_protocol import AttemptEnded, AttemptReturned, Offe
 from turnstile.worker import attempt_events
 from turnstile.worker.actions import RegisteredAction
 from turnstile.worker.attempt_events import Traced, traced
-from turnstile.worker.core.ports import NotStarted, RunEnd
+from turnstile.worker.core.ports import CutShort, NotStarted, RunEnd
 from turnstile.worker.live import LiveReports
 from turnstile.worker.outcome import failed, outcome_of_exception
 from turnstile.worker.runners.base import Call, Interrupted, RunReport, StopRequest
@@ -33,6 +34,9 @@ from turnstile.worker.worker_thread import Crossing
 logger = logging.getLogger(__name__)
 
 _LEFT_POLL_SECONDS: Final = 0.02
+_SIGNAL_SECONDS: Final = 0.5
+"""Longest time between two deliveries of one signal."""
+_CUT_SHORT: Final = "it was killed by the SIGTERM that stops the worker"
 _KILLED: Final = "the run was stopped at once"
 _NOTHING: Final[Mapping[str, Any]] = {}
 
@@ -77,13 +81,15 @@ class ActionRunner:
         actions: Sequence[RegisteredAction],
         to_main: Crossing,
         live: LiveReports,
+        stopping: asyncio.Event,
     ) -> None:
-        """`to_main` leads into the loop of the runners."""
+        """`to_main` leads into the loop of the runners, which also sets `stopping`: the process is to end."""
         self._to_main = to_main
         self._to_worker = Crossing(asyncio.get_running_loop())
         self._runners = runners
         self._definitions = {action.definition.ref: action.definition for action in actions}
         self._live = live
+        self._stopping = stopping
         self._runs: dict[Grant, ActionRun] = {}
         """Those that were not reported yet."""
         self._tasks: set[asyncio.Task[RunEnd]] = set()
@@ -167,7 +173,21 @@ class ActionRunner:
             with run.traced.running() as traceparent:
                 report = await self._runner_for(offer).run(self._call_of(run, traceparent))
         attempt_events.ran(offer, time.monotonic() - began)
+        if isinstance(report.outcome, Failed) and await self._was_cut_short(report.outcome):
+            return CutShort(reason=_CUT_SHORT)
         return _end_of(report)
+
+    async def _was_cut_short(self, failed: Failed) -> bool:
+        """Return whether the signal that stops this process ended the run too.
+
+        A service manager sends it to all processes of a service, in any order.
+        """
+        if not (failed.by_sigterm and failed.retryable):
+            return False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SIGNAL_SECONDS):
+                await self._stopping.wait()
+        return self._stopping.is_set()
 
     def _runner_for(self, offer: Offer) -> Any:
         known = self._definitions.get(offer.action_ref)

@@ -259,7 +259,7 @@ async def worker_process(
         "TURNSTILE_HEARTBEAT_INTERVAL": "500ms",
         "TURNSTILE_STOP_GRACE": "500ms",
         "TURNSTILE_LOG_FLUSH_INTERVAL": "100ms",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": f"{ROOT}/src{os.pathsep}{ROOT}",
         "PYTHONWARNINGS": "error",
         **settings,
     }

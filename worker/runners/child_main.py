@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable
+from dataclasses import replace
 from types import FrameType
 from typing import Any, Final
 
@@ -90,7 +91,11 @@ class _Child:
             else:
                 catcher.returned(value)
         self._progress.close()
-        return catcher.outcome
+        outcome = catcher.outcome
+        if self._terminated and isinstance(outcome, Failed):
+            # Programs that the action had started may have died of the same signal.
+            return replace(outcome, by_sigterm=True)
+        return outcome
 
     def _context(self, invoke: Invoke) -> Context:
         return Context(

@@ -63,7 +63,8 @@ async def runner(module: str, runners: Runners) -> ActionRunner:
         raise AssertionError(kind)
 
     live = LiveReports(publish, lambda: Sender(worker_id="w", session=1, secret="s"), log_seconds=60)
-    return ActionRunner(runners, load_actions(module), Crossing(asyncio.get_running_loop()), live)
+    to_main = Crossing(asyncio.get_running_loop())
+    return ActionRunner(runners, load_actions(module), to_main, live, asyncio.Event())
 
 
 Run = Callable[..., asyncio.Future[RunEnd]]
