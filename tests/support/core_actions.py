@@ -123,6 +123,7 @@ async def program(path: str) -> None:
         raise subprocess.CalledProcessError(code, "sleep")
 
 
+orphaning = command_action("core.orphans", argv=["sh", "-c", "sleep 600 >/dev/null 2>&1 &"])
 sleeping = command_action("core.sleeping", argv=["sleep", "600"])
 count_words = command_action("core.command", argv=["wc", "-w"])
 

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -83,12 +84,39 @@ def _below(pid: int) -> list[int]:
     return [*found, *(each for child in found for each in _below(child))]
 
 
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def _name(pid: int) -> str:
     return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 def _programs_below(pid: int) -> int:
     return [_name(each) for each in _below(pid)].count("sleep")
+
+
+_AS_PROCESS_ONE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+@pytest.mark.skipif(
+    subprocess.run([*_AS_PROCESS_ONE, "true"], check=False, capture_output=True).returncode != 0,
+    reason="a new PID namespace is not permitted here",
+)
+async def test_a_worker_that_is_process_one_leaves_no_zombies_and_drains(
+    amqp_url: str, leader: ScriptedLeader, tmp_path: Path
+) -> None:
+    async with worker_process(amqp_url, tmp_path, MODULE, within=_AS_PROCESS_ONE) as worker:
+        await leader.is_served()
+        await leader.offer("core.orphans", 1, 2, 3)
+        await leader.ended(1, 2, 3)
+        await until(lambda: _programs_below(worker.process.pid) == 0, "the end of the orphans")
+        assert [_state(each) for each in _below(worker.process.pid)].count("Z") == 0
+        await leader.offer("core.wait", 4, parameters=b'{"seconds": 1.0}')
+        await until(lambda: 4 in leader.started(), "the start")
+        os.kill(_below(worker.process.pid)[0], signal.SIGTERM)
+        assert await worker.ended() == 0
+        assert leader.ends()[4].result == b'"waited"'
 
 
 async def test_a_drain_returns_what_does_not_end_in_time(
