@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import time
@@ -94,6 +95,28 @@ def _name(pid: int) -> str:
 
 def _programs_below(pid: int) -> int:
     return [_name(each) for each in _below(pid)].count("sleep")
+
+
+async def test_a_worker_whose_log_is_not_read_continues_to_work(
+    amqp_url: str, leader: ScriptedLeader, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "log")
+    log = os.open(tmp_path / "log", os.O_RDWR | os.O_NONBLOCK)
+    within = ("sh", "-c", 'exec "$0" "$@" >"$FIFO" 2>&1')
+    settings = {"TURNSTILE_LOG_LEVEL": "DEBUG", "FIFO": str(tmp_path / "log")}
+    try:
+        async with worker_process(amqp_url, tmp_path, MODULE, within=within, **settings) as worker:
+            await leader.is_served()
+            for first in range(1, 2001, 100):
+                await leader.offer("core.nothing", *range(first, first + 100))
+            await leader.ended(*range(1, 2001))
+            # The pipe is full.
+            assert not select.select([], [log], [], 0)[1]
+            worker.signal(signal.SIGTERM)
+            assert await worker.ended() == 0
+            assert leader.has_left
+    finally:
+        os.close(log)
 
 
 _AS_PROCESS_ONE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
