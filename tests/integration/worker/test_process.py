@@ -80,17 +80,24 @@ async def test_what_dies_of_another_sigterm_has_failed(
 
 def _below(pid: int) -> list[int]:
     """Return all descendants of a process."""
-    children = Path(f"/proc/{pid}/task").glob("*/children")
-    found = [int(each) for path in children for each in path.read_text().split()]
+    found = [int(each) for each in _read(f"/proc/{pid}/task/{pid}/children").split()]
     return [*found, *(each for child in found for each in _below(child))]
 
 
 def _state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return "".join(_read(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1])
 
 
 def _name(pid: int) -> str:
-    return Path(f"/proc/{pid}/comm").read_text().strip()
+    return _read(f"/proc/{pid}/comm").strip()
+
+
+def _read(path: str) -> str:
+    """Return a file of /proc; nothing if its process has ended."""
+    try:
+        return Path(path).read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def _programs_below(pid: int) -> int:
