@@ -40,6 +40,7 @@ from turnstile.common.domain.durations import format_duration
 from turnstile.common.domain.errors import TurnstileError
 from turnstile.common.known_settings import unknown_settings
 from turnstile.common.nearest import nearest
+from turnstile.common.process_one import start_below_process_one
 from turnstile.common.redaction import escaped
 
 EXIT_FAILED: Final = 1
@@ -136,6 +137,7 @@ def command_line(
 
 def run_command_line(app: typer.Typer, *, name: str) -> None:
     """Run a program and exit; its output may be closed, full, or limited to an encoding."""
+    start_below_process_one()
     # What modules create stays: a tenth of the start was spent on looking for garbage among it.
     gc.set_threshold(20_000, 20, 50)
     # A closed stream is None: discard its output.

@@ -139,6 +139,8 @@ def _log_not_stopped() -> None:
 
 
 def _flush() -> None:
+    for handler in logging.getLogger().handlers:
+        handler.flush()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()

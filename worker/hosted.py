@@ -86,8 +86,9 @@ class HostedWorker:
         differences: Differences,
         log_seconds: float,
         not_ready: str | None,
+        stopping: asyncio.Event,
     ) -> None:
-        """`not_ready`: why it takes no offers yet."""
+        """`not_ready`: why it takes no offers yet. `stopping`, of the main loop: the process is to end."""
         self._config = config
         self._actions = actions
         self._runners = runners
@@ -97,6 +98,7 @@ class HostedWorker:
         self._differences = differences
         self._log_seconds = log_seconds
         self._not_ready = not_ready
+        self._stopping = stopping
         self._is_stopping = False
         self._serving: str | None = None
         """The worker id that was logged as serving."""
@@ -150,7 +152,9 @@ class HostedWorker:
             heartbeat_seconds=config.heartbeat_seconds,
         )
         live = LiveReports(broker.publish_live, self._sender, log_seconds=self._log_seconds)
-        self._runner = runner = ActionRunner(self._runners, self._actions, self._to_main, live)
+        self._runner = runner = ActionRunner(
+            self._runners, self._actions, self._to_main, live, self._stopping
+        )
         ports = Ports(
             broker=broker, clock=BootClock(), runner=runner, identities=self, executors=self._executors,
             host=self,

@@ -5,8 +5,10 @@ storable in the database. The in-loop runner and the child process both use it.
 """
 
 import re
+import signal
 import traceback
 from collections.abc import Callable
+from subprocess import CalledProcessError
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -22,6 +24,8 @@ from turnstile.worker.parameters import InvalidParameters
 
 _TYPE_CHARS_MAX: Final = 200
 _MESSAGE_CHARS_MAX: Final = 4096
+_SHELL_SIGNALS: Final = 128
+"""A shell exits with this plus the number of the signal that its command died of."""
 # An even number of backslashes, then \u0000: an escaped U+0000, not an escaped backslash before "u0000".
 _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _NOT_FINITE: Final = re.compile(rb"NaN|Infinity")
@@ -34,13 +38,25 @@ def failed(
     retryable: bool = True,
     delay_seconds: float | None = None,
     location: str | None = None,
+    by_sigterm: bool = False,
 ) -> Failed:
     """Return a failure whose texts are bounded and storable."""
     failure = Failure(
         type=clipped(type_name, _TYPE_CHARS_MAX),
         message=clipped(message or f"{type_name} without a message", _MESSAGE_CHARS_MAX),
     )
-    return Failed(failure=failure, retryable=retryable, delay_seconds=delay_seconds, location=location)
+    return Failed(
+        failure=failure,
+        retryable=retryable,
+        delay_seconds=delay_seconds,
+        location=location,
+        by_sigterm=by_sigterm,
+    )
+
+
+def is_of_sigterm(exit_code: int) -> bool:
+    """Return whether a process died of SIGTERM, or a shell says so of its last command."""
+    return exit_code in (-signal.SIGTERM, _SHELL_SIGNALS + signal.SIGTERM)
 
 
 def result_too_large(size_bytes: int, bytes_max: int) -> Failed:
@@ -96,6 +112,8 @@ def outcome_of_exception(error: BaseException, write_log: Callable[[str], None])
         case TemporaryError():
             delay_seconds = _delay(sole.delay, write_log)
             return failed(type(sole).__name__, message, delay_seconds=delay_seconds, location=location)
+        case CalledProcessError(returncode=code):
+            return failed(type(sole).__name__, message, location=location, by_sigterm=is_of_sigterm(code))
         case _:
             return failed(type(sole).__name__, message, location=location)
 
@@ -129,9 +147,16 @@ class OutcomeCatcher:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
     ) -> bool:
-        if error is None or isinstance(error, GeneratorExit):
+        if kind is None or error is None:
             return False
-        self.outcome = outcome_of_exception(error, self._write_log)
+        # Its class is asked, not the exception, which may have methods of the user's.
+        if issubclass(kind, GeneratorExit) and (frames is None or frames.tb_next is None):
+            # No code below raised it: the worker's own coroutine is closed, and must not go on.
+            return False
+        try:
+            self.outcome = outcome_of_exception(error, self._write_log)
+        except BaseException as second:  # noqa: BLE001
+            self.outcome = failed(kind.__name__, f"the exception cannot be read: {type(second).__name__}")
         return True
 
 

@@ -10,20 +10,23 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, assert_never
 
 from pydantic_core import to_json
 
 from turnstile.common.domain.identifiers import Attempt, ExecutionId, Grant
-from turnstile.common.domain.outcomes import Cancelled, Completed, Failed, Failure, TimedOut
+from turnstile.common.domain.outcomes import Cancelled, Completed, Failed, TimedOut
 from turnstile.common.domain.states import Status
 from turnstile.common.worker_protocol import AttemptEnded, AttemptReturned, Offer
 from turnstile.worker import attempt_events
 from turnstile.worker.actions import RegisteredAction
 from turnstile.worker.attempt_events import Traced, traced
-from turnstile.worker.core.ports import NotStarted, RunEnd
+from turnstile.worker.core.ports import CutShort, NotStarted, RunEnd
 from turnstile.worker.live import LiveReports
+from turnstile.worker.outcome import failed, outcome_of_exception
 from turnstile.worker.runners.base import Call, Interrupted, RunReport, StopRequest
 from turnstile.worker.runners.registry import Runners
 from turnstile.worker.worker_thread import Crossing
@@ -31,6 +34,9 @@ from turnstile.worker.worker_thread import Crossing
 logger = logging.getLogger(__name__)
 
 _LEFT_POLL_SECONDS: Final = 0.02
+_SIGNAL_SECONDS: Final = 0.5
+"""Longest time between two deliveries of one signal."""
+_CUT_SHORT: Final = "it was killed by the SIGTERM that stops the worker"
 _KILLED: Final = "the run was stopped at once"
 _NOTHING: Final[Mapping[str, Any]] = {}
 
@@ -75,16 +81,18 @@ class ActionRunner:
         actions: Sequence[RegisteredAction],
         to_main: Crossing,
         live: LiveReports,
+        stopping: asyncio.Event,
     ) -> None:
-        """`to_main` leads into the loop of the runners."""
+        """`to_main` leads into the loop of the runners, which also sets `stopping`: the process is to end."""
         self._to_main = to_main
         self._to_worker = Crossing(asyncio.get_running_loop())
         self._runners = runners
         self._definitions = {action.definition.ref: action.definition for action in actions}
         self._live = live
+        self._stopping = stopping
         self._runs: dict[Grant, ActionRun] = {}
         """Those that were not reported yet."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[RunEnd]] = set()
 
     # In the worker's thread.
 
@@ -131,27 +139,31 @@ class ActionRunner:
     # In the main loop.
 
     def _begin(self, run: ActionRun) -> None:
-        run.traced = traced(run.offer)
-        task = asyncio.create_task(self._make(run), name=_name_of(run.offer))
+        task = asyncio.create_task(self._run(run), name=_name_of(run.offer))
         # The event loop holds tasks weakly: without this, one could be collected while it runs.
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._done, run))
 
-    async def _make(self, run: ActionRun) -> None:
-        try:
-            end = await self._run(run)
-        except Exception as error:
-            # A runner never raises for what user code does.
-            logger.exception("runner_failed")
-            end = Failed(failure=Failure(type=type(error).__name__, message=str(error) or "no message"))
-        if run.stop.stop is not None:
-            await self._nothing_left(run.offer)
+    def _done(self, run: ActionRun, task: asyncio.Task[RunEnd]) -> None:
+        """Report the end of a run, however its task ended: a run without an end would keep its slot."""
+        self._tasks.discard(task)
+        end = _end_of_task(task)
         if isinstance(end, Failed):
             run.location = end.location
+        self._report(run, end)
+
+    def _report(self, run: ActionRun, end: RunEnd) -> None:
+        """Report it, if it was stopped once nothing of it runs: a thread may go on."""
+        this = (ExecutionId(run.offer.execution_id), Attempt(run.offer.attempt))
+        if run.stop.stop is not None and this in self._runners.in_loop.left_behind:
+            # No task, which code of an action could cancel; and no event counts threads.
+            asyncio.get_running_loop().call_later(_LEFT_POLL_SECONDS, self._report, run, end)
+            return
         self._to_worker.call(run.end, end)
 
     async def _run(self, run: ActionRun) -> RunEnd:
         offer = run.offer
+        run.traced = traced(offer)
         attempt_events.started(offer)
         began = time.monotonic()
         if run.traced is None:
@@ -161,7 +173,21 @@ class ActionRunner:
             with run.traced.running() as traceparent:
                 report = await self._runner_for(offer).run(self._call_of(run, traceparent))
         attempt_events.ran(offer, time.monotonic() - began)
+        if isinstance(report.outcome, Failed) and await self._was_cut_short(report.outcome):
+            return CutShort(reason=_CUT_SHORT)
         return _end_of(report)
+
+    async def _was_cut_short(self, failed: Failed) -> bool:
+        """Return whether the signal that stops this process ended the run too.
+
+        A service manager sends it to all processes of a service, in any order.
+        """
+        if not (failed.by_sigterm and failed.retryable):
+            return False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SIGNAL_SECONDS):
+                await self._stopping.wait()
+        return self._stopping.is_set()
 
     def _runner_for(self, offer: Offer) -> Any:
         known = self._definitions.get(offer.action_ref)
@@ -190,12 +216,6 @@ class ActionRunner:
             idempotency_key=extra.get("idempotency_key"),
         )
 
-    async def _nothing_left(self, offer: Offer) -> None:
-        """Wait until nothing runs of an attempt that was stopped: a thread may go on."""
-        run = (offer.execution_id, offer.attempt)
-        while run in self._runners.in_loop.left_behind:  # noqa: ASYNC110  (no event counts threads)
-            await asyncio.sleep(_LEFT_POLL_SECONDS)
-
 
 def _name_of(offer: Offer) -> str:
     return f"execution {offer.execution_id} attempt {offer.attempt}"
@@ -205,6 +225,18 @@ def _reason_of(report: AttemptEnded | AttemptReturned) -> str:
     if isinstance(report, AttemptReturned):
         return report.reason
     return "" if report.error is None else report.error[1]
+
+
+def _end_of_task(task: asyncio.Task[RunEnd]) -> RunEnd:
+    """Return the end of a run; a runner never raises for what its action does, but is cancelled with it."""
+    if task.cancelled():
+        logger.error("runner_cancelled", extra={"run": task.get_name()})
+        return failed("CancelledError", "code in the worker cancelled the task of this run")
+    error = task.exception()
+    if error is None:
+        return task.result()
+    logger.error("runner_failed", extra={"run": task.get_name()}, exc_info=error)
+    return outcome_of_exception(error, lambda _: None)
 
 
 def _end_of(report: RunReport) -> RunEnd:

@@ -95,7 +95,7 @@ class WorkerService:
                 logger.warning("schema_left_out", extra={"action_ref": ref, "reason": schemas.trouble})
         async with self._runners() as runners:
             asyncio.get_running_loop().set_default_executor(runners.in_loop.threads)
-            self._hosted = hosted = self._host(runners)
+            self._hosted = hosted = self._host(runners, stop)
             self._publish_gauges(hosted)
             self._thread = thread = WorkerThread(hosted.run)
             thread.start()
@@ -142,7 +142,7 @@ class WorkerService:
             state=self._lifespan.state,
         )
 
-    def _host(self, runners: Runners) -> HostedWorker:
+    def _host(self, runners: Runners, stopping: asyncio.Event) -> HostedWorker:
         settings = self._settings
         config = worker_config(settings, self._actions, self._schemas, self._start_notes.lines())
         url = settings.api_url
@@ -158,6 +158,7 @@ class WorkerService:
             differences=Differences(self._actions, self._schemas, config.pools),
             log_seconds=settings.log_flush_interval,
             not_ready=self._not_ready(),
+            stopping=stopping,
         )
 
     def _publish_gauges(self, hosted: HostedWorker) -> None:

@@ -8,7 +8,6 @@ fails, the process ends at once: nothing else would stop the runs when the lease
 """
 
 import asyncio
-import os
 import sys
 import threading
 from collections import deque
@@ -16,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
-from turnstile.common.lifecycle import EXIT_NOT_STOPPED
+from turnstile.common.lifecycle import end_process
 
 T = TypeVar("T")
 
@@ -97,8 +96,8 @@ class WorkerThread(Generic[T]):
             ended_normally = True
         finally:
             if not ended_normally:
-                sys.excepthook(*sys.exc_info())
-                os._exit(EXIT_NOT_STOPPED)
+                failure = sys.exc_info()
+                end_process(lambda: sys.excepthook(*failure))
 
     async def _serve(self) -> T:
         self._task = task = asyncio.create_task(self._main(), name="worker")

@@ -31,6 +31,8 @@ class Failed:
     """The delay that the action requested; None: the policy's."""
     location: str | None = None
     """Where a Python action raised, like `reports.py:12 in render`."""
+    by_sigterm: bool = False
+    """A SIGTERM that the worker did not send may be the cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

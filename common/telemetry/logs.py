@@ -20,6 +20,7 @@ from typing import Final, Literal, NamedTuple
 from weakref import WeakSet
 
 from turnstile.common.redaction import escaped, redact_passwords
+from turnstile.common.telemetry.log_sink import LogSink
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {
     "message",
@@ -40,8 +41,8 @@ _OTHERS: Final = "\0others"
 
 
 def configure_logging(*, level: str, form: Literal["console", "json"]) -> None:
-    """Send all log lines of this process to stderr in the given form."""
-    handler = logging.StreamHandler(sys.stderr)
+    """Send all log lines of this process to stderr in the given form, without waiting for it."""
+    handler = LogSink(sys.stderr)
     handler.setFormatter(_JsonFormatter() if form == "json" else _ConsoleFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]

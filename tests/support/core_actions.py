@@ -90,6 +90,9 @@ def child(how: str = "ok", path: str = "") -> str:
     match how:
         case "dies":
             os.kill(os.getpid(), signal.SIGKILL)
+        case "runs a program":
+            Path(path).write_text(str(os.getpid()))
+            subprocess.run(["sleep", "600"], check=True)
         case "hangs":
             with subprocess.Popen(["sleep", "600"]) as grandchild:
                 Path(path).write_text(f"{os.getpid()} {grandchild.pid}")
@@ -111,6 +114,17 @@ def _slowly(path: str) -> None:
         time.sleep(0.02)
 
 
+@action("core.program")
+async def program(path: str) -> None:
+    """Run a program from the event loop."""
+    process = await asyncio.create_subprocess_exec("sleep", "600")
+    Path(path).write_text(str(process.pid))  # noqa: ASYNC240
+    if code := await process.wait():
+        raise subprocess.CalledProcessError(code, "sleep")
+
+
+orphaning = command_action("core.orphans", argv=["sh", "-c", "sleep 600 >/dev/null 2>&1 &"])
+sleeping = command_action("core.sleeping", argv=["sleep", "600"])
 count_words = command_action("core.command", argv=["wc", "-w"])
 
 

@@ -8,7 +8,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -249,9 +249,12 @@ class WorkerOnCore:
 
 @asynccontextmanager
 async def worker_process(
-    amqp_url: str, folder: Path, module: str, **settings: str
+    amqp_url: str, folder: Path, module: str, *, within: Sequence[str] = (), **settings: str
 ) -> AsyncIterator[WorkerOnCore]:
-    """A worker that serves a module, until the end of the block; its log is printed if the block fails."""
+    """A worker that serves a module, until the end of the block; its log is printed if the block fails.
+
+    `within` is a command that starts it.
+    """
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("TURNSTILE_")},
         "TURNSTILE_AMQP_URL": amqp_url,
@@ -259,13 +262,14 @@ async def worker_process(
         "TURNSTILE_HEARTBEAT_INTERVAL": "500ms",
         "TURNSTILE_STOP_GRACE": "500ms",
         "TURNSTILE_LOG_FLUSH_INTERVAL": "100ms",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": f"{ROOT}/src{os.pathsep}{ROOT}",
         "PYTHONWARNINGS": "error",
         **settings,
     }
     log = folder / "worker.log"
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
+            *within,
             sys.executable,
             "-m",
             "turnstile.worker.cli",

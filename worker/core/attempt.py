@@ -8,7 +8,7 @@ reported (P6).
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -29,7 +29,7 @@ from turnstile.common.worker_protocol import (
 )
 from turnstile.worker.core.config import WorkerConfig
 from turnstile.worker.core.lease import Lease
-from turnstile.worker.core.ports import NotStarted, Ports, Run, RunEnd
+from turnstile.worker.core.ports import CutShort, NotStarted, Ports, Run, RunEnd
 from turnstile.worker.core.reporter import Outbox
 from turnstile.worker.core.waiting import Waiting, WaitingList
 from turnstile.worker.fence import Standing
@@ -285,7 +285,7 @@ class Attempts:
             if self._host is not None:
                 report = self._host.ending(attempt.offer, report)
             self._outbox.add(report, is_urgent=not self._waiting.has_more(attempt.queue))
-            if isinstance(report, AttemptReturned) and not report.had_started:
+            if isinstance(report, AttemptReturned) and (not report.had_started or attempt.stop is None):
                 for offer in self._waiting.close(attempt.queue, report.grant):
                     self._outbox.add(returned(offer, "one before it in its queue was returned"))
             self._waiting.ended(attempt.queue)
@@ -324,8 +324,8 @@ def end_of(attempt: Attempt, end: RunEnd, at: float) -> AttemptEnded | AttemptRe
         return AttemptReturned(
             execution_id=offer.execution_id, grant=offer.grant, had_started=had_started, reason=stop.reason
         )
-    if stop is None and isinstance(end, NotStarted):
-        return returned(offer, end.reason)
+    if stop is None and isinstance(end, NotStarted | CutShort):
+        return replace(returned(offer, end.reason), had_started=isinstance(end, CutShort))
     status, result, error = _outcome_of(stop, end)
     failed = end if stop is None and isinstance(end, Failed) else None
     # Built once: there is one for every execution.
@@ -353,6 +353,6 @@ def _outcome_of(stop: Stop | None, end: RunEnd) -> tuple[EndStatus, bytes | None
             return Status.COMPLETED, end.result_json.encode(), None
         case Failed(failure=failure):
             return Status.FAILED, None, (failure.type, failure.message)
-        case NotStarted():
+        case NotStarted() | CutShort():
             raise AssertionError("returned, not ended")
     assert_never(end)

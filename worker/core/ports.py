@@ -87,7 +87,14 @@ class NotStarted:
     reason: str
 
 
-RunEnd: TypeAlias = Completed | Failed | NotStarted
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutShort:
+    """It ended because the worker's process is stopped from outside: it is to run again."""
+
+    reason: str
+
+
+RunEnd: TypeAlias = Completed | Failed | NotStarted | CutShort
 """How a run ended by itself. What a stopped run still returns is not used."""
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 from turnstile.common.domain.outcomes import Completed, Failed
 from turnstile.worker.lifespan import hooks_for
 from turnstile.worker.logs import WORKER_LOG, LogTail
-from turnstile.worker.outcome import failed
+from turnstile.worker.outcome import failed, is_of_sigterm
 from turnstile.worker.progress import Progress
 from turnstile.worker.runners.base import (
     Call,
@@ -57,6 +57,8 @@ _FRAME_BYTES_SPARE: Final = 1024 * 1024
 
 class ChildDied(Exception):
     """The process ended before it answered; the message says how."""
+
+    by_sigterm = False
 
 
 class Child:
@@ -176,7 +178,11 @@ class Child:
                     case Loaded() as late:
                         raise AssertionError(late)
         except ChildDied as error:
-            return self._died(f"the process {error} before the action returned")
+            return self._died(f"the process {error} before the action returned", by_sigterm=error.by_sigterm)
+        except BaseException:
+            # The action goes on: its answer must not be taken for that of the next call.
+            self.kill()
+            raise
         finally:
             self._output.drain()
             self._output.sink = _discard
@@ -205,8 +211,8 @@ class Child:
         self._writer.close()
         await asyncio.wait({self._group.ended}, timeout=_DYING_SECONDS)
 
-    def _died(self, message: str) -> Failed | Stop:
-        return self._group.overdue or failed("ProcessDied", message)
+    def _died(self, message: str, *, by_sigterm: bool = False) -> Failed | Stop:
+        return self._group.overdue or failed("ProcessDied", message, by_sigterm=by_sigterm)
 
     def _send(self, message: ToChild) -> None:
         # Bounded by one call's parameters, since nothing is sent before the previous call has ended.
@@ -237,7 +243,9 @@ class Child:
         self._is_fresh = False
         if not self._group.ended.done():
             raise ChildDied("closed its connection to the worker")
-        raise ChildDied(exit_reason(self._group.ended.result()))
+        died = ChildDied(exit_reason(self._group.ended.result()))
+        died.by_sigterm = is_of_sigterm(self._group.ended.result())
+        raise died
 
     async def _frame(self) -> FromChild:
         """Return the next message; raises ValueError if it is none, EOFError at the end."""

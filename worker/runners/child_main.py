@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable
+from dataclasses import replace
 from types import FrameType
 from typing import Any, Final
 
@@ -85,9 +86,16 @@ class _Child:
             assert function is not None
             arguments = parameters_of(function).read(invoke.parameters_json, lambda: self._context(invoke))
             value = function(**arguments)
-            catcher.returned(asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value)
+            if inspect.isawaitable(value):
+                asyncio.run(_awaited(value, catcher))
+            else:
+                catcher.returned(value)
         self._progress.close()
-        return catcher.outcome
+        outcome = catcher.outcome
+        if self._terminated and isinstance(outcome, Failed):
+            # Programs that the action had started may have died of the same signal.
+            return replace(outcome, by_sigterm=True)
+        return outcome
 
     def _context(self, invoke: Invoke) -> Context:
         return Context(
@@ -128,8 +136,10 @@ class _Child:
         return self._channel.stop_reason() if self._terminated else None
 
 
-async def _awaited(value: Awaitable[Any]) -> Any:
-    return await value
+async def _awaited(value: Awaitable[Any], catcher: OutcomeCatcher) -> None:
+    # Within the task: a task whose exception cannot be read never ends.
+    with catcher:
+        catcher.returned(await value)
 
 
 def _write_line(line: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from turnstile.common.domain.outcomes import Completed, Failed
 from turnstile.worker.logs import LogTail
-from turnstile.worker.outcome import failed, outcome_of_text, result_too_large
+from turnstile.worker.outcome import failed, is_of_sigterm, outcome_of_text, result_too_large
 from turnstile.worker.runners.base import (
     Call,
     PipeReader,
@@ -112,7 +112,8 @@ class _Running:
         if code != 0:
             tail = self._log.end(_STDERR_IN_MESSAGE_CHARS).strip()
             reason = f"the command {exit_reason(code)}"
-            return failed("ExitCode", f"{reason}: {tail}" if tail else reason)
+            message = f"{reason}: {tail}" if tail else reason
+            return failed("ExitCode", message, by_sigterm=is_of_sigterm(code))
         return outcome_of_text(self._result.content(), self._result_bytes_max)
 
     def close(self) -> None:

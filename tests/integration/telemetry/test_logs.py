@@ -10,6 +10,12 @@ from turnstile.common.telemetry.logs import configure_logging
 from turnstile.worker.logs import log_in_worker
 
 
+def written_by(capsys: pytest.CaptureFixture[str]) -> str:
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+    return capsys.readouterr().err
+
+
 @pytest.mark.parametrize("form", ["console", "json"])
 def test_the_password_of_a_url_is_always_blanked(form: str, capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging(level="INFO", form="json" if form == "json" else "console")
@@ -18,7 +24,7 @@ def test_the_password_of_a_url_is_always_blanked(form: str, capsys: pytest.Captu
         raise OSError("no way to amqp://worker:s3cret%40@broker:5672/vhost")
     except OSError:
         logger.exception("link_lost", extra={"url": "postgresql://app:s3cret@h1:5432,h2:5432/db"})
-    written = capsys.readouterr().err
+    written = written_by(capsys)
     assert "s3cret" not in written
     assert "postgresql://app:***@h1:5432,h2:5432/db" in written
     assert "amqp://worker:***@broker:5672/vhost" in written
@@ -27,7 +33,7 @@ def test_the_password_of_a_url_is_always_blanked(form: str, capsys: pytest.Captu
 def test_a_json_line_is_one_object_with_its_event_and_fields(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging(level="INFO", form="json")
     logging.getLogger("worker.any").info("execution_ended", extra={"execution_id": 7, "status": "completed"})
-    line = json.loads(capsys.readouterr().err)
+    line = json.loads(written_by(capsys))
     assert (line["event"], line["execution_id"], line["status"]) == ("execution_ended", 7, "completed")
     assert (line["level"], line["logger"]) == ("info", "worker.any")
 
@@ -46,7 +52,7 @@ HOSTILE = [
 def said_by(form: str, text: str, capsys: pytest.CaptureFixture[str]) -> str:
     configure_logging(level="INFO", form="json" if form == "json" else "console")
     logging.getLogger("executor.any").info("request_refused", extra={"message_id": text, "code": "not_found"})
-    return capsys.readouterr().err
+    return written_by(capsys)
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -61,7 +67,7 @@ def test_a_record_and_a_log_line_of_an_action_are_one_line_of_printable_characte
     if form == "json":
         assert json.loads(written)["message_id"] == text
     log_in_worker(logging.INFO, text, execution_id=ExecutionId(1), attempt=Attempt(1), action_ref="a")
-    assert capsys.readouterr().err[:-1].isprintable()
+    assert written_by(capsys)[:-1].isprintable()
 
 
 def test_a_value_on_the_console_is_unchanged_and_cannot_look_like_several_fields(
@@ -80,7 +86,7 @@ def test_traceback_lines_cannot_look_like_log_lines(
         raise ValueError("\n12:00:00.000 INFO    executor all_is_well\r\x1b[1A")
     except ValueError:
         logging.getLogger("executor.any").exception("any_broken")
-    first, *rest = capsys.readouterr().err.splitlines()
+    first, *rest = written_by(capsys).splitlines()
     assert "any_broken" in first
     assert all(line.startswith("  | ") and line.isprintable() for line in rest)
     assert rest[0] == "  | Traceback (most recent call last):"

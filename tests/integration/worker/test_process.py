@@ -3,11 +3,14 @@
 import json
 import os
 import re
+import select
 import signal
+import subprocess
 import time
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.support.http_server import answering
 from tests.support.processes import CERTIFICATES
@@ -33,6 +36,117 @@ async def test_sigterm_returns_what_has_not_started_and_finishes_the_rest(
         assert leader.ends()[1].result == b'"waited"'
         assert leader.has_left
         assert not leader.heartbeats[-1].is_taking
+
+
+@pytest.mark.parametrize("is_worker_first", [True, False])
+async def test_what_dies_of_the_sigterm_that_stops_the_worker_is_returned(
+    amqp_url: str, leader: ScriptedLeader, tmp_path: Path, *, is_worker_first: bool
+) -> None:
+    """A service manager may send SIGTERM to every process of a service, in any order."""
+    async with worker_process(amqp_url, tmp_path, MODULE) as worker:
+        await leader.is_served()
+        files = [tmp_path / name for name in ("child", "loop")]
+        child = json.dumps({"path": str(files[0]), "how": "runs a program"}).encode()
+        loop = json.dumps({"path": str(files[1])}).encode()
+        await leader.offer("core.sleeping", 1)
+        await leader.offer("core.child", 2, parameters=child)
+        await leader.offer("core.program", 3, parameters=loop)
+        await leader.offer("core.wait", 4, parameters=b'{"seconds": 2.0}')
+        await until(lambda: set(leader.started()) == {1, 2, 3, 4}, "the starts")
+        await until(lambda: all(file.exists() for file in files), "the programs")
+        await until(lambda: _programs_below(worker.process.pid) == 3, "the programs")
+        pids = [worker.process.pid, *_below(worker.process.pid)]
+        for pid in pids if is_worker_first else reversed(pids):
+            os.kill(pid, signal.SIGTERM)
+        assert await worker.ended() == 0
+        assert leader.returns().keys() == {1, 2, 3}
+        assert all(each.had_started for each in leader.returns().values())
+        assert leader.ends()[4].result == b'"waited"'
+        assert leader.ends().keys() == {4}
+
+
+async def test_what_dies_of_another_sigterm_has_failed(
+    amqp_url: str, leader: ScriptedLeader, tmp_path: Path
+) -> None:
+    async with worker_process(amqp_url, tmp_path, MODULE) as worker:
+        await leader.is_served()
+        await leader.offer("core.sleeping", 1)
+        await until(lambda: _programs_below(worker.process.pid) == 1, "the program")
+        (pid,) = [each for each in _below(worker.process.pid) if _name(each) == "sleep"]
+        os.kill(pid, signal.SIGTERM)
+        (end,) = await leader.ended(1)
+        assert end.error == ("ExitCode", "the command was killed by SIGTERM")
+
+
+def _below(pid: int) -> list[int]:
+    """Return all descendants of a process."""
+    found = [int(each) for each in _read(f"/proc/{pid}/task/{pid}/children").split()]
+    return [*found, *(each for child in found for each in _below(child))]
+
+
+def _state(pid: int) -> str:
+    return "".join(_read(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1])
+
+
+def _name(pid: int) -> str:
+    return _read(f"/proc/{pid}/comm").strip()
+
+
+def _read(path: str) -> str:
+    """Return a file of /proc; nothing if its process has ended."""
+    try:
+        return Path(path).read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def _programs_below(pid: int) -> int:
+    return [_name(each) for each in _below(pid)].count("sleep")
+
+
+async def test_a_worker_whose_log_is_not_read_continues_to_work(
+    amqp_url: str, leader: ScriptedLeader, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "log")
+    log = os.open(tmp_path / "log", os.O_RDWR | os.O_NONBLOCK)
+    within = ("sh", "-c", 'exec "$0" "$@" >"$FIFO" 2>&1')
+    settings = {"TURNSTILE_LOG_LEVEL": "DEBUG", "FIFO": str(tmp_path / "log")}
+    try:
+        async with worker_process(amqp_url, tmp_path, MODULE, within=within, **settings) as worker:
+            await leader.is_served()
+            for first in range(1, 2001, 100):
+                await leader.offer("core.nothing", *range(first, first + 100))
+            await leader.ended(*range(1, 2001))
+            # The pipe is full.
+            assert not select.select([], [log], [], 0)[1]
+            worker.signal(signal.SIGTERM)
+            assert await worker.ended() == 0
+            assert leader.has_left
+    finally:
+        os.close(log)
+
+
+_AS_PROCESS_ONE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+@pytest.mark.skipif(
+    subprocess.run([*_AS_PROCESS_ONE, "true"], check=False, capture_output=True).returncode != 0,
+    reason="a new PID namespace is not permitted here",
+)
+async def test_a_worker_that_is_process_one_leaves_no_zombies_and_drains(
+    amqp_url: str, leader: ScriptedLeader, tmp_path: Path
+) -> None:
+    async with worker_process(amqp_url, tmp_path, MODULE, within=_AS_PROCESS_ONE) as worker:
+        await leader.is_served()
+        await leader.offer("core.orphans", 1, 2, 3)
+        await leader.ended(1, 2, 3)
+        await until(lambda: _programs_below(worker.process.pid) == 0, "the end of the orphans")
+        assert [_state(each) for each in _below(worker.process.pid)].count("Z") == 0
+        await leader.offer("core.wait", 4, parameters=b'{"seconds": 1.0}')
+        await until(lambda: 4 in leader.started(), "the start")
+        os.kill(_below(worker.process.pid)[0], signal.SIGTERM)
+        assert await worker.ended() == 0
+        assert leader.ends()[4].result == b'"waited"'
 
 
 async def test_a_drain_returns_what_does_not_end_in_time(

@@ -15,10 +15,10 @@ from turnstile.common.worker_protocol import (
     Offers,
 )
 from turnstile.worker.core.attempt import Attempt, Stop, end_of
-from turnstile.worker.core.ports import NotStarted
+from turnstile.worker.core.ports import CutShort, NotStarted, RunEnd
 
 
-def ended_as(stop: Stop | None, end: Completed | Failed | NotStarted) -> AttemptEnded | AttemptReturned:
+def ended_as(stop: Stop | None, end: RunEnd) -> AttemptEnded | AttemptReturned:
     attempt = Attempt(offer=offer(1), queue="q", began=0.0, started_at=1.0, stop=stop)
     attempt.run = object()  # type: ignore[assignment]
     return end_of(attempt, end, 2.0)
@@ -49,8 +49,14 @@ def test_what_the_runner_could_not_start_goes_back_unstarted() -> None:
     assert (end.had_started, end.reason) == (False, "no process")
 
 
-@pytest.mark.parametrize("end", [DONE, WRONG, NotStarted(reason="n")])
-def test_once_a_stop_was_requested_it_is_the_outcome(end: Completed | Failed | NotStarted) -> None:
+def test_what_the_end_of_the_process_cut_short_goes_back_as_started() -> None:
+    end = ended_as(None, CutShort(reason="killed"))
+    assert isinstance(end, AttemptReturned)
+    assert (end.had_started, end.reason) == (True, "killed")
+
+
+@pytest.mark.parametrize("end", [DONE, WRONG, NotStarted(reason="n"), CutShort(reason="c")])
+def test_once_a_stop_was_requested_it_is_the_outcome(end: RunEnd) -> None:
     cancelled = ended_as(Stop("cancel", "r"), end)
     timed_out = ended_as(Stop("timeout", "r"), end)
     returned = ended_as(Stop("drain", "r"), end)
