@@ -31,7 +31,8 @@ export async function authorized(path, options = {}) {
     const headers = { Accept: "application/json", "Turnstile-Client": "dashboard", ...options.headers };
     if (shown) headers.Authorization = `Bearer ${shown}`;
     const sentAt = Date.now();
-    const response = await fetch(addressOf(path), { ...options, headers, cache: "no-store", credentials: "omit" });
+    const settings = { ...options, headers, cache: "no-store", credentials: "omit" };
+    const response = await fetch(addressOf(path), settings);
     setClock(response.headers.get("date"), sentAt);
     if (response.status !== 401) return response;
     await response.body?.cancel();
