@@ -71,7 +71,7 @@ class LoopWatch:
         thread.start()
         self._runner.on_end = self._run_ended
         try:
-            with self._runner.knowing_tasks():
+            with self._runner.owning_tasks():
                 yield
         finally:
             self._ended.set()

@@ -7,7 +7,6 @@ finds here what still runs (P6).
 
 import asyncio
 import contextvars
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
@@ -84,6 +83,43 @@ class ActionThreads(ThreadPoolExecutor):
                 del self._working[run]
 
 
+class TaskExited(Exception):
+    """A task that an action started ended with what ends a process, like `sys.exit()`."""
+
+
+class _Contained(Coroutine[Any, Any, T]):
+    """The coroutine of a task that an action started: it may end its task, and not the worker.
+
+    An event loop passes on what ends a process, past the code that waits for the task. No coroutine of our
+    own around it: one that is cancelled before its first step would never await it.
+    """
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._work = work
+
+    def __getattr__(self, name: str) -> Any:
+        # Its name and its frame, as tools show them.
+        return getattr(self._work, name)
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._work.__await__()
+
+    def send(self, value: Any) -> Any:
+        try:
+            return self._work.send(value)
+        except (SystemExit, KeyboardInterrupt) as error:
+            raise TaskExited(f"a task of the action ended with {error!r}") from error
+
+    def throw(self, *given: Any) -> Any:
+        try:
+            return self._work.throw(*given)
+        except (SystemExit, KeyboardInterrupt) as error:
+            raise TaskExited(f"a task of the action ended with {error!r}") from error
+
+    def close(self) -> None:
+        self._work.close()
+
+
 class InLoopRunner:
     """Runs the async functions among `actions`."""
 
@@ -112,11 +148,8 @@ class InLoopRunner:
 
     def run_of(self, task: asyncio.Task[Any]) -> InLoopRun | None:
         """Return the running attempt for which this task works; may be called from any thread."""
-        if sys.version_info >= (3, 12):
-            run = task.get_context().get(_current_run)
-        else:
-            own = (run for run, running in list(self._running.items()) if running.task is task)
-            run = self._run_of_task.get(task) or next(own, None)
+        own = (run for run, running in list(self._running.items()) if running.task is task)
+        run = self._run_of_task.get(task) or next(own, None)
         if run is None or run not in self._running:
             return None
         call, log, _ = self._running[run]
@@ -125,12 +158,11 @@ class InLoopRunner:
         )
 
     @contextmanager
-    def knowing_tasks(self) -> Iterator[None]:
-        """Let `run_of` know the tasks that actions start in the block; Python 3.12 knows their contexts."""
+    def owning_tasks(self) -> Iterator[None]:
+        """Let `run_of` know the tasks that actions start in the block, and none of them end the process."""
         loop = asyncio.get_running_loop()
         former = loop.get_task_factory()
-        if sys.version_info < (3, 12):
-            loop.set_task_factory(self._new_task)
+        loop.set_task_factory(self._new_task)
         try:
             yield
         finally:
@@ -140,13 +172,15 @@ class InLoopRunner:
         self,
         loop: asyncio.AbstractEventLoop,
         work: Coroutine[Any, Any, T] | Generator[Any, None, T],
-        *,
-        context: contextvars.Context | None = None,
+        **options: Any,
     ) -> asyncio.Task[T]:
-        task = asyncio.Task(work, loop=loop, context=context)
+        context: contextvars.Context | None = options.get("context")
         run = _current_run.get() if context is None else context.get(_current_run)
-        if run is not None:
-            self._run_of_task[task] = run
+        if run is None:
+            return asyncio.Task(work, loop=loop, **options)
+        contained = _Contained(work) if isinstance(work, Coroutine) else work
+        task = asyncio.Task(contained, loop=loop, **options)
+        self._run_of_task[task] = run
         return task
 
     async def run(self, call: Call) -> RunReport:

@@ -5,13 +5,13 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
 from tests.support.traffic import until
 from tests.unit.worker.conftest import MakeCall
-from tests.unit.worker.waiting import Calls, failed_in, result_of
+from tests.unit.worker.waiting import Calls, failed_in, failure_in, result_of
 from turnstile.common.domain.outcomes import Cancelled, TimedOut
 from turnstile.testing.running import LoopRunner
 from turnstile.worker.actions import load_actions
@@ -77,6 +77,41 @@ async def wait(context: Context):
         seen.append(context.cancelled)
         context.check_cancelled()
 
+@action("exit.in.a.task")
+async def exit_in_a_task(way: str):
+    async def exits():
+        await asyncio.sleep(0)
+        sys.exit(3)
+
+    match way:
+        case "awaited":
+            await asyncio.create_task(exits())
+        case "group":
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(exits())
+        case "gathered":
+            await asyncio.gather(exits(), asyncio.Event().wait())
+        case "cancelled":
+            async def exits_late():
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    sys.exit(3)
+            task = asyncio.create_task(exits_late())
+            await asyncio.sleep(0)
+            task.cancel()
+            await task
+
+@action("task.cancelled.at.once")
+async def task_cancelled_at_once() -> bool:
+    async def never():
+        pass
+
+    task = asyncio.create_task(never(), name="mine")
+    task.cancel()
+    await asyncio.wait([task])
+    return task.cancelled() and task.get_name() == "mine" and task.get_coro().__name__ == "never"
+
 @action("cancel.own.task")
 async def cancel_own_task(wait: bool) -> int:
     asyncio.current_task().cancel()
@@ -141,6 +176,33 @@ def seen(module: str, calls: Calls) -> Iterator[list[object]]:
     yield noted
     # What ignores its cancellation would stop the event loop from closing.
     noted.append("release")
+
+
+@pytest.fixture
+async def owned(module: str, limits: RunLimits, make_call: MakeCall) -> AsyncIterator[Calls]:
+    """Calls as in a worker, which owns the tasks that actions start."""
+    runner = InLoopRunner({found.definition.ref: found for found in load_actions(module)}, limits)
+    with runner.owning_tasks():
+        yield Calls(LoopRunner(runner, limits), make_call)
+
+
+@pytest.mark.parametrize("way", ["awaited", "group", "gathered", "cancelled"])
+async def test_what_ends_a_process_ends_only_the_task_that_an_action_started(owned: Calls, way: str) -> None:
+    _, running = owned.start("exit.in.a.task", way=way)
+    failure = failure_in(await running)
+    # A group with one exception has the outcome of that one.
+    assert (failure.type, failure.message) == (
+        "TaskExited",
+        "a task of the action ended with SystemExit(3)",
+    )
+    # The loop goes on.
+    _, other = owned.start("add", a=1, b=2)
+    assert result_of(await other) == "3"
+
+
+async def test_a_task_of_an_action_that_is_cancelled_before_its_first_step_is_closed(owned: Calls) -> None:
+    _, running = owned.start("task.cancelled.at.once")
+    assert result_of(await running) == "true"
 
 
 async def test_the_context_identifies_the_attempt(calls: Calls) -> None:
