@@ -7,7 +7,7 @@ before anything is sent: the same code checks the bytes here and in the executor
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, Generic, TypedDict, TypeVar
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
@@ -28,7 +28,7 @@ from turnstile.common.messages import CancelRequested
 from turnstile.common.requests import CheckedRequest, read_model, read_requested_body, read_traceparent
 
 _OPENTELEMETRY: Final = "opentelemetry.trace"
-_NOT_SENT: Final = ("traceparent", "delay", "answer_timeout", "result_type")
+_NOT_SENT: Final = ("traceparent", "answer_timeout", "result_type")
 """Fields of `Request` that are not fields of the body."""
 
 
@@ -68,7 +68,7 @@ class Request:
     run_at: datetime | None = None
     """Not started before this instant, which must have a time zone."""
     delay: str | float | None = None
-    """Not started before this time has passed by this machine's clock: `5m`, or seconds. Sent as `run_at`."""
+    """Not started before this time has passed since the executor admitted it: `5m`, or seconds."""
     timeout: str | float | None = None
     """Longest run of one attempt: `5m`, or seconds."""
     ttl: str | float | None = None
@@ -163,23 +163,7 @@ def cancel_request_message(
 
 def _given_fields(request: Request) -> dict[str, object]:
     named = {each.name: getattr(request, each.name) for each in fields(request) if each.name not in _NOT_SENT}
-    if request.delay is not None:
-        named["run_at"] = _due_at(request, request.delay)
     return {name: value for name, value in named.items() if value is not None}
-
-
-def _due_at(request: Request, delay: str | float) -> datetime:
-    if request.run_at is not None:
-        raise Rejected(Code.INVALID_MESSAGE, "run_at, delay: give one of them")
-    if request.idempotency_key is not None:
-        raise Rejected(
-            Code.INVALID_MESSAGE,
-            "delay: a request with an idempotency_key must be the same each time; give run_at instead",
-        )
-    try:
-        return datetime.now(UTC) + timedelta(seconds=parse_duration(delay))
-    except ValueError as error:
-        raise Rejected(Code.INVALID_MESSAGE, f"delay: {error}") from None
 
 
 def _json(given: Mapping[str, object]) -> bytes:

@@ -22,13 +22,14 @@ _TYPES: Final = {
     "concurrency_key": "text",
     "priority": "integer",
     "run_at": "timestamptz",
+    "delay": "float8",
     "timeout": "float8",
     "ttl": "float8",
     "callback_url": "text",
     "metadata": "jsonb",
     "traceparent": "text",
 }
-_SECONDS: Final = ("timeout", "ttl")
+_SECONDS: Final = ("delay", "timeout", "ttl")
 _REFUSAL: Final = re.compile(r"(unknown_action|invalid_parameters|invalid_message|too_large): ([^\n]*)")
 _INVALID_PARAMETER_VALUE: Final = "22023"
 
@@ -90,6 +91,7 @@ def _values(request: Request) -> dict[str, object]:
         "concurrency_key": checked.concurrency_key,
         "priority": request.priority,
         "run_at": checked.run_at,
+        "delay": checked.delay,
         "timeout": checked.timeout,
         "ttl": checked.ttl,
         "callback_url": checked.callback_url,

@@ -47,6 +47,10 @@ class ExecutionRequested(_FromOutside):
         examples=[2],
     )
     run_at: Instant | None = Field(default=None, description="Not before this instant (RFC 3339).")
+    delay: Duration | None = Field(
+        default=None,
+        description="Not before this time has passed since its admission, like '5m'. Not with `run_at`.",
+    )
     timeout: Duration | None = Field(default=None, description="Longest run of one attempt, like '5m'.")
     ttl: Duration | None = Field(default=None, description="Longest wait for a start, like '1h'.")
     callback_url: CallbackUrl | None = Field(

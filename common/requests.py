@@ -50,6 +50,7 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
     priority: int | None = None
     """None: not given."""
     run_at: datetime | None = None
+    delay: float | None = None
     timeout: float | None = None
     ttl: float | None = None
     callback_url: str | None = None
@@ -62,6 +63,7 @@ _HASHED: Final = [
     for name, default in (
         ("callback_url", None),
         ("concurrency_key", None),
+        ("delay", None),
         ("metadata_text", _EMPTY),
         ("parameters_text", _EMPTY),
         ("priority", PRIORITY_DEFAULT),
@@ -86,6 +88,7 @@ class _Plain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     timeout: float | str | None = None
     ttl: float | str | None = None
     run_at: None = None
+    delay: None = None
     callback_url: None = None
 
 
@@ -130,6 +133,8 @@ def read_model(model: type[Model], value: Any) -> Model:
 def read_request(value: Any, *, parameters_bytes_max: int = PARAMETERS_BYTES_MAX) -> CheckedRequest:
     """Return a checked request from a JSON value, which becomes part of it."""
     given = _read_around_documents(value)
+    if given.run_at is not None and given.delay is not None:
+        raise Refusal(Code.INVALID_MESSAGE, "run_at, delay: give one of them")
     return CheckedRequest(
         action_ref=given.action_ref,
         parameters=given.parameters,
@@ -140,6 +145,7 @@ def read_request(value: Any, *, parameters_bytes_max: int = PARAMETERS_BYTES_MAX
         concurrency_key=given.concurrency_key,
         priority=given.priority if "priority" in given.model_fields_set else None,
         run_at=given.run_at,
+        delay=given.delay,
         timeout=given.timeout,
         ttl=given.ttl,
         callback_url=given.callback_url,

@@ -115,6 +115,10 @@ def submit(
             parser=instant_text, metavar="INSTANT", help="Earliest start, like 2026-11-21T07:30:00Z."
         ),
     ] = None,
+    delay: Annotated[
+        float | None,
+        typer.Option(parser=duration, metavar="DURATION", help="Earliest start from its admission, like 5m."),
+    ] = None,
     timeout: Annotated[
         float | None, typer.Option(parser=duration, metavar="DURATION", help="Maximum run time, like 5m.")
     ] = None,
@@ -155,6 +159,7 @@ def submit(
         "concurrency_key": concurrency_key,
         "priority": priority,
         "run_at": run_at,
+        "delay": delay,
         "timeout": timeout,
         "ttl": ttl,
         "callback_url": callback_url,

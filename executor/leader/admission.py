@@ -219,7 +219,7 @@ class Admission:
         """Yield what a request or command asks of the queue manager; duplicates are answered instead."""
         match source.request:
             case Request() as request:
-                yield from self._request(source, request)
+                yield from self._request(source, request, now)
             case CancelRequest() as request:
                 yield from self._cancel(source, request, now)
             case CancelExecutions() as request:
@@ -231,7 +231,7 @@ class Admission:
 
     # Requests.
 
-    def _request(self, source: Source, request: Request) -> Iterator[Input]:
+    def _request(self, source: Source, request: Request, now: float) -> Iterator[Input]:
         keys: list[Keys] = [key for key in (source.delivery_key, request.idempotency_key) if key is not None]
         for key in keys:
             if (known := self._recent.get(key)) is not None:
@@ -253,12 +253,14 @@ class Admission:
         except Refusal as refusal:
             self._reject(source, refusal.code, refusal.message)
             return
+        if full.delay_seconds is not None:
+            full = structs.replace(full, run_at=now + full.delay_seconds, delay_seconds=None)
         source = structs.replace(source, request=full)
         for key in keys:
             self._pending[key] = source
         assert full.priority is not None
         yield Admit(
-            action_ref=full.action_ref, key=full.key, priority=full.priority, run_at=request.run_at,
+            action_ref=full.action_ref, key=full.key, priority=full.priority, run_at=full.run_at,
             ttl_seconds=request.ttl_seconds, timeout_seconds=request.timeout_seconds, source=source,
         )  # fmt: skip
 

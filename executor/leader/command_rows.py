@@ -176,6 +176,7 @@ def request_of(
         priority=requested.priority,
         may_be_urgent=may_be_urgent,
         run_at=None if requested.run_at is None else requested.run_at.timestamp(),
+        delay_seconds=requested.delay,
         ttl_seconds=requested.ttl,
         timeout_seconds=requested.timeout,
         idempotency_key=requested.idempotency_key,

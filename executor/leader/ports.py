@@ -145,6 +145,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     may_be_urgent: bool = False
     """The action's `priority_min` does not bind this submitter."""
     run_at: float | None = None
+    delay_seconds: float | None = None
+    """From its admission, which sets `run_at`: the clock of a submitter does not count."""
     ttl_seconds: float | None = None
     timeout_seconds: float | None = None
     idempotency_key: str | None = None

@@ -209,6 +209,7 @@ def _body_of(request: Request | CancelRequest | RefusedRequest) -> bytes:
                 "concurrency_key": request.concurrency_key,
                 "priority": request.priority,
                 "run_at": run_at,
+                "delay": request.delay_seconds,
                 "ttl": request.ttl_seconds,
                 "timeout": request.timeout_seconds,
                 "callback_url": request.callback_url,

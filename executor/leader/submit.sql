@@ -17,6 +17,7 @@ CREATE FUNCTION turnstile.submit(
     concurrency_key text DEFAULT NULL,
     priority integer DEFAULT NULL,
     run_at timestamptz DEFAULT NULL,
+    delay interval DEFAULT NULL,
     timeout interval DEFAULT NULL,
     ttl interval DEFAULT NULL,
     callback_url text DEFAULT NULL,
@@ -45,6 +46,10 @@ BEGIN
         WHEN priority NOT BETWEEN 1 AND 5
             THEN format('invalid_message: priority: %s is not between 1 (first) and 5 (last)', priority)
         WHEN NOT isfinite(run_at) THEN format('invalid_message: run_at: %s is not an instant', run_at)
+        WHEN run_at IS NOT NULL AND delay IS NOT NULL
+            THEN 'invalid_message: run_at, delay: give one of them'
+        WHEN delay <= interval '0'
+            THEN 'invalid_message: delay: is not longer than 0; expected an interval like ''5 min'''
         WHEN timeout <= interval '0'
             THEN 'invalid_message: timeout: is not longer than 0; expected an interval like ''5 min'''
         WHEN ttl <= interval '0'
@@ -81,7 +86,8 @@ BEGIN
         new_id, 'submission', 1000 + pg_column_size(parameters) + pg_column_size(metadata),
         jsonb_strip_nulls(jsonb_build_object(
             'action_ref', action_ref, 'idempotency_key', idempotency_key, 'concurrency_key', concurrency_key,
-            'priority', priority, 'run_at', run_at, 'timeout', extract(epoch FROM timeout),
+            'priority', priority, 'run_at', run_at, 'delay', extract(epoch FROM delay),
+            'timeout', extract(epoch FROM timeout),
             'ttl', extract(epoch FROM ttl), 'callback_url', callback_url, 'traceparent', traceparent)),
         parameters, metadata);
     RETURN new_id;

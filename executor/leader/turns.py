@@ -533,7 +533,7 @@ class Leader:
             yield from lead.sessions.drain(command.name, now, is_draining=is_draining)
             lead.admission.drained(source, command, was_draining=was_draining)
             return
-        yield from lead.admission.inputs(source, lead.state.now)
+        yield from lead.admission.inputs(source, max(lead.now(), lead.state.now))
 
     def _is_certain(self, now: float) -> bool:
         return now - self._committed_at < self.times.certain

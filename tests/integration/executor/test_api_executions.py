@@ -315,6 +315,14 @@ async def test_a_delayed_execution_has_no_position(api: Served) -> None:
     assert datetime.fromisoformat(shown["waiting_on"]["run_at"]) == run_at
 
 
+async def test_a_delay_is_added_by_the_executor(api: Served) -> None:
+    submitted = await api.submit("a.b", delay="1h", idempotency_key="k")
+    shown = await api.get(f"/executions/{submitted['id']}")
+    waits = datetime.fromisoformat(shown["run_at"]) - datetime.fromisoformat(shown["created_at"])
+    assert (shown["status"], round(waits.total_seconds())) == ("delayed", 3600)
+    assert (await api.submit("a.b", delay="1h", idempotency_key="k"))["id"] == submitted["id"]
+
+
 async def test_a_granted_execution_is_handed_over_to_its_worker(worked: Served) -> None:
     path = f"/executions/{(await worked.submit('a.b'))['id']}"
     await worked.until(lambda: bool(worked.worker.offered), "the offer")

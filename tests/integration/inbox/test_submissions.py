@@ -3,6 +3,7 @@
 import asyncio
 import json
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -47,6 +48,17 @@ async def _decided(installation: Installation, request_id: UUID) -> tuple[Any, .
     await until(is_decided)
     assert found is not None
     return found
+
+
+async def test_a_delay_begins_when_the_submission_is_admitted(installation: Installation) -> None:
+    installation.lead()
+    await installation.define("action", "a")
+    async with session_on(installation.url) as session:
+        request_id = await _submit(session, delay=timedelta(hours=1))
+    assert (await _decided(installation, request_id))[:2] == ("admitted", 1)
+    query = "SELECT extract(epoch FROM run_at - created_at)::float8 AS waits FROM ledger.execution"
+    (row,) = await installation.fetch(query)
+    assert round(row["waits"]) == 3600
 
 
 async def test_a_committed_submission_is_one_execution_and_a_rolled_back_one_is_none(
@@ -153,6 +165,11 @@ async def test_a_session_that_stays_open_for_long_holds_up_nobody(installation: 
         ({"ref": "none"}, "unknown_action: action_ref: there is no action 'none'"),
         ({"parameters": "[]"}, "invalid_parameters: parameters: expected a JSON object"),
         ({"priority": 6}, "invalid_message: priority: 6 is not between 1"),
+        ({"delay": timedelta()}, "invalid_message: delay: is not longer than 0"),
+        (
+            {"delay": timedelta(hours=1), "run_at": datetime(2030, 1, 1, tzinfo=UTC)},
+            "invalid_message: run_at, delay: give one of them",
+        ),
         ({"idempotency_key": ""}, "invalid_message: idempotency_key: 0 characters"),
         ({"callback_url": "ftp://x"}, "invalid_message: callback_url: expected an http"),
         ({"traceparent": "x"}, "invalid_message: traceparent: not a W3C trace context"),

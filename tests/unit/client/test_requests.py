@@ -46,6 +46,12 @@ def test_a_request_message_carries_only_the_given_fields() -> None:
         (Request(action_ref="a", parameters={"x": "y" * 1024}), "too_large", "parameters"),
         (Request(action_ref="a", run_at=datetime(2030, 1, 1)), "invalid_message", "run_at"),  # noqa: DTZ001
         (Request(action_ref="a", timeout="soon"), "invalid_message", "timeout"),
+        (Request(action_ref="a", delay="later"), "invalid_message", "delay"),
+        (
+            Request(action_ref="a", delay="5m", run_at=datetime(2030, 1, 1, tzinfo=UTC)),
+            "invalid_message",
+            "run_at, delay: give one of them",
+        ),
         (Request(action_ref="a", priority=0), "invalid_message", r"priority: .* or leave it out"),
         (Request(action_ref="a", traceparent="00-x"), "invalid_message", "traceparent"),
     ],
@@ -54,6 +60,11 @@ def test_an_invalid_request_is_rejected_before_it_is_sent(request_: Request, cod
     with pytest.raises(Rejected, match=names) as refused:
         _message(request_)
     assert refused.value.code == code
+
+
+def test_a_delay_is_sent_as_it_is_also_with_an_idempotency_key() -> None:
+    read = read_requested_body(_message(Request(action_ref="a", delay="5m", idempotency_key="k")).body)
+    assert (read.delay, read.run_at) == (300.0, None)
 
 
 def test_a_request_without_a_priority_can_be_read_by_an_earlier_executor() -> None:

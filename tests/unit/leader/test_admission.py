@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID, uuid5
 
+from msgspec import structs
+
 from turnstile.common.domain.errors import Code
 from turnstile.common.domain.states import Status
 from turnstile.common.worker_protocol import Hello, Sender
@@ -52,6 +54,15 @@ class World:
 
     def answers(self) -> list[Mapping[str, Any]]:
         return [p.body for p in self.admission.take_publications() if isinstance(p.body, Mapping)]
+
+
+def test_a_delay_begins_with_the_admission_and_a_copy_of_the_request_is_the_same_execution() -> None:
+    world = World()
+    delayed = structs.replace(request(idempotency_key="k"), delay_seconds=5.0)
+    (first,) = world.turn(message(delayed, "m"), now=10.0).admitted
+    assert (first.due_at, first.source.request.run_at) == (15.0, 15.0)
+    assert not world.turn(message(delayed, "n"), now=12.0).admitted
+    assert [each["status"] for each in world.answers()] == ["delayed", "delayed"]
 
 
 def test_a_message_that_is_published_again_is_the_same_execution() -> None:

@@ -76,6 +76,17 @@ def test_a_request_is_read_with_all_its_fields() -> None:
     )  # fmt: skip
 
 
+def test_a_delay_is_read_as_seconds_and_not_beside_an_instant() -> None:
+    found = read(message({"action_ref": "a", "delay": "5m"}))
+    assert isinstance(found, Request)
+    assert (found.delay_seconds, found.run_at) == (300.0, None)
+    again = read(message({"action_ref": "a", "delay": "10m"}))
+    assert isinstance(again, Request)
+    assert found.request_hash != again.request_hash
+    both = message({"action_ref": "a", "delay": "5m", "run_at": "2030-01-01T00:00:00Z"})
+    assert refusal_of(both) == (Code.INVALID_MESSAGE, "run_at, delay: give one of them")
+
+
 def test_one_line_of_json_without_a_type_is_a_request() -> None:
     found = read(message({"action_ref": "a"}, kind="", key=REQUESTED))
     assert isinstance(found, Request)

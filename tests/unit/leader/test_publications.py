@@ -75,9 +75,9 @@ def test_the_dead_letter_of_a_cancel_that_was_stored_has_the_properties_of_its_m
 
 
 def test_the_dead_letter_of_a_submission_can_be_published_again() -> None:
-    body = {"action_ref": "a", "parameters": {"n": 1}, "run_at": "2030-01-01T00:00:00Z", "ttl": 5.0}
+    body = {"action_ref": "a", "parameters": {"n": 1}, "delay": 3.0, "ttl": 5.0}
     request = Request(
-        action_ref="a", parameters=b'{"n":1}', request_hash=UUID(int=0), run_at=1893456000.0, ttl_seconds=5.0,
+        action_ref="a", parameters=b'{"n":1}', request_hash=UUID(int=0), delay_seconds=3.0, ttl_seconds=5.0,
         traceparent="t", is_submission=True,
     )  # fmt: skip
     found = client_message(letter(request, message_id="id"))
