@@ -205,6 +205,7 @@ def _set_up(settings: SetupSettings, options: Options, api: ManagementApi | None
     _refuse(steps)
     if options.dry_run:
         typer.echo("nothing was changed (--dry-run)")
+        _check_policies(installation, api)
         return
     if options.rotate:
         confirm(lambda: "Set new passwords?", yes=options.yes, destroys=_DESTROYS)
@@ -219,6 +220,17 @@ def _set_up(settings: SetupSettings, options: Options, api: ManagementApi | None
         _write_definitions(installation, logins, options.folder)
     typer.echo("credentials: " + ", ".join(str(file) for file in _complete(options.folder)))
     _print_restarts(steps)
+    _check_policies(installation, api)
+
+
+def _check_policies(installation: Installation, api: ManagementApi | None) -> None:
+    """Raise CommandFailed where a policy would let the broker drop confirmed messages."""
+    if api is None:
+        return
+    with _broker_errors():
+        found = api.dropping_policies(installation.vhost)
+    if found:
+        raise CommandFailed("; ".join(found), exit_code=EXIT_FAILED)
 
 
 def _stored_prefix(folder: Path, installation: Installation) -> str | None:
