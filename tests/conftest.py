@@ -19,7 +19,7 @@ import pytest
 
 from tests.support.processes import failed_tests
 from tests.support.sources import LentUrls, NoServers, Servers, create_tables, servers_of_the_session, skip
-from turnstile.common.telemetry import logs
+from turnstile.common.telemetry import logs, tracing
 from turnstile.localservers import (
     BrokerServer,
     DatabaseServer,
@@ -81,11 +81,12 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 @pytest.fixture(autouse=True)
-def own_logging() -> Iterator[None]:
-    """Restore the root logger: a command that runs in this process sets its level and handlers."""
-    root = logging.getLogger()
+def own_telemetry() -> Iterator[None]:
+    """Restore logging and tracing: a command that runs in this process sets them for all of it."""
+    root, spans = logging.getLogger(), tracing.active()
     level, handlers = root.level, list(root.handlers)
     yield
+    tracing.switch_on(spans)
     root.handlers[:] = handlers
     # Not the attribute: the loggers keep what they answered for the level.
     root.setLevel(level)

@@ -40,6 +40,10 @@ class LogSink(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Hand a record over; returns at once. Called with the handler's lock."""
         line = self._line(record)
+        if not self._has_descriptor():
+            # In memory: nothing can block.
+            self._write(line)
+            return
         if self._taken_bytes - self._done_bytes + len(line) > self._bytes_max:
             self.dropped += 1
             return
@@ -79,11 +83,18 @@ class LogSink(logging.Handler):
                 self._shown_dropped = dropped
                 self._write(line)
 
+    def _has_descriptor(self) -> bool:
+        try:
+            self._stream.fileno()
+        except (OSError, ValueError):
+            return False
+        return True
+
     def _write(self, data: bytes) -> None:
         try:
             descriptor = self._stream.fileno()
         except (OSError, ValueError):
-            # A stream of a test, or one that is closed.
+            # In memory, or closed.
             with suppress(OSError, ValueError):
                 self._stream.write(data.decode(getattr(self._stream, "encoding", None) or "utf-8"))
                 self._stream.flush()

@@ -184,8 +184,8 @@ async def test_an_error_of_the_server_is_an_outage_with_its_remedy(
 _WRITE = """
 DO $$
 BEGIN
-    IF EXISTS (SELECT FROM full_disk) THEN
-        RAISE 'could not extend file "base/1/%"', nextval('file')
+    IF EXISTS (SELECT FROM public.full_disk) THEN
+        RAISE 'could not extend file "base/1/%"', nextval('public.file')
             USING ERRCODE = 'disk_full', HINT = 'Check free disk space.';
     END IF;
 END
@@ -197,15 +197,15 @@ async def test_a_full_disk_is_an_outage_until_the_refused_statement_succeeds(
 ) -> None:
     caplog.set_level(logging.INFO, "turnstile.common.database")
     remedy = "free space on the database server; nothing is lost, and work continues by itself"
-    await database.fetch("CREATE TABLE full_disk AS SELECT 1")
-    await database.fetch("CREATE SEQUENCE file")
+    await database.fetch("CREATE TABLE public.full_disk AS SELECT 1")
+    await database.fetch("CREATE SEQUENCE public.file")
     for statement in (_WRITE, f"{_WRITE} -- another", _WRITE):
         with pytest.raises(Unavailable, match=f'database: could not extend file "base/1/.*": {remedy}'):
             await database.fetch(statement)
         # Reads succeed on a full disk, and so do writes into pages that have space.
         assert await database.fetchval("SELECT 1") == 1
         assert remedy in (database.last_error or "")
-    await database.fetch("DELETE FROM full_disk")
+    await database.fetch("DELETE FROM public.full_disk")
     await database.fetch(_WRITE)
     assert remedy in (database.last_error or "")
     assert [record.getMessage() for record in caplog.records] == ["database_disk_full"]

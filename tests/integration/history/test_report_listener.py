@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -23,6 +24,7 @@ from turnstile.executor import report_listener
 from turnstile.executor.history.executions import Executions
 from turnstile.executor.history.reports import ReportWriter
 from turnstile.executor.report_listener import ReportListener
+from turnstile.localservers import DatabaseServer
 
 SENDER = Sender(worker_id="w", session=1, secret="secret")
 
@@ -87,6 +89,7 @@ async def test_an_outage_of_the_database_loses_nothing(
     executions: Executions,
     first: AttemptOf,
     *,
+    postgresql: DatabaseServer,
     database_url: str,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -94,15 +97,21 @@ async def test_an_outage_of_the_database_loses_nothing(
     # An outage of a test before in this process would hide the line of this one.
     logger = logging.getLogger(report_listener.__name__)
     monkeypatch.setattr(report_listener, "_POSTPONED", Episodes(logger, "reports_postponed"))
+    name = urlsplit(database_url).path[1:]
+    end_waiting = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        f" WHERE datname = '{name}' AND wait_event_type = 'Lock'"
+    )
+
+    def is_postponed() -> bool:
+        postgresql.execute(end_waiting)
+        return "reports_postponed" in caplog.messages
+
     async with listening(amqp_url, database) as (publisher, _), session_on(database_url) as session:
-        await session.execute("ALTER TABLE ledger.log RENAME TO away")
-        await session.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
-            " AND datname = current_database()"
-        )
+        await session.execute("BEGIN; LOCK TABLE ledger.log")
         await publisher.publish([reported(encode_log(SENDER, [piece(first, 0, "kept")]))])
-        await until(lambda: "reports_postponed" in caplog.messages, "the write fails")
-        await session.execute("ALTER TABLE ledger.away RENAME TO log")
+        await until(is_postponed, "the session of the write has ended")
+        await session.execute("ROLLBACK")
 
         async def is_written() -> bool:
             return await log_of(executions, 2) == "kept"

@@ -141,7 +141,7 @@ async def test_a_worker_that_is_process_one_leaves_no_zombies_and_drains(
         await leader.offer("core.orphans", 1, 2, 3)
         await leader.ended(1, 2, 3)
         await until(lambda: _programs_below(worker.process.pid) == 0, "the end of the orphans")
-        assert [_state(each) for each in _below(worker.process.pid)].count("Z") == 0
+        await until(lambda: "Z" not in map(_state, _below(worker.process.pid)), "all of them are reaped")
         await leader.offer("core.wait", 4, parameters=b'{"seconds": 1.0}')
         await until(lambda: 4 in leader.started(), "the start")
         os.kill(_below(worker.process.pid)[0], signal.SIGTERM)
