@@ -40,6 +40,9 @@ from turnstile.common.urls import amqp_urls
 
 logger = logging.getLogger(__name__)
 
+_RANDOM = random.Random()
+"""Not the generator of the module: that is the user's, who may have seeded it."""
+
 _REFUSED_DECLARATIONS = (ChannelPreconditionFailed, ChannelAccessRefused, ChannelLockedResource)
 
 _HANDSHAKE_SECONDS = 1.0
@@ -184,7 +187,7 @@ class BrokerConnection:
     def __init__(self, url: str, *, name: str, timeouts: BrokerTimeouts) -> None:
         # Shuffled, so that the processes of one installation spread over the nodes.
         self._urls = deque(amqp_urls(url, heartbeat=timeouts.heartbeat_seconds))
-        random.shuffle(self._urls)
+        _RANDOM.shuffle(self._urls)
         self._name = name
         self._timeouts = timeouts
         self._link: Link | None = None
@@ -223,7 +226,7 @@ class BrokerConnection:
                 self._note(self._reason(str(error), link), cause=_cause_of(error))
             self._urls.rotate(-1)
             # Jitter keeps the processes of one installation from reconnecting in step after a broker restart.
-            await asyncio.sleep(pause_seconds * random.uniform(0.5, 1.0))
+            await asyncio.sleep(pause_seconds * _RANDOM.uniform(0.5, 1.0))
             pause_seconds = min(pause_seconds * 2, self._timeouts.backoff_max_seconds)
 
     async def connect(self) -> Link:
