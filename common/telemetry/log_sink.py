@@ -9,15 +9,12 @@ import os
 import queue
 import select
 import threading
-import time
 from contextlib import suppress
 from typing import Final, TextIO
 
 _BYTES_MAX: Final = 4 * 1024 * 1024
-_BATCH_BYTES: Final = 64 * 1024
 _FLUSH_SECONDS: Final = 1.0
 """Longest wait at the end of the process."""
-_POLL_SECONDS: Final = 0.002
 
 
 class LogSink(logging.Handler):
@@ -27,8 +24,10 @@ class LogSink(logging.Handler):
         """Let at most `bytes_max` wait."""
         super().__init__()
         self._stream = stream
+        self._encoding = getattr(stream, "encoding", None) or "utf-8"
         self._bytes_max = bytes_max
-        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[bytes | threading.Event] = queue.SimpleQueue()
+        """Lines, and events to be set when all before them is written."""
         self._thread: threading.Thread | None = None
         # Each is changed by one thread at a time: two with the handler's lock, the others by the writer.
         self._taken_bytes = 0
@@ -40,15 +39,17 @@ class LogSink(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Hand a record over; returns at once. Called with the handler's lock."""
         line = self._line(record)
-        if not self._has_descriptor():
-            # In memory: nothing can block.
-            self._write(line)
+        if self._descriptor() is None:
+            # A stream in memory blocks nothing.
+            with suppress(OSError, ValueError):
+                self._stream.write(line.decode(self._encoding))
+                self._stream.flush()
             return
         if self._taken_bytes - self._done_bytes + len(line) > self._bytes_max:
             self.dropped += 1
             return
         self._taken_bytes += len(line)
-        self._lines.put(line)
+        self._waiting.put(line)
         # A forked process has no thread; where none can start, the next record tries again.
         if self._thread is None or not self._thread.is_alive():
             thread = threading.Thread(target=self._run, name="log", daemon=True)
@@ -58,48 +59,42 @@ class LogSink(logging.Handler):
 
     def flush(self) -> None:
         """Wait until all is written, for a while."""
-        until = time.monotonic() + _FLUSH_SECONDS
-        while self._done_bytes < self._taken_bytes and time.monotonic() < until:
-            time.sleep(_POLL_SECONDS)
+        if self._thread is not None and self._thread.is_alive():
+            written = threading.Event()
+            self._waiting.put(written)
+            written.wait(_FLUSH_SECONDS)
+
+    def _descriptor(self) -> int | None:
+        """Return that of the stream; None: it is in memory, or closed."""
+        try:
+            return self._stream.fileno()
+        except (OSError, ValueError):
+            return None
 
     def _line(self, record: logging.LogRecord) -> bytes:
         try:
             text = self.format(record)
         except Exception as error:  # noqa: BLE001  (values of any class; it must not be written to stderr)
             text = f"log_record_lost logger={record.name} error_type={type(error).__name__}"
-        return f"{text}\n".encode(getattr(self._stream, "encoding", None) or "utf-8", "backslashreplace")
+        return f"{text}\n".encode(self._encoding, "backslashreplace")
 
     def _run(self) -> None:
         while True:
-            data = self._lines.get()
-            with suppress(queue.Empty):
-                while len(data) < _BATCH_BYTES:
-                    data += self._lines.get_nowait()
-            self._write(data)
-            self._done_bytes += len(data)
+            item = self._waiting.get()
+            if isinstance(item, threading.Event):
+                item.set()
+                continue
+            self._write(item)
+            self._done_bytes += len(item)
             dropped = self.dropped
             if dropped > self._shown_dropped:
                 line = self._line(_dropped_record(dropped - self._shown_dropped))
                 self._shown_dropped = dropped
                 self._write(line)
 
-    def _has_descriptor(self) -> bool:
-        try:
-            self._stream.fileno()
-        except (OSError, ValueError):
-            return False
-        return True
-
     def _write(self, data: bytes) -> None:
-        try:
-            descriptor = self._stream.fileno()
-        except (OSError, ValueError):
-            # In memory, or closed.
-            with suppress(OSError, ValueError):
-                self._stream.write(data.decode(getattr(self._stream, "encoding", None) or "utf-8"))
-                self._stream.flush()
-            return
-        while data:
+        descriptor = self._descriptor()
+        while data and descriptor is not None:
             try:
                 data = data[os.write(descriptor, data) :]
             except BlockingIOError:

@@ -70,6 +70,7 @@ from turnstile.executor.permissions.plan import (
     remedies,
     to_restart,
 )
+from turnstile.executor.permissions.policies import dropping_policies
 
 _DEFINITIONS: Final = "rabbitmq-definitions.json"
 _DESTROYS: Final = "--rotate replaces passwords, and who uses the present ones can no longer connect"
@@ -228,7 +229,9 @@ def _check_policies(installation: Installation, api: ManagementApi | None) -> No
     if api is None:
         return
     with _broker_errors():
-        found = api.dropping_policies(installation.vhost)
+        policies = api.read_policies(installation.vhost, "policies")
+        of_operators = api.read_policies(installation.vhost, "operator-policies")
+    found = list(dropping_policies(installation.vhost, policies, of_operators))
     if found:
         raise CommandFailed("; ".join(found), exit_code=EXIT_FAILED)
 

@@ -11,7 +11,7 @@ whatever it had.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import httpx
@@ -20,7 +20,6 @@ from turnstile.common.broker.topology import EXECUTIONS, EXECUTOR, EXECUTOR_REQU
 from turnstile.executor.permissions.credentials import Login, broker_hash, broker_hash_matches
 from turnstile.executor.permissions.database import SetupRefused
 from turnstile.executor.permissions.plan import AccountChange, AccountStep, Check, Present
-from turnstile.executor.permissions.policies import dropping_policies
 
 _TIMEOUT_SECONDS: Final = 30.0
 NOTHING: Final = "^$"
@@ -174,12 +173,11 @@ class ManagementApi:
         """Return whether the vhost exists."""
         return self._get(f"/vhosts/{_segment(vhost)}") is not None
 
-    def dropping_policies(self, vhost: str) -> list[str]:
-        """Return a sentence for each policy that would let the broker drop messages of ours."""
-        policies, operator_policies = (
-            self._get(f"/{kind}/{_segment(vhost)}") or [] for kind in ("policies", "operator-policies")
-        )
-        return list(dropping_policies(vhost, policies, operator_policies))
+    def read_policies(
+        self, vhost: str, kind: Literal["policies", "operator-policies"]
+    ) -> list[dict[str, Any]]:
+        """Return the policies of one kind in the vhost."""
+        return self._get(f"/{kind}/{_segment(vhost)}") or []
 
     def read_accounts(self, names: Collection[str]) -> dict[str, BrokerAccount]:
         """Return those of the accounts that exist."""

@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -56,6 +57,11 @@ def test_every_option_of_submit_reaches_the_execution(system: CommandLines, ref:
     assert (found["parameters"], found["metadata"]) == ({"a": 1, "b": 3}, {"team": "green"})
     assert (found["status"], found["concurrency_key"], found["priority"]) == ("delayed", "k", 2)
     assert found["run_at"] == "2100-01-01T00:00:00Z"
+    later = system.executor(
+        "get", str(system.submit(ref, "--concurrency-key", "k", "--delay", "1h")), "--json"
+    )
+    waits = [datetime.fromisoformat(later.json[name]) for name in ("run_at", "created_at")]
+    assert round((waits[0] - waits[1]).total_seconds()) == 3600
 
 
 def test_each_line_has_its_priority_and_a_list_is_filtered_by_it(system: CommandLines, ref: str) -> None:

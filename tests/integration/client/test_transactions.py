@@ -28,7 +28,13 @@ _DEFINE = """
 INSERT INTO ledger.definition (kind, name, body, created_at, updated_at)
 VALUES ('action', 'a', '{}', now(), now())
 """
-_OPTIONS: dict[str, Any] = {"priority": 2, "timeout": "5m", "ttl": 3600, "metadata": {"order": "A-17"}}
+_OPTIONS: dict[str, Any] = {
+    "priority": 2,
+    "timeout": "5m",
+    "ttl": 3600,
+    "delay": "1m",
+    "metadata": {"order": "A-17"},
+}
 
 
 @pytest.fixture
@@ -192,6 +198,7 @@ async def _check(rows: Rows, request_id: UUID) -> None:
         "priority": 2,
         "timeout": 300,
         "ttl": 3600,
+        "delay": 60,
     }
 
 

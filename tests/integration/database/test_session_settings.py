@@ -166,13 +166,18 @@ async def test_a_pooler_is_named_and_its_sessions_keep_their_settings(database_u
             await session.close()
 
 
+async def _where_only_a_commit_that_waits_writes(server: PostgresServer, name: str) -> str:
+    """Create our tables in a database; from the next start of the server on, nothing else writes for 10 s."""
+    await asyncio.to_thread(server.execute, "ALTER SYSTEM SET wal_writer_delay = '10s'")
+    url = await asyncio.to_thread(server.create_database, name)
+    await migrate(url)
+    return url
+
+
 async def test_what_is_stored_survives_a_crash_where_the_default_is_not_to_wait_for_the_disk(
     own_postgresql: PostgresServer,
 ) -> None:
-    # Only a commit that waits writes: nothing else does for so long.
-    await asyncio.to_thread(own_postgresql.execute, "ALTER SYSTEM SET wal_writer_delay = '10s'")
-    url = await asyncio.to_thread(own_postgresql.create_database, "stored")
-    await migrate(url)
+    url = await _where_only_a_commit_that_waits_writes(own_postgresql, "stored")
     await _set(url, "DATABASE stored", {"synchronous_commit": "off"})
     await asyncio.to_thread(own_postgresql.restart)
     async with Installation(url) as installation:
@@ -188,9 +193,7 @@ async def test_what_is_stored_survives_a_crash_where_the_default_is_not_to_wait_
 async def test_a_submission_of_a_session_makes_its_commit_wait_for_the_disk(
     own_postgresql: PostgresServer,
 ) -> None:
-    await asyncio.to_thread(own_postgresql.execute, "ALTER SYSTEM SET wal_writer_delay = '10s'")
-    url = await asyncio.to_thread(own_postgresql.create_database, "submitted")
-    await migrate(url)
+    url = await _where_only_a_commit_that_waits_writes(own_postgresql, "submitted")
     async with session_on(url) as session:
         await session.execute(_ACTION)
         await session.execute("CREATE TABLE mine (n integer)")
