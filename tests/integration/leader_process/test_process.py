@@ -59,12 +59,13 @@ async def parent(database_url: str, amqp_url: str, *, http: str = "idle") -> Asy
         stdout=asyncio.subprocess.PIPE,
         cwd=ROOT,
     )
+    one = Parent(process)
     try:
-        yield Parent(process)
+        yield one
     finally:
         if process.returncode is None:
             process.kill()
-        await process.communicate()
+        await one.ended()
 
 
 async def until_gone(pid: int, *, seconds: float) -> None:
