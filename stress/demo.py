@@ -34,7 +34,7 @@ from turnstile.stress.report.run_report import RunInfo
 from turnstile.stress.report.store import ReportStore
 from turnstile.stress.report.summary import print_summary
 from turnstile.stress.run import plain_console, run_scenarios
-from turnstile.stress.scenario import DurationMix, Load, Purpose, Scenario
+from turnstile.stress.scenario import DurationMix, Load, Scenario
 
 ACTIONS_MODULE: Final = "examples.actions"
 _WORKERS: Final = 2
@@ -46,8 +46,7 @@ _DRAIN_TIMEOUT: Final = "3s"
 """No client waits for results once the system is interrupted."""
 _LOAD: Final = Load(executions=100, mix=DurationMix.parse("50% 20ms, 50% 80ms"), actions=1, submitters=1)
 _SCENARIOS: Final = tuple(
-    Scenario(name=f"limit-{limit}", title=f"Limit {limit}", purpose=Purpose.LOAD, load=_LOAD, limit=limit)
-    for limit in (2, 3)
+    Scenario(name=f"limit-{limit}", title=f"Limit {limit}", load=_LOAD, limit=limit) for limit in (2, 3)
 )
 
 

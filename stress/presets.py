@@ -19,14 +19,11 @@ from turnstile.stress.scenario import (
     Gates,
     Load,
     PlannedFault,
-    Purpose,
     Scenario,
 )
 from turnstile.stress.trace import POOL, action_ref
 
 _NO_OP: Final = DurationMix.always(0.0)
-_LIFT_AFTER: Final = 1_000
-"""Hand-overs that are measured in a long queue; the rest drains without a limit."""
 _RATE_MAX: Final = 100.0
 """Requests per second under faults: far below the capacity of two cores, so that only the fault shows."""
 _RECOVERY_MIX: Final = DurationMix.parse("50% 50ms, 40% 200ms, 10% 1s")
@@ -134,15 +131,13 @@ def _limits(config: RunConfig) -> Iterator[Scenario]:
         load = _load_of(config, executions=executions, mix=mix)
         name = "no-limit" if limit is None else f"limit-{limit}"
         title = "No limit" if limit is None else f"Limit {limit}"
-        yield Scenario(name=name, title=title, purpose=Purpose.LOAD, load=load, limit=limit)
+        yield Scenario(name=name, title=title, load=load, limit=limit)
     if config.local:
         seconds = 30.0
         faults = _random_faults(config, (FaultKind.CHANGE_LIMIT,), seconds)
         load = _paced(_load_of(config, executions=executions, mix=mix), seconds, 200.0)
         title = "Limits changed under load"
-        yield Scenario(
-            name="changed-limits", title=title, purpose=Purpose.LOAD, load=load, limit=4, faults=faults
-        )
+        yield Scenario(name="changed-limits", title=title, load=load, limit=4, faults=faults)
 
 
 def _fifo(config: RunConfig) -> Iterator[Scenario]:
@@ -154,7 +149,7 @@ def _fifo(config: RunConfig) -> Iterator[Scenario]:
         ("side-by-side", "Limit 4, many submitters", many, 4),
         ("keys", "Limit 1, five concurrency keys each", replace(many, keys=5), 1),
     ):
-        yield Scenario(name=name, title=title, purpose=Purpose.LOAD, load=load, limit=limit)
+        yield Scenario(name=name, title=title, load=load, limit=limit)
     if config.local:
         kinds = (FaultKind.KILL_EXECUTOR, FaultKind.PAUSE_EXECUTOR, FaultKind.KILL_WORKER)
         plan = recovery_plan(config.lease_seconds, kinds=kinds)
@@ -169,7 +164,6 @@ def _soak(config: RunConfig) -> Scenario:
     return Scenario(
         name="soak",
         title="A long steady load",
-        purpose=Purpose.LOAD,
         load=_paced(load, seconds, config.rate or _SOAK_RATE),
         limit=config.limit,
         faults=_random_faults(config, config.faults, seconds),
@@ -182,7 +176,6 @@ def _gates(config: RunConfig, *, actions: int, seconds: float, rate: float) -> S
     return Scenario(
         name="gates",
         title="Shared resources, totals, rates, fair shares, priorities",
-        purpose=Purpose.LOAD,
         load=replace(_paced(load, seconds, rate), priorities=_PRIORITIES),
         limit=None,
         gates=plan_gates(config.seed, actions=load.actions, keys=load.keys, seconds=seconds),
@@ -197,9 +190,7 @@ def _configured_load(config: RunConfig) -> Scenario:
         seconds = seconds_for(config.faults, lease_seconds=config.lease_seconds)
         faults = _random_faults(config, config.faults, seconds)
         load = replace(load, rate=config.rate or load.executions / seconds)
-    return Scenario(
-        name="load", title="The load", purpose=Purpose.LOAD, load=load, limit=config.limit, faults=faults
-    )
+    return Scenario(name="load", title="The load", load=load, limit=config.limit, faults=faults)
 
 
 def _random_faults(
@@ -224,7 +215,6 @@ def _throughput(config: RunConfig, executions: int) -> Iterator[Scenario]:
     limited = Scenario(
         name="no-op-limited",
         title=f"No-op executions, limit {config.limit}",
-        purpose=Purpose.THROUGHPUT,
         load=load,
         limit=config.limit,
     )
@@ -239,7 +229,6 @@ def _hand_over(executions: int) -> Scenario:
     return Scenario(
         name="hand-over",
         title="One at a time",
-        purpose=Purpose.HAND_OVER,
         load=load,
         limit=1,
         all_wait_first=True,
@@ -252,11 +241,9 @@ def _depths(config: RunConfig, depths: Iterable[int]) -> Iterator[Scenario]:
         yield Scenario(
             name=f"depth-{depth}",
             title=f"{depth:,} waiting in one queue",
-            purpose=Purpose.DEPTH,
             load=Load(executions=depth, mix=_NO_OP, actions=1, submitters=config.submitters, answered=False),
             limit=config.limit or 4,
             all_wait_first=True,
-            drain_without_limit_after=_LIFT_AFTER if depth > 2 * _LIFT_AFTER else None,
         )
 
 
@@ -274,7 +261,6 @@ def _key_counts(config: RunConfig, counts: Iterable[int], *, executions: int) ->
         yield Scenario(
             name=f"keys-{count}",
             title=f"{count:,} concurrency keys",
-            purpose=Purpose.KEYS,
             load=load,
             limit=config.limit or 4,
         )
@@ -288,7 +274,6 @@ def _recovery(config: RunConfig, faults: tuple[PlannedFault, ...], *, limit: int
     return Scenario(
         name="recovery",
         title="Faults under a steady load",
-        purpose=Purpose.RECOVERY,
         load=_paced(load, seconds, config.rate or _sustainable_rate(load, limit)),
         limit=limit,
         faults=faults,

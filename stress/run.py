@@ -28,9 +28,9 @@ from turnstile.stress.recording import Recording
 from turnstile.stress.report.live import live_view
 from turnstile.stress.report.run_report import RunInfo
 from turnstile.stress.report.store import ReportStore, show_report
+from turnstile.stress.report.summary import WIDTH
 from turnstile.stress.scenario import Scenario
 
-_LINE_WIDTH_WITHOUT_TERMINAL: Final = 110
 _WORKER_CONCURRENCY: Final = 50
 """Of each private worker: more than all slots of the default load."""
 _GATES_WORKER_CONCURRENCY: Final = 2
@@ -69,7 +69,7 @@ def plain_console() -> Console:
     """Return a console that is wide enough for tables where it is not a terminal."""
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = _LINE_WIDTH_WITHOUT_TERMINAL
+        console.width = WIDTH
     return console
 
 
@@ -128,7 +128,6 @@ async def run_scenarios(
                 store.failures.append(f"{scenario.name}: {error}")
                 view.failed(scenario.title, str(error))
                 return
-            view.checking(scenario.title)
             await asyncio.to_thread(store.add, _with_collapses(recording, system))
             view.checked(store.scenarios[-1])
 

@@ -69,11 +69,6 @@ def queues_kept(recording: Recording, history: History) -> tuple[Finding, Findin
     return limit, order, idle
 
 
-def slot_moves(recording: Recording) -> Iterator[Move]:
-    """Yield the stays in each queue, and the slots from their grants to the ends of their attempts."""
-    return moves_of_entries(queue_entries(recording), limit_timeline(recording))
-
-
 def moves_of_entries(entries: QueueEntries, limits: LimitTimeline) -> Iterator[Move]:
     """Yield these stays, their slots and the limits."""
     since = np.minimum(entries.since, entries.granted_at)
@@ -84,16 +79,11 @@ def moves_of_entries(entries: QueueEntries, limits: LimitTimeline) -> Iterator[M
     )
 
 
-def run_moves(history: History, waiting: QueueEntries | None = None) -> Iterator[Move]:
-    """Yield the runs of each queue as held slots, and the stays in it; a run has the value `~row`."""
+def run_moves(history: History) -> Iterator[Move]:
+    """Yield the runs of each queue as held slots; a run has the value `~row`."""
     counted, rows = counted_runs(history), np.flatnonzero(history.runs["queue"] != NONE)
-    parts = _held(column(history.runs, "queue")[rows], counted.starts[rows], counted.ends[rows], ~rows)
-    if waiting is not None:
-        parts += [
-            _Part(GateStep.ARRIVED, waiting.queues, waiting.since, waiting.execution_ids),
-            _Part(GateStep.LEFT, waiting.queues, waiting.granted_at, waiting.execution_ids),
-        ]
-    return _in_order(history.limits, *parts)
+    queues = column(history.runs, "queue")[rows]
+    return _in_order(history.limits, *_held(queues, counted.starts[rows], counted.ends[rows], ~rows))
 
 
 class _Part(NamedTuple):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnstile.common.urls import shown_url
-from turnstile.stress.drive.faults import Faults, Limits
+from turnstile.stress.drive.faults import Faults
 from turnstile.stress.drive.gates import GateChanges, pool_record, remove_gates
 from turnstile.stress.drive.history import ScenarioHistory, read_scenario_history
 from turnstile.stress.drive.pacing import Clock, Pacing
@@ -93,9 +93,8 @@ class _Drive:
                 pacing=self._pacing,
                 clock=self._clock,
             )
-        self._limits = Limits(api, scenario, self._clock)
         self._gates = GateChanges(api, scenario.gates, self._pacing, self._clock)
-        self._faults = Faults(scenario.faults, injector, self._limits, self._pacing, self._clock)
+        self._faults = Faults(api, scenario, injector, self._pacing, self._clock)
 
     async def run(self, show: Show) -> Recording:
         """Carry out the scenario."""
@@ -106,7 +105,6 @@ class _Drive:
             self._orders,
             pacing=self._pacing,
             faults=self._faults,
-            limits=self._limits,
             clock=self._clock,
             lease_seconds=self._installation.lease_seconds,
             show=show,
@@ -139,7 +137,7 @@ class _Drive:
             pool=await pool_record(self._api, watcher.began_at - _CLOCK_ERROR_NS),
             workers=history.workers,
             faults=tuple(self._faults.injected),
-            limit_changes=tuple(self._limits.changes),
+            limit_changes=tuple(self._faults.limit_changes),
             counters=tuple(watcher.counters),
             audit=await self._audit(),
             clock_error_ns=0 if all_on_this_host(history.remote_runs) else _CLOCK_ERROR_NS,

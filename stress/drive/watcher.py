@@ -1,4 +1,4 @@
-"""Samples the queues during a scenario and decides: resume the actions, lift the limits, or end the scenario.
+"""Samples the queues during a scenario and decides: resume the actions, or end the scenario.
 
 It reads `queue-stats` of one action after the other, a few samples per second for any number of actions.
 """
@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from turnstile.stress.drive.faults import Faults, Limits
+from turnstile.stress.drive.faults import Faults
 from turnstile.stress.drive.pacing import Clock, Pacing
 from turnstile.stress.drive.setup import resume_actions
 from turnstile.stress.installation import Api
@@ -40,7 +40,6 @@ class Watcher:
         *,
         pacing: Pacing,
         faults: Faults,
-        limits: Limits,
         clock: Clock,
         lease_seconds: float,
         show: Show,
@@ -50,7 +49,6 @@ class Watcher:
         self._orders = orders
         self._pacing = pacing
         self._faults = faults
-        self._limits = limits
         self._clock = clock
         self._lease_seconds = lease_seconds
         self._show = show
@@ -64,7 +62,6 @@ class Watcher:
         self._changed_at = 0.0
         self._last_values: tuple[int, ...] = ()
         self._shown_at = 0.0
-        self._lifts_after = scenario.drain_without_limit_after
         self.began_at = NEVER
         self.opened_at = NEVER
 
@@ -133,13 +130,10 @@ class Watcher:
         self._lines[action] = found["queue_length"], found["active_count"]
 
     async def _react(self) -> None:
-        if self._scenario.all_wait_first and self.opened_at == NEVER:
-            if self._all_sent and self._lines[:, 0].sum() >= self._due.sum():
-                self.opened_at = self._clock.now()
-                await resume_actions(self._api, self._scenario)
-        elif self._lifts_after is not None and self._ended >= self._lifts_after:
-            self._lifts_after = None
-            await self._limits.lift()
+        is_paused = self._scenario.all_wait_first and self.opened_at == NEVER
+        if is_paused and self._all_sent and self._lines[:, 0].sum() >= self._due.sum():
+            self.opened_at = self._clock.now()
+            await resume_actions(self._api, self._scenario)
 
     def _actions_to_sample(self) -> list[int]:
         """Return all actions, or after the last request those that are not done."""

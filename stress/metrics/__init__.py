@@ -1,4 +1,1 @@
-"""Measures a recorded scenario: throughput, latencies, use of slots, recovery from faults.
-
-`scenario.measure_scenario` returns the metrics of one scenario, `run.run_metrics` those of a run: pure.
-"""
+"""Measures a recorded scenario: its rate, hand-overs, peaks, and the recovery from faults. Pure."""

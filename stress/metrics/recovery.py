@@ -1,12 +1,11 @@
 """The recovery from each fault of a recorded scenario."""
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from turnstile.stress.check.columns import attempt_keys, column, rows_of, values_at
-from turnstile.stress.check.order import first_starts
-from turnstile.stress.metrics.values import Recovery
 from turnstile.stress.recording import (
     NEVER,
     NONE,
@@ -17,6 +16,7 @@ from turnstile.stress.recording import (
     Recording,
     RunEnd,
 )
+from turnstile.stress.scenario import FaultKind
 
 _BEFORE_NS: Final = 5 * SECOND
 _WINDOW_NS: Final = SECOND
@@ -26,6 +26,24 @@ _STEPS: Final = 20
 _ENOUGH: Final = 0.8
 _AFFECTED: Final = 0.5
 """Less than this share shows the fault; lower than the above, since the rate always varies."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """The recovery from one fault; seconds count from the beginning of the fault."""
+
+    kind: FaultKind
+    target: str
+    at_seconds: float
+    """Its beginning, from the beginning of the scenario."""
+    healed_seconds: float
+    """Until the fault was repaired: process up and ready, limit restored."""
+    lost_runs: int
+    """Runs that the fault ended."""
+    reclaim_seconds: float | None
+    """Until the last of them had a slot again."""
+    recovered_seconds: float | None
+    """Until the previous throughput was reached; None: not before the load was over."""
 
 
 def recoveries(recording: Recording) -> tuple[Recovery, ...]:
@@ -39,25 +57,23 @@ def recoveries(recording: Recording) -> tuple[Recovery, ...]:
 
 
 def _recovery(recording: Recording, fault: InjectedFault) -> Recovery:
-    lost = lost_attempts(recording, fault)
+    lost = _lost_attempts(recording, fault)
     reclaimed_at = _granted_again(recording, lost)
     recovered_at = _recovered_at(recording, fault)
     if recovered_at is not None and len(lost):
         recovered_at = None if reclaimed_at is None else max(recovered_at, reclaimed_at)
-    over_at = _last_end(recording) if recovered_at is None else recovered_at
     return Recovery(
         kind=fault.kind,
         target=fault.target,
         at_seconds=(fault.began_at - recording.began_at) / SECOND,
         healed_seconds=(fault.healed_at - fault.began_at) / SECOND,
-        stall_seconds=_stall_ns(recording, fault.began_at, over_at) / SECOND,
         lost_runs=len(lost),
         reclaim_seconds=None if reclaimed_at is None else (reclaimed_at - fault.began_at) / SECOND,
         recovered_seconds=None if recovered_at is None else (recovered_at - fault.began_at) / SECOND,
     )
 
 
-def lost_attempts(recording: Recording, fault: InjectedFault) -> Instants:
+def _lost_attempts(recording: Recording, fault: InjectedFault) -> Instants:
     """Return the rows of the attempts that a fault cut off, in `Recording.attempts`.
 
     Those that were taken back from the worker that it hit, and those whose process was killed by it.
@@ -91,7 +107,7 @@ def _recovered_at(recording: Recording, fault: InjectedFault) -> int | None:
     began_at = fault.began_at
     ends = np.sort(column(recording.executions, "completed_at"))
     ends = ends[ends != NEVER]
-    requested = np.sort(requested_at(recording))
+    requested = np.sort(_requested_at(recording))
     if not len(ends) or ends[0] >= began_at or ends[-1] <= began_at:
         return None
     since = max(began_at - _BEFORE_NS, int(ends[0]))
@@ -122,7 +138,7 @@ def _effective_until(recording: Recording, fault: InjectedFault) -> int:
     return min(fault.healed_at, min(others, default=NEVER) - _WINDOW_NS)
 
 
-def requested_at(recording: Recording) -> Instants:
+def _requested_at(recording: Recording) -> Instants:
     """Return when the load requested each execution: by its rate, or at the start without a rate."""
     executions, orders, load = recording.executions, recording.orders, recording.scenario.load
     numbers, created_at = column(executions, "number"), column(executions, "created_at")
@@ -133,40 +149,3 @@ def requested_at(recording: Recording) -> Instants:
         planned_at += (np.arange(len(orders)) * (SECOND / load.rate)).astype(np.int64)
     by_plan = values_at(np.minimum(planned_at, sent_at), np.where(known, numbers, NONE), NEVER)
     return np.minimum(by_plan, created_at)
-
-
-def _last_end(recording: Recording) -> int:
-    ends = column(recording.executions, "completed_at")
-    return int(ends[ends != NEVER].max(initial=recording.began_at))
-
-
-def _stall_ns(recording: Recording, began_at: int, until: int) -> int:
-    """Return the longest time without a start, counting only time in which one was possible."""
-    starts = np.sort(column(recording.runs, "started_at"))
-    starts = starts[(starts > began_at) & (starts < until)]
-    edges = np.concatenate([[began_at], starts, [max(until, began_at)]])
-    return int(np.diff(_waited_ns(recording, edges)).max(initial=0))
-
-
-def _waited_ns(recording: Recording, instants: Instants) -> Instants:
-    """Return for how long, up to each instant, a requested execution had not started."""
-    runs = first_starts(recording)
-    ids = column(recording.executions, "execution_id")
-    started_at = values_at(runs.starts, rows_of(runs.execution_ids, ids), NEVER)
-    again = recording.attempts[recording.attempts["attempt"] > 1]
-    since = np.concatenate([requested_at(recording), column(again, "waiting_since")])
-    until = np.concatenate([started_at, column(again, "started_at")])
-    order = np.argsort(since)
-    since = since[order] - recording.began_at
-    until = np.minimum(until[order], recording.ended_at) - recording.began_at
-    if not len(since):
-        return np.zeros(len(instants), np.int64)
-    latest = np.maximum.accumulate(until)
-    first = np.flatnonzero(np.append(True, since[1:] > latest[:-1]))
-    begins, ends = since[first], np.append(latest[first[1:] - 1], latest[-1])
-    ends = np.maximum(ends, begins)
-    waited = np.append(0, np.cumsum(ends - begins))
-    edges = np.stack([begins, ends], axis=1).ravel()
-    sums = np.stack([waited[:-1], waited[1:]], axis=1).ravel()
-    found: Instants = np.interp(instants - recording.began_at, edges, sums).astype(np.int64)
-    return found

@@ -10,11 +10,20 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final, Self
 
-from turnstile.stress.check.verdict import Finding, Verdict
-from turnstile.stress.metrics.run import ORDER_RULES
-from turnstile.stress.metrics.values import RunMetrics, ScenarioMetrics
+from turnstile.stress.check.verdict import Finding, Rule, Verdict
+from turnstile.stress.metrics.scenario import ScenarioMetrics
 from turnstile.stress.recording import Recording
 from turnstile.stress.scenario import Scenario
+
+_OF_ORDER: Final = frozenset(
+    {
+        Rule.GRANTED_IN_ORDER,
+        Rule.ADMITTED_IN_ORDER,
+        Rule.STARTED_IN_ORDER,
+        Rule.PASSED_IN_ORDER,
+        Rule.SHARED_FAIRLY,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +52,7 @@ class ScenarioReport:
     @property
     def out_of_order(self) -> int:
         """The number of order violations."""
-        return sum(finding.broken for finding in self.broken if finding.rule in ORDER_RULES)
-
-    @property
-    def rules_checked(self) -> int:
-        """The number of rules that could be checked."""
-        return sum(1 for finding in self.verdict.findings if finding.checked)
+        return sum(finding.broken for finding in self.broken if finding.rule in _OF_ORDER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +116,6 @@ class RunReport:
     info: RunInfo
     scenarios: tuple[ScenarioReport, ...]
     """The completed scenarios in order."""
-    metrics: RunMetrics
     seconds: float
     """From the beginning of the first scenario to the end of the last check."""
     collapses: tuple[str, ...] = ()
@@ -126,11 +129,6 @@ class RunReport:
             and not self.collapses
             and not any(scenario.broken for scenario in self.scenarios)
         )
-
-    @property
-    def result(self) -> str:
-        """The result in one word."""
-        return "PASS" if self.passed else "FAIL"
 
     @property
     def violations(self) -> int:

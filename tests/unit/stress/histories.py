@@ -34,7 +34,7 @@ from turnstile.stress.recording import (
     empty,
     status_code,
 )
-from turnstile.stress.scenario import DurationMix, FaultKind, Load, Purpose, Scenario
+from turnstile.stress.scenario import DurationMix, FaultKind, Load, Scenario
 
 BEGAN_AT: Final = 1_760_000_000 * SECOND
 MICROSECOND: Final = 1_000
@@ -70,7 +70,6 @@ class Plan:
     opened_at: int | None = None
     ahead: int = 0
     """How many of each queue its worker gets beyond the limit: then all run at one that is not lost."""
-    purpose: Purpose = Purpose.LOAD
 
 
 class Event(IntEnum):
@@ -317,7 +316,6 @@ def _scenario(plan: Plan) -> Scenario:
     return Scenario(
         name="made-up",
         title="A simulated scenario",
-        purpose=plan.purpose,
         load=Load(
             executions=plan.executions,
             mix=DurationMix.parse("50% 0ms, 30% 5ms, 20% 20ms"),
@@ -384,7 +382,7 @@ def hand_made(*lives: Life, limit: int | None = 1, actions: int = 1, keys: int =
     lives = tuple(sorted(lives, key=lambda life: (life.id, life.attempt)))
     last = max((at(life.ended) for life in lives if life.ended is not None), default=at(0))
     fields: dict[str, Any] = {
-        "scenario": _written_scenario(lives, limit, actions, keys, rest.pop("purpose", Purpose.LOAD)),
+        "scenario": _written_scenario(lives, limit, actions, keys),
         "began_at": BEGAN_AT,
         "ended_at": last,
         "executions": _executions(lives),
@@ -408,9 +406,7 @@ def broken(recording: Recording) -> set[Rule]:
     return {finding.rule for finding in check_recording(recording).broken}
 
 
-def _written_scenario(
-    lives: Sequence[Life], limit: int | None, actions: int, keys: int, purpose: Purpose
-) -> Scenario:
+def _written_scenario(lives: Sequence[Life], limit: int | None, actions: int, keys: int) -> Scenario:
     load = Load(
         executions=len({life.id for life in lives}),
         mix=DurationMix.always(0.0),
@@ -418,7 +414,7 @@ def _written_scenario(
         keys=keys,
         submitters=1,
     )
-    return Scenario(name="by-hand", title="Written by hand", purpose=purpose, load=load, limit=limit)
+    return Scenario(name="by-hand", title="Written by hand", load=load, limit=limit)
 
 
 def _orders(executions: Table) -> Table:

@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 
 from tests.unit.stress.histories import Plan, valid_recording
 from turnstile.stress.check.verdict import Finding, Rule, Verdict
-from turnstile.stress.metrics.values import Point, Recovery, RunMetrics, ScenarioMetrics, Spread
+from turnstile.stress.metrics.recovery import Recovery
+from turnstile.stress.metrics.scenario import ScenarioMetrics, Spread
 from turnstile.stress.recording import SECOND, Recording
 from turnstile.stress.report.run_report import Machine, RunInfo, RunReport, ScenarioReport
 
@@ -28,15 +29,9 @@ def scenario_report(
             ended=ended,
             seconds=2.0 if ended else 0.0,
             executions_per_second=ended / 2,
-            sent_per_second=5210.0,
-            answer=SPREAD if ended else None,
             hand_over=SPREAD if ended else None,
-            end_to_grant=None,
-            grant_to_start=SPREAD if ended else None,
             peak_slots=2,
             peak_runs=1,
-            idle_share=0.07 if ended else None,
-            started_out_of_order=0.125 if ended else None,
             recoveries=tuple(_recoveries(recording)),
         ),
     )
@@ -44,23 +39,8 @@ def scenario_report(
 
 def run_report(*scenarios: ScenarioReport, collapses: tuple[str, ...] = ()) -> RunReport:
     """Return the report of a run of these scenarios."""
-    points = tuple(
-        Point(at=at, executions_per_second=1000.0 + at / 100, hand_over=SPREAD) for at in (1, 10, 10_000)
-    )
     return RunReport(
         scenarios=scenarios,
-        metrics=RunMetrics(
-            limit=4,
-            per_second_limited=1034.4,
-            per_second_unlimited=2115.0,
-            hand_over=SPREAD,
-            by_depth=points,
-            by_keys=points,
-            recoveries=tuple(each for scenario in scenarios for each in scenario.metrics.recoveries),
-            order_violations=sum(scenario.out_of_order for scenario in scenarios),
-            limit_violations=0,
-            other_violations=0,
-        ),
         info=RunInfo(
             seed=7,
             command_line="stress run --local",
@@ -93,11 +73,6 @@ def nothing_happened() -> Recording:
     )
 
 
-def one_execution() -> Recording:
-    """Return a recording with a single row in each table."""
-    return valid_recording(Plan(executions=1, actions=1))
-
-
 def _recoveries(recording: Recording) -> list[Recovery]:
     return [
         Recovery(
@@ -105,7 +80,6 @@ def _recoveries(recording: Recording) -> list[Recovery]:
             target=fault.target,
             at_seconds=(fault.began_at - recording.began_at) / SECOND,
             healed_seconds=(fault.healed_at - fault.began_at) / SECOND,
-            stall_seconds=0.21,
             lost_runs=2,
             reclaim_seconds=3.0,
             recovered_seconds=3.4,

@@ -12,7 +12,7 @@ from turnstile.stress.drive.driver import plan_orders
 from turnstile.stress.local.faults import PURGED
 from turnstile.stress.local.schedule import RECOVERABLE, plan_faults, recovery_plan, seconds_for
 from turnstile.stress.presets import scenarios_of
-from turnstile.stress.scenario import DurationMix, FaultKind, Load, PlannedFault, Purpose, Scenario
+from turnstile.stress.scenario import DurationMix, FaultKind, Load, PlannedFault
 
 _CONFIG = read()
 
@@ -21,17 +21,13 @@ def changed(**update: object) -> RunConfig:
     return _CONFIG.model_copy(update=update)
 
 
-def _of(scenarios: tuple[Scenario, ...], purpose: Purpose) -> list[Scenario]:
-    return [scenario for scenario in scenarios if scenario.purpose is purpose]
-
-
 def test_the_default_run_is_the_configured_load_and_all_metrics() -> None:
     scenarios = scenarios_of(_CONFIG)
     assert scenarios[0].load.executions == 20_000
     assert str(scenarios[0].load.mix) == "70% 0s, 25% 20ms, 5% 500ms"
-    assert {scenario.purpose for scenario in scenarios} == set(Purpose)
-    assert {scenario.limit for scenario in _of(scenarios, Purpose.THROUGHPUT)} == {4, None}
-    assert [scenario.limit for scenario in _of(scenarios, Purpose.HAND_OVER)] == [1]
+    limits = {scenario.name: scenario.limit for scenario in scenarios}
+    assert (limits["no-op-limited"], limits["no-op-unlimited"], limits["hand-over"]) == (4, None, 1)
+    assert {"depth-10000", "keys-1000", "recovery"} <= limits.keys()
     assert {fault.kind for scenario in scenarios for fault in scenario.faults} == {
         FaultKind.KILL_WORKER,
         FaultKind.KILL_EXECUTOR,
