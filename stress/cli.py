@@ -40,8 +40,8 @@ def run_command(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="One of smoke, limits, fifo, keys, gates, depth, recovery, soak. Default: the load of the "
-            "options, then a short scenario for each metric.",
+            help="One of smoke, gates, recovery, soak. Default: the load of the options, then short "
+            "measurements.",
             metavar="NAME",
         ),
     ] = None,
