@@ -9,9 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-import numpy as np
-
-from turnstile.stress.check.columns import Ruling, Violations, column, ruling
+from turnstile.stress.check.columns import Ruling, Violation, ruling
 from turnstile.stress.check.definitions import Definitions, pauses, recorded_history
 from turnstile.stress.check.history import History
 from turnstile.stress.check.passages import (
@@ -134,7 +132,7 @@ def units_run(recording: Recording, history: History) -> Ruling:
         if last.get(execution_id) == attempt:
             rows_of.setdefault(execution_id, []).append(row)
     starts, ends = counted.starts.tolist(), counted.ends.tolist()
-    sentences: dict[int, str] = {}
+    broken: list[Violation] = []
     checked: set[int] = set()
     for gate, passages in stored.gates().items():
         if gate.gate == RATE:
@@ -151,15 +149,11 @@ def units_run(recording: Recording, history: History) -> Ruling:
             capacities = [capacity_of(version, gate) for version in versions]
             highest = max((capacity for capacity in capacities if capacity is not None), default=0)
             if None not in capacities and running > highest:
-                sentences[each.row] = (
+                what = (
                     f"execution {ids[each.row]} started at {history.time_text(each.start)} with {gate}:"
                     f" {running} units were running, the capacity was {highest}"
                 )
-    broken = Violations(
-        rows=np.array(list(sentences), np.int64),
-        sentence=sentences.__getitem__,
-        execution_ids=column(runs, "execution_id"),
-    )
+                broken.append(Violation(what, ids[each.row]))
     return ruling(Rule.LIMIT_RUN, len(checked), broken)
 
 
