@@ -25,12 +25,6 @@ from turnstile.common.cli import (
 app = command_line("Load-test an installation and verify order and limits.")
 
 
-@app.callback()
-def _group() -> None:
-    # With a callback, the command keeps its name even as the only one.
-    pass
-
-
 @app.command("run")
 def run_command(
     *,
