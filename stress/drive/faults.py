@@ -7,26 +7,21 @@ installation.
 import asyncio
 from collections.abc import Sequence
 
-from turnstile.stress.drive.pacing import Clock, Pacing
+from turnstile.stress.drive.pacing import ScenarioRun
 from turnstile.stress.installation import Api, action_path
 from turnstile.stress.local.faults import LocalSystem
 from turnstile.stress.recording import InjectedFault, LimitChange
-from turnstile.stress.scenario import FaultKind, PlannedFault, Scenario
+from turnstile.stress.scenario import FaultKind, PlannedFault
 from turnstile.stress.trace import action_ref
 
 
 class Faults:
     """Injects the faults of one scenario, concurrently where their times overlap."""
 
-    def __init__(
-        self, api: Api, scenario: Scenario, injector: LocalSystem | None, pacing: Pacing, clock: Clock
-    ) -> None:
-        for fault in scenario.faults:
-            if injector is None and fault.kind is not FaultKind.CHANGE_LIMIT:
-                raise ValueError(f"{fault.kind}: only for a private installation")
-        self._api, self._injector, self._pacing, self._clock = api, injector, pacing, clock
-        self._limit = scenario.limit
-        self._left = len(scenario.faults)
+    def __init__(self, run: ScenarioRun, api: Api, injector: LocalSystem | None) -> None:
+        """Only limits can be changed without an injector."""
+        self._run, self._api, self._injector = run, api, injector
+        self._left = len(run.scenario.faults)
         self._injected: list[InjectedFault] = []
         self._limit_changes: list[LimitChange] = []
         self._current: list[FaultKind] = []
@@ -53,7 +48,7 @@ class Faults:
 
     async def inject(self, fault: PlannedFault) -> None:
         """Wait until a fault is due, inject it, and return when it is repaired."""
-        await self._pacing.wait_until(fault.at_seconds)
+        await self._run.pacing.wait_until(fault.at_seconds)
         self._current.append(fault.kind)
         if fault.kind is FaultKind.CHANGE_LIMIT:
             injected = await self._change_limit(fault)
@@ -67,7 +62,7 @@ class Faults:
     async def _change_limit(self, fault: PlannedFault) -> InjectedFault:
         changed = await self._set_limit(fault.target, fault.limit)
         await asyncio.sleep(fault.lasting_seconds)
-        restored = await self._set_limit(fault.target, self._limit)
+        restored = await self._set_limit(fault.target, self._run.scenario.limit)
         return InjectedFault(
             kind=fault.kind,
             target=action_ref(fault.target),
@@ -76,8 +71,8 @@ class Faults:
         )
 
     async def _set_limit(self, action: int, limit: int | None) -> LimitChange:
-        asked_at = self._clock.now()
+        asked_at = self._run.clock.now()
         await self._api.change(action_path(action_ref(action)), {"max_concurrent": limit})
-        change = LimitChange(action=action, limit=limit, asked_at=asked_at, answered_at=self._clock.now())
+        change = LimitChange(action=action, limit=limit, asked_at=asked_at, answered_at=self._run.clock.now())
         self._limit_changes.append(change)
         return change

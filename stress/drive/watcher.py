@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnstile.stress.drive.faults import Faults
-from turnstile.stress.drive.pacing import Clock, Pacing
+from turnstile.stress.drive.pacing import ScenarioRun
 from turnstile.stress.drive.setup import resume_actions
 from turnstile.stress.installation import Api
-from turnstile.stress.recording import NEVER, SECOND, ActionCounters, Answer, Table
-from turnstile.stress.scenario import Progress, Scenario, Show
+from turnstile.stress.recording import NEVER, SECOND, ActionCounters, Answer
+from turnstile.stress.scenario import Progress, Show
 from turnstile.stress.trace import action_ref
 
 _ROUND_SECONDS: Final = 0.25
@@ -33,27 +33,14 @@ class Watcher:
     """Watches the queues of one scenario: call `begin`, then `until_over`."""
 
     def __init__(
-        self,
-        api: Api,
-        scenario: Scenario,
-        orders: Table,
-        *,
-        pacing: Pacing,
-        faults: Faults,
-        clock: Clock,
-        lease_seconds: float,
-        show: Show,
+        self, run: ScenarioRun, api: Api, faults: Faults, *, lease_seconds: float, show: Show
     ) -> None:
-        self._api = api
-        self._scenario = scenario
-        self._orders = orders
-        self._pacing = pacing
-        self._faults = faults
-        self._clock = clock
-        self._lease_seconds = lease_seconds
+        self._run, self._api, self._faults = run, api, faults
+        self._scenario, self._pacing, self._clock = run.scenario, run.pacing, run.clock
+        self._patience_seconds = 2 * lease_seconds + _STUCK_SECONDS + run.scenario.load.mix.max_seconds
         self._show = show
-        load = scenario.load
-        self._actions = orders["queue"] // max(load.keys, 1)
+        load = run.scenario.load
+        self._actions = run.orders["queue"] // max(load.keys, 1)
         self._rejected = 0
         self._due_then: Counts = np.bincount(self._actions, minlength=load.actions)
         self._before = np.zeros((load.actions, 2), np.int64)
@@ -148,16 +135,14 @@ class Watcher:
         values = (self._pacing.confirmed, *self._now.sum(axis=0), *self._lines.sum(axis=0))
         if values != self._last_values or not self._all_sent or not self._faults.over:
             self._last_values, self._changed_at = values, now
-        longest_seconds = self._scenario.load.mix.max_seconds
-        patience_seconds = 2 * self._lease_seconds + _STUCK_SECONDS + longest_seconds
-        return now - self._changed_at > patience_seconds
+        return now - self._changed_at > self._patience_seconds
 
     @property
     def _due(self) -> Counts:
         """The number of executions of each action that must end: all that were not rejected."""
         if self._rejected != self._pacing.rejected:
             self._rejected = self._pacing.rejected
-            taken = self._orders["answer"] != Answer.REJECTED
+            taken = self._run.orders["answer"] != Answer.REJECTED
             self._due_then = np.bincount(self._actions[taken], minlength=len(self._now))
         return self._due_then
 
@@ -167,7 +152,7 @@ class Watcher:
 
     @property
     def _all_sent(self) -> bool:
-        return self._pacing.confirmed == len(self._orders)
+        return self._pacing.confirmed == len(self._run.orders)
 
     @property
     def _done(self) -> NDArray[np.bool_]:
