@@ -4,9 +4,10 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final, Self
 
@@ -56,43 +57,16 @@ class ScenarioReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """The machine of a measurement; a rate means nothing without it."""
-
-    processor: str
-    cores: int
-    """Usable by this process."""
-    memory_gib: float
-    kernel: str
-    python: str
-
-    @classmethod
-    def here(cls) -> Self:
-        """Return this one."""
-        pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-        return cls(
-            processor=_processor() or platform.machine(),
-            cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-            memory_gib=round(pages * page_bytes / 2**30, 1),
-            kernel=f"{platform.system()} {platform.release()}",
-            python=f"{sys.implementation.name} {platform.python_version()}",
-        )
-
-    def __str__(self) -> str:
-        cores = "1 core" if self.cores == 1 else f"{self.cores} cores"
-        return f"{self.processor}, {cores}, {self.memory_gib:g} GiB, {self.kernel}, {self.python}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
     """The metadata of a run. Field names are keys of `report.json`."""
 
     seed: int
     command_line: str
     started_at: datetime
-    machine: Machine
+    machine: str
+    """On which it ran: a rate means nothing without it."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Of Turnstile, its servers and libraries, where known."""
+    """Of Turnstile, and of its private servers."""
     installation: str
     """For display: `private: 2 executors, 2 workers`, or URLs without passwords."""
 
@@ -103,8 +77,8 @@ class RunInfo:
             seed=seed,
             command_line=command_line,
             started_at=datetime.now(UTC),
-            machine=Machine.here(),
-            versions=_library_versions(),
+            machine=_machine(),
+            versions={"turnstile": version("turnstile")},
             installation=installation,
         )
 
@@ -141,26 +115,19 @@ class RunReport:
         return sum(scenario.metrics.ended for scenario in self.scenarios)
 
 
-_LIBRARIES: Final = ("turnstile", "aio-pika", "asyncpg", "uvloop", "numpy")
+def _machine() -> str:
+    """Describe this machine, with the cores that this process may use."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory_gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    python = f"{sys.implementation.name} {platform.python_version()}"
+    system = f"{platform.system()} {platform.release()}"
+    return f"{_processor()}, cores: {cores}, {memory_gib:.1f} GiB, {system}, {python}"
 
 
-def _library_versions() -> dict[str, str]:
-    found = {}
-    for name in _LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def _processor() -> str | None:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return " ".join(value.split())
-    return None
+def _processor() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                return " ".join(value.split())
+    return platform.machine()

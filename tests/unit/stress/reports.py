@@ -8,7 +8,7 @@ from turnstile.stress.check.verdict import Finding, Rule, Verdict
 from turnstile.stress.metrics.recovery import Recovery
 from turnstile.stress.metrics.scenario import ScenarioMetrics, Spread
 from turnstile.stress.recording import SECOND, Recording
-from turnstile.stress.report.run_report import Machine, RunInfo, RunReport, ScenarioReport
+from turnstile.stress.report.run_report import RunInfo, RunReport, ScenarioReport
 
 KILLED_AT = SECOND // 4
 SPREAD = Spread(count=500, p50_ms=4.13, p90_ms=6.4, p99_ms=8.75, max_ms=1203.0)
@@ -45,13 +45,7 @@ def run_report(*scenarios: ScenarioReport, collapses: tuple[str, ...] = ()) -> R
             seed=7,
             command_line="stress run --local",
             started_at=datetime(2026, 1, 2, 3, 4, tzinfo=UTC),
-            machine=Machine(
-                processor="A processor with quite a long name of its own",
-                cores=2,
-                memory_gib=23.5,
-                kernel="Linux 6.1",
-                python="cpython 3.11.7",
-            ),
+            machine="A processor with quite a long name of its own, cores: 2, 23.5 GiB, Linux 6.1, cpython 3.11.7",
             versions={"turnstile": "0.1.0", "rabbitmq": "3.10.8"},
             installation="private: 2 executors, 2 workers",
         ),
