@@ -25,7 +25,7 @@ from turnstile.stress.local.faults import LocalSystem
 from turnstile.stress.local.system import running_locally
 from turnstile.stress.presets import scenarios_of
 from turnstile.stress.recording import Recording
-from turnstile.stress.report.live import live_view
+from turnstile.stress.report.live import LiveView
 from turnstile.stress.report.run_report import RunInfo
 from turnstile.stress.report.store import ReportStore, show_report
 from turnstile.stress.report.summary import WIDTH
@@ -117,19 +117,19 @@ async def run_scenarios(
     console: Console,
 ) -> None:
     """Carry out, check and measure scenarios; those that cannot be completed are failures of the store."""
-    with live_view(console) as view:
-        for number, scenario in enumerate(scenarios, 1):
-            view.begin(f"Scenario {number} of {len(scenarios)}: {scenario.title}")
-            try:
-                recording = await drive_scenario(
-                    scenario, installation, seed=store.info.seed, show=view.show, injector=system
-                )
-            except (TurnstileError, LocalServersError) as error:
-                store.failures.append(f"{scenario.name}: {error}")
-                view.failed(scenario.title, str(error))
-                return
-            await asyncio.to_thread(store.add, _with_collapses(recording, system))
-            view.checked(store.scenarios[-1])
+    view = LiveView(console)
+    for number, scenario in enumerate(scenarios, 1):
+        view.begin(f"Scenario {number} of {len(scenarios)}: {scenario.title}")
+        try:
+            recording = await drive_scenario(
+                scenario, installation, seed=store.info.seed, show=view.show, injector=system
+            )
+        except (TurnstileError, LocalServersError) as error:
+            store.failures.append(f"{scenario.name}: {error}")
+            view.failed(scenario.title, str(error))
+            return
+        await asyncio.to_thread(store.add, _with_collapses(recording, system))
+        view.checked(store.scenarios[-1])
 
 
 def _with_collapses(recording: Recording, system: LocalSystem | None) -> Recording:

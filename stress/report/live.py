@@ -1,12 +1,9 @@
 """Shows the progress and the result of each scenario while a run goes on."""
 
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 from rich.console import Console
-from rich.status import Status
 from rich.text import Text
 
 from turnstile.stress.report import summary
@@ -17,22 +14,11 @@ _LINE_SECONDS: Final = 2.0
 _RATE_SECONDS: Final = 3.0
 
 
-@contextmanager
-def live_view(console: Console) -> Iterator["LiveView"]:
-    """Yield a view: the last line of a terminal until it ends, a new line every two seconds elsewhere."""
-    if not console.is_terminal:
-        yield LiveView(console, None)
-        return
-    with console.status("") as status:
-        yield LiveView(console, status)
-
-
 class LiveView:
-    """Shows the progress of a run; `status` is None without a terminal."""
+    """Shows the progress of a run: a line every two seconds, and for each change of the faults."""
 
-    def __init__(self, console: Console, status: Status | None) -> None:
+    def __init__(self, console: Console) -> None:
         self._console = console
-        self._status = status
         self._next_seconds = 0.0
         self._seen: deque[tuple[float, int]] = deque(maxlen=1000)
         self._note = ""
@@ -44,19 +30,17 @@ class LiveView:
         self._print(Text(heading))
 
     def show(self, progress: Progress) -> None:
-        """Show the progress of a scenario; a change of the faults at once."""
-        rate = summary.rate(self._per_second(progress))
-        seconds, note = progress.elapsed_seconds, f"; {progress.note}" if progress.note else ""
-        line = Text(
+        """Show the progress of a scenario."""
+        seconds, per_second = progress.elapsed_seconds, self._per_second(progress)
+        if seconds < self._next_seconds and progress.note == self._note:
+            return
+        self._next_seconds, self._note = seconds + _LINE_SECONDS, progress.note
+        note = f"; {progress.note}" if progress.note else ""
+        line = (
             f"{seconds:7.1f} s  {progress.sent:,} sent, {progress.waiting:,} waiting, "
-            f"{progress.active:,} running, {progress.ended:,} ended, {rate}{note}"
+            f"{progress.active:,} running, {progress.ended:,} ended, {summary.rate(per_second)}{note}"
         )
-        if self._status is not None:
-            self._status.update(line)
-        elif seconds >= self._next_seconds or progress.note != self._note:
-            self._next_seconds = seconds + _LINE_SECONDS
-            self._print(line)
-        self._note = progress.note
+        self._print(Text(line))
 
     def checked(self, report: ScenarioReport) -> None:
         """Show the result of a scenario."""

@@ -29,10 +29,8 @@ _SCENARIOS: Final = (
 )
 _SCENARIOS_LEGEND: Final = "Peak in one queue: slots by the history, running by the actions' own clocks."
 _GATES: Final = ("GATES", "CHECKED", "VIOLATIONS")
-_RECOVERIES: Final = ("FAULT", "REPAIRED", "LOST RUNS", "RECLAIMED", "RECOVERED")
-_RECOVERIES_LEGEND: Final = (
-    "Times count from the fault. Lost runs: ended by the fault. Reclaimed: all of them had a slot again."
-)
+_RECOVERIES: Final = ("FAULT", "REPAIRED", "LOST RUNS", "RECLAIMED", "STALL")
+_RECOVERIES_LEGEND: Final = "Lost runs: ended by the fault. Reclaimed: all of them had a slot again. Stall: longest time between two starts."
 
 
 def print_summary(console: Console, report: RunReport) -> None:
@@ -100,7 +98,7 @@ def _recovery(found: Recovery) -> tuple[str, ...]:
         _seconds(found.healed_seconds),
         f"{found.lost_runs:,}",
         _seconds(found.reclaim_seconds),
-        "not observed" if found.recovered_seconds is None else _seconds(found.recovered_seconds),
+        _seconds(found.stall_seconds),
     )
 
 

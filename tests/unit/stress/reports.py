@@ -76,7 +76,7 @@ def _recoveries(recording: Recording) -> list[Recovery]:
             healed_seconds=(fault.healed_at - fault.began_at) / SECOND,
             lost_runs=2,
             reclaim_seconds=3.0,
-            recovered_seconds=3.4,
+            stall_seconds=0.21,
         )
         for fault in recording.faults
     ]

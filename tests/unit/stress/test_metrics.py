@@ -95,12 +95,9 @@ def broken_at(milliseconds: float, kind: FaultKind = FaultKind.RESTART_BROKER) -
     )
 
 
-def steady(starts: Iterable[float], *faults: InjectedFault, arrived: float | None = None) -> Recording:
-    """Return executions of 10 ms, one at a time; each arrives when it starts, or all at once."""
-    lives = [
-        Life(id=n, since=start if arrived is None else arrived, granted=start, ended=start + 10)
-        for n, start in enumerate(starts, 1)
-    ]
+def steady(starts: Iterable[float], *faults: InjectedFault) -> Recording:
+    """Return executions of 10 ms, one at a time; each arrives when it starts."""
+    lives = [Life(id=n, since=start, granted=start, ended=start + 10) for n, start in enumerate(starts, 1)]
     return hand_made(*lives, limit=None, faults=faults)
 
 
@@ -109,39 +106,17 @@ def only(recording: Recording) -> Recovery:
     return recovery
 
 
-@pytest.mark.parametrize(
-    ("gaps_ms", "recovered_seconds"),
-    [
-        pytest.param([(6_000, 9_000, 20)], 3.01, id="stall"),
-        pytest.param([], 0.01, id="no effect"),
-        pytest.param([(6_000, 6_000, 40), (10_000, 10_000, 20)], 4.0, id="half the throughput"),
-        pytest.param([(6_000, 7_000, 20), (8_500, 12_000, 20)], 6.01, id="throughput that does not last"),
-    ],
-)
-def test_a_fault_is_recovered_from_when_the_previous_throughput_is_reached(
-    gaps_ms: list[tuple[int, int, int]], recovered_seconds: float
-) -> None:
-    """A gap is its beginning, its end, and the interval between starts from then on."""
-    starts: list[int] = []
-    since, step = 0, 20
-    for began, ended, next_step in [*gaps_ms, (18_000, 18_000, 20)]:
-        starts += range(since, began, step)
-        since, step = ended, next_step
-    recovery = only(steady(starts, broken_at(6_000), arrived=0))
-    assert (recovery.at_seconds, recovery.healed_seconds) == (6.0, 0.5)
-    assert (recovery.lost_runs, recovery.reclaim_seconds) == (0, None)
-    assert recovery.recovered_seconds == pytest.approx(recovered_seconds, abs=0.5)
+def test_a_stall_is_the_longest_time_between_two_starts_until_the_next_fault() -> None:
+    starts = [*range(0, 6_000, 20), *range(9_000, 12_000, 20), *range(16_000, 17_000, 20)]
+    first, second = recoveries(steady(starts, broken_at(6_000), broken_at(12_000)))
+    assert (first.at_seconds, first.healed_seconds) == (6.0, 0.5)
+    assert (first.lost_runs, first.reclaim_seconds) == (0, None)
+    assert (first.stall_seconds, second.stall_seconds) == (3.02, 4.02)
+    assert only(steady(range(0, 9_000, 20), broken_at(6_000))).stall_seconds == 0.02
+    assert only(steady([], broken_at(6_000))).stall_seconds == 0.0
 
 
-def test_requests_that_could_not_be_sent_still_count() -> None:
-    starts = [*range(0, 6_000, 20), *range(9_000, 16_000, 20)]
-    paced = steady(starts, broken_at(6_000))
-    load = replace(paced.scenario.load, rate=50.0)
-    paced = replace(paced, scenario=replace(paced.scenario, load=load))
-    assert only(paced).recovered_seconds == pytest.approx(3.01)
-
-
-def test_a_lost_worker_is_recovered_from_when_all_its_runs_have_slots_again() -> None:
+def test_lost_runs_are_reclaimed_when_all_have_slots_again() -> None:
     killed = valid_recording(
         Plan(executions=8_000, spacing_ns=2 * MILLISECOND, limit=6, killed_at=6 * SECOND)
     )
@@ -149,8 +124,6 @@ def test_a_lost_worker_is_recovered_from_when_all_its_runs_have_slots_again() ->
     lost = killed.attempts[killed.attempts["outcome"] == Outcome.RECLAIMED]
     assert recovery.lost_runs == len(lost) > 0
     assert recovery.reclaim_seconds == LEASE / SECOND
-    assert recovery.recovered_seconds is not None
-    assert recovery.recovered_seconds >= LEASE / SECOND
     assert recovery.kind is FaultKind.KILL_WORKER
 
 
