@@ -411,8 +411,8 @@ class Shares:
     """The gains of flows, and how far those of two became apart over the time in which both waited."""
 
     def __init__(self, bounds: Mapping[str, int]) -> None:
-        """The bound of a flow is its part of how far it may be apart from another one."""
         self._bounds = bounds
+        """Of each flow its part of how far it may be apart from another one."""
         self._got: Counter[str] = Counter()
         self._epochs: Counter[str] = Counter()
         self._pairs: dict[tuple[str, str], tuple[tuple[int, int], int, int]] = {}

@@ -81,18 +81,18 @@ def _of_gates(recording: Recording, history: History) -> Iterator[Finding]:
         yield limit_run(history).finding()
         yield started_in_order(history).finding()
         return
-    for rule in (Rule.LIMIT_HELD, Rule.GRANTED_IN_ORDER, Rule.NO_IDLE_SLOT, Rule.STARTED_IN_ORDER):
-        yield Finding(rule=rule, checked=0, broken=0)
     yield units_run(recording, history).finding()
 
 
 def check_recording(recording: Recording) -> Verdict:
     """Return the findings in the order of `Rule`; the same recording always has the same verdict."""
     history = history_of(recording)
-    findings = [
+    findings = {rule: Finding(rule=rule, checked=0, broken=0) for rule in Rule}
+    for finding in (
         *_of_gates(recording, history),
         *(rule(history).finding() for rule in RULES if rule is not limit_run),
         counters_agree(recording),
         audit_clean(recording),
-    ]
-    return Verdict(findings=tuple(sorted(findings, key=lambda found: list(Rule).index(found.rule))))
+    ):
+        findings[finding.rule] = finding
+    return Verdict(findings=tuple(findings.values()))

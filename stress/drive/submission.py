@@ -237,6 +237,6 @@ class Submitter:
     def _check_patience(self, give_up_at: float, reason: str) -> None:
         if asyncio.get_running_loop().time() >= give_up_at:
             raise Unreachable(
-                f"{shown_url(self._run.amqp_url)}: the broker took no request for {_PATIENCE_SECONDS:g} s ({reason}); "
-                "check that it runs and that `executor serve` is connected to it"
+                f"{shown_url(self._run.amqp_url)}: the broker took no request for {_PATIENCE_SECONDS:g} s "
+                f"({reason}); check that it runs and that `executor serve` is connected to it"
             )

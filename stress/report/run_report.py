@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from turnstile.stress.check.verdict import Finding, Rule, Verdict
-from turnstile.stress.metrics.scenario import ScenarioMetrics
+from turnstile.stress.metrics import ScenarioMetrics
 from turnstile.stress.recording import Recording
 from turnstile.stress.scenario import Scenario
 

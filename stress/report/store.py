@@ -15,7 +15,7 @@ from pydantic_core import to_json
 from rich.console import Console
 
 from turnstile.stress.check.rules import check_recording
-from turnstile.stress.metrics.scenario import measure_scenario
+from turnstile.stress.metrics import measure_scenario
 from turnstile.stress.recording import SECOND, Recording
 from turnstile.stress.report.run_report import RunInfo, RunReport, ScenarioReport
 from turnstile.stress.report.summary import WIDTH, print_summary

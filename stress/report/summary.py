@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from turnstile.stress.check.gate_rules import GATE_RULES
-from turnstile.stress.metrics.recovery import Recovery
+from turnstile.stress.metrics import Recovery
 from turnstile.stress.recording import Recording
 from turnstile.stress.report.run_report import RunReport, ScenarioReport
 
@@ -30,7 +30,10 @@ _SCENARIOS: Final = (
 _SCENARIOS_LEGEND: Final = "Peak in one queue: slots by the history, running by the actions' own clocks."
 _GATES: Final = ("GATES", "CHECKED", "VIOLATIONS")
 _RECOVERIES: Final = ("FAULT", "REPAIRED", "LOST RUNS", "RECLAIMED", "STALL")
-_RECOVERIES_LEGEND: Final = "Lost runs: ended by the fault. Reclaimed: all of them had a slot again. Stall: longest time between two starts."
+_RECOVERIES_LEGEND: Final = (
+    "Lost runs: ended by the fault. Reclaimed: all of them had a slot again. "
+    "Stall: longest time between two starts."
+)
 
 
 def print_summary(console: Console, report: RunReport) -> None:

@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 
 from tests.unit.stress.histories import Plan, valid_recording
 from turnstile.stress.check.verdict import Finding, Rule, Verdict
-from turnstile.stress.metrics.recovery import Recovery
-from turnstile.stress.metrics.scenario import ScenarioMetrics, Spread
+from turnstile.stress.metrics import Recovery, ScenarioMetrics, Spread
 from turnstile.stress.recording import SECOND, Recording
 from turnstile.stress.report.run_report import RunInfo, RunReport, ScenarioReport
 
@@ -45,7 +44,7 @@ def run_report(*scenarios: ScenarioReport, collapses: tuple[str, ...] = ()) -> R
             seed=7,
             command_line="stress run --local",
             started_at=datetime(2026, 1, 2, 3, 4, tzinfo=UTC),
-            machine="A processor with quite a long name of its own, cores: 2, 23.5 GiB, Linux 6.1, cpython 3.11.7",
+            machine="A processor with quite a long name of its own, cores: 2, 23.5 GiB, Linux 6.1",
             versions={"turnstile": "0.1.0", "rabbitmq": "3.10.8"},
             installation="private: 2 executors, 2 workers",
         ),

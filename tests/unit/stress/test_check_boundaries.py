@@ -8,7 +8,7 @@ import pytest
 from tests.unit.stress.histories import WORKERS, Life, at, broken, fault, hand_made
 from turnstile.stress.check.rules import check_recording
 from turnstile.stress.check.verdict import Finding, Rule
-from turnstile.stress.metrics.scenario import measure_scenario
+from turnstile.stress.metrics import measure_scenario
 from turnstile.stress.recording import NONE, LimitChange, Outcome, Recording, RunEnd
 from turnstile.stress.scenario import FaultKind
 

@@ -16,8 +16,7 @@ from tests.unit.stress.histories import (
     hand_made,
     valid_recording,
 )
-from turnstile.stress.metrics.recovery import Recovery, recoveries
-from turnstile.stress.metrics.scenario import Spread, measure_scenario, spread
+from turnstile.stress.metrics import Recovery, Spread, measure_scenario, recoveries, spread
 from turnstile.stress.recording import SECOND, InjectedFault, Outcome, Recording, RunEnd
 from turnstile.stress.scenario import FaultKind
 
