@@ -16,12 +16,13 @@ from turnstile.common.cli import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE, Comm
 from turnstile.common.domain.errors import TurnstileError
 from turnstile.common.redaction import redact_passwords
 from turnstile.common.telemetry.logs import configure_logging
-from turnstile.localservers import LocalServersError, until_signal
+from turnstile.localservers import LocalServersError
 from turnstile.stress.config import Preset, RunConfig
 from turnstile.stress.drive.driver import drive_scenario
 from turnstile.stress.drive.setup import check_ready
-from turnstile.stress.installation import Installation
+from turnstile.stress.installation import Installation, Unreachable
 from turnstile.stress.local.faults import LocalSystem
+from turnstile.stress.local.launcher import run_until_signal
 from turnstile.stress.local.system import running_locally
 from turnstile.stress.presets import scenarios_of
 from turnstile.stress.recording import Recording
@@ -49,15 +50,8 @@ def run(config: RunConfig, installation: Installation | None, folder: Path, *, c
     console = plain_console()
     # The report contains outages and reconnects; the console shows only unexpected errors.
     configure_logging(level="ERROR", form="console")
-    try:
-        work = _run(config, installation, folder, shown_command(command), console)
-        return asyncio.run(until_signal(work, say=console.print))
-    except LocalServersError as error:
-        raise CommandFailed(str(error), exit_code=error.exit_code) from None
-    except TurnstileError as error:
-        raise CommandFailed(str(error), exit_code=EXIT_UNREACHABLE) from None
-    except OSError as error:
-        raise CommandFailed(f"the run failed: {error}", exit_code=EXIT_FAILED) from None
+    work = _run(config, installation, folder, shown_command(command), console)
+    return run_until_signal(work, what="the run", say=console.print, exit_code=None)
 
 
 def shown_command(arguments: Sequence[str]) -> str:
@@ -96,7 +90,10 @@ async def _run(
                 store.add_versions(await asyncio.to_thread(system.servers.versions))
                 await run_scenarios(scenarios, system.installation, system, store, console)
         else:
-            await check_ready(installation, actions)
+            try:
+                await check_ready(installation, actions)
+            except Unreachable as error:
+                raise CommandFailed(str(error), exit_code=EXIT_UNREACHABLE) from None
             await run_scenarios(scenarios, installation, None, store, console)
     except asyncio.CancelledError:
         # Report the completed scenarios; without any, an earlier report in the folder stays.

@@ -96,7 +96,7 @@ class _Drive:
         traces = None if folder is None else TraceFolder.now(folder)
         await self._run_load()
         ended_at = self._run.clock.now()
-        watcher.show("reading the history", at_once=True)
+        watcher.show("reading the history")
         history = await read_scenario_history(
             self._api, self._scenario.load, token=self._run.token, after_id=after_id
         )
