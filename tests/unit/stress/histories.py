@@ -5,7 +5,7 @@ A simulated recording is one that a correct system would leave; everything rando
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -326,31 +326,6 @@ def _scenario(plan: Plan) -> Scenario:
         limit=plan.limit,
         all_wait_first=plan.opened_at is not None,
     )
-
-
-def enlarged(small: Recording, times: int) -> Recording:
-    """Return `times` copies side by side, each with its own actions and executions."""
-    load, executions = small.scenario.load, len(small.orders)
-    ids = int(small.executions["execution_id"].max())
-    steps = {"queue": load.queues, "number": executions, "execution_id": ids, "process": 10}
-    load = replace(load, executions=executions * times, actions=load.actions * times)
-    return replace(
-        small,
-        scenario=replace(small.scenario, load=load),
-        orders=_tiled(small.orders, times, steps),
-        executions=_tiled(small.executions, times, steps),
-        attempts=_tiled(small.attempts, times, steps),
-        runs=_tiled(small.runs, times, steps),
-        counters=small.counters * times,
-    )
-
-
-def _tiled(table: Table, times: int, steps: dict[str, int]) -> Table:
-    tiled = np.tile(table, times)
-    copies = np.repeat(np.arange(times), len(table))
-    for name in steps.keys() & set(table.dtype.names or ()):
-        tiled[name] += (copies * steps[name]).astype(tiled[name].dtype)
-    return tiled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
