@@ -51,6 +51,10 @@ check: $(READY) ## Format, lint, types and layers: everything that runs no test
 	MYPYPATH=docs $(BIN)/mypy --strict docs/generate
 	$(BIN)/lint-imports --no-cache
 
+.PHONY: size
+size: ## Print how many lines of code and tests there are, and words of documentation
+	@scripts/size
+
 .PHONY: test
 test: $(READY) ## Run every test, against real servers
 	$(BIN)/python -m pytest -m "not whole and not alone" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
