@@ -21,6 +21,8 @@ EXIT_NOT_STOPPED: Final = 70
 """Exit code of a process that could not stop its work in time: EX_SOFTWARE of sysexits.h."""
 _LEFTOVERS_SECONDS: Final = 10.0
 """For tasks left in the loop after `serve` returned."""
+_EXIT_SECONDS: Final = 20.0
+"""For threads and exit handlers once the loop is closed: the last traces are sent for 10 s."""
 _AT_ONCE_SECONDS: Final = 1.0
 """From the second signal to the end of the process."""
 _LOG_SECONDS: Final = 0.2
@@ -42,12 +44,16 @@ def run_service(serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> 
     # Our objects live for one message or as long as the process: collect cycles rarely.
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
+    deadline = _Deadline()
     try:
-        import uvloop  # noqa: PLC0415  (not on every platform)
-    except ImportError:
-        asyncio.run(_with_signals(serve, _Deadline()))
-    else:
-        uvloop.run(_with_signals(serve, _Deadline()))
+        try:
+            import uvloop  # noqa: PLC0415  (not on every platform)
+        except ImportError:
+            asyncio.run(_with_signals(serve, deadline))
+        else:
+            uvloop.run(_with_signals(serve, deadline))
+    finally:
+        deadline.set(_EXIT_SECONDS)
 
 
 def end_process(log_reason: Callable[[], object], *, seconds: float = _LOG_SECONDS) -> NoReturn:
@@ -88,11 +94,22 @@ class _Deadline:
 
     def __init__(self) -> None:
         self._timer: threading.Timer | None = None
+        self._is_at_once = False
 
     def set(self, seconds: float) -> None:
-        """Set the deadline, unless it is set already: the earlier one applies."""
+        """Set the deadline, or replace it by a later one, unless the process ends at once."""
+        if not self._is_at_once:
+            self._start(seconds)
+
+    def end_at_once(self) -> None:
+        """Set the earliest deadline; repeatable."""
+        if not self._is_at_once:
+            self._is_at_once = True
+            self._start(_AT_ONCE_SECONDS)
+
+    def _start(self, seconds: float) -> None:
         if self._timer is not None:
-            return
+            self._timer.cancel()
         self._timer = threading.Timer(seconds, end_process, args=(_log_not_stopped,))
         self._timer.daemon = True
         self._timer.start()
@@ -136,7 +153,7 @@ async def _with_signals(
             # `serve` has returned: there is no task to cancel.
             end_process(_log_not_stopped)
         task.cancel()
-        deadline.set(_AT_ONCE_SECONDS)
+        deadline.end_at_once()
 
     _Signals(on_signal)
     try:

@@ -48,7 +48,7 @@ _LEAVES_A_THREAD = """
 import threading
 from turnstile.common import lifecycle
 
-lifecycle._LEFTOVERS_SECONDS = 0.2
+lifecycle._EXIT_SECONDS = 0.2
 
 async def serve(stop):
     threading.Thread(target=threading.Event().wait).start()
