@@ -102,7 +102,11 @@ _REMEDIES: Final[tuple[tuple[type[Exception], str], ...]] = (
         asyncpg.DiskFullError,
         "free space on the database server; nothing is lost, and work continues by itself",
     ),
-    (asyncpg.TooManyConnectionsError, "raise max_connections of the server, or end sessions that are idle"),
+    (
+        asyncpg.TooManyConnectionsError,
+        "raise max_connections of the server, or the CONNECTION LIMIT of the role or database that is named, "
+        "or end sessions that are idle",
+    ),
 )
 """What helps against an error of the server; the first match counts."""
 

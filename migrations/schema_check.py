@@ -21,6 +21,7 @@ _REVISION: Final = "SELECT version_num FROM public.alembic_version"
 _UNSETTABLE: Final = """
 SELECT current_setting('server_encoding') AS encoding,
        current_setting('session_replication_role') AS replication_role,
+       to_regnamespace('public') IS NOT NULL AS has_public,
        quote_ident(current_database()) AS database, quote_ident(session_user) AS role
 """
 
@@ -74,6 +75,11 @@ async def database_trouble(connection: "asyncpg.Connection[asyncpg.Record] | Con
             f"the database {database} has the encoding {found['encoding']}, which cannot store every text: "
             "CREATE DATABASE turnstile TEMPLATE template0 ENCODING 'UTF8' LOCALE 'C', and name it in "
             "TURNSTILE_DATABASE_URL"
+        )
+    if not found["has_public"]:
+        return (
+            f"the database {database} has no schema named public: CREATE SCHEMA public, or "
+            "if it was renamed, ALTER SCHEMA its_name RENAME TO public"
         )
     if found["replication_role"] == "replica":
         return (
