@@ -516,7 +516,14 @@ class DatabaseHosts:
         self._move(url, to_front=False)
         connection = await asyncpg.connect(url, timeout=self._connect_seconds, **options)
         try:
-            await set_session(connection, settings, timeout_seconds=self._connect_seconds)
+            await set_session(
+                connection, settings,
+                # Without named statements: a pooler may have them already.
+                connect_beside=lambda: asyncpg.connect(
+                    url, timeout=self._connect_seconds, statement_cache_size=0
+                ),
+                timeout_seconds=self._connect_seconds,
+            )  # fmt: skip
         except BaseException:
             connection.terminate()
             raise

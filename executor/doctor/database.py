@@ -57,6 +57,7 @@ async def _read(facts: Facts, connection: "Connection") -> None:
     facts["slack_seconds"] = (time.time() - before) / 2
     facts["ahead_seconds"] = now.timestamp() - before - facts["slack_seconds"]
     facts.update(dict(await connection.fetchrow(sql["surroundings"]) or {}))
+    facts["is_pooled"] = facts["pid"] != connection.get_server_pid()
     settings = await connection.fetch(sql["settings"], [*SETTINGS])
     facts["settings"] = {row["name"]: row["setting"] for row in settings}
     facts["unsuited"] = await database_trouble(connection)
@@ -81,7 +82,8 @@ async def _has_leader(url: str) -> bool:
 def _reachable(facts: Facts) -> Verdict:
     if facts.fault is not None:
         return FAILED, facts.fault
-    return "ok", f"PostgreSQL {facts['major']} answers, without a pooler in between"
+    through = "through a connection pooler in session mode" if facts["is_pooled"] else "without a pooler"
+    return "ok", f"the server answers, {through}"
 
 
 def _version(facts: Facts) -> Verdict:

@@ -2,7 +2,7 @@
 
 -- surroundings: what the server, the database and the role have, and what a session cannot set. One row.
 SELECT quote_ident(d.datname) AS database, quote_ident(session_user) AS role,
-       current_setting('server_version') AS version, pg_is_in_recovery() AS is_standby,
+       current_setting('server_version') AS version, pg_backend_pid() AS pid, pg_is_in_recovery() AS is_standby,
        current_setting('fsync') AS fsync, current_setting('full_page_writes') AS full_page_writes,
        current_setting('max_connections')::integer
            - current_setting('superuser_reserved_connections')::integer

@@ -9,6 +9,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from tests.integration.cli.conftest import CommandLines, until
+from tests.support.pooler import pgbouncer
 from tests.support.processes import System
 from turnstile.localservers import DatabaseServer, PostgresServer
 from turnstile.localservers.ports import LOOPBACK, free_port
@@ -174,6 +175,17 @@ def test_one_node_of_several_that_does_not_answer_is_a_warning(doctor: Doctor, a
     down = parts._replace(netloc=f"{parts.netloc.rpartition(':')[0]}:{free_port()}").geturl()
     found = doctor.finds(TURNSTILE_AMQP_URL=f"{down},{amqp_url}")
     assert (found["broker"][0], found["publishing"][0]) == ("warning", "ok")
+
+
+def test_a_pooler_is_named_and_refused_in_transaction_mode(doctor: Doctor, database_url: str) -> None:
+    with pgbouncer(database_url, "session") as url:
+        found = doctor.finds(TURNSTILE_DATABASE_URL=url)
+    assert found["database"] == ("ok", "the server answers, through a connection pooler in session mode")
+    assert found["session settings"][0] == "ok"
+    with pgbouncer(database_url, "transaction") as url:
+        found = doctor.finds(TURNSTILE_DATABASE_URL=url)
+    assert found["database"][0] == "failed"
+    assert "set pool_mode = session for this database in the pooler" in found["database"][1]
 
 
 def test_a_server_in_recovery_is_found(own: Doctor, own_postgresql: PostgresServer) -> None:

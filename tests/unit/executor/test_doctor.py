@@ -23,7 +23,7 @@ _WELL: dict[str, dict[str, Any]] = {
         "closed": None, "role": "turnstile", "database": "turnstile", "needed": 12, "connections_max": 97,
         "connections": 20, "database_limit": None, "role_limit": None, "collation_version": "2.36",
         "library_version": "2.36", "fsync": "on", "full_page_writes": "on", "ahead_seconds": 0.1,
-        "slack_seconds": 0.0, "leads": True, "dropped": {},
+        "slack_seconds": 0.0, "is_pooled": False, "leads": True, "dropped": {},
     },
     "broker": {
         "nodes": 2, "unreachable": [], "versions": ["3.10.8"], "publishing": None, "missing": [],
