@@ -97,13 +97,16 @@ async def set_session(
     try:
         await _set(connection, settings, connection.get_server_pid(), timeout_seconds)
     except _OtherProcess as pooled:
-        # A pooler names a process of its own. In transaction mode it lends the process that has just answered
-        # to the next transaction, or another one to this session; in session mode neither.
+        # A pooler names a process of its own. In transaction mode it lends the next transaction the process
+        # that has just answered, or hands out those that are free in turn. In session mode each session keeps
+        # its own.
         async with asyncio.timeout(2 * timeout_seconds):
             beside = await connect_beside()
             try:
                 async with beside.transaction():
-                    if await beside.fetchval(_WHICH) == pooled.pid:
+                    pid = await beside.fetchval(_WHICH)
+                async with beside.transaction():
+                    if pid == pooled.pid or await beside.fetchval(_WHICH) != pid:
                         raise PoolerInBetween from None
                     await _set(connection, settings, pooled.pid, timeout_seconds)
             except _OtherProcess:

@@ -26,7 +26,9 @@ _STOP_SECONDS: Final = 5.0
 
 
 @contextmanager
-def pgbouncer(database_url: str, mode: Literal["session", "transaction"]) -> Iterator[str]:
+def pgbouncer(
+    database_url: str, mode: Literal["session", "transaction"], settings: str = ""
+) -> Iterator[str]:
     """Run a pgbouncer that has room for several executors; yield the URL of the database behind it."""
     program = shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
     if program is None:
@@ -48,6 +50,7 @@ auth_type = trust
 auth_file = {folder}/users.txt
 pool_mode = {mode}
 default_pool_size = 60
+{settings}
 """,
     )
 

@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -20,6 +20,9 @@ from turnstile.executor.inbox import NotDecidedYet
 from turnstile.localservers import DatabaseServer, PostgresServer
 from turnstile.localservers.ports import LOOPBACK
 from turnstile.migrations.run import is_current, migrate
+
+if TYPE_CHECKING:
+    from turnstile.common.database_session import Connection
 
 _OBJECTS_OF_AN_APPLICATION: Final = """
 CREATE SCHEMA app;
@@ -178,21 +181,24 @@ async def test_a_pooler_in_transaction_mode_is_named_and_its_sessions_keep_their
             await session.close()
 
 
-async def test_a_pooler_in_transaction_mode_is_found_beside_other_sessions(database_url: str) -> None:
-    with pgbouncer(database_url, "transaction") as url:
+@pytest.mark.parametrize("settings", ["", "server_round_robin = 1"], ids=["last first", "in turn"])
+async def test_a_pooler_in_transaction_mode_is_found_however_many_processes_are_free(
+    database_url: str, settings: str
+) -> None:
+    with pgbouncer(database_url, "transaction", settings) as url:
+        hosts = DatabaseHosts(url, connect_seconds=5.0)
         async with AsyncExitStack() as stack:
-            # The pooler has several processes of the server that are free.
-            others = [await asyncpg.connect(url, statement_cache_size=0) for _ in range(4)]
-            for each in others:
-                stack.push_async_callback(each.close)
-            async with AsyncExitStack() as open_ones:
-                for each in others:
-                    await open_ones.enter_async_context(each.transaction())
-                    await each.execute("SELECT 1")
-            hosts = DatabaseHosts(url, connect_seconds=5.0)
-            for _ in range(10):
-                with pytest.raises(PoolerInBetween):
-                    await hosts.connect()
+            others: list[Connection] = []
+            for _ in range(4):
+                others.append(await asyncpg.connect(url, statement_cache_size=0))
+                stack.push_async_callback(others[-1].close)
+                async with AsyncExitStack() as busy:
+                    for each in others:
+                        await busy.enter_async_context(each.transaction())
+                        await each.execute("SELECT 1")
+                for _ in range(4):
+                    with pytest.raises(PoolerInBetween):
+                        await hosts.connect()
 
 
 async def _where_only_a_commit_that_waits_writes(server: PostgresServer, name: str) -> str:
