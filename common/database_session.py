@@ -6,7 +6,8 @@ each connection, so no session is without.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import asyncpg
@@ -63,16 +64,21 @@ def libpq_options() -> str:
     return " ".join(f"-c {name}={value}" for name, value in escaped.items())
 
 
-class PoolerInBetween(asyncpg.InterfaceError):
-    """A connection pooler gives the transactions of one session to several processes of the server."""
+_SHARED: Final = (
+    "a connection pooler in transaction or statement mode, like pgbouncer with pool_mode = transaction, is "
+    "between this process and PostgreSQL: settings, locks and notifications need sessions of its own; set "
+    "pool_mode = session for this database in the pooler, or name host and port of the server itself in "
+    "TURNSTILE_DATABASE_URL"
+)
+_FULL: Final = (
+    "the connection pooler between this process and PostgreSQL has no free session, or does not answer: "
+    "raise its limits (for pgbouncer default_pool_size), or name host and port of the server itself in "
+    "TURNSTILE_DATABASE_URL"
+)
 
-    def __init__(self) -> None:
-        super().__init__(
-            "a connection pooler in transaction mode, like pgbouncer with pool_mode = transaction, is "
-            "between this process and PostgreSQL: settings, locks and notifications need sessions of its "
-            "own; set pool_mode = session for this database in the pooler, or name host and port of the "
-            "server itself in TURNSTILE_DATABASE_URL"
-        )
+
+class PoolerInBetween(asyncpg.InterfaceError):
+    """A connection pooler does not give each session a process of the server."""
 
 
 class _OtherProcess(Exception):
@@ -97,22 +103,35 @@ async def set_session(
     try:
         await _set(connection, settings, connection.get_server_pid(), timeout_seconds)
     except _OtherProcess as pooled:
-        # A pooler names a process of its own. In transaction mode it lends the next transaction the process
-        # that has just answered, or hands out those that are free in turn. In session mode each session keeps
-        # its own.
-        async with asyncio.timeout(2 * timeout_seconds):
-            beside = await connect_beside()
-            try:
-                async with beside.transaction():
-                    pid = await beside.fetchval(_WHICH)
-                async with beside.transaction():
-                    if pid == pooled.pid or await beside.fetchval(_WHICH) != pid:
-                        raise PoolerInBetween from None
-                    await _set(connection, settings, pooled.pid, timeout_seconds)
-            except _OtherProcess:
-                raise PoolerInBetween from None
-            finally:
-                beside.terminate()
+        # A pooler names a process of its own.
+        try:
+            async with asyncio.timeout(2 * timeout_seconds):
+                beside = await connect_beside()
+                try:
+                    async with _process_of_its_own(beside, other_than=pooled.pid):
+                        await _set(connection, settings, pooled.pid, timeout_seconds)
+                finally:
+                    beside.terminate()
+        except TimeoutError:
+            raise PoolerInBetween(_FULL) from None
+        except (_OtherProcess, asyncpg.ConnectionDoesNotExistError):
+            # In statement mode it closes a connection that begins a transaction.
+            raise PoolerInBetween(_SHARED) from None
+
+
+@asynccontextmanager
+async def _process_of_its_own(connection: "Connection", *, other_than: int) -> AsyncIterator[None]:
+    """Open a transaction, unless this session shares its process. Raises _OtherProcess.
+
+    In transaction mode a pooler lends the next transaction the process that has just answered, or hands out
+    those that are free in turn.
+    """
+    async with connection.transaction():
+        pid = await connection.fetchval(_WHICH)
+    async with connection.transaction():
+        if pid == other_than or await connection.fetchval(_WHICH) != pid:
+            raise _OtherProcess(pid)
+        yield
 
 
 async def _set(connection: "Connection", settings: Mapping[str, str], pid: int, seconds: float) -> None:

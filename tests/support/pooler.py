@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 from urllib.parse import urlsplit
 
 import pytest
@@ -26,9 +26,7 @@ _STOP_SECONDS: Final = 5.0
 
 
 @contextmanager
-def pgbouncer(
-    database_url: str, mode: Literal["session", "transaction"], settings: str = ""
-) -> Iterator[str]:
+def pgbouncer(database_url: str, mode: str, settings: str = "") -> Iterator[str]:
     """Run a pgbouncer that has room for several executors; yield the URL of the database behind it."""
     program = shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
     if program is None:

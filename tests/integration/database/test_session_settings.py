@@ -168,7 +168,7 @@ async def test_a_pooler_in_transaction_mode_is_named_and_its_sessions_keep_their
         opening = asyncio.create_task(database.open())
 
         async def is_named() -> bool:
-            return "a connection pooler in transaction mode" in (database.last_error or "")
+            return "a connection pooler in transaction or statement mode" in (database.last_error or "")
 
         await until(is_named)
         assert "TURNSTILE_DATABASE_URL" in (database.last_error or "")
@@ -179,6 +179,17 @@ async def test_a_pooler_in_transaction_mode_is_named_and_its_sessions_keep_their
             assert await session.fetchval("SHOW search_path") == '"$user", public'
         finally:
             await session.close()
+
+
+async def test_a_pooler_in_statement_mode_or_without_room_is_named_with_its_setting(
+    database_url: str,
+) -> None:
+    for mode, settings, named in (
+        ("statement", "", "set pool_mode = session"),
+        ("session", "default_pool_size = 1", "for pgbouncer default_pool_size"),
+    ):
+        with pgbouncer(database_url, mode, settings) as url, pytest.raises(PoolerInBetween, match=named):
+            await DatabaseHosts(url, connect_seconds=0.5).connect()
 
 
 @pytest.mark.parametrize("settings", ["", "server_round_robin = 1"], ids=["last first", "in turn"])
