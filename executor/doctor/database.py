@@ -13,6 +13,7 @@ from turnstile.executor.leader.ledger import Ledger
 from turnstile.executor.leader.ports import OutcomeUnknown
 from turnstile.executor.settings import LEADER_CONNECTIONS, ExecutorSettings
 from turnstile.executor.sql import statements
+from turnstile.executor.stored_tokens import AUDIT_LOG_RIGHTS, changeable_audit_log
 from turnstile.migrations.schema_check import database_trouble, schema_version
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ async def read_database(facts: Facts, settings: ExecutorSettings) -> None:
         facts.fault = reason_of(error)
         raise NotChecked("the database cannot be used") from error
     try:
-        await _read(facts, connection)
+        await _read(facts, connection, has_tokens=settings.accepted_tokens().required)
         facts["leads"] = await _has_leader(url)
     except _ERRORS as error:
         facts.fault = reason_of(error)
@@ -48,7 +49,7 @@ async def read_database(facts: Facts, settings: ExecutorSettings) -> None:
             await connection.close(timeout=1.0)
 
 
-async def _read(facts: Facts, connection: "Connection") -> None:
+async def _read(facts: Facts, connection: "Connection", *, has_tokens: bool) -> None:
     facts["major"] = connection.get_server_version().major
     if facts["major"] < _OLDEST:
         raise NotChecked("the server is too old")
@@ -67,6 +68,8 @@ async def _read(facts: Facts, connection: "Connection") -> None:
     facts["schema"] = await schema_version(connection)
     if facts["schema"].trouble is not None:
         raise NotChecked("the schema does not suit")
+    rights = await connection.fetchrow(AUDIT_LOG_RIGHTS)
+    facts["changeable"] = changeable_audit_log(dict(rights or {}), has_tokens=has_tokens)
     facts["dropped"] = {row["code"]: row["number"] for row in await connection.fetch(sql["dropped"])}
 
 
@@ -125,6 +128,13 @@ def _rights(facts: Facts) -> Verdict:
             "connect with the account in its executor.env"
         )
     return "ok", f"the role {facts['role']} may use the tables"
+
+
+def _audit_log(facts: Facts) -> Verdict:
+    reason = facts["changeable"]
+    return (
+        ("ok", "no row can be changed, or callers have no names") if reason is None else ("warning", reason)
+    )
 
 
 def _connections(facts: Facts) -> Verdict:
@@ -202,6 +212,7 @@ CHECKS: Final[Checks] = {
     "session settings": _session,
     "database rights": _rights,
     "schema": _schema,
+    "audit log": _audit_log,
     "connections": _connections,
     "collation": _collation,
     "durability": _durability,

@@ -56,13 +56,13 @@ def own(alone: CommandLines, own_postgresql: PostgresServer, amqp_url: str) -> I
     own_postgresql.restart()
 
 
-def test_of_an_installation_that_works_all_is_well_but_that_its_server_is_not_durable(
+def test_of_an_installation_that_works_all_is_well_but_what_test_servers_lack(
     alone: CommandLines, processes: System
 ) -> None:
     doctor = Doctor(alone, processes.database_url, processes.amqp_url)
-    found = doctor.finds()
+    found = doctor.finds(TURNSTILE_API_TOKENS=_PASSWORD)
     others = {name: status for name, (status, _) in found.items() if status != "ok"}
-    assert others == {"durability": "warning", "policies": "not checked"}
+    assert others == {"audit log": "warning", "durability": "warning", "policies": "not checked"}
     assert "fsync = on and full_page_writes = on" in found["durability"][1]
     assert found["leader"][1] == "an executor leads"
     assert "TURNSTILE_MANAGEMENT_URL is not set" in found["policies"][1]
@@ -148,6 +148,15 @@ def test_a_role_without_rights_is_found(
         postgresql.execute(f"DROP ROLE {role}")
     assert found["database rights"][0] == "failed"
     assert "executor setup-permissions" in found["database rights"][1]
+
+
+def test_an_executor_whose_role_may_change_the_audit_log_is_found_where_callers_have_names(
+    doctor: Doctor,
+) -> None:
+    found = doctor.finds(TURNSTILE_API_TOKENS=f"alice:operate:{_PASSWORD}")
+    assert found["audit log"][0] == "warning"
+    assert "executor setup-permissions" in found["audit log"][1]
+    assert doctor.finds()["audit log"][0] == "ok"
 
 
 def test_servers_that_are_not_there_and_names_that_they_do_not_know_are_found(

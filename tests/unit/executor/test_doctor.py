@@ -23,7 +23,7 @@ _WELL: dict[str, dict[str, Any]] = {
         "closed": None, "role": "turnstile", "database": "turnstile", "needed": 12, "connections_max": 97,
         "connections": 20, "database_limit": None, "role_limit": None, "collation_version": "2.36",
         "library_version": "2.36", "fsync": "on", "full_page_writes": "on", "ahead_seconds": 0.1,
-        "slack_seconds": 0.0, "is_pooled": False, "leads": True, "dropped": {},
+        "slack_seconds": 0.0, "is_pooled": False, "changeable": None, "leads": True, "dropped": {},
     },
     "broker": {
         "nodes": 2, "unreachable": [], "versions": ["3.10.8"], "publishing": None, "missing": [],
@@ -65,6 +65,7 @@ def test_all_is_well(of: str) -> None:
         ("database", {"full_page_writes": "off"}, ("durability", "warning", "set full_page_writes = on in")),
         ("database", {"ahead_seconds": 1.2}, ("clock", "warning", "1.2 s ahead of this host's")),
         ("database", {"ahead_seconds": -3.0}, ("clock", "warning", "3.0 s behind this host's")),
+        ("database", {"changeable": "run it"}, ("audit log", "warning", "run it")),
         ("database", {"leads": False}, ("leader", "warning", "'executor serve'")),
         ("database", {"dropped": {"expired": 2, "maxlen": 1}},
          ("dropped messages", "warning", "(2 expired, 1 maxlen): remove the policy")),
