@@ -55,7 +55,7 @@ class SchemaVersion(NamedTuple):
         )
 
 
-async def schema_version(connection: "Connection") -> SchemaVersion:
+async def schema_version(connection: "asyncpg.Connection[asyncpg.Record] | Connection") -> SchemaVersion:
     """Read which version a database has."""
     if not await connection.fetchval(_INSTALLED):
         return SchemaVersion(None)

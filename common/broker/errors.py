@@ -32,6 +32,8 @@ _NO_VHOST: Final = re.compile(r"^NOT_ALLOWED - vhost (.+) not found")
 _VHOST_REFUSED: Final = re.compile(r"^NOT_ALLOWED - access to vhost '(.*)' refused for user '(.*)'$")
 _AT_A_LIMIT: Final = re.compile(r"limit \(\d+\) is reached|reached the maximum allowed .*limit of \(\d+\)")
 _VHOST_DOWN: Final = re.compile(r"vhost '(.+)' is down$")
+_RIGHT_REFUSED: Final = re.compile(r"^ACCESS_REFUSED - ")
+_OTHER_PROPERTIES: Final = re.compile(r"^PRECONDITION_FAILED - inequivalent arg")
 _CLOSED: Final = "the connection closed"
 _NOT_AMQP: Final = ("Server connection unexpectedly closed", _CLOSED)
 """What ends a handshake that the other side does not answer."""
@@ -91,6 +93,18 @@ def with_remedy(reason: str, url: URL) -> str:
     return network_remedy(reason, server="RabbitMQ", setting=_SETTING) or with_tls_hint(
         reason, authority=f"cafile in {_SETTING}"
     )
+
+
+def declaration_with_remedy(reason: str) -> str:
+    """Return why the broker refuses a declaration, with what to correct where that is known."""
+    if _RIGHT_REFUSED.search(reason) is not None:
+        return f"{reason}: grant the rights with 'executor setup-permissions', or correct {_SETTING}"
+    if _OTHER_PROPERTIES.search(reason) is not None:
+        return (
+            f"{reason}: set TURNSTILE_QUEUE_TYPE to the type of the queues; or, once they are empty, stop "
+            "all services, delete it with 'rabbitmqctl delete_queue', and start the services"
+        )
+    return reason
 
 
 async def answered(request: Awaitable[T], timeout_seconds: float) -> T:
