@@ -18,6 +18,7 @@ from typing import Final, Literal, NoReturn, Protocol
 
 import msgspec
 
+from turnstile.common.exit_codes import ExitCode
 from turnstile.common.lifecycle import run_service
 from turnstile.common.telemetry.logs import configure_logging
 from turnstile.common.telemetry.metrics import LoopLag
@@ -45,7 +46,7 @@ STATUS_SECONDS: Final = 0.5
 _STOP_SECONDS: Final = 2.0
 """How long a turn and the resignation may take at the end; closing connections takes two more at most."""
 _SETTINGS_SECONDS: Final = 10.0
-_EXIT_ORPHANED: Final = 1
+_EXIT_ORPHANED: Final = ExitCode.FAILED
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -243,7 +244,7 @@ def run(make_broker: MakeBroker) -> None:
         run_service(LeaderProcess(socket.socket(fileno=number), make_broker).serve)
     except Exception:
         logger.critical("leader_process_failed", exc_info=True)
-        raise SystemExit(1) from None
+        raise SystemExit(ExitCode.FAILED) from None
 
 
 def make_amqp_broker(
