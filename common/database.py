@@ -76,6 +76,12 @@ REFUSED_BY_DATABASE: Final = (
     asyncpg.exceptions._base.DataError,
 )
 """A value in the batch can never be stored: the batch must be split."""
+REPEATABLE: Final = (
+    asyncpg.SerializationError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.LockNotAvailableError,
+)
+"""Another transaction was in the way: the statement was rolled back, and can be repeated."""
 _LOGIN_ERRORS: Final = (asyncpg.InvalidCatalogNameError, asyncpg.InvalidAuthorizationSpecificationError)
 
 
@@ -178,6 +184,8 @@ class Database:
         self._released = asyncio.Event()
         self._in_transaction: set[asyncio.Task[Any] | None] = set()
         self._error: str | None = "not connected yet"
+        self.refusals = Refusals(lasts_seconds=_DISK_FULL_SECONDS)
+        """What the server refuses, though it can be reached."""
 
     @property
     def last_error(self) -> str | None:
@@ -198,7 +206,7 @@ class Database:
                     raise
             except _WrongSchema as trouble:
                 self._error = str(trouble)
-            except (*CONNECTION_ERRORS, *_LOGIN_ERRORS) as error:
+            except (*CONNECTION_ERRORS, asyncpg.PostgresError) as error:
                 self._note_failure(error)
             else:
                 self._pool = pool
@@ -383,6 +391,7 @@ class Database:
         """Note how a call ended; raise Unavailable where the server or its schema caused `error`."""
         if error is None:
             self._note_success()
+            self.refusals.note(self._caller_of(statement), None)
             if self._refused_writes:
                 self._note_written(statement)
         elif isinstance(error, asyncpg.DataError):
@@ -397,8 +406,14 @@ class Database:
         elif isinstance(error, (*CONNECTION_ERRORS, *_LOGIN_ERRORS)):
             self._note_failure(error)
             raise Unavailable(f"database: {self._error}") from error
-        elif isinstance(error, _MISSING_OBJECTS):
-            await self._blame_schema(error)
+        else:
+            if isinstance(error, _MISSING_OBJECTS):
+                await self._blame_schema(error)
+            self.refusals.note(self._caller_of(statement), error)
+
+    def _caller_of(self, statement: str) -> str:
+        task = asyncio.current_task()
+        return f"{statement} of {task.get_name()}" if statement == _TRANSACTION and task else statement
 
     async def _blame_schema(self, error: BaseException) -> None:
         """Raise Unavailable if the schema, and not a fault of the statement, is the cause of `error`."""
@@ -487,6 +502,45 @@ class _Lent:
     ) -> None:
         await self._database.take_back(self._pool, self._connection, error)
         await self._database.note(self._statement, error)
+
+
+class Refusals:
+    """What a server that can be reached refuses at present: a right, a table or memory is missing.
+
+    Not what depends on the values or on other transactions, which is decided where it is called.
+    """
+
+    def __init__(self, *, lasts_seconds: float) -> None:
+        """`lasts_seconds`: longer than from one try to the next."""
+        self._lasts_seconds = lasts_seconds
+        self._reasons: dict[str, tuple[float, str]] = {}
+
+    def note(self, call: str, error: BaseException | None) -> str | None:
+        """Note how a call ended; return the reason if it was refused."""
+        if error is None:
+            if self._reasons:
+                self._reasons.pop(call, None)
+            return None
+        decided = (*CONNECTION_ERRORS, *REFUSED_BY_DATABASE, *REPEATABLE, asyncpg.QueryCanceledError)
+        if not isinstance(error, asyncpg.PostgresError) or isinstance(error, decided):
+            return None
+        now = asyncio.get_running_loop().time()
+        # Without the details, which show values.
+        reason = str(error.args[0]) if error.args else type(error).__name__
+        self._reasons = {each: found for each, found in self._reasons.items() if self._is_present(found, now)}
+        self._reasons[call] = now, reason
+        return reason
+
+    @property
+    def reason(self) -> str | None:
+        """Why a call is refused; None: all succeed."""
+        if not self._reasons:
+            return None
+        now = asyncio.get_running_loop().time()
+        return next((each[1] for each in self._reasons.values() if self._is_present(each, now)), None)
+
+    def _is_present(self, found: tuple[float, str], now: float) -> bool:
+        return now - found[0] < self._lasts_seconds
 
 
 class DatabaseHosts:

@@ -15,9 +15,11 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
+from turnstile.common.exit_codes import ExitCode
+
 logger = logging.getLogger(__name__)
 
-EXIT_NOT_STOPPED: Final = 70
+EXIT_NOT_STOPPED: Final = ExitCode.NOT_STOPPED
 """Exit code of a process that could not stop its work in time: EX_SOFTWARE of sysexits.h."""
 _LEFTOVERS_SECONDS: Final = 10.0
 """For tasks left in the loop after `serve` returned."""

@@ -120,8 +120,9 @@ class ExecutorService:
     def degraded(self) -> dict[str, str]:
         """Return what does not work while the servers can be reached, and why."""
         notice = self._database.schema_notice
-        schema = {} if notice is None else {"schema": notice}
-        return schema | ({"broker": BLOCKED} if self._is_blocked() else {})
+        refused = self._database.refusals.reason
+        found = {"schema": notice, "database": refused, "broker": BLOCKED if self._is_blocked() else None}
+        return {part: why for part, why in found.items() if why is not None}
 
     def _is_blocked(self) -> bool:
         # The broker announces an alarm to a connection that publishes: this one, or the leader's.

@@ -32,9 +32,12 @@ from turnstile.executor.cli import app as executor_app
 from turnstile.executor.definitions import KeySettings, PoolDefinition, ResourceDefinition
 from turnstile.executor.service import ExecutorService
 from turnstile.executor.settings import ExecutorSettings
+from turnstile.json_output import JSON_OUTPUT
 from turnstile.stress.cli import app as stress_app
 from turnstile.worker.cli import app as worker_app
 from turnstile.worker.settings import WorkerSettings
+
+_EXAMPLES = Path(__file__).parents[1] / "commands.jsonl"
 
 
 def write_reference(folder: Path) -> None:
@@ -209,8 +212,7 @@ def pools_page() -> str:
 _COMMANDS = """# Commands
 
 `executor`, `worker` and `turnstile`, each with `--help`. `turnstile executor` and `turnstile worker` are the
-same as `executor` and `worker`. Exit codes: 0 success, 1 rejected or failed, 2 wrong usage or setting, 3 a
-server cannot be reached, 4 timeout.
+same as `executor` and `worker`. [Commands in scripts](../scripts.md) lists their exit codes.
 """
 _WIDTH = 80
 _APPS = {"executor": executor_app, "worker": worker_app, "turnstile stress": stress_app}
@@ -233,12 +235,25 @@ def commands_page() -> str:
 def _described(command: Any, path: str) -> Iterator[str]:
     context = command.make_context(path, [], resilient_parsing=True, terminal_width=_WIDTH)
     yield f"### {path}\n\n```\n{command.get_help(context).strip()}\n```\n"
+    if path in JSON_OUTPUT:
+        yield _with_json(path)
     if isinstance(command, TyperGroup):
         for name, inner in command.commands.items():
             if inner.hidden:
                 continue
             # Some commands are loaded only when they are called.
             yield from _described(getattr(inner, "load", lambda inner=inner: inner)(), f"{path} {name}")
+
+
+def _with_json(path: str) -> str:
+    """Return a line that a command has printed with `--json`."""
+    lines = map(json.loads, _EXAMPLES.read_text(encoding="utf-8").splitlines())
+    example = next(each for each in lines if each["command"] == path)
+    return (
+        f"With `--json` it prints {JSON_OUTPUT[path].sentence}, "
+        f"as [its schema](../scripts.md#json) says:\n\n"
+        f"```\n$ {example['called']}\n{json.dumps(example['prints'])}\n```\n"
+    )
 
 
 _HTTP = """# HTTP
