@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Final
 
 from aiormq.channel import Channel
@@ -247,7 +248,8 @@ async def open_bulk_channel(
 ) -> BulkChannel:
     """Open a channel beside those that the library opens itself. The caller bounds the wait."""
     # No await between choosing the number and taking it, so two callers cannot choose the same.
-    number = max(connection.channels, default=0) + 1
+    # The lowest: above the highest, channels that take turns would reach the end of the numbers.
+    number = next(each for each in count(1) if each not in connection.channels)
     channel = BulkChannel(
         connection,
         number,
