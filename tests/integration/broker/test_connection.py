@@ -7,7 +7,9 @@ from typing import Any
 import aiormq
 import pytest
 
-from tests.support.traffic import in_background
+from tests.support.brokers import linked
+from tests.support.proxy import proxy_to
+from tests.support.traffic import in_background, until
 from turnstile.common.broker import connection as connection_module
 from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Link
 
@@ -35,6 +37,18 @@ async def test_what_is_cancelled_while_it_connects_leaves_nothing(
     async with in_background(connection.run(_never_serve)):
         await reached.wait()
     assert asyncio.all_tasks() == before
+
+
+async def test_a_broker_that_is_gone_without_a_word_is_noticed_also_with_heartbeat_0_in_the_url(
+    amqp_url: str,
+) -> None:
+    timeouts = BrokerTimeouts(heartbeat_seconds=1)
+    async with (
+        proxy_to(amqp_url) as proxy,
+        linked(f"{proxy.url}?heartbeat=0", timeouts=timeouts) as (link, _),
+    ):
+        proxy.freeze()
+        await until(link.gone.done, "the end of the connection", deadline_seconds=15)
 
 
 async def _never_serve(_: Link) -> None:
