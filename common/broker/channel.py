@@ -86,6 +86,12 @@ class BulkChannel(Channel):
         """Whether what is written now can still reach the broker."""
         return not (self._refused or self.is_closed or self._transport.is_closing())
 
+    @property
+    def close_reason(self) -> str | None:
+        """Why the broker closed it, in its words; None: it is open, or its connection ended."""
+        closed = self._refused and self.gone.done() and not self.gone.cancelled()
+        return str(self.gone.exception()) if closed else None
+
     def publish_all(self, messages: Sequence[Outgoing]) -> asyncio.Future[list[Publication]]:
         """Write all messages at once; the future holds one answer each, in order, or raises ChannelLost.
 

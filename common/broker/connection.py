@@ -34,7 +34,13 @@ from turnstile.common.broker.channel import (
     is_blocked,
     open_bulk_channel,
 )
-from turnstile.common.broker.errors import BrokerUnavailable, DeclarationRefused, answered, with_remedy
+from turnstile.common.broker.errors import (
+    BrokerUnavailable,
+    DeclarationRefused,
+    answered,
+    explained,
+    with_remedy,
+)
 from turnstile.common.broker.reader import METHOD, FrameReader
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.common.urls import amqp_urls
@@ -172,6 +178,16 @@ class Link:
     async def unblocked(self, timeout_seconds: float) -> None:
         """Wait until the broker takes publishes."""
         await answered(self._amqp.ready(), timeout_seconds)
+
+    async def until_lost(self, *channels: BulkChannel) -> None:
+        """Return once the connection or one of these channels is gone.
+
+        Raises BrokerUnavailable with the broker's reason, where it has closed a channel.
+        """
+        endings = {self.gone, *(channel.gone for channel in channels)}
+        await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
+        for reason in filter(None, [channel.close_reason for channel in channels]):
+            raise BrokerUnavailable(explained(reason)) from _Closed(reason)
 
     def abort(self) -> None:
         """Drop the connection at once, unsent bytes and all."""
@@ -315,7 +331,7 @@ def _cause_of(error: BaseException) -> str:
 
 
 class _Closed(Exception):
-    """The broker closed the connection, with this reason."""
+    """The broker closed the connection or a channel, with this reason."""
 
 
 class _TransportKeeper(TransportFactory):

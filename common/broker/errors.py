@@ -34,6 +34,7 @@ _VHOST_REFUSED: Final = re.compile(r"^NOT_ALLOWED - access to vhost '(.*)' refus
 _AT_A_LIMIT: Final = re.compile(r"limit \(\d+\) is reached|reached the maximum allowed .*limit of \(\d+\)")
 _VHOST_DOWN: Final = re.compile(r"vhost '(.+)' is down$")
 _RIGHT_MISSING: Final = re.compile(r"ACCESS_REFUSED - ((\w+ )?access to .+ refused for user '.*?')")
+_TOO_LARGE: Final = re.compile(r"message size \d+ is larger than (configured )?max size \d+")
 _CLOSED: Final = "the connection closed"
 _NOT_AMQP: Final = ("Server connection unexpectedly closed", "Server connection reset", _CLOSED)
 """What ends a handshake that the other side does not answer."""
@@ -111,15 +112,19 @@ def with_remedy(reason: str, url: URL) -> str:
     )
 
 
-def _with_rights(reason: str) -> str:
-    """Return why the broker refused a method, with the remedy where the account may not use it."""
-    missing = _RIGHT_MISSING.search(reason)
-    if missing is None:
-        return reason
-    return (
-        f"the broker refuses an account its right: {missing[1]}; 'executor setup-permissions' grants "
-        "configure, write and read as Turnstile needs them"
-    )
+def explained(reason: str) -> str:
+    """Return why the broker refused a method or a message, with the remedy where that is known."""
+    if (missing := _RIGHT_MISSING.search(reason)) is not None:
+        return (
+            f"the broker refuses an account its right: {missing[1]}; 'executor setup-permissions' grants "
+            "configure, write and read as Turnstile needs them"
+        )
+    if (large := _TOO_LARGE.search(reason)) is not None:
+        return (
+            f"the broker refuses a message: {large[0]}; raise 'max_message_size' in its rabbitmq.conf to "
+            "16777216 at least, and restart it: nothing is lost, and what waits is sent then"
+        )
+    return reason
 
 
 async def answered(request: Awaitable[T], timeout_seconds: float) -> T:
@@ -146,7 +151,7 @@ async def answered(request: Awaitable[T], timeout_seconds: float) -> T:
         _raise_cancellation(task, cancelled_before)
         # The library reads frames by iteration: the end of the connection ends that.
         reason = _CLOSED if isinstance(error, StopAsyncIteration) else str(error) or repr(error)
-        raise BrokerUnavailable(_with_rights(reason)) from error
+        raise BrokerUnavailable(explained(reason)) from error
     except Exception as error:
         # The library rejects with a bare `Exception` what waits on a connection that closes without a reason.
         if type(error) is not Exception:

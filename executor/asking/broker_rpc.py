@@ -72,7 +72,7 @@ class BrokerAsker:
         self._link, self._channel = link, channel
         link.serving()
         try:
-            await asyncio.wait({link.gone, channel.gone}, return_when=asyncio.FIRST_COMPLETED)
+            await link.until_lost(channel)
         finally:
             self._link = self._channel = None
 

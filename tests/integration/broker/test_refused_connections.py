@@ -10,10 +10,12 @@ import asyncpg
 import pytest
 from aiormq.exceptions import ProbableAuthenticationError
 
+from tests.support.brokers import message, running
 from tests.support.proxy import proxy_to
 from tests.support.traffic import in_background, until
 from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Link, _Closed
 from turnstile.common.broker.errors import BrokerUnavailable
+from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.topology import declare_executor
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
@@ -96,6 +98,26 @@ async def test_the_reason_of_a_broker_that_closes_a_connection_is_kept(
 
     error = await _error_of_session(controlled_amqp_url, be_closed)
     assert error.startswith("CONNECTION_FORCED - ")
+
+
+async def test_a_message_that_is_too_large_for_the_broker_is_named_with_the_setting_that_allows_it(
+    controlled_broker: RabbitServer, controlled_amqp_url: str
+) -> None:
+    set_size = "application:set_env(rabbit, max_message_size, %s)."
+    before = controlled_broker.ctl("eval", "application:get_env(rabbit, max_message_size, 134217728).")
+    publisher = Publisher(controlled_amqp_url, name="test")
+    controlled_broker.ctl("eval", set_size % 1000)
+    try:
+        async with running(publisher):
+            with pytest.raises(BrokerUnavailable, match="message size 1001 is larger") as refused:
+                await publisher.publish([message("q", b"x" * 1001)])
+            await until(lambda: publisher.last_error is not None, "an error of the publisher")
+            error = publisher.last_error
+    finally:
+        controlled_broker.ctl("eval", set_size % before.strip())
+    assert str(error).startswith("the broker refuses a message: message size 1001 is larger than")
+    assert "raise 'max_message_size' in its rabbitmq.conf" in str(error)
+    assert str(refused.value) == error
 
 
 async def test_a_vhost_that_is_down_is_named_with_the_command_that_starts_it(
