@@ -146,10 +146,10 @@ class Link:
 
         Raises DeclarationRefused, BrokerUnavailable.
         """
-        channel = self._connection.channel(publisher_confirms=False)
 
         async def on_own_channel() -> None:
-            async with channel:
+            # In here: a connection that is being closed refuses it.
+            async with self._connection.channel(publisher_confirms=False) as channel:
                 await declare(channel)
 
         try:
