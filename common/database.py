@@ -80,6 +80,7 @@ _LOGIN_ERRORS: Final = (asyncpg.InvalidCatalogNameError, asyncpg.InvalidAuthoriz
 
 
 _SETTING: Final = "TURNSTILE_DATABASE_URL"
+READ_ONLY: Final = f"the server is a standby or read-only; name the primary in {_SETTING}"
 _REMEDIES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (
         asyncpg.InvalidPasswordError,
@@ -94,15 +95,16 @@ _REMEDIES: Final[tuple[tuple[type[Exception], str], ...]] = (
         asyncpg.InvalidCatalogNameError,
         f"create it with 'createdb' and then run 'executor migrate', or correct {_SETTING}",
     ),
-    (
-        asyncpg.ReadOnlySQLTransactionError,
-        f"the server is a standby or read-only; name the primary in {_SETTING}",
-    ),
+    (asyncpg.ReadOnlySQLTransactionError, READ_ONLY),
     (
         asyncpg.DiskFullError,
         "free space on the database server; nothing is lost, and work continues by itself",
     ),
-    (asyncpg.TooManyConnectionsError, "raise max_connections of the server, or end sessions that are idle"),
+    (
+        asyncpg.TooManyConnectionsError,
+        "raise max_connections of the server, or the CONNECTION LIMIT of the role or database that is named, "
+        "or end sessions that are idle",
+    ),
 )
 """What helps against an error of the server; the first match counts."""
 
@@ -414,7 +416,7 @@ class Database:
 
     def _note_failure(self, error: BaseException) -> None:
         """Note why the server could not be reached."""
-        self._error = _reason(error)
+        self._error = reason_of(error)
         # By its class: the text of an error may name another file or port each time.
         kind = type(error).__name__
         self._unreachable.failed(kind, url=shown_url(self._url), reason=self._error)
@@ -429,7 +431,7 @@ class Database:
         """Note that the full disk of the server refused a statement; return the reason."""
         self._note_success()
         self._refused_writes[statement] = asyncio.get_running_loop().time()
-        self._disk_full_reason = reason = _reason(error)
+        self._disk_full_reason = reason = reason_of(error)
         self._disk_full.failed("disk", url=shown_url(self._url), reason=reason)
         return reason
 
@@ -518,7 +520,14 @@ class DatabaseHosts:
         self._move(url, to_front=False)
         connection = await asyncpg.connect(url, timeout=self._connect_seconds, **options)
         try:
-            await set_session(connection, settings, timeout_seconds=self._connect_seconds)
+            await set_session(
+                connection, settings,
+                # Without named statements: a pooler may have them already.
+                connect_beside=lambda: asyncpg.connect(
+                    url, timeout=self._connect_seconds, statement_cache_size=0
+                ),
+                timeout_seconds=self._connect_seconds,
+            )  # fmt: skip
         except BaseException:
             connection.terminate()
             raise
@@ -545,9 +554,15 @@ async def _in_time(answer: Awaitable[T]) -> T:
         raise _StatementCancelled from error
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
+    """Return why the database cannot be used, with the remedy where it is known."""
     if isinstance(error, asyncpg.ConnectionDoesNotExistError | ConnectionResetError) or str(error) == _LOST:
         return "the connection was lost"
+    if isinstance(error, TimeoutError) and not str(error):
+        return (
+            "the server did not answer in time: it is stopped or overloaded, or the network drops packets; "
+            f"look into its log, or correct {_SETTING}"
+        )
     reason = str(error) or type(error).__name__
     for kind, remedy in _REMEDIES:
         if isinstance(error, kind):

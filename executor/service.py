@@ -37,7 +37,7 @@ from turnstile.executor.report_listener import ReportListener
 from turnstile.executor.retention import Pruner
 from turnstile.executor.serving import LeaderService, leader_settings, serve_both
 from turnstile.executor.settings import ExecutorSettings
-from turnstile.executor.sql import statements
+from turnstile.executor.stored_tokens import AUDIT_LOG_RIGHTS, changeable_audit_log
 from turnstile.executor.webhooks.deliverer import Deliverer
 from turnstile.migrations.schema_check import schema_state
 
@@ -51,19 +51,10 @@ _REPORT_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 async def warn_of_changeable_audit_log(database: Database, *, has_tokens: bool) -> None:
-    """Log a warning if the executor's own account may change the audit log.
-
-    Only where callers have names: without tokens, of the settings or in the database, as on a developer's
-    machine, the rows prove nothing about anybody.
-    """
+    """Log a warning if the executor's own account may change the audit log."""
     with suppress(Unavailable, asyncpg.PostgresError):
-        rights = await database.fetchrow(statements("stored_tokens.sql")["audit_log_rights"])
-        if rights is not None and rights["may_change"] and (has_tokens or rights["has_tokens"]):
-            reason = (
-                f"the database role {rights['role']!r} of this executor may change and delete rows of the "
-                "audit log; run 'executor setup-permissions', and start the executor with the account in its "
-                "executor.env"
-            )
+        rights = await database.fetchrow(AUDIT_LOG_RIGHTS)
+        if (reason := changeable_audit_log(dict(rights or {}), has_tokens=has_tokens)) is not None:
             logger.warning("audit_log_changeable", extra={"reason": reason})
 
 

@@ -38,6 +38,7 @@ from turnstile.common.broker.errors import (
     BrokerUnavailable,
     DeclarationRefused,
     answered,
+    declaration_with_remedy,
     explained,
     with_remedy,
 )
@@ -117,6 +118,12 @@ class Link:
         return not self.gone.done() and not self._transport.is_closing()
 
     @property
+    def server_version(self) -> str:
+        """The version of the broker, as it says."""
+        version = self._amqp.server_properties.get("version", "")
+        return version.decode() if isinstance(version, bytes) else str(version)
+
+    @property
     def close_reason(self) -> str | None:
         """Why the broker closed the connection, in its words; None: it did not."""
         return self._keeper.close_reason
@@ -156,7 +163,7 @@ class Link:
             await answered(on_own_channel(), self._timeouts.rpc_seconds)
         except BrokerUnavailable as error:
             if isinstance(error.__cause__, _REFUSED_DECLARATIONS):
-                raise DeclarationRefused(str(error)) from error
+                raise DeclarationRefused(declaration_with_remedy(str(error))) from error
             raise
 
     async def open_channel(

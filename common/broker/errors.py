@@ -35,6 +35,7 @@ _AT_A_LIMIT: Final = re.compile(r"limit \(\d+\) is reached|reached the maximum a
 _VHOST_DOWN: Final = re.compile(r"vhost '(.+)' is down$")
 _RIGHT_MISSING: Final = re.compile(r"ACCESS_REFUSED - ((\w+ )?access to .+ refused for user '.*?')")
 _TOO_LARGE: Final = re.compile(r"message size \d+ is larger than (configured )?max size \d+")
+_OTHER_PROPERTIES: Final = re.compile(r"^PRECONDITION_FAILED - inequivalent arg")
 _CLOSED: Final = "the connection closed"
 _NOT_AMQP: Final = ("Server connection unexpectedly closed", "Server connection reset", _CLOSED)
 """What ends a handshake that the other side does not answer."""
@@ -123,6 +124,16 @@ def explained(reason: str) -> str:
         return (
             f"the broker refuses a message: {large[0]}; raise 'max_message_size' in its rabbitmq.conf to "
             "16777216 at least, and restart it: nothing is lost, and what waits is sent then"
+        )
+    return reason
+
+
+def declaration_with_remedy(reason: str) -> str:
+    """Return why the broker refuses a declaration, with what to correct where that is known."""
+    if _OTHER_PROPERTIES.search(reason) is not None:
+        return (
+            f"{reason}: set TURNSTILE_QUEUE_TYPE to the type of the queues; or, once they are empty, stop "
+            "all services, delete it with 'rabbitmqctl delete_queue', and start the services"
         )
     return reason
 

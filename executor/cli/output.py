@@ -34,6 +34,8 @@ _STYLES: Final = {
     "scheduled": "cyan",
     "completed": "green",
     "live": "green",
+    "ok": "green",
+    "warning": "yellow",
     "failed": "red",
     "timeout": "red",
     "abandoned": "red",
@@ -43,7 +45,7 @@ _STYLES: Final = {
     "expired": "yellow",
     "cancelled": "yellow",
 }
-"""Colours of the statuses of executions and workers; all others have none."""
+"""Colours of the statuses of executions, workers and checks; all others have none."""
 
 
 def print_json(value: object, *, on_one_line: bool = False) -> None:

@@ -40,6 +40,7 @@ class ExecutionPruner:
         self._action = ""
         self._after_id = 0
         self._action_keep_seconds: float | None = None
+        self._has_old = False
         self._excess_up_to: int | None = None
 
     async def prune(self) -> int:
@@ -52,24 +53,24 @@ class ExecutionPruner:
             began_at = time.monotonic()
             if not self._after_id and not await self._next_action():
                 break
-            total += await self._batch()
+            if self._has_old or self._excess_up_to is not None:
+                total += await self._batch()
             await sleep((time.monotonic() - began_at) * _PAUSE_FACTOR)
         return total
 
     async def _next_action(self) -> bool:
         """Go on with the next action; False: the round is done, and the next one begins."""
-        row = await self._database.fetchrow(_STATEMENTS["next_action"], self._action)
+        row = await self._database.fetchrow(
+            _STATEMENTS["next_action"], self._action, self._keep_seconds, self._keep_count
+        )
         if row is None:
             self._action = ""
             return False
-        self._action = row["action_ref"]
-        seconds, count = row["keep_seconds"], row["keep_count"]
-        self._action_keep_seconds = self._keep_seconds if seconds is None else seconds
-        keep_count = self._keep_count if count is None else count
-        self._excess_up_to = None
-        if keep_count is not None:
+        self._action, self._action_keep_seconds = row["action_ref"], row["keep_seconds"]
+        self._has_old, self._excess_up_to = row["has_old"], None
+        if row["keep_count"] is not None:
             self._excess_up_to = await self._database.fetchval(
-                _STATEMENTS["excess_up_to"], self._action, keep_count
+                _STATEMENTS["excess_up_to"], self._action, row["keep_count"]
             )
         return True
 

@@ -4,15 +4,22 @@
 -- try_turn: whether this transaction is the only one that prunes.
 SELECT pg_try_advisory_xact_lock(1953853038, 5) AS is_own
 
--- next_action: the first action after a name that has executions, with its own retention, if it has one.
+-- next_action: the first action after a name that has executions, with its own retention or the given one.
+-- `has_old`: its oldest execution was created before what is kept. Ids and instants of creation have the same
+-- order, so otherwise none was.
 --
--- $1 name
-SELECT e.action_ref, (d.body ->> 'keep_for')::double precision AS keep_seconds,
-       (d.body ->> 'keep_count')::bigint AS keep_count
+-- $1 name, $2 kept for so many seconds or null, $3 so many are kept or null
+SELECT e.action_ref, k.keep_seconds, k.keep_count,
+       coalesce(e.created_at < now() - make_interval(secs => k.keep_seconds), false) AS has_old
 FROM (
-    SELECT x.action_ref FROM ledger.execution x WHERE x.action_ref > $1 ORDER BY x.action_ref LIMIT 1
+    SELECT x.action_ref, x.created_at FROM ledger.execution x
+    WHERE x.action_ref > $1 ORDER BY x.action_ref, x.id LIMIT 1
 ) e
 LEFT JOIN ledger.definition d ON d.kind = 'action' AND d.name = e.action_ref
+CROSS JOIN LATERAL (
+    SELECT coalesce((d.body ->> 'keep_for')::double precision, $2::double precision) AS keep_seconds,
+           coalesce((d.body ->> 'keep_count')::bigint, $3::bigint) AS keep_count
+) k
 
 -- excess_up_to: the newest ended execution of an action beyond the newest $2; null: there are not so many.
 --

@@ -128,8 +128,8 @@ class Ledger:
         """Stores large bodies, which takes long."""
         self._executor_id = ""
         self._newest = _Newest(NewestTurn(epoch=0, number=0), counts=False)
-        self._announced_by: int | None = None
-        """The server's process of the session that says that this executor could lead."""
+        self._announced_by: Connection | None = None
+        """The session that says that this executor could lead."""
         self._inbox = InboxBound()
         self._watch = (
             None
@@ -164,7 +164,8 @@ class Ledger:
         self._writer.drop()
         async with self._writer.use(_TAKE_OVER_SECONDS) as connection, connection.transaction():
             await connection.execute("SET LOCAL lock_timeout = 0")
-            pid = connection.get_server_pid()
+            # The driver knows another one where a pooler is in between.
+            pid = await connection.fetchval("SELECT pg_backend_pid()")
             impatience = asyncio.ensure_future(self._end_blockers(pid))
             try:
                 epoch = await connection.fetchval(statement("take_over"), executor_id, above, only_if_leading)
@@ -202,10 +203,9 @@ class Ledger:
     async def announce(self, executor_id: str, *, has_broker: bool) -> bool:
         """Say whether this executor could lead; return whether another one, with the broker, says so."""
         async with self._reader.use() as connection:
-            pid = connection.get_server_pid()
-            if has_broker != (self._announced_by == pid):
+            if has_broker != (self._announced_by is connection):
                 await connection.fetchval(statement("announce" if has_broker else "unannounce"), _CANDIDATE)
-                self._announced_by = pid if has_broker else None
+                self._announced_by = connection if has_broker else None
             return bool(await connection.fetch(statement("held_by"), _CANDIDATE))
 
     async def resign(self) -> None:

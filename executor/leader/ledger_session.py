@@ -86,11 +86,6 @@ class Session:
             statement = self._statements[key] = await self._connection.prepare(text())
         return statement
 
-    @property
-    def backend_pid(self) -> int | None:
-        """The server's process of this session."""
-        return None if self._connection is None else self._connection.get_server_pid()
-
     def drop(self) -> None:
         """Give up the connection without asking the server."""
         connection, self._connection = self._connection, None

@@ -57,32 +57,44 @@ def is_for_client(publication: Publication) -> bool:
 
 def own_messages(publications: Sequence[Publication], probe_secret: str) -> list[tuple[Outgoing, list[int]]]:
     """Return the messages to sessions and to the leader's own queues, with the indices of what is in each."""
-    groups: dict[tuple[str, int], list[tuple[list[ToSession], list[int]]]] = {}
+    groups: dict[tuple[str, int], list[_Together]] = {}
     found: list[tuple[Outgoing, list[int]]] = []
     for index, each in enumerate(publications):
         body = each.body
         if isinstance(body, ToSession):
             parts = groups.setdefault((each.to, body.epoch), [])
-            if not parts or _is_full(parts[-1][0], body):
-                parts.append(([], []))
-            parts[-1][0].append(body)
-            parts[-1][1].append(index)
+            size_bytes = _bytes_of(body)
+            if not parts or not parts[-1].has_room(size_bytes):
+                parts.append(_Together())
+            parts[-1].add(body, index, size_bytes)
         elif isinstance(body, Probe):
             found.append((_probe_message(each.to, body, probe_secret), [index]))
     for (to, _), parts in groups.items():
         worker_id, _, session = to.removeprefix(_SESSION).rpartition(" ")
         queue = session_queue(worker_id, int(session))
-        found += [(_session_message(queue, messages), indices) for messages, indices in parts]
+        found += [(_session_message(queue, part.messages), part.indices) for part in parts]
     return found
 
 
-def _is_full(messages: Sequence[ToSession], following: ToSession) -> bool:
-    # A message without offers has a bounded size.
-    if len(messages) >= _TOGETHER_MAX:
-        return True
-    return isinstance(following.body, Offers) and (
-        _bytes_of(following) + sum(map(_bytes_of, messages)) > _TOGETHER_BYTES_MAX
-    )
+class _Together:
+    """Messages to one session that share an AMQP message."""
+
+    __slots__ = ("indices", "messages", "size_bytes")
+
+    def __init__(self) -> None:
+        self.messages: list[ToSession] = []
+        self.indices: list[int] = []
+        self.size_bytes = 0
+
+    def has_room(self, size_bytes: int) -> bool:
+        # A message without offers has a bounded size.
+        is_small = not size_bytes or self.size_bytes + size_bytes <= _TOGETHER_BYTES_MAX
+        return is_small and len(self.messages) < _TOGETHER_MAX
+
+    def add(self, message: ToSession, index: int, size_bytes: int) -> None:
+        self.messages.append(message)
+        self.indices.append(index)
+        self.size_bytes += size_bytes
 
 
 def _bytes_of(message: ToSession) -> int:

@@ -19,6 +19,7 @@ from turnstile.executor.leader.ports import Request
 
 _KEY_CHARS_MAX: Final = 512
 _INDEX: Final = re.compile(r"-?[0-9]+")
+_EXACT: Final = json.JSONDecoder(parse_int=Decimal, parse_float=Decimal)
 
 
 def completed(request: Request, definition: Mapping[str, Any]) -> Request:
@@ -67,7 +68,7 @@ def _refusal(message: str) -> Refusal:
 
 def _text_at(parameters: bytes, pointer: str) -> str | None:
     """Return the value at a JSON Pointer as PostgreSQL's `#>>` does; None: there is none, or it is null."""
-    found: Any = json.loads(parameters, parse_int=Decimal, parse_float=Decimal)
+    found: Any = _EXACT.decode(parameters.decode())
     for step in pointer_path(pointer):
         if isinstance(found, dict):
             found = found.get(step)

@@ -225,7 +225,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
     [
         ("25006", "the server is a standby or read-only; name the primary in TURNSTILE_DATABASE_URL"),
         ("28P01", "correct TURNSTILE_DATABASE_URL, or set the password with 'executor setup-permissions'"),
-        ("53300", "raise max_connections of the server, or end sessions that are idle"),
+        ("53300", "raise max_connections of the server, or the CONNECTION LIMIT of the role or database"),
     ],
 )
 async def test_an_error_of_the_server_is_an_outage_with_its_remedy(
