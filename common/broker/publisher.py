@@ -183,10 +183,7 @@ class Publisher:
         self._has_session.set()
         link.serving()
         try:
-            await asyncio.wait(
-                {link.gone, session.confirmed.gone, session.advisory.gone},
-                return_when=asyncio.FIRST_COMPLETED,
-            )
+            await link.until_lost(session.confirmed, session.advisory)
         finally:
             self._session = None
             self._has_session.clear()
