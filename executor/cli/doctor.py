@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Final
 
 import typer
@@ -39,7 +40,7 @@ def doctor(settings: DoctorSettings, *, as_json: JsonOption = False) -> None:
     management_url = settings.management_url.get_secret_value()
     with _without_log():
         findings = asyncio.run(examine(settings, management_url=management_url, environment=os.environ))
-    rows = [Json(finding._asdict()) for finding in findings]
+    rows = [Json(asdict(finding)) for finding in findings]
     failed, warnings = (sum(each.status == s for each in findings) for s in (FAILED, "warning"))
     if as_json:
         for row in rows:

@@ -5,7 +5,8 @@ is not checked, and its sentence says why.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
 
 Status: TypeAlias = Literal["ok", "warning", "failed", "not checked"]
 Verdict: TypeAlias = tuple[Status, str]
@@ -32,7 +33,8 @@ Check: TypeAlias = Callable[[Facts], Verdict]
 Checks: TypeAlias = Mapping[str, Check]
 
 
-class Finding(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Finding:
     """The result of one check."""
 
     check: str

@@ -40,6 +40,7 @@ from turnstile.executor.cli.documents import (
     ResourceDeletionPlan,
     TopScreen,
 )
+from turnstile.executor.doctor.findings import Finding
 from turnstile.executor.history.bulk_selection import LeftOut
 from turnstile.executor.queries.audit import AuditReport
 from turnstile.executor.queries.schemas import (
@@ -134,6 +135,7 @@ _Letters: Final = Handled[RefusedLetter, str] | Planned[RefusedLetter, str]
 _BY_ID: Final = "id; with a filter or --dry-run, one document"
 
 JSON_OUTPUT: Final = {
+    "executor doctor": JsonOutput(type=Finding, for_each="check"),
     "executor export": JsonOutput(type=ExportedFile),
     "executor restore-check": JsonOutput(type=RestoreStep, for_each="step"),
     "executor submit": JsonOutput(

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any, Final, cast
 
 from turnstile.common.domain.outcomes import Completed, Failed
+from turnstile.common.exit_codes import ExitCode
 from turnstile.worker.actions import ActionsNotFound, RegisteredAction, action_from_entrypoint, load_actions
 from turnstile.worker.context import Context
 from turnstile.worker.lifespan import Lifespan, hooks_for
@@ -81,7 +82,7 @@ class _Child:
             outcome = self._outcome(message)
             if os.getpid() != self._pid:
                 # The action forked a process, which has returned too: the answer is that of its parent.
-                os._exit(0 if isinstance(outcome, Completed) else 1)
+                os._exit(ExitCode.OK if isinstance(outcome, Completed) else ExitCode.FAILED)
             is_last = not self._is_printing()
             self._channel.send(Ended(outcome=outcome, is_last=is_last))
 

@@ -81,6 +81,7 @@ def test_every_command_prints_what_its_schema_says(
     _run_operation(recorder, system, processes, ref)
     _run_administration(recorder, processes, tmp_path)
     recorder.run("executor restore-check --dry-run", settings=stopped)
+    recorder.run("executor doctor", settings=stopped)
     recorder.run(f"executor cancel --action {ref} --yes")
     recorder.run(f"executor actions keys delete {ref} 7 --dry-run")
     recorder.run(f"executor actions keys delete {ref} 7 --yes")
