@@ -51,6 +51,10 @@ check: $(READY) ## Format, lint, types and layers: everything that runs no test
 	MYPYPATH=docs $(BIN)/mypy --strict docs/generate
 	$(BIN)/lint-imports --no-cache
 
+.PHONY: size
+size: ## Print how many lines of code and tests there are, and words of documentation
+	@scripts/size
+
 .PHONY: test
 test: $(READY) ## Run every test, against real servers
 	$(BIN)/python -m pytest -m "not whole and not alone" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
@@ -113,6 +117,10 @@ $(PEERS_READY): pyproject.toml requirements/peers.txt scripts/setup
 .PHONY: docs
 docs: $(READY) ## Build the documentation as a site in build/docs; a warning is an error
 	@$(BIN)/sphinx-build -q -W --keep-going docs build/docs && echo build/docs/index.html
+
+.PHONY: reference
+reference: $(READY) ## Write docs/reference from the code
+	@cd docs && PYTHONPATH=. ../$(BIN)/python -m generate reference
 
 .PHONY: pictures
 pictures: $(READY) ## Take a picture of every screen of the dashboard: light, dark, phone (ARGS="--before FOLDER")

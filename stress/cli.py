@@ -21,6 +21,7 @@ from turnstile.common.cli import (
     refuse_passwords,
     run_command_line,
 )
+from turnstile.common.exit_codes import ExitCode
 
 app = command_line("Load-test an installation and verify order and limits.")
 
@@ -133,7 +134,7 @@ def check_command(
             exit_code=EXIT_USAGE,
         ) from None
     store.show_report(folder, report, run.plain_console())
-    raise typer.Exit(0 if report.passed else EXIT_FAILED)
+    raise typer.Exit(ExitCode.OK if report.passed else ExitCode.FAILED)
 
 
 def _require_numpy() -> None:

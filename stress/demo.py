@@ -11,7 +11,7 @@ from typing import Final
 import typer
 from rich.console import Console
 
-from turnstile.common.cli import EXIT_FAILED
+from turnstile.common.exit_codes import ExitCode
 from turnstile.common.telemetry.logs import configure_logging
 from turnstile.stress.local.launcher import run_until_signal
 from turnstile.stress.local.system import running_locally
@@ -57,4 +57,4 @@ async def _run(console: Console) -> int:
             await run_scenarios(_SCENARIOS, system.installation, system, store, console)
     report = store.report()
     print_summary(console, report)
-    return 0 if report.passed else EXIT_FAILED
+    return ExitCode.OK if report.passed else ExitCode.FAILED

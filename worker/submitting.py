@@ -2,13 +2,12 @@
 
 In: the arguments of `submit`. Out: a handle of the client. The parameters are written as JSON by their
 annotations, and read back with the check of the worker, so a request that the worker would refuse is not
-sent. The client is imported by name, at the first submit: no service imports another.
+sent. The client is imported at the first submit: a worker that submits nothing does not load it.
 """
 
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from importlib import import_module
 from types import MethodType
 from typing import (
     TYPE_CHECKING,
@@ -207,13 +206,14 @@ class Action(Generic[C, T, R]):
     def _requests(
         self, given: "Iterable[ActionRequest[R]] | Iterable[Mapping[str, object]]"
     ) -> "list[ActionRequest[R] | Rejected]":
-        client = import_module("turnstile.client")
-        requests: list[Any] = []
+        from turnstile.client.errors import Rejected
+
+        requests: list[ActionRequest[R] | Rejected] = []
         for each in given:
             if isinstance(each, Mapping):
                 try:
                     requests.append(self._request((), each))
-                except client.Rejected as rejected:
+                except Rejected as rejected:
                     requests.append(rejected)
             elif each.action_ref == self.ref:
                 requests.append(each)
@@ -222,13 +222,14 @@ class Action(Generic[C, T, R]):
         return requests
 
     def _request(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> "ActionRequest[R]":
-        made: ActionRequest[R] = import_module("turnstile.client.requests").ActionRequest(
+        from turnstile.client.requests import ActionRequest
+
+        return ActionRequest(
             action_ref=self.ref,
             parameters=self._json(args, kwargs),
             result_type=self._result_type,
             **(self._options or {}),
         )
-        return made
 
     def _json(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, object]:
         return _writer_of(self._function).write(self.ref, args, kwargs)
@@ -324,13 +325,18 @@ def _writer_of(function: Callable[..., Any]) -> _ParametersWriter:
 
 
 def _client() -> Any:
-    return import_module("turnstile.client.default")
+    from turnstile.client import default
+
+    return default
 
 
 def _transactions() -> Any:
-    return import_module("turnstile.client.transactions")
+    from turnstile.client import transactions
+
+    return transactions
 
 
 def _rejected(message: str) -> Exception:
-    rejected: Exception = import_module("turnstile.client.errors").Rejected(Code.INVALID_PARAMETERS, message)
-    return rejected
+    from turnstile.client.errors import Rejected
+
+    return Rejected(Code.INVALID_PARAMETERS, message)
