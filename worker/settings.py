@@ -60,7 +60,7 @@ class WorkerSettings(CommonSettings):
     loop_blocked_max: Duration = Field(
         default=300.0,
         ge=1.0,
-        description="Time for which an async action may block the event loop. Then the worker ends itself, and"
+        description="Time for which an async action may block the event loop. Then the worker ends, and"
         " what it ran is reclaimed.",
     )
     log_flush_interval: Duration = Field(
