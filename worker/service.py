@@ -100,7 +100,8 @@ class WorkerService:
             self._thread = thread = WorkerThread(hosted.run)
             thread.start()
             try:
-                with printing_into_logs(), LoopWatch(runners.in_loop).watching():
+                watch = LoopWatch(runners.in_loop, blocked_seconds_max=self._settings.loop_blocked_max)
+                with printing_into_logs(), watch.watching():
                     await self._serve(hosted, thread, runners.children, stop)
             finally:
                 await thread.abort()

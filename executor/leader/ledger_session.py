@@ -78,6 +78,7 @@ class Session:
         self._seconds = seconds
         self._settings = _SETTINGS | settings
         self._unknown: tuple[type[Exception], ...] = (*UNKNOWN, *unknown)
+        self._caught: tuple[type[Exception], ...] = (*self._unknown, asyncpg.PostgresError)
         self._prepare = prepare
         self._connection: Connection | None = None
         self._statements: dict[object, Statement] = {}
@@ -95,7 +96,7 @@ class Session:
             try:
                 async with asyncio.timeout(self._seconds if seconds is None else seconds):
                     yield await self._open()
-            except (*self._unknown, asyncpg.PostgresError) as error:
+            except self._caught as error:
                 if isinstance(error, self._unknown):
                     self.drop()
                 elif isinstance(error, _DECIDED):

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
 from turnstile.common.action_definition import ActionDefinition
-from turnstile.common.exit_codes import ExitCode
+from turnstile.common.exit_codes import MEANINGS, ExitCode
 from turnstile.common.schemas import QueueStats
 from turnstile.executor.api.actions import ActionDeleted
 from turnstile.executor.api.bulk import BulkItem
@@ -228,7 +228,7 @@ def schema_text() -> str:
 
 def page_text(page: str) -> str:
     """Return the page `docs/scripts.md` with the tables of this version between its marks."""
-    codes = [f"| {code.value} | {code.meaning} |\n" for code in ExitCode]
+    codes = [f"| {code.value} | {MEANINGS[code]} |\n" for code in ExitCode]
     commands = [f"| `{command}` | {output.sentence} |\n" for command, output in JSON_OUTPUT.items()]
     for mark, rows in (("exit codes", codes), ("commands", commands)):
         begin, end = f"<!-- {mark} -->\n", f"<!-- end of {mark} -->"

@@ -51,6 +51,12 @@ async def in_thread() -> int:
     return os.getpid()
 
 
+@action("harm.blocks")
+async def blocking() -> None:
+    """Keep the event loop for good."""
+    threading.Event().wait()
+
+
 @action("harm.next")
 def following(context: Context, number: int) -> int:
     print(f"näxt {number}")

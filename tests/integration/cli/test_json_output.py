@@ -90,7 +90,7 @@ def test_every_command_prints_what_its_schema_says(
     recorder.run("executor resources delete licences --dry-run")
     recorder.run("executor resources delete licences --yes")
     assert recorder.not_run == set()
-    if "TURNSTILE_TEST_WRITE_EXAMPLES" in os.environ:
+    if "WRITE_EXAMPLES" in os.environ:
         _write_examples(recorder, {ref: "reports.render", f"{tmp_path}/": ""})
 
 

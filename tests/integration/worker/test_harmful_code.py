@@ -8,6 +8,7 @@ from tests.support.core_harmful_actions import DEEDS
 from tests.support.scripted_leader import ScriptedLeader, worker_process
 from tests.support.traffic import until
 from turnstile.common.domain.states import Status
+from turnstile.common.exit_codes import ExitCode
 
 MODULE = "tests.support.core_harmful_actions"
 # What is printed comes with the end, whole.
@@ -81,3 +82,14 @@ async def test_a_worker_drains_though_an_action_has_replaced_the_handler_of_the_
         worker.signal(signal.SIGTERM)
         assert await worker.ended() == 0
         assert leader.has_left
+
+
+async def test_a_worker_whose_loop_an_action_blocks_for_good_ends_so_that_its_work_is_reclaimed(
+    amqp_url: str, leader: ScriptedLeader, tmp_path: Path
+) -> None:
+    async with worker_process(amqp_url, tmp_path, MODULE, TURNSTILE_LOOP_BLOCKED_MAX="2s") as worker:
+        await leader.is_served()
+        await leader.offer("harm.blocks", 1)
+        assert await worker.ended() == ExitCode.NOT_STOPPED
+        assert "event_loop_hung location=core_harmful_actions.py:" in worker.text()
+        assert "execution_id=1" in worker.text()

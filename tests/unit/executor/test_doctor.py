@@ -8,7 +8,7 @@ import pytest
 from turnstile.common.database import READ_ONLY
 from turnstile.common.database_session import SETTINGS
 from turnstile.executor.doctor import broker, database, examine, host
-from turnstile.executor.doctor.findings import Facts, NotChecked, judged
+from turnstile.executor.doctor.findings import Facts, Finding, NotChecked, judged
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.migrations.schema_check import SchemaVersion
 
@@ -84,7 +84,7 @@ def test_one_wrong_fact_is_one_finding_with_its_remedy(
     of: str, changes: dict[str, Any], expected: tuple[str, str, str]
 ) -> None:
     (wrong,) = [each for each in judged(_TABLES[of], _facts(of, **changes)) if each.status != "ok"]
-    assert wrong[:2] == expected[:2]
+    assert (wrong.check, wrong.status) == expected[:2]
     assert expected[2] in wrong.sentence
 
 
@@ -101,8 +101,10 @@ def test_what_was_not_read_is_not_checked_with_the_reason() -> None:
     facts = Facts(major=15)
     facts.fault, facts.why_not = "the connection was lost", "the database does not answer"
     first, version, *others = judged(database.CHECKS, facts)
-    assert first == ("database", "failed", "the connection was lost")
-    assert {each[1:] for each in (version, *others)} == {("not checked", "the database does not answer")}
+    assert first == Finding("database", "failed", "the connection was lost")
+    assert {(each.status, each.sentence) for each in (version, *others)} == {
+        ("not checked", "the database does not answer")
+    }
 
 
 async def test_a_server_that_never_answers_is_a_failure_after_a_while(
@@ -121,5 +123,5 @@ async def test_a_server_that_never_answers_is_a_failure_after_a_while(
     found = await examine.examine(ExecutorSettings(), management_url="", environment={})
     by_name = {each.check: each for each in found}
     assert (by_name["database"].status, by_name["broker"].status) == ("failed", "failed")
-    assert by_name["schema"][1:] == ("not checked", "the server does not answer")
-    assert by_name["policies"][1:] == ("not checked", "not set")
+    assert by_name["schema"] == Finding("schema", "not checked", "the server does not answer")
+    assert by_name["policies"] == Finding("policies", "not checked", "not set")
