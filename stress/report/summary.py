@@ -52,7 +52,7 @@ def _tables(report: RunReport) -> Iterator[Table]:
         info = report.info
         measured = f"Measured on {info.machine}; {info.installation}; seed {info.seed}"
         yield _table(_SCENARIOS, map(_scenario, report.scenarios), f"{_SCENARIOS_LEGEND}\n{measured}")
-    if gates := [row for scenario in report.scenarios for row in _gates(scenario)]:
+    if gates := list(_gates(report.scenarios)):
         yield _table(_GATES, gates)
     if recoveries := [each for scenario in report.scenarios for each in scenario.metrics.recoveries]:
         yield _table(_RECOVERIES, map(_recovery, recoveries), _RECOVERIES_LEGEND)
@@ -83,14 +83,15 @@ def _limit(recording: Recording) -> str:
     return upper if upper == str(given[0]) else f"{given[0]} to {upper}"
 
 
-def _gates(report: ScenarioReport) -> Iterator[tuple[str, ...]]:
-    """Yield how often each rule of gates was checked and broken."""
-    gates = report.recording.gates
-    for found in report.verdict.findings:
-        if found.rule in GATE_RULES.values() and (gates is not None or found.checked):
-            yield found.rule.value, f"{found.checked:,}", f"{found.broken:,}"
-    if gates is not None:
-        yield f"while definitions change: {counted(gates.changed, 'change')}", _NOTHING, _NOTHING
+def _gates(reports: Sequence[ScenarioReport]) -> Iterator[tuple[str, ...]]:
+    """Yield how often each rule of gates was checked and broken in all scenarios."""
+    for rule in GATE_RULES.values():
+        found = [each for report in reports for each in report.verdict.findings if each.rule is rule]
+        if checked := sum(each.checked for each in found):
+            yield rule.value, f"{checked:,}", f"{sum(each.broken for each in found):,}"
+    gates = [report.recording.gates for report in reports]
+    if changed := sum(each.changed for each in gates if each is not None):
+        yield f"while definitions change: {counted(changed, 'change')}", _NOTHING, _NOTHING
 
 
 def _recovery(found: Recovery) -> tuple[str, ...]:

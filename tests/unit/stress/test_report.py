@@ -173,6 +173,11 @@ def test_no_line_of_the_summary_is_cut_at_100_columns() -> None:
     assert any("4.13 ms / 8.75 ms" in line for line in tables)
 
 
+def test_the_rules_of_gates_are_counted_over_all_scenarios() -> None:
+    lines = [line for line in printed(broken_run()) if line.startswith(Rule.RATE_KEPT.value)]
+    assert [line.split()[-2:] for line in lines] == [["800", "0"]]
+
+
 def test_each_recovery_has_a_line() -> None:
     (line,) = [
         line for line in printed(run_report(scenario_report())) if line.startswith("kill worker: worker-1")
