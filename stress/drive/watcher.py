@@ -109,6 +109,6 @@ class Watcher:
 
     def _due(self) -> NDArray[np.int64]:
         """Return the number of executions of each action that must end: all that were not rejected."""
-        taken = self._run.orders[self._run.orders["answer"] != Answer.REJECTED]
-        actions = taken["queue"] // max(self._run.scenario.load.keys, 1)
+        orders, keys = self._run.orders, max(self._run.scenario.load.keys, 1)
+        actions = orders["queue"][orders["answer"] != Answer.REJECTED] // keys
         return np.bincount(actions, minlength=len(self._now))
