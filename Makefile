@@ -107,7 +107,7 @@ bench: $(READY) ## Measure rates, costs, submissions, gates, replicas, pressure,
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 .PHONY: bench-peers
-bench-peers: $(PEERS_READY) ## Run the same load on this project and on others, side by side (ARGS=)
+bench-peers: $(PEERS_READY) ## Run the same load on this project and on PgQueuer, side by side (ARGS=)
 	@$(PEERS_VENV)/bin/python -m benchmarks.peers $(ARGS)
 
 $(PEERS_READY): pyproject.toml requirements/peers.txt scripts/setup

@@ -49,17 +49,19 @@ class Load:
 def load(action_refs: Sequence[str], count: int, *, keys: int = 0) -> Load:
     """Return `count` requests for these actions in turn, and for `keys` values of "key" in turn."""
     refs = [action_refs[number % len(action_refs)] for number in range(count)]
-    messages = [
-        envelope(
-            ExecutionRequested(action_ref=ref, parameters={"number": number, **_key(number, keys)}),
-            message_type=EXECUTION_REQUESTED,
-            exchange=EXECUTIONS,
-            routing_key=EXECUTION_REQUESTED,
-            app_id="client",
-        )
-        for number, ref in enumerate(refs)
-    ]
+    messages = [request_of(ref, {"number": number, **_key(number, keys)}) for number, ref in enumerate(refs)]
     return Load(messages=messages, counts=Counter(refs))
+
+
+def request_of(action_ref: str, parameters: Mapping[str, object]) -> Outgoing:
+    """Return the message that requests an execution."""
+    return envelope(
+        ExecutionRequested(action_ref=action_ref, parameters=dict(parameters)),
+        message_type=EXECUTION_REQUESTED,
+        exchange=EXECUTIONS,
+        routing_key=EXECUTION_REQUESTED,
+        app_id="client",
+    )
 
 
 def _key(number: int, keys: int) -> dict[str, str]:

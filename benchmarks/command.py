@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final, get_origin, get_type_hints
 
 import typer
 import uvloop
-from rich.console import Console
 
 from benchmarks import (
     clients,
@@ -30,7 +29,7 @@ from benchmarks import (
     throughput,
     transport,
 )
-from benchmarks.report import Section, as_json, markdown, print_section
+from benchmarks.report import Section, as_json, console, machine, markdown, print_section
 from benchmarks.system import Servers, Sizes
 from benchmarks.waiting import DidNotHappen
 from turnstile.localservers import LocalServers, LocalServersError
@@ -54,8 +53,6 @@ PARTS: Final[Mapping[str, Part]] = {
     "transport": transport.measure,
     "parameters": parameters.measure,
 }
-
-_PAGE_WIDTH: Final = 140
 
 
 def bench(
@@ -83,11 +80,11 @@ def bench(
     if json_file is not None:
         json_file.write_text(as_json(sections), encoding="utf-8")
     if markdown_file is not None:
-        markdown_file.write_text(markdown(sections), encoding="utf-8")
+        markdown_file.write_text(markdown(sections, machine()), encoding="utf-8")
 
 
 async def _measure(chosen: Sequence[str], sizes: Sizes) -> list[Section]:
-    console = Console(width=None if Console().is_terminal else _PAGE_WIDTH, highlight=False)
+    screen = console()
     sections = []
     # Starting the servers blocks the event loop, which is idle here.
     with LocalServers.start(durable=True) as local:
@@ -97,7 +94,7 @@ async def _measure(chosen: Sequence[str], sizes: Sizes) -> list[Section]:
             async with asyncio.timeout(sizes.deadline_seconds * 5 + sizes.overload_seconds * 4):
                 found = await PARTS[name](servers, sizes)
             for section in found:
-                print_section(console, section)
+                print_section(screen, section)
             sections += found
     return sections
 

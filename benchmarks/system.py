@@ -153,7 +153,7 @@ async def running_system(
         amqp_url=SecretStr(deployment.amqp_url), http_urls=(executor_services[0].url,)
     )
     async with (
-        _with_logs([*executor_services, *worker_services]),
+        with_logs([*executor_services, *worker_services]),
         launcher.running_system(deployment, executor_services, worker_services),
         Api(installation) as api,
     ):
@@ -161,7 +161,7 @@ async def running_system(
 
 
 @asynccontextmanager
-async def _with_logs(services: Sequence[Service]) -> AsyncIterator[None]:
+async def with_logs(services: Sequence[Service]) -> AsyncIterator[None]:
     """Add the ends of the logs to a timeout."""
     try:
         yield

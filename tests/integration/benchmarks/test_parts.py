@@ -55,7 +55,7 @@ TINY = Sizes(
 def check(sections: list[Section]) -> None:
     assert all(row.cells for section in sections for row in section.rows)
     assert all(set(row.cells) <= set(section.columns) for section in sections for row in section.rows)
-    assert markdown(sections)
+    assert markdown(sections, {})
 
 
 @pytest.mark.parametrize(

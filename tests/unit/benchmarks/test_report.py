@@ -20,7 +20,7 @@ def test_an_aim_without_a_measured_column_does_not_apply() -> None:
 
 
 def test_markdown_leaves_a_cell_empty_where_nothing_was_measured() -> None:
-    assert "| gap | 4 |  | 80 | ms | p50 ≤ 10: met |" in markdown([SECTION])
+    assert "| gap | 4 |  | 80 | ms | p50 ≤ 10: met |" in markdown([SECTION], {})
 
 
 def test_json_contains_every_value() -> None:
