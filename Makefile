@@ -103,7 +103,7 @@ soak: $(READY) ## An hour of steady load with faults on a private installation, 
 	@$(BIN)/turnstile stress run --local --preset soak $(ARGS)
 
 .PHONY: bench
-bench: $(READY) ## Measure rates, costs, submissions, gates, replicas, pressure, memory on this machine (ARGS=)
+bench: $(READY) ## Measure rates, costs, gates, replicas, pressure, takeovers on this machine (ARGS=)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 .PHONY: bench-peers

@@ -22,7 +22,7 @@ import asyncpg
 import uvloop
 
 from benchmarks.filled import fill
-from benchmarks.system import cpu_seconds
+from benchmarks.processes import cpu_seconds
 from turnstile.common.domain.states import Status
 from turnstile.executor.leader.ledger import Ledger
 from turnstile.executor.leader.records import (
