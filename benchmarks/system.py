@@ -6,10 +6,9 @@ Progress is read over HTTP (`queue-stats`), so that no part depends on the table
 import asyncio
 import secrets
 import signal
-import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -26,11 +25,7 @@ from turnstile.localservers import BrokerServer, DatabaseServer, LocalServers
 from turnstile.localservers.services import Service
 from turnstile.stress.installation import Api, Installation, Unreachable, action_path
 from turnstile.stress.local import launcher
-from turnstile.stress.local.launcher import (
-    Deployment,
-    create_database_and_vhost,
-    drop_database_and_vhost,
-)
+from turnstile.stress.local.launcher import Deployment, temporary_deployment
 
 if TYPE_CHECKING:
     from benchmarks.client import Session
@@ -89,23 +84,16 @@ class Servers:
             pids={POSTGRESQL: [servers.postgresql.pid], RABBITMQ: [servers.rabbitmq.pid]},
         )
 
-    @asynccontextmanager
-    async def deployment(self, purpose: str) -> AsyncIterator[Deployment]:
-        """Yield a migrated database and an empty vhost for one measurement."""
-        name = f"bench_{purpose}_{secrets.token_hex(4)}"
-        with tempfile.TemporaryDirectory(prefix="turnstile-bench-") as folder:
-            try:
-                database_url, amqp_url = await create_database_and_vhost(self.postgresql, self.rabbitmq, name)
-                yield Deployment(
-                    database_url=database_url,
-                    amqp_url=amqp_url,
-                    folder=Path(folder),
-                    settings={"TURNSTILE_LOG_LEVEL": "WARNING"},
-                    importable=Path.cwd(),
-                    last_signal=signal.SIGTERM,
-                )
-            finally:
-                await drop_database_and_vhost(self.postgresql, self.rabbitmq, name)
+    def deployment(self, purpose: str) -> AbstractAsyncContextManager[Deployment]:
+        """Return a migrated database and an empty vhost for one measurement."""
+        return temporary_deployment(
+            self.postgresql,
+            self.rabbitmq,
+            f"bench_{purpose}_{secrets.token_hex(4)}",
+            settings={"TURNSTILE_LOG_LEVEL": "WARNING"},
+            importable=Path.cwd(),
+            last_signal=signal.SIGTERM,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
