@@ -107,7 +107,7 @@ OF_RUNS: Final = (
     in_worker(
         "a worker starts what comes behind a gap",
         "receiver",
-        "runs with losses, worker alone",
+        "runs with losses",
         "ORDER|STARTED_IN_ORDER|START_ONCE",
         (
             "        if isinstance(message.body, Offers) and message.number > received.upto + 1:\n",

@@ -343,26 +343,9 @@ OF_WORKERS: Final = (
         ("            if now < waiting.expires_at:\n", "            if True:\n"),
     ),
     in_worker(
-        "a worker starts in the order in which offers arrive",
-        "waiting",
-        "worker alone",
-        "ORDER",
-        (
-            "heappush(queue.line, (offer.priority, offer.execution_id, offer.grant))",
-            "heappush(queue.line, (len(self._waiting), offer.execution_id, offer.grant))",
-        ),
-    ),
-    in_worker(
-        "a worker starts more of a queue at once than it may",
-        "waiting",
-        "worker alone",
-        "AT_ONCE",
-        ("bool(self.line) and (self.at_once is None or self.running < self.at_once)", "bool(self.line)"),
-    ),
-    in_worker(
         "what was recalled starts when its offer comes late",
         "waiting",
-        "worker alone",
+        "runs with losses",
         "START_ONCE .*recalled",
         (
             "        if offer.grant <= queue.barrier or queue.is_closed:\n",
@@ -379,7 +362,7 @@ OF_WORKERS: Final = (
     in_worker(
         "a cancel that comes before its offer is forgotten",
         "receiver",
-        "worker alone",
+        "offers lost",
         "START_ONCE .*cancelled",
         (
             "            self._waiting.remove(body.grant)\n"
