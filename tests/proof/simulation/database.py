@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields
 from math import inf
 from random import Random
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from msgspec import structs
@@ -133,6 +133,15 @@ class Tables:
         return other
 
 
+class Commit(NamedTuple):
+    """A committed turn, and when: nanoseconds of true time, each later than the one before."""
+
+    at: int
+    turn: Turn
+    is_missed: bool = False
+    """A standby that took over afterwards did not receive it."""
+
+
 class Statement:
     """A turn that is being written."""
 
@@ -178,7 +187,7 @@ class Postgres:
         self.standby: Tables | None = None
         self.has_failed_over = False
         self.findings: list[str] = []
-        self.commits = 0
+        self.commits: list[Commit] = []
         self._last_at = 0
         self.turns = 0
         self.on_answer: Callable[[UUID, int, bytes], None] = lambda *_: None
@@ -340,7 +349,7 @@ class Postgres:
                 self.found(f"turn {turn.epoch}.{turn.number} violates a constraint: {broken}")
             raise TurnRefused(broken)
         at = self._last_at = max(round(self.loop.now * 1e9), self._last_at + 1)
-        self.commits += 1
+        self.commits.append(Commit(at, turn, self.standby is not None))
         tables.newest = NewestTurn(epoch=turn.epoch, number=turn.number)
         if turn.admitted:
             self._admit(turn.admitted, at)

@@ -25,9 +25,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from tests.proof.simulation.database import Commit
 from tests.proof.simulation.story import POOL, ActionPlan, Story
 from turnstile.common.domain.states import Status
-from turnstile.executor.leader.records import LiveRow, Turn
+from turnstile.executor.leader.records import LiveRow
 from turnstile.stress.check.definitions import DefinitionHistory, Definitions
 from turnstile.stress.check.gates import RUN_MAX
 from turnstile.stress.check.passages import (
@@ -45,13 +46,6 @@ from turnstile.stress.recording import NEVER
 _RESOURCE: Final = "resource "
 _POOL: Final = f"pool {POOL}"
 """The pool is judged as a resource without a capacity that every execution acquires last."""
-
-
-class Commit(NamedTuple):
-    """A committed turn, and when: nanoseconds of true time, each later than the one before."""
-
-    at: int
-    turn: Turn
 
 
 class Found(NamedTuple):
@@ -244,7 +238,7 @@ class _Replay:
 
     def follow(self, commit: Commit) -> None:
         """Follow one turn: what ended or returned, what arrived, then who passed."""
-        at, turn = commit
+        at, turn, _ = commit
         if not turn.at:
             return
         for definition in turn.definitions:
@@ -406,7 +400,7 @@ def _is_delayed(row: LiveRow | None) -> bool:
 def ids_of(commits: Iterable[Commit]) -> set[int]:
     """Return the executions of which these turns say anything."""
     found: set[int] = set()
-    for _, turn in commits:
+    for _, turn, _ in commits:
         for rows in (turn.admitted, turn.ended, turn.live, turn.waiting):
             found.update(row.id for row in rows)
         found.update(over.execution_id for over in turn.attempts)
