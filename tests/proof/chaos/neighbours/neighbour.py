@@ -71,6 +71,10 @@ class Disturbed:
     failed: str | None
     """Why the neighbour itself failed."""
 
+    def __str__(self) -> str:
+        did = ", ".join(f"{count} {what}" for what, count in sorted(self.did.items()))
+        return f"{self.disturbance}: {did or 'nothing'}"
+
 
 class Neighbour:
     """What the function of a kind uses."""

@@ -32,7 +32,6 @@ _CHANCE: Final = 3
 _EXAMPLES: Final = 10
 _COMMON: Final = 5
 _AFTERMATH: Final = timedelta(seconds=1.0)
-_SETTLED: Final = timedelta(seconds=5.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,18 +100,6 @@ def starts_during(effects: Effects, kind: Kind) -> list[Start]:
     ]
 
 
-def starts_alone(effects: Effects) -> list[Start]:
-    """Return what was submitted and started while no neighbour was active, nor shortly before."""
-    return [
-        start
-        for start in effects.starts
-        if not any(
-            each.began_at <= (start.started_at or start.due_at) and start.due_at <= each.ended_at + _SETTLED
-            for each in effects.disturbed
-        )
-    ]
-
-
 def missed(effects: Effects, limits: Mapping[str, int], *, patience: float) -> Iterator[str]:
     """Yield every bound that was missed; times may be `patience` times as long."""
     yield from _failed_neighbours(effects)
@@ -139,9 +126,7 @@ def _failed_neighbours(effects: Effects) -> Iterator[str]:
 
 
 def _late_starts(effects: Effects, bound_seconds: float) -> Iterator[str]:
-    parts = {"in all": list(effects.starts)}
-    parts |= {f"beside {kind}": starts_during(effects, kind) for kind in Kind}
-    for name, starts in parts.items():
+    for name, starts in _parts(effects).items():
         late = [start for start in starts if start.seconds > bound_seconds]
         if len(late) > max(_CHANCE, 0.01 * len(starts)):
             p99 = percentile((start.seconds for start in starts), 0.99)
@@ -234,3 +219,32 @@ def _counted(active: Counter[str]) -> str:
 
 def _between(began_at: datetime | None, ended_at: datetime | None) -> float:
     return float("inf") if began_at is None or ended_at is None else (ended_at - began_at).total_seconds()
+
+
+def details(effects: Effects, limits: Mapping[str, int]) -> list[str]:
+    """Return the lines of the report about the steady load, and what the monitor saw."""
+    delivered, observed = list(delivery_seconds(effects).values()), effects.observed
+    lines = []
+    for name, starts in _parts(effects).items():
+        seconds = [start.seconds for start in starts]
+        if seconds:
+            p50, p99, worst = (percentile(seconds, share) or 0.0 for share in (0.5, 0.99, 1.0))
+            lines.append(f"  p50, p99, worst    {p50:.2f}, {p99:.2f}, {worst:.2f} s of {len(seconds)} {name}")
+    slowest = max(observed.probes, key=lambda probe: probe.seconds, default=None)
+    if slowest is not None:
+        lines.append(f"  worst /livez       {slowest.service} {slowest.seconds:.2f} s")
+    lines.append(
+        f"  webhooks           {len(delivered)}, p99 {percentile(delivered, 0.99) or 0.0:.2f} s,"
+        f" worst {max(delivered, default=0.0):.2f} s after the end"
+    )
+    lines += [
+        f"  most memory        {name} {peak.memory_bytes >> 20} of {limits[name.partition('-')[0]] >> 20} MB"
+        for name, peak in observed.peaks.items()
+    ]
+    return [*lines, f"  harness late by    {observed.worst_lag_seconds:.2f} s at most"]
+
+
+def _parts(effects: Effects) -> dict[str, Sequence[Start]]:
+    """Return all starts, and those beside each kind of neighbour."""
+    beside = {f"beside {kind}": starts_during(effects, kind) for kind in Kind}
+    return {"in all": effects.starts, **beside}
