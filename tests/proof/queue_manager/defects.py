@@ -1116,4 +1116,3 @@ plant_all(
         "self.soonest = min(self.soonest, entry.expires_at) => pass",
     ),
 )
-__all__ = ["DEFECTS", "Defect", "detection", "planted"]

@@ -20,8 +20,9 @@ from tests.proof.queue_manager.recount import (
     has_room,
     heads,
     is_open,
+    is_open_but_full,
+    limit_of,
     must,
-    next_of,
     queue_has_room,
     rank_at,
     recount,
@@ -48,7 +49,6 @@ from turnstile.executor.queue_manager.state import (
     Execution,
     Member,
     PoolState,
-    Queue,
     ResourceGate,
     State,
     Worker,
@@ -385,11 +385,6 @@ class Checker:
             must("hold", live, execution.id, "holds units and has no worker")
 
 
-def limit_of(queue: Queue) -> int | None:
-    settings = queue.settings
-    return settings.max_concurrent if settings.has_limit else queue.action.definition.max_concurrent
-
-
 def is_plain(action: ActionState) -> bool:
     """Whether an action has runs now: it passes no gate but queue and pool, may run twice, and is short."""
     it = action.definition
@@ -412,14 +407,6 @@ def has_place(state: State, action: ActionState, worker: Worker) -> bool:
 
 def is_suspect(state: State, execution_id: int) -> bool:
     return execution_id in state.executions and state.executions[execution_id].is_suspect
-
-
-def is_open_but_full(state: State, action: ActionState) -> bool:
-    """Whether the definitions let executions of an action start, whatever is held now."""
-    if action.definition.paused or action.definition.max_concurrent_total == 0:
-        return False
-    resources = ((state.resources[use.resource].definition, use.units) for use in action.definition.uses)
-    return not any(resource.paused or resource.capacity < units for resource, units in resources)
 
 
 def _place(member: Member) -> tuple[int, str, int]:
@@ -524,8 +511,7 @@ def _could_ever_start(state: State, action: ActionState) -> bool:
         return False
     if not any(worker.is_taking and worker.concurrency for worker in serving(state, action)):
         return False
-    limits = (q.settings.max_concurrent if q.settings.has_limit else action.definition.max_concurrent
-              for q in action.queues.values() if q.waiting or q.holding)  # fmt: skip
+    limits = (limit_of(queue) for queue in action.queues.values() if queue.waiting or queue.holding)
     return any(limit is None or limit > 0 for limit in limits)
 
 
@@ -534,6 +520,3 @@ def check_idempotence(state: State) -> None:
     out = decide_module.decide(state, (), state.now)
     changed = out.granted or out.changed or out.finished
     must("again", not changed, "deciding twice decided something", out.granted, out.changed)
-
-
-__all__ = ["Checker", "Memory", "Violation", "check_idempotence", "check_progress", "next_of", "turn"]
