@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.proof.planted import parts_of
 from tests.proof.queue_manager import configurations as c
 from tests.proof.queue_manager.configurations import Configuration
 from tests.proof.queue_manager.explorer import explore
@@ -67,7 +68,7 @@ SECONDS_MAX = 8
 
 def plant(name: str, where: Any, change: str, *detectors: Detector) -> None:
     """Add a planted bug, by a change such as `right => wrong`; without detectors, walks look for it."""
-    right, wrong = change.split(" => ")
+    right, wrong = parts_of(change)
     found = detectors or (walks,)
     DEFECTS.append(Defect(name=name, where=where, right=right, wrong=wrong, detectors=found))
 
