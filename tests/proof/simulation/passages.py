@@ -23,7 +23,7 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from tests.proof.simulation.database import Commit
 from tests.proof.simulation.story import POOL, ActionPlan, Story
@@ -48,33 +48,24 @@ _POOL: Final = f"pool {POOL}"
 """The pool is judged as a resource without a capacity that every execution acquires last."""
 
 
-class Found(NamedTuple):
-    """Violations, each with the promise that it breaks, and how much was checked of each promise."""
-
-    broken: list[tuple[str, Broken]]
-    checked: Counter[str]
-
-
 _OF_QUEUES: Final = {Guarantee.ORDER: "P2"}
 _OF_GATES: Final = {each: each.value for each in (Guarantee.UNITS, Guarantee.ORDER, Guarantee.FAIRNESS)}
 _OF_STARTS: Final = {Guarantee.RATE: Guarantee.RATE.value}
 
 
-def check_gates(story: Story, commits: Sequence[Commit]) -> Found:
-    """Return which promises the turns break: P1 and P2 at queues, P11, P12 and P14 at others, P13."""
+def check_gates(story: Story, commits: Sequence[Commit]) -> Iterator[tuple[str, Broken]]:
+    """Yield the promises that the turns break: P1 and P2 at queues, P11, P12 and P14 at others, P13."""
     replay = _Replay(story)
     for commit in commits:
         replay.follow(commit)
-    found = Found([("P1", each) for each in replay.broken], Counter({"P1": len(replay.starts)}))
+    yield from (("P1", each) for each in replay.broken)
     for passers, promises in (
         (replay.passers(lambda gate: gate == QUEUE), _OF_QUEUES),
         (replay.passers(lambda gate: gate != QUEUE), _OF_GATES),
         (replay.starts, _OF_STARTS),
     ):
-        result = check_passages(GateHistory(passers=passers, definitions=replay.definitions()))
-        found.broken.extend((promises[e.rule], e) for e in result.broken if e.rule in promises)
-        found.checked.update({promises[rule]: result.checked[rule] for rule in promises})
-    return found
+        broken = check_passages(GateHistory(passers=passers, definitions=replay.definitions())).broken
+        yield from ((promises[each.rule], each) for each in broken if each.rule in promises)
 
 
 @dataclass(slots=True, eq=False)

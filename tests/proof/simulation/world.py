@@ -189,7 +189,6 @@ class World:
         self.healed_at = 0.0
         """When the last fault was over."""
         self.is_quiet = False
-        self.compared = 0
         self._compared_rows = 0
         self._left = 0
         self._moved_at = 0.0
@@ -315,7 +314,6 @@ class World:
         lead, tables = leader.leadership, self.postgres.tables
         if lead is None or (tables.epoch, tables.executor_id) != (lead.epoch, leader.executor_id):
             return
-        self.compared += 1
         try:
             other, _ = state_of(self.postgres.loaded())
             other.now = max(other.now, lead.state.now)

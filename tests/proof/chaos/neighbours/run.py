@@ -103,7 +103,6 @@ def _plan(environment: Environment, seed: int, shape: Shape) -> Plan:
         management_url=environment.servers.rabbitmq.management_url,
         vhost=VHOST,
         database_url=environment.database_url,
-        http_urls=[executor.url for executor in environment.executors],
     )
     return Plan(shape=shape, began_at=datetime.now(UTC) + timedelta(seconds=_STARTING_SECONDS), access=access)
 
