@@ -24,9 +24,8 @@ def shown(outcome: Outcome) -> str:
         f"  submitted          {len(log.sent)}, {log.confirmed} confirmed, {log.repeated} times sent again",
         f"  cancels, changes   {log.cancels}, {log.changes}",
         f"  executions         {seen.executions}: {ends}",
-        f"  grants, runs       {seen.grants}, {seen.runs}; {seen.in_runs} grants beyond a limit, in runs of a"
-        f" worker; {seen.reclaims} reclaims from {seen.workers_lost} lost workers;"
-        f" {seen.completions_published} ends published",
+        f"  grants, runs       {seen.grants}, {seen.runs}; {seen.reclaims} reclaims from {seen.workers_lost}"
+        f" lost workers; {seen.completions_published} ends published",
         f"  worst idle slot    {seen.worst_idle_seconds:.1f} s",
         f"  gates              checked {checked}",
         f"  drained in         {course.drained_in_seconds:.1f} s",

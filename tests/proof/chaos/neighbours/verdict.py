@@ -39,7 +39,6 @@ class Start:
     """The times of one execution of the steady load; None: it did not reach that status."""
 
     number: int
-    way: str
     due_at: datetime
     """When it was planned to be submitted."""
     admitted_at: datetime | None
@@ -80,7 +79,6 @@ def _start(row: asyncpg.Record | None, sent: Sent, ran: Mapping[int, int], began
     started_at = None if row is None else ran.get(row["id"])
     return Start(
         number=sent.submit.number,
-        way=sent.submit.submitter.partition("-")[0],
         due_at=began_at + timedelta(seconds=sent.submit.at_seconds),
         admitted_at=None if row is None else row["created_at"],
         granted_at=None if row is None else row["scheduled_at"],
@@ -144,7 +142,7 @@ def _wrong_outcomes(effects: Effects) -> Iterator[str]:
     for start in effects.starts:
         if start.status is not Status.COMPLETED:
             outcome: str = start.status or ("never admitted" if start.admitted_at is None else "not ended")
-            wrong[f"{outcome}, submitted over {start.way}"].append(start.number)
+            wrong[outcome].append(start.number)
     for outcome, numbers in wrong.items():
         yield f"{len(numbers)} of the steady load are {outcome}: {', '.join(map(str, numbers[:_EXAMPLES]))}"
 
@@ -197,20 +195,13 @@ def _slow_probes(effects: Effects, bound_seconds: float) -> Iterator[str]:
 
 
 def _active(disturbed: Sequence[Disturbed], began_at: datetime, ended_at: datetime) -> str:
-    """Name the neighbours active in that time; if there were none, the last one."""
+    """Name the neighbours active in that time, or shortly before it."""
     names = [
         str(each.disturbance)
         for each in disturbed
         if each.began_at <= ended_at and began_at <= each.ended_at + _AFTERMATH
     ]
-    if names:
-        return ", ".join(sorted(set(names)))
-    before = [each for each in disturbed if each.ended_at < began_at]
-    if not before:
-        return "none"
-    last = max(before, key=lambda each: each.ended_at)
-    ago_seconds = (began_at - last.ended_at).total_seconds()
-    return f"none any more ({last.disturbance} until {ago_seconds:.1f} s before)"
+    return ", ".join(sorted(set(names))) or "none"
 
 
 def _counted(active: Counter[str]) -> str:
