@@ -7,14 +7,13 @@ After a failover the tables are those of the standby: what was committed meanwhi
 What is known of it elsewhere, answers and runs, is left out, and nothing else (`Lost`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 from tests.proof.simulation.database import AttemptRecord, Commit
-from tests.proof.simulation.passages import ids_of
 from tests.proof.simulation.runner import NS
 from tests.proof.simulation.world import Outcome as World
 from turnstile.common.domain.states import Status
@@ -73,7 +72,7 @@ def lost_by_failover(world: World) -> Lost:
     for number, order in world.clients.orders.items():
         if order.plan.submitter == world.story.inbox_submitter and order.confirmed_at in missed:
             numbers.add(number)
-    return Lost(execution_ids=frozenset(ids_of(commits)), numbers=frozenset(numbers))
+    return Lost(execution_ids=frozenset(_ids_of(commits)), numbers=frozenset(numbers))
 
 
 def _number(parameters: bytes) -> int:
@@ -136,6 +135,20 @@ def _committed_changes(world: World) -> Iterator[LimitChange]:
             if row.kind == "action" and row.name in numbers and row.body is not None:
                 limit = 0 if row.body["paused"] else row.body["max_concurrent"]
                 yield LimitChange(action=numbers[row.name], limit=limit, asked_at=at, answered_at=at)
+
+
+def _ids_of(commits: Iterable[Commit]) -> set[int]:
+    """Return the executions of which these turns say anything."""
+    found: set[int] = set()
+    for _, turn, _ in commits:
+        for rows in (turn.admitted, turn.ended, turn.live, turn.waiting):
+            found.update(row.id for row in rows)
+        found.update(over.execution_id for over in turn.attempts)
+        for granted in turn.granted:
+            found.update(granted.execution_ids)
+        found.update(turn.live_over)
+        found.update(turn.waiting_over)
+    return found
 
 
 def _queue(world: World, action: int, key: int) -> int:

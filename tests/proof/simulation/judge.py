@@ -1,9 +1,8 @@
 """Judges what happened in a world: the rules of `stress.check`, and what only a simulation can know.
 
-Limits, order, rates and fair shares are judged twice: by the turns that were committed, exactly, with the
-rules that `stress.check` has for any installation (`passages`), and by what workers really ran. Where a story
-loses commits by a failover, the executions and requests of the lost turns are left out of what others saw,
-and the turns that were kept are judged as everywhere.
+Limits, order, rates and fair shares are judged twice: at each decision of a leader, by the rules of the
+explorer (`WatchedLeader`), and by what was committed and what workers really ran. Where a story loses commits
+by a failover, the executions and requests of the lost turns are left out of what others saw.
 """
 
 from collections import Counter
@@ -14,9 +13,7 @@ from typing import Final
 import numpy as np
 
 from tests.proof.simulation.broker import COMPLETIONS
-from tests.proof.simulation.history import Lost, commits_of, history, lost_by_failover, recording_of
-from tests.proof.simulation.passages import check_gates
-from tests.proof.simulation.runner import NS
+from tests.proof.simulation.history import Lost, history, lost_by_failover, recording_of
 from tests.proof.simulation.story import RequestPlan
 from tests.proof.simulation.world import Outcome
 from turnstile.common.domain.states import Status
@@ -41,7 +38,7 @@ def violations(outcome: Outcome) -> list[str]:
         found += _left(outcome)
     if len(recording.executions):
         told = history(outcome, recording)
-        found += [*_by_history(outcome, recording, told), *_by_turns(outcome), *_two_at_once(told)]
+        found += [*_by_history(outcome, recording, told), *_two_at_once(told)]
     return [*found, *_outcomes(outcome, lost)]
 
 
@@ -57,16 +54,6 @@ def _by_history(outcome: Outcome, recording: Recording, told: History) -> Iterat
         if finding.broken and not (finding.rule is Rule.NOTHING_STUCK and not outcome.is_quiet):
             for example in finding.examples[:_EXAMPLES]:
                 yield f"{finding.rule.name} ({finding.broken}) {example}"
-
-
-def _by_turns(outcome: Outcome) -> Iterator[str]:
-    """Apply the rules of gates to the committed turns: P1, P2, P11 to P14."""
-    shown: Counter[str] = Counter()
-    for promise, each in check_gates(outcome.story, commits_of(outcome)):
-        shown[promise] += 1
-        if shown[promise] <= _EXAMPLES:
-            where = f"{each.gate} at {each.at / NS:.6f} s, execution {each.execution_id}"
-            yield f"{promise} at {where}: {each.what}"
 
 
 def _without_delayed(outcome: Outcome, told: History) -> History:

@@ -20,17 +20,15 @@ from tests.proof.simulation.broker import (
     Rabbit,
     WorkerBroker,
 )
-from tests.proof.simulation.database import Commit, Postgres, SimulatedStore
+from tests.proof.simulation.database import Postgres, SimulatedStore
 from tests.proof.simulation.directed import directed_story
 from tests.proof.simulation.faults import Fault
 from tests.proof.simulation.interference import world_of
 from tests.proof.simulation.judge import violations
 from tests.proof.simulation.loop import Hang, SimulatedLoop
-from tests.proof.simulation.passages import check_gates
 from tests.proof.simulation.processes import Process, Processes, SimulatedClock, Trap
-from tests.proof.simulation.runner import NS
 from tests.proof.simulation.shrink import shortest
-from tests.proof.simulation.story import ActionPlan, CommandPlan, story_of
+from tests.proof.simulation.story import CommandPlan, story_of
 from tests.proof.simulation.world import World
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.domain.states import Status
@@ -366,34 +364,6 @@ def test_the_end_of_a_locked_row_delays_only_itself(place: Place) -> None:
     assert [row.id for row in place.run(store.load(epoch), process=process).waiting] == []
     place.postgres.unlock_rows()
     assert set(place.postgres.tables.ended) == {1, 2}
-
-
-# What is judged.
-
-
-@pytest.mark.parametrize(("order", "broken"), [("fair", set()), ("arrival", {"P12"})])
-def test_only_at_a_fair_total_another_key_may_precede_what_stood_first(order: str, broken: set[str]) -> None:
-    """The only one that waits stands at the pool; one of another key arrives, and is granted first."""
-    one = ActionPlan(
-        ref="a", limit=None, keys=2, fields={"uses": [], "max_concurrent_total": 5, "order": order}
-    )
-    turns = [
-        turn_of(1, [admitted(1, "x"), admitted(2, "x")], granted=1),
-        turn_of(2, [admitted(3, "y")], granted=3),
-        turn_of(3, [], granted=2),
-    ]
-    story = replace(story_of(3, size=0.05), actions=(one,))
-    found = check_gates(story, [Commit(turn.number * NS, turn) for turn in turns])
-
-    assert {promise for promise, _ in found} == broken
-
-
-def turn_of(number: int, new: list[AdmittedRow], *, granted: int) -> Turn:
-    at = float(number)
-    grant = GrantRow(
-        epoch=1, counter=number, worker_id="w", granted_at=at, execution_ids=(granted,), counters=(number,)
-    )
-    return Turn(epoch=1, number=number, at=at, admitted=new, granted=[grant])
 
 
 # Whole stories.
