@@ -38,8 +38,8 @@ shop: $(READY) ## Run the example shop of examples/shop on private servers, and 
 	@$(BIN)/python -m examples.shop
 
 .PHONY: up
-up: $(READY) ## Start servers, executor and workers, print their URLs, and run until Ctrl-C
-	@$(BIN)/executor demo --stay
+up: $(READY) ## Start servers, an executor and a worker of the examples, print their URLs, and run until Ctrl-C
+	@$(BIN)/turnstile dev --actions examples.actions
 
 .PHONY: check
 check: $(READY) ## Format, lint, types and layers: everything that runs no test
@@ -103,11 +103,11 @@ soak: $(READY) ## An hour of steady load with faults on a private installation, 
 	@$(BIN)/turnstile stress run --local --preset soak $(ARGS)
 
 .PHONY: bench
-bench: $(READY) ## Measure rates, costs, submissions, gates, replicas, pressure, memory on this machine (ARGS=)
+bench: $(READY) ## Measure rates, costs, gates, replicas, pressure, takeovers on this machine (ARGS=)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 .PHONY: bench-peers
-bench-peers: $(PEERS_READY) ## Run the same load on this project and on others, side by side (ARGS=)
+bench-peers: $(PEERS_READY) ## Run the same load on this project and on PgQueuer, side by side (ARGS=)
 	@$(PEERS_VENV)/bin/python -m benchmarks.peers $(ARGS)
 
 $(PEERS_READY): pyproject.toml requirements/peers.txt scripts/setup
@@ -117,6 +117,10 @@ $(PEERS_READY): pyproject.toml requirements/peers.txt scripts/setup
 .PHONY: docs
 docs: $(READY) ## Build the documentation as a site in build/docs; a warning is an error
 	@$(BIN)/sphinx-build -q -W --keep-going docs build/docs && echo build/docs/index.html
+
+.PHONY: reference
+reference: $(READY) ## Write docs/reference from the code
+	@cd docs && PYTHONPATH=. ../$(BIN)/python -m generate reference
 
 .PHONY: pictures
 pictures: $(READY) ## Take a picture of every screen of the dashboard: light, dark, phone (ARGS="--before FOLDER")

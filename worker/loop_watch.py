@@ -2,8 +2,9 @@
 
 In: a beat of the event loop, and the stack of its thread. Out: a log line while it is blocked and one when it
 is over, at most once a minute for each location; lines in the log of the execution, each time; and a metric.
-A blocked loop delays every other async action of the process; the lease has a thread of its own. Code that
-holds the interpreter's lock is found afterwards.
+A blocked loop delays every other async action of the process; the lease has a thread of its own. So a loop
+that does not turn for longer than any action may block it ends the process: a worker that renews its lease
+and can run nothing would hold its slots for good. Code that holds the interpreter's lock is found afterwards.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from time import monotonic
 from types import FrameType
 from typing import Final
 
+from turnstile.common.lifecycle import EXIT_NOT_STOPPED, end_process
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.worker.code_location import is_of_user, shown_location
 from turnstile.worker.metrics import LOOP_BLOCKED, METER
@@ -53,8 +55,9 @@ class _Blocked:
 class LoopWatch:
     """Watches the event loop in which it was created."""
 
-    def __init__(self, runner: InLoopRunner) -> None:
+    def __init__(self, runner: InLoopRunner, *, blocked_seconds_max: float) -> None:
         self._runner = runner
+        self._blocked_seconds_max = blocked_seconds_max
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
         self._beat_at = monotonic()
@@ -91,9 +94,19 @@ class LoopWatch:
         return monotonic() - self._beat_at - _BEAT_SECONDS
 
     def _watch(self) -> None:
+        # Looks, not a clock: while the whole process is paused, nothing is missed.
+        beat_at, looks = self._beat_at, 0
         while not self._ended.wait(_BEAT_SECONDS):
             if self._noticed is None and self._blocked_seconds() >= _BLOCKED_SECONDS:
                 self._notice()
+            beat_at, looks = self._beat_at, looks + 1 if beat_at == self._beat_at else 0
+            if looks * _BEAT_SECONDS >= self._blocked_seconds_max:
+                end_process(self._log_hung)
+
+    def _log_hung(self) -> None:
+        fields = {} if self._noticed is None else self._noticed.fields
+        seconds = {"seconds": round(self._blocked_seconds(), 1), "exit_code": EXIT_NOT_STOPPED}
+        logger.critical("event_loop_hung", extra=fields | seconds)
 
     def _notice(self) -> None:
         task = asyncio.current_task(self._loop)

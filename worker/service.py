@@ -81,7 +81,7 @@ class WorkerService:
         hosted = self._hosted
         if hosted is None:
             return {**parts, "broker": _NOT_CONNECTED}
-        executor = None if hosted.is_certain else _UNANSWERED
+        executor = None if hosted.is_certain else BLOCKED if hosted.is_blocked else _UNANSWERED
         return {**parts, "broker": hosted.broker_error, "executor": executor}
 
     def degraded(self) -> dict[str, str]:
@@ -100,7 +100,8 @@ class WorkerService:
             self._thread = thread = WorkerThread(hosted.run)
             thread.start()
             try:
-                with printing_into_logs(), LoopWatch(runners.in_loop).watching():
+                watch = LoopWatch(runners.in_loop, blocked_seconds_max=self._settings.loop_blocked_max)
+                with printing_into_logs(), watch.watching():
                     await self._serve(hosted, thread, runners.children, stop)
             finally:
                 await thread.abort()

@@ -57,6 +57,12 @@ class WorkerSettings(CommonSettings):
     stop_grace: Duration = Field(
         default=5.0, ge=0, description="Grace period between the cancel of an execution and its kill."
     )
+    loop_blocked_max: Duration = Field(
+        default=300.0,
+        ge=1.0,
+        description="Time for which an async action may block the event loop. Then the worker ends, and"
+        " what it ran is reclaimed.",
+    )
     log_flush_interval: Duration = Field(
         default=1.0,
         ge=0.05,

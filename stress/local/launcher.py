@@ -8,6 +8,7 @@ Used by the demo, the stress test, the benchmarks and the tests; needs no librar
 import asyncio
 import shlex
 import signal
+import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from typing import Any, Final
 import turnstile
 from turnstile.common.cli import EXIT_FAILED, CommandFailed
 from turnstile.common.domain.errors import TurnstileError
+from turnstile.common.exit_codes import ExitCode
 from turnstile.localservers import BrokerServer, DatabaseServer, LocalServersError, until_signal
 from turnstile.localservers.ports import free_port
 from turnstile.localservers.processes import run_in_thread
@@ -116,8 +118,8 @@ class System:
         """The URL of the first executor."""
         return self.executors[0].url
 
-    def write_exports(self, file: Path) -> list[str]:
-        """Write a file that sets the URLs in a shell; return its lines."""
+    def write_exports(self, file: Path) -> None:
+        """Write a file that sets the URLs in a shell."""
         urls = {
             "TURNSTILE_DATABASE_URL": self.deployment.database_url,
             "TURNSTILE_AMQP_URL": self.deployment.amqp_url,
@@ -125,7 +127,6 @@ class System:
         }
         exports = [f"export {name}={shlex.quote(url)}" for name, url in urls.items()]
         file.write_text("\n".join([*exports, ""]), encoding="utf-8")
-        return exports
 
     def check_running(self) -> None:
         """Raise ServerFailed, with the end of its log, where a service has ended by itself."""
@@ -134,13 +135,13 @@ class System:
 
 
 def run_until_signal(
-    work: Coroutine[Any, Any, int], *, what: str, say: Callable[[str], object], exit_code: int | None
-) -> int:
+    work: Coroutine[Any, Any, int], *, what: str, say: Callable[[str], object], exit_code: ExitCode | None
+) -> ExitCode:
     """Run the work of a command as `until_signal` does; raises CommandFailed, which says `what` failed."""
     try:
-        return asyncio.run(until_signal(work, say=say, exit_code=exit_code))
+        return ExitCode(asyncio.run(until_signal(work, say=say, exit_code=exit_code)))
     except LocalServersError as error:
-        raise CommandFailed(str(error), exit_code=error.exit_code) from None
+        raise CommandFailed(str(error), exit_code=ExitCode(error.exit_code)) from None
     except CommandFailed:
         raise
     except (TurnstileError, OSError) as error:
@@ -163,10 +164,34 @@ async def create_database_and_vhost(
     return database_url, amqp_url
 
 
-async def drop_database_and_vhost(postgresql: DatabaseServer, rabbitmq: BrokerServer, name: str) -> None:
-    """Delete both, and with them the connections of services that still run."""
-    await run_in_thread(rabbitmq.delete_vhost, name)
-    await run_in_thread(postgresql.drop_database, name)
+@asynccontextmanager
+async def temporary_deployment(
+    postgresql: DatabaseServer,
+    rabbitmq: BrokerServer,
+    name: str,
+    *,
+    settings: Mapping[str, str],
+    importable: Path = _SOURCE,
+    last_signal: signal.Signals = signal.SIGKILL,
+) -> AsyncIterator[Deployment]:
+    """Yield a deployment on a new database, vhost and folder; delete all three at the end.
+
+    With database and vhost go the connections of services that still run.
+    """
+    with tempfile.TemporaryDirectory(prefix=f"{name}-", ignore_cleanup_errors=True) as folder:
+        try:
+            database_url, amqp_url = await create_database_and_vhost(postgresql, rabbitmq, name)
+            yield Deployment(
+                database_url=database_url,
+                amqp_url=amqp_url,
+                folder=Path(folder),
+                settings=settings,
+                importable=importable,
+                last_signal=last_signal,
+            )
+        finally:
+            await run_in_thread(rabbitmq.delete_vhost, name)
+            await run_in_thread(postgresql.drop_database, name)
 
 
 @asynccontextmanager

@@ -44,7 +44,7 @@ async def run(seconds: float, **parameters: object) -> str:
     logs: list[LogTail] = []
     registered = registered_action(block)
     runner = InLoopRunner({"watched.block": registered}, RunLimits())
-    with LoopWatch(runner).watching():
+    with LoopWatch(runner, blocked_seconds_max=60.0).watching():
         report = await runner.run(
             Call(
                 execution_id=ExecutionId(7),
@@ -98,7 +98,7 @@ async def test_a_callback_that_blocks_is_named_without_an_action(
     def block_in_callback() -> None:
         time.sleep(0.5)
 
-    with LoopWatch(InLoopRunner({}, RunLimits())).watching():
+    with LoopWatch(InLoopRunner({}, RunLimits()), blocked_seconds_max=60.0).watching():
         asyncio.get_running_loop().call_soon(block_in_callback)
         await asyncio.sleep(0.05)
     (noticed,) = records(caplog, "event_loop_blocked")
@@ -128,7 +128,7 @@ async def test_a_process_that_stands_still_again_and_again_is_two_lines_a_minute
     fast: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     counted = LOOP_BLOCKED.values.get(("other",), 0)
-    watch = LoopWatch(InLoopRunner({}, RunLimits()))
+    watch = LoopWatch(InLoopRunner({}, RunLimits()), blocked_seconds_max=60.0)
     for _ in range(50):
         watch._over(2.0)
     assert LOOP_BLOCKED.values[("other",)] == counted + 50
@@ -136,7 +136,11 @@ async def test_a_process_that_stands_still_again_and_again_is_two_lines_a_minute
     assert shown == [("event_loop_blocked", None), ("event_loop_blocked_over", 2.0)]
 
 
-async def test_a_loop_that_waits_is_not_blocked(fast: None, caplog: pytest.LogCaptureFixture) -> None:
-    await run(0.0, times=4)
+async def test_a_loop_that_waits_is_not_blocked(
+    fast: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Longer than a busy machine leaves a process without a processor, and shorter than all waits together.
+    monkeypatch.setattr(loop_watch, "_BLOCKED_SECONDS", 1.0)
+    await run(0.0, times=12)
     assert records(caplog, "event_loop_blocked") == []
     assert records(caplog, "event_loop_blocked_over") == []

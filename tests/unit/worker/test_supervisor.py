@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.traffic import until
 from tests.unit.worker.conftest import MakeCall
-from tests.unit.worker.waiting import failed_in, gone, is_alive, pids_in, result_of
+from tests.unit.worker.waiting import failed_in, gone, is_alive, pids_in, result_of, unreaped
 from turnstile.common.domain.outcomes import Cancelled
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.worker.runners import supervisor as supervisor_module
@@ -52,6 +52,8 @@ StartRun = Callable[..., tuple[ProcessTag, int]]
 async def runners(module: str, limits: RunLimits) -> AsyncIterator[Runners]:
     async with Runners([], [module], concurrency=2, limits=limits) as runners:
         yield runners
+        # The event loop reaps a run that was cancelled, and it is about to close.
+        await until(lambda: not unreaped())
 
 
 @pytest.fixture
