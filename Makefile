@@ -118,10 +118,6 @@ $(PEERS_READY): pyproject.toml requirements/peers.txt scripts/setup
 docs: $(READY) ## Build the documentation as a site in build/docs; a warning is an error
 	@$(BIN)/sphinx-build -q -W --keep-going docs build/docs && echo build/docs/index.html
 
-.PHONY: pictures
-pictures: $(READY) ## Take a picture of every screen of the dashboard: light, dark, phone (ARGS="--before FOLDER")
-	@$(BIN)/python -m tests.integration.dashboard.pictures $(ARGS)
-
 .PHONY: format
 format: $(READY) ## Rewrite the code in the house format
 	$(BIN)/ruff check --fix --exit-zero .

@@ -34,15 +34,6 @@ async def test_pages_run_from_the_newest_to_the_oldest(api: Served) -> None:
     assert await pages(api, "/executions") == [ids[::-1]]
 
 
-async def test_new_executions_shift_no_page(api: Served) -> None:
-    ids = await api.submit_many("a.b", 4)
-    first = await api.get("/executions", limit=2)
-    await api.submit_many("a.b", 3)
-    second = await api.get("/executions", limit=2, cursor=first["next_cursor"])
-    assert [item["id"] for item in first["items"] + second["items"]] == ids[::-1]
-    assert second["next_cursor"] is None
-
-
 async def test_a_key_of_an_old_execution_is_found_at_once(
     api: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,41 +196,6 @@ async def test_actions_are_listed_by_name(api: Served) -> None:
     for ref in ("B", "a.a", "a_b", "z"):
         await api.define(ref)
     assert await pages(api, "/actions", limit=2) == [["B", "a.a"], ["a.b", "a.c"], ["a_b", "z"]]
-
-
-async def test_a_queue_is_listed_in_order_with_positions_and_slot_holders(api: Served) -> None:
-    api.join()
-    ids = await api.submit_many("a.b", 6)
-    await api.until_offered(ids[0])
-    found = await pages(api, "/actions/a.b/queue", limit=2)
-    assert found == [ids[1:3], ids[3:5], ids[5:]]
-    first = await api.get("/actions/a.b/queue", limit=2)
-    assert [item["position"] for item in first["items"]] == [1, 2]
-    second = await api.get("/actions/a.b/queue", limit=2, cursor=first["next_cursor"])
-    assert [item["position"] for item in second["items"]] == [3, 4]
-    (holder,) = second["holders"]
-    assert (holder["id"], holder["status"], holder["worker_id"]) == (
-        ids[0],
-        "scheduled",
-        api.worker.worker_id,
-    )
-
-
-async def test_each_key_has_its_own_queue(api: Served) -> None:
-    api.join()
-    x = await api.submit_many("a.b", 3, concurrency_key="x")
-    y = await api.submit_many("a.b", 3, concurrency_key="y")
-    await api.until_offered(x[0], y[0])
-    shown = await api.get("/actions/a.b/queue")
-    assert [(i["id"], i["concurrency_key"], i["position"]) for i in shown["items"]] == [
-        (x[1], "x", 1), (x[2], "x", 2), (y[1], "y", 1), (y[2], "y", 2),
-    ]  # fmt: skip
-    assert [h["id"] for h in shown["holders"]] == [x[0], y[0]]
-    only = await api.get("/actions/a.b/queue", concurrency_key="y", limit=1)
-    assert [i["id"] for i in only["items"]] == [y[1]]
-    assert [h["id"] for h in only["holders"]] == [y[0]]
-    rest = await api.get("/actions/a.b/queue", concurrency_key="y", cursor=only["next_cursor"])
-    assert [(i["id"], i["position"]) for i in rest["items"]] == [(y[2], 2)]
 
 
 async def test_the_text_of_an_error_is_a_condition_in_any_case_and_no_pattern(api: Served) -> None:

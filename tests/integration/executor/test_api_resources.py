@@ -1,6 +1,5 @@
 """Resources and the settings of keys over HTTP: define, change, pause, delete; what is refused says how."""
 
-import asyncio
 from typing import Any
 from urllib.parse import quote
 
@@ -52,16 +51,6 @@ async def test_a_change_of_another_state_than_the_named_one_is_refused(api: Serv
         assert (await api.http.get(URL)).headers["etag"] == current
         answer = await api.http.request(method, URL + rest, json=body, headers={"If-Match": current})
         assert answer.status_code == 200, answer.text
-
-
-async def test_concurrent_changes_undo_none(api: Served) -> None:
-    await api.http.put(URL, json={})
-    for number in range(1, 6):
-        await asyncio.gather(
-            api.http.patch(URL, json={"capacity": number}), api.http.patch(URL, json={"rank": number})
-        )
-        stored = (await api.http.get(URL)).json()
-        assert (stored["capacity"], stored["rank"]) == (number, number)
 
 
 INVALID: list[tuple[dict[str, Any], str, str]] = [
@@ -152,54 +141,7 @@ async def test_a_resource_in_use_is_not_deleted(api: Served) -> None:
     ]  # fmt: skip
 
 
-async def test_the_queue_of_a_resource_lists_what_waits_and_who_holds_units(api: Served) -> None:
-    await api.http.put(URL, json={"capacity": 3})
-    await api.define("a.b", uses=[{"resource": "cad", "units": 2}])
-    await api.define("c.d", uses=["cad"])
-    api.join()
-    holding = (await api.submit("a.b"))["id"]
-    await api.start(holding)
-    waiting = [(await api.submit(ref))["id"] for ref in ("a.b", "c.d", "c.d")]
-    shown = await api.get("/resources/cad/queue")
-    assert (shown["capacity"], shown["held"], shown["free"], shown["waiting"]) == (3, 2, 1, 3)
-    assert [(each["id"], each["position"], each["units"]) for each in shown["items"]] == [
-        (waiting[0], 1, 2), (waiting[1], 2, 1), (waiting[2], 3, 1),
-    ]  # fmt: skip
-    (holder,) = shown["holders"]
-    assert (holder["id"], holder["units"], holder["status"]) == (holding, 2, "running")
-    assert holder["passed_at"] is not None
-    pages = await api.pages("/resources/cad/queue", limit=2)
-    assert [[each["id"] for each in page] for page in pages] == [waiting[:2], waiting[2:]]
-    refused = await api.http.delete(URL)
-    assert (refused.status_code, refused.json()["held"]) == (409, 2)
-    await api.http.patch(URL, json={"capacity": None})
-    unlimited = await api.get("/resources/cad/queue")
-    assert (unlimited["capacity"], unlimited["free"], unlimited["waiting"]) == (None, None, 0)
-
-
 # --- keys
-
-
-async def test_a_request_above_the_capacity_is_refused_and_its_neighbours_are_not(api: Served) -> None:
-    await api.http.put(URL, json={"capacity": 3})
-    await api.http.put(ACTION, json={"uses": [{"resource": "cad", "units": 3}]})
-    await api.define("c.d")
-    (known,) = await api.submit_many("a.b", 1, idempotency_key="k")
-    await api.http.patch(URL, json={"capacity": 2})
-    expected = (
-        "uses: the action 'a.b' takes 3 units of the resource 'cad', whose capacity is 2; raise it: executor"
-        " resources put cad --capacity 3, or let the action take fewer units"
-    )
-    executions, body = "/api/v1/executions", {"action_ref": "a.b"}
-    assert await refused(api, "POST", executions, body) == (422, "invalid_parameters", expected)
-    items = (
-        await api.http.post(executions, json=[{"action_ref": "c.d"}, body, {"action_ref": "c.d"}])
-    ).json()
-    assert [item.get("code") for item in items["items"]] == [None, "invalid_parameters", None]
-    again = await api.http.post(executions, json={**body, "idempotency_key": "k"})
-    assert (again.status_code, again.json()["id"]) == (200, known)
-    await api.http.patch(URL, json={"capacity": 0})
-    assert (await api.http.post(executions, json=body)).status_code == 202
 
 
 async def test_a_key_gets_its_own_limit_and_weight(api: Served) -> None:

@@ -227,31 +227,6 @@ async def test_lists_mark_the_runs_that_were_asked_to_stop_as_their_own_pages_do
     assert (await marks("/executions", "items"))[cancelled] is False
 
 
-async def test_a_wait_behind_others_that_no_worker_can_run_names_the_cause(api: Served) -> None:
-    await api.define("no.worker", max_concurrent=1, pool="nowhere")
-    ids = await api.submit_many("no.worker", 2)
-    waiting = (await api.get(f"/executions/{ids[1]}"))["waiting_on"]
-    assert (waiting["reason"], waiting["active_count"]) == ("limit", 0)
-    assert waiting["root_cause"] == {
-        "ids": [],
-        "on": {"reason": "no_worker", "pool": "nowhere", "other_pools": []},
-    }
-
-
-async def test_a_wait_for_a_worker_names_the_pools_where_one_has_the_action(api: Served) -> None:
-    await api.define("a.b", max_concurrent=2, pool="gpu")
-    (waiting,) = await api.submit_many("a.b", 1)
-    shown = (await api.get(f"/executions/{waiting}"))["waiting_on"]
-    assert shown == {"reason": "no_worker", "pool": "gpu", "other_pools": ["default"]}
-    await api.define("c.d", pool="gpu")
-    (waiting,) = await api.submit_many("c.d", 1)
-    shown = (await api.get(f"/executions/{waiting}"))["waiting_on"]
-    assert shown == {"reason": "no_worker", "pool": "gpu", "other_pools": []}
-    await api.http.post(f"/api/v1/workers/{api.worker.worker_id}/drain")
-    (waiting,) = await api.submit_many("a.b", 1)
-    assert (await api.get(f"/executions/{waiting}"))["waiting_on"]["other_pools"] == []
-
-
 async def test_the_failures_of_a_worker_cost_no_more_with_a_longer_history(api: Served) -> None:
     session = api.installation.session
     await session.execute(

@@ -47,49 +47,8 @@ async def priority_of(served: Served, execution_id: int) -> int:
     return int(shown.json()["priority"])
 
 
-async def ended(api: Served, **fields: object) -> int:
-    execution_id: int = (await api.submit("a.b", **fields))["id"]
-    await api.run(execution_id, "failed")
-    return execution_id
-
-
 def problem_of(answer: httpx.Response) -> tuple[int, str, str]:
     return answer.status_code, answer.json()["code"], answer.json()["detail"]
-
-
-async def test_an_execution_has_the_priority_of_its_request_or_3(api: Served) -> None:
-    one = (await api.submit("a.b", priority=1))["id"]
-    bodies: list[dict[str, Any]] = [{"priority": 5}, {}, {"priority": 2, "run_at": "2100-01-01T00:00:00Z"}]
-    answer = await api.http.post(URL, json=[{"action_ref": "a.b", **body} for body in bodies])
-    ids = [one, *(item["id"] for item in answer.json()["items"])]
-    assert [await priority_of(api, each) for each in ids] == [1, 5, 3, 2]
-    listed = (await api.get("/executions"))["items"]
-    assert [(item["id"], item["priority"]) for item in listed] == list(zip(ids, [1, 5, 3, 2], strict=True))[
-        ::-1
-    ]
-    await api.start(one)
-    assert await priority_of(api, one) == 1
-    api.worker.end(one)
-    await api.until_status(one, "completed")
-    assert await priority_of(api, one) == 1
-
-
-async def test_a_smaller_number_goes_first_and_equal_ones_in_order_of_arrival(api: Served) -> None:
-    holder = (await api.submit("a.b", priority=5))["id"]
-    await api.start(holder)
-    body = [{"action_ref": "a.b", "priority": n, "metadata": {"n": n}} for n in (3, 5, 1, 3, 1, 2)]
-    items = (await api.http.post(URL, json=body)).json()["items"]
-    ids = [item["id"] for item in items]
-    expected = [ids[each] for each in (2, 4, 5, 0, 3, 1)]
-    positions = {(await api.get(f"/executions/{each}"))["position"]: each for each in ids}
-    assert [positions[number] for number in sorted(positions)] == expected
-    order: list[int] = []
-    for _ in expected:
-        api.worker.end(holder)
-        await api.until(lambda: bool(api.worker.offered), "the next offer")
-        (holder,) = api.worker.offered
-        order.append(holder)
-    assert order == expected
 
 
 async def test_a_queue_is_listed_in_the_order_of_starts_over_all_pages(api: Served) -> None:
@@ -115,30 +74,6 @@ async def test_a_cursor_that_no_queue_returned_is_refused(api: Served) -> None:
     for parts in ((0, 1), (6, 1), (10**18, 1), (7,), (1, 2, 3)):
         answer = await api.http.get("/api/v1/actions/a.b/queue", params={"cursor": cursor_of("line", *parts)})
         assert problem_of(answer)[:2] == (422, "invalid_message"), parts
-
-
-async def test_another_priority_under_the_same_key_is_a_conflict(api: Served) -> None:
-    first = await api.submit("a.b", idempotency_key="k", priority=2)
-    again = await api.submit("a.b", idempotency_key="k", priority=2)
-    assert (again["id"], again["duplicate"]) == (first["id"], True)
-    bodies: tuple[dict[str, Any], ...] = ({}, {"priority": 1}, {"priority": 3})
-    for fields in bodies:
-        answer = await api.http.post(URL, json={"action_ref": "a.b", "idempotency_key": "k", **fields})
-        assert problem_of(answer)[:2] == (409, "idempotency_conflict"), fields
-    # 3 is what a request has that names none.
-    usual = await api.submit("a.b", idempotency_key="l")
-    assert (await api.submit("a.b", idempotency_key="l", priority=3))["id"] == usual["id"]
-    assert await priority_of(api, first["id"]) == 2
-
-
-async def test_a_retry_keeps_the_priority(api: Served) -> None:
-    one, two = await ended(api, priority=1), await ended(api, priority=5)
-    again = await api.http.post(f"{URL}/{one}/retry")
-    assert await priority_of(api, again.json()["id"]) == 1
-    await api.http.post(f"{URL}/{again.json()['id']}/cancel")
-    outcome = await api.http.post(f"{URL}/retry", json={"filter": {"priority": 5}})
-    (item,) = outcome.json()["items"]
-    assert (item["id"], await priority_of(api, item["retry_id"])) == (two, 5)
 
 
 async def test_lists_and_bulk_changes_are_filtered_by_priority(api: Served) -> None:
@@ -200,36 +135,3 @@ async def test_a_submitter_may_use_the_priorities_of_the_action_and_an_operator_
     await guarded.installation.define("action", "c.d")
     free = await guarded.http.post(URL, json={**body, "action_ref": "c.d"}, headers=SUBMITTER)
     assert free.status_code == 202
-
-
-async def test_without_tokens_every_caller_is_an_operator(api: Served) -> None:
-    await bound(api, 5)
-    assert await priority_of(api, (await api.submit("a.b", priority=1))["id"]) == 1
-
-
-async def test_a_request_without_a_priority_has_one_that_its_submitter_may_use(guarded: Served) -> None:
-    for smallest, expected in ((1, 3), (3, 3), (4, 4), (5, 5)):
-        await bound(guarded, smallest)
-        for headers in (SUBMITTER, OPERATOR):
-            answer = await guarded.http.post(URL, json={"action_ref": "a.b"}, headers=headers)
-            assert await priority_of(guarded, answer.json()["id"]) == expected
-    refused = await guarded.http.post(URL, json={"action_ref": "a.b", "priority": 3}, headers=SUBMITTER)
-    assert problem_of(refused)[:2] == (422, "invalid_parameters")
-
-
-async def test_a_known_key_is_its_execution_though_its_priority_was_taken_away(guarded: Served) -> None:
-    body = {"action_ref": "a.b", "priority": 1, "idempotency_key": "k"}
-    first = await guarded.http.post(URL, json=body, headers=SUBMITTER)
-    await bound(guarded, 4)
-    again = await guarded.http.post(URL, json=body, headers=SUBMITTER)
-    assert (again.status_code, again.json()["id"]) == (200, first.json()["id"])
-
-
-async def test_a_retry_is_not_bound_by_the_action(guarded: Served) -> None:
-    body = {"action_ref": "a.b", "priority": 1}
-    one = (await guarded.http.post(URL, json=body, headers=SUBMITTER)).json()["id"]
-    await guarded.http.post(f"{URL}/{one}/cancel", headers=SUBMITTER)
-    await bound(guarded, 4)
-    again = await guarded.http.post(f"{URL}/{one}/retry", headers=SUBMITTER)
-    assert again.status_code == 202, again.text
-    assert await priority_of(guarded, again.json()["id"]) == 1

@@ -30,23 +30,9 @@ async def test_what_waits_behind_a_run_has_an_interval(api: Served, waiting: int
     assert datetime.fromisoformat(shown["earliest"]) < datetime.fromisoformat(shown["latest"])
 
 
-async def test_there_is_no_estimate_before_a_run_has_ended(api: Served) -> None:
-    await api.define("a.b", max_concurrent=1)
-    api.join()
-    running, waiting = await api.submit_many("a.b", 2)
-    await api.start(running)
-    assert await estimate(api, running) is None
-    assert await estimate(api, waiting) is None
-
-
 async def test_without_the_broker_nothing_is_estimated(api: Served, waiting: int) -> None:
     api.parts["broker"] = "connection refused"
     assert await estimate(api, waiting) is None
     assert (await api.get(f"/executions/{waiting}"))["waiting_on"]["reason"] == "limit"
     api.parts["broker"] = None
     assert await estimate(api, waiting) is not None
-
-
-async def test_what_is_paused_has_no_estimate(api: Served, waiting: int) -> None:
-    await api.http.post("/api/v1/actions/a.b/pause")
-    assert await estimate(api, waiting) is None
