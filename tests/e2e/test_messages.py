@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.environment import Environment
 from tests.support.processes import Service
-from tests.support.traffic import ask, publishing, request, until
+from tests.support.traffic import ask, publishing, request
 from turnstile.common.broker.topology import EXECUTION_COMPLETED, EXECUTIONS
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -59,17 +59,6 @@ async def test_one_line_of_json_over_bare_amqp_runs_an_action_with_its_trace_con
         ("scheduled", "running"),
         ("running", "completed"),
     }
-
-
-async def test_an_accepted_request_is_answered_with_id_status_and_position(env: Environment) -> None:
-    replies = await ask(
-        env.amqp_url, lambda to: [request({"action_ref": "hold"}, reply_to=to) for _ in range(3)]
-    )
-    assert [kind for kind, _ in replies] == ["execution.accepted"] * 3
-    assert [body["position"] for _, body in replies] == [None, 1, 2]
-    assert [body["status"] for _, body in replies] == ["scheduled", "queued", "queued"]
-    assert not any(body["duplicate"] for _, body in replies)
-    await env.stop_running()
 
 
 BAD: list[tuple[str, bytes, Mapping[str, Any], str, str]] = [
@@ -124,23 +113,6 @@ async def test_invalid_requests_are_rejected_and_stored_and_the_valid_ones_aroun
         assert reply["code"] == code, (name, reply)
         assert word in reply["message"], (name, reply)
         assert word in reasons[body[:1000], code], name
-
-
-async def test_parameters_that_do_not_fit_the_code_are_rejected_and_stored(env: Environment) -> None:
-    body = {"action_ref": "noop", "parameters": {"number": "many"}}
-    rejected: list[Any] = []
-
-    async def is_rejected() -> bool:
-        # The executor may not have read yet what the workers registered: then a worker refuses it.
-        ((kind, reply),) = await ask(env.amqp_url, lambda to: [request(body, reply_to=to)])
-        rejected.extend([reply] if kind == "execution.rejected" else [])
-        return bool(rejected)
-
-    await until(is_rejected, "a rejection")
-    assert rejected[0]["code"] == "invalid_parameters"
-    assert rejected[0]["message"].startswith("parameters.number: expected a whole number; ")
-    (dead,) = await env.history.dead_letters(1)
-    assert (dead["code"], dead["error"]) == (rejected[0]["code"], rejected[0]["message"])
 
 
 async def test_what_waits_while_the_code_changes_is_checked_by_the_worker_and_not_retried(

@@ -4,23 +4,20 @@ later.
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
 from tests.support.environment import (
-    ACTIONS,
     Environment,
     StartEnvironment,
     running_environment,
-    until_logged,
 )
 from tests.support.history import history_of
 from tests.support.processes import running
 from tests.support.proxy import CLEAR, LinkState, Proxy
-from tests.support.traffic import until
 from turnstile.common.broker.topology import EXECUTION_COMPLETED
 
 NOWHERE = "127.0.0.1:1"
@@ -80,29 +77,6 @@ async def test_a_cancel_is_accepted_without_a_broker_and_reaches_the_worker_thou
             )
 
 
-async def test_a_worker_without_a_broker_says_so_itself_and_goes_on_with_it(
-    start_env: StartEnvironment, amqp_url: str
-) -> None:
-    async with Proxy(amqp_url).listening() as broker, start_env(workers=0, settings=SETTINGS) as env:
-        broker.state = LinkState(refuses=True)
-        worker = await env.system.launch_worker(ACTIONS, TURNSTILE_AMQP_URL=broker.url)
-
-        async def is_unready() -> bool:
-            return (await worker.readiness()).get("parts", {}).get("broker") is not None
-
-        await until(is_unready, "the worker names the broker")
-        assert (await env.http.get("/workers")).json()["items"] == []
-        broker.state = CLEAR
-        await worker.ready()
-        execution_id = await env.submit("noop")
-        assert await env.ended(execution_id) == ["completed"]
-        broker.state = LinkState(refuses=True)
-        broker.cut()
-        await until(is_unready, "the worker names the broker")
-        broker.state = CLEAR
-        await worker.ready()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
     """An executor, and its link to the broker."""
@@ -158,38 +132,3 @@ async def test_every_time_to_live_ends_in_time_without_a_broker(database_url: st
         it.end()
         for execution_id in ids:
             await it.env.completions(execution_id)
-
-
-async def test_an_unreachable_server_fills_no_log_and_its_return_is_logged(
-    database_url: str, amqp_url: str
-) -> None:
-    async with (
-        Proxy(database_url).listening() as database,
-        Proxy(amqp_url).listening() as broker,
-        running(database.url, broker.url, settings=SETTINGS) as system,
-        httpx.AsyncClient(base_url=system.http_url, timeout=2) as http,
-    ):
-        services = [*system.executors, *system.workers]
-        for link, part, over in (
-            (database, "database", "_over"),
-            (broker, "broker", "broker_unavailable_over"),
-        ):
-            before = {each.name: len(each.log.read_text().splitlines()) for each in services}
-            link.state = LinkState(refuses=True)
-            # Longer than a lease, so that the worker registers again; everything that can fail repeats often.
-            with suppress(TimeoutError):
-                async with asyncio.timeout(4):
-                    while True:
-                        for path in ("/metrics", "/api/v1/queues", "/api/v1/executions", "/readyz"):
-                            with suppress(httpx.HTTPError):
-                                await http.get(path, timeout=0.5)
-                        await asyncio.sleep(0.2)
-            parts = (await http.get("/readyz")).json()["parts"]
-            assert [name for name, reason in parts.items() if reason is not None] == [part]
-            lines = {each.name: each.log.read_text().splitlines()[before[each.name] :] for each in services}
-            for name, logged in lines.items():
-                assert 0 < len(logged) <= 25, (name, logged)
-            link.state = CLEAR
-            for each in services:
-                await each.ready()
-                await until_logged(each, over)

@@ -87,13 +87,3 @@ async def test_a_worker_stopped_beyond_its_lease_changes_nothing_when_it_continu
         assert max(t.at for t in traces) < continued_at + 1.0
         assert await it.results(everything) == [("completed", "2")] * 4
         assert await it.attempts(everything) == [(1, "reclaimed"), (2, "completed")] * 4
-
-
-async def test_a_loop_blocked_for_longer_than_its_lease_loses_neither_lease_nor_slot(
-    database_url: str, amqp_url: str, tmp_path: Path
-) -> None:
-    async with partitionable(database_url, amqp_url, tmp_path) as it:
-        ids = await it.start(["blocking"], seconds=[5.0])
-        await it.history.ended(1)
-        assert await it.attempts(ids) == [(1, "completed")]
-        assert await it.history.value("SELECT count(*) FROM ledger.worker") == 1

@@ -82,17 +82,6 @@ async def test_an_offer_has_all_that_its_attempt_shows_also_behind_another_leade
         assert (read.body.offers[0].extra or {})["metadata"] == {"tag": "t"}
 
 
-async def test_an_offer_names_the_runner_and_entrypoint_of_the_definition(
-    installation: Installation,
-) -> None:
-    leader = installation.lead()
-    await installation.define("action", "a", runner="command", entrypoint=["true"])
-    await installation.submit(request("a"))
-    leader.broker.worker.hello()
-    extra = (await _offer(leader.broker.worker, 1)).extra or {}
-    assert (extra["runner"], extra["entrypoint"]) == ("command", ["true"])
-
-
 async def test_events_have_the_action_and_the_trace_of_the_request(installation: Installation) -> None:
     leader = installation.lead()
     await installation.define("action", "a")
