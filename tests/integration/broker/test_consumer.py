@@ -4,7 +4,6 @@ import asyncio
 import time
 from contextlib import AsyncExitStack
 
-import pytest
 from aio_pika.abc import AbstractChannel
 
 from tests.support.brokers import (
@@ -17,7 +16,6 @@ from tests.support.brokers import (
     numbered,
     numbered_bodies,
     publishing,
-    ready_messages,
     running,
     settled,
     subscribed,
@@ -29,19 +27,6 @@ from tests.support.traffic import in_background, until
 from turnstile.common.broker.connection import BrokerTimeouts
 from turnstile.common.broker.consumer import ConsumerConnection
 from turnstile.common.broker.publisher import Publisher
-from turnstile.common.broker.topology import EXECUTOR_REQUESTS, declare_executor
-
-FRESH_SECONDS = 0.3
-
-
-async def test_a_batch_is_what_is_buffered_and_never_waits_to_be_full(amqp_url: str) -> None:
-    async with subscribed(amqp_url, prefetch=100) as (publisher, _consumer, queue):
-        await publisher.publish(numbered("q", 7))
-        await until(lambda: queue.buffered == 7)
-        assert bodies(await queue.next_batch(5)) == numbered_bodies(0, 1, 2, 3, 4)
-        assert bodies(await queue.next_batch(5)) == numbered_bodies(5, 6)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(queue.next_batch(5), FRESH_SECONDS)
 
 
 async def test_the_consumer_that_started_first_gets_what_its_prefetch_allows_and_the_next_one_the_rest(
@@ -67,23 +52,6 @@ async def test_the_consumer_that_started_first_gets_what_its_prefetch_allows_and
         assert sorted(bodies(await take(queues[1], 10))) == numbered_bodies(*range(10))
 
 
-async def test_acknowledging_out_of_order_settles_those_and_no_others(amqp_url: str) -> None:
-    async with (
-        proxy_to(amqp_url) as proxy,
-        subscribed(amqp_url, prefetch=100, consumer_url=proxy.url) as (publisher, _consumer, queue),
-    ):
-        await publisher.publish(numbered("q", 10))
-        deliveries = await take(queue, 10)
-        queue.ack([deliveries[number] for number in (0, 1, 4, 9, 6)])
-        queue.ack([deliveries[2]])
-        queue.ack([deliveries[number] for number in (4, 5, 0)])
-        await settled(deliveries[0])
-        proxy.cut()
-        again = await take(queue, 3)
-        assert bodies(again) == numbered_bodies(3, 7, 8)
-        assert all(delivery.redelivered for delivery in again)
-
-
 async def test_a_pause_requeues_what_is_buffered_and_the_rest_can_be_settled(amqp_url: str) -> None:
     async with subscribed(amqp_url, prefetch=5) as (publisher, consumer, queue):
         await publisher.publish(numbered("q", 8))
@@ -97,25 +65,6 @@ async def test_a_pause_requeues_what_is_buffered_and_the_rest_can_be_settled(amq
         await queue.resume()
         await queue.resume()
         assert bodies(await take(queue, 5)) == numbered_bodies(2, 3, 4, 5, 6)
-
-
-async def test_one_consumer_at_a_time_takes_requests_and_the_next_begins_with_what_was_left(
-    amqp_url: str,
-) -> None:
-    publisher = Publisher(amqp_url, name="pub", declare=declare_executor)
-    first, second = ConsumerConnection(amqp_url, name="first"), ConsumerConnection(amqp_url, name="second")
-    active = first.subscribe(EXECUTOR_REQUESTS, prefetch=5, declare=declare_executor)
-    async with running(publisher), AsyncExitStack() as first_runs:
-        await first_runs.enter_async_context(running(first))
-        standby = second.subscribe(EXECUTOR_REQUESTS, prefetch=20, declare=declare_executor)
-        async with running(second):
-            await publisher.publish(numbered("execution.requested", 20, exchange="executions"))
-            deliveries = await take(active, 5)
-            active.ack(deliveries[:2])
-            assert bodies(deliveries + await take(active, 2)) == numbered_bodies(0, 1, 2, 3, 4, 5, 6)
-            assert standby.buffered == 0
-            await first_runs.aclose()
-            assert bodies(await take(standby, 18)) == numbered_bodies(*range(2, 20))
 
 
 async def test_after_a_loss_unacknowledged_deliveries_come_again_and_late_acknowledgements_do_nothing(
@@ -171,21 +120,6 @@ async def test_a_queue_that_cannot_be_consumed_is_reported_and_retried(amqp_url:
         assert not consumer.connected
         await publisher.declare(declares("missing"))
         await until(lambda: queue.ready and consumer.connected and consumer.last_error is None)
-
-
-async def test_a_pause_lasts_over_a_reconnection(amqp_url: str) -> None:
-    async with (
-        proxy_to(amqp_url) as proxy,
-        subscribed(amqp_url, prefetch=5, consumer_url=proxy.url) as (publisher, consumer, queue),
-    ):
-        await queue.pause()
-        proxy.cut()
-        await until(lambda: not consumer.connected)
-        await until(lambda: consumer.connected)
-        await publisher.publish(numbered("q", 3))
-        assert await ready_messages(amqp_url, "q") == 3
-        await queue.resume()
-        assert bodies(await take(queue, 3)) == numbered_bodies(0, 1, 2)
 
 
 QUIET_SECONDS = 0.3

@@ -3,17 +3,14 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import NoReturn
 from urllib.parse import quote, urlsplit
 
 import asyncpg
 import pytest
-from aiormq.exceptions import ProbableAuthenticationError
 
 from tests.support.proxy import proxy_to
 from tests.support.traffic import in_background, until
 from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Link
-from turnstile.common.broker.errors import BrokerUnavailable
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.localservers.ports import free_port
@@ -133,15 +130,6 @@ async def test_a_port_where_no_server_listens() -> None:
     )
 
 
-async def test_a_host_that_does_not_exist() -> None:
-    for error, setting in (
-        (await broker_error("amqp://user:password@no-such-host.invalid/"), "TURNSTILE_AMQP_URL"),
-        (await database_error("postgresql://user@no-such-host.invalid/turnstile"), "TURNSTILE_DATABASE_URL"),
-    ):
-        assert error.startswith("the name of the host cannot be resolved ("), error
-        assert error.endswith(f"): correct {setting}")
-
-
 async def test_a_user_and_a_database_that_do_not_exist(database_url: str) -> None:
     error = await database_error(_with_login(database_url, "nobody"))
     assert error.startswith(
@@ -223,25 +211,6 @@ async def test_a_full_disk_is_not_assumed_for_ever_because_of_a_statement_that_i
     assert database.last_error is not None
     assert await database.fetchval("SELECT 1") == 1
     assert database.last_error is None
-
-
-async def test_one_cause_is_one_episode_in_the_log_however_its_text_changes(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    attempts: list[Exception] = []
-
-    async def refuse(_: BrokerConnection) -> NoReturn:
-        number = len(attempts)
-        attempts.append(ConnectionRefusedError() if number < 50 else ProbableAuthenticationError())
-        raise BrokerUnavailable(f"node {number} says no") from attempts[-1]
-
-    monkeypatch.setattr(BrokerConnection, "_connect", refuse)
-    pauses = BrokerTimeouts(backoff_first_seconds=0.0, backoff_max_seconds=0.0)
-    connection = BrokerConnection("amqp://127.0.0.1", name="test", timeouts=pauses)
-    async with in_background(connection.run(_never_serve)):
-        await until(lambda: len(attempts) > 100, "a hundred attempts")
-    errors = [record.__dict__["error"] for record in caplog.records]
-    assert errors == ["node 0 says no", "node 50 says no"]
 
 
 async def test_a_broker_that_closes_each_connection_is_three_lines_in_the_log(

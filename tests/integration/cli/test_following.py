@@ -1,6 +1,5 @@
 """`logs --follow`, `watch` and `workers drain` against real processes; completion by the shell."""
 
-import json
 import os
 import subprocess
 import sys
@@ -117,12 +116,3 @@ def test_commands_and_names_of_actions_are_completed_by_the_shell(system: Comman
     # Completion gives up after a second, so a busy machine may need a second try.
     until(lambda: completed(system, f"executor actions show {ref[:8]}") == [ref])
     assert completed(system, "executor actions show c", TURNSTILE_API_URL="http://127.0.0.1:1") == []
-
-
-def test_output_in_a_pipe_has_no_colour(system: CommandLines, ref: str) -> None:
-    system.submit(ref)
-    for arguments in (["top"], ["workers", "list"], ["actions", "changes", ref]):
-        printed = system.executor(*arguments, "--json")
-        assert printed.exit_code == 0, printed.err
-        assert json.loads(printed.out)
-        assert "\x1b" not in system.executor(*arguments).out

@@ -19,7 +19,6 @@ from turnstile.executor.leader.turns import Leader
 from turnstile.migrations.run import migrate
 
 MODULE = "tests.support.core_actions"
-COUNT = 300
 
 
 class Installation:
@@ -74,28 +73,6 @@ async def installed(database_url: str, amqp_url: str) -> AsyncIterator[Installat
         await rows.close()
 
 
-async def test_requests_run_in_order_within_their_limit_and_end_in_the_ledger(
-    empty_url: str, amqp_url: str, tmp_path: Path
-) -> None:
-    async with (
-        installed(empty_url, amqp_url) as installation,
-        worker_process(amqp_url, tmp_path, MODULE),
-    ):
-        await installation.knows("core.serial")
-        path = str(tmp_path / "notes")
-        given = [
-            {"action_ref": "core.serial", "parameters": {"path": path, "name": str(n)}} for n in range(COUNT)
-        ]
-        await installation.submit(given)
-        await installation.submit([{"action_ref": "core.fails", "parameters": {"how": "permanent"}}])
-        rows = await installation.ended("core.serial", COUNT)
-        assert {row["status"] for row in rows} == {"completed"}
-        lines = (tmp_path / "notes").read_text().split()
-        assert lines == [f"{sign}{n}" for n in range(COUNT) for sign in "+-"]
-        (failed,) = await installation.ended("core.fails", 1)
-        assert failed["status"] == "failed"
-
-
 async def test_what_a_killed_worker_ran_runs_again_on_the_next_one(
     empty_url: str, amqp_url: str, tmp_path: Path
 ) -> None:
@@ -111,23 +88,3 @@ async def test_what_a_killed_worker_ran_runs_again_on_the_next_one(
             rows = await installation.ended("core.wait", 3)
             assert {row["status"] for row in rows} == {"completed"}
             assert {row["attempt"] for row in rows} == {2}
-
-
-async def test_a_worker_drains_while_another_one_goes_on(
-    empty_url: str, amqp_url: str, tmp_path: Path
-) -> None:
-    async with installed(empty_url, amqp_url) as installation:
-        second_folder = tmp_path / "second"
-        second_folder.mkdir()
-        async with worker_process(amqp_url, tmp_path, MODULE) as first:
-            await installation.knows("core.wait")
-            async with worker_process(amqp_url, second_folder, MODULE):
-                waiting = [{"action_ref": "core.wait", "parameters": {"seconds": 0.05}}] * COUNT
-                await installation.submit(waiting)
-                await until(lambda: "execution_ended" in first.text(), "the first ends")
-                first.signal(signal.SIGTERM)
-                assert await first.ended() == 0
-                assert "lease_lost" not in first.text()
-                assert "broker_unavailable" not in first.text()
-                rows = await installation.ended("core.wait", COUNT)
-                assert {row["status"] for row in rows} == {"completed"}
