@@ -1,6 +1,5 @@
 """Lists: pages that neither lose nor repeat, filters, and cursors that are checked."""
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -45,53 +44,6 @@ async def test_a_key_of_an_old_execution_is_found_at_once(
     assert ([each["id"] for each in page["items"]], page["next_cursor"]) == ([keyed], None)
     assert (await api.get("/executions", idempotency_key="never"))["items"] == []
     assert (await api.get("/executions", idempotency_key="once", action_ref="a.c"))["items"] == []
-
-
-async def test_all_conditions_of_a_filter_must_hold(api: Served) -> None:
-    api.join()
-    b = await api.submit_many("a.b", 3)
-    c = await api.submit_many("a.c", 2, concurrency_key="k")
-    late = (await api.submit("a.c", run_at=(datetime.now(UTC) + timedelta(hours=1)).isoformat()))["id"]
-
-    await api.until_offered(b[0], c[0])
-
-    async def listed(**parameters: Any) -> list[int]:
-        return flat(await pages(api, "/executions", limit=1, **parameters))
-
-    assert await listed(action_ref="a.b") == b[::-1]
-    assert await listed(action_ref="a.b", status="queued") == [b[2], b[1]]
-    assert await listed(status="scheduled") == [c[0], b[0]]
-    assert await listed(status=["scheduled", "queued"]) == [c[1], c[0], b[2], b[1], b[0]]
-    assert await listed(status=["scheduled", "delayed"]) == [late, c[0], b[0]]
-    assert await listed(status="delayed", action_ref="a.b") == []
-    assert await listed(status="completed") == []
-    assert await listed(concurrency_key="k") == c[::-1]
-    assert await listed(concurrency_key="k", action_ref="a.b") == []
-    assert await listed(action_ref="no.such") == []
-    middle = (await api.get(f"/executions/{c[0]}"))["created_at"]
-    assert await listed(created_before=middle) == b[::-1]
-    assert await listed(created_after=middle) == [late, *c[::-1]]
-
-
-async def test_metadata_and_worker_are_conditions_too(api: Served) -> None:
-    api.join()
-    (one,) = await api.submit_many("a.b", 1, metadata={"tenant": "acme", "n": 3, "ok": True, "url": "a:b"})
-    (two,) = await api.submit_many("a.b", 1, metadata={"tenant": "acme", "n": "3"})
-    await api.submit_many("a.b", 1, metadata={"tenant": "other"})
-    await api.start(one)
-
-    async def listed(*pairs: str, **parameters: Any) -> list[int]:
-        return flat(await pages(api, "/executions", metadata=list(pairs), **parameters))
-
-    assert await listed("tenant:acme") == [two, one]
-    assert await listed("tenant:acme", "n:3") == [two, one]
-    assert await listed("tenant:acme", "ok:true") == [one]
-    assert await listed("url:a:b") == [one]
-    assert await listed("tenant:acme", "tenant:other") == []
-    assert await listed("none:") == []
-    assert await listed("tenant:acme", status="queued") == [two]
-    assert await listed(worker_id=api.worker.worker_id) == [one]
-    assert await listed(worker_id="unknown") == []
 
 
 async def test_a_page_reads_a_bounded_number_of_executions(
@@ -196,39 +148,6 @@ async def test_actions_are_listed_by_name(api: Served) -> None:
     for ref in ("B", "a.a", "a_b", "z"):
         await api.define(ref)
     assert await pages(api, "/actions", limit=2) == [["B", "a.a"], ["a.b", "a.c"], ["a_b", "z"]]
-
-
-async def test_the_text_of_an_error_is_a_condition_in_any_case_and_no_pattern(api: Served) -> None:
-    api.join()
-    failed, waiting = await api.submit_many("a.b", 2)
-    await api.run(failed, "failed")
-    error = (await api.get(f"/executions/{failed}"))["error"]
-    whole = f"{error['type']}: {error['message']}"
-
-    async def listed(text: str, **parameters: Any) -> list[int]:
-        return flat(await pages(api, "/executions", error=text, **parameters))
-
-    assert await listed(whole) == [failed]
-    assert await listed(whole.upper()[2:-2]) == [failed]
-    assert await listed(whole, status="failed") == [failed]
-    assert await listed(whole, status="completed") == []
-    assert await listed("%") == await listed("_") == await listed("no such text") == []
-    assert waiting not in await listed(":")
-
-
-async def test_the_time_of_the_end_is_a_condition_that_waiting_executions_do_not_meet(api: Served) -> None:
-    api.join()
-    first, second, _ = await api.submit_many("a.b", 3)
-    for execution_id in (first, second):
-        await api.run(execution_id)
-    at = (await api.get(f"/executions/{second}"))["completed_at"]
-
-    async def listed(**parameters: Any) -> list[int]:
-        return flat(await pages(api, "/executions", **parameters))
-
-    assert await listed(completed_after=at) == [second]
-    assert await listed(completed_before=at) == [first]
-    assert await listed(completed_after=at, completed_before=at) == []
 
 
 async def test_a_page_that_is_cut_says_how_far_it_has_searched(

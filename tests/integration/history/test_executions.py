@@ -70,13 +70,6 @@ async def test_a_first_grant_is_scheduled_at_its_worker(led: Led, executions: Ex
         assert stored.scheduled_at == at(102)
 
 
-async def test_a_newer_grant_counts(led: Led, executions: Executions) -> None:
-    await led.admit(1, 2)
-    await led.write(granted=[granted(led.epoch, 1, 1, 2)])
-    await led.write(granted=[granted(led.epoch, 3, 1, worker_id="v")])
-    assert (await found(executions, 1)).stored.worker_id == "v"
-
-
 async def test_a_row_of_its_own_tells_all_about_what_runs(led: Led, executions: Executions) -> None:
     first = AttemptRow(
         execution_id=1, attempt=1, outcome="failed", worker_id="w", scheduled_at=102.0, started_at=103.0,
@@ -102,15 +95,6 @@ async def test_what_is_queued_again_is_at_no_worker(led: Led, executions: Execut
     stored = (await found(executions, 1)).stored
     assert (stored.status, stored.attempt, stored.worker_id) == (Status.QUEUED, 1, None)
     assert (stored.queued_at, stored.scheduled_at) == (at(107), None)
-
-
-async def test_what_is_delayed_has_entered_no_queue(led: Led, executions: Executions) -> None:
-    await led.write(
-        admitted=[admitted(1, status=Status.DELAYED, run_at=500.0)], reserved_id=1000,
-        live=[live(1, status=Status.DELAYED, due_at=500.0)],
-    )  # fmt: skip
-    stored = (await found(executions, 1)).stored
-    assert (stored.status, stored.queued_at, stored.run_at) == (Status.DELAYED, None, at(500))
 
 
 async def test_what_was_delayed_and_is_due_is_queued(led: Led, executions: Executions) -> None:
@@ -146,11 +130,6 @@ async def test_an_end_whose_record_is_locked_is_shown(
     assert (stored.status, stored.completed_at) == (Status.FAILED, at(104))
     assert stored.error is not None
     assert (stored.error.type, stored.error.message) == ("E", "m")
-
-
-async def test_there_is_no_such_execution(led: Led, executions: Executions) -> None:
-    assert await executions.execution(ExecutionId(1)) is None
-    assert await executions.action_of(1) is None
 
 
 @pytest.fixture
