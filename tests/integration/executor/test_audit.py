@@ -80,14 +80,6 @@ def leader_state(**fields: Any) -> LeaderState:
 
 
 @pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    database = Database(database_url, application_name="test audit", connections_max=1)
-    await database.open()
-    yield database
-    await database.close()
-
-
-@pytest.fixture
 async def walk(ledger: Ledger, database: Database) -> Walk:
     """A ledger on which much has happened, at the present time."""
     walk = Walk(await Led.by(ledger), seed=1)

@@ -1,10 +1,8 @@
 """What a leader over the real ledger tells workers and listeners of an execution."""
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
-import pytest
 from msgspec import structs
 
 from tests.support.inbox import Installation, RunningLeader, ScriptedWorker, delete, request
@@ -16,12 +14,6 @@ from turnstile.executor.leader.ports import CancelExecutions
 
 _TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 _URL = "https://hooks.example.org/done"
-
-
-@pytest.fixture
-async def installation(database_url: str) -> AsyncIterator[Installation]:
-    async with Installation(database_url) as installation:
-        yield installation
 
 
 async def _offer(worker: ScriptedWorker, execution_id: int) -> Offer:
