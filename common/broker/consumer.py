@@ -31,7 +31,7 @@ from turnstile.common.telemetry.logs import Episodes
 logger = logging.getLogger(__name__)
 
 _GATHER_SECONDS = 0.05
-"""How long changes of the bound are gathered: each costs a few exchanges with the broker."""
+"""How long settled deliveries are gathered before the consumers are fitted: that takes a few exchanges."""
 
 
 class ConsumerConnection:
@@ -160,7 +160,6 @@ class _Start:
         self.spent: asyncio.Future[object] = loop.create_future()
         self.unsettled = UnsettledTags()
         self.buffer: deque[Delivery] = deque()
-        self.released: list[tuple[list[Delivery], bool]] = []
         self.consumes = False
         self.quiet = False
         self.unfit: asyncio.Future[object] = loop.create_future()
@@ -213,7 +212,6 @@ class Subscription:
         self._byte_bounds = byte_bounds
         self._earliest_first = earliest_first
         self._prefetch = self._fitting = prefetch
-        self._bound: Callable[[], int] = lambda: self._fitting
         self._declare = declare
         self._timeouts = timeouts
         self._paused = False
@@ -222,7 +220,7 @@ class Subscription:
         self._arrived = asyncio.Event()
         self.on_arrival: Callable[[], None] = lambda: None
         """Called with each delivery that can be taken; must not block."""
-        # Pausing, resuming and a new bound take several AMQP methods each: one change at a time.
+        # Pausing and resuming take several AMQP methods each: one change at a time.
         self._changing = asyncio.Lock()
 
     @property
@@ -269,26 +267,6 @@ class Subscription:
         start = self._start
         if start is not None:
             start.channel.nack(*start.settle(deliveries), requeue=requeue)
-
-    def bound_by(self, bound: Callable[[], int]) -> None:
-        """Limit the unsettled deliveries to `bound()`, which is read at each start and `refit`."""
-        self._bound = bound
-        self.refit()
-
-    def refit(self) -> None:
-        """Read the bound again soon, because it changed."""
-        if self._start is not None:
-            self._start.note_unfit()
-
-    def release(self, deliveries: Sequence[Delivery], *, give_back: bool) -> None:
-        """Acknowledge or requeue when the bound is next read, so that no delivery replaces them.
-
-        The caller has already lowered the bound by their number.
-        """
-        start = self._start
-        if start is not None and deliveries:
-            start.released.append((list(deliveries), give_back))
-            start.note_unfit()
 
     async def pause(self) -> None:
         """Stop deliveries: buffered ones are requeued; those already taken can still be settled."""
@@ -385,7 +363,7 @@ class Subscription:
         return False
 
     def _wanted(self) -> int:
-        return 0 if self._paused else self._bound()
+        return 0 if self._paused else self._fitting
 
     async def _fit(self) -> None:
         """Fit the consumers to the bound, if there is a channel; where that fails, the next one will."""
@@ -393,11 +371,7 @@ class Subscription:
         if start is None or not start.channel.usable:
             return
         with suppress(BrokerUnavailable):
-            released, start.released = start.released, []
             await start.credits.lower_to(self._wanted())
-            # Not before: the broker would replace each one by a new delivery to a consumer that still exists.
-            for deliveries, give_back in released:
-                self.reject(deliveries, requeue=True) if give_back else self.ack(deliveries)
             await start.credits.raise_to(self._wanted())
 
     def _note(self, error: str) -> None:

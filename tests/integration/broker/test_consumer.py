@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from contextlib import AsyncExitStack
 
 from aio_pika.abc import AbstractChannel
 
@@ -15,7 +14,6 @@ from tests.support.brokers import (
     message,
     numbered,
     numbered_bodies,
-    publishing,
     running,
     settled,
     subscribed,
@@ -26,30 +24,6 @@ from tests.support.proxy import proxy_to
 from tests.support.traffic import in_background, until
 from turnstile.common.broker.connection import BrokerTimeouts
 from turnstile.common.broker.consumer import ConsumerConnection
-from turnstile.common.broker.publisher import Publisher
-
-
-async def test_the_consumer_that_started_first_gets_what_its_prefetch_allows_and_the_next_one_the_rest(
-    amqp_url: str,
-) -> None:
-    connections = [ConsumerConnection(amqp_url, name=f"con {number}") for number in range(2)]
-    async with publishing(amqp_url) as publisher, AsyncExitStack() as stack:
-        exits = [await stack.enter_async_context(AsyncExitStack()) for _ in connections]
-        queues = []
-        for connection, its_exit in zip(connections, exits, strict=True):
-            queues.append(connection.subscribe("q", prefetch=10, declare=declares("q"), earliest_first=True))
-            await its_exit.enter_async_context(running(connection))
-        for _ in range(3):
-            await publisher.publish(numbered("q", 4))
-            taken = await take(queues[0], 4)
-            queues[0].ack(taken)
-            await settled(taken[0])
-        assert queues[1].buffered == 0
-        await publisher.publish(numbered("q", 15))
-        await until(lambda: [queue.buffered for queue in queues] == [10, 5])
-        queues[1].ack(await take(queues[1], 5))
-        await exits[0].aclose()
-        assert sorted(bodies(await take(queues[1], 10))) == numbered_bodies(*range(10))
 
 
 async def test_a_pause_requeues_what_is_buffered_and_the_rest_can_be_settled(amqp_url: str) -> None:
@@ -109,17 +83,6 @@ async def test_a_deleted_queue_is_declared_and_consumed_again(amqp_url: str) -> 
         await until(lambda: queue.ready)
         await publisher.publish([message("q", b"new")])
         assert bodies(await take(queue, 1)) == [b"new"]
-
-
-async def test_a_queue_that_cannot_be_consumed_is_reported_and_retried(amqp_url: str) -> None:
-    consumer = ConsumerConnection(amqp_url, name="con")
-    queue = consumer.subscribe("missing", prefetch=10)
-    publisher = Publisher(amqp_url, name="pub")
-    async with running(publisher), in_background(consumer.run()):
-        await until(lambda: "no queue 'missing'" in (consumer.last_error or ""))
-        assert not consumer.connected
-        await publisher.declare(declares("missing"))
-        await until(lambda: queue.ready and consumer.connected and consumer.last_error is None)
 
 
 QUIET_SECONDS = 0.3
