@@ -4,7 +4,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import httpx
 import pytest
 import pytest_asyncio
 
@@ -12,7 +11,6 @@ from tests.e2e.test_messages import BAD
 from tests.support.brokers import until_ready
 from tests.support.environment import Environment, StartEnvironment
 from tests.support.history import History
-from tests.support.processes import CERTIFICATES
 from tests.support.traffic import ask, publishing, request, until
 from turnstile.common.broker.topology import (
     DEAD_LETTER_EXCHANGE,
@@ -125,33 +123,6 @@ async def test_a_dead_letter_is_replayed_with_its_body_corrected_and_runs_once(e
     await ask(env.amqp_url, lambda to: [request({"action_ref": "noop"}, reply_to=to)])
     assert (await env.stats("noop"))["total_enqueued"] == before + 2
     await letters(env, 0)
-
-
-async def test_a_replay_over_http_is_in_the_audit_log_with_who_when_and_what(env: Environment) -> None:
-    await env.put("corrected", entrypoint="tests.e2e.actions:noop")
-    executor = await env.system.start_executor(TURNSTILE_API_TOKENS="alice:operate:one")
-    try:
-        async with publishing(env.amqp_url) as publisher:
-            await publisher.publish([request(b'{"action_ref": "corrected"', message_id="m")])
-        (letter,) = await letters(env, 1)
-        headers = {"Authorization": "Bearer one", "Turnstile-Client": "cli"}
-        url = f"{executor.http_url}/api/v1"
-        async with httpx.AsyncClient(base_url=url, headers=headers, verify=CERTIFICATES) as http:
-            began_at = datetime.now(UTC)
-            body = {"ids": [letter["id"]], "body": letter["body"] + "}"}
-            answer = await http.post("/dead-letters/replay", json=body)
-            assert (answer.status_code, answer.json()["done"]) == (200, 1), answer.text
-            wanted = {"subject_kind": "dead_letter", "subject": letter["id"]}
-            (row,) = (await http.get("/audit-log", params=wanted)).json()["items"]
-    finally:
-        await executor.stop()
-    assert began_at <= datetime.fromisoformat(row["recorded_at"]) <= datetime.now(UTC)
-    assert row["before"].pop("correlation_id") == letter["correlation_id"]
-    assert {name: row[name] for name in ("user", "address", "channel", "verb", "before", "after")} == {
-        "user": "alice", "address": "127.0.0.1", "channel": "cli", "verb": "replayed",
-        "before": {"code": "invalid_message", "type": "execution.requested", "message_id": "m"},
-        "after": {"edited": True},
-    }  # fmt: skip
 
 
 async def test_a_refusal_by_a_full_queue_is_an_answer_and_a_dead_letter_only_without_a_reply_queue(

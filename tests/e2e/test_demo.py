@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -12,9 +11,7 @@ import pytest
 
 from tests.e2e.commands import Command, left_in
 from tests.e2e.commands import started as started_command
-from tests.support.traffic import until
 from turnstile.common.cli import CommandFailed
-from turnstile.localservers import LocalServers, MissingBinaries
 from turnstile.stress.demo import demo
 
 ROOT = Path(__file__).parents[2]
@@ -48,36 +45,8 @@ async def test_the_demo_passes_and_leaves_nothing(scratch_folder: Path) -> None:
     assert left_in(scratch_folder) == []
 
 
-@pytest.mark.whole
-async def test_ctrl_c_while_the_servers_start_leaves_nothing(scratch_folder: Path) -> None:
-    async with started(scratch_folder) as demo:
-        await demo.wait_for("Starting PostgreSQL")
-        await until(lambda: _answer(any(scratch_folder.iterdir())), "a scratch folder")
-        demo.process.send_signal(signal.SIGINT)
-        code = await demo.end()
-    assert code == 130, demo.text
-    assert "Traceback" not in demo.text
-    assert left_in(scratch_folder) == []
-
-
-def test_a_missing_server_is_reported_with_the_command_that_installs_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def missing(*_: object, **__: object) -> LocalServers:
-        raise MissingBinaries(["RabbitMQ"], "apt-get install rabbitmq-server")
-
-    monkeypatch.setattr(LocalServers, "start", missing)
-    with pytest.raises(CommandFailed, match="apt-get install rabbitmq-server") as failed:
-        demo()
-    assert failed.value.exit_code == 69
-
-
 def test_without_the_source_it_says_where_to_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turnstile.stress.demo.ACTIONS_MODULE", "no_examples_here.actions")
     with pytest.raises(CommandFailed, match="in the folder of the source code") as failed:
         demo(stay=True)
     assert failed.value.exit_code == 2
-
-
-async def _answer(value: bool) -> bool:
-    return value

@@ -2,63 +2,22 @@
 are harmless.
 """
 
-import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import aio_pika
 import pytest
 
 from tests.support.environment import Environment
 from tests.support.processes import Service
 from tests.support.traffic import ask, publishing, request
-from turnstile.common.broker.topology import EXECUTION_COMPLETED, EXECUTIONS
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def count_of(env: Environment) -> int:
     return int(await env.history.value("SELECT count(*) FROM ledger.execution"))
-
-
-async def test_one_line_of_json_over_bare_amqp_runs_an_action_with_its_trace_context(
-    env: Environment,
-) -> None:
-    traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    async with await aio_pika.connect(env.amqp_url) as connection:
-        channel = await connection.channel()
-        ended = await channel.declare_queue(exclusive=True)
-        await ended.bind(EXECUTIONS, EXECUTION_COMPLETED)
-        exchange = await channel.get_exchange(EXECUTIONS, ensure=False)
-        body = b'{"action_ref": "noop", "parameters": {"number": 7}}'
-        request_message = aio_pika.Message(body, headers={"traceparent": traceparent})
-        await exchange.publish(request_message, routing_key="execution.requested")
-        async with asyncio.timeout(20), ended.iterator() as messages:
-            message = await anext(messages)
-            await message.ack()
-    content = json.loads(message.body)
-    assert (content["status"], content["result"], content["error"]) == ("completed", 7, None)
-    assert set(content) == {
-        "execution_id", "action_id", "action_ref", "status", "result", "error", "attempt", "completed_at",
-    }  # fmt: skip
-    assert (message.type, message.app_id) == (EXECUTION_COMPLETED, "executor")
-    assert message.correlation_id == str(content["execution_id"])
-    assert message.content_type == "application/json"
-    assert message.headers["schema_version"] == 1
-    assert message.headers["traceparent"] == traceparent
-    assert message.message_id
-    assert message.timestamp
-    await env.ended(content["execution_id"])
-    # Every status change is published to every bound queue.
-    changes = await env.status_events(content["execution_id"], 4)
-    assert {(c.body["previous_status"], c.body["status"]) for c in changes} == {
-        (None, "queued"),
-        ("queued", "scheduled"),
-        ("scheduled", "running"),
-        ("running", "completed"),
-    }
 
 
 BAD: list[tuple[str, bytes, Mapping[str, Any], str, str]] = [

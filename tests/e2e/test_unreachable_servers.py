@@ -2,54 +2,24 @@
 later.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
-
-import httpx
 
 from tests.support.environment import (
     Environment,
     StartEnvironment,
     running_environment,
 )
-from tests.support.history import history_of
-from tests.support.processes import running
 from tests.support.proxy import CLEAR, LinkState, Proxy
 from turnstile.common.broker.topology import EXECUTION_COMPLETED
 
-NOWHERE = "127.0.0.1:1"
 SETTINGS = {
     "TURNSTILE_WATCHDOG_INTERVAL": "250ms",
     "TURNSTILE_LEASE_DURATION": "2s",
     "TURNSTILE_HEARTBEAT_INTERVAL": "500ms",
 }
-
-
-async def test_without_a_database_readyz_names_it_and_a_stop_is_obeyed(amqp_url: str) -> None:
-    async with running(f"postgresql://user@{NOWHERE}/none", amqp_url, executors=0, workers=0) as system:
-        executor = await system.start_executor(wait=False)
-        await executor.until_unready(database="refused", broker=None)
-        started = asyncio.get_running_loop().time()
-        assert await executor.stop() == 0
-        assert asyncio.get_running_loop().time() - started < 10
-        assert executor.log.read_text().count("database_unreachable") == 1
-
-
-async def test_without_a_broker_readyz_names_it_and_requests_are_still_accepted(database_url: str) -> None:
-    amqp_url = f"amqp://guest:guest@{NOWHERE}/"
-    async with (
-        running(database_url, amqp_url, executors=0, workers=0) as system,
-        history_of(database_url) as history,
-    ):
-        executor = await system.start_executor(wait=False)
-        await executor.until_unready(broker="refused", database=None)
-        async with httpx.AsyncClient(base_url=f"{system.http_url}/api/v1") as http:
-            assert (await http.put("/actions/noop", json={})).status_code in (200, 201)
-            assert (await http.post("/executions", json={"action_ref": "noop"})).status_code == 202
-        assert await history.value("SELECT count(*) FROM ledger.current_execution") == 1
 
 
 async def test_a_cancel_is_accepted_without_a_broker_and_reaches_the_worker_though_its_message_was_lost(

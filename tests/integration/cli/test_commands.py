@@ -1,6 +1,5 @@
 """The client commands against a real executor and a real worker: submit, get, list and queue."""
 
-import json
 import re
 from datetime import datetime
 from typing import Any
@@ -63,19 +62,6 @@ def test_every_option_of_submit_reaches_the_execution(system: CommandLines, ref:
     assert round((waits[0] - waits[1]).total_seconds()) == 3600
 
 
-def test_list_is_paginated_and_a_warning_says_when_there_is_more(system: CommandLines, ref: str) -> None:
-    bodies = "\n".join(json.dumps({"parameters": {"number": number}}) for number in range(5))
-    assert system.executor("submit", ref, "--bulk", "-", stdin=bodies).exit_code == 0
-    first = system.executor("list", "--action", ref, "--limit", "3", "--json").json
-    rest = system.executor("list", "--action", ref, "--cursor", first["next_cursor"], "--json").json
-    numbers = [item["parameters"]["number"] for item in [*first["items"], *rest["items"]]]
-    assert numbers == [4, 3, 2, 1, 0]
-    assert rest["next_cursor"] is None
-    assert "more available" in system.executor("list", "--action", ref, "--limit", "3").err
-    queued = system.executor("list", "--action", ref, "--status", "queued", "--json").json["items"]
-    assert len(queued) == 4
-
-
 def test_a_bulk_wait_prints_the_outcome_of_every_line(system: CommandLines) -> None:
     requests = {"fail": "{}", "add": '{"a": 1}', "talk": '{"until": 5}'}
     lines = "".join(f'{{"action_ref": "cli.{ref}", "parameters": {p}}}\n' for ref, p in requests.items())
@@ -119,15 +105,6 @@ def test_actions_workers_and_queues_are_listed(system: CommandLines, ref: str) -
     stats = system.executor("queue", "stats", ref, "--json").json
     assert (stats["queue_length"], stats["active_count"], stats["waiting"]["limit"]) == (1, 2, 1)
     assert "for a slot" in system.executor("queue", "stats", ref).out
-
-
-def test_the_nearest_action_is_suggested(system: CommandLines) -> None:
-    for arguments in (
-        ["submit", "cli.addd"],
-        ["actions", "show", "cli.addd"],
-        ["actions", "pause", "cli.addd"],
-    ):
-        assert system.executor(*arguments).err.rstrip().endswith("; did you mean cli.add?")
 
 
 def test_an_invalid_token_is_exit_code_1(system: CommandLines) -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from tests.integration.cli.conftest import SERVED_ACTIONS, CommandLines, until
 from tests.support.processes import System
-from turnstile.common.cli import EXIT_FAILED, EXIT_TIMED_OUT
+from turnstile.common.cli import EXIT_FAILED
 from turnstile.executor.cli import app
 
 
@@ -56,14 +56,6 @@ def test_watch_ends_with_the_execution_and_its_exit_code_is_the_outcome(
     system.executor("cancel", str(cancelled))
     ended = system.executor("watch", str(cancelled), "--json")
     assert (ended.exit_code, [line["status"] for line in ended.lines]) == (6, ["cancelled"])
-
-
-def test_a_timeout_of_watch_is_exit_code_4_and_says_why_it_waits(system: CommandLines, ref: str) -> None:
-    _, waiting = system.submit(ref), system.submit(ref)
-    ended = system.executor("watch", str(waiting), "--timeout", "10ms")
-    assert ended.exit_code == EXIT_TIMED_OUT
-    assert "queued; " in ended.out
-    assert "it continues" in ended.err
 
 
 @pytest.mark.asyncio(loop_scope="package")

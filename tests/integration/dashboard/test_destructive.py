@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import Browser, Page, Route, expect
 
 from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS, watched_page
-from tests.integration.dashboard.conftest import insert_failed_webhook, insert_letters
+from tests.integration.dashboard.conftest import insert_letters
 from tests.support.environment import Environment
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
@@ -45,30 +45,6 @@ async def test_dead_letters_that_arrive_after_the_question_are_not_purged_and_a_
     await expect(result).to_have_text("4 purged.")
     left = await env.history.rows("DELETE FROM ledger.dead_letter WHERE code = 'arriving' RETURNING error")
     assert sorted(row["error"] for row in left) == ["letter 5", "letter 6"]
-
-
-async def test_all_failed_webhooks_are_replayed_after_their_number_was_confirmed(
-    page: Page, env: Environment
-) -> None:
-    await env.put("hooked", max_concurrent=0)
-    ids = [await env.submit("hooked") for _ in range(2)]
-    await page.goto("/#/webhooks?state=failed")
-    button = page.get_by_role("button", name="Replay all failed")
-    await expect(button).to_have_accessible_description("No webhook has failed.")
-    await insert_failed_webhook(env, ids[0])
-    await expect(button).to_be_enabled()
-    await button.click()
-    dialog = page.get_by_role("dialog", name="Replay all 1 failed webhook?")
-    await expect(dialog).to_be_visible()
-    await insert_failed_webhook(env, ids[1])
-    await dialog.get_by_role("button", name="Replay").click()
-    await expect(page.locator("p.result")).to_have_text("1 replayed.")
-    states = await env.history.rows(
-        "SELECT state, attempts FROM ledger.webhook WHERE execution_id = $1", ids[1]
-    )
-    assert [tuple(row) for row in states] == [("failed", 3)]
-    await env.history.rows("DELETE FROM ledger.webhook WHERE execution_id = ANY ($1)", ids)
-    await env.cancel(*ids)
 
 
 async def test_a_revocation_warns_of_the_token_in_use_and_of_the_last_admin(

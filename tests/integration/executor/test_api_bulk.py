@@ -197,18 +197,3 @@ async def test_a_dry_run_says_what_is_left_out_and_why(api: Served) -> None:
     assert left_out(outcome) == dict.fromkeys(("failed", "completed", "cancelled"), (1, "has ended"))
     assert not outcome["left_out_is_partial"]
     assert await statuses(api) == before
-
-
-async def test_ids_are_retried_or_left_out_with_the_reason(api: Served) -> None:
-    one = await some_of_each(api)
-    wanted = [one["queued"], one["completed"], one["failed"], one["failed"], 10**9]
-    before = await statuses(api)
-    planned = await ask_for(api, "retry", ids=wanted, dry_run=True)
-    assert await statuses(api) == before
-    assert ids(planned) == [one["failed"], one["completed"]]
-    assert left_out(planned) == {"queued": (1, "has not ended"), None: (1, "no such execution")}
-    done = await ask_for(api, "retry", ids=wanted)
-    assert (done["matched"], done["changed"], done["next_cursor"]) == (2, 2, None)
-    assert left_out(done) == left_out(planned)
-    retries = [await api.get(f"/executions/{item['retry_id']}") for item in done["items"]]
-    assert [each["retry_of"] for each in retries] == [one["failed"], one["completed"]]

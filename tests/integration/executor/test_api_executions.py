@@ -81,19 +81,6 @@ async def test_a_list_is_answered_in_order_and_an_invalid_item_harms_no_other(ap
     assert (await api.http.post(URL, json=[])).json() == {"items": []}
 
 
-async def test_a_known_key_returns_its_execution_and_refuses_another_request(api: Served) -> None:
-    body = {"action_ref": "a.b", "parameters": {"x": 1, "y": 2}}
-    first = await api.http.post(URL, json=body, headers={"Idempotency-Key": "k"})
-    again = await api.http.post(
-        URL, json={"parameters": {"y": 2, "x": 1}, "action_ref": "a.b", "idempotency_key": "k"}
-    )
-    assert (first.status_code, again.status_code) == (202, 200)
-    assert again.json() == first.json() | {"duplicate": True}
-    other = await api.http.post(URL, json={"action_ref": "a.b", "idempotency_key": "k"})
-    assert refused(other) == (409, "idempotency_conflict")
-    assert "idempotency_key" in other.json()["detail"]
-
-
 async def test_the_key_in_the_header_is_utf_8_and_agrees_with_the_body(api: Served) -> None:
     keyed = {b"Idempotency-Key": "schlüssel".encode()}
     in_header = await api.http.post(URL, json={"action_ref": "a.b"}, headers=keyed)
@@ -337,15 +324,6 @@ async def test_a_cancel_ends_a_queued_execution_with_the_reason(api: Served) -> 
     assert (shown["position"], shown["waiting_on"]) == (None, None)
     again = await post(api, ids[1], "cancel")
     assert (again.status_code, again.json()["execution_status"]) == (409, "cancelled")
-
-
-async def test_a_cancel_never_changes_an_ended_execution(worked: Served) -> None:
-    one = await ended(worked, "completed")
-    before = await worked.get(f"/executions/{one}")
-    answer = await post(worked, one, "cancel")
-    assert refused(answer) == (409, "already_terminal")
-    assert answer.json()["execution_status"] == "completed"
-    assert await worked.get(f"/executions/{one}") == before
 
 
 async def test_an_invalid_body_cancels_and_retries_nothing(worked: Served) -> None:

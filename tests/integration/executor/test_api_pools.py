@@ -1,7 +1,5 @@
 """Pools over HTTP: order, weights, pause, the queue; why an execution waits there (P10)."""
 
-from collections.abc import Awaitable, Callable
-
 from tests.support.served import Served
 from tests.support.traffic import until
 
@@ -60,51 +58,6 @@ async def test_invalid_settings_and_stale_changes_are_refused(api: Served) -> No
     await api.http.patch(URL, json={"order": "arrival"})
     answer = await api.http.post(f"{URL}/pause", headers={"If-Match": seen})
     assert (answer.status_code, answer.json()["code"]) == (412, "precondition_failed")
-
-
-async def test_a_pool_exists_as_soon_as_an_action_or_a_worker_names_it(api: Served) -> None:
-    await api.define("a.b", pool="of-an-action")
-    api.join(pools=("of-a-worker",), concurrency=3)
-
-    async def named() -> bool:
-        return [item["name"] for item in (await api.get("/pools"))["items"]] == [
-            "of-a-worker",
-            "of-an-action",
-        ]
-
-    await until(named, "both are there")
-    await until(lambda: is_at_work(api), "its slots count")
-    assert (await api.get("/pools/of-a-worker/changes"))["items"] == []
-    assert (await api.http.patch("/api/v1/pools/of-an-action", json={"paused": True})).status_code == 200
-
-
-async def test_a_pool_that_nothing_names_any_more_is_gone_unless_it_has_settings(api: Served) -> None:
-    await api.define("a.b", pool="moved")
-    await api.define("a.c", pool="deleted")
-    await api.define("a.d", pool="set")
-    assert (await api.http.put("/api/v1/pools/created", json={})).status_code in (200, 201)
-    assert (await api.http.patch("/api/v1/pools/set", json={"paused": True})).status_code == 200
-    api.join(pools=("of-a-worker", "moved"))
-
-    def named(*names: str) -> Callable[[], Awaitable[bool]]:
-        async def is_so() -> bool:
-            return [item["name"] for item in (await api.get("/pools"))["items"]] == sorted(names)
-
-        return is_so
-
-    await until(named("created", "deleted", "moved", "of-a-worker", "set"), "all are there")
-    await api.http.patch("/api/v1/actions/a.b", json={"pool": "default"})
-    for ref in ("a.c", "a.d"):
-        assert (await api.http.delete(f"/api/v1/actions/{ref}")).status_code in (200, 204)
-    await until(named("created", "default", "moved", "of-a-worker", "set"), "a worker keeps its pools")
-    api.worker.leave()
-    await until(named("created", "default", "set"), "the pools of a worker that left are gone")
-    await api.define("a.b", pool="moved")
-    await until(named("created", "moved", "set"), "a pool is there again")
-
-
-async def is_at_work(api: Served) -> bool:
-    return bool((await api.get("/pools/of-a-worker"))["capacity"] == 3)
 
 
 async def test_the_settings_of_pools_are_shown_while_no_executor_leads(api: Served) -> None:

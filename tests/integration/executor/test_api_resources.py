@@ -77,18 +77,6 @@ async def test_an_invalid_resource_is_refused_by_its_field(api: Served) -> None:
     assert (await api.http.get(URL)).json()["capacity"] == 3
 
 
-async def test_an_unknown_resource_is_not_found(api: Served) -> None:
-    for method, path in (
-        ("GET", ""), ("GET", "/changes"), ("GET", "/queue"), ("PATCH", ""), ("DELETE", ""),
-        ("POST", "/pause"), ("POST", "/resume"),
-    ):  # fmt: skip
-        status, code, detail = await refused(api, method, URL + path, {} if method == "PATCH" else None)
-        assert (status, code) == (404, "not_found")
-        assert "there is no resource 'cad'; GET /resources lists them" in detail
-    assert (await refused(api, "GET", "/api/v1/resources/a%20b"))[0] == 404
-    assert (await refused(api, "PUT", "/api/v1/resources/a%20b", {}))[0] == 422
-
-
 async def test_an_action_shows_its_gates_and_a_resource_its_users(api: Served) -> None:
     await api.http.put(URL, json={"capacity": 10})
     fields = {
@@ -160,14 +148,6 @@ async def test_a_key_gets_its_own_limit_and_weight(api: Served) -> None:
         assert (await api.http.delete(url)).json() == {"action_ref": "a.b", "concurrency_key": key}
         assert (await refused(api, "DELETE", url))[:2] == (404, "not_found")
         assert (await api.get("/actions/a.b/keys"))["items"] == []
-
-
-async def test_keys_are_listed_by_page(api: Served) -> None:
-    await api.define("a.b", submitter_keys=True)
-    for key in ("b\nc", "a", "d"):
-        await api.http.put(f"{ACTION}/keys/{quote(key)}", json={"weight": 2})
-    pages = await api.pages("/actions/a.b/keys", limit=1)
-    assert [[item["concurrency_key"] for item in page] for page in pages] == [["a"], ["b\nc"], ["d"]]
 
 
 async def test_invalid_settings_of_a_key_are_refused(api: Served) -> None:

@@ -55,20 +55,6 @@ async def test_the_gates_are_kept_from_the_first_to_the_end(api: Served) -> None
     assert (await api.get(f"/executions/{one}"))["gates"] == granted
 
 
-async def test_the_list_has_the_gates_of_what_has_ended_and_passed_gates(api: Served) -> None:
-    await put_resource(api, "r", 2)
-    await gated(api, "r")
-    await api.define("plain")
-    (plain,) = await api.submit_many("plain", 1)
-    one, running = await api.submit_many("a.b", 2)
-    await api.run(one)
-    await api.run(plain)
-    await api.start(running)
-    listed = {item["id"]: item for item in (await api.get("/executions"))["items"]}
-    assert listed[one]["gates"] == (await api.get(f"/executions/{one}"))["gates"] != []
-    assert not any("gates" in listed[each] for each in (plain, running))
-
-
 async def test_what_ended_while_it_waited_has_the_gates_that_it_passed_and_the_one_where_it_waited(
     api: Served,
 ) -> None:

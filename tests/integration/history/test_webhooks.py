@@ -199,15 +199,6 @@ async def test_a_delivery_pending_for_too_long_fails_with_the_reason(
     assert (await states(hooks))[3] == "pending"
 
 
-async def test_pages_are_newest_first_with_their_execution(hooks: Database, deliveries: Deliveries) -> None:
-    await add(hooks, 1, 2, 3, 99)
-    await deliveries.record([result((await claim(deliveries))[0], "failed")])
-    rows = await deliveries.page(("pending", "failed"), before_id=1000, limit=3)
-    assert [(row["execution_id"], row["action_ref"]) for row in rows] == [(99, None), (3, "a"), (2, "a")]
-    rows = await deliveries.page(("failed",), before_id=1000, limit=3)
-    assert [(row["execution_id"], row["execution_status"]) for row in rows] == [(1, "completed")]
-
-
 async def test_what_has_ended_costs_nothing_while_an_old_snapshot_keeps_it(
     hooks: Database, deliveries: Deliveries, database_url: str
 ) -> None:

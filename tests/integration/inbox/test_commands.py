@@ -98,24 +98,6 @@ async def test_an_action_with_much_that_waits_is_deleted_over_several_turns(
     assert answer["code"] == "unknown_action"
 
 
-async def test_a_deletion_over_several_turns_goes_on_with_the_next_leader(installation: Installation) -> None:
-    first = installation.lead()
-    await installation.define("action", "a", max_concurrent=0)
-    await installation.submit(*numbered(1200))
-    deleting = asyncio.create_task(installation.inbox.decide([delete("action", "a", cancel_max=10_000)]))
-    cancelled = "SELECT count(*) AS n FROM ledger.execution WHERE status = 'cancelled'"
-
-    async def is_begun() -> bool:
-        return bool((await installation.fetch(cancelled))[0]["n"])
-
-    await until(is_begun)
-    await first.kill()
-    installation.lead("b")
-    (answer,) = await deleting
-    assert answer["type"] == "deleted"
-    assert (await installation.fetch(cancelled))[0]["n"] == 1200
-
-
 async def test_old_answers_are_deleted_in_bounded_steps(installation: Installation) -> None:
     await installation.fetch(
         "INSERT INTO ledger.answer SELECT gen_random_uuid(), now() - make_interval(secs => n), ''"
