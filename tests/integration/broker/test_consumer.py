@@ -1,12 +1,10 @@
 """Subscriptions: deliveries in order, bounded, removed only when acknowledged, redelivered after a loss."""
 
 import asyncio
-import time
 
 from aio_pika.abc import AbstractChannel
 
 from tests.support.brokers import (
-    IMPATIENT,
     bare_channel,
     bodies,
     channel_of,
@@ -14,31 +12,13 @@ from tests.support.brokers import (
     message,
     numbered,
     numbered_bodies,
-    running,
     settled,
     subscribed,
     take,
-    until_ready,
 )
 from tests.support.proxy import proxy_to
 from tests.support.traffic import in_background, until
 from turnstile.common.broker.connection import BrokerTimeouts
-from turnstile.common.broker.consumer import ConsumerConnection
-
-
-async def test_a_pause_requeues_what_is_buffered_and_the_rest_can_be_settled(amqp_url: str) -> None:
-    async with subscribed(amqp_url, prefetch=5) as (publisher, consumer, queue):
-        await publisher.publish(numbered("q", 8))
-        deliveries = await take(queue, 2)
-        await until(lambda: queue.buffered == 3)
-        await queue.pause()
-        await queue.pause()
-        await until_ready(amqp_url, "q", 6)
-        queue.ack(deliveries)
-        assert consumer.connected
-        await queue.resume()
-        await queue.resume()
-        assert bodies(await take(queue, 5)) == numbered_bodies(2, 3, 4, 5, 6)
 
 
 async def test_after_a_loss_unacknowledged_deliveries_come_again_and_late_acknowledgements_do_nothing(
@@ -131,43 +111,3 @@ async def test_a_consumer_that_the_broker_lost_is_replaced(amqp_url: str) -> Non
         queue.ack([first])
         await publisher.publish([message("q", b"after")])
         assert bodies(await take(queue, 1)) == [b"after"]
-
-
-_DECLARE = declares("q", {"x-queue-type": "classic"})
-
-
-async def test_only_a_running_subscription_without_a_second_consumer_is_reachable(amqp_url: str) -> None:
-    consumer = ConsumerConnection(amqp_url, name="con")
-    left_over = ConsumerConnection(amqp_url, name="left-over")
-    queue = consumer.subscribe("q", prefetch=10, declare=_DECLARE)
-    left_over.subscribe("q", prefetch=10, declare=_DECLARE)
-    assert not await consumer.reaches(queue), "not connected yet"
-    async with running(consumer):
-        assert await consumer.reaches(queue)
-        await queue.pause()
-        assert not await consumer.reaches(queue)
-        await queue.resume()
-        assert await consumer.reaches(queue)
-        async with running(left_over):
-            assert not await consumer.reaches(queue)
-        await until(lambda: consumer.reaches(queue))
-    assert not await consumer.reaches(queue)
-
-
-async def test_with_a_deleted_queue_or_a_silent_broker_a_subscription_is_not_reachable(amqp_url: str) -> None:
-    async with proxy_to(amqp_url) as proxy, bare_channel(amqp_url) as channel:
-        consumer = ConsumerConnection(proxy.url, name="con", timeouts=IMPATIENT)
-        deleted = consumer.subscribe("deleted", prefetch=10)
-        await channel.queue_declare("deleted")
-        queue = consumer.subscribe("q", prefetch=10, declare=_DECLARE)
-        async with running(consumer):
-            await until(lambda: deleted.ready and queue.ready)
-            assert await consumer.reaches(deleted)
-            await channel.queue_delete("deleted")
-            assert not await consumer.reaches(deleted)
-            assert await consumer.reaches(queue)
-            proxy.freeze()
-            started_at = time.monotonic()
-            assert not await consumer.reaches(queue)
-            assert time.monotonic() - started_at < 3 * IMPATIENT.rpc_seconds
-            proxy.thaw()

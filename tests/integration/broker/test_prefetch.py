@@ -5,11 +5,8 @@ from hypothesis import given
 
 from tests.support.brokers import (
     bare_channel,
-    bodies,
     declares,
     message,
-    numbered,
-    numbered_bodies,
     publishing,
     ready_messages,
     subscribed,
@@ -18,31 +15,9 @@ from tests.support.brokers import (
 )
 from turnstile.common.broker.connection import BrokerTimeouts
 from turnstile.common.broker.consumer import Subscription
-from turnstile.common.broker.delivery import Delivery, UnsettledTags
+from turnstile.common.broker.delivery import UnsettledTags
 from turnstile.common.broker.message import Outgoing
 from turnstile.common.broker.prefetch import ByteBounds, ByteBudget
-
-
-async def test_single_replacements_keep_the_bound_with_few_consumers(amqp_url: str) -> None:
-    async with (
-        subscribed(amqp_url, prefetch=20) as (publisher, _, queue),
-        bare_channel(amqp_url) as bare,
-    ):
-        await publisher.publish(numbered("q", 50))
-        before = await take(queue, 20)
-        # The deliveries from before the pause belong to no consumer: each is replaced by one.
-        await queue.pause()
-        await queue.resume()
-        after: list[Delivery] = []
-        for number, delivery in enumerate(before):
-            queue.ack([delivery])
-            after += await take(queue, 1)
-            assert bodies(after[-1:]) == numbered_bodies(20 + number)
-        await until_ready(amqp_url, "q", 10)
-        queue.ack(after)
-        assert bodies(await take(queue, 10)) == numbered_bodies(*range(40, 50))
-        assert ((await bare.queue_declare("q", passive=True)).consumer_count or 0) < 20
-
 
 _HELD_BYTES_MAX = 1_000_000
 _BOUNDS = ByteBounds(held=_HELD_BYTES_MAX, one=500_000)
