@@ -98,8 +98,7 @@ def test_a_service_warns_once_of_each_unknown_variable_and_hides_its_value(alone
 @pytest.mark.parametrize(
     "command",
     [
-        *("executor migrate", "executor setup-permissions", "executor export", "executor restore-check"),
-        *("executor list", "executor actions keys list", "executor demo", "stress run", "dev"),
+        *("executor migrate", "executor actions keys list", "executor demo", "stress run", "dev"),
         *("worker actions", "healthcheck"),
     ],
 )
@@ -116,7 +115,7 @@ def test_every_command_names_each_unknown_variable_once_before_it_starts(command
     assert "hidden" not in ended.err
 
 
-@pytest.mark.parametrize("arguments", [("get", "1"), ("submit", "a", "--wait"), ("actions", "list")])
+@pytest.mark.parametrize("arguments", [("get", "1"), ("submit", "a", "--wait")])
 def test_an_unreachable_api_is_exit_code_3(alone: CommandLines, arguments: tuple[str, ...]) -> None:
     ended = alone.executor(*arguments)
     assert (ended.exit_code, ended.out) == (EXIT_UNREACHABLE, "")

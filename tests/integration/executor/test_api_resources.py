@@ -148,28 +148,3 @@ async def test_a_key_gets_its_own_limit_and_weight(api: Served) -> None:
         assert (await api.http.delete(url)).json() == {"action_ref": "a.b", "concurrency_key": key}
         assert (await refused(api, "DELETE", url))[:2] == (404, "not_found")
         assert (await api.get("/actions/a.b/keys"))["items"] == []
-
-
-async def test_invalid_settings_of_a_key_are_refused(api: Served) -> None:
-    await api.define("a.b", concurrency_key="/who")
-    url = f"{ACTION}/keys/7"
-    for body, part in (
-        ({}, "expected max_concurrent, weight or both"),
-        ({"weight": 0}, "weight"),
-        ({"weight": 17}, "weight"),
-        ({"max_concurrent": -1}, "max_concurrent"),
-        ({"limit": 1}, "known are max_concurrent, weight"),
-    ):
-        status, _, detail = await refused(api, "PUT", url, body)
-        assert status == 422
-        assert part in detail
-    for long in ("x" * 513, "a%00"):
-        assert (await refused(api, "PUT", f"{ACTION}/keys/{long}", {"weight": 2}))[0] == 422
-    await api.define("plain")
-    detail = (await refused(api, "PUT", "/api/v1/actions/plain/keys/7", {"weight": 2}))[2]
-    assert "the action 'plain' has no concurrency keys; set its concurrency_key" in detail
-    for method, path in (("GET", "/keys"), ("GET", "/keys/7"), ("PUT", "/keys/7"), ("DELETE", "/keys/7")):
-        given = {"weight": 2} if method == "PUT" else None
-        status, _, detail = await refused(api, method, f"/api/v1/actions/none{path}", given)
-        assert status == 404
-        assert "there is no action 'none'" in detail

@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,10 +11,8 @@ import pytest
 
 from tests.support.brokers import hanging
 from tests.support.leader_broker import DEADLINE_SECONDS, Listener, leader_broker, listener
-from turnstile.common.broker.message import Outgoing
 from turnstile.common.domain.states import Status
 from turnstile.common.messages import Error, ExecutionCompleted
-from turnstile.executor.leader.amqp import AmqpBroker
 from turnstile.executor.leader.ports import BrokerUnavailable, Publication
 from turnstile.executor.leader.publications import completed_event
 from turnstile.localservers.rabbitmq import RabbitServer
@@ -40,20 +38,6 @@ def ended(
 
 def ids(heard: Listener) -> list[int]:
     return [json.loads(body)["execution_id"] for body in heard.bodies]
-
-
-@asynccontextmanager
-async def counted(broker: AmqpBroker) -> AsyncIterator[list[int]]:
-    """Count the events of each write."""
-    publisher, counts = broker._events_publisher, list[int]()
-    publish_each = publisher.publish_each
-
-    async def counting(messages: Sequence[Outgoing], *, seconds: float) -> Any:
-        counts.append(len(messages))
-        return await publish_each(messages, seconds=seconds)
-
-    publisher.publish_each = counting  # type: ignore[method-assign]
-    yield counts
 
 
 @pytest.mark.parametrize(
@@ -118,26 +102,6 @@ async def test_a_listener_receives_what_its_keys_name_each_once_and_no_header_of
         }
         headers = heard["all"].messages[0].header.properties.headers
         assert headers == {"schema_version": 1}
-
-
-async def test_without_a_listener_one_event_of_each_kind_is_sent_and_with_one_it_receives_all(
-    amqp_url: str,
-) -> None:
-    events = [ended(n, ref=f"a{n % 3}") for n in range(60)]
-    async with leader_broker(amqp_url) as broker, counted(broker) as counts:
-        await broker.publish_events(events)
-        assert counts == [60]
-        await broker.publish_events(events)
-        await broker.publish_events(events)
-        assert counts == [60, 3, 3]
-        async with listener(amqp_url, "one action", keys=[f"{COMPLETED}.a1.*"]) as heard:
-            await broker.publish_events(events)
-            await heard.until(20)
-            assert sorted(ids(heard)) == list(range(1, 60, 3))
-            assert counts[3:] == [3, 19]
-            await broker.publish_events(events)
-            await heard.until(40)
-            assert counts[5:] == [22]
 
 
 async def test_while_one_listener_hangs_the_others_receive_every_event(

@@ -165,8 +165,15 @@ async def test_rotate_changes_this_installation_only_and_an_old_copy_of_the_fold
     assert await all_connect(current)
 
 
-@pytest.mark.parametrize("options", [(), ("--rotate",)])
-@pytest.mark.parametrize("at", ["change_roles", "change_accounts", "_change", "complete_files"])
+@pytest.mark.parametrize(
+    ("at", "options"),
+    [
+        ("change_roles", ()),
+        ("change_accounts", ("--rotate",)),
+        ("_change", ("--rotate",)),
+        ("complete_files", ()),
+    ],
+)
 async def test_a_run_after_a_crash_completes_it(
     second: Second, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], at: str
 ) -> None:

@@ -53,30 +53,6 @@ async def test_ends_are_repeated_until_they_are_committed(leader: ScriptedLeader
 
 
 @pytest.mark.usefixtures("worker")
-async def test_logs_and_progress_are_followed_while_a_run_lasts(leader: ScriptedLeader) -> None:
-    extra = {"metadata": {"tag": "t"}, "concurrency_key": "k"}
-    await leader.offer("core.says", 1, parameters=b'{"seconds": 1.5}', timeout_seconds=60.0, extra=extra)
-    await until(lambda: bool(leader.pieces) and bool(leader.progress), "what it says")
-    assert 1 not in leader.ends()
-    (end,) = await leader.ended(1)
-    published = "".join(piece.text for piece in leader.pieces)
-    assert leader.pieces[0].start == 0
-    # The last live piece may also be in the end.
-    assert end.log_start <= len(published)
-    log = published[: end.log_start] + (end.log or "")
-    assert [line.split()[-1] for line in log.splitlines()] == [
-        "one",
-        "two",
-        "three",
-    ]
-    assert (leader.progress[0].done, leader.progress[0].message) == (1.0, "begun")
-    await until(lambda: leader.progress[-1].done == 4.0, "the last progress")
-    assert json.loads(end.result or b"") == {
-        "attempt": 1, "metadata": {"tag": "t"}, "key": "k", "has_deadline": True,
-    }  # fmt: skip
-
-
-@pytest.mark.usefixtures("worker")
 async def test_a_large_result_is_alone_in_its_message(leader: ScriptedLeader) -> None:
     size_bytes = 10_000_000
     before = leader.messages
