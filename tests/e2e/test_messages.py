@@ -16,10 +16,6 @@ from tests.support.traffic import ask, publishing, request
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def count_of(env: Environment) -> int:
-    return int(await env.history.value("SELECT count(*) FROM ledger.execution"))
-
-
 BAD: list[tuple[str, bytes, Mapping[str, Any], str, str]] = [
     ("not JSON", b"{nope", {}, "invalid_message", "JSON"),
     ("not UTF-8", b'{"action_ref": "\xff\xfe"}', {}, "invalid_message", "JSON"),
@@ -112,14 +108,3 @@ async def test_one_bad_item_in_a_batch_of_ten_leaves_the_nine_alone(env: Environ
     assert replies[4][0] == "execution.rejected"
     assert dead["body"] == raw[4]
     await env.ended(*(body["execution_id"] for kind, body in replies if kind == "execution.accepted"))
-
-
-async def test_a_message_delivered_twice_is_one_execution(env: Environment) -> None:
-    message, before = request({"action_ref": "noop"}), await count_of(env)
-    async with publishing(env.amqp_url) as publisher:
-        await publisher.publish([message, message])
-        await publisher.publish([message])
-    await ask(env.amqp_url, lambda to: [request({"action_ref": "noop"}, reply_to=to)])
-    assert await count_of(env) == before + 2
-    rows = await env.history.rows("SELECT id FROM ledger.execution ORDER BY id DESC LIMIT 2")
-    assert await env.ended(*(row["id"] for row in rows)) == ["completed"] * 2

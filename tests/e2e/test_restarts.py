@@ -1,6 +1,5 @@
 """P1, P2 and P5 over restarts, drains and replicas: nothing is lost or doubled, and one executor admits."""
 
-import asyncio
 import os
 import signal
 from contextlib import suppress
@@ -17,40 +16,6 @@ from tests.support.traffic import submit, until
 
 TAKEOVER_SECONDS = 10.0
 """Twice the promise: a hanging executor is replaced after two or three heartbeats of two seconds."""
-
-
-async def test_a_restarted_executor_loses_and_doubles_nothing(
-    start_env: StartEnvironment, tmp_path: Path
-) -> None:
-    file = tmp_path / "record.jsonl"
-    bodies = [{"action_ref": "record", "parameters": {"file": str(file), "number": n}} for n in range(300)]
-    async with start_env() as env:
-        await submit(env.amqp_url, bodies)
-        for _ in range(3):
-            await asyncio.sleep(0.2)
-            assert await env.system.executors[-1].stop() == 0
-            await env.system.start_executor()
-        await env.history.ended(300)
-    assert started_in(file) == list(range(300))
-
-
-async def test_a_drained_worker_finishes_what_runs_and_gives_back_what_does_not_end(
-    start_env: StartEnvironment, tmp_path: Path
-) -> None:
-    parameters = {"file": str(tmp_path / "record.jsonl"), "seconds": 1.0}
-    settings = {"TURNSTILE_DRAIN_TIMEOUT": "3s", "TURNSTILE_STOP_GRACE": "500ms"}
-    async with start_env(settings=settings) as env:
-        short = await env.submit("record", parameters=parameters)
-        hanging = await env.submit("scripted", parameters={"steps": ["HANG", "OK"]})
-        await env.until_running([short, hanging])
-        env.worker.signal(signal.SIGTERM)
-        # Its capacity counts no longer, and the last ones that it runs are shown.
-        await env.history.until("SELECT draining_count = 2 FROM ledger.worker")
-        assert await asyncio.wait_for(env.worker.process.wait(), 20) == 0
-        assert await env.status(short) == "completed"
-        await env.start_worker()
-        await env.ended(hanging)
-        assert await env.attempts(hanging) == [(1, "returned"), (2, "completed")]
 
 
 @pytest.mark.whole
