@@ -1,7 +1,6 @@
 """/metrics shows what happened in both services."""
 
 import json
-from typing import Any
 
 import pytest
 
@@ -66,30 +65,6 @@ async def test_the_content_type_follows_the_accept_header(observed: Observed) ->
     )
     assert openmetrics.headers["content-type"].startswith("application/openmetrics-text")
     assert openmetrics.text.endswith("# EOF\n")
-
-
-async def test_the_line_of_a_failure_has_its_type_its_message_and_its_location(observed: Observed) -> None:
-    for ref, parameters in (("scripted", {"steps": ["FAIL"]}), ("fails.plain", {})):
-        submitted = await observed.client.submit(ref, parameters)
-        assert (await observed.client.wait(submitted.execution_id)).status is Status.FAILED
-
-        def line(execution_id: int = submitted.execution_id) -> list[dict[str, Any]]:
-            lines = [
-                json.loads(line)
-                for worker in observed.system.workers
-                for line in worker.log.read_text().splitlines()
-            ]
-            return [
-                line
-                for line in lines
-                if (line["event"], line.get("execution_id")) == ("execution_ended", execution_id)
-            ]
-
-        await until(line)
-        (found,) = line()
-        assert (found["status"], found["error_type"]) == ("failed", "RuntimeError")
-        assert found["error"] == "as the script says"
-        assert found["location"].startswith("actions.py:")
 
 
 async def test_each_transition_has_one_event_and_no_line_has_a_secret(observed: Observed) -> None:
