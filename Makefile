@@ -118,6 +118,10 @@ $(PEERS_READY): pyproject.toml requirements/peers.txt scripts/setup
 docs: $(READY) ## Build the documentation as a site in build/docs; a warning is an error
 	@$(BIN)/sphinx-build -q -W --keep-going docs build/docs && echo build/docs/index.html
 
+.PHONY: reference
+reference: $(READY) ## Write docs/reference from the code
+	@cd docs && PYTHONPATH=. ../$(BIN)/python -m generate reference
+
 .PHONY: format
 format: $(READY) ## Rewrite the code in the house format
 	$(BIN)/ruff check --fix --exit-zero .

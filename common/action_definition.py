@@ -1,6 +1,6 @@
 """The definition of an action, the same in code, in `actions.yaml`, over HTTP and in the database.
 
-In: fields as users write them. Out: a checked value, and its columns. P1: `max_concurrent` is the limit of
+In: fields as users write them. Out: a checked value. P1: `max_concurrent` is the limit of
 each of the action's queues.
 """
 
@@ -30,7 +30,6 @@ from turnstile.common.fields import (
     Period,
     Pool,
     ResourceName,
-    pointer_path,
 )
 from turnstile.common.json_schema import check_parameters_schema, check_schema
 
@@ -264,33 +263,3 @@ class DeclaredFields(TypedDict, total=False):
 def has_keys(definition: ActionDefinition) -> bool:
     """Return whether executions of the action may have concurrency keys."""
     return definition.concurrency_key is not None or definition.submitter_keys
-
-
-def rate_columns(rate: RateDefinition | None) -> dict[str, object]:
-    """Return a rate as the columns of tables `action` and `gate`."""
-    return {
-        "rate_starts": None if rate is None else rate.starts,
-        "rate_per_seconds": None if rate is None else rate.per,
-    }
-
-
-def action_columns(definition: ActionDefinition) -> dict[str, object]:
-    """Return a definition as the columns of table `action`."""
-    retry = definition.retry
-    pointer = definition.concurrency_key
-    return {
-        **definition.model_dump(
-            mode="json", exclude={"retry", "timeout", "ttl", "keep_for", "order", "rate"}
-        ),
-        "concurrency_key_path": pointer_path(pointer) if pointer is not None else None,
-        "timeout_seconds": definition.timeout,
-        "ttl_seconds": definition.ttl,
-        "keep_for_seconds": definition.keep_for,
-        "fair": definition.order == "fair",
-        **rate_columns(definition.rate),
-        "retry_max_attempts": retry.max_attempts,
-        "retry_delay_seconds": retry.delay,
-        "retry_factor": retry.factor,
-        "retry_max_delay_seconds": retry.max_delay,
-        "retry_jitter": retry.jitter,
-    }

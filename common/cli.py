@@ -10,11 +10,15 @@ import errno
 import functools
 import gc
 import inspect
+import json
 import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields as dataclass_fields
+from dataclasses import is_dataclass
+from datetime import datetime
 from io import TextIOWrapper
 from pathlib import Path
 from types import NoneType, UnionType
@@ -38,21 +42,17 @@ from typer.core import TyperGroup
 
 from turnstile.common.domain.durations import format_duration
 from turnstile.common.domain.errors import TurnstileError
+from turnstile.common.exit_codes import ExitCode
 from turnstile.common.known_settings import unknown_settings
 from turnstile.common.nearest import nearest
 from turnstile.common.process_one import start_below_process_one
-from turnstile.common.redaction import escaped
+from turnstile.common.redaction import escaped, escaped_json
 
-EXIT_FAILED: Final = 1
-"""A request was rejected, or an execution failed."""
-EXIT_USAGE: Final = 2
-"""An argument or a setting is wrong."""
-EXIT_UNREACHABLE: Final = 3
-"""A server cannot be reached."""
-EXIT_TIMED_OUT: Final = 4
-"""A wait timed out."""
-EXIT_PIPE_CLOSED: Final = 141
-"""The reader of the output has ended, as in `executor list | head -1`: what a shell reports of SIGPIPE."""
+EXIT_FAILED: Final = ExitCode.FAILED
+EXIT_USAGE: Final = ExitCode.USAGE
+EXIT_UNREACHABLE: Final = ExitCode.UNREACHABLE
+EXIT_TIMED_OUT: Final = ExitCode.TIMED_OUT
+EXIT_PIPE_CLOSED: Final = ExitCode.PIPE_CLOSED
 
 ENVIRONMENT_ONLY: Final = "environment only"
 """Metadata of a field that holds a secret: `Annotated[SecretStr, ENVIRONMENT_ONLY]`."""
@@ -69,7 +69,7 @@ Rest = ParamSpec("Rest")
 class CommandFailed(TurnstileError):
     """The command ends here; the message explains what is wrong, where, and what was expected."""
 
-    def __init__(self, message: str, *, exit_code: int) -> None:
+    def __init__(self, message: str, *, exit_code: ExitCode) -> None:
         super().__init__(message)
         self.message = message
         self.exit_code = exit_code
@@ -155,6 +155,26 @@ def run_command_line(app: typer.Typer, *, name: str) -> None:
         typer.echo(f"{error.filename or 'stdout'}: {error.strerror}", err=True)
         _discard_output()
         sys.exit(EXIT_FAILED)
+
+
+def print_json(value: object, *, on_one_line: bool = False) -> None:
+    """Print `value` as JSON; indented only on a terminal."""
+    indent = 2 if sys.stdout.isatty() and not on_one_line else None
+    # stdout would replace characters that it cannot encode by escapes that are not JSON.
+    text = json.dumps(value, ensure_ascii=not _is_utf8(), indent=indent, default=_as_json)
+    typer.echo(escaped_json(text))
+
+
+def _as_json(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if not is_dataclass(value) or isinstance(value, type):
+        raise TypeError(f"{type(value).__name__} cannot be printed as JSON")
+    return {each.name: getattr(value, each.name) for each in dataclass_fields(value)}
+
+
+def _is_utf8() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("_", "-") in ("utf-8", "utf8")
 
 
 @contextmanager

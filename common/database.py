@@ -76,10 +76,17 @@ REFUSED_BY_DATABASE: Final = (
     asyncpg.exceptions._base.DataError,
 )
 """A value in the batch can never be stored: the batch must be split."""
+REPEATABLE: Final = (
+    asyncpg.SerializationError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.LockNotAvailableError,
+)
+"""Another transaction was in the way: the statement was rolled back, and can be repeated."""
 _LOGIN_ERRORS: Final = (asyncpg.InvalidCatalogNameError, asyncpg.InvalidAuthorizationSpecificationError)
 
 
 _SETTING: Final = "TURNSTILE_DATABASE_URL"
+READ_ONLY: Final = f"the server is a standby or read-only; name the primary in {_SETTING}"
 _REMEDIES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (
         asyncpg.InvalidPasswordError,
@@ -94,15 +101,16 @@ _REMEDIES: Final[tuple[tuple[type[Exception], str], ...]] = (
         asyncpg.InvalidCatalogNameError,
         f"create it with 'createdb' and then run 'executor migrate', or correct {_SETTING}",
     ),
-    (
-        asyncpg.ReadOnlySQLTransactionError,
-        f"the server is a standby or read-only; name the primary in {_SETTING}",
-    ),
+    (asyncpg.ReadOnlySQLTransactionError, READ_ONLY),
     (
         asyncpg.DiskFullError,
         "free space on the database server; nothing is lost, and work continues by itself",
     ),
-    (asyncpg.TooManyConnectionsError, "raise max_connections of the server, or end sessions that are idle"),
+    (
+        asyncpg.TooManyConnectionsError,
+        "raise max_connections of the server, or the CONNECTION LIMIT of the role or database that is named, "
+        "or end sessions that are idle",
+    ),
 )
 """What helps against an error of the server; the first match counts."""
 
@@ -176,6 +184,8 @@ class Database:
         self._released = asyncio.Event()
         self._in_transaction: set[asyncio.Task[Any] | None] = set()
         self._error: str | None = "not connected yet"
+        self.refusals = Refusals(lasts_seconds=_DISK_FULL_SECONDS)
+        """What the server refuses, though it can be reached."""
 
     @property
     def last_error(self) -> str | None:
@@ -196,7 +206,7 @@ class Database:
                     raise
             except _WrongSchema as trouble:
                 self._error = str(trouble)
-            except (*CONNECTION_ERRORS, *_LOGIN_ERRORS) as error:
+            except (*CONNECTION_ERRORS, asyncpg.PostgresError) as error:
                 self._note_failure(error)
             else:
                 self._pool = pool
@@ -381,6 +391,7 @@ class Database:
         """Note how a call ended; raise Unavailable where the server or its schema caused `error`."""
         if error is None:
             self._note_success()
+            self.refusals.note(self._caller_of(statement), None)
             if self._refused_writes:
                 self._note_written(statement)
         elif isinstance(error, asyncpg.DataError):
@@ -395,8 +406,14 @@ class Database:
         elif isinstance(error, (*CONNECTION_ERRORS, *_LOGIN_ERRORS)):
             self._note_failure(error)
             raise Unavailable(f"database: {self._error}") from error
-        elif isinstance(error, _MISSING_OBJECTS):
-            await self._blame_schema(error)
+        else:
+            if isinstance(error, _MISSING_OBJECTS):
+                await self._blame_schema(error)
+            self.refusals.note(self._caller_of(statement), error)
+
+    def _caller_of(self, statement: str) -> str:
+        task = asyncio.current_task()
+        return f"{statement} of {task.get_name()}" if statement == _TRANSACTION and task else statement
 
     async def _blame_schema(self, error: BaseException) -> None:
         """Raise Unavailable if the schema, and not a fault of the statement, is the cause of `error`."""
@@ -414,7 +431,7 @@ class Database:
 
     def _note_failure(self, error: BaseException) -> None:
         """Note why the server could not be reached."""
-        self._error = _reason(error)
+        self._error = reason_of(error)
         # By its class: the text of an error may name another file or port each time.
         kind = type(error).__name__
         self._unreachable.failed(kind, url=shown_url(self._url), reason=self._error)
@@ -429,7 +446,7 @@ class Database:
         """Note that the full disk of the server refused a statement; return the reason."""
         self._note_success()
         self._refused_writes[statement] = asyncio.get_running_loop().time()
-        self._disk_full_reason = reason = _reason(error)
+        self._disk_full_reason = reason = reason_of(error)
         self._disk_full.failed("disk", url=shown_url(self._url), reason=reason)
         return reason
 
@@ -487,6 +504,45 @@ class _Lent:
         await self._database.note(self._statement, error)
 
 
+class Refusals:
+    """What a server that can be reached refuses at present: a right, a table or memory is missing.
+
+    Not what depends on the values or on other transactions, which is decided where it is called.
+    """
+
+    def __init__(self, *, lasts_seconds: float) -> None:
+        """`lasts_seconds`: longer than from one try to the next."""
+        self._lasts_seconds = lasts_seconds
+        self._reasons: dict[str, tuple[float, str]] = {}
+
+    def note(self, call: str, error: BaseException | None) -> str | None:
+        """Note how a call ended; return the reason if it was refused."""
+        if error is None:
+            if self._reasons:
+                self._reasons.pop(call, None)
+            return None
+        decided = (*CONNECTION_ERRORS, *REFUSED_BY_DATABASE, *REPEATABLE, asyncpg.QueryCanceledError)
+        if not isinstance(error, asyncpg.PostgresError) or isinstance(error, decided):
+            return None
+        now = asyncio.get_running_loop().time()
+        # Without the details, which show values.
+        reason = str(error.args[0]) if error.args else type(error).__name__
+        self._reasons = {each: found for each, found in self._reasons.items() if self._is_present(found, now)}
+        self._reasons[call] = now, reason
+        return reason
+
+    @property
+    def reason(self) -> str | None:
+        """Why a call is refused; None: all succeed."""
+        if not self._reasons:
+            return None
+        now = asyncio.get_running_loop().time()
+        return next((each[1] for each in self._reasons.values() if self._is_present(each, now)), None)
+
+    def _is_present(self, found: tuple[float, str], now: float) -> bool:
+        return now - found[0] < self._lasts_seconds
+
+
 class DatabaseHosts:
     """The hosts of one database, the last that accepted a connection first.
 
@@ -518,7 +574,14 @@ class DatabaseHosts:
         self._move(url, to_front=False)
         connection = await asyncpg.connect(url, timeout=self._connect_seconds, **options)
         try:
-            await set_session(connection, settings, timeout_seconds=self._connect_seconds)
+            await set_session(
+                connection, settings,
+                # Without named statements: a pooler may have them already.
+                connect_beside=lambda: asyncpg.connect(
+                    url, timeout=self._connect_seconds, statement_cache_size=0
+                ),
+                timeout_seconds=self._connect_seconds,
+            )  # fmt: skip
         except BaseException:
             connection.terminate()
             raise
@@ -545,9 +608,15 @@ async def _in_time(answer: Awaitable[T]) -> T:
         raise _StatementCancelled from error
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
+    """Return why the database cannot be used, with the remedy where it is known."""
     if isinstance(error, asyncpg.ConnectionDoesNotExistError | ConnectionResetError) or str(error) == _LOST:
         return "the connection was lost"
+    if isinstance(error, TimeoutError) and not str(error):
+        return (
+            "the server did not answer in time: it is stopped or overloaded, or the network drops packets; "
+            f"look into its log, or correct {_SETTING}"
+        )
     reason = str(error) or type(error).__name__
     for kind, remedy in _REMEDIES:
         if isinstance(error, kind):

@@ -1,7 +1,7 @@
 """The life of a service process: one event loop, stop signals, an orderly exit with a deadline.
 
-In: the coroutine that serves. The process ends at the deadline even if something is left in the loop: a task
-that cannot be cancelled, or a thread that it waits for, would otherwise keep the process alive.
+In: the coroutine that serves. The process ends at the deadline even if something is left: a task that cannot
+be cancelled, or a thread that the interpreter waits for, would otherwise keep the process alive.
 """
 
 import asyncio
@@ -15,15 +15,21 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
+from turnstile.common.exit_codes import ExitCode
+
 logger = logging.getLogger(__name__)
 
-EXIT_NOT_STOPPED: Final = 70
+EXIT_NOT_STOPPED: Final = ExitCode.NOT_STOPPED
 """Exit code of a process that could not stop its work in time: EX_SOFTWARE of sysexits.h."""
 _LEFTOVERS_SECONDS: Final = 10.0
 """For tasks left in the loop after `serve` returned."""
+_EXIT_SECONDS: Final = 20.0
+"""For threads and exit handlers once the loop is closed: the last traces are sent for 10 s."""
 _AT_ONCE_SECONDS: Final = 1.0
 """From the second signal to the end of the process."""
 _LOG_SECONDS: Final = 0.2
+_SIGNALS_SECONDS: Final = 1.0
+"""Between two looks whether the handlers of signals are still the service's."""
 
 
 def why_not_ready(parts: Mapping[str, str | None]) -> str | None:
@@ -34,8 +40,8 @@ def why_not_ready(parts: Mapping[str, str | None]) -> str | None:
 def run_service(serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
     """Run `serve(stop)` to its end; SIGTERM and SIGINT set `stop`, a second one ends at once.
 
-    Tasks still in the loop after `serve` returned are cancelled; if they do not end in time, the process
-    exits with EXIT_NOT_STOPPED.
+    The caller then ends the process. Tasks still in the loop after `serve` returned are cancelled; if they or
+    threads do not end in time, the process exits with EXIT_NOT_STOPPED.
     """
     # Our objects live for one message or as long as the process: collect cycles rarely.
     gc.freeze()
@@ -49,19 +55,22 @@ def run_service(serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> 
         else:
             uvloop.run(_with_signals(serve, deadline))
     finally:
-        deadline.cancel()
+        deadline.set(_EXIT_SECONDS)
 
 
 def end_process(log_reason: Callable[[], object], *, seconds: float = _LOG_SECONDS) -> NoReturn:
     """End the process with EXIT_NOT_STOPPED, after `log_reason` returned or `seconds` passed."""
-    # In a separate thread: what blocks this one may hold the lock of the log.
-    logging_thread = threading.Thread(target=log_reason, name="log-reason", daemon=True)
-    logging_thread.start()
-    logging_thread.join(seconds)
-    flush = threading.Thread(target=_flush, name="flush", daemon=True)
-    flush.start()
-    flush.join(_LOG_SECONDS)
-    os._exit(EXIT_NOT_STOPPED)
+    try:
+        # In a separate thread: what blocks this one may hold the lock of the log.
+        logging_thread = threading.Thread(target=log_reason, name="log-reason", daemon=True)
+        logging_thread.start()
+        logging_thread.join(seconds)
+        flush = threading.Thread(target=_flush, name="flush", daemon=True)
+        flush.start()
+        flush.join(_LOG_SECONDS)
+    finally:
+        # Also where no thread can start.
+        os._exit(EXIT_NOT_STOPPED)
 
 
 async def done_before(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> bool:
@@ -83,30 +92,56 @@ async def done_before(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> b
 
 
 class _Deadline:
-    """Ends the process at a point in time, unless cancelled before."""
+    """Ends the process at a point in time, unless it has ended by itself."""
 
     def __init__(self) -> None:
         self._timer: threading.Timer | None = None
+        self._is_at_once = False
 
     def set(self, seconds: float) -> None:
-        """Set the deadline, unless it is set already: the earlier one applies."""
+        """Set the deadline, or replace it by a later one, unless the process ends at once."""
+        if not self._is_at_once:
+            self._start(seconds)
+
+    def end_at_once(self) -> None:
+        """Set the earliest deadline; repeatable."""
+        if not self._is_at_once:
+            self._is_at_once = True
+            self._start(_AT_ONCE_SECONDS)
+
+    def _start(self, seconds: float) -> None:
         if self._timer is not None:
-            return
+            self._timer.cancel()
         self._timer = threading.Timer(seconds, end_process, args=(_log_not_stopped,))
         self._timer.daemon = True
         self._timer.start()
 
-    def cancel(self) -> None:
-        """Remove the deadline."""
-        if self._timer is not None:
-            self._timer.cancel()
+
+class _Signals:
+    """Calls `on_signal` with the name of each stop signal, also after other code has replaced handlers."""
+
+    def __init__(self, on_signal: Callable[[str], None]) -> None:
+        self._on_signal = on_signal
+        self._loop = asyncio.get_running_loop()
+        self._handlers = {number: self._handled(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        self._loop.call_later(_SIGNALS_SECONDS, self._look)
+
+    def _handled(self, number: signal.Signals) -> object:
+        self._loop.add_signal_handler(number, self._on_signal, number.name)
+        return signal.getsignal(number)
+
+    def _look(self) -> None:
+        for number, handler in self._handlers.items():
+            if signal.getsignal(number) != handler:
+                logger.warning("signal_handler_replaced", extra={"signal": number.name})
+                self._handlers[number] = self._handled(number)
+        self._loop.call_later(_SIGNALS_SECONDS, self._look)
 
 
 async def _with_signals(
     serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]], deadline: _Deadline
 ) -> None:
     stop, served = asyncio.Event(), False
-    loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert task is not None
 
@@ -120,10 +155,9 @@ async def _with_signals(
             # `serve` has returned: there is no task to cancel.
             end_process(_log_not_stopped)
         task.cancel()
-        deadline.set(_AT_ONCE_SECONDS)
+        deadline.end_at_once()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal, number.name)
+    _Signals(on_signal)
     try:
         await serve(stop)
     except asyncio.CancelledError:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from turnstile.common.exit_codes import ExitCode
 from turnstile.common.invalid_values import invalid_values
 from turnstile.common.urls import amqp_urls, check_database_url, check_http_url
 
@@ -79,7 +80,7 @@ def read_settings(kind: type[S], **overrides: Any) -> S:
         for problem in invalid_values(error.errors(include_url=False, include_input=False)):
             name = "_".join(map(str, problem.location)).upper()
             sys.stderr.write(f"TURNSTILE_{name}: {problem.sentence}\n" if name else f"{problem.sentence}\n")
-        raise SystemExit(2) from None
+        raise SystemExit(ExitCode.USAGE) from None
     except ValueError as error:
         sys.stderr.write(f"{error}\n")
-        raise SystemExit(2) from None
+        raise SystemExit(ExitCode.USAGE) from None

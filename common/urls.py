@@ -39,6 +39,8 @@ _ENCODE: Final = (
 _BEHIND_THE_HOST: Final = re.compile(r"://[^/?#]*[/?].*@|#", re.DOTALL)
 
 _UNTRUSTED: Final = re.compile(r"certificate verify failed: (.*?)(?: \(_ssl\.c:\d+\))?['\")]*$")
+_OUT_OF_DATE: Final = re.compile("has expired|not yet valid")
+_OTHER_NAME: Final = re.compile("mismatch")
 _PORT_CLOSED: Final = re.compile(r"Connect call failed|Connection refused|Multiple exceptions: \[Errno 111\]")
 _HOST_UNKNOWN: Final = re.compile(
     r"^\[Errno -\d+\]|Name or service not known|name resolution|No address associated"
@@ -46,18 +48,23 @@ _HOST_UNKNOWN: Final = re.compile(
 _EXCERPT_MAX: Final = 200
 
 
-def amqp_urls(text: str, **parameters: int) -> "list[URL]":
-    """Return the URL of each node, with these query parameters where its query does not have them.
+def amqp_urls(text: str, *, heartbeat: int | None = None) -> "list[URL]":
+    """Return the URL of each node, with this heartbeat in seconds, unless it has a shorter one.
 
-    Raises ValueError with what is expected.
+    A longer one or 0 is replaced: a server that ends without a word must be noticed in time. Raises
+    ValueError with what is expected.
     """
     urls = [_read_amqp_url(part) for part in _NEXT_URL.split(text.strip())]
     if len({url.path.lstrip("/") for url in urls}) > 1:
         raise ValueError(f"all nodes must be given with the same vhost, as in {_AMQP_SEVERAL}")
-    return [
-        url.update_query({name: value for name, value in parameters.items() if name not in url.query})
-        for url in urls
-    ]
+    if heartbeat is None:
+        return urls
+    return [url.update_query(heartbeat=min(heartbeat, _heartbeat(url) or heartbeat)) for url in urls]
+
+
+def _heartbeat(url: "URL") -> int:
+    text = url.query.get("heartbeat", "")
+    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def _read_amqp_url(text: str) -> "URL":
@@ -219,17 +226,22 @@ def _check_readable(query: Mapping[str, str], *names: str) -> None:
 
 
 def with_tls_hint(reason: str, *, authority: str) -> str:
-    """Return the error of a connection, with a remedy where a certificate was not trusted.
+    """Return the error of a connection, with a remedy where a certificate was not accepted.
 
     `authority` is the setting that names the certificate authority.
     """
     untrusted = _UNTRUSTED.search(reason)
     if untrusted is None:
         return reason
-    return (
-        f"the server's certificate is not trusted ({untrusted[1][:_EXCERPT_MAX]}); name the authority that "
-        f"signed it: {authority}"
-    )
+    why = untrusted[1][:_EXCERPT_MAX].rstrip(".")
+    if _OUT_OF_DATE.search(why) is not None:
+        return f"the server's certificate is refused ({why}): renew it, or correct the clock of this machine"
+    if _OTHER_NAME.search(why) is not None:
+        return (
+            f"the server's certificate is refused ({why}): connect to a name that is in the certificate, "
+            "or issue it for this name"
+        )
+    return f"the server's certificate is not trusted ({why}); name the authority that signed it: {authority}"
 
 
 def network_remedy(reason: str, *, server: str, setting: str) -> str | None:

@@ -18,6 +18,7 @@ from typing import Final, Literal, NoReturn, Protocol
 
 import msgspec
 
+from turnstile.common.exit_codes import ExitCode
 from turnstile.common.lifecycle import run_service
 from turnstile.common.telemetry.logs import configure_logging
 from turnstile.common.telemetry.metrics import LoopLag
@@ -45,7 +46,7 @@ STATUS_SECONDS: Final = 0.5
 _STOP_SECONDS: Final = 2.0
 """How long a turn and the resignation may take at the end; closing connections takes two more at most."""
 _SETTINGS_SECONDS: Final = 10.0
-_EXIT_ORPHANED: Final = 1
+_EXIT_ORPHANED: Final = ExitCode.FAILED
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -80,6 +81,8 @@ class LeaderStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the connection stands that consumes the leader's queues."""
     broker_trouble: str | None = None
     """Why it cannot publish, or consume while it leads."""
+    database_trouble: str | None = None
+    """What the database refuses though it can be reached, like a right that the account lacks."""
     broker_blocks: bool = False
     """Whether the broker takes no publishes for now, because of a memory or disk alarm."""
     lag_seconds: float = 0.0
@@ -131,7 +134,7 @@ class LeaderProcess:
         self._executor_id = f"{settings.executor}.{secrets.token_hex(4)}"
         self._clock = LeaderClock()
         schemas = ParameterSchemas(lambda: self._leader.leadership)
-        ledger = Ledger(
+        self._ledger = ledger = Ledger(
             settings.database_url,
             on_command=self._read_inbox,
             parameters_bytes_max=settings.parameters_bytes_max,
@@ -214,7 +217,7 @@ class LeaderProcess:
             executor_id=self._executor_id, is_leading=newest is not None,
             epoch=0 if newest is None else newest.epoch, turn=0 if newest is None else newest.number,
             has_broker=self._broker.is_open, broker_trouble=self._broker.last_error,
-            broker_blocks=self._broker.blocked,
+            broker_blocks=self._broker.blocked, database_trouble=self._ledger.refusals.reason,
             lag_seconds=self._lag.worst_seconds() or 0.0, audits=self._auditor.done,
             differences=self._auditor.found,
         )  # fmt: skip
@@ -243,7 +246,7 @@ def run(make_broker: MakeBroker) -> None:
         run_service(LeaderProcess(socket.socket(fileno=number), make_broker).serve)
     except Exception:
         logger.critical("leader_process_failed", exc_info=True)
-        raise SystemExit(1) from None
+        raise SystemExit(ExitCode.FAILED) from None
 
 
 def make_amqp_broker(

@@ -11,9 +11,12 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+import asyncpg
+
 from turnstile.common.broker.consumer import Subscription
 from turnstile.common.broker.delivery import Delivery
 from turnstile.common.crash_points import CrashPoint, reached
+from turnstile.common.database import REFUSED_BY_DATABASE
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.report_wire import (
     EXECUTION_LOG,
@@ -50,30 +53,43 @@ class ReportListener:
         """Write until cancelled; while the database is out, the same batch again and again."""
         while True:
             batch = await self._subscription.next_batch(_BATCH_MAX, bytes_max=_BATCH_BYTES_MAX)
-            valid = self._without_invalid(batch)
-            while True:
-                try:
-                    await self._write(valid)
-                    break
-                except Unavailable as error:
-                    _POSTPONED.failed("reports", error=str(error))
-                    await asyncio.sleep(_PAUSE_SECONDS)
-            reached(CrashPoint.REPORTS_WRITTEN)
-            _POSTPONED.works("reports")
-            self._subscription.ack([delivery for delivery, _, _ in valid])
+            await self._store(self._without_invalid(batch))
 
-    def _without_invalid(self, batch: Sequence[Delivery]) -> list[tuple[Delivery, Sender, "_Reports"]]:
-        valid: list[tuple[Delivery, Sender, _Reports]] = []
+    def _without_invalid(self, batch: Sequence[Delivery]) -> list["_Message"]:
+        valid: list[_Message] = []
         for delivery in batch:
             try:
                 valid.append((delivery, *_decoded(delivery)))
             except InvalidWireMessage as error:
-                self.invalid += 1
-                logger.warning("report_invalid", extra={"error": str(error), "type": delivery.type})
-                self._subscription.reject([delivery], requeue=False)
+                self._reject(delivery, error)
         return valid
 
-    async def _write(self, valid: Sequence[tuple[Delivery, Sender, "_Reports"]]) -> None:
+    def _reject(self, delivery: Delivery, error: Exception) -> None:
+        self.invalid += 1
+        logger.warning("report_invalid", extra={"error": str(error), "type": delivery.type})
+        self._subscription.reject([delivery], requeue=False)
+
+    async def _store(self, valid: Sequence["_Message"]) -> None:
+        """Write and acknowledge messages, once the database takes them; one that it never can is rejected."""
+        while True:
+            try:
+                await self._write(valid)
+                break
+            except REFUSED_BY_DATABASE as error:
+                if len(valid) == 1:
+                    self._reject(valid[0][0], error)
+                    return
+                for each in valid:
+                    await self._store([each])
+                return
+            except (Unavailable, asyncpg.PostgresError) as error:
+                _POSTPONED.failed("reports", error=str(error))
+                await asyncio.sleep(_PAUSE_SECONDS)
+        reached(CrashPoint.REPORTS_WRITTEN)
+        _POSTPONED.works("reports")
+        self._subscription.ack([delivery for delivery, _, _ in valid])
+
+    async def _write(self, valid: Sequence["_Message"]) -> None:
         by_sender: dict[tuple[str, str], tuple[list[LogPiece], list[ProgressReport]]] = {}
         for _, sender, reports in valid:
             pieces, progress = by_sender.setdefault((sender.worker_id, sender.secret), ([], []))
@@ -91,6 +107,7 @@ class ReportListener:
 
 
 _Reports = Sequence[LogPiece] | Sequence[ProgressReport]
+_Message = tuple[Delivery, Sender, _Reports]
 
 
 def _decoded(delivery: Delivery) -> tuple[Sender, _Reports]:

@@ -37,7 +37,7 @@ from turnstile.executor.report_listener import ReportListener
 from turnstile.executor.retention import Pruner
 from turnstile.executor.serving import LeaderService, leader_settings, serve_both
 from turnstile.executor.settings import ExecutorSettings
-from turnstile.executor.sql import statements
+from turnstile.executor.stored_tokens import AUDIT_LOG_RIGHTS, changeable_audit_log
 from turnstile.executor.webhooks.deliverer import Deliverer
 from turnstile.migrations.schema_check import schema_state
 
@@ -51,19 +51,10 @@ _REPORT_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 async def warn_of_changeable_audit_log(database: Database, *, has_tokens: bool) -> None:
-    """Log a warning if the executor's own account may change the audit log.
-
-    Only where callers have names: without tokens, of the settings or in the database, as on a developer's
-    machine, the rows prove nothing about anybody.
-    """
+    """Log a warning if the executor's own account may change the audit log."""
     with suppress(Unavailable, asyncpg.PostgresError):
-        rights = await database.fetchrow(statements("stored_tokens.sql")["audit_log_rights"])
-        if rights is not None and rights["may_change"] and (has_tokens or rights["has_tokens"]):
-            reason = (
-                f"the database role {rights['role']!r} of this executor may change and delete rows of the "
-                "audit log; run 'executor setup-permissions', and start the executor with the account in its "
-                "executor.env"
-            )
+        rights = await database.fetchrow(AUDIT_LOG_RIGHTS)
+        if (reason := changeable_audit_log(dict(rights or {}), has_tokens=has_tokens)) is not None:
             logger.warning("audit_log_changeable", extra={"reason": reason})
 
 
@@ -129,8 +120,9 @@ class ExecutorService:
     def degraded(self) -> dict[str, str]:
         """Return what does not work while the servers can be reached, and why."""
         notice = self._database.schema_notice
-        schema = {} if notice is None else {"schema": notice}
-        return schema | ({"broker": BLOCKED} if self._is_blocked() else {})
+        refused = self._database.refusals.reason
+        found = {"schema": notice, "database": refused, "broker": BLOCKED if self._is_blocked() else None}
+        return {part: why for part, why in found.items() if why is not None}
 
     def _is_blocked(self) -> bool:
         # The broker announces an alarm to a connection that publishes: this one, or the leader's.

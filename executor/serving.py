@@ -73,7 +73,8 @@ class LeaderService:
         silent_seconds = time.monotonic() - self._heard_at
         if silent_seconds > self._times.silent:
             return f"the leader process has said nothing for {silent_seconds:.0f} s"
-        return None
+        refused = None if self.status is None else self.status.database_trouble
+        return None if refused is None else f"database: {refused}"
 
     async def run(self, stop: asyncio.Event) -> None:
         """Keep a process running until `stop` is set; then let it hand over, and wait for its end.

@@ -10,9 +10,11 @@ from pydantic import BaseModel, BeforeValidator, Field, SecretStr, field_validat
 from turnstile.common.cli import ENVIRONMENT_ONLY
 from turnstile.common.fields import Duration
 from turnstile.common.settings import DatabaseSettings
-from turnstile.common.urls import check_key_pair, is_loopback
+from turnstile.common.urls import check_http_url, check_key_pair, is_loopback
 from turnstile.executor.api_tokens import ApiTokens, read_entries
 
+LEADER_CONNECTIONS: Final = 6
+"""How many connections to the database the leader's process of an executor opens at most."""
 _WEBHOOK_SECRET_PREFIX: Final = "whsec_"
 _WEBHOOK_SECRET_BYTES_MIN: Final = 16
 
@@ -23,6 +25,24 @@ def _forever(value: object) -> object:
 
 Age = Annotated[Duration | None, BeforeValidator(_forever)]
 """A duration, or `forever`."""
+
+
+class ManagementSettings(BaseModel):
+    """The management API of the broker, for commands of an administrator; services do not use it."""
+
+    management_url: Annotated[SecretStr, ENVIRONMENT_ONLY] = Field(
+        default=SecretStr(""),
+        description="RabbitMQ's management API: http://user:password@host:15672. setup-permissions needs an "
+        "administrator; without it, it writes the definitions for the broker to the credentials folder. "
+        "doctor needs a user with the tag policymaker; without it, it does not check policies.",
+    )
+
+    @field_validator("management_url")
+    @classmethod
+    def _is_management(cls, value: SecretStr) -> SecretStr:
+        if value.get_secret_value():
+            check_http_url(value.get_secret_value())
+        return value
 
 
 class RetentionSettings(BaseModel):

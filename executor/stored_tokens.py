@@ -12,7 +12,7 @@ import secrets
 import socket
 import time
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -46,6 +46,21 @@ _PREFIX: Final = "turnstile_"
 """By which scanners of source code recognise a token."""
 _RANDOM_BYTES: Final = 32
 _STATEMENTS: Final = statements("stored_tokens.sql")
+AUDIT_LOG_RIGHTS: Final = statements("stored_tokens.sql")["audit_log_rights"]
+
+
+def changeable_audit_log(rights: Mapping[str, Any], *, has_tokens: bool) -> str | None:
+    """Return why the audit log proves nothing, with the remedy, from the row of `AUDIT_LOG_RIGHTS`.
+
+    Only where callers have names: without tokens, of the settings (`has_tokens`) or in the database, as on a
+    developer's machine, the rows prove nothing about anybody.
+    """
+    if not (rights.get("may_change") and (has_tokens or rights["has_tokens"])):
+        return None
+    return (
+        f"the database role {rights['role']!r} of this executor may change and delete rows of the audit log; "
+        "run 'executor setup-permissions', and start the executor with the account in its executor.env"
+    )
 
 
 def new_token() -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import httpx
@@ -28,6 +28,7 @@ from turnstile.localservers.processes import (
     write_for_server,
 )
 
+PolicyKind = Literal["policies", "operator-policies"]
 _REQUEST_SECONDS = 30.0
 _PROBE_SECONDS = 5.0
 _POLL_SECONDS = 0.05
@@ -93,17 +94,25 @@ class BrokerServer:
         """Delete a vhost, its content and its connections; no effect where it is missing."""
         self._call("DELETE", f"/api/vhosts/{_segment(name)}", missing_ok=True)
 
-    def set_policy(self, vhost: str, name: str, pattern: str, definition: Mapping[str, str | int]) -> None:
+    def set_policy(
+        self,
+        vhost: str,
+        name: str,
+        pattern: str,
+        definition: Mapping[str, str | int],
+        *,
+        kind: PolicyKind = "policies",
+    ) -> None:
         """Apply these arguments to every queue of a vhost whose name matches `pattern`."""
         self._call(
             "PUT",
-            f"/api/policies/{_segment(vhost)}/{_segment(name)}",
+            f"/api/{kind}/{_segment(vhost)}/{_segment(name)}",
             {"pattern": pattern, "definition": definition, "apply-to": "queues"},
         )
 
-    def delete_policy(self, vhost: str, name: str) -> None:
+    def delete_policy(self, vhost: str, name: str, *, kind: PolicyKind = "policies") -> None:
         """Remove a policy; no effect where it is missing."""
-        self._call("DELETE", f"/api/policies/{_segment(vhost)}/{_segment(name)}", missing_ok=True)
+        self._call("DELETE", f"/api/{kind}/{_segment(vhost)}/{_segment(name)}", missing_ok=True)
 
     def close_connections(self, vhost: str) -> int:
         """Close every connection of a vhost on the server's side; return their number."""

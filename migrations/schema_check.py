@@ -21,6 +21,7 @@ _REVISION: Final = "SELECT version_num FROM public.alembic_version"
 _UNSETTABLE: Final = """
 SELECT current_setting('server_encoding') AS encoding,
        current_setting('session_replication_role') AS replication_role,
+       to_regnamespace('public') IS NOT NULL AS has_public,
        quote_ident(current_database()) AS database, quote_ident(session_user) AS role
 """
 
@@ -54,7 +55,7 @@ class SchemaVersion(NamedTuple):
         )
 
 
-async def schema_version(connection: "Connection") -> SchemaVersion:
+async def schema_version(connection: "asyncpg.Connection[asyncpg.Record] | Connection") -> SchemaVersion:
     """Read which version a database has."""
     if not await connection.fetchval(_INSTALLED):
         return SchemaVersion(None)
@@ -74,6 +75,11 @@ async def database_trouble(connection: "asyncpg.Connection[asyncpg.Record] | Con
             f"the database {database} has the encoding {found['encoding']}, which cannot store every text: "
             "CREATE DATABASE turnstile TEMPLATE template0 ENCODING 'UTF8' LOCALE 'C', and name it in "
             "TURNSTILE_DATABASE_URL"
+        )
+    if not found["has_public"]:
+        return (
+            f"the database {database} has no schema named public: CREATE SCHEMA public, or "
+            "if it was renamed, ALTER SCHEMA its_name RENAME TO public"
         )
     if found["replication_role"] == "replica":
         return (

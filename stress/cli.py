@@ -21,6 +21,7 @@ from turnstile.common.cli import (
     refuse_passwords,
     run_command_line,
 )
+from turnstile.common.exit_codes import ExitCode
 
 _LIBRARIES: Final = ("numpy", "matplotlib", "jinja2")
 
@@ -141,7 +142,7 @@ def check_command(
             exit_code=EXIT_USAGE,
         ) from None
     store.show_report(folder, report, run.plain_console())
-    raise typer.Exit(0 if report.passed else EXIT_FAILED)
+    raise typer.Exit(ExitCode.OK if report.passed else ExitCode.FAILED)
 
 
 def _require_libraries() -> None:

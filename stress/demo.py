@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 
 from turnstile.common.cli import EXIT_FAILED, EXIT_USAGE, CommandFailed
+from turnstile.common.exit_codes import ExitCode
 from turnstile.common.telemetry.logs import configure_logging
 from turnstile.localservers import LocalServers, running_servers
 from turnstile.localservers.ports import same_ports
@@ -79,7 +80,7 @@ def _run_demo(*, stay_in: Path | None) -> int:
     configure_logging(level="ERROR", form="console")
     if stay_in is not None:
         stay_in.mkdir(parents=True, exist_ok=True)
-    work, exit_code = (_run(console), None) if stay_in is None else (_stay(console, stay_in), 0)
+    work, exit_code = (_run(console), None) if stay_in is None else (_stay(console, stay_in), ExitCode.OK)
     return run_until_signal(work, what="the demo", say=console.print, exit_code=exit_code)
 
 

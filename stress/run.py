@@ -14,6 +14,7 @@ from rich.console import Console
 
 from turnstile.common.cli import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE, CommandFailed
 from turnstile.common.domain.errors import TurnstileError
+from turnstile.common.exit_codes import ExitCode
 from turnstile.common.redaction import redact_passwords
 from turnstile.common.telemetry.logs import configure_logging
 from turnstile.localservers import LocalServersError, until_signal
@@ -37,7 +38,9 @@ _GATES_WORKER_CONCURRENCY: Final = 2
 """For the preset of gates: worker slots are scarce too, at times, so that executions wait in their pool."""
 
 
-def run(config: RunConfig, installation: Installation | None, folder: Path, *, command: Sequence[str]) -> int:
+def run(
+    config: RunConfig, installation: Installation | None, folder: Path, *, command: Sequence[str]
+) -> ExitCode:
     """Carry out a run; return its exit code. Raises CommandFailed where it cannot begin."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -51,9 +54,9 @@ def run(config: RunConfig, installation: Installation | None, folder: Path, *, c
     configure_logging(level="ERROR", form="console")
     try:
         work = _run(config, installation, folder, shown_command(command), console)
-        return asyncio.run(until_signal(work, say=console.print))
+        return ExitCode(asyncio.run(until_signal(work, say=console.print)))
     except LocalServersError as error:
-        raise CommandFailed(str(error), exit_code=error.exit_code) from None
+        raise CommandFailed(str(error), exit_code=ExitCode(error.exit_code)) from None
     except TurnstileError as error:
         raise CommandFailed(str(error), exit_code=EXIT_UNREACHABLE) from None
     except OSError as error:
@@ -106,7 +109,7 @@ async def _run(
         raise
     report = store.report()
     show_report(folder, report, console)
-    return 0 if report.passed else EXIT_FAILED
+    return ExitCode.OK if report.passed else ExitCode.FAILED
 
 
 async def run_scenarios(

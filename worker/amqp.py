@@ -188,7 +188,8 @@ class AmqpBroker:
     @property
     def is_blocked(self) -> bool:
         """Whether the broker accepts no messages: what has ended is reported later."""
-        return self._reports.blocked
+        # The broker announces it to a connection that publishes; an idle worker sends only heartbeats.
+        return self._reports.blocked or self._heartbeats.blocked
 
     async def run(self) -> None:
         """Stay connected until cancelled."""

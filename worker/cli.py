@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import functools
 import importlib
-import json
 import logging
 import os
 import sys
@@ -23,6 +22,7 @@ from turnstile.common.cli import (
     EXIT_USAGE,
     CommandFailed,
     command_line,
+    print_json,
     run_command_line,
     with_options,
 )
@@ -107,7 +107,7 @@ def show_actions(
     if ref is not None:
         loaded = _only(ref, loaded)
     if as_json:
-        typer.echo(json.dumps([action.definition.model_dump(mode="json") for action in loaded], indent=2))
+        print_json([action.definition.model_dump(mode="json") for action in loaded])
     else:
         _print_table(loaded)
 

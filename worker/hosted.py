@@ -13,6 +13,7 @@ from secrets import token_hex
 from typing import Any, Final
 from uuid import uuid4
 
+from turnstile.common.broker.errors import BLOCKED
 from turnstile.common.lifecycle import EXIT_NOT_STOPPED, end_process
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.common.worker_protocol import AttemptEnded, AttemptReturned, Offer, Sender
@@ -250,7 +251,8 @@ class HostedWorker:
             if worker.lease.standing(clock()) is Standing.CERTAIN:
                 _NOT_RENEWED.works("lease")
             else:
-                reason = self.broker_error or "no executor answers"
+                trouble = BLOCKED if self.is_blocked else None
+                reason = self.broker_error or trouble or "no executor answers"
                 _NOT_RENEWED.failed("lease", reason=reason)
 
     def _end_process(self) -> None:

@@ -4,12 +4,14 @@ In: a return value, or an exception of any kind. Out: `Completed` or `Failed`, w
 storable in the database. The in-loop runner and the child process both use it.
 """
 
+import os
 import re
 import signal
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from subprocess import CalledProcessError
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import Any, Final, Self
 
 from pydantic_core import from_json, to_json
@@ -28,6 +30,7 @@ _SHELL_SIGNALS: Final = 128
 """A shell exits with this plus the number of the signal that its command died of."""
 # An even number of backslashes, then \u0000: an escaped U+0000, not an escaped backslash before "u0000".
 _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+_OWN_FOLDER: Final = str(Path(__file__).parent) + os.sep
 _NOT_FINITE: Final = re.compile(rb"NaN|Infinity")
 
 
@@ -99,9 +102,11 @@ def outcome_of_exception(error: BaseException, write_log: Callable[[str], None])
     """Return the outcome of a function that raised `error`; the traceback goes to the log."""
     if isinstance(error, InvalidParameters):
         return failed("InvalidParameters", str(error), retryable=False)
-    # The first frame is not the user's. TracebackException survives a __str__ that raises.
-    own_frame = error.__traceback__
-    frames = own_frame.tb_next if own_frame and own_frame.tb_next else own_frame
+    # The first frames are not the user's.
+    frames = error.__traceback__
+    while frames is not None and frames.tb_next is not None and _is_ours(frames.tb_frame.f_code):
+        frames = frames.tb_next
+    # TracebackException survives a __str__ that raises.
     write_log("".join(traceback.TracebackException(type(error), error, frames).format()).rstrip())
     sole = _sole(error)
     location = location_of(sole)
@@ -176,6 +181,10 @@ def _outcome_of_json(result: bytes, result_bytes_max: int) -> Completed | Failed
         except ValueError:
             return invalid_result("it contains NaN or Infinity; return null or a string")
     return Completed(result_json=result.decode())
+
+
+def _is_ours(code: CodeType) -> bool:
+    return code.co_filename.startswith(_OWN_FOLDER)
 
 
 def _sole(error: BaseException) -> BaseException:

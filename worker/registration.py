@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from turnstile.common.action_definition import ActionDefinition, action_columns
+from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.domain.durations import format_duration
 from turnstile.common.requests import json_text
 from turnstile.common.telemetry.logs import Episodes
@@ -36,22 +36,9 @@ _RUN_GATHER_SECONDS: Final = 0.01
 """Measured with jobs of 20 ms at limit 4: a fifth less processor time of all processes."""
 _SCHEMA_CHARS_MAX: Final = 1000
 """Of a schema, in a line of the log."""
-_DURATIONS: Final[Mapping[str, str]] = {
-    "timeout_seconds": "timeout",
-    "ttl_seconds": "ttl",
-    "keep_for_seconds": "keep_for",
-    "retry_delay_seconds": "retry.delay",
-    "retry_max_delay_seconds": "retry.max_delay",
-}
-"""The field of each column that is a duration."""
-_RENAMED: Final[Mapping[str, str]] = {
-    "retry_max_attempts": "retry.max_attempts",
-    "retry_factor": "retry.factor",
-    "retry_jitter": "retry.jitter",
-}
-_RATE: Final = ("rate_starts", "rate_per_seconds")
-_NOT_COMPARED: Final = frozenset({"concurrency_key_path", "parameters_schema", "result_schema"})
-"""A path says what its key says; schemas are compared by what they mean, or not at all."""
+_DURATIONS: Final = frozenset({"timeout", "ttl", "keep_for", "retry.delay", "retry.max_delay"})
+_SCHEMAS: Final = {"parameters_schema", "result_schema"}
+"""Compared by what they mean, or not at all."""
 _VALUE_CHARS_MAX: Final = 200
 
 
@@ -146,38 +133,35 @@ def pools_of_actions(definitions: Sequence[ActionDefinition], differences: Seque
 
 
 def difference(
-    wanted: Mapping[str, Any], stored: Mapping[str, Any], schemas: ActionSchemas | None
+    code: ActionDefinition, stored: ActionDefinition, schemas: ActionSchemas | None
 ) -> Difference | None:
-    """Return how the columns of an action differ from those that the code wants; None: they do not."""
-    given, derived = stored.get("parameters_schema"), None if schemas is None else schemas.parameters
+    """Return how the stored definition of an action differs from the code's; None: it does not."""
+    given, derived = stored.parameters_schema, None if schemas is None else schemas.parameters
     # A file may give a schema that says the same: code never does.
     differ = given is not None and derived is not None and not is_same_schema(given, derived)
-    names = [name for name in wanted.keys() - _NOT_COMPARED if stored.get(name) != wanted[name]]
-    before, after = _fields(stored, names), _fields(wanted, names)
-    values = {name: Values(before[name], after[name]) for name in after}
+    before, after = _fields(stored), _fields(code)
+    values = {
+        name: Values(_text(name, before[name]), _text(name, value))
+        for name, value in after.items()
+        if value != before[name]
+    }
     pair = (given, derived) if differ else None
-    return Difference(ref=str(wanted["ref"]), values=values, schemas=pair) if values or differ else None
+    return Difference(ref=code.ref, values=values, schemas=pair) if values or differ else None
 
 
-def _fields(columns: Mapping[str, Any], names: list[str]) -> dict[str, str]:
-    return dict(_field(name, columns) for name in names)
+def _fields(definition: ActionDefinition) -> dict[str, Any]:
+    """Return the values of a definition by field, as in a file, without the schemas."""
+    fields = definition.model_dump(mode="json", exclude=_SCHEMAS)
+    return fields | {f"retry.{name}": value for name, value in fields.pop("retry").items()}
 
 
-def _field(name: str, columns: Mapping[str, Any]) -> tuple[str, str]:
-    value = columns.get(name)
-    if name in _RATE:
-        starts, per = (columns.get(part) for part in _RATE)
-        return "rate", "none" if starts is None or per is None else f"{starts}/{format_duration(per)}"
-    if name == "fair":
-        return "order", "fair" if value else "arrival"
-    if name in _DURATIONS:
-        return _DURATIONS[name], "none" if value is None else format_duration(value)
-    return _RENAMED.get(name, name), _text(value)
-
-
-def _text(value: object) -> str:
+def _text(field: str, value: Any) -> str:
     if value is None:
         return "none"
+    if field in _DURATIONS:
+        return format_duration(value)
+    if field == "rate":
+        return f"{value['starts']}/{format_duration(value['per'])}"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _VALUE_CHARS_MAX else text[: _VALUE_CHARS_MAX - 1] + "…"
 
@@ -210,8 +194,10 @@ class Differences:
         action = self._actions.get(body.get("ref", ""))
         if action is None:
             return None
-        ref = action.definition.ref
-        return difference(action_columns(action.definition), _columns(body), self._schemas.get(ref))
+        # A newer version may have further fields.
+        known = {name: value for name, value in body.items() if name in ActionDefinition.model_fields}
+        stored = ActionDefinition.model_validate(known)
+        return difference(action.definition, stored, self._schemas.get(stored.ref))
 
     def _log(self, each: Difference) -> None:
         fields = {"action_ref": each.ref, "fields": ",".join(each.fields)}
@@ -222,9 +208,3 @@ class Differences:
             given, derived = (json_text(schema)[:_SCHEMA_CHARS_MAX] for schema in each.schemas)
             fields |= {"parameters_schema": given, "schema_of_code": derived}
         _DIFFERS.failed(each.ref, **fields)
-
-
-def _columns(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored definition as `differences` compares it; a newer version may have further fields."""
-    known = {name: value for name, value in body.items() if name in ActionDefinition.model_fields}
-    return action_columns(ActionDefinition.model_validate(known))

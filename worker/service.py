@@ -81,7 +81,7 @@ class WorkerService:
         hosted = self._hosted
         if hosted is None:
             return {**parts, "broker": _NOT_CONNECTED}
-        executor = None if hosted.is_certain else _UNANSWERED
+        executor = None if hosted.is_certain else BLOCKED if hosted.is_blocked else _UNANSWERED
         return {**parts, "broker": hosted.broker_error, "executor": executor}
 
     def degraded(self) -> dict[str, str]:

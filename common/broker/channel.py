@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Final
 
 from aiormq.channel import Channel
@@ -84,6 +85,12 @@ class BulkChannel(Channel):
     def usable(self) -> bool:
         """Whether what is written now can still reach the broker."""
         return not (self._refused or self.is_closed or self._transport.is_closing())
+
+    @property
+    def close_reason(self) -> str | None:
+        """Why the broker closed it, in its words; None: it is open, or its connection ended."""
+        closed = self._refused and self.gone.done() and not self.gone.cancelled()
+        return str(self.gone.exception()) if closed else None
 
     def publish_all(self, messages: Sequence[Outgoing]) -> asyncio.Future[list[Publication]]:
         """Write all messages at once; the future holds one answer each, in order, or raises ChannelLost.
@@ -247,7 +254,8 @@ async def open_bulk_channel(
 ) -> BulkChannel:
     """Open a channel beside those that the library opens itself. The caller bounds the wait."""
     # No await between choosing the number and taking it, so two callers cannot choose the same.
-    number = max(connection.channels, default=0) + 1
+    # The lowest: above the highest, channels that take turns would reach the end of the numbers.
+    number = next(each for each in count(1) if each not in connection.channels)
     channel = BulkChannel(
         connection,
         number,

@@ -17,6 +17,7 @@ import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NoReturn
 
 import aio_pika
@@ -33,7 +34,14 @@ from turnstile.common.broker.channel import (
     is_blocked,
     open_bulk_channel,
 )
-from turnstile.common.broker.errors import BrokerUnavailable, DeclarationRefused, answered, with_remedy
+from turnstile.common.broker.errors import (
+    BrokerUnavailable,
+    DeclarationRefused,
+    answered,
+    declaration_with_remedy,
+    explained,
+    with_remedy,
+)
 from turnstile.common.broker.reader import METHOD, FrameReader
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.common.urls import amqp_urls
@@ -89,6 +97,8 @@ class Link:
         transport: asyncio.WriteTransport,
         keeper: _TransportKeeper,
         timeouts: BrokerTimeouts,
+        *,
+        on_serving: Callable[[], None],
     ) -> None:
         assert keeper.reader is not None
         self._connection = connection
@@ -97,6 +107,7 @@ class Link:
         self._keeper = keeper
         self._reader = keeper.reader
         self._timeouts = timeouts
+        self._on_serving = on_serving
         self.gone: asyncio.Future[object] = amqp.closing
         """Done, with any exception or none, once the connection is closed."""
         self.served = False
@@ -105,6 +116,12 @@ class Link:
     def is_open(self) -> bool:
         """Whether what is written now can still reach the broker."""
         return not self.gone.done() and not self._transport.is_closing()
+
+    @property
+    def server_version(self) -> str:
+        """The version of the broker, as it says."""
+        version = self._amqp.server_properties.get("version", "")
+        return version.decode() if isinstance(version, bytes) else str(version)
 
     @property
     def close_reason(self) -> str | None:
@@ -127,25 +144,26 @@ class Link:
         return asyncio.get_running_loop().time() - self._reader.heard_at
 
     def serving(self) -> None:
-        """Mark the session as set up: the next attempt after a loss starts without a long pause."""
+        """Mark the session as set up: the outage is over, and the next one begins without a long pause."""
         self.served = True
+        self._on_serving()
 
     async def declare(self, declare: Declare) -> None:
         """Run declarations on a separate channel, so that a refused one closes nothing else.
 
         Raises DeclarationRefused, BrokerUnavailable.
         """
-        channel = self._connection.channel(publisher_confirms=False)
 
         async def on_own_channel() -> None:
-            async with channel:
+            # In here: a connection that is being closed refuses it.
+            async with self._connection.channel(publisher_confirms=False) as channel:
                 await declare(channel)
 
         try:
             await answered(on_own_channel(), self._timeouts.rpc_seconds)
         except BrokerUnavailable as error:
             if isinstance(error.__cause__, _REFUSED_DECLARATIONS):
-                raise DeclarationRefused(str(error)) from error
+                raise DeclarationRefused(declaration_with_remedy(str(error))) from error
             raise
 
     async def open_channel(
@@ -167,6 +185,16 @@ class Link:
     async def unblocked(self, timeout_seconds: float) -> None:
         """Wait until the broker takes publishes."""
         await answered(self._amqp.ready(), timeout_seconds)
+
+    async def until_lost(self, *channels: BulkChannel) -> None:
+        """Return once the connection or one of these channels is gone.
+
+        Raises BrokerUnavailable with the broker's reason, where it has closed a channel.
+        """
+        endings = {self.gone, *(channel.gone for channel in channels)}
+        await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
+        for reason in filter(None, [channel.close_reason for channel in channels]):
+            raise BrokerUnavailable(explained(reason)) from _Closed(reason)
 
     def abort(self) -> None:
         """Drop the connection at once, unsent bytes and all."""
@@ -194,7 +222,7 @@ class BrokerConnection:
         self._unavailable = Episodes(logger, "broker_unavailable")
         self._has_connected = False
         self.last_error: str | None = None
-        """Why the last session or attempt ended; None while connected."""
+        """Why the last session or attempt ended; None while a session is set up."""
 
     @property
     def connected(self) -> bool:
@@ -216,7 +244,9 @@ class BrokerConnection:
                 self._link = link
                 try:
                     await serve(link)
-                    self._note(self._reason("connection lost", link), cause="connection lost")
+                    self._note(
+                        self._reason("connection lost", link), cause=link.close_reason or "connection lost"
+                    )
                 finally:
                     self._link = None
                     if link.served:
@@ -251,7 +281,9 @@ class BrokerConnection:
             await answered(asyncio.shield(connecting), self._timeouts.connect_seconds)
         except BrokerUnavailable as error:
             await _end(connection, connecting, keeper)
-            raise BrokerUnavailable(with_remedy(keeper.close_reason or str(error), url)) from error
+            if (closed := keeper.close_reason) is not None:
+                raise BrokerUnavailable(with_remedy(closed, url)) from _Closed(closed)
+            raise BrokerUnavailable(with_remedy(str(error), url)) from error
         except BaseException:
             if keeper.transport is not None:
                 await asyncio.wait({connecting}, timeout=_HANDSHAKE_SECONDS)
@@ -263,14 +295,18 @@ class BrokerConnection:
         amqp = connection.transport.connection
         assert isinstance(amqp, aiormq.Connection)
         keeper.reader.frame_bytes_max = amqp.connection_tune.frame_max or 0
+        on_serving = partial(self._note_serving, url)
+        return Link(connection, amqp, keeper.transport, keeper, self._timeouts, on_serving=on_serving)
+
+    def _note_serving(self, url: URL) -> None:
+        # Not before: a broker that refuses what a session declares is connected again and again.
         fields = {"connection": self._name, "host": url.host, "port": url.port}
-        # Later connections are the ends of failures, at most one a minute.
+        # Later sessions are the ends of failures, at most one a minute.
         self._unavailable.all_work(**fields)
         self.last_error = None
         if not self._has_connected:
             self._has_connected = True
             logger.info("broker_connected", extra=fields)
-        return Link(connection, amqp, keeper.transport, keeper, self._timeouts)
 
     def _reason(self, error: str, link: Link | None) -> str:
         """Return why the session ended: in the broker's words, where it has closed the connection."""
@@ -295,10 +331,14 @@ async def _end(
 
 
 def _cause_of(error: BaseException) -> str:
-    """Return the class of the error that led to this one."""
+    """Return the broker's reason, or the class of the error that led to this one."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return type(error).__name__
+    return str(error) if isinstance(error, _Closed) else type(error).__name__
+
+
+class _Closed(Exception):
+    """The broker closed the connection or a channel, with this reason."""
 
 
 class _TransportKeeper(TransportFactory):

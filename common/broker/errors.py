@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable
+from shlex import quote
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from aio_pika.exceptions import CONNECTION_EXCEPTIONS
@@ -32,9 +33,23 @@ _NO_VHOST: Final = re.compile(r"^NOT_ALLOWED - vhost (.+) not found")
 _VHOST_REFUSED: Final = re.compile(r"^NOT_ALLOWED - access to vhost '(.*)' refused for user '(.*)'$")
 _AT_A_LIMIT: Final = re.compile(r"limit \(\d+\) is reached|reached the maximum allowed .*limit of \(\d+\)")
 _VHOST_DOWN: Final = re.compile(r"vhost '(.+)' is down$")
+_RIGHT_MISSING: Final = re.compile(r"ACCESS_REFUSED - ((\w+ )?access to .+ refused for user '.*?')")
+_TOO_LARGE: Final = re.compile(r"message size \d+ is larger than (configured )?max size \d+")
+_OTHER_PROPERTIES: Final = re.compile(r"^PRECONDITION_FAILED - inequivalent arg")
 _CLOSED: Final = "the connection closed"
-_NOT_AMQP: Final = ("Server connection unexpectedly closed", _CLOSED)
+_NOT_AMQP: Final = ("Server connection unexpectedly closed", "Server connection reset", _CLOSED)
 """What ends a handshake that the other side does not answer."""
+_CLIENT_CERTIFICATE: Final = f"certfile and keyfile in {_SETTING}"
+_TLS_REFUSALS: Final = {
+    "ALERT_CERTIFICATE_REQUIRED": f"it requires a client certificate: name one with {_CLIENT_CERTIFICATE}",
+    "ALERT_HANDSHAKE_FAILURE": "its log says why; if it requires a client certificate, name one with "
+    + _CLIENT_CERTIFICATE,
+    "ALERT_UNKNOWN_CA": "it does not know the authority of the client certificate: "
+    f"correct {_CLIENT_CERTIFICATE}, or add the authority to the server",
+    "ALERT_CERTIFICATE_EXPIRED": f"the client certificate has expired: renew {_CLIENT_CERTIFICATE}",
+    "WRONG_VERSION_NUMBER": f"that port has no TLS: name the one with TLS (5671) in {_SETTING}, or use amqp://",
+}
+"""What the library's text contains where the server ends a TLS handshake, and what that means."""
 
 
 class BrokerUnavailable(Exception):
@@ -67,7 +82,7 @@ def with_remedy(reason: str, url: URL) -> str:
     if (unknown := _NO_VHOST.search(reason)) is not None:
         vhost = unknown[1]
         return (
-            f"the broker has no vhost {vhost!r}: create it with 'rabbitmqctl add_vhost {vhost}', "
+            f"the broker has no vhost {vhost!r}: create it with 'rabbitmqctl add_vhost {quote(vhost)}', "
             f"or correct {_SETTING}"
         )
     if (refused := _VHOST_REFUSED.search(reason)) is not None:
@@ -83,14 +98,44 @@ def with_remedy(reason: str, url: URL) -> str:
             "the node), or close what is not needed"
         )
     if (down := _VHOST_DOWN.search(reason)) is not None:
-        return f"{reason}: its log says why; start it with 'rabbitmqctl restart_vhost -p {down[1]}'"
+        return f"{reason}: its log says why; start it with 'rabbitmqctl restart_vhost -p {quote(down[1])}'"
+    for alert, meaning in _TLS_REFUSALS.items():
+        if alert in reason:
+            return f"the server refuses the TLS connection: {meaning}"
     if reason.startswith(_NOT_AMQP):
+        certificate = ", or the server refuses the client certificate: its log says why"
         return (
             f"{reason}; if this lasts, {_SETTING} names a port that is not that of AMQP (5672, with TLS 5671)"
+            f"{certificate if url.scheme == 'amqps' else ''}"
         )
     return network_remedy(reason, server="RabbitMQ", setting=_SETTING) or with_tls_hint(
         reason, authority=f"cafile in {_SETTING}"
     )
+
+
+def explained(reason: str) -> str:
+    """Return why the broker refused a method or a message, with the remedy where that is known."""
+    if (missing := _RIGHT_MISSING.search(reason)) is not None:
+        return (
+            f"the broker refuses an account its right: {missing[1]}; 'executor setup-permissions' grants "
+            "configure, write and read as Turnstile needs them"
+        )
+    if (large := _TOO_LARGE.search(reason)) is not None:
+        return (
+            f"the broker refuses a message: {large[0]}; raise 'max_message_size' in its rabbitmq.conf to "
+            "16777216 at least, and restart it: nothing is lost, and what waits is sent then"
+        )
+    return reason
+
+
+def declaration_with_remedy(reason: str) -> str:
+    """Return why the broker refuses a declaration, with what to correct where that is known."""
+    if _OTHER_PROPERTIES.search(reason) is not None:
+        return (
+            f"{reason}: set TURNSTILE_QUEUE_TYPE to the type of the queues; or, once they are empty, stop "
+            "all services, delete it with 'rabbitmqctl delete_queue', and start the services"
+        )
+    return reason
 
 
 async def answered(request: Awaitable[T], timeout_seconds: float) -> T:
@@ -117,7 +162,7 @@ async def answered(request: Awaitable[T], timeout_seconds: float) -> T:
         _raise_cancellation(task, cancelled_before)
         # The library reads frames by iteration: the end of the connection ends that.
         reason = _CLOSED if isinstance(error, StopAsyncIteration) else str(error) or repr(error)
-        raise BrokerUnavailable(reason) from error
+        raise BrokerUnavailable(explained(reason)) from error
     except Exception as error:
         # The library rejects with a bare `Exception` what waits on a connection that closes without a reason.
         if type(error) is not Exception:

@@ -35,7 +35,7 @@ _UNREAD_BYTES_MAX = 32 << 20
 _ROUTED_SECONDS = 0.5
 """How long the broker may take to answer a message that leads to no queue."""
 # A name that no client may declare.
-_TO_NOWHERE = Outgoing(
+TO_NOWHERE = Outgoing(
     exchange="", routing_key="amq.turnstile.nowhere", body=b"", type="", message_id="", persistent=False
 )
 
@@ -136,7 +136,7 @@ class Publisher:
     async def _see_routed(self, session: _Session, seconds: float) -> None:
         """Return once the broker has processed all that was published; else abort the connection."""
         try:
-            await answered(_written(session.confirmed, [_TO_NOWHERE]).done, max(seconds, _ROUTED_SECONDS))
+            await answered(_written(session.confirmed, [TO_NOWHERE]).done, max(seconds, _ROUTED_SECONDS))
         except BrokerUnavailable as error:
             if session.link.is_open and not session.link.blocked and session.confirmed.usable:
                 session.link.abort()
@@ -183,10 +183,7 @@ class Publisher:
         self._has_session.set()
         link.serving()
         try:
-            await asyncio.wait(
-                {link.gone, session.confirmed.gone, session.advisory.gone},
-                return_when=asyncio.FIRST_COMPLETED,
-            )
+            await link.until_lost(session.confirmed, session.advisory)
         finally:
             self._session = None
             self._has_session.clear()

@@ -14,10 +14,10 @@ default exchange leads to it.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from aio_pika import ExchangeType
-from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractQueue
+from aio_pika.abc import AbstractChannel
 from pamqp.common import FieldTable
 
 QueueType = Literal["quorum", "classic"]
@@ -32,6 +32,10 @@ EXECUTOR = "executor"
 EXECUTOR_HEARTBEATS = "executor.heartbeats"
 EXECUTOR_REPORTS = "executor.reports"
 
+QUEUES = (EXECUTOR_REQUESTS, EXECUTOR_COMPLETIONS, EXECUTOR_HEARTBEATS, EXECUTOR_REPORTS, DEAD_LETTERS)
+EXCHANGES = (EXECUTIONS, DEAD_LETTER_EXCHANGE, EXECUTOR, EXECUTOR_REQUESTS)
+"""What `declare_executor` creates."""
+
 EXECUTION_REQUESTED = "execution.requested"
 EXECUTION_CANCEL_REQUESTED = "execution.cancel_requested"
 EXECUTION_ACCEPTED = "execution.accepted"
@@ -40,6 +44,24 @@ EXECUTION_CANCEL_ACCEPTED = "execution.cancel_accepted"
 EXECUTION_STATUS_CHANGED = "execution.status_changed"
 EXECUTION_COMPLETED = "execution.completed"
 
+_EXCHANGES: Final = {
+    EXECUTIONS: ExchangeType.TOPIC,
+    DEAD_LETTER_EXCHANGE: ExchangeType.FANOUT,
+    EXECUTOR: ExchangeType.DIRECT,
+    EXECUTOR_REQUESTS: ExchangeType.TOPIC,
+}
+_BINDINGS: Final = (
+    (DEAD_LETTERS, DEAD_LETTER_EXCHANGE, DEAD_LETTERS),
+    (EXECUTOR_REQUESTS, EXECUTIONS, EXECUTION_REQUESTED),
+    (EXECUTOR_REQUESTS, EXECUTIONS, EXECUTION_CANCEL_REQUESTED),
+    # A dead letter that was published to the queue by name is replayed under that name.
+    (EXECUTOR_REQUESTS, EXECUTIONS, EXECUTOR_REQUESTS),
+    (EXECUTOR_REQUESTS, EXECUTOR_REQUESTS, "#"),
+    (EXECUTOR_COMPLETIONS, EXECUTOR, EXECUTOR_COMPLETIONS),
+    (EXECUTOR_HEARTBEATS, EXECUTOR, EXECUTOR_HEARTBEATS),
+    (EXECUTOR_REPORTS, EXECUTOR, EXECUTOR_REPORTS),
+)
+"""Queue, exchange and routing key."""
 _DELIVERY_LIMIT = 1000
 _NO_DELIVERY_LIMIT = 2**31 - 1
 """Never reached. Without the argument RabbitMQ 4.x has a limit of 20, and 3.10 does not keep the order."""
@@ -63,24 +85,29 @@ def completed_key(action_ref: str, status: str) -> str:
 
 async def declare_executor(channel: AbstractChannel, *, queue_type: QueueType = "quorum") -> None:
     """Create all that leader and workers need but the queues of sessions: exchanges, the leader's queues."""
-    executions = await _declare_exchanges(channel, queue_type)
-    direct = await channel.declare_exchange(EXECUTOR, ExchangeType.DIRECT, durable=True)
+    await _declare_exchanges(channel)
+    # An executor may crash many times before it has stored a dead letter; at a limit the broker drops it.
+    arguments = _arguments(queue_type, dead_letter_exchange=None, delivery_limit=_NO_DELIVERY_LIMIT)
+    await channel.declare_queue(DEAD_LETTERS, durable=True, arguments=arguments)
     # The leader alone consumes: at any time all of a queue is held by one process, in order.
     single = _arguments(queue_type) | {"x-single-active-consumer": True}
-    requests = await channel.declare_queue(EXECUTOR_REQUESTS, durable=True, arguments=single)
-    # A dead letter that was published to the queue by name is replayed under that name.
-    for key in (EXECUTION_REQUESTED, EXECUTION_CANCEL_REQUESTED, EXECUTOR_REQUESTS):
-        await requests.bind(executions, key)
-    await _declare_direct_exchange(channel, requests)
-    for name in (EXECUTOR_COMPLETIONS, EXECUTOR_HEARTBEATS):
-        queue = await channel.declare_queue(name, durable=True, arguments=single)
-        await queue.bind(direct, name)
+    for name in (EXECUTOR_REQUESTS, EXECUTOR_COMPLETIONS, EXECUTOR_HEARTBEATS):
+        await channel.declare_queue(name, durable=True, arguments=single)
     # Logs and progress are the only messages that may be refused: their worker sends them with the end.
     bounded = _arguments(queue_type) | {
         "x-max-length": REPORTS_MAX, "x-max-length-bytes": _REPORTS_BYTES_MAX, "x-overflow": "reject-publish",
     }  # fmt: skip
-    reports = await channel.declare_queue(EXECUTOR_REPORTS, durable=True, arguments=bounded)
-    await reports.bind(direct, EXECUTOR_REPORTS)
+    await channel.declare_queue(EXECUTOR_REPORTS, durable=True, arguments=bounded)
+    await _bind_queues(channel)
+
+
+async def declare_routes(channel: AbstractChannel) -> None:
+    """Create the exchanges and bindings of `declare_executor` again, without a question to any queue.
+
+    A deleted queue shows at its consumer, a deleted exchange or binding nowhere.
+    """
+    await _declare_exchanges(channel)
+    await _bind_queues(channel)
 
 
 async def declare_events(channel: AbstractChannel) -> None:
@@ -88,19 +115,15 @@ async def declare_events(channel: AbstractChannel) -> None:
     await channel.declare_exchange(EXECUTIONS, ExchangeType.TOPIC, durable=True)
 
 
-async def _declare_exchanges(channel: AbstractChannel, queue_type: QueueType) -> AbstractExchange:
-    executions = await channel.declare_exchange(EXECUTIONS, ExchangeType.TOPIC, durable=True)
-    dead_letters = await channel.declare_exchange(DEAD_LETTER_EXCHANGE, ExchangeType.FANOUT, durable=True)
-    # An executor may crash many times before it has stored a dead letter; at a limit the broker drops it.
-    arguments = _arguments(queue_type, dead_letter_exchange=None, delivery_limit=_NO_DELIVERY_LIMIT)
-    queue = await channel.declare_queue(DEAD_LETTERS, durable=True, arguments=arguments)
-    await queue.bind(dead_letters)
-    return executions
+async def _declare_exchanges(channel: AbstractChannel) -> None:
+    for name, kind in _EXCHANGES.items():
+        await channel.declare_exchange(name, kind, durable=True)
 
 
-async def _declare_direct_exchange(channel: AbstractChannel, queue: AbstractQueue) -> None:
-    direct = await channel.declare_exchange(queue.name, ExchangeType.TOPIC, durable=True)
-    await queue.bind(direct, "#")
+async def _bind_queues(channel: AbstractChannel) -> None:
+    for name, exchange, key in _BINDINGS:
+        queue = await channel.get_queue(name, ensure=False)
+        await queue.bind(exchange, key)
 
 
 def _arguments(

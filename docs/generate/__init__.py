@@ -1,7 +1,8 @@
 """Writes the pages of the reference from the code, so that they cannot differ from it.
 
-In: settings, commands, routes and definitions, as the program itself has them. Out: Markdown files in a
-folder that is not under version control.
+In: settings, commands, routes, definitions and signatures, as the program itself has them. Out: Markdown
+files, which a reader of the repository finds in `docs/reference`: `make reference` writes them, and a test
+compares them.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from typing import Any
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from generate.python import python_page
 from generate.tables import default_of, fields_table, table
 from turnstile.cli import app as turnstile_app
 from turnstile.common.action_definition import (
@@ -30,28 +32,30 @@ from turnstile.executor.cli import app as executor_app
 from turnstile.executor.definitions import KeySettings, PoolDefinition, ResourceDefinition
 from turnstile.executor.service import ExecutorService
 from turnstile.executor.settings import ExecutorSettings
+from turnstile.json_output import JSON_OUTPUT
 from turnstile.stress.cli import app as stress_app
 from turnstile.worker.cli import app as worker_app
 from turnstile.worker.settings import WorkerSettings
 
+_EXAMPLES = Path(__file__).parents[1] / "commands.jsonl"
+
 
 def write_reference(folder: Path) -> None:
-    """Write every page that is missing or outdated; leave the rest alone, for quick rebuilds."""
+    """Write every page."""
     folder.mkdir(exist_ok=True)
     pages = {
         "actions": actions_page(),
         "commands": commands_page(),
         "http": http_page(),
         "pools": pools_page(),
+        "python": python_page(),
         "request": request_page(),
         "resources": resources_page(),
         "settings": settings_page(),
         "states": states_page(),
     }
     for name, text in pages.items():
-        file = folder / f"{name}.md"
-        if not file.exists() or file.read_text(encoding="utf-8") != text:
-            file.write_text(text, encoding="utf-8")
+        (folder / f"{name}.md").write_text(text, encoding="utf-8")
 
 
 _ACTIONS = """# Fields of an action
@@ -208,9 +212,9 @@ def pools_page() -> str:
 _COMMANDS = """# Commands
 
 `executor`, `worker` and `turnstile`, each with `--help`. `turnstile executor` and `turnstile worker` are the
-same as `executor` and `worker`. Exit codes: 0 success, 1 rejected or failed, 2 wrong usage or setting, 3 a
-server cannot be reached, 4 timeout.
+same as `executor` and `worker`. [Commands in scripts](../scripts.md) lists their exit codes.
 """
+_WIDTH = 80
 _APPS = {"executor": executor_app, "worker": worker_app, "turnstile stress": stress_app}
 
 
@@ -229,14 +233,27 @@ def commands_page() -> str:
 
 
 def _described(command: Any, path: str) -> Iterator[str]:
-    context = command.make_context(path, [], resilient_parsing=True)
+    context = command.make_context(path, [], resilient_parsing=True, terminal_width=_WIDTH)
     yield f"### {path}\n\n```\n{command.get_help(context).strip()}\n```\n"
+    if path in JSON_OUTPUT:
+        yield _with_json(path)
     if isinstance(command, TyperGroup):
         for name, inner in command.commands.items():
             if inner.hidden:
                 continue
             # Some commands are loaded only when they are called.
             yield from _described(getattr(inner, "load", lambda inner=inner: inner)(), f"{path} {name}")
+
+
+def _with_json(path: str) -> str:
+    """Return a line that a command has printed with `--json`."""
+    lines = map(json.loads, _EXAMPLES.read_text(encoding="utf-8").splitlines())
+    example = next(each for each in lines if each["command"] == path)
+    return (
+        f"With `--json` it prints {JSON_OUTPUT[path].sentence}, "
+        f"as [its schema](../scripts.md#json) says:\n\n"
+        f"```\n$ {example['called']}\n{json.dumps(example['prints'])}\n```\n"
+    )
 
 
 _HTTP = """# HTTP

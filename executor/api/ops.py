@@ -94,7 +94,8 @@ def health_routes(health: Health) -> APIRouter:
     async def get_readyz() -> Any:
         parts = dict(health.readiness())
         if (unreachable := why_not_ready(parts)) is not None:
-            return answer(problem(Code.UNAVAILABLE, unreachable, parts=parts))
+            detail = f"{unreachable}; 'executor doctor' on the host of this executor checks the rest"
+            return answer(problem(Code.UNAVAILABLE, detail, parts=parts))
         if degraded := health.degraded():
             return Ready(status="ready", parts=parts, degraded=dict(degraded))
         return Ready(status="ready", parts=parts)

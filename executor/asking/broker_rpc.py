@@ -34,6 +34,8 @@ _UNDER_WAY_MAX: Final = 1000
 _WRITTEN_BYTES_MAX: Final = 8 * 1024 * 1024
 """What may be written and not accepted by the network; above it nothing is asked or replied."""
 _TIMEOUTS: Final = BrokerTimeouts(backoff_max_seconds=2.0)
+_ROUTE_SECONDS: Final = 5.0
+"""How long a deleted exchange or binding may be missing."""
 
 Take = Callable[[bytes, float, Callable[[bytes], None]], None]
 """Takes a question, how long its asker waits at most, and what the leader calls with the reply."""
@@ -70,7 +72,7 @@ class BrokerAsker:
         self._link, self._channel = link, channel
         link.serving()
         try:
-            await asyncio.wait({link.gone, channel.gone}, return_when=asyncio.FIRST_COMPLETED)
+            await link.until_lost(channel)
         finally:
             self._link = self._channel = None
 
@@ -119,11 +121,21 @@ class BrokerQuestions:
     async def _serve(self, link: Link) -> None:
         await link.declare(declare_exchange)
         channel = await link.open_channel(on_delivery=self._ask)
-        await answered(_consume(channel), _TIMEOUTS.rpc_seconds)
+        queue = await answered(_consume(channel), _TIMEOUTS.rpc_seconds)
         self._link, self._channel = link, channel
         link.serving()
+        endings = {link.gone, channel.gone}
         try:
-            await asyncio.wait({link.gone, channel.gone}, return_when=asyncio.FIRST_COMPLETED)
+            while True:
+                done, _ = await asyncio.wait(
+                    endings, timeout=_ROUTE_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                )
+                if done:
+                    return
+                if not link.blocked:
+                    # The broker does not report a deleted exchange or binding. Without the queue this raises.
+                    await link.declare(declare_exchange)
+                    await answered(channel.queue_bind(queue, EXCHANGE), _TIMEOUTS.rpc_seconds)
         finally:
             self._link = self._channel = None
 
@@ -151,12 +163,14 @@ class BrokerQuestions:
             return
 
 
-async def _consume(channel: BulkChannel) -> None:
+async def _consume(channel: BulkChannel) -> str:
+    """Consume a new queue; return its name."""
     arguments: FieldTable = {"x-max-length": _QUEUED_MAX, "x-overflow": "drop-head"}
     declared = await channel.queue_declare("", exclusive=True, auto_delete=True, arguments=arguments)
     assert declared.queue is not None
     await channel.queue_bind(declared.queue, EXCHANGE)
     await channel.basic_consume(declared.queue, _unused, no_ack=True)
+    return declared.queue
 
 
 async def _unused(_: object) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import asyncpg
 
@@ -37,8 +37,11 @@ from turnstile.migrations.run import is_current, migrate
 if TYPE_CHECKING:
     Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
 
-Say: TypeAlias = Callable[[str, str], None]
-"""Receives a label of one word, and a sentence."""
+Label: TypeAlias = Literal[
+    "audit", "done", "found", "healthy", "kept", "next", "restored", "would", "wrong"
+]  # fmt: skip
+Say: TypeAlias = Callable[[Label, str], None]
+"""Receives a label, and a sentence."""
 
 _STATEMENTS: Final = statements("backup/restored.sql")
 IDS_PER_SECOND: Final = 10_000

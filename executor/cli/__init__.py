@@ -23,6 +23,9 @@ class _Commands(LazyCommandGroup):
     lazy_commands: ClassVar[dict[str, LazyCommand]] = {
         "serve": _lazy("serve:serve", "Run the executor service."),
         "migrate": _lazy("migrate:migrate", "Migrate the database to the schema of this version."),
+        "doctor": _lazy(
+            "doctor:doctor", "Check database, broker and this host; name a remedy for each fault."
+        ),
         "setup-permissions": _lazy(
             "setup_permissions:setup_permissions", "Create least-privilege accounts for each service."
         ),

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from typing import Annotated, Any, Final, TypeVar, assert_never
+from typing import Annotated, Final, TypeVar, assert_never
 
 import typer
 from pydantic import ValidationError
@@ -38,6 +38,13 @@ from turnstile.executor.cli.confirmation import (
     confirm_named,
     listed,
 )
+from turnstile.executor.cli.documents import (
+    ActionDeletionPlan,
+    AppliedAction,
+    AppliedFile,
+    AppliedGate,
+    FieldChange,
+)
 from turnstile.executor.cli.keys import app as keys_app
 from turnstile.executor.cli.keys import change_key, stored_settings
 from turnstile.executor.cli.output import (
@@ -50,7 +57,6 @@ from turnstile.executor.cli.output import (
     print_json,
     print_line,
     show,
-    show_plan,
     warn,
 )
 from turnstile.executor.cli.pagination import change_matching, print_all, read_all
@@ -234,7 +240,7 @@ def delete_actions(
     one, --yes is needed. Example: executor actions delete reports.render --waiting cancel --yes
     """
     if dry_run:
-        show_plan(
+        for_each(
             refs,
             lambda ref: _unfinished(api, ref),
             lambda ref, found: _deletion_plan(ref, found, waiting),
@@ -274,7 +280,7 @@ def _delete(api: Api, ref: str, waiting: Waiting, *, prompts: bool) -> Json:
         raise ApiRefused({**refusal.problem, "detail": detail}) from None
 
 
-def _unfinished(api: Api, ref: str) -> Json:
+def _unfinished(api: Api, ref: str) -> ActionDeletionPlan:
     """Return how many executions of an action run, and how many wait."""
     api.get(f"/actions/{ref}")
     counts: Counter[str] = Counter()
@@ -282,17 +288,17 @@ def _unfinished(api: Api, ref: str) -> Json:
     for page in change_matching(api, "cancel", planned, key=None, limit=None, on_matched=lambda _: None):
         counts.update(item["status"] for item in page["items"])
     running = counts.pop("running", 0)
-    return Json(action_ref=ref, running=running, waiting=counts.total())
+    return ActionDeletionPlan(action_ref=ref, running=running, waiting=counts.total())
 
 
-def _deletion_plan(ref: str, found: Json, waiting: Waiting) -> str:
-    if found["running"]:
-        return f"Would keep {ref}: {counted(found['running'], 'execution')} of it running"
-    if not found["waiting"]:
+def _deletion_plan(ref: str, found: ActionDeletionPlan, waiting: Waiting) -> str:
+    if found.running:
+        return f"Would keep {ref}: {counted(found.running, 'execution')} of it running"
+    if not found.waiting:
         return f"Would delete {ref}"
+    waits = f"{counted(found.waiting, 'execution')} waiting for it"
     if waiting is Waiting.CANCEL:
-        return f"Would delete {ref}, and cancel {counted(found['waiting'], 'execution')} waiting for it"
-    waits = f"{counted(found['waiting'], 'execution')} waiting for it"
+        return f"Would delete {ref}, and cancel {waits}"
     return f"Would keep {ref}: {waits}; to cancel them, add --waiting cancel"
 
 
@@ -386,22 +392,30 @@ def _print_result(steps: Sequence[Step], refused: dict[str, str], *, dry_run: bo
     for subject, message in refused.items():
         warn(f"{subject}: {message}")
     if as_json:
-        listed: dict[str, list[dict[str, Any]]] = {"resources": [], "pools": [], "actions": []}
-        for step in steps:
-            is_action = isinstance(step.definition, ActionDefinition)
-            other = "pools" if isinstance(step.definition, PoolDefinition) else "resources"
-            listed["actions" if is_action else other].append(
-                {
-                    "ref" if is_action else "name": step.name,
-                    "step": step.kind,
-                    "changes": {
-                        field: {"old": old, "new": new} for field, (old, new) in step.changes.items()
-                    },
-                    "refused": refused.get(step.subject),
-                    **({"kept_keys": [*step.kept_keys]} if is_action else {}),
-                }
-            )
-        print_json({"dry_run": dry_run, **listed})
+        print_json(_applied(steps, refused, dry_run=dry_run))
+
+
+def _applied(steps: Sequence[Step], refused: dict[str, str], *, dry_run: bool) -> AppliedFile:
+    resources: list[AppliedGate] = []
+    pools: list[AppliedGate] = []
+    actions: list[AppliedAction] = []
+    for step in steps:
+        changes = {field: FieldChange(old=old, new=new) for field, (old, new) in step.changes.items()}
+        why = refused.get(step.subject)
+        match step.definition:
+            case ActionDefinition():
+                actions.append(
+                    AppliedAction(
+                        ref=step.name, step=step.kind, changes=changes, refused=why, kept_keys=step.kept_keys
+                    )
+                )
+            case ResourceDefinition():
+                resources.append(AppliedGate(name=step.name, step=step.kind, changes=changes, refused=why))
+            case PoolDefinition():
+                pools.append(AppliedGate(name=step.name, step=step.kind, changes=changes, refused=why))
+            case _:
+                assert_never(step.definition)
+    return AppliedFile(dry_run=dry_run, resources=resources, pools=pools, actions=actions)
 
 
 def _print_action(action: Json) -> None:

@@ -7,6 +7,7 @@ executors and workers may use. Everything that is found and done is printed, one
 import asyncio
 import functools
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
@@ -31,10 +32,11 @@ from turnstile.common.telemetry.logs import configure_logging
 from turnstile.common.urls import shown_url
 from turnstile.executor.backup.broker import requests_waiting
 from turnstile.executor.backup.export import export as export_database
-from turnstile.executor.backup.restored import RestoreOptions
+from turnstile.executor.backup.restored import Label, RestoreOptions
 from turnstile.executor.backup.restored import restore_check as check_restored
 from turnstile.executor.cli.confirmation import YesOption, confirm
-from turnstile.executor.cli.output import print_line, warn
+from turnstile.executor.cli.documents import ExportedFile
+from turnstile.executor.cli.output import JsonOption, print_json, print_line, warn
 from turnstile.executor.settings import ExecutorSettings
 
 _LABEL_WIDTH: Final = 9
@@ -44,6 +46,14 @@ _INSUFFICIENT_PRIVILEGE: Final = "42501"
 _ONLY: Final = ("database_url", "amqp_url", "postgresql_bin")
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreStep:
+    """What `restore-check` found, did, or would do."""
+
+    step: Label
+    sentence: str
 
 
 class BackupSettings(ExecutorSettings):
@@ -58,6 +68,7 @@ class BackupSettings(ExecutorSettings):
 def export(
     settings: BackupSettings,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File to create; it must not exist.")],
+    as_json: JsonOption = False,
 ) -> None:
     """Write a backup of the database to a file, while everything runs.
 
@@ -68,17 +79,26 @@ def export(
     if file.exists():
         raise CommandFailed(f"{file}: exists already; name a new file", exit_code=EXIT_USAGE)
     state = _run(url, export_database(url, file, postgresql_bin=settings.postgresql_bin))
-    print_line(
-        f"{file}: {file.stat().st_size:,} bytes, executions up to #{state.last_id} as of "
-        f"{state.at:%Y-%m-%d %H:%M:%S} UTC: {state.summary()}"
-    )
+    size = file.stat().st_size
+    if not as_json:
+        print_line(
+            f"{file}: {size:,} bytes, executions up to #{state.last_id} as of "
+            f"{state.at:%Y-%m-%d %H:%M:%S} UTC: {state.summary()}"
+        )
+    left: int | None = None
     try:
-        waiting = asyncio.run(requests_waiting(settings.amqp_url.get_secret_value()))
+        left = asyncio.run(requests_waiting(settings.amqp_url.get_secret_value()))
     except BrokerUnavailable as error:
         warn(f"requests that wait in RabbitMQ are unknown: {error}")
-        return
-    if waiting:
-        print_line(f"not in it: {waiting} requests in RabbitMQ, which no executor has taken yet")
+    if as_json:
+        counts = {name: getattr(state, name) for name in ("running", "offered", "waiting", "delayed")}
+        print_json(
+            ExportedFile(
+                file=str(file), bytes=size, last_id=state.last_id, at=state.at, requests_left=left, **counts
+            )
+        )
+    elif left:
+        print_line(f"not in it: {left} requests in RabbitMQ, which no executor has taken yet")
 
 
 @with_options(BackupSettings, functools.partial(read_settings, BackupSettings), only=_ONLY)
@@ -113,6 +133,7 @@ def restore_check(
         ),
     ] = None,
     yes: YesOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Make a restored database safe before executors and workers start.
 
@@ -133,12 +154,16 @@ def restore_check(
         first_id=first_id,
         confirm=lambda: confirm(lambda: _QUESTION, yes=yes, destroys=_DESTROYS),
     )
-    if not _run(url, check_restored(settings, options, _say)):
+    if not _run(url, check_restored(settings, options, _say_json if as_json else _say)):
         raise typer.Exit(EXIT_FAILED)
 
 
-def _say(label: str, sentence: str) -> None:
+def _say(label: Label, sentence: str) -> None:
     print_line(f"{label:{_LABEL_WIDTH}}{sentence}")
+
+
+def _say_json(label: Label, sentence: str) -> None:
+    print_json(RestoreStep(step=label, sentence=sentence), on_one_line=True)
 
 
 def _run(url: str, work: Coroutine[None, None, T]) -> T:

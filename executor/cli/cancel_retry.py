@@ -17,6 +17,7 @@ from turnstile.common.cli import EXIT_FAILED
 from turnstile.executor.cli.arguments import bad_input, encode, execution_id, with_filter
 from turnstile.executor.cli.client import Api, Json, with_api
 from turnstile.executor.cli.confirmation import YesOption, confirm
+from turnstile.executor.cli.documents import BulkTotal
 from turnstile.executor.cli.output import JsonOption, for_each, print_json, print_line, progress, warn
 from turnstile.executor.cli.pagination import change_matching
 from turnstile.executor.cli.submit import acceptance
@@ -138,7 +139,7 @@ def _show_plan(api: Api, verb: str, ids: Sequence[int], *, as_json: bool) -> Non
     pages = (api.post(f"/executions/{verb}", encode({"ids": [*batch], "dry_run": True})) for batch in batches)
     planned = _summed(pages)
     if as_json:
-        print_json(planned)
+        print_json(BulkTotal(**planned))
     else:
         _print(verb, planned)
 
@@ -166,7 +167,7 @@ def _change_all(
         confirm(lambda: _question(verb, total(dry_run=True)), yes=yes, destroys=destroys)
     result = total(dry_run=dry_run)
     if as_json:
-        print_json(result)
+        print_json(BulkTotal(**result))
     else:
         _print(verb, result)
     if any("problem" in item and item["problem"] is not None for item in result["items"]):

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from turnstile.common.cli import EXIT_TIMED_OUT, CommandFailed
 from turnstile.common.domain.states import TERMINAL, Status
+from turnstile.common.exit_codes import ExitCode
 from turnstile.executor.cli.arguments import ExecutionIdArgument, duration, with_filter
 from turnstile.executor.cli.client import Api, ApiRefused, ApiUnreachable, Json, OutageRetry, with_api
 from turnstile.executor.cli.execution_view import (
@@ -37,14 +38,14 @@ from turnstile.executor.cli.output import (
 from turnstile.executor.cli.pagination import CursorOption, limit_of, print_page, read_pages
 
 EXIT_CODES: Final = {
-    Status.COMPLETED: 0,
-    Status.FAILED: 1,
-    Status.TIMEOUT: 5,
-    Status.CANCELLED: 6,
-    Status.EXPIRED: 7,
-    Status.ABANDONED: 8,
+    Status.COMPLETED: ExitCode.OK,
+    Status.FAILED: ExitCode.FAILED,
+    Status.TIMEOUT: ExitCode.WATCHED_TIMEOUT,
+    Status.CANCELLED: ExitCode.WATCHED_CANCELLED,
+    Status.EXPIRED: ExitCode.WATCHED_EXPIRED,
+    Status.ABANDONED: ExitCode.WATCHED_ABANDONED,
 }
-"""Exit codes of `watch`; 2, 3 and 4 mean what they mean for all commands."""
+"""Exit codes of `watch`; the others mean what they mean for all commands."""
 _INTERVAL_SECONDS: Final = 0.5
 _TRACEBACK: Final = re.compile(
     r"^ *\+? *(?:Exception Group )?Traceback \(most recent call last\):", re.MULTILINE

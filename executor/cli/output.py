@@ -18,10 +18,12 @@ from rich.table import Table
 from rich.text import Text
 
 from turnstile.common.cli import EXIT_FAILED
-from turnstile.common.redaction import escaped, escaped_json
+from turnstile.common.cli import print_json as print_json  # noqa: PLC0414  (commands import it from here)
+from turnstile.common.redaction import escaped
 from turnstile.executor.cli.client import ApiRefused, Json
 
 T = TypeVar("T")
+Result = TypeVar("Result")
 Columns: TypeAlias = Mapping[str, str | Callable[[Json], object]]
 """The columns of a table by heading: each a field of the item, or a function of it."""
 
@@ -34,6 +36,8 @@ _STYLES: Final = {
     "scheduled": "cyan",
     "completed": "green",
     "live": "green",
+    "ok": "green",
+    "warning": "yellow",
     "failed": "red",
     "timeout": "red",
     "abandoned": "red",
@@ -43,15 +47,7 @@ _STYLES: Final = {
     "expired": "yellow",
     "cancelled": "yellow",
 }
-"""Colours of the statuses of executions and workers; all others have none."""
-
-
-def print_json(value: object, *, on_one_line: bool = False) -> None:
-    """Print `value` as JSON; indented only on a terminal."""
-    indent = 2 if sys.stdout.isatty() and not on_one_line else None
-    # stdout would replace characters that it cannot encode by escapes that are not JSON.
-    text = json.dumps(value, ensure_ascii=not _is_utf8(), indent=indent)
-    typer.echo(escaped_json(text))
+"""Colours of the statuses of executions, workers and checks; all others have none."""
 
 
 def show(value: Json, printer: Callable[[Json], None], *, as_json: bool) -> None:
@@ -126,7 +122,11 @@ def progress(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
 
 
 def for_each(
-    subjects: Iterable[T], request: Callable[[T], Json], sentence: Callable[[T, Json], str], *, as_json: bool
+    subjects: Iterable[T],
+    request: Callable[[T], Result],
+    sentence: Callable[[T, Result], str],
+    *,
+    as_json: bool,
 ) -> None:
     """Print the response of one request per subject; a rejection is a warning, and exit code 1 at the end."""
     refused = 0
@@ -159,10 +159,6 @@ def console_for_pipes() -> Console:
     """Return a console on stdout that does not fold lines in a pipe (rich assumes 80 columns there)."""
     width = None if sys.stdout.isatty() else _PIPED_WIDTH
     return Console(highlight=False, markup=False, emoji=False, width=width)
-
-
-def _is_utf8() -> bool:
-    return (sys.stdout.encoding or "").lower().replace("_", "-") in ("utf-8", "utf8")
 
 
 def _print(what: Table | Text) -> None:

@@ -11,6 +11,7 @@ import typer
 from turnstile.common.cli import EXIT_FAILED
 from turnstile.executor.cli.arguments import encode
 from turnstile.executor.cli.client import Api, ApiUnreachable, Json
+from turnstile.executor.cli.documents import Handled, ItemPage, Items, Planned
 from turnstile.executor.cli.output import Columns, print_json, print_line, print_table, warn
 
 _ALL: Final = 1_000_000
@@ -62,7 +63,7 @@ def print_all(api: Api, path: str, columns: Columns, *, empty: str, as_json: boo
     """Print all items of such a list."""
     items = read_all(api, path)
     if as_json:
-        print_json({"items": items})
+        print_json(Items(items=items))
     else:
         print_table(columns, items, empty=empty)
 
@@ -79,7 +80,7 @@ def print_page(
     """Print what `read_pages` returned; a warning says how to see the rest."""
     items, next_cursor = found
     if as_json:
-        print_json({"items": items, "next_cursor": next_cursor})
+        print_json(ItemPage(items=items, next_cursor=next_cursor))
         return
     print_table(columns, items, empty=empty)
     if next_cursor is not None:
@@ -164,8 +165,7 @@ def print_planned(planned: Mapping[str, Any], summary: str, *, missing: str, as_
     """Print the result of a dry run; exit code 1 if anything that was named would remain."""
     refused_items = planned.get("refused", ())
     if as_json:
-        fields = {name: planned[name] for name in ("refused", "missing") if name in planned}
-        print_json({"dry_run": True, "matched": planned["left"], **fields})
+        print_json(Planned(matched=planned["left"], refused=refused_items, missing=planned["missing"]))
     else:
         print_line(summary)
         for refused in refused_items:
@@ -180,7 +180,7 @@ def print_handled(total: Mapping[str, Any], summary: str, *, missing: str, as_js
     """Print the result of a replay or a purge; exit code 1 if anything that was named remains."""
     left = total.get("left", 0)
     if as_json:
-        print_json(total)
+        print_json(Handled(done=total["done"], refused=total["refused"], missing=total["missing"], left=left))
     else:
         print_line(summary)
         for refused in total["refused"]:

@@ -17,6 +17,7 @@ from turnstile.executor.cli.arguments import (
 )
 from turnstile.executor.cli.client import Api, Json, with_api
 from turnstile.executor.cli.confirmation import DryRunOption, YesOption, confirm_named
+from turnstile.executor.cli.documents import ResourceDeletionPlan
 from turnstile.executor.cli.gate_commands import WAITING_COLUMNS, GateKind, add_gate_commands, dates
 from turnstile.executor.cli.output import (
     Columns,
@@ -25,7 +26,6 @@ from turnstile.executor.cli.output import (
     instant,
     print_fields,
     show,
-    show_plan,
     warn,
 )
 from turnstile.executor.cli.pagination import print_all
@@ -165,7 +165,7 @@ def delete_resources(
     A terminal prompts for confirmation; without one, --yes is needed.
     """
     if dry_run:
-        show_plan(names, lambda name: _in_use(api, name), _deletion_plan, as_json=as_json)
+        for_each(names, lambda name: _in_use(api, name), _deletion_plan, as_json=as_json)
         return
     destroys = "a delete removes definitions"
     confirm_named(lambda: names, asks="Delete the resources", destroys=destroys, yes=yes)
@@ -177,20 +177,20 @@ def delete_resources(
     )
 
 
-def _in_use(api: Api, name: str) -> Json:
+def _in_use(api: Api, name: str) -> ResourceDeletionPlan:
     """Return what keeps a resource from being deleted."""
     users = api.get(f"/resources/{name}")["users"]
     queue = api.get(f"/resources/{name}/queue", {"limit": 1})
-    return Json(name=name, users=users, held=queue["held"], waiting=queue["waiting"])
+    return ResourceDeletionPlan(name=name, users=users, held=queue["held"], waiting=queue["waiting"])
 
 
-def _deletion_plan(name: str, found: Json) -> str:
-    if found["users"]:
-        users = "1 action uses" if found["users"] == 1 else f"{found['users']} actions use"
+def _deletion_plan(name: str, found: ResourceDeletionPlan) -> str:
+    if found.users:
+        users = "1 action uses" if found.users == 1 else f"{found.users} actions use"
         return f"Would keep {name}: {users} it"
-    if found["held"] or found["waiting"]:
-        held = f"executions hold {found['held']} units of it"
-        return f"Would keep {name}: {held}, and {found['waiting']} wait for it"
+    if found.held or found.waiting:
+        held = f"executions hold {found.held} units of it"
+        return f"Would keep {name}: {held}, and {found.waiting} wait for it"
     return f"Would delete {name}"
 
 

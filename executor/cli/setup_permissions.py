@@ -20,10 +20,8 @@ from urllib.parse import urlsplit
 import asyncpg
 import httpx
 import typer
-from pydantic import Field, SecretStr, field_validator
 
 from turnstile.common.cli import (
-    ENVIRONMENT_ONLY,
     EXIT_FAILED,
     EXIT_UNREACHABLE,
     EXIT_USAGE,
@@ -31,7 +29,7 @@ from turnstile.common.cli import (
     with_options,
 )
 from turnstile.common.settings import DatabaseSettings, read_settings
-from turnstile.common.urls import check_http_url, shown_url
+from turnstile.common.urls import shown_url
 from turnstile.executor.cli.confirmation import YesOption, confirm
 from turnstile.executor.permissions.broker import BrokerAccount, ManagementApi, definitions
 from turnstile.executor.permissions.credentials import (
@@ -70,7 +68,8 @@ from turnstile.executor.permissions.plan import (
     remedies,
     to_restart,
 )
-from turnstile.executor.permissions.policies import dropping_policies
+from turnstile.executor.permissions.policies import policies_that_drop
+from turnstile.executor.settings import ManagementSettings
 
 _DEFINITIONS: Final = "rabbitmq-definitions.json"
 _DESTROYS: Final = "--rotate replaces passwords, and who uses the present ones can no longer connect"
@@ -78,21 +77,8 @@ _RESTARTS: Final = {"executor": "all executors", "worker": "all workers", "clien
 T = TypeVar("T")
 
 
-class SetupSettings(DatabaseSettings):
+class SetupSettings(ManagementSettings, DatabaseSettings):
     """Settings of `setup-permissions`: the URLs of administrators."""
-
-    management_url: Annotated[SecretStr, ENVIRONMENT_ONLY] = Field(
-        default=SecretStr(""),
-        description="RabbitMQ's management API, as an administrator: http://user:password@host:15672. "
-        "Without it, the definitions for the broker are written to the credentials folder.",
-    )
-
-    @field_validator("management_url")
-    @classmethod
-    def _is_management(cls, value: SecretStr) -> SecretStr:
-        if value.get_secret_value():
-            check_http_url(value.get_secret_value())
-        return value
 
     @property
     def urls(self) -> dict[str, str]:
@@ -229,9 +215,7 @@ def _check_policies(installation: Installation, api: ManagementApi | None) -> No
     if api is None:
         return
     with _broker_errors():
-        policies = api.read_policies(installation.vhost, "policies")
-        of_operators = api.read_policies(installation.vhost, "operator-policies")
-    found = list(dropping_policies(installation.vhost, policies, of_operators))
+        found = policies_that_drop(api, installation.vhost)
     if found:
         raise CommandFailed("; ".join(found), exit_code=EXIT_FAILED)
 

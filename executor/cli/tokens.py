@@ -37,6 +37,7 @@ from turnstile.executor.cli.output import (
     warn,
 )
 from turnstile.executor.cli.pagination import limit_of, print_page, read_all, read_pages
+from turnstile.executor.queries.schemas import CreatedToken
 from turnstile.executor.stored_tokens import TokenStore
 
 _CONNECT_SECONDS: Final = 10.0
@@ -144,6 +145,7 @@ async def _create_directly(
         async with asyncio.timeout(_CONNECT_SECONDS):
             await database.open()
         token_id, token = await store.create(name, role, scope or None, seconds=seconds, changed_by=DIRECTLY)
+        (row,) = await store.page(before_id=token_id + 1, token_id=token_id, limit=1)
     except (TimeoutError, Unavailable) as error:
         raise CommandFailed(
             f"TURNSTILE_DATABASE_URL: {shown_url(url)} cannot be reached: {database.last_error or error}",
@@ -158,7 +160,7 @@ async def _create_directly(
         raise CommandFailed(f"TURNSTILE_DATABASE_URL: {error}", exit_code=EXIT_FAILED) from None
     finally:
         await database.close()
-    return Json(id=token_id, name=name, role=role.word, scope=scope or None, token=token)
+    return Json(CreatedToken(**row, token=token).model_dump(mode="json"))
 
 
 app.command("create")(with_options(_Settings, _target)(_create))

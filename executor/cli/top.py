@@ -21,6 +21,7 @@ from rich.live import Live
 from turnstile.common.domain.errors import Code
 from turnstile.executor.cli.arguments import duration, encode, is_interactive
 from turnstile.executor.cli.client import Api, ApiRefused, ApiUnreachable, Json, with_api
+from turnstile.executor.cli.documents import TopScreen
 from turnstile.executor.cli.output import JsonOption, console_for_pipes, print_json
 from turnstile.executor.cli.top_view import QueueChange, Sort, View, after_change, after_key, draw, stepped
 
@@ -72,7 +73,7 @@ def top(
     console = Console(highlight=False)
     view = View(sort=sort)
     if as_json:
-        print_json(_read(api, view, search, timeout_seconds=None))
+        print_json(TopScreen(**_read(api, view, search, timeout_seconds=None)))
     elif once or not (is_interactive() and console.is_terminal) or console.is_dumb_terminal:
         console_for_pipes().print(draw(_refreshed(api, view, search, timeout_seconds=None), height=None))
     else:

@@ -15,6 +15,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 from turnstile.common.broker.best_effort import BestEffortPublisher, RecentAddresses, Undelivered
@@ -23,7 +24,7 @@ from turnstile.common.broker.errors import BrokerUnavailable as Unavailable
 from turnstile.common.broker.message import Outgoing
 from turnstile.common.broker.message import Publication as Outcome
 from turnstile.common.broker.publisher import Publisher
-from turnstile.common.broker.topology import QueueType, declare_events, declare_executor
+from turnstile.common.broker.topology import QueueType, declare_events, declare_executor, declare_routes
 from turnstile.common.messages import StatusChanged
 from turnstile.common.requests import PARAMETERS_BYTES_MAX, request_bytes_max
 from turnstile.common.telemetry.logs import Episodes
@@ -45,6 +46,8 @@ _PUBLISHING: Final = BrokerTimeouts(heartbeat_seconds=2, wait_seconds=0.05, back
 """A turn does not wait for a connection: it publishes what is left in a later one."""
 _EVENTS: Final = BrokerTimeouts(wait_seconds=2.0, backoff_first_seconds=0.02, backoff_max_seconds=1.0)
 _BEST_EFFORT: Final = BrokerTimeouts(confirm_seconds=2.0)
+_ROUTES_SECONDS: Final = 5.0
+"""How long exchanges and bindings that were deleted may be missing: shorter than a lease of workers."""
 _OPEN_SECONDS: Final = 0.5
 """How long `open` waits; the attempt goes on behind it."""
 _BEGIN_SECONDS: Final = 5.0
@@ -107,7 +110,15 @@ class AmqpBroker:
             tasks.create_task(self._publisher.run(), name="leader-publisher")
             tasks.create_task(self._events_publisher.run(), name="leader-events")
             tasks.create_task(self._best_effort.run(), name="leader-best-effort")
+            tasks.create_task(self._keep_routes(), name="leader-routes")
         raise AssertionError("unreachable: only a cancellation ends this")
+
+    async def _keep_routes(self) -> NoReturn:
+        while True:
+            await asyncio.sleep(_ROUTES_SECONDS)
+            # Its consumer declares a missing queue again, and a new connection declares everything.
+            with suppress(Unavailable):
+                await self._publisher.declare(declare_routes)
 
     @property
     def connected(self) -> bool:

@@ -108,6 +108,7 @@ class Consuming:
         except TimeoutError:
             reasons = [each.last_error for each in self._subscriptions.values() if each.last_error]
             raise BrokerUnavailable(reasons[0] if reasons else "the broker does not answer") from None
+        self._link.serving()
 
     async def _watch(self) -> None:
         """Give up a connection that is frozen: its end would show much later."""

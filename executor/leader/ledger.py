@@ -20,7 +20,7 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
-from turnstile.common.database import REFUSED_BY_DATABASE, DatabaseHosts
+from turnstile.common.database import REFUSED_BY_DATABASE, REPEATABLE, DatabaseHosts
 from turnstile.common.domain.states import Status
 from turnstile.common.requests import PARAMETERS_BYTES_MAX, request_bytes_max
 from turnstile.executor.leader import ledger_rows as rows
@@ -29,7 +29,7 @@ from turnstile.executor.leader.command_rows import RefusalOf, command_of
 from turnstile.executor.leader.inbox_bound import InboxBound
 from turnstile.executor.leader.inbox_watch import InboxWatch
 from turnstile.executor.leader.ledger_rows import Part, statement, turn_part
-from turnstile.executor.leader.ledger_session import Session
+from turnstile.executor.leader.ledger_session import Session, no_refusals
 from turnstile.executor.leader.ports import (
     Deposed,
     InboxRow,
@@ -84,11 +84,6 @@ _BY_KEY: Final = {
 _PARAMETER: Final = re.compile(r"\$(\d+)")
 _TURN_PARAMETERS: Final = 14
 _REFUSED_CONTENT: Final = (*REFUSED_BY_DATABASE, UnicodeEncodeError, struct.error, OverflowError, ValueError)
-_TRANSIENT: Final = (
-    asyncpg.SerializationError,
-    asyncpg.DeadlockDetectedError,
-    asyncpg.LockNotAvailableError,
-)
 
 
 class Ledger:
@@ -107,29 +102,32 @@ class Ledger:
         `refusal_of` checks the parameters of requests; None: the worker alone checks them.
         """
         hosts = DatabaseHosts(database_url, connect_seconds=_CONNECT_SECONDS)
+        self.refusals = no_refusals()
         self._writer = Session(
             hosts, application_name="turnstile leader", seconds=_CALL_SECONDS,
             settings={**_BY_KEY, "lock_timeout": _LOCK_TIMEOUT}, prepare=use_encoded_arrays,
+            refusals=self.refusals,
         )  # fmt: skip
         """Writes turns. Holds the advisory lock that shows candidates that this leader lives."""
         self._reader = Session(
             hosts, application_name="turnstile ledger", seconds=_CALL_SECONDS,
-            settings={**_BY_KEY, "lock_timeout": "2s"}, unknown=_TRANSIENT,
+            settings={**_BY_KEY, "lock_timeout": "2s"}, unknown=REPEATABLE, refusals=self.refusals,
         )  # fmt: skip
         self._helper = Session(
             hosts, application_name="turnstile ledger helper", seconds=_CALL_SECONDS,
-            settings={**_BY_KEY, "lock_timeout": _LOCK_TIMEOUT},
+            settings={**_BY_KEY, "lock_timeout": _LOCK_TIMEOUT}, refusals=self.refusals,
         )  # fmt: skip
         """For what happens while the others wait."""
         self._bodies = Session(
             hosts, application_name="turnstile ledger bodies", seconds=_CALL_SECONDS,
             settings={**_BY_KEY, "lock_timeout": "2s"}, unknown=(asyncpg.PostgresError,),
+            refusals=self.refusals,
         )  # fmt: skip
         """Stores large bodies, which takes long."""
         self._executor_id = ""
         self._newest = _Newest(NewestTurn(epoch=0, number=0), counts=False)
-        self._announced_by: int | None = None
-        """The server's process of the session that says that this executor could lead."""
+        self._announced_by: Connection | None = None
+        """The session that says that this executor could lead."""
         self._inbox = InboxBound()
         self._watch = (
             None
@@ -162,9 +160,13 @@ class Ledger:
         await self._stop_watching()
         # A statement of an earlier leadership may still run there.
         self._writer.drop()
-        async with self._writer.use(_TAKE_OVER_SECONDS) as connection, connection.transaction():
+        async with (
+            self._writer.use(_TAKE_OVER_SECONDS, call="take_over") as connection,
+            connection.transaction(),
+        ):
             await connection.execute("SET LOCAL lock_timeout = 0")
-            pid = connection.get_server_pid()
+            # The driver knows another one where a pooler is in between.
+            pid = await connection.fetchval("SELECT pg_backend_pid()")
             impatience = asyncio.ensure_future(self._end_blockers(pid))
             try:
                 epoch = await connection.fetchval(statement("take_over"), executor_id, above, only_if_leading)
@@ -202,10 +204,9 @@ class Ledger:
     async def announce(self, executor_id: str, *, has_broker: bool) -> bool:
         """Say whether this executor could lead; return whether another one, with the broker, says so."""
         async with self._reader.use() as connection:
-            pid = connection.get_server_pid()
-            if has_broker != (self._announced_by == pid):
+            if has_broker != (self._announced_by is connection):
                 await connection.fetchval(statement("announce" if has_broker else "unannounce"), _CANDIDATE)
-                self._announced_by = pid if has_broker else None
+                self._announced_by = connection if has_broker else None
             return bool(await connection.fetch(statement("held_by"), _CANDIDATE))
 
     async def resign(self) -> None:
@@ -238,18 +239,16 @@ class Ledger:
         deadline = asyncio.get_running_loop().time() + _CALL_SECONDS
         while True:
             try:
-                async with self._writer.use(deadline - asyncio.get_running_loop().time()) as connection:
+                left_seconds = deadline - asyncio.get_running_loop().time()
+                async with self._writer.use(left_seconds, call="turn") as connection:
                     await self._send(connection, turn, locked)
                 break
-            except _TRANSIENT as error:
+            except REPEATABLE as error:
                 logger.info("turn_repeated", extra={"epoch": turn.epoch, "reason": str(error)})
                 if isinstance(error, asyncpg.LockNotAvailableError):
                     locked |= await self._locked([row.id for row in turn.ended])
             except _REFUSED_CONTENT as error:
                 raise await self._refusal(turn, error) from error
-            except asyncpg.PostgresError as error:
-                # Like too little memory: it may pass. The caller asks what was committed, and repeats.
-                raise OutcomeUnknown(str(error)) from error
         if locked:
             self._watch_pending()
 
@@ -309,7 +308,7 @@ class Ledger:
                     free = await connection.fetch(statement("unlocked"), ids)
                 finally:
                     await transaction.rollback()
-        except _TRANSIENT:
+        except REPEATABLE:
             # The whole table is locked.
             return frozenset()
         return frozenset(row["id"] for row in living) - frozenset(row["id"] for row in free)
@@ -356,7 +355,7 @@ class Ledger:
                     await self._send(connection, part, ())
                 finally:
                     await transaction.rollback()
-        except _TRANSIENT:
+        except REPEATABLE:
             return False
         except _REFUSED_CONTENT as error:
             return getattr(error, "constraint_name", None) is None
@@ -389,7 +388,7 @@ class Ledger:
     async def load(self, epoch: int) -> Loaded:
         """Read everything, in one snapshot newer than the epoch; `now` is the instant of the return."""
         async with (
-            self._reader.use(_LOAD_SECONDS) as connection,
+            self._reader.use(_LOAD_SECONDS, call="load") as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
         ):
             fence = await connection.fetchrow(statement("fence_of"), epoch, self._executor_id)
@@ -449,7 +448,7 @@ class Ledger:
     async def inbox(self, count: int) -> Sequence[InboxRow]:
         """Return the first commands that no turn has decided; few of those that name many executions."""
         listed: tuple[int, frozenset[str]] | None = None
-        async with self._reader.use() as connection:
+        async with self._reader.use(call="inbox") as connection:
             if self._inbox.is_due(asyncio.get_running_loop().time()):
                 # In this order: who enters after the newest id was read may have drawn it.
                 newest_id = await connection.fetchval(statement("inbox_newest"))
@@ -483,7 +482,7 @@ class Ledger:
         return command_of(row, self._parameters_bytes_max, self._refusal_of)
 
     async def _fetch(self, name: str, *values: Any) -> "Sequence[asyncpg.Record]":
-        async with self._reader.use():
+        async with self._reader.use(call=name):
             prepared: Statement = await self._reader.prepared(name, lambda: statement(name))
             return await prepared.fetch(*values)
 

@@ -153,14 +153,14 @@ class BrokerAccount:
 class ManagementApi:
     """The management API of RabbitMQ, as an administrator. Raises SetupRefused or httpx.HTTPError."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, timeout_seconds: float = _TIMEOUT_SECONDS) -> None:
         """Connect at the first request; raises ValueError or httpx.InvalidURL for an invalid URL."""
         parts = urlsplit(url)
         self.user = unquote(parts.username or "guest")
         password = unquote(parts.password or "guest")
         address = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
         self._http = httpx.Client(
-            base_url=address.rstrip("/") + "/api", auth=(self.user, password), timeout=_TIMEOUT_SECONDS
+            base_url=address.rstrip("/") + "/api", auth=(self.user, password), timeout=timeout_seconds
         )
 
     def __enter__(self) -> Self:

@@ -1,6 +1,6 @@
-"""Policies of a broker that would let it drop messages of ours. Pure.
+"""Policies of a broker that would let it drop messages of ours.
 
-In: the policies of a vhost, as the management API lists them. Out: a sentence for each that takes effect on a
+In: the policies of a vhost, from the management API. Out: a sentence for each that takes effect on a
 queue of ours and bounds it, with the command that removes it. A confirmed request that the broker drops is
 lost, and nothing else shows that.
 """
@@ -9,22 +9,19 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from turnstile.common.broker.topology import (
-    DEAD_LETTERS,
-    EXECUTOR_COMPLETIONS,
-    EXECUTOR_HEARTBEATS,
-    EXECUTOR_REPORTS,
-    EXECUTOR_REQUESTS,
-    session_queue,
-)
+from turnstile.common.broker.topology import QUEUES, session_queue
+from turnstile.executor.permissions.broker import ManagementApi
 
 _DROPPING: Final = ("expires", "max-length", "max-length-bytes", "message-ttl")
 _OF_QUEUES: Final = ("queues", "all", "quorum_queues", "classic_queues")
 _SOME_ID: Final = "01234567-89ab-cdef-0123-456789abcdef"
-_QUEUES: Final = (
-    EXECUTOR_REQUESTS, EXECUTOR_COMPLETIONS, EXECUTOR_HEARTBEATS, EXECUTOR_REPORTS, DEAD_LETTERS,
-    session_queue(_SOME_ID, 1), f"client.{_SOME_ID}.answers",
-)  # fmt: skip
+_QUEUES: Final = (*QUEUES, session_queue(_SOME_ID, 1), f"client.{_SOME_ID}.answers")
+
+
+def policies_that_drop(api: ManagementApi, vhost: str) -> list[str]:
+    """Read the policies of a vhost; return what is wrong. Raises as the API does."""
+    policies = api.read_policies(vhost, "policies")
+    return list(dropping_policies(vhost, policies, api.read_policies(vhost, "operator-policies")))
 
 
 def dropping_policies(

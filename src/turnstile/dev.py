@@ -21,6 +21,7 @@ from watchfiles import awatch
 
 from turnstile.common.cli import EXIT_FAILED, EXIT_USAGE, CommandFailed, environment_name
 from turnstile.common.domain.durations import parse_duration
+from turnstile.common.exit_codes import ExitCode
 from turnstile.common.settings import CommonSettings
 from turnstile.localservers import LocalServers, ServerFailed, running_servers
 from turnstile.localservers.ports import same_ports
@@ -81,7 +82,7 @@ def dev(
     """
     terminal = Terminal.of_this_process()
     work = _run(terminal, actions, data_folder)
-    raise typer.Exit(run_until_signal(work, what="turnstile dev", say=terminal.say, exit_code=0))
+    raise typer.Exit(run_until_signal(work, what="turnstile dev", say=terminal.say, exit_code=ExitCode.OK))
 
 
 async def _run(terminal: "Terminal", actions: Sequence[str], data_folder: Path | None) -> int:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import turnstile
 from turnstile.common.cli import EXIT_FAILED, CommandFailed
 from turnstile.common.domain.errors import TurnstileError
+from turnstile.common.exit_codes import ExitCode
 from turnstile.localservers import BrokerServer, DatabaseServer, LocalServersError, until_signal
 from turnstile.localservers.ports import free_port
 from turnstile.localservers.processes import run_in_thread
@@ -134,13 +135,13 @@ class System:
 
 
 def run_until_signal(
-    work: Coroutine[Any, Any, int], *, what: str, say: Callable[[str], object], exit_code: int | None
-) -> int:
+    work: Coroutine[Any, Any, int], *, what: str, say: Callable[[str], object], exit_code: ExitCode | None
+) -> ExitCode:
     """Run the work of a command as `until_signal` does; raises CommandFailed, which says `what` failed."""
     try:
-        return asyncio.run(until_signal(work, say=say, exit_code=exit_code))
+        return ExitCode(asyncio.run(until_signal(work, say=say, exit_code=exit_code)))
     except LocalServersError as error:
-        raise CommandFailed(str(error), exit_code=error.exit_code) from None
+        raise CommandFailed(str(error), exit_code=ExitCode(error.exit_code)) from None
     except CommandFailed:
         raise
     except (TurnstileError, OSError) as error:

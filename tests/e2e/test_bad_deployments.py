@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from tests.e2e.commands import printed
-from tests.support.environment import ACTIONS, Environment, running_environment
+from tests.support.environment import ACTIONS, Environment, running_environment, until_logged
 from tests.support.processes import running
 from tests.support.traffic import until
 from turnstile.localservers import PostgresServer, RabbitServer
@@ -169,6 +169,8 @@ async def test_a_full_disk_of_the_broker_is_named_by_readyz_top_and_what_waits(
             "part": "broker",
             "message": ALARM,
         }
+        await worker.until_unready(broker=None, executor=ALARM)
+        await until_logged(worker, f"lease_not_renewed reason={ALARM}")
     finally:
         await asyncio.to_thread(controlled_broker.ctl, "set_disk_free_limit", "50MB")
     assert await env.ended(waiting) == ["completed"]

@@ -13,6 +13,7 @@ from turnstile.common.broker.topology import (
     EXECUTOR_COMPLETIONS,
     EXECUTOR_HEARTBEATS,
     EXECUTOR_REPORTS,
+    EXECUTOR_REQUESTS,
 )
 
 SHORT_LEASE = {"TURNSTILE_LEASE_DURATION": "4s", "TURNSTILE_HEARTBEAT_INTERVAL": "1s"}
@@ -36,6 +37,21 @@ async def test_every_queue_behind_the_requests_can_be_purged_and_deleted_under_l
         await client.all_ran_once_in_order(env.history)
         await env.stop_running()
         assert await env.attempts(held) == [(1, "cancelled")]
+
+
+async def test_a_deleted_queue_of_requests_is_declared_again_and_what_was_admitted_runs(
+    start_env: StartEnvironment, tmp_path: Path
+) -> None:
+    async with start_env() as env:
+        async with steady(env.amqp_url, tmp_path) as client:
+            await client.continues("the start")
+            async with client.paused() as requests:
+                admitted = "SELECT count(*) = $1 FROM ledger.execution"
+                await env.history.until(admitted, requests)
+                await _lose(env.amqp_url, EXECUTOR_REQUESTS, delete=True)
+                await until(lambda: _all_exist(env.amqp_url, EXECUTOR_REQUESTS), "the queue exists")
+            await client.continues("the loss of the queue")
+        await client.all_ran_once_in_order(env.history)
 
 
 async def _lose(amqp_url: str, *queues: str, delete: bool) -> None:

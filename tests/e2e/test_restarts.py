@@ -8,8 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.environment import Environment, StartEnvironment
+from tests.support.environment import Environment, StartEnvironment, running_environment
 from tests.support.history import session_of, started_in
+from tests.support.pooler import pgbouncer
 from tests.support.processes import Service
 from tests.support.steady import steady
 from tests.support.traffic import submit, until
@@ -39,6 +40,26 @@ async def test_of_four_executors_each_leader_killed_or_paused_is_replaced_within
             await _leading(env, other_than=fourth)
             await client.continues("the loss of all but one")
         await client.all_ran_once_in_order(env.history)
+
+
+@pytest.mark.timeout(240)
+async def test_behind_a_pooler_in_session_mode_a_killed_and_a_paused_leader_are_replaced_too(
+    database_url: str, amqp_url: str, tmp_path: Path
+) -> None:
+    with pgbouncer(database_url, "session") as url:
+        async with running_environment(url, amqp_url, executors=3) as env:
+            async with steady(amqp_url, tmp_path) as client:
+                await client.continues("the start")
+                first = await _leading(env)
+                await first.kill()
+                second = await _leading(env, other_than=first)
+                second.signal(signal.SIGSTOP)
+                os.kill(_leader_pid(second), signal.SIGSTOP)
+                await _leading(env, other_than=second)
+                os.kill(_leader_pid(second), signal.SIGCONT)
+                second.signal(signal.SIGCONT)
+                await client.continues("the return of one that hung")
+            await client.all_ran_once_in_order(env.history)
 
 
 async def test_what_a_paused_leader_had_taken_is_admitted_once_by_its_successor(

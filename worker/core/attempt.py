@@ -281,7 +281,8 @@ class Attempts:
             if attempt.stop is not None:
                 now, grace_seconds = self._clock.monotonic(), self._config.grace_seconds
                 attempt.explain_stop(now, grace_seconds, is_left_behind=is_left_behind)
-            report = end_of(attempt, end, self._clock.wall())
+            # The clock of the machine may have been set meanwhile.
+            report = end_of(attempt, end, attempt.started_at + self._clock.monotonic() - attempt.began)
             if self._host is not None:
                 report = self._host.ending(attempt.offer, report)
             self._outbox.add(report, is_urgent=not self._waiting.has_more(attempt.queue))

@@ -173,8 +173,9 @@ class Child:
                         pass_on(line.level, line.message)
                     case Reported(progress=progress):
                         on_progress(progress)
-                    case Ended() as end:
-                        return end.outcome
+                    case Ended(outcome=outcome, is_last=is_last):
+                        self._is_fresh = self._is_fresh and not is_last
+                        return outcome
                     case Loaded() as late:
                         raise AssertionError(late)
         except ChildDied as error:

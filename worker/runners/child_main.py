@@ -14,8 +14,9 @@ import signal
 import sys
 from collections.abc import Awaitable
 from dataclasses import replace
+from io import TextIOWrapper
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from turnstile.common.domain.outcomes import Completed, Failed
 from turnstile.worker.actions import ActionsNotFound, RegisteredAction, action_from_entrypoint, load_actions
@@ -54,8 +55,9 @@ class _Child:
         self._terminated = False
         self._lifespan = Lifespan(())
         self._loop: asyncio.Runner | None = None
-        # A handler, not SIG_IGN: programs that an action starts must have the default.
-        signal.signal(signal.SIGTERM, self._on_sigterm)
+        self._pid = os.getpid()
+        self._streams = (sys.stdout, sys.stderr)
+        self._handle_sigterm()
 
     def load(self, targets: list[str]) -> None:
         self._actions = {found.definition.ref: found for found in load_actions(*targets)} if targets else {}
@@ -65,18 +67,41 @@ class _Child:
             self._loop.run(self._lifespan.start())
 
     def serve(self) -> None:
-        """Run each call, until a stop is requested; raises WorkerGone at the worker's end."""
-        while not isinstance(message := self._channel.receive(), StopRequested):
+        """Run each call, until a stop is requested or a call has closed what the next one needs.
+
+        Raises WorkerGone at the worker's end.
+        """
+        self._streams = (sys.stdout, sys.stderr)
+        is_last = False
+        while not is_last and not isinstance(message := self._channel.receive(), StopRequested):
             assert isinstance(message, Invoke)
+            # Again for each call: the one before may have replaced them.
+            self._handle_sigterm()
+            sys.stdout, sys.stderr = self._streams
             outcome = self._outcome(message)
-            _flush()
-            self._channel.send(Ended(outcome=outcome))
+            if os.getpid() != self._pid:
+                # The action forked a process, which has returned too: the answer is that of its parent.
+                os._exit(0 if isinstance(outcome, Completed) else 1)
+            is_last = not self._is_printing()
+            self._channel.send(Ended(outcome=outcome, is_last=is_last))
 
     def close(self) -> None:
         """Call the hooks for the end of the process."""
         if self._loop is not None:
             with self._loop as loop:
                 loop.run(self._lifespan.stop())
+
+    def _is_printing(self) -> bool:
+        """Flush what was printed; return whether the next call can print."""
+        try:
+            for stream in (*self._streams, sys.stdout, sys.stderr):
+                if stream is not None:
+                    stream.flush()
+            for fd in (1, 2):
+                os.fstat(fd)
+        except Exception:  # noqa: BLE001  (the action may have put anything in the place of a stream)
+            return False
+        return True
 
     def _outcome(self, invoke: Invoke) -> Completed | Failed:
         catcher = OutcomeCatcher(result_bytes_max=self._setup.result_bytes_max, write_log=_write_line)
@@ -127,6 +152,10 @@ class _Child:
     def _pass_on(self, level: int, message: str) -> None:
         self._channel.send(LogLine(level=level, message=clipped(message, _LOG_LINE_CHARS_MAX)))
 
+    def _handle_sigterm(self) -> None:
+        # A handler, not SIG_IGN: programs that an action starts must have the default.
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+
     def _on_sigterm(self, signum: int, frame: FrameType | None) -> None:
         self._terminated = True
 
@@ -146,12 +175,6 @@ def _write_line(line: str) -> None:
     stream = sys.stderr
     if stream is not None and not stream.closed:
         stream.write(line + "\n")
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None and not stream.closed:
-            stream.flush()
 
 
 def _die_with(parent_pid: int) -> None:
@@ -176,6 +199,9 @@ def main(arguments: list[str]) -> int:
         assert isinstance(setup, Setup)
         _die_with(setup.parent_pid)
         _restore_pythonpath(setup.pythonpath)
+        for stream in (sys.stdout, sys.stderr):
+            # The log of an attempt is UTF-8, whatever the locale.
+            cast("TextIOWrapper", stream).reconfigure(encoding="utf-8", errors="backslashreplace")
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(line_formatter("%(levelname)s %(name)s: %(message)s"))
         logging.basicConfig(level=setup.log_level, handlers=[handler])

@@ -84,6 +84,8 @@ class Ended:
     """How the action ended."""
 
     outcome: Completed | Failed
+    is_last: bool
+    """The process ends: the action has closed what the next one would need."""
     kind: Literal["ended"] = "ended"
 
 

@@ -17,6 +17,7 @@ from turnstile.worker.logs import LogTail
 from turnstile.worker.outcome import failed, is_of_sigterm, outcome_of_text, result_too_large
 from turnstile.worker.runners.base import (
     Call,
+    Interrupted,
     PipeReader,
     ResultBuffer,
     RunLimits,
@@ -29,6 +30,10 @@ from turnstile.worker.runners.supervisor import ProcessGroup, Supervisor, exit_r
 _STDERR_IN_MESSAGE_CHARS: Final = 1000
 # A retry cannot succeed.
 _FINAL_ERRNOS: Final = {errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.E2BIG, errno.ELOOP}
+# This machine lacks descriptors, processes or memory, which says nothing about the attempt.
+_SCARCE_ERRNOS: Final = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM}
+_SCARCE_SECONDS: Final = 1.0
+"""Until an attempt is returned that could not start for want of these: it may be offered again at once."""
 
 
 class CommandRunner:
@@ -39,13 +44,15 @@ class CommandRunner:
         self._supervisor = supervisor
 
     async def run(self, call: Call) -> RunReport:
-        """Run one attempt."""
+        """Run one attempt; it is returned if this machine lacks what a process needs."""
         if not isinstance(call.entrypoint, list) or not call.entrypoint:
             return RunReport(outcome=failed("InvalidEntrypoint", "the argv is missing", retryable=False))
         log = call.open_log(self._limits.log_bytes_max)
         try:
             running = _Running(call, call.entrypoint, log, self._limits, self._supervisor)
         except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno in _SCARCE_ERRNOS:
+                await asyncio.sleep(_SCARCE_SECONDS)
             return RunReport(outcome=_not_started(call.entrypoint[0], error))
         work = asyncio.create_task(running.outcome(), name=call.name)
         try:
@@ -134,8 +141,10 @@ def _environment(call: Call, passed: Collection[str]) -> dict[str, str]:
     return inherited_environment(passed) | identity | trace
 
 
-def _not_started(program: str, error: OSError | ValueError) -> Failed:
+def _not_started(program: str, error: OSError | ValueError) -> Failed | Interrupted:
     message = f"{program!r} cannot be started: {error}"
+    if isinstance(error, OSError) and error.errno in _SCARCE_ERRNOS:
+        return Interrupted(kind="not_started", reason=message)
     if isinstance(error, FileNotFoundError):
         return failed("CommandNotFound", message, retryable=False)
     final = isinstance(error, ValueError) or error.errno in _FINAL_ERRNOS

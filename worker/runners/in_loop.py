@@ -7,6 +7,7 @@ finds here what still runs (P6).
 
 import asyncio
 import contextvars
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
@@ -14,12 +15,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
-from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.common.domain.outcomes import Completed, Failed
+from turnstile.common.lifecycle import EXIT_NOT_STOPPED
 from turnstile.worker.actions import RegisteredAction
 from turnstile.worker.context import Context
 from turnstile.worker.logs import LogTail, printed_to
@@ -57,6 +60,7 @@ class ActionThreads(ThreadPoolExecutor):
 
     def __init__(self) -> None:
         super().__init__(thread_name_prefix="action")
+        self._pid = os.getpid()
         self._guard = threading.Lock()
         self._working: Counter[Run] = Counter()
 
@@ -68,13 +72,19 @@ class ActionThreads(ThreadPoolExecutor):
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run `fn` in a thread, for the attempt in whose context this is called."""
-        future = super().submit(fn, *args, **kwargs)
+        future = super().submit(partial(self._called, fn, *args, **kwargs))
         run = _current_run.get()
         if run is not None:
             with self._guard:
                 self._working[run] += 1
             future.add_done_callback(lambda _: self._done(run))
         return future
+
+    def _called(self, fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        try:
+            return fn(*args, **kwargs)
+        finally:
+            _end_if_forked(self._pid)
 
     def _done(self, run: Run) -> None:
         with self._guard:
@@ -87,37 +97,63 @@ class TaskExited(Exception):
     """A task that an action started ended with what ends a process, like `sys.exit()`."""
 
 
-class _Contained(Coroutine[Any, Any, T]):
-    """The coroutine of a task that an action started: it may end its task, and not the worker.
+def _end_if_forked(pid: int) -> None:
+    """End this process if it is not `pid`: an action forked it, and it must not go on as a second worker."""
+    if os.getpid() != pid:
+        os._exit(EXIT_NOT_STOPPED)
 
-    An event loop passes on what ends a process, past the code that waits for the task. No coroutine of our
-    own around it: one that is cancelled before its first step would never await it.
-    """
 
-    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+class _Steps(Coroutine[Any, Any, T]):
+    """The coroutine of an action: a process that it forked ends where a step returns into the event loop."""
+
+    def __init__(self, work: Coroutine[Any, Any, T], pid: int) -> None:
         self._work = work
+        self._pid = pid
 
     def __getattr__(self, name: str) -> Any:
         # Its name and its frame, as tools show them.
         return getattr(self._work, name)
 
     def __await__(self) -> Generator[Any, Any, T]:
-        return self._work.__await__()
+        return cast("Generator[Any, Any, T]", self)
+
+    def __next__(self) -> Any:
+        return self.send(None)
 
     def send(self, value: Any) -> Any:
         try:
             return self._work.send(value)
+        finally:
+            _end_if_forked(self._pid)
+
+    def throw(self, *given: Any) -> Any:
+        try:
+            return self._work.throw(*given)
+        finally:
+            _end_if_forked(self._pid)
+
+    def close(self) -> None:
+        self._work.close()
+
+
+class _Contained(_Steps[T]):
+    """The coroutine of a task that an action started: it may end its task, and not the worker.
+
+    An event loop passes on what ends a process, past the code that waits for the task. No coroutine of our
+    own around it: one that is cancelled before its first step would never await it.
+    """
+
+    def send(self, value: Any) -> Any:
+        try:
+            return super().send(value)
         except (SystemExit, KeyboardInterrupt) as error:
             raise TaskExited(f"a task of the action ended with {error!r}") from error
 
     def throw(self, *given: Any) -> Any:
         try:
-            return self._work.throw(*given)
+            return super().throw(*given)
         except (SystemExit, KeyboardInterrupt) as error:
             raise TaskExited(f"a task of the action ended with {error!r}") from error
-
-    def close(self) -> None:
-        self._work.close()
 
 
 class InLoopRunner:
@@ -130,6 +166,7 @@ class InLoopRunner:
         state: SimpleNamespace | None = None,
     ) -> None:
         """`state` is what the contexts of all attempts show as theirs."""
+        self._pid = os.getpid()
         self._state = state
         self._actions = actions
         self._limits = limits
@@ -178,7 +215,7 @@ class InLoopRunner:
         run = _current_run.get() if context is None else context.get(_current_run)
         if run is None:
             return asyncio.Task(work, loop=loop, **options)
-        contained = _Contained(work) if isinstance(work, Coroutine) else work
+        contained = _Contained(work, self._pid) if isinstance(work, Coroutine) else work
         task = asyncio.Task(contained, loop=loop, **options)
         self._run_of_task[task] = run
         return task
@@ -221,7 +258,7 @@ class InLoopRunner:
             arguments = parameters_of(function).read(
                 call.parameters_json, lambda: context_of(call, log, self._state)
             )
-            catcher.returned(await function(**arguments))
+            catcher.returned(await _Steps(function(**arguments), self._pid))
         return catcher.outcome
 
 

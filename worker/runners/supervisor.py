@@ -294,7 +294,14 @@ class ProcessGroup:
             raise
         tag.attach_to(process.pid)
         supervisor.started(tag, process.pid)
-        return cls(process, tag, supervisor)
+        try:
+            return cls(process, tag, supervisor)
+        except BaseException:
+            # Without a descriptor for it, its end would not be seen.
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            supervisor.ended(tag)
+            raise
 
     @property
     def pid(self) -> int:

@@ -54,6 +54,15 @@ async def test_bodies_around_and_above_the_frame_size_arrive_whole(amqp_url: str
         assert bodies(received) == sent
 
 
+async def test_channels_that_take_turns_use_the_lowest_numbers(amqp_url: str) -> None:
+    async with linked(amqp_url) as (link, _):
+        channels = [await link.open_channel() for _ in range(3)]
+        for _ in range(10):
+            await channels.pop(0).close()
+            channels.append(await link.open_channel())
+            assert max(each.number for each in channels) <= 4
+
+
 async def test_a_channel_closed_within_a_batch_fails_the_batch_and_not_the_connection(amqp_url: str) -> None:
     async with linked(amqp_url) as (link, channel):
         other = await link.open_channel(confirms=True)

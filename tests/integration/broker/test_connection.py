@@ -7,9 +7,12 @@ from typing import Any
 import aiormq
 import pytest
 
-from tests.support.traffic import in_background
+from tests.support.brokers import declares, linked
+from tests.support.proxy import proxy_to
+from tests.support.traffic import in_background, until
 from turnstile.common.broker import connection as connection_module
 from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Link
+from turnstile.common.broker.errors import BrokerUnavailable
 
 
 @pytest.mark.parametrize(
@@ -35,6 +38,27 @@ async def test_what_is_cancelled_while_it_connects_leaves_nothing(
     async with in_background(connection.run(_never_serve)):
         await reached.wait()
     assert asyncio.all_tasks() == before
+
+
+async def test_a_broker_that_is_gone_without_a_word_is_noticed_also_with_heartbeat_0_in_the_url(
+    amqp_url: str,
+) -> None:
+    timeouts = BrokerTimeouts(heartbeat_seconds=1)
+    async with (
+        proxy_to(amqp_url) as proxy,
+        linked(f"{proxy.url}?heartbeat=0", timeouts=timeouts) as (link, _),
+    ):
+        proxy.freeze()
+        await until(link.gone.done, "the end of the connection", deadline_seconds=15)
+
+
+async def test_declarations_on_a_connection_that_is_being_closed_are_those_of_a_lost_one(
+    amqp_url: str,
+) -> None:
+    async with linked(amqp_url) as (link, _):
+        await link.close()
+        with pytest.raises(BrokerUnavailable):
+            await link.declare(declares("q"))
 
 
 async def _never_serve(_: Link) -> None:

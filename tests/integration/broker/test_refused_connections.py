@@ -3,14 +3,20 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import NoReturn
 from urllib.parse import quote, urlsplit
 
 import asyncpg
 import pytest
+from aiormq.exceptions import ProbableAuthenticationError
 
+from tests.support.brokers import message, running
 from tests.support.proxy import proxy_to
 from tests.support.traffic import in_background, until
-from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Link
+from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Link, _Closed
+from turnstile.common.broker.errors import BrokerUnavailable
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.topology import declare_executor
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.localservers.ports import free_port
@@ -46,7 +52,7 @@ async def test_a_login_a_vhost_and_a_port_that_are_wrong(amqp_url: str, database
     )
     error = await broker_error(f"{amqp_url.rsplit('/', 1)[0]}/{quote('no such', safe='')}")
     assert error == (
-        "the broker has no vhost 'no such': create it with 'rabbitmqctl add_vhost no such', or correct "
+        "the broker has no vhost 'no such': create it with 'rabbitmqctl add_vhost 'no such'', or correct "
         "TURNSTILE_AMQP_URL"
     )
     host = database_url.split("@")[1].split("/", maxsplit=1)[0]
@@ -94,6 +100,26 @@ async def test_the_reason_of_a_broker_that_closes_a_connection_is_kept(
     assert error.startswith("CONNECTION_FORCED - ")
 
 
+async def test_a_message_that_is_too_large_for_the_broker_is_named_with_the_setting_that_allows_it(
+    controlled_broker: RabbitServer, controlled_amqp_url: str
+) -> None:
+    set_size = "application:set_env(rabbit, max_message_size, %s)."
+    before = controlled_broker.ctl("eval", "application:get_env(rabbit, max_message_size, 134217728).")
+    publisher = Publisher(controlled_amqp_url, name="test")
+    controlled_broker.ctl("eval", set_size % 1000)
+    try:
+        async with running(publisher):
+            with pytest.raises(BrokerUnavailable, match="message size 1001 is larger") as refused:
+                await publisher.publish([message("q", b"x" * 1001)])
+            await until(lambda: publisher.last_error is not None, "an error of the publisher")
+            error = publisher.last_error
+    finally:
+        controlled_broker.ctl("eval", set_size % before.strip())
+    assert str(error).startswith("the broker refuses a message: message size 1001 is larger than")
+    assert "raise 'max_message_size' in its rabbitmq.conf" in str(error)
+    assert str(refused.value) == error
+
+
 async def test_a_vhost_that_is_down_is_named_with_the_command_that_starts_it(
     controlled_broker: RabbitServer, controlled_amqp_url: str
 ) -> None:
@@ -104,6 +130,41 @@ async def test_a_vhost_that_is_down_is_named_with_the_command_that_starts_it(
     finally:
         controlled_broker.ctl("restart_vhost", "-p", vhost)
     assert f"vhost '{vhost}' is down: its log says why; start it with 'rabbitmqctl restart_vhost" in error
+
+
+async def test_an_account_without_a_right_is_named_once_with_the_command_that_grants_it(
+    controlled_broker: RabbitServer, controlled_amqp_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    vhost = urlsplit(controlled_amqp_url).path[1:]
+    caplog.set_level(logging.INFO, "turnstile.common.broker")
+    controlled_broker.ctl("add_user", "reader", "secret-word")
+    try:
+        controlled_broker.ctl("set_permissions", "-p", vhost, "reader", "^$", ".*", ".*")
+
+        tried = 0
+
+        async def declare(link: Link) -> None:
+            nonlocal tried
+            tried += 1
+            await link.declare(declare_executor)
+
+        url = _with_login(controlled_amqp_url, "reader:secret-word")
+        pauses = BrokerTimeouts(backoff_first_seconds=0.0, backoff_max_seconds=0.0)
+        connection = BrokerConnection(url, name="test", timeouts=pauses)
+        async with in_background(connection.run(declare)):
+            await until(lambda: tried > 5, "several attempts")
+    finally:
+        controlled_broker.ctl("delete_user", "reader")
+    assert connection.last_error == (
+        "the broker refuses an account its right: "
+        f"access to exchange 'executions' in vhost '{vhost}' refused for user 'reader'; "
+        "'executor setup-permissions' grants configure, write and read as Turnstile needs them"
+    )
+    assert [each.getMessage() for each in _ours(caplog)] == ["broker_unavailable"]
+
+
+def _ours(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if record.name.startswith("turnstile.")]
 
 
 async def _error_of_session(url: str, serve: Callable[[Link], Awaitable[None]]) -> str:
@@ -155,7 +216,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
     [
         ("25006", "the server is a standby or read-only; name the primary in TURNSTILE_DATABASE_URL"),
         ("28P01", "correct TURNSTILE_DATABASE_URL, or set the password with 'executor setup-permissions'"),
-        ("53300", "raise max_connections of the server, or end sessions that are idle"),
+        ("53300", "raise max_connections of the server, or the CONNECTION LIMIT of the role or database"),
     ],
 )
 async def test_an_error_of_the_server_is_an_outage_with_its_remedy(
@@ -213,6 +274,28 @@ async def test_a_full_disk_is_not_assumed_for_ever_because_of_a_statement_that_i
     assert database.last_error is None
 
 
+async def test_one_cause_is_one_episode_in_the_log_however_its_text_changes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    attempts: list[Exception] = []
+
+    async def refuse(_: BrokerConnection) -> NoReturn:
+        number = len(attempts)
+        attempts.append(ConnectionRefusedError() if number < 50 else ProbableAuthenticationError())
+        if number >= 100:
+            # Of one class, with reasons of the broker.
+            attempts[-1] = _Closed("NOT_ALLOWED - no vhost" if number < 150 else "NOT_ALLOWED - no access")
+        raise BrokerUnavailable(f"node {number} says no") from attempts[-1]
+
+    monkeypatch.setattr(BrokerConnection, "_connect", refuse)
+    pauses = BrokerTimeouts(backoff_first_seconds=0.0, backoff_max_seconds=0.0)
+    connection = BrokerConnection("amqp://127.0.0.1", name="test", timeouts=pauses)
+    async with in_background(connection.run(_never_serve)):
+        await until(lambda: len(attempts) > 200, "two hundred attempts")
+    errors = [record.__dict__["error"] for record in caplog.records]
+    assert errors == [f"node {number} says no" for number in (0, 50, 100, 150)]
+
+
 async def test_a_broker_that_closes_each_connection_is_three_lines_in_the_log(
     amqp_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -231,7 +314,7 @@ async def test_a_broker_that_closes_each_connection_is_three_lines_in_the_log(
 
         async with in_background(connection.run(lose)):
             await until(lambda: served > 20, "twenty connections")
-    ours = [record for record in caplog.records if record.name.startswith("turnstile.")]
+    ours = _ours(caplog)
     assert [record.getMessage() for record in ours] == [
         "broker_connected",
         "broker_unavailable",

@@ -57,7 +57,7 @@ def test_a_dead_letter_is_replayed_unchanged_or_with_a_corrected_body(
     planned = system.executor(*named, "--dry-run")
     assert (planned.exit_code, planned.json) == (
         EXIT_FAILED,
-        {"dry_run": True, "matched": 1, "missing": ["fourth"]},
+        {"dry_run": True, "matched": 1, "refused": [], "missing": ["fourth"]},
     )
     unattended = system.executor(*named, stdin="y\n")
     assert (unattended.exit_code, "add --yes" in unattended.err) == (EXIT_USAGE, True)

@@ -123,21 +123,22 @@ def test_the_schema_of_a_newer_version_is_not_changed(
 
 
 @pytest.mark.parametrize(
-    ("options", "default", "named"),
+    ("options", "change", "named"),
     [
         ("TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'", None, "has the encoding LATIN1"),
         ("TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'", None, "has the encoding SQL_ASCII"),
-        ("", "session_replication_role = replica", "RESET session_replication_role"),
+        ("", "ALTER DATABASE {} SET session_replication_role = replica", "RESET session_replication_role"),
+        ("", "ALTER SCHEMA public RENAME TO elsewhere", "RENAME TO public"),
     ],
 )
 async def test_a_database_that_cannot_be_used_is_refused_with_the_remedy_and_reported(
-    alone: CommandLines, postgresql: DatabaseServer, options: str, default: str | None, named: str
+    alone: CommandLines, postgresql: DatabaseServer, options: str, change: str | None, named: str
 ) -> None:
     name = f"turnstile_test_{secrets.token_hex(4)}"
     await asyncio.to_thread(postgresql.execute, f"CREATE DATABASE {name} {options}")
     try:
-        if default is not None:
-            await asyncio.to_thread(postgresql.execute, f"ALTER DATABASE {name} SET {default}")
+        if change is not None:
+            await asyncio.to_thread(postgresql.execute, change.format(name), name)
         url = postgresql.url(name)
         ended = await asyncio.to_thread(alone.executor, "migrate", TURNSTILE_DATABASE_URL=url)
         assert ended.exit_code == EXIT_FAILED

@@ -3,8 +3,8 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from typing import Final
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -12,13 +12,17 @@ import pytest
 
 from tests.support.inbox import Installation, request
 from tests.support.ledger import session_on, until
+from tests.support.pooler import pgbouncer
 from tests.support.served import serve
 from turnstile.common.database import Database, DatabaseHosts
-from turnstile.common.database_session import SETTINGS, PoolerInBetween, set_session
+from turnstile.common.database_session import SETTINGS, PoolerInBetween
 from turnstile.executor.inbox import NotDecidedYet
 from turnstile.localservers import DatabaseServer, PostgresServer
 from turnstile.localservers.ports import LOOPBACK
 from turnstile.migrations.run import is_current, migrate
+
+if TYPE_CHECKING:
+    from turnstile.common.database_session import Connection
 
 _OBJECTS_OF_AN_APPLICATION: Final = """
 CREATE SCHEMA app;
@@ -125,7 +129,7 @@ async def test_every_session_has_the_settings_of_all_sessions_and_those_of_its_u
 
 @asynccontextmanager
 async def _pooler(url: str) -> AsyncIterator[str]:
-    """What a pooler shows: the key of a session of its own, and another process that answers."""
+    """What a pooler in session mode shows: the key of its own, and one other process that answers."""
     server = urlsplit(url)
 
     async def carry(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
@@ -145,25 +149,67 @@ async def _pooler(url: str) -> AsyncIterator[str]:
         yield server._replace(netloc=f"{account}@{LOOPBACK}:{port}").geturl()
 
 
-async def test_a_pooler_is_named_and_its_sessions_keep_their_settings(database_url: str) -> None:
+async def test_sessions_of_a_pooler_in_session_mode_have_all_settings(database_url: str) -> None:
     async with _pooler(database_url) as url:
+        connection = await DatabaseHosts(url, connect_seconds=5.0).connect(settings={"work_mem": "64MB"})
+        try:
+            assert connection.get_server_pid() != await connection.fetchval("SELECT pg_backend_pid()")
+            wanted = {**SETTINGS, "work_mem": "64MB"}
+            assert {name: await connection.fetchval(f"SHOW {name}") for name in wanted} == wanted
+        finally:
+            await connection.close()
+
+
+async def test_a_pooler_in_transaction_mode_is_named_and_its_sessions_keep_their_settings(
+    database_url: str,
+) -> None:
+    with pgbouncer(database_url, "transaction") as url:
         database = Database(url, application_name="test")
         opening = asyncio.create_task(database.open())
 
         async def is_named() -> bool:
-            return "a connection pooler, like pgbouncer" in (database.last_error or "")
+            return "a connection pooler in transaction or statement mode" in (database.last_error or "")
 
         await until(is_named)
         assert "TURNSTILE_DATABASE_URL" in (database.last_error or "")
         opening.cancel()
         await asyncio.wait({opening})
-        session = await asyncpg.connect(url)
+        session = await asyncpg.connect(url, statement_cache_size=0)
         try:
-            with pytest.raises(PoolerInBetween):
-                await set_session(session, {}, timeout_seconds=5.0)
             assert await session.fetchval("SHOW search_path") == '"$user", public'
         finally:
             await session.close()
+
+
+async def test_a_pooler_in_statement_mode_or_without_room_is_named_with_its_setting(
+    database_url: str,
+) -> None:
+    for mode, settings, named in (
+        ("statement", "", "set pool_mode = session"),
+        ("session", "default_pool_size = 1", "for pgbouncer default_pool_size"),
+    ):
+        with pgbouncer(database_url, mode, settings) as url, pytest.raises(PoolerInBetween, match=named):
+            await DatabaseHosts(url, connect_seconds=0.5).connect()
+
+
+@pytest.mark.parametrize("settings", ["", "server_round_robin = 1"], ids=["last first", "in turn"])
+async def test_a_pooler_in_transaction_mode_is_found_however_many_processes_are_free(
+    database_url: str, settings: str
+) -> None:
+    with pgbouncer(database_url, "transaction", settings) as url:
+        hosts = DatabaseHosts(url, connect_seconds=5.0)
+        async with AsyncExitStack() as stack:
+            others: list[Connection] = []
+            for _ in range(4):
+                others.append(await asyncpg.connect(url, statement_cache_size=0))
+                stack.push_async_callback(others[-1].close)
+                async with AsyncExitStack() as busy:
+                    for each in others:
+                        await busy.enter_async_context(each.transaction())
+                        await each.execute("SELECT 1")
+                for _ in range(4):
+                    with pytest.raises(PoolerInBetween):
+                        await hosts.connect()
 
 
 async def _where_only_a_commit_that_waits_writes(server: PostgresServer, name: str) -> str:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
@@ -71,6 +72,39 @@ async def test_what_cannot_be_read_is_a_dead_letter(
 
         await until(are_dead, "the messages are dead letters")
     assert listener.invalid == 2
+
+
+async def test_a_number_that_the_database_cannot_hold_is_a_dead_letter_and_the_others_are_written(
+    amqp_url: str, database: Database, executions: Executions, first: AttemptOf
+) -> None:
+    forged = replace(piece(first, 0, "forged"), execution_id=2**63)
+    async with listening(amqp_url, database) as (publisher, listener):
+        await publisher.publish(
+            [reported(encode_log(SENDER, [each])) for each in (forged, piece(first, 0, "kept"))]
+        )
+
+        async def are_apart() -> bool:
+            dead = await ready_messages(amqp_url, DEAD_LETTERS)
+            return dead == 1 and await log_of(executions, 2) == "kept"
+
+        await until(are_apart, "one message is a dead letter, and one is written")
+    assert listener.invalid == 1
+
+
+async def test_what_the_database_refuses_is_written_once_it_is_mended(
+    amqp_url: str, database: Database, executions: Executions, first: AttemptOf, database_url: str
+) -> None:
+    async with listening(amqp_url, database) as (publisher, _), session_on(database_url) as session:
+        await session.execute("ALTER TABLE ledger.log RENAME TO log_elsewhere")
+        await publisher.publish([reported(encode_log(SENDER, [piece(first, 0, "kept")]))])
+        await until(lambda: "ledger.log" in (database.refusals.reason or ""), "the database refuses it")
+        await session.execute("ALTER TABLE ledger.log_elsewhere RENAME TO log")
+
+        async def is_written() -> bool:
+            return await log_of(executions, 2) == "kept"
+
+        await until(is_written, "the log is written")
+        assert database.refusals.reason is None
 
 
 async def test_an_outage_of_the_database_loses_nothing(

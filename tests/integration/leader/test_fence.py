@@ -7,7 +7,8 @@ from typing import TypeVar
 
 import pytest
 
-from tests.support.ledger import Led, admitted, in_flight, session_on, until
+from tests.support.ledger import Led, admitted, in_flight, ledger_on, session_on, until
+from tests.support.pooler import pgbouncer
 from turnstile.executor.leader.ledger import Ledger
 from turnstile.executor.leader.ports import Deposed, NewestTurn, OutcomeUnknown
 from turnstile.executor.leader.records import Turn
@@ -180,6 +181,16 @@ async def test_a_new_leader_ends_the_session_of_a_leader_that_hangs(led: Led, ot
         await until(is_gone)
     finally:
         await third.close()
+
+
+async def test_behind_a_pooler_in_session_mode_a_takeover_ends_the_same_sessions(database_url: str) -> None:
+    with pgbouncer(database_url, "session") as url:
+        async with ledger_on(url) as first, ledger_on(url) as other:
+            led = await Led.by(first)
+            await test_a_takeover_ends_the_session_of_a_turn_that_does_not_end(led, other)
+            led = await Led.by(first)
+            await test_a_new_leader_ends_the_session_of_a_leader_that_hangs(led, other)
+            await test_an_executor_is_told_that_another_one_has_the_broker(first, other)
 
 
 async def test_an_executor_is_told_that_another_one_has_the_broker(ledger: Ledger, other: Ledger) -> None:

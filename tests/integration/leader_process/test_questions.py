@@ -11,9 +11,10 @@ from tests.integration.leader_process.support import (
     led_by_the_first,
     resumed_at_the_end,
 )
+from tests.support.brokers import bare_channel
 from tests.support.traffic import until
 from turnstile.executor.asking.asker import Asker
-from turnstile.executor.asking.broker_rpc import BrokerAsker
+from turnstile.executor.asking.broker_rpc import EXCHANGE, BrokerAsker
 from turnstile.executor.asking.local import LocalAsker
 from turnstile.executor.questions.protocol import Answered, Leading, Unanswered
 
@@ -45,6 +46,20 @@ async def test_the_leader_of_another_host_is_asked_over_the_broker(database_url:
         found = await two.asker.ask(Leading())
         assert isinstance(found, Answered), found
         assert found.epoch == one.epoch
+
+
+async def test_the_leader_of_another_host_is_found_again_after_the_exchange_of_questions_was_deleted(
+    database_url: str, amqp_url: str
+) -> None:
+    async with led_by_the_first(database_url, amqp_url) as (_, two):
+        await until_it_can_ask(two)
+        async with bare_channel(amqp_url) as channel:
+            await channel.exchange_delete(EXCHANGE)
+
+        async def is_answered() -> bool:
+            return isinstance(await two.asker.ask(Leading(), 0.5), Answered)
+
+        await until(is_answered, "an answer over the new exchange", deadline_seconds=15)
 
 
 async def until_it_can_ask(one: Executor) -> None:

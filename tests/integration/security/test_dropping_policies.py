@@ -9,6 +9,7 @@ from tests.support.brokers import message
 from tests.support.traffic import until
 from turnstile.common.broker.topology import EXECUTION_REQUESTED, EXECUTIONS
 from turnstile.localservers import BrokerServer
+from turnstile.localservers.rabbitmq import PolicyKind
 
 __all__ = ["alone", "no_settings"]
 
@@ -29,12 +30,20 @@ def test_setup_permissions_fails_while_a_policy_may_drop_messages(
 
     assert set_up() == (0, "")
     vhost = parts.path[1:]
-    rabbitmq.set_policy(vhost, "short", "^executor.requests$", {"max-length": 10})
-    code, said = set_up()
-    assert (code, "policy 'short' lets the broker drop messages of executor.requests" in said) == (1, True)
-    assert f"rabbitmqctl clear_policy -p {vhost} short" in said
-    rabbitmq.delete_policy(vhost, "short")
-    assert set_up() == (0, "")
+    kinds: list[tuple[PolicyKind, str]] = [
+        ("policies", "clear_policy"),
+        ("operator-policies", "clear_operator_policy"),
+    ]
+    for kind, command in kinds:
+        rabbitmq.set_policy(vhost, "short", "^executor.requests$", {"message-ttl": 10}, kind=kind)
+        code, said = set_up()
+        assert (code, "policy 'short' lets the broker drop messages of executor.requests" in said) == (
+            1,
+            True,
+        )
+        assert f"rabbitmqctl {command} -p {vhost} short" in said
+        rabbitmq.delete_policy(vhost, "short", kind=kind)
+        assert set_up() == (0, "")
 
 
 async def test_what_a_policy_drops_is_a_dead_letter_with_its_reason(

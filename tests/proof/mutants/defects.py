@@ -134,8 +134,8 @@ DEFECTS: Final = (
     Defect(
         name="logs are lost with an outage of the database",
         file="executor/report_listener.py",
-        before="                    await asyncio.sleep(_PAUSE_SECONDS)\n",
-        after="                    break\n",
+        before="                await asyncio.sleep(_PAUSE_SECONDS)\n",
+        after="                break\n",
         caught_by=f"{_HISTORY}/test_report_listener.py::test_an_outage_of_the_database_loses_nothing",
     ),
     Defect(

@@ -2,10 +2,12 @@
 
 import asyncio
 import gc
+import subprocess
+import sys
 
 import pytest
 
-from turnstile.common.lifecycle import done_before
+from turnstile.common.lifecycle import EXIT_NOT_STOPPED, done_before
 
 
 async def test_work_that_is_done_first_says_so() -> None:
@@ -40,3 +42,23 @@ async def test_interrupted_work_has_cleaned_up_and_what_it_raises_then_is_droppe
     gc.collect()
     await asyncio.sleep(0)
     assert unretrieved == []
+
+
+_LEAVES_A_THREAD = """
+import threading
+from turnstile.common import lifecycle
+
+lifecycle._EXIT_SECONDS = 0.2
+
+async def serve(stop):
+    threading.Thread(target=threading.Event().wait).start()
+
+lifecycle.run_service(serve)
+"""
+
+
+def test_a_thread_for_which_the_interpreter_waits_keeps_no_service_alive() -> None:
+    program = [sys.executable, "-c", _LEAVES_A_THREAD]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=20, check=False)
+    assert ended.returncode == EXIT_NOT_STOPPED
+    assert "not_stopped_in_time" in ended.stderr

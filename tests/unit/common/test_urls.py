@@ -40,9 +40,20 @@ def test_a_wrong_broker_url_is_refused_with_what_is_expected(text: str, expected
         amqp_urls(text)
 
 
-def test_a_parameter_in_the_url_overrides_ours() -> None:
-    own, ours = amqp_urls("amqp://a/v?heartbeat=7,amqp://b/v", heartbeat=2)
-    assert (own.query["heartbeat"], ours.query["heartbeat"]) == ("7", "2")
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("", 2),
+        ("?heartbeat=1", 1),
+        ("?heartbeat=7", 2),
+        ("?heartbeat=0", 2),
+        ("?heartbeat=-1", 2),
+        ("?heartbeat=x", 2),
+    ],
+)
+def test_a_url_may_only_shorten_the_heartbeat(given: str, expected: int) -> None:
+    (url,) = amqp_urls(f"amqp://a/v{given}", heartbeat=2)
+    assert url.query["heartbeat"] == str(expected)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import resource
 import signal
 import time
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 from tests.support.traffic import until
 from tests.unit.worker.conftest import MakeCall
 from tests.unit.worker.waiting import Calls, failed_in, gone, has_text, peak_bytes, pids_in, result_of
-from turnstile.common.domain.outcomes import Cancelled, TimedOut
+from turnstile.common.domain.outcomes import Cancelled, Completed, TimedOut
 from turnstile.worker.runners.base import Interrupted, RunLimits
 from turnstile.worker.runners.command import CommandRunner
 from turnstile.worker.runners.supervisor import Supervisor
@@ -89,6 +91,33 @@ async def test_a_command_that_does_not_exist_is_not_retried(calls: Calls, tmp_pa
     assert (outcome.failure.type, outcome.retryable) == ("CommandNotFound", False)
     outcome = failed_in(await calls.run(str(tmp_path)))
     assert (outcome.failure.type, outcome.retryable) == ("CommandNotStarted", False)
+
+
+async def test_where_descriptors_are_used_up_an_attempt_is_returned_and_leaves_no_process(
+    calls: Calls, pids: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnstile.worker.runners.command._SCARCE_SECONDS", 0.0)
+    await calls.run("touch", str(pids))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    outcomes = []
+    # Each step of a start fails once, until one finds all that it needs.
+    for spare in range(30):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + spare, hard))
+        try:
+            report = await calls.run("sh", "-c", 'echo $$ >>"$0"; sleep 0.1', str(pids))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        outcomes.append(report.outcome)
+        if isinstance(report.outcome, Completed):
+            break
+        assert isinstance(report.outcome, Interrupted), report.outcome
+        assert report.outcome.kind == "not_started"
+        assert "Too many open files" in report.outcome.reason
+    assert len(outcomes) > 5
+    assert isinstance(outcomes[-1], Completed)
+    await gone([int(each) for each in pids.read_text().split()])  # noqa: ASYNC240
 
 
 async def test_there_is_no_shell(calls: Calls) -> None:

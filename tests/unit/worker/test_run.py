@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.traffic import until
+from tests.unit.worker.waiting import unreaped
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.outcomes import Completed, Failed
 from turnstile.common.worker_protocol import Offer, Sender
@@ -55,6 +56,8 @@ async def runners(module: str) -> AsyncIterator[Runners]:
         load_actions(module), [module], concurrency=4, child_processes=1, limits=limits
     ) as each:
         yield each
+    # The event loop reaps a run that was killed, and it is about to close.
+    await until(lambda: not unreaped())
 
 
 @pytest.fixture

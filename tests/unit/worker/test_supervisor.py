@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.traffic import until
 from tests.unit.worker.conftest import MakeCall
-from tests.unit.worker.waiting import failed_in, gone, is_alive, pids_in, result_of
+from tests.unit.worker.waiting import failed_in, gone, is_alive, pids_in, result_of, unreaped
 from turnstile.common.domain.outcomes import Cancelled
 from turnstile.worker.runners.base import Call, Interrupted, RunLimits, RunReport
 from turnstile.worker.runners.registry import Runners
@@ -34,6 +34,8 @@ StartRun = Callable[..., tuple[ProcessTag, int]]
 async def runners(module: str, limits: RunLimits) -> AsyncIterator[Runners]:
     async with Runners([], [module], concurrency=2, limits=limits) as runners:
         yield runners
+        # The event loop reaps a run that was cancelled, and it is about to close.
+        await until(lambda: not unreaped())
 
 
 @pytest.fixture

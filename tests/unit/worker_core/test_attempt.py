@@ -82,6 +82,20 @@ async def test_an_attempt_is_received_run_and_reported(world: World) -> None:
     assert WALL < end.started_at <= end.completed_at
 
 
+@pytest.mark.parametrize("set_by_seconds", [-3600.0, 3600.0])
+async def test_an_attempt_takes_its_time_though_the_clock_of_the_machine_is_set(
+    world: World, set_by_seconds: float
+) -> None:
+    await world.offer(1)
+    await world.passes(2.0)
+    world.clock.set_by_seconds = set_by_seconds
+    await world.end(1)
+    (end,) = world.bodies(AttemptEnded)
+    assert end.started_at is not None
+    assert end.completed_at is not None
+    assert end.completed_at - end.started_at == pytest.approx(2.0, abs=0.5)
+
+
 async def test_the_start_is_reported_only_of_what_runs_longer_than_50_ms(world: World) -> None:
     await world.offer(1, 2)
     await world.passes(0.04)

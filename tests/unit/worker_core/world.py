@@ -62,12 +62,14 @@ class FakeClock:
 
     def __init__(self) -> None:
         self.stopped_seconds = 0.0
+        self.set_by_seconds = 0.0
+        """By how much the clock of the machine was set."""
 
     def monotonic(self) -> float:
         return asyncio.get_running_loop().time() + self.stopped_seconds
 
     def wall(self) -> float:
-        return WALL + self.monotonic()
+        return WALL + self.monotonic() + self.set_by_seconds
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
