@@ -6,13 +6,15 @@ from typing import Final
 
 import pytest
 
-from tests.integration.cli.conftest import SERVED_ACTIONS, CommandLines
+from tests.integration.cli.conftest import SERVED_ACTIONS, CommandLines, alone, no_settings
 from turnstile.client.errors import InvalidSetting
 from turnstile.client.settings import client_settings
 from turnstile.common.api_token import api_token
 from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts
 from turnstile.common.broker.errors import BrokerUnavailable
 from turnstile.common.cli import EXIT_UNREACHABLE, EXIT_USAGE
+
+__all__ = ["alone", "no_settings"]
 
 _URLS = {
     "--database-url": "postgresql://u:s3cret@127.0.0.1:1/d",
