@@ -157,8 +157,9 @@ class Attempts:
                 self._outbox.add(unstarted_end(waiting.offer, Status.EXPIRED, reason))
 
     def _start(self, waiting: Waiting, now: float) -> None:
-        offer, started_at = waiting.offer, self._clock.wall()
-        attempt = Attempt(offer=offer, queue=waiting.queue, began=now, started_at=started_at)
+        # In this order: the end is computed from both, and must not be after the start of the next run.
+        offer, started_at, began = waiting.offer, self._clock.wall(), self._clock.monotonic()
+        attempt = Attempt(offer=offer, queue=waiting.queue, began=began, started_at=started_at)
         self._running[offer.grant] = attempt
         self._unended[attempt] = None
         self.idle.clear()

@@ -96,6 +96,17 @@ async def test_an_attempt_takes_its_time_though_the_clock_of_the_machine_is_set(
     assert end.completed_at - end.started_at == pytest.approx(2.0, abs=0.5)
 
 
+async def test_no_run_seems_to_start_before_the_end_that_it_follows(world: World) -> None:
+    world.clock.read_seconds = 0.001
+    await world.offer(*range(1, 6), at_once=4)
+    await world.end(4)
+    await world.end(5)
+    before, after = world.bodies(AttemptEnded)
+    assert before.completed_at is not None
+    assert after.started_at is not None
+    assert before.completed_at <= after.started_at
+
+
 async def test_the_start_is_reported_only_of_what_runs_longer_than_50_ms(world: World) -> None:
     await world.offer(1, 2)
     await world.passes(0.04)

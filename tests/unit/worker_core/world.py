@@ -64,8 +64,11 @@ class FakeClock:
         self.stopped_seconds = 0.0
         self.set_by_seconds = 0.0
         """By how much the clock of the machine was set."""
+        self.read_seconds = 0.0
+        """How long each reading takes: the process may be interrupted at any of them."""
 
     def monotonic(self) -> float:
+        self.stopped_seconds += self.read_seconds
         return asyncio.get_running_loop().time() + self.stopped_seconds
 
     def wall(self) -> float:
