@@ -103,11 +103,11 @@ soak: $(READY) ## An hour of steady load with faults on a private installation, 
 	@$(BIN)/turnstile stress run --local --preset soak $(ARGS)
 
 .PHONY: bench
-bench: $(READY) ## Measure rates, costs, submissions, gates, replicas, pressure, memory on this machine (ARGS=)
+bench: $(READY) ## Measure rates, costs, gates, replicas, pressure, takeovers on this machine (ARGS=)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 .PHONY: bench-peers
-bench-peers: $(PEERS_READY) ## Run the same load on this project and on others, side by side (ARGS=)
+bench-peers: $(PEERS_READY) ## Run the same load on this project and on PgQueuer, side by side (ARGS=)
 	@$(PEERS_VENV)/bin/python -m benchmarks.peers $(ARGS)
 
 $(PEERS_READY): pyproject.toml requirements/peers.txt scripts/setup

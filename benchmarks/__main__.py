@@ -1,5 +1,7 @@
 """`python -m benchmarks`."""
 
-from benchmarks.command import main
+import typer
 
-main()
+from benchmarks.command import bench
+
+typer.run(bench)

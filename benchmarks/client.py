@@ -1,7 +1,4 @@
-"""The client side of a run: loads, a connected publisher, a database session, waiting for the last end.
-
-Progress is read over HTTP (`queue-stats`), so that no part depends on the tables of this version.
-"""
+"""The client side of a run: loads, a connected publisher, a database session."""
 
 import asyncio
 import time
@@ -9,27 +6,24 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from typing import TYPE_CHECKING, TypeAlias
 
 import asyncpg
+from pydantic import JsonValue
 
-from benchmarks.waiting import DidNotHappen, until
-from turnstile.common.broker.connection import Declare
+from benchmarks.waiting import DidNotHappen
 from turnstile.common.broker.message import Outgoing, Publication
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.topology import EXECUTION_REQUESTED, EXECUTIONS, declare_executor
 from turnstile.common.envelopes import envelope
 from turnstile.common.messages import ExecutionRequested
-from turnstile.stress.installation import Api
+
+if TYPE_CHECKING:
+    Session: TypeAlias = asyncpg.Connection[asyncpg.Record]
 
 APPLICATION_NAME = "benchmark"
 """The name of each database session of the benchmarks themselves."""
 _PACE_SECONDS = 0.01
-_POLL_SECONDS = 0.05
-_POLL_SECONDS_MAX = 0.5
-_POLL_SHARE = 0.05
-"""The share of the time for polling: with many keys an answer costs the database milliseconds."""
-_FAILED = ("failed", "timeout", "cancelled", "expired", "abandoned")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,31 +43,33 @@ class Load:
 def load(action_refs: Sequence[str], count: int, *, keys: int = 0) -> Load:
     """Return `count` requests for these actions in turn, and for `keys` values of "key" in turn."""
     refs = [action_refs[number % len(action_refs)] for number in range(count)]
-    messages = [
-        envelope(
-            ExecutionRequested(action_ref=ref, parameters={"number": number, **_key(number, keys)}),
-            message_type=EXECUTION_REQUESTED,
-            exchange=EXECUTIONS,
-            routing_key=EXECUTION_REQUESTED,
-            app_id="client",
-        )
-        for number, ref in enumerate(refs)
-    ]
+    messages = [request_of(ref, {"number": number, **_key(number, keys)}) for number, ref in enumerate(refs)]
     return Load(messages=messages, counts=Counter(refs))
 
 
-def _key(number: int, keys: int) -> dict[str, str]:
+def _key(number: int, keys: int) -> dict[str, JsonValue]:
     return {"key": f"key-{number % keys}"} if keys else {}
 
 
+def request_of(action_ref: str, parameters: dict[str, JsonValue]) -> Outgoing:
+    """Return the message that requests an execution."""
+    return envelope(
+        ExecutionRequested(action_ref=action_ref, parameters=parameters),
+        message_type=EXECUTION_REQUESTED,
+        exchange=EXECUTIONS,
+        routing_key=EXECUTION_REQUESTED,
+        app_id="client",
+    )
+
+
 @asynccontextmanager
-async def publishing(amqp_url: str, declare: Declare = declare_executor) -> AsyncIterator[Publisher]:
+async def publishing(amqp_url: str) -> AsyncIterator[Publisher]:
     """Yield a connected publisher."""
-    publisher = Publisher(amqp_url, name="bench client", declare=declare)
+    publisher = Publisher(amqp_url, name="bench client", declare=declare_executor)
     task = asyncio.create_task(publisher.run(), name="bench-publisher")
     try:
         # Waits for the connection, so that no measurement includes it.
-        await publisher.declare(declare)
+        await publisher.declare(declare_executor)
         yield publisher
     finally:
         task.cancel()
@@ -102,7 +98,7 @@ async def submit_evenly(publisher: Publisher, load: Load, per_second: float) -> 
 
 
 @asynccontextmanager
-async def database_session(database_url: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
+async def database_session(database_url: str) -> AsyncIterator["Session"]:
     """Yield a database session."""
     connection = await asyncpg.connect(
         database_url,
@@ -114,55 +110,3 @@ async def database_session(database_url: str) -> AsyncIterator["asyncpg.Connecti
         yield connection
     finally:
         await connection.close(timeout=10)
-
-
-async def total(api: Api, action_refs: Sequence[str], name: str) -> int:
-    """Return the sum of one number of `queue-stats` over these actions."""
-    return sum([(await api.queue_stats(ref))[name] for ref in action_refs])
-
-
-async def completed(api: Api, action_refs: Sequence[str]) -> dict[str, int]:
-    """Return for each action how many of its executions have ended."""
-    return {ref: (await api.queue_stats(ref))["total_completed"] for ref in action_refs}
-
-
-async def all_ended(api: Api, expected: Mapping[str, int], *, deadline_seconds: float) -> float:
-    """Wait until so many executions of each action have ended; returns the instant of the last one.
-
-    Reads one action at a time, since the measured executor answers.
-    """
-    deadline = time.monotonic() + deadline_seconds
-    last_at = 0.0
-    # Before the first question, which would slow down a single fast execution.
-    await asyncio.sleep(_POLL_SECONDS)
-    for ref, count in expected.items():
-        while True:
-            began = time.monotonic()
-            stats = await api.queue_stats(ref)
-            if stats["total_completed"] >= count:
-                break
-            now = time.monotonic()
-            if now > deadline:
-                missing = f"{count} ended executions of {ref}, but {stats['total_completed']}"
-                raise DidNotHappen(f"not within {deadline_seconds:g} s: {missing}")
-            await asyncio.sleep(min(max(_POLL_SECONDS, (now - began) / _POLL_SHARE), _POLL_SECONDS_MAX))
-        last_at = max(last_at, datetime.fromisoformat(stats["last_updated"]).timestamp())
-    return last_at
-
-
-async def wait_until_queued(
-    api: Api, action_refs: Sequence[str], count: int, *, deadline_seconds: float
-) -> None:
-    """Wait until `count` executions of these actions wait."""
-
-    async def all_wait() -> bool:
-        return await total(api, action_refs, "queue_length") >= count
-
-    await until(all_wait, "all executions wait", deadline_seconds=deadline_seconds, pause_seconds=0.1)
-
-
-async def require_no_failure(api: Api) -> None:
-    """Raise DidNotHappen where an execution ended in another way than by completing."""
-    for status in _FAILED:
-        if (failed := await api.newest(status=status)) is not None:
-            raise DidNotHappen(f"execution {failed['id']} of {failed['action_ref']} is {status}")

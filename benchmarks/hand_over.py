@@ -1,116 +1,120 @@
 """Hand-over: the delay from a finish to the next start at limit 1, and from a single submit to its start.
 
 Finish and start are `completed_at` and `started_at` of the database; the time of a submit is the client's, on
-the same machine.
+the same machine. The part `clients` repeats the hand-over beside HTTP clients.
 """
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Final
 
 from benchmarks.actions import AT_ONCE, IN_A_RUN, ONE_BY_ONE
-from benchmarks.client import (
-    all_ended,
-    completed,
-    database_session,
-    load,
-    publishing,
-    submit,
-    wait_until_queued,
-)
-from benchmarks.report import DELAY_COLUMNS, Aim, Section, delay_row
+from benchmarks.client import load, submit
+from benchmarks.http_clients import Answers, clients
+from benchmarks.report import DELAY_COLUMNS, Aim, Row, Section, delay_row
 from benchmarks.system import Servers, Sizes, System, running_system
-from turnstile.common.broker.publisher import Publisher
+from turnstile.stress.check.counts import percentile
 
-if TYPE_CHECKING:
-    import asyncpg
-
-_GAPS = """
+_GAPS: Final = """
 SELECT extract(epoch FROM e.started_at - lag(e.completed_at) OVER (ORDER BY e.id))::double precision AS gap
 FROM ledger.execution e WHERE e.action_ref = $1 AND e.id > $2
 """
-_LAST_START = "SELECT extract(epoch FROM max(started_at))::double precision FROM ledger.execution"
+_LAST_START: Final = "SELECT extract(epoch FROM max(started_at))::double precision FROM ledger.execution"
+_AIM_BESIDE_CLIENTS: Final = 2
 
 
-class HandOver:
+class _HandOver:
     """Executions of one action at limit 1, which wait before the first may start: no admission interferes."""
 
-    def __init__(
-        self,
-        system: System,
-        publisher: Publisher,
-        session: "asyncpg.Connection[asyncpg.Record]",
-        *,
-        ref: str = ONE_BY_ONE,
-        deadline_seconds: float,
-    ) -> None:
-        self._ref = ref
-        self._system, self._publisher, self._session = system, publisher, session
-        self._deadline_seconds = deadline_seconds
+    def __init__(self, system: System, ref: str = ONE_BY_ONE) -> None:
+        self._system, self._ref = system, ref
         self._after_id = 0
         self._expected = 0
 
     async def prepare(self, count: int) -> None:
         """Let so many wait."""
-        api = self._system.api
-        self._after_id = await api.newest_id()
-        self._expected = (await completed(api, [self._ref]))[self._ref] + count
+        self._after_id = await self._system.api.newest_id()
+        self._expected = (await self._system.totals([self._ref]))[self._ref] + count
         await self._system.limit(self._ref, 0)
-        await submit(self._publisher, load([self._ref], count).messages)
-        await wait_until_queued(api, [self._ref], count, deadline_seconds=self._deadline_seconds)
+        await submit(self._system.publisher, load([self._ref], count).messages)
+        await self._system.all_wait([self._ref], count)
 
     async def run(self) -> list[float]:
         """Let them run; return the seconds from each end to the next start."""
         await self._system.limit(self._ref, 1)
-        await all_ended(
-            self._system.api, {self._ref: self._expected}, deadline_seconds=self._deadline_seconds
-        )
-        found = await self._session.fetch(_GAPS, self._ref, self._after_id)
+        await self._system.all_ended({self._ref: self._expected})
+        found = await self._system.session.fetch(_GAPS, self._ref, self._after_id)
         return [row["gap"] for row in found if row["gap"] is not None]
 
 
 async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
     """Hand over one after the other, then submit one at a time."""
-    async with (
-        servers.deployment("hand-over") as deployment,
-        running_system(deployment) as system,
-        publishing(deployment.amqp_url) as publisher,
-        database_session(deployment.database_url) as connection,
-    ):
-        gaps: dict[str, list[float]] = {}
+    queued, submits = sizes.share(20), sizes.share(50)
+    gaps: dict[str, list[float]] = {}
+    delays = []
+    async with running_system(servers, "hand-over", sizes) as system:
         for ref in (IN_A_RUN, ONE_BY_ONE):
-            hand_over = HandOver(
-                system, publisher, connection, ref=ref, deadline_seconds=sizes.deadline_seconds
-            )
+            hand_over = _HandOver(system, ref)
             # A run begins when it is known how long an execution takes.
-            for count in (10, sizes.queued):
+            for count in (10, queued):
                 await hand_over.prepare(count)
                 gaps[ref] = await hand_over.run()
-
-        delays = []
-        for number, message in enumerate(load([AT_ONCE], sizes.submits).messages, start=1):
+        for number, message in enumerate(load([AT_ONCE], submits).messages, start=1):
             began_at = time.time()
-            await publisher.publish([message])
-            await all_ended(system.api, {AT_ONCE: number}, deadline_seconds=sizes.deadline_seconds)
-            delays.append(await connection.fetchval(_LAST_START) - began_at)
-    return [_section(gaps, delays, sizes)]
-
-
-def _section(gaps: Mapping[str, Sequence[float]], delays: Sequence[float], sizes: Sizes) -> Section:
-    in_a_run = (Aim(at_most=0.05, columns=("p50",)), Aim(at_most=5, columns=("p99",)))
-    one_by_one = (Aim(at_most=2.2, columns=("p50",)), Aim(at_most=8, columns=("p99",)))
-    return Section(
-        title="hand-over: milliseconds from one to the next",
-        columns=DELAY_COLUMNS,
-        rows=(
-            delay_row(
-                f"finish → next start in a run, limit 1, {sizes.queued} queued", gaps[IN_A_RUN], in_a_run
-            ),
-            delay_row("finish → next start without runs", gaps[ONE_BY_ONE], one_by_one),
-            delay_row(
-                f"submit → start, idle, {sizes.submits} one at a time",
-                delays,
-                (Aim(at_most=3.5, columns=("p50",)),),
-            ),
-        ),
+            await system.publisher.publish([message])
+            await system.all_ended({AT_ONCE: number})
+            delays.append(await system.session.fetchval(_LAST_START) - began_at)
+    rows = (
+        (f"finish → next start in a run, limit 1, {queued} queued", gaps[IN_A_RUN], {"p50": 0.05, "p99": 5}),
+        ("finish → next start without runs", gaps[ONE_BY_ONE], {"p50": 2.2, "p99": 8}),
+        (f"submit → start, idle, {submits} one at a time", delays, {"p50": 3.5}),
     )
+    return [
+        Section(
+            title="hand-over: milliseconds from one to the next",
+            columns=DELAY_COLUMNS,
+            rows=tuple(
+                delay_row(name, seconds, tuple(Aim(at_most=ms, columns=(of,)) for of, ms in aims.items()))
+                for name, seconds, aims in rows
+            ),
+        )
+    ]
+
+
+async def beside_clients(servers: Servers, sizes: Sizes) -> list[Section]:
+    """Hand over without clients and beside them, in turn, for a number of rounds."""
+    queued = sizes.share(10)
+    alone: list[float] = []
+    accompanied: list[float] = []
+    answers = Answers()
+    async with running_system(servers, "clients", sizes) as system:
+        port = system.executors[0].port
+        assert port is not None
+        hand_over = _HandOver(system)
+        await hand_over.prepare(10)
+        await hand_over.run()
+        for _ in range(sizes.rounds):
+            await hand_over.prepare(queued)
+            alone += await hand_over.run()
+            await hand_over.prepare(queued)
+            async with clients(port, sizes.clients, answers):
+                accompanied += await hand_over.run()
+    ratio = (percentile(accompanied, 0.99) or 0.0) / (percentile(alone, 0.99) or 1.0)
+    return [
+        Section(
+            title=f"clients: a hand-over at limit 1 beside {sizes.clients} clients, a request a second each",
+            columns=DELAY_COLUMNS,
+            rows=(
+                delay_row("without them", alone, ()),
+                delay_row("beside them", accompanied, ()),
+                Row(
+                    name="ratio to without them",
+                    cells={"p99": ratio},
+                    aims=(Aim(at_most=_AIM_BESIDE_CLIENTS),),
+                ),
+                delay_row(
+                    f"{len(answers.seconds)} answers, {answers.refusals} refusals", answers.seconds, ()
+                ),
+            ),
+            note="2 of 3 requests list, 1 submits; clients, servers and services share the processors",
+        )
+    ]

@@ -1,22 +1,22 @@
-"""HTTP clients in a process of their own: each sends one request after another, over one connection.
+"""HTTP clients: each sends one request after another over one connection, and pauses for a second after each.
 
-`python -m benchmarks.http_clients PORT CLIENTS PAUSE_SECONDS`. A client pauses after each answer. Out: a line
-once every client has had an answer, which begins the measurement; at the end of standard input one line of
-JSON: seconds, the duration of each answer, and how many were refusals. A client whose connection ends fails.
+Two of three requests list, a third submits. A client whose connection ends fails.
 """
 
 import asyncio
 import json
-import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Final
 from urllib.parse import quote
 
-import uvloop
-
 from benchmarks.actions import ONE_BY_ONE, UNLIMITED
+from benchmarks.waiting import beside
 
+_PAUSE_SECONDS: Final = 1.0
 _ANSWER_SECONDS: Final = 30.0
 _READS: Final = (
     f"executions?action_ref={quote(ONE_BY_ONE)}&status=completed&limit=50",
@@ -24,6 +24,47 @@ _READS: Final = (
     "actions",
     f"actions/{quote(ONE_BY_ONE)}/queue-stats",
 )
+
+
+@dataclass(slots=True)
+class Answers:
+    """How long each answer took, and how many were refusals."""
+
+    seconds: list[float] = field(default_factory=list)
+    refusals: int = 0
+
+
+@asynccontextmanager
+async def clients(port: int, count: int, answers: Answers) -> AsyncIterator[None]:
+    """Run clients beside the block, which begins when each has had an answer; adds the answers since then."""
+    firsts = [asyncio.Event() for _ in range(count)]
+    seen = Answers()
+    async with beside(_client(port, n, count, first, seen) for n, first in enumerate(firsts)):
+        async with asyncio.timeout(_PAUSE_SECONDS + _ANSWER_SECONDS):
+            for first in firsts:
+                await first.wait()
+        before, refused = len(seen.seconds), seen.refusals
+        yield
+        answers.seconds += seen.seconds[before:]
+        answers.refusals += seen.refusals - refused
+
+
+async def _client(port: int, number: int, count: int, first: asyncio.Event, seen: Answers) -> None:
+    # Spread, so that they do not ask all at once.
+    await asyncio.sleep(_PAUSE_SECONDS * number / count)
+    reader, writer = await asyncio.wait_for(asyncio.open_connection("127.0.0.1", port), _ANSWER_SECONDS)
+    try:
+        for request in cycle(_requests(number)):
+            began = time.monotonic()
+            writer.write(request)
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                is_refused = await _refused(reader)
+            seen.seconds.append(time.monotonic() - began)
+            seen.refusals += is_refused
+            first.set()
+            await asyncio.sleep(_PAUSE_SECONDS)
+    finally:
+        writer.close()
 
 
 def _requests(number: int) -> list[bytes]:
@@ -44,68 +85,9 @@ def _request(method: str, path: str, body: str = "") -> bytes:
     return "\r\n".join([*fields, "", body]).encode()
 
 
-class _Clients:
-    """Many clients, and what they saw since the measurement began."""
-
-    def __init__(self, port: int, count: int, pause_seconds: float) -> None:
-        self._port, self._count, self._pause_seconds = port, count, pause_seconds
-        self._answered = 0
-        self._all_answered = asyncio.Event()
-        self._is_measured = False
-        self.seconds: list[float] = []
-        self.refusals = 0
-
-    async def run(self, lines: asyncio.StreamReader) -> None:
-        """Let the clients run until the end of these lines; raises where one fails."""
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(self._client(number)) for number in range(self._count)]
-            await self._all_answered.wait()
-            self._is_measured = True
-            began = time.monotonic()
-            print("measured", flush=True)
-            await lines.read()
-            result = {
-                "seconds": time.monotonic() - began, "answers": self.seconds, "refusals": self.refusals,
-            }  # fmt: skip
-            for task in running:
-                task.cancel()
-        print(json.dumps(result), flush=True)
-
-    async def _client(self, number: int) -> None:
-        # Spread, so that they do not ask all at once.
-        await asyncio.sleep(self._pause_seconds * number / self._count)
-        reader, writer = await asyncio.wait_for(
-            asyncio.open_connection("127.0.0.1", self._port), _ANSWER_SECONDS
-        )
-        for turn, request in enumerate(cycle(_requests(number))):
-            began = time.monotonic()
-            writer.write(request)
-            async with asyncio.timeout(_ANSWER_SECONDS):
-                is_refused = await _refused(reader)
-            if not turn:
-                self._answered += 1
-                if self._answered == self._count:
-                    self._all_answered.set()
-            if self._is_measured:
-                self.seconds.append(time.monotonic() - began)
-                self.refusals += is_refused
-            await asyncio.sleep(self._pause_seconds)
-
-
 async def _refused(reader: asyncio.StreamReader) -> bool:
     """Read an answer; return whether it says that the request was refused."""
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     length = head.partition(b"\r\ncontent-length:")[2].partition(b"\r\n")[0]
     await reader.readexactly(int(length))
     return not head.split()[1].startswith(b"2")
-
-
-async def main(port: int, count: int, pause_seconds: float) -> None:
-    """Run the clients."""
-    lines = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    await _Clients(port, count, pause_seconds).run(lines)
-
-
-if __name__ == "__main__":
-    uvloop.run(main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])))

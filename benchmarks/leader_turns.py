@@ -22,7 +22,7 @@ import asyncpg
 import uvloop
 
 from benchmarks.filled import fill
-from benchmarks.system import cpu_seconds
+from benchmarks.processes import cpu_seconds
 from turnstile.common.domain.states import Status
 from turnstile.executor.leader.ledger import Ledger
 from turnstile.executor.leader.records import (
@@ -49,6 +49,8 @@ _JOURNALS_MAX = 1000
 _AGE_TURNS = 50
 """How many turns lie between two raises of the low id."""
 _IN_PROGRESS_TURNS = 4
+_PARTS = 5
+"""Lines that are printed of each run."""
 _EDGE = 1000
 """Turns at the beginning and at the end that are compared."""
 _WAL = "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint"
@@ -63,8 +65,6 @@ class Load:
     head: int
     """The next id to be granted."""
     low_id: int
-    is_short: bool
-    """What ends was admitted a few turns before, beside the others, which wait on."""
     counter: int = 0
     at_worker: list[list[GrantRow]] = field(default_factory=list)
     random: Random = field(default_factory=lambda: Random(1))
@@ -86,20 +86,14 @@ class Load:
         low_id = None
         if number % _AGE_TURNS == 0:
             low_id = first
-            aged = range(self.low_id, low_id) if not self.is_short else ()
+            aged = range(self.low_id, low_id)
             self.low_id = low_id
         self.journals += 1
         checkpoint = None
         if self.journals > _JOURNALS_MAX:
             self.journals = 0
             checkpoint = Checkpoint(
-                totals=dict.fromkeys(_ACTIONS, (number, number)),
-                clocks=(
-                    ClockChange(
-                        gate="pool default", priority=3, virtual=number, finish=dict.fromkeys(_ACTIONS, 1)
-                    ),
-                ),
-                starts={},
+                totals=dict.fromkeys(_ACTIONS, (number, number)), clocks=(_clock(number),), starts={}
             )
         return Turn(
             epoch=epoch,
@@ -111,16 +105,9 @@ class Load:
             grants_over=over,
             low_id=low_id,
             waiting=[_waiting(each, at) for each in aged],
-            waiting_over=[each for each in ended if each < self.low_id] if not self.is_short else [],
+            waiting_over=[each for each in ended if each < self.low_id],
             reserved_id=self.next_id + 10_000 if number % 100 == 1 else None,
-            journal=Journal(
-                totals=dict.fromkeys(_ACTIONS, (10, 10)),
-                clocks=(
-                    ClockChange(
-                        gate="pool default", priority=3, virtual=number, finish={"reports.render_1": number}
-                    ),
-                ),
-            ),
+            journal=Journal(totals=dict.fromkeys(_ACTIONS, (10, 10)), clocks=(_clock(number),)),
             checkpoint=checkpoint,
         )
 
@@ -160,6 +147,10 @@ class Load:
             request_hash=number,
             delivery_key=number,
         )
+
+
+def _clock(number: int) -> ClockChange:
+    return ClockChange(gate="pool default", priority=3, virtual=number, finish={_ACTIONS[1]: number})
 
 
 def _ended(execution_id: int, at: float) -> EndedRow:
@@ -208,7 +199,7 @@ async def main(options: argparse.Namespace) -> None:
     install_missing()
     scratch = ScratchFolder.create()
     try:
-        settings = {"max_wal_size": "4GB", "shared_buffers": options.shared_buffers}
+        settings = {"max_wal_size": "4GB", "shared_buffers": "512MB"}
         server = await asyncio.to_thread(
             lambda: PostgresServer.start(scratch.path / "postgresql", durable=True, settings=settings)
         )
@@ -230,17 +221,9 @@ async def _measure(server: PostgresServer, options: argparse.Namespace) -> None:
     epoch = await ledger.take_over("benchmark")
     next_id = options.waiting + 1
     await ledger.write(Turn(epoch=epoch, number=1, at=1.9e9, low_id=next_id, reserved_id=next_id + 20_000))
-    load = Load(
-        per_turn=options.per_turn,
-        next_id=next_id,
-        head=next_id if options.short else 1,
-        low_id=next_id,
-        is_short=options.short,
-    )
+    load = Load(per_turn=options.per_turn, next_id=next_id, head=1, low_id=next_id)
     number = 1
     for name, executions in (("alone", options.executions), ("beside a snapshot", options.snapshot)):
-        if not executions:
-            continue
         async with AsyncExitStack() as stack:
             if name != "alone":
                 holder: Session = await asyncpg.connect(server.url())
@@ -248,20 +231,13 @@ async def _measure(server: PostgresServer, options: argparse.Namespace) -> None:
                 await holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class")
             print(f"{name}: load before {await _load_seconds(server, epoch):.2f} s")
             measured = []
-            for _ in range(options.parts):
-                turns = executions // options.per_turn // options.parts
-                numbers = range(number + 1, number + 1 + turns)
-                run = await _run(server, session, ledger, load, epoch=epoch, numbers=numbers)
-                measured.append(run)
-                number += turns
+            for _ in range(_PARTS):
+                numbers = range(number + 1, number + 1 + executions // options.per_turn // _PARTS)
+                measured.append(await _run(server, session, ledger, load, epoch=epoch, numbers=numbers))
+                number += len(numbers)
                 print(f"  {_shown(measured[-1])}", flush=True)
             _print_edges(measured)
             print(f"{name}: load after {await _load_seconds(server, epoch):.2f} s")
-            sizes = await session.fetch(
-                "SELECT relname, pg_total_relation_size(oid) / 1000000 AS mb FROM pg_class "
-                "WHERE relnamespace = 'ledger'::regnamespace AND relkind = 'r' ORDER BY 2 DESC LIMIT 5"
-            )
-            print("  MB:", ", ".join(f"{row['relname']} {row['mb']}" for row in sizes))
     await ledger.close()
     await session.close()
 
@@ -327,15 +303,13 @@ def _print_edges(runs: Sequence[Measured]) -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.leader_turns", description=__doc__)
-    parser.add_argument("--waiting", type=int, default=100_000, help="executions that wait (%(default)s)")
-    parser.add_argument(
-        "--executions", type=int, default=50_000, help="that pass without a snapshot (%(default)s)"
-    )
-    parser.add_argument("--snapshot", type=int, default=50_000, help="beside a snapshot (%(default)s)")
-    parser.add_argument("--per-turn", type=int, default=100, help="admissions, ends and grants (%(default)s)")
-    parser.add_argument("--parts", type=int, default=5, help="lines for each run (%(default)s)")
-    parser.add_argument("--short", action="store_true", help="what ends has waited for less than a second")
-    parser.add_argument("--shared-buffers", default="512MB", help="of the server (%(default)s)")
+    for option, default, meaning in (
+        ("--waiting", 100_000, "executions that wait"),
+        ("--executions", 50_000, "that pass without a snapshot"),
+        ("--snapshot", 50_000, "that pass beside a snapshot"),
+        ("--per-turn", 100, "admissions, ends and grants of a turn"),
+    ):
+        parser.add_argument(option, type=int, default=default, help=f"{meaning} (%(default)s)")
     return parser.parse_args()
 
 

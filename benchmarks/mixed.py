@@ -10,13 +10,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-import asyncpg
-
 from benchmarks.actions import BIMODAL, BRIEF, LASTING, UNEVEN
-from benchmarks.client import Load, database_session, load
+from benchmarks.client import Load, load
 from benchmarks.report import Aim, Row, Section
-from benchmarks.run import MeasuredSystem, measured_system
-from benchmarks.system import Servers, Sizes
+from benchmarks.system import Servers, Sizes, System, running_system
 from turnstile.stress.installation import action_path
 
 _AIM: Final = 1.05
@@ -31,7 +28,7 @@ FROM ledger.execution e WHERE e.id > $1 GROUP BY e.action_ref
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mixture:
+class _Mixture:
     """A load, and the workers for it."""
 
     name: str
@@ -49,68 +46,46 @@ class Mixture:
 
 
 _MIXTURES: Final = (
-    Mixture(name="long beside short", workers=2, refs=(BRIEF, LASTING)),
-    Mixture(name="short or long", workers=2, refs=(BIMODAL,)),
-    Mixture(name="a slow worker of four", workers=4, refs=(UNEVEN,)),
+    _Mixture(name="long beside short", workers=2, refs=(BRIEF, LASTING)),
+    _Mixture(name="short or long", workers=2, refs=(BIMODAL,)),
+    _Mixture(name="a slow worker of four", workers=4, refs=(UNEVEN,)),
 )
-Waits = Mapping[str, Mapping[str, float]]
-"""Mean seconds by action, by how its jobs were granted."""
 
 
 async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
     """Run each load in both ways for a number of rounds."""
-    return [section_of(each, await _waits(servers, each, sizes), sizes.mixed) for each in _MIXTURES]
+    jobs = sizes.share(5)
+    found = []
+    for mixture in _MIXTURES:
+        waits: dict[tuple[str, str], list[float]] = {}
+        async with running_system(
+            servers, "mixed", sizes, workers=mixture.workers, concurrency=_WORKER_SLOTS
+        ) as system:
+            for _ in range(sizes.rounds):
+                for how in (_WITHOUT, _WITH):
+                    for ref, seconds in (await _wait(system, mixture, how, jobs)).items():
+                        waits.setdefault((ref, how), []).append(seconds)
+        found.append(_section(mixture, {key: median(of) for key, of in waits.items()}, jobs))
+    return found
 
 
-async def _waits(servers: Servers, mixture: Mixture, sizes: Sizes) -> Waits:
-    found: dict[str, dict[str, list[float]]] = {_WITHOUT: {}, _WITH: {}}
-    async with (
-        measured_system(
-            servers,
-            "mixed",
-            deadline_seconds=sizes.deadline_seconds,
-            workers=mixture.workers,
-            concurrency=_WORKER_SLOTS,
-        ) as turnstile,
-        database_session(turnstile.deployment.database_url) as session,
-    ):
-        for _ in range(sizes.rounds):
-            for how, of_action in found.items():
-                for ref, seconds in (await _wait(turnstile, session, mixture, how, sizes.mixed)).items():
-                    of_action.setdefault(ref, []).append(seconds)
-    return {
-        how: {ref: median(seconds) for ref, seconds in of_action.items()} for how, of_action in found.items()
-    }
-
-
-async def _wait(
-    turnstile: MeasuredSystem,
-    session: "asyncpg.Connection[asyncpg.Record]",
-    mixture: Mixture,
-    how: str,
-    jobs: int,
-) -> dict[str, float]:
-    api = turnstile.system.api
+async def _wait(system: System, mixture: _Mixture, how: str, jobs: int) -> dict[str, float]:
+    """Return the mean seconds of each action."""
     for ref in mixture.refs:
-        await api.change(action_path(ref), {"runs": how == _WITH})
-    before = await api.newest_id()
-    await turnstile.run(mixture.load(jobs))
-    rows = await session.fetch(_WAITING, before)
-    return {row["action_ref"]: row["seconds"] for row in rows}
+        await system.api.change(action_path(ref), {"runs": how == _WITH})
+    before = await system.api.newest_id()
+    await system.run(mixture.load(jobs))
+    return {row["action_ref"]: row["seconds"] for row in await system.session.fetch(_WAITING, before)}
 
 
-def section_of(mixture: Mixture, waits: Waits, jobs: int) -> Section:
-    """Compare the mean waiting times of each action."""
+def _section(mixture: _Mixture, waits: Mapping[tuple[str, str], float], jobs: int) -> Section:
     rows = []
     for ref in mixture.refs:
-        one_by_one, in_runs = waits[_WITHOUT][ref], waits[_WITH][ref]
+        cells = {how: waits[ref, how] for how in (_WITHOUT, _WITH)}
+        ratio = {_WITH: cells[_WITH] / cells[_WITHOUT]}
         rows += [
-            Row(name=f"{ref}: waiting", unit="s", cells={_WITHOUT: one_by_one, _WITH: in_runs}),
-            Row(
-                name=f"{ref}: ratio to one by one",
-                cells={_WITH: in_runs / one_by_one},
-                aims=(Aim(at_most=_AIM),),
-            ),
+            Row(name=f"{ref}: waiting", unit="s", cells=cells),
+            Row(name=f"{ref}: ratio to one by one", cells=ratio, aims=(Aim(at_most=_AIM),)),
         ]
     return Section(
         title=f"mixed, {mixture.name}: {jobs:,} jobs, {mixture.workers} workers of {_WORKER_SLOTS} slots",

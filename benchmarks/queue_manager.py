@@ -1,11 +1,12 @@
 """What a decision costs: the queue manager alone, in one process, without input and output.
 
 Each load admits and ends executions in turns of one batch, and reports the processor time from admitted to
-ended. Run as `python -m benchmarks.queue_manager`; `--large` also measures 10 million executions that wait.
+ended; then the memory of a million executions that wait. Run as `python -m benchmarks.queue_manager`.
 """
 
 import argparse
 import gc
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from turnstile.executor.queue_manager.state import State
 from turnstile.executor.queue_manager.transitions import enqueue, queue_for
 
 BATCH = 100
+_WAITING = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,8 +158,6 @@ def _resident_bytes() -> int:
 
 def _in_a_child(function: Callable[[], None]) -> None:
     """Run in a process of its own: memory that was used before is not returned to the system."""
-    import os
-
     child = os.fork()
     if not child:
         function()
@@ -168,7 +168,6 @@ def _in_a_child(function: Callable[[], None]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=2.0, help="processor time of each load")
-    parser.add_argument("--large", action="store_true", help="also 10 million executions that wait")
     parser.add_argument("words", nargs="*", help="only loads whose name contains one of these")
     arguments = parser.parse_args()
     gc.freeze()
@@ -183,17 +182,16 @@ def main() -> None:
         )
     if arguments.words:
         return
-    for waiting in (1_000_000, 10_000_000) if arguments.large else (1_000_000,):
-        for queues in (1, 10_000, 100_000):
+    for queues in (1, 10_000, 100_000):
 
-            def show(waiting: int = waiting, queues: int = queues) -> None:
-                size, took = memory_of(waiting, queues)
-                print(
-                    f"{waiting:10,} wait in {queues:7,} queues  {size:6.1f} bytes each  {took:5.2f} us each",
-                    flush=True,
-                )
+        def show(queues: int = queues) -> None:
+            size, took = memory_of(_WAITING, queues)
+            print(
+                f"{_WAITING:,} wait in {queues:7,} queues  {size:6.1f} bytes each  {took:5.2f} us each",
+                flush=True,
+            )
 
-            _in_a_child(show)
+        _in_a_child(show)
 
 
 if __name__ == "__main__":

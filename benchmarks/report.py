@@ -15,6 +15,7 @@ from turnstile.stress.check.counts import percentile
 
 DELAY_COLUMNS: Final = ("p50", "p90", "p99", "max")
 _LIBRARIES: Final = ("aio-pika", "aiormq", "asyncpg", "uvloop")
+_PAGE_WIDTH: Final = 150
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +85,13 @@ def print_section(console: Console, section: Section) -> None:
     console.print(table)
 
 
-def markdown(sections: Sequence[Section]) -> str:
-    """Return all sections as Markdown tables, with a line on the machine."""
-    facts = machine()
+def console() -> Console:
+    """Return standard output; wide enough for every table where it is not a terminal."""
+    return Console(width=None if Console().is_terminal else _PAGE_WIDTH, highlight=False)
+
+
+def markdown(sections: Sequence[Section], facts: Mapping[str, str]) -> str:
+    """Return all sections as Markdown tables, below a line with the facts that results depend on."""
     lines = [", ".join(f"{name} {value}" for name, value in facts.items()), ""]
     for section in sections:
         lines += [f"### {section.title}", ""]
@@ -103,13 +108,13 @@ def as_json(sections: Sequence[Section]) -> str:
     return json.dumps({"machine": machine(), "sections": [asdict(s) for s in sections]}, indent=2) + "\n"
 
 
-def machine() -> dict[str, str]:
+def machine(*more_libraries: str) -> dict[str, str]:
     """Return the facts that results depend on."""
     return {
         "cores": str(os.cpu_count()),
         "Python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        **{library: version(library) for library in _LIBRARIES},
+        **{library: version(library) for library in (*_LIBRARIES, *more_libraries)},
     }
 
 

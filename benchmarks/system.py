@@ -1,84 +1,70 @@
-"""What all parts share: the servers, a fresh database and vhost per measurement, running services, sizes.
+"""What all parts share: sizes, the servers, and a running system with a publisher and a meter.
 
-Also reads from /proc what processes have used: CPU seconds of process trees, peak memory of one process.
+Progress is read over HTTP (`queue-stats`), so that no part depends on the tables of this version for it.
 """
 
-import os
+import asyncio
 import secrets
 import signal
-import tempfile
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
-import typer
 from pydantic import SecretStr
 
-from benchmarks.waiting import DidNotHappen
+from benchmarks.client import Load, database_session, load, publishing, submit
+from benchmarks.processes import cpu_seconds
+from benchmarks.run import Run
+from benchmarks.waiting import DidNotHappen, until
+from turnstile.common.broker.publisher import Publisher
 from turnstile.localservers import BrokerServer, DatabaseServer, LocalServers
-from turnstile.localservers.processes import all_stat_fields
 from turnstile.localservers.services import Service
 from turnstile.stress.installation import Api, Installation, Unreachable, action_path
 from turnstile.stress.local import launcher
-from turnstile.stress.local.launcher import (
-    Deployment,
-    create_database_and_vhost,
-    drop_database_and_vhost,
-)
+from turnstile.stress.local.launcher import Deployment, temporary_deployment
+
+if TYPE_CHECKING:
+    from benchmarks.client import Session
 
 RABBITMQ: Final = "RabbitMQ"
 POSTGRESQL: Final = "PostgreSQL"
 _LOG_CHARACTERS_MAX: Final = 2000
-_TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
-
-
-def _at_least(least: float, meaning: str) -> Any:
-    return typer.Option(min=least, help=meaning)
+_WARM_UP_MAX: Final = 500
+_POLL_SECONDS: Final = 0.05
+_POLL_SECONDS_MAX: Final = 0.5
+_POLL_SHARE: Final = 0.05
+"""The share of the time for polling: with many keys an answer costs the database milliseconds."""
+_WAL: Final = "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint"
+_FAILED: Final = ("failed", "timeout", "cancelled", "expired", "abandoned")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """The amount of work of each part; the defaults take about fifteen minutes on two quiet cores.
+    """The amount of work; the defaults take about fifteen minutes on two quiet cores."""
 
-    A field with an option is one of the command line.
-    """
-
-    executions: Annotated[int, _at_least(10, "Executions of one throughput run.")] = 10_000
-    rounds: Annotated[int, _at_least(1, "Runs of each kind, in turn.")] = 1
-    """Medians are shown."""
-    queued: Annotated[int, _at_least(3, "Executions of the hand-over part.")] = 500
-    submits: Annotated[int, _at_least(2, "Single submits on an idle system.")] = 200
-    clients: Annotated[int, _at_least(1, "HTTP clients beside the hand-over.")] = 200
-    waiting: Annotated[int, _at_least(10, "Waiting executions of the memory part.")] = 100_000
-    loaded: Annotated[int, _at_least(10, "Waiting executions of the takeover part.")] = 1_000_000
-    messages: Annotated[int, _at_least(100, "Messages of one transport run.")] = 10_000
-    jobs: Annotated[int, _at_least(10, "Jobs of 20 ms of the limit-bound part.")] = 4000
-    mixed: Annotated[int, _at_least(10, "Jobs of each load of the mixed part.")] = 2000
-    paced_seconds: Annotated[float, _at_least(0.1, "Duration of each rate of the rates part.")] = 3.0
-    keyed: Annotated[int, _at_least(10, "Executions of one run of the keys part.")] = 10_000
-    keys_max: Annotated[int, _at_least(10, "Most concurrency keys.")] = 10_000
-    gated: Annotated[int, _at_least(10, "Executions of one run of the gates part.")] = 10_000
-    rated_seconds: Annotated[float, _at_least(0.1, "Duration of the load under a rate.")] = 10.0
-    submitted: Annotated[int, _at_least(32, "Submissions of database sessions of one run.")] = 20_000
-    replicated: Annotated[int, _at_least(10, "Executions of one run of the replicas part.")] = 5000
-    held: Annotated[
-        int, _at_least(6, "Executions while a snapshot is held open; 200000 for a reliable result.")
-    ] = 30_000
-    pressed: Annotated[int, _at_least(1, "Executions beside each other neighbour.")] = 5000
-    overload_seconds: Annotated[
-        float, _at_least(0.5, "Duration of the overload; 300 for a reliable result.")
-    ] = 20.0
+    executions: int = 10_000
+    """No-op executions of one run. Jobs that take time, and single hand-overs, are a share of it."""
+    rounds: int = 1
+    """Runs of each kind, in turn; medians are shown."""
+    clients: int = 200
+    """HTTP clients beside the hand-over."""
+    held: int = 30_000
+    """Executions while a snapshot is held open."""
+    overload_seconds: float = 20.0
+    loaded: int = 1_000_000
+    """Waiting executions of the takeover part."""
     executors: tuple[int, ...] = (1, 2, 4)
-    """Numbers of executors."""
+    """Numbers of executors of the replicas part."""
     deadline_seconds: float = 120.0
     """Timeout of a run."""
 
-    @property
-    def keys(self) -> tuple[int, ...]:
-        """The numbers of concurrency keys of one action."""
-        return (*(number for number in (10, 1000, 10_000) if number < self.keys_max), self.keys_max)
+    def share(self, part: int) -> int:
+        """Return this part of the executions, at least 10."""
+        return max(self.executions // part, 10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,70 +84,153 @@ class Servers:
             pids={POSTGRESQL: [servers.postgresql.pid], RABBITMQ: [servers.rabbitmq.pid]},
         )
 
-    @asynccontextmanager
-    async def deployment(self, purpose: str) -> AsyncIterator[Deployment]:
-        """Yield a migrated database and an empty vhost for one measurement."""
-        name = f"bench_{purpose}_{secrets.token_hex(4)}"
-        with tempfile.TemporaryDirectory(prefix="turnstile-bench-") as folder:
-            try:
-                database_url, amqp_url = await create_database_and_vhost(self.postgresql, self.rabbitmq, name)
-                yield Deployment(
-                    database_url=database_url,
-                    amqp_url=amqp_url,
-                    folder=Path(folder),
-                    settings={"TURNSTILE_LOG_LEVEL": "WARNING"},
-                    importable=Path.cwd(),
-                    last_signal=signal.SIGTERM,
-                )
-            finally:
-                await drop_database_and_vhost(self.postgresql, self.rabbitmq, name)
+    def deployment(self, purpose: str) -> AbstractAsyncContextManager[Deployment]:
+        """Return a migrated database and an empty vhost for one measurement."""
+        return temporary_deployment(
+            self.postgresql,
+            self.rabbitmq,
+            f"bench_{purpose}_{secrets.token_hex(4)}",
+            settings={"TURNSTILE_LOG_LEVEL": "WARNING"},
+            importable=Path.cwd(),
+            last_signal=signal.SIGTERM,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """Executors and their workers."""
+    """Executors and workers that run, with a publisher and a database session of the measurement."""
 
+    servers: Servers
+    deployment: Deployment
     executors: tuple[Service, ...]
     workers: tuple[Service, ...]
     api: Api
     """Of the first executor."""
-
-    def pids(self) -> dict[str, list[int]]:
-        """Return the processes of each part by its name."""
-        return {
-            "executors": [each.pid for each in self.executors],
-            "workers": [each.pid for each in self.workers],
-        }
+    publisher: Publisher
+    session: "Session"
+    deadline_seconds: float
 
     async def limit(self, action_ref: str, max_concurrent: int | None) -> None:
         """Change the limit of an action."""
         await self.api.change(action_path(action_ref), {"max_concurrent": max_concurrent})
 
+    async def totals(self, action_refs: Sequence[str], name: str = "total_completed") -> dict[str, int]:
+        """Return one number of `queue-stats` of each action: how many of its executions have ended."""
+        return {ref: (await self.api.queue_stats(ref))[name] for ref in action_refs}
+
+    async def all_wait(self, action_refs: Sequence[str], count: int) -> None:
+        """Wait until `count` executions of these actions wait."""
+
+        async def are_queued() -> bool:
+            return sum((await self.totals(action_refs, "queue_length")).values()) >= count
+
+        await until(
+            are_queued, "all executions wait", deadline_seconds=self.deadline_seconds, pause_seconds=0.1
+        )
+
+    async def all_ended(self, expected: Mapping[str, int]) -> float:
+        """Wait until so many executions of each action have ended; returns the instant of the last one.
+
+        Reads one action at a time, since the measured executor answers.
+        """
+        deadline = time.monotonic() + self.deadline_seconds
+        last_at = 0.0
+        # Before the first question, which would slow down a single fast execution.
+        await asyncio.sleep(_POLL_SECONDS)
+        for ref, count in expected.items():
+            while True:
+                began = time.monotonic()
+                stats = await self.api.queue_stats(ref)
+                if stats["total_completed"] >= count:
+                    break
+                now = time.monotonic()
+                if now > deadline:
+                    missing = f"{count} ended executions of {ref}, but {stats['total_completed']}"
+                    raise DidNotHappen(f"not within {self.deadline_seconds:g} s: {missing}")
+                await asyncio.sleep(min(max(_POLL_SECONDS, (now - began) / _POLL_SHARE), _POLL_SECONDS_MAX))
+            last_at = max(last_at, datetime.fromisoformat(stats["last_updated"]).timestamp())
+        return last_at
+
+    async def require_no_failure(self) -> None:
+        """Raise DidNotHappen where an execution ended in another way than by completing."""
+        for status in _FAILED:
+            if (failed := await self.api.newest(status=status)) is not None:
+                raise DidNotHappen(f"execution {failed['id']} of {failed['action_ref']} is {status}")
+
+    async def measure(self, work: Callable[[], Awaitable[tuple[int, float]]]) -> Run:
+        """Do work, which returns its executions and its seconds."""
+        parts = {
+            "executors": [each.pid for each in self.executors],
+            "workers": [each.pid for each in self.workers],
+            **self.servers.pids,
+        }
+        wal_before: int = await self.session.fetchval(_WAL)
+        before = {name: cpu_seconds(of) for name, of in parts.items()}
+        client_before = time.process_time()
+        executions, seconds = await work()
+        used = {name: cpu_seconds(of) - before[name] for name, of in parts.items()}
+        used["client"] = time.process_time() - client_before
+        wal_bytes: int = await self.session.fetchval(_WAL) - wal_before
+        return Run(executions=executions, seconds=seconds, cpu_seconds=used, wal_bytes=wal_bytes)
+
+    async def run(self, load: Load) -> Run:
+        """Measure a load from its first publish to its last end; raises DidNotHappen where one fails."""
+
+        async def work() -> tuple[int, float]:
+            before = await self.totals(list(load.counts))
+            began_at = await submit(self.publisher, load.messages)
+            ended_at = await self.all_ended({ref: before[ref] + n for ref, n in load.counts.items()})
+            return load.count, ended_at - began_at
+
+        run = await self.measure(work)
+        await self.require_no_failure()
+        return run
+
+    async def warm_up(self, action_refs: Sequence[str], count: int, *, keys: int = 0) -> None:
+        """Run a few executions of a load before it is measured: at least one of every key."""
+        await self.run(load(action_refs, max(min(_WARM_UP_MAX, count), keys), keys=keys))
+
 
 @asynccontextmanager
 async def running_system(
-    deployment: Deployment, *, executors: int = 1, workers: int = 2, concurrency: int = 50
+    servers: Servers,
+    purpose: str,
+    sizes: Sizes,
+    *,
+    executors: int = 1,
+    workers: int = 2,
+    concurrency: int = 50,
 ) -> AsyncIterator[System]:
-    """Run executors and workers; all are ready on entry and gone on exit."""
+    """Run executors and workers on a fresh database and vhost; all are ready on entry and gone on exit."""
     settings = {"TURNSTILE_WORKER_CONCURRENCY": str(concurrency)}
-    executor_services = [deployment.executor(f"executor-{number}") for number in range(1, executors + 1)]
-    worker_services = [
-        deployment.worker(f"bench-{number}", actions="benchmarks.actions", settings=settings)
-        for number in range(workers)
-    ]
-    installation = Installation(
-        amqp_url=SecretStr(deployment.amqp_url), http_urls=(executor_services[0].url,)
-    )
-    async with (
-        _with_logs([*executor_services, *worker_services]),
-        launcher.running_system(deployment, executor_services, worker_services),
-        Api(installation) as api,
-    ):
-        yield System(executors=tuple(executor_services), workers=tuple(worker_services), api=api)
+    async with servers.deployment(purpose) as deployment:
+        leaders = [deployment.executor(f"executor-{number}") for number in range(1, executors + 1)]
+        others = [
+            deployment.worker(f"bench-{number}", actions="benchmarks.actions", settings=settings)
+            for number in range(workers)
+        ]
+        installation = Installation(amqp_url=SecretStr(deployment.amqp_url), http_urls=(leaders[0].url,))
+        async with (
+            with_logs([*leaders, *others]),
+            launcher.running_system(deployment, leaders, others),
+            Api(installation) as api,
+            publishing(deployment.amqp_url) as publisher,
+            database_session(deployment.database_url) as session,
+        ):
+            yield System(
+                servers=servers,
+                deployment=deployment,
+                executors=tuple(leaders),
+                workers=tuple(others),
+                api=api,
+                publisher=publisher,
+                session=session,
+                deadline_seconds=sizes.deadline_seconds,
+            )
 
 
 @asynccontextmanager
-async def _with_logs(services: Sequence[Service]) -> AsyncIterator[None]:
+async def with_logs(services: Sequence[Service]) -> AsyncIterator[None]:
     """Add the ends of the logs to a timeout."""
     try:
         yield
@@ -172,45 +241,3 @@ async def _with_logs(services: Sequence[Service]) -> AsyncIterator[None]:
             if service.log.exists()
         ]
         raise DidNotHappen("\n".join([str(error), *logs])) from error
-
-
-def cpu_seconds(pids: Iterable[int]) -> float:
-    """Return the CPU seconds of these processes and their descendants, including those that have ended."""
-    stats = all_stat_fields()
-    found = fresh = set(pids)
-    while fresh:
-        fresh = {pid for pid, fields in stats.items() if int(fields[1]) in fresh} - found
-        found = found | fresh
-    return sum(int(ticks) for pid in found & stats.keys() for ticks in stats[pid][11:15]) / _TICKS_PER_SECOND
-
-
-def leader_of(executor_pid: int) -> int:
-    """Return the process of an executor's leader: a child process."""
-    for pid, fields in all_stat_fields().items():
-        if int(fields[1]) == executor_pid and "leader_process" in _command_line(pid):
-            return pid
-    raise DidNotHappen(f"executor {executor_pid} has no leader process")
-
-
-def _command_line(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
-def peak_memory_mb(pid: int) -> float:
-    """Return the peak resident memory of one process, in MB (10^6 bytes)."""
-    return _memory_mb(pid, "VmHWM:")
-
-
-def present_memory_mb(pid: int) -> float:
-    """Return the resident memory of one process, in MB (10^6 bytes)."""
-    return _memory_mb(pid, "VmRSS:")
-
-
-def _memory_mb(pid: int, name: str) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
-        if line.startswith(name):
-            return int(line.split()[1]) * 1024 / 1e6
-    raise ValueError(f"process {pid} has no memory of its own")

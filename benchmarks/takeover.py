@@ -19,18 +19,10 @@ from uuid import uuid4
 import httpx
 
 from benchmarks.actions import AT_ONCE, HELD
-from benchmarks.client import database_session
 from benchmarks.filled import fill
+from benchmarks.processes import leader_of, memory_mb
 from benchmarks.report import Aim, Row, Section
-from benchmarks.system import (
-    Servers,
-    Sizes,
-    System,
-    leader_of,
-    peak_memory_mb,
-    present_memory_mb,
-    running_system,
-)
+from benchmarks.system import Servers, Sizes, System, running_system
 from benchmarks.waiting import until
 from turnstile.executor.leader.ledger import Ledger
 from turnstile.executor.leader.records import Journal, Turn
@@ -38,6 +30,8 @@ from turnstile.localservers.services import Service
 
 if TYPE_CHECKING:
     import asyncpg
+
+    from benchmarks.client import Session
 
 _KEYS_MAX: Final = 1000
 _IN_A_QUEUE: Final = 100
@@ -70,7 +64,7 @@ class Takeover:
 class _Watch:
     """Sees what the leaders commit."""
 
-    def __init__(self, session: "asyncpg.Connection[asyncpg.Record]", *, deadline_seconds: float) -> None:
+    def __init__(self, session: "Session", *, deadline_seconds: float) -> None:
         self._session = session
         self._deadline_seconds = deadline_seconds
         self.epoch = 0
@@ -103,25 +97,16 @@ class _Watch:
 async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
     """Fill the tables, then take over after each kind of end."""
     keys = max(min(sizes.loaded // (_IN_A_QUEUE * len(HELD)), _KEYS_MAX), 1)
-    async with (
-        servers.deployment("takeover") as deployment,
-        running_system(deployment, executors=2) as system,
-        database_session(deployment.database_url) as session,
-    ):
+    async with running_system(servers, "takeover", sizes, executors=2) as system:
         for executor in system.executors:
             await executor.end(signal.SIGTERM)
-        watch = _Watch(session, deadline_seconds=sizes.deadline_seconds)
-        watch.epoch = await _filled(deployment.database_url, session, sizes.loaded, keys)
+        watch = _Watch(system.session, deadline_seconds=sizes.deadline_seconds)
+        watch.epoch = await _filled(system.deployment.database_url, system.session, sizes.loaded, keys)
         takeovers = await _takeovers(system, watch)
-    return [
-        _section(takeovers, waiting=sizes.loaded, queues=keys * len(HELD)),
-        _memory_section(takeovers, waiting=sizes.loaded, queues=keys * len(HELD)),
-    ]
+    return _sections(takeovers, f"{sizes.loaded:,} waiting in {keys * len(HELD):,} queues")
 
 
-async def _filled(
-    database_url: str, session: "asyncpg.Connection[asyncpg.Record]", count: int, keys: int
-) -> int:
+async def _filled(database_url: str, session: "Session", count: int, keys: int) -> int:
     """Let so many executions wait; return the epoch under which that was written."""
     first = await session.fetchval(_NEXT_ID)
     await fill(session, range(first, first + count), HELD, keys=keys, at=time.time() - 60)
@@ -191,54 +176,45 @@ async def _ready(*executors: Service) -> None:
 def _memory_of(executor: Service) -> dict[str, float]:
     leader = leader_of(executor.pid)
     return {
-        "leader, peak": peak_memory_mb(leader),
-        "leader, now": present_memory_mb(leader),
-        "its executor's other process, now": present_memory_mb(executor.pid),
+        "leader, peak": memory_mb(leader, "VmHWM"),
+        "leader, now": memory_mb(leader),
+        "its executor's other process, now": memory_mb(executor.pid),
     }
 
 
-def _section(takeovers: Mapping[str, Takeover], *, waiting: int, queues: int) -> Section:
-    """Show how soon another executor led and decided."""
-    return Section(
-        title=f"takeover: seconds, {waiting:,} waiting in {queues:,} queues",
-        columns=tuple(takeovers),
-        rows=(
-            Row(
-                name="signal → epoch",
-                unit="s",
-                cells={name: each.epoch for name, each in takeovers.items()},
-                aims=tuple(Aim(at_most=most, columns=(name,)) for name, most in _EPOCH_AIMS.items()),
-            ),
-            Row(
-                name="epoch → first decision",
-                unit="s",
-                cells={name: each.decision for name, each in takeovers.items()},
-                aims=(Aim(at_most=_DECISION_AIM_SECONDS),),
-            ),
-            Row(
-                name="epoch → first grant",
-                unit="s",
-                cells={name: each.grant for name, each in takeovers.items()},
-            ),
-        ),
-        note=f"{_STARTED}: with the start of the process; decision: a submission is admitted",
-    )
+def _sections(takeovers: Mapping[str, Takeover], load: str) -> list[Section]:
+    """Show how soon another executor led and decided, and the memory after each takeover."""
 
+    def row(name: str, unit: str, value: Callable[[Takeover], float], *aims: Aim) -> Row:
+        cells = {column: value(each) for column, each in takeovers.items()}
+        return Row(name=name, unit=unit, cells=cells, aims=aims)
 
-def _memory_section(takeovers: Mapping[str, Takeover], *, waiting: int, queues: int) -> Section:
-    """Show the memory after each takeover."""
-    aims = {"leader, peak": (Aim(at_most=_AIM_MB),)}
-    return Section(
-        title=f"takeover: resident memory, {waiting:,} waiting in {queues:,} queues",
-        columns=tuple(takeovers),
-        rows=tuple(
-            Row(
-                name=name,
-                unit="MB",
-                cells={column: each.memory[name] for column, each in takeovers.items()},
-                aims=aims.get(name, ()),
-            )
-            for name in next(iter(takeovers.values())).memory
+    epoch_aims = [Aim(at_most=most, columns=(name,)) for name, most in _EPOCH_AIMS.items()]
+    decision_aim = Aim(at_most=_DECISION_AIM_SECONDS)
+    memory_aims = {"leader, peak": (Aim(at_most=_AIM_MB),)}
+    return [
+        Section(
+            title=f"takeover: seconds, {load}",
+            columns=tuple(takeovers),
+            rows=(
+                row("signal → epoch", "s", lambda each: each.epoch, *epoch_aims),
+                row("epoch → first decision", "s", lambda each: each.decision, decision_aim),
+                row("epoch → first grant", "s", lambda each: each.grant),
+            ),
+            note=f"{_STARTED}: with the start of the process; decision: a submission is admitted",
         ),
-        note="VmHWM and VmRSS, after the first grant",
-    )
+        Section(
+            title=f"takeover: resident memory, {load}",
+            columns=tuple(takeovers),
+            rows=tuple(
+                Row(
+                    name=name,
+                    unit="MB",
+                    cells={column: each.memory[name] for column, each in takeovers.items()},
+                    aims=memory_aims.get(name, ()),
+                )
+                for name in takeovers[_STARTED].memory
+            ),
+            note="VmHWM and VmRSS, after the first grant",
+        ),
+    ]

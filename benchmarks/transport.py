@@ -7,7 +7,6 @@ confirmed and persistent on both sides, in turn.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Final, cast
 
@@ -15,8 +14,9 @@ import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, HeadersType
 
 from benchmarks.client import load, publishing
+from benchmarks.processes import cpu_seconds
 from benchmarks.report import Row, Section
-from benchmarks.system import RABBITMQ, Servers, Sizes, cpu_seconds
+from benchmarks.system import RABBITMQ, Servers, Sizes
 from turnstile.common.broker.consumer import ConsumerConnection
 from turnstile.common.broker.message import Outgoing
 from turnstile.common.broker.publisher import Publisher
@@ -30,50 +30,36 @@ _OURS: Final = "ours"
 _LIBRARY: Final = "aio-pika"
 _RATIO: Final = "ratio"
 
-Move = Callable[[], Awaitable[None]]
-"""Publishes or consumes all messages of a run."""
-
-
 _PROCESS: Final = "this process"
 _RATE: Final = "rate"
 _UNITS: Final = {_PROCESS: "µs CPU per message", RABBITMQ: "µs CPU per message", _RATE: "1/s"}
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Way:
-    publish: Move
-    consume: Move
+Move = Callable[[], Awaitable[None]]
+"""Publishes or consumes all messages of a run."""
 
 
 async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
     """Publish and consume the same messages both ways, in turn."""
-    messages = load(["bench.transport"], sizes.messages).messages
-    costs: dict[str, dict[str, list[dict[str, float]]]] = {
-        step: {_OURS: [], _LIBRARY: []} for step in ("publish", "consume")
-    }
+    messages = load(["bench.transport"], sizes.executions).messages
+    costs: dict[tuple[str, str], list[dict[str, float]]] = {}
     async with (
         servers.deployment("transport") as deployment,
         await aio_pika.connect(deployment.amqp_url, timeout=10) as connection,
         publishing(deployment.amqp_url) as publisher,
     ):
         channel = await connection.channel(publisher_confirms=True)
-        ways = {
-            _OURS: _Way(
-                publish=lambda: _publish_ours(publisher, messages),
-                consume=lambda: _consume_ours(deployment.amqp_url, len(messages)),
-            ),
-            _LIBRARY: _Way(
-                publish=lambda: _publish_library(channel, messages),
-                consume=lambda: _consume_library(deployment.amqp_url, len(messages)),
-            ),
+        moves: dict[tuple[str, str], Move] = {
+            ("publish", _OURS): lambda: _publish_ours(publisher, messages),
+            ("consume", _OURS): lambda: _consume_ours(deployment.amqp_url, len(messages)),
+            ("publish", _LIBRARY): lambda: _publish_library(channel, messages),
+            ("consume", _LIBRARY): lambda: _consume_library(deployment.amqp_url, len(messages)),
         }
         for _ in range(ROUNDS):
-            for name, way in ways.items():
-                for step, move in (("publish", way.publish), ("consume", way.consume)):
-                    try:
-                        costs[step][name].append(await _cost(move, len(messages), servers))
-                    except TimeoutError as error:
-                        raise TimeoutError(f"{step}, {name}: not done in {_DEADLINE_SECONDS:g} s") from error
+            for step, move in moves.items():
+                try:
+                    costs.setdefault(step, []).append(await _cost(move, len(messages), servers))
+                except TimeoutError as error:
+                    raise TimeoutError(f"{step}: not done in {_DEADLINE_SECONDS:g} s") from error
     return [_section(costs, len(messages))]
 
 
@@ -152,11 +138,11 @@ async def _consume_library(amqp_url: str, count: int) -> None:
         await all_taken.wait()
 
 
-def _section(costs: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]], count: int) -> Section:
+def _section(costs: Mapping[tuple[str, str], Sequence[Mapping[str, float]]], count: int) -> Section:
     rows = []
-    for step, ways in costs.items():
-        for quantity in ways[_OURS][0]:
-            cells = {name: median(cost[quantity] for cost in each) for name, each in ways.items()}
+    for step in ("publish", "consume"):
+        for quantity in costs[step, _OURS][0]:
+            cells = {way: median(cost[quantity] for cost in costs[step, way]) for way in (_OURS, _LIBRARY)}
             # The CPU clock ticks every 10 ms and may show 0 for a short run.
             ratio = {_RATIO: cells[_OURS] / cells[_LIBRARY]} if cells[_LIBRARY] else {}
             rows.append(Row(name=f"{step}, {quantity}", unit=_UNITS[quantity], cells={**cells, **ratio}))

@@ -1,7 +1,9 @@
-"""Waits for a condition with a deadline. Imports nothing else: processes of the compared systems use it."""
+"""Waits for a condition with a deadline, and work beside a block."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
 
 
 class DidNotHappen(Exception):
@@ -17,3 +19,18 @@ async def until(
         if asyncio.get_running_loop().time() > deadline:
             raise DidNotHappen(f"not within {deadline_seconds:g} s: {what}")
         await asyncio.sleep(pause_seconds)
+
+
+@asynccontextmanager
+async def beside(works: Iterable[Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
+    """Do these works beside the block, and cancel them at its end; raises the first error of a work."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+    for each in ended:
+        if isinstance(each, Exception):
+            raise each

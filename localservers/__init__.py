@@ -11,7 +11,7 @@ beside them in the same way. Imports no other package of the project.
 from turnstile.localservers.errors import LocalServersError, MissingBinaries, ServerFailed
 from turnstile.localservers.postgresql import DatabaseServer, PostgresServer
 from turnstile.localservers.rabbitmq import BrokerServer, RabbitServer
-from turnstile.localservers.servers import LocalServers, running_servers
+from turnstile.localservers.servers import LocalServers, running_servers, servers_for_tests
 from turnstile.localservers.services import until_signal
 
 __all__ = [
@@ -24,5 +24,6 @@ __all__ = [
     "RabbitServer",
     "ServerFailed",
     "running_servers",
+    "servers_for_tests",
     "until_signal",
 ]

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,80 +36,90 @@ class SearchPath:
             yield from sorted(self.root.glob(pattern), key=_version, reverse=True)
 
 
-def find_postgresql(search: SearchPath | None = None) -> Path:
-    """Return the folder of `initdb` and `postgres`."""
-    return _found_or_installed(_postgresql_in, search or SearchPath())
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Programs:
+    """Programs of a server that are in one folder, and the Debian package that has them."""
+
+    server: str
+    package: str
+    names: tuple[str, ...]
+    folders: tuple[str, ...]
+    """Where distributions put them."""
+
+    def look(self, search: SearchPath) -> Path | None:
+        """Return the first folder with all of them."""
+        # Not Path.is_file: it raises on a folder of PATH without permission.
+        found = (
+            folder
+            for folder in search.folders(*self.folders)
+            if all(os.access(folder / name, os.X_OK) for name in self.names)
+        )
+        return next(found, None)
 
 
-def find_rabbitmq(search: SearchPath | None = None) -> Path:
-    """Return RabbitMQ's own folder of scripts.
-
-    Debian's wrappers on PATH do not count: they require a certain user.
-    """
-    return _found_or_installed(_rabbitmq_in, search or SearchPath())
-
-
-def find_epmd(search: SearchPath | None = None) -> Path:
-    """Return Erlang's port mapper daemon."""
-    return _found_or_installed(_epmd_in, search or SearchPath())
-
-
-def install_missing(search: SearchPath | None = None) -> None:
-    """Make sure that both servers are installed."""
-    for find in (find_postgresql, find_rabbitmq, find_epmd):
-        find(search)
-
-
-def _found_or_installed(look: Callable[[SearchPath], Path | None], search: SearchPath) -> Path:
-    found = look(search)
-    if found is None and may_install(search.root):
-        install(_missing(search))
-        found = look(search)
-    if found is None:
-        missing = _missing(search)
-        raise MissingBinaries(list(missing), install_command(missing.values()))
-    return found
-
-
-def _missing(search: SearchPath) -> dict[str, str]:
-    """Return the Debian package of each missing server, by the name of the server."""
-    missing = {}
-    if _postgresql_in(search) is None:
-        missing["PostgreSQL"] = "postgresql"
-    if _rabbitmq_in(search) is None or _epmd_in(search) is None:
-        missing["RabbitMQ"] = "rabbitmq-server"
-    return missing
-
-
-def _postgresql_in(search: SearchPath) -> Path | None:
-    patterns = (
+_POSTGRESQL = _Programs(
+    server="PostgreSQL",
+    package="postgresql",
+    names=("initdb", "postgres"),
+    folders=(
         "usr/lib/postgresql/*/bin",
         "usr/pgsql-*/bin",
         "usr/local/pgsql/bin",
         "opt/homebrew/opt/postgresql*/bin",
-    )
-    return next((f for f in search.folders(*patterns) if _has(f, "initdb", "postgres")), None)
-
-
-def _rabbitmq_in(search: SearchPath) -> Path | None:
-    patterns = (
+    ),
+)
+_RABBITMQ = _Programs(
+    server="RabbitMQ",
+    package="rabbitmq-server",
+    # Only the real folder has the settings script too. Debian's wrappers on PATH require a certain user.
+    names=("rabbitmq-server", "rabbitmq-env"),
+    folders=(
         "usr/lib/rabbitmq/lib/*/sbin",
         "usr/lib/rabbitmq/bin",
         "opt/rabbitmq/sbin",
         "opt/homebrew/opt/rabbitmq/sbin",
-    )
-    # Only the real folder has the settings script beside the server.
-    return next((f for f in search.folders(*patterns) if _has(f, "rabbitmq-server", "rabbitmq-env")), None)
+    ),
+)
+_EPMD = _Programs(
+    server="RabbitMQ",
+    package="rabbitmq-server",
+    names=("epmd",),
+    folders=("usr/bin", "usr/lib/erlang/bin", "usr/lib/erlang/erts-*/bin", "usr/local/lib/erlang/bin"),
+)
+_ALL = (_POSTGRESQL, _RABBITMQ, _EPMD)
 
 
-def _epmd_in(search: SearchPath) -> Path | None:
-    patterns = ("usr/bin", "usr/lib/erlang/bin", "usr/lib/erlang/erts-*/bin", "usr/local/lib/erlang/bin")
-    return next((f / "epmd" for f in search.folders(*patterns) if _has(f, "epmd")), None)
+def find_postgresql(search: SearchPath | None = None) -> Path:
+    """Return the folder of `initdb` and `postgres`."""
+    return _found_or_installed(_POSTGRESQL, search or SearchPath())
 
 
-def _has(folder: Path, *programs: str) -> bool:
-    # Not Path.is_file: it raises on a folder of PATH without permission.
-    return all(os.access(folder / program, os.X_OK) for program in programs)
+def find_rabbitmq(search: SearchPath | None = None) -> Path:
+    """Return RabbitMQ's own folder of scripts."""
+    return _found_or_installed(_RABBITMQ, search or SearchPath())
+
+
+def find_epmd(search: SearchPath | None = None) -> Path:
+    """Return Erlang's port mapper daemon."""
+    return _found_or_installed(_EPMD, search or SearchPath()) / "epmd"
+
+
+def install_missing(search: SearchPath | None = None) -> None:
+    """Make sure that both servers are installed."""
+    for programs in _ALL:
+        _found_or_installed(programs, search or SearchPath())
+
+
+def _found_or_installed(programs: _Programs, search: SearchPath) -> Path:
+    found = programs.look(search)
+    if found is None:
+        missing = {each.server: each.package for each in _ALL if each.look(search) is None}
+        if may_install(search.root):
+            install(missing)
+            found = programs.look(search)
+        if found is None:
+            raise MissingBinaries(list(missing), install_command(missing.values()))
+    return found
 
 
 def _version(folder: Path) -> list[int]:

@@ -1,6 +1,6 @@
-"""Both private servers at once: `make demo`, `make up`, the stress test and the tests start them here.
+"""Both servers at once: private ones, or those that the environment names for tests.
 
-They start in parallel in a given folder, or in a scratch folder that is deleted at the end.
+Private ones start in parallel in a given folder, or in a scratch folder that is deleted at the end.
 """
 
 import asyncio
@@ -8,18 +8,21 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import IO, Self
 
 from turnstile.localservers.binaries import install_missing
 from turnstile.localservers.errors import LocalServersError
-from turnstile.localservers.postgresql import PostgresServer
+from turnstile.localservers.postgresql import DatabaseServer, PostgresServer
 from turnstile.localservers.processes import run_in_thread
-from turnstile.localservers.rabbitmq import CONSUMER_TIMEOUT_SECONDS, RabbitServer
+from turnstile.localservers.rabbitmq import CONSUMER_TIMEOUT_SECONDS, BrokerServer, RabbitServer
+
+SERVER_URLS = ("TURNSTILE_TEST_DATABASE_URL", "TURNSTILE_TEST_AMQP_URL", "TURNSTILE_TEST_MANAGEMENT_URL")
+"""Variables with the URLs of servers that tests use in place of private ones."""
 
 
 class ScratchFolder:
@@ -146,6 +149,24 @@ async def running_servers(folder: Path | None = None, *, durable: bool = True) -
         yield servers
     finally:
         await run_in_thread(servers.stop)
+
+
+@contextmanager
+def servers_for_tests() -> Iterator[tuple[DatabaseServer, BrokerServer]]:
+    """Yield the servers of TURNSTILE_TEST_DATABASE_URL and so on, or private ones without a variable.
+
+    Raises LocalServersError where only some of the variables are set, and as `LocalServers.start`.
+    """
+    given = {name: os.environ[name] for name in SERVER_URLS if os.environ.get(name)}
+    if not given:
+        with LocalServers.start(durable=False) as servers:
+            yield servers.postgresql, servers.rabbitmq
+        return
+    if missing := [name for name in SERVER_URLS if name not in given]:
+        raise LocalServersError(f"{', '.join(missing)}: not set, but {', '.join(given)} is; set all or none")
+    database_url, amqp_url, management_url = given.values()
+    with BrokerServer(amqp_url, management_url) as broker:
+        yield DatabaseServer(database_url), broker
 
 
 def _start_both(

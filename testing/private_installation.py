@@ -9,13 +9,17 @@ TURNSTILE_TEST_AMQP_URL and TURNSTILE_TEST_MANAGEMENT_URL, with a database and a
 import asyncio
 import os
 import secrets
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from datetime import datetime
 from importlib import resources
 from importlib.machinery import PathFinder
@@ -29,9 +33,9 @@ import httpx
 from turnstile.client import AsyncClient, Client, use_client
 from turnstile.common.database import DatabaseHosts
 from turnstile.common.domain.durations import parse_duration
-from turnstile.localservers import BrokerServer, DatabaseServer, LocalServers
-from turnstile.localservers.services import Service
-from turnstile.stress.local.launcher import Deployment, create_database_and_vhost, drop_database_and_vhost
+from turnstile.localservers import servers_for_tests
+from turnstile.localservers.services import Service, serving
+from turnstile.stress.local.launcher import Deployment, temporary_deployment
 
 if TYPE_CHECKING:
     import asyncpg
@@ -50,11 +54,6 @@ _LOAD_SECONDS: Final = 15.0
 _POLL_SECONDS: Final = 0.02
 _CREDENTIALS: Final = ("TURNSTILE_API_TOKEN", "TURNSTILE_API_TOKEN_FILE", "TURNSTILE_API_CA_FILE")
 """Those of another installation, which must not reach this one."""
-_SERVER_URLS: Final = (
-    "TURNSTILE_TEST_DATABASE_URL",
-    "TURNSTILE_TEST_AMQP_URL",
-    "TURNSTILE_TEST_MANAGEMENT_URL",
-)
 
 
 class NoActionModules(Exception):
@@ -219,30 +218,26 @@ def installation(
     importable = [str(Path.cwd()), *filter(None, sys.path)]
     _check_modules(actions, importable)
     with ExitStack() as stack:
+        postgresql, rabbitmq = stack.enter_context(servers_for_tests())
         driver = stack.enter_context(_Driver())
-        postgresql, rabbitmq = stack.enter_context(_servers())
-        name = f"turnstile_testing_{secrets.token_hex(6)}"
-        database_url, amqp_url = driver.run(create_database_and_vhost(postgresql, rabbitmq, name))
-        stack.callback(lambda: driver.run(drop_database_and_vhost(postgresql, rabbitmq, name)))
-        folder = Path(tempfile.mkdtemp(prefix="turnstile-testing-"))
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        deployment = Deployment(
-            database_url=database_url,
-            amqp_url=amqp_url,
-            folder=folder,
-            settings={
-                **_SETTINGS,
-                "PYTHONPATH": os.pathsep.join(importable),
-                "TURNSTILE_WORKER_CONCURRENCY": str(concurrency),
-                **(settings or {}),
-            },
+        deployment = driver.enter(
+            temporary_deployment(
+                postgresql,
+                rabbitmq,
+                f"turnstile_testing_{secrets.token_hex(6)}",
+                settings={
+                    **_SETTINGS,
+                    "PYTHONPATH": os.pathsep.join(importable),
+                    "TURNSTILE_WORKER_CONCURRENCY": str(concurrency),
+                    **(settings or {}),
+                },
+            )
         )
         executor = deployment.executor("executor")
         worker = deployment.worker("worker", actions=actions)
+        # In this order, and stopped in the other one: the worker reports its ends to the executor.
         for service in (executor, worker):
-            driver.run(service.start())
-            stack.callback(_stop, service, driver)
-            driver.run(_ready(service))
+            driver.enter(serving([service], last_signal=signal.SIGTERM))
         made = Installation(deployment, executor, worker, driver)
         stack.callback(made._close)
         made._note_definitions()
@@ -259,23 +254,33 @@ def _without_credentials(environment: Mapping[str, str] | None = None) -> Iterat
 
 
 class _Driver:
-    """Runs coroutines in a thread of its own, so that tests with an event loop may call it too.
+    """Runs coroutines in an event loop of its own, so that tests with an event loop may call it too.
 
     One thread, because on Linux what a thread has started may end with it.
     """
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="turnstile-testing")
+        self._runner = asyncio.Runner()
+        self._entered = AsyncExitStack()
 
     def __enter__(self) -> Self:
         return self
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Return what `work` returns; blocks."""
-        return self._thread.submit(asyncio.run, work).result()
+        return self._thread.submit(self._runner.run, work).result()
+
+    def enter(self, manager: AbstractAsyncContextManager[T]) -> T:
+        """Enter an async context until the driver ends; blocks."""
+        return self.run(self._entered.enter_async_context(manager))
 
     def __exit__(self, *error: object) -> None:
-        self._thread.shutdown()
+        try:
+            self.run(self._entered.aclose())
+        finally:
+            self._thread.submit(self._runner.close).result()
+            self._thread.shutdown()
 
 
 def _check_modules(actions: Sequence[str], importable: Sequence[str]) -> None:
@@ -294,30 +299,6 @@ def _check_modules(actions: Sequence[str], importable: Sequence[str]) -> None:
                 f"{target}: there is no module {package!r} in {importable[0]}, nor on Python's path; run the "
                 "tests in the folder that contains it, or add that folder to pytest's option pythonpath"
             )
-
-
-@contextmanager
-def _servers() -> Iterator[tuple[DatabaseServer, BrokerServer]]:
-    given = [os.environ.get(name) for name in _SERVER_URLS]
-    if all(given):
-        database_url, amqp_url, management_url = (str(url) for url in given)
-        broker = BrokerServer(amqp_url, management_url)
-        try:
-            yield DatabaseServer(database_url), broker
-        finally:
-            broker.close()
-        return
-    with LocalServers.start(durable=False) as servers:
-        yield servers.postgresql, servers.rabbitmq
-
-
-async def _ready(service: Service) -> None:
-    async with httpx.AsyncClient(trust_env=False) as http:
-        await service.ready(http)
-
-
-def _stop(service: Service, driver: _Driver) -> None:
-    driver.run(service.end(signal.SIGTERM))
 
 
 def _definition(action: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,5 @@
-"""The same no-op load on Turnstile and on other systems, in one run.
+"""The same no-op load on Turnstile and on PgQueuer, in one run on the same servers.
 
-Each contestant has a module in `systems`. Each job records its start and stop itself (`job`), so all are
-measured by the same clock and the same rules (`history`). `make bench-peers` runs it in an environment with
-the packages of all systems.
+Each job records its start and stop itself (`job`), so both are measured by the same clock and the same rules
+(`history`). `make bench-peers` runs it in an environment with PgQueuer.
 """

@@ -1,4 +1,4 @@
-"""The traces of one load: order, concurrency and hand-overs, by the same rules for every system.
+"""The traces of one load: order, concurrency and hand-overs, by the same rules for both systems.
 
 In: the trace files of the jobs. Out: shares, counts and gaps, with the rules of `turnstile.stress.check`.
 """
@@ -26,7 +26,7 @@ class TraceRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run of a load on a contestant."""
+    """One run of a load on a variant."""
 
     jobs: int
     seconds: float
@@ -37,8 +37,6 @@ class Run:
     peak_concurrency: int
     hand_over_ms: tuple[float, ...]
     """Empty unless the load runs one at a time."""
-    postgresql_us: float
-    """CPU microseconds of PostgreSQL per job."""
 
     @property
     def per_second(self) -> float:

@@ -1,36 +1,25 @@
-"""The jobs of every contestant: groups of actions, and jobs that record their start and stop.
+"""The jobs of both systems: groups of actions, and jobs that record their start and stop.
 
 A held job waits between start and stop for a file that is created when all other jobs wait behind it.
 """
 
 import asyncio
 import os
-import time
+from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from benchmarks.waiting import until
 from turnstile.stress.trace import START, STOP, TraceWriter
 
-AMQP_URL: Final = "BENCH_AMQP_URL"
 DATABASE_URL: Final = "BENCH_DATABASE_URL"
-REDIS_URL: Final = "BENCH_REDIS_URL"
-REDIS_PREFIX: Final = "BENCH_REDIS_PREFIX"
-GROUPS: Final = "BENCH_GROUPS"
-"""The groups of the variant."""
 TRACES: Final = "BENCH_TRACES"
 """The folder of the trace files."""
 
 _POLL_SECONDS: Final = 0.002
 _HELD_SECONDS_MAX: Final = 120.0
-
-_writers: dict[int, TraceWriter] = {}
-
-
-def setting(name: str) -> str:
-    """Return an environment variable."""
-    return os.environ[name]
 
 
 def gate_of(folder: Path, load: int) -> Path:
@@ -40,18 +29,19 @@ def gate_of(folder: Path, load: int) -> Path:
 
 def _record(kind: int, load: int, action: int, number: int) -> None:
     """Write a trace record, with the load as execution id and the action as attempt."""
-    pid = os.getpid()
-    if pid not in _writers:
-        # Per process: some systems fork after they have imported their jobs.
-        _writers[pid] = TraceWriter(Path(setting(TRACES)))
-    _writers[pid].write(kind, number, load, action)
+    _writer().write(kind, number, load, action)
+
+
+@cache
+def _writer() -> TraceWriter:
+    return TraceWriter(Path(os.environ[TRACES]))
 
 
 async def run(load: int, action: int, number: int, held: bool, seconds: float) -> None:
     """Run a job in an event loop."""
     _record(START, load, action, number)
     if held:
-        gate = gate_of(Path(setting(TRACES)), load)
+        gate = gate_of(Path(os.environ[TRACES]), load)
 
         async def opened() -> bool:
             return gate.exists()
@@ -61,17 +51,6 @@ async def run(load: int, action: int, number: int, held: bool, seconds: float) -
         )
     if seconds:
         await asyncio.sleep(seconds)
-    _record(STOP, load, action, number)
-
-
-def run_blocking(load: int, action: int, number: int, held: bool, seconds: float) -> None:
-    """Run a job in a thread or process of its own."""
-    _record(START, load, action, number)
-    if held:
-        gate, deadline = gate_of(Path(setting(TRACES)), load), time.monotonic() + _HELD_SECONDS_MAX
-        while not gate.exists() and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
-    time.sleep(seconds)
     _record(STOP, load, action, number)
 
 
@@ -86,7 +65,7 @@ class Group(StrEnum):
     FREE = "free"
     """Ten actions without a limit."""
     LIMITED = "limited"
-    """Ten actions with a limit of four each; of one where the system has no other."""
+    """Ten actions with a limit of four each."""
     TIMED = "timed"
     """The same limits, and jobs of 20 ms: the limits and not the processors bound the rate."""
     SINGLE = "single"
@@ -132,8 +111,11 @@ def jobs_of(load: int, group: Group, count: int) -> list[Job]:
 
 
 def name_of(group: Group, action: int) -> str:
-    """Return the name of an action, the same in every system."""
+    """Return the name of an action, the same in both systems."""
     return f"{group}.{action}"
 
 
 ALL_ACTIONS: Final = tuple((group, action) for group in Group for action in range(group.actions))
+
+Submit = Callable[[Group, Sequence[Job]], Awaitable[None]]
+"""Submits the jobs of a load in order; returns when the system has accepted all of them."""

@@ -4,11 +4,10 @@ In: names, and where a page starts. Out: schemas. Raises Unavailable while no le
 order, and counts that do not add up would be worse than none.
 """
 
-from collections.abc import Iterable
-from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 import asyncpg
+from pydantic import BaseModel
 
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
@@ -31,14 +30,12 @@ from turnstile.executor.queries.schemas import (
 from turnstile.executor.queries.stopping import Run
 from turnstile.executor.questions import protocol
 from turnstile.executor.questions.protocol import (
-    GatePage,
     PoolQueue,
     Question,
     QueueOf,
     ResourceQueue,
     Stats,
     Unanswered,
-    WaitingPlace,
 )
 from turnstile.executor.sql import statements
 
@@ -46,7 +43,7 @@ if TYPE_CHECKING:
     Row: TypeAlias = asyncpg.Record
 
 A = TypeVar("A")
-
+M = TypeVar("M", bound=BaseModel)
 
 _STATEMENTS: Final = statements("queries/definitions.sql")
 
@@ -86,7 +83,7 @@ class QueueReader(LimitedReader):
                 "oldest_enqueued_at": instant(found.stats.oldest_enqueued_at),
                 "last_updated": instant(answer.at),
                 "waiting": WaitingCounts(**found.stats.waiting),
-                "by_key": tuple(_of_key(*each) for each in found.stats.by_key),
+                "by_key": tuple(_shown(KeyStats, each) for each in found.stats.by_key),
             }
         )
 
@@ -108,7 +105,14 @@ class QueueReader(LimitedReader):
         rows = {row["id"]: row for row in held}
         page = ActionQueuePage(
             action_ref=ref,
-            items=[_queued(each, created_at.get(each.id)) for each in found.items],
+            items=[
+                _shown(
+                    QueuedExecution,
+                    each,
+                    created_at=created_at.get(each.id, instant(each.queued_at)),
+                )
+                for each in found.items
+            ],
             holders=[_slot_holder(each, rows.get(each.id)) for each in found.holders],
             next_cursor=None,
         )
@@ -124,17 +128,14 @@ class QueueReader(LimitedReader):
             return None
         # A resource without a limit is never full.
         capacity = None if found.capacity > UNITS_MAX else found.capacity
-        return ResourceQueuePage(
+        return _shown(
+            ResourceQueuePage,
+            found,
             resource=found.name,
             capacity=capacity,
-            paused=found.paused,
-            order=found.order,
-            held=found.held,
-            held_waiting=found.held_waiting,
             free=None if capacity is None else max(capacity - found.held, 0),
-            waiting=found.waiting,
-            items=[_waiting_for_units(each) for each in found.items],
-            holders=list(_unit_holders(found)),
+            items=[_shown(WaitingForUnits, each) for each in found.items],
+            holders=[_shown(ResourceHolder, each) for each in found.holders],
             next_cursor=None,
         )
 
@@ -146,15 +147,20 @@ class QueueReader(LimitedReader):
         found = await self._answer("pool", name, PoolQueue(name=name, offset=offset, limit=limit))
         if found is None:
             return None
-        return PoolQueuePage(
+        return _shown(
+            PoolQueuePage,
+            found,
             pool=found.name,
-            capacity=found.capacity,
-            paused=found.paused,
-            order=found.order,
-            held=found.held,
-            waiting=found.waiting,
-            items=[_waiting_for_worker(each) for each in found.items],
-            holders=list(_pool_holders(found)),
+            items=[_shown(WaitingForWorker, each) for each in found.items],
+            holders=[
+                _shown(
+                    PoolHolder,
+                    each,
+                    status="scheduled" if each.started_at is None else "running",
+                    granted_at=instant(each.granted_at or 0.0),
+                )
+                for each in found.holders
+            ],
             next_cursor=None,
         )
 
@@ -175,25 +181,19 @@ def _unavailable(unanswered: Unanswered) -> Unavailable:
     )
 
 
-def _of_key(key: str, queue_length: int, active_count: int, held_waiting: int) -> KeyStats:
-    return KeyStats(
-        concurrency_key=key,
-        queue_length=queue_length,
-        active_count=active_count,
-        held_waiting=held_waiting,
-    )
-
-
-def _queued(place: WaitingPlace, created_at: datetime | None) -> QueuedExecution:
-    queued_at = instant(place.queued_at)
-    return QueuedExecution(
-        id=place.id,
-        position=place.position,
-        concurrency_key=place.key or None,
-        priority=place.priority,
-        created_at=created_at or queued_at,
-        queued_at=queued_at,
-    )
+def _shown(model: type[M], value: object, **more: object) -> M:
+    """Return a schema with the fields of a value of the leader: instants as such, a key of "" as null."""
+    fields = dict(more)
+    for name in model.model_fields:
+        if name in more:
+            continue
+        found = getattr(value, "key" if name == "concurrency_key" else name)
+        if name == "concurrency_key":
+            found = found or None
+        elif name.endswith("_at"):
+            found = instant(found)
+        fields[name] = found
+    return model(**fields)
 
 
 def _slot_holder(holder: protocol.SlotHolder, row: "Row | None") -> SlotHolder:
@@ -205,62 +205,10 @@ def _slot_holder(holder: protocol.SlotHolder, row: "Row | None") -> SlotHolder:
             cancel_reason=row["cancel_reason"], read_at=row["read_at"],
         )  # fmt: skip
     granted_at = holder.granted_at if holder.granted_at is not None else holder.passed_at
-    return SlotHolder(
-        id=holder.id,
-        concurrency_key=holder.key or None,
-        attempt=holder.attempt,
-        status=holder.status,
+    return _shown(
+        SlotHolder,
+        holder,
         stopping=run is not None and run.asked_at() is not None,
-        worker_id=holder.worker_id,
         granted_at=instant(granted_at or 0.0),
-        started_at=instant(holder.started_at),
         finished_at=None,
     )
-
-
-def _waiting_for_units(place: WaitingPlace) -> WaitingForUnits:
-    return WaitingForUnits(
-        id=place.id,
-        position=place.position,
-        action_ref=place.action_ref,
-        concurrency_key=place.key or None,
-        priority=place.priority,
-        units=place.units,
-        arrived_at=instant(place.arrived_at),
-        queued_at=instant(place.queued_at),
-    )
-
-
-def _waiting_for_worker(place: WaitingPlace) -> WaitingForWorker:
-    return WaitingForWorker(
-        id=place.id,
-        position=place.position,
-        action_ref=place.action_ref,
-        concurrency_key=place.key or None,
-        priority=place.priority,
-        queued_at=instant(place.queued_at),
-    )
-
-
-def _unit_holders(page: GatePage) -> Iterable[ResourceHolder]:
-    for each in page.holders:
-        yield ResourceHolder(
-            id=each.id,
-            action_ref=each.action_ref,
-            concurrency_key=each.key or None,
-            units=each.units,
-            status=each.status,
-            passed_at=instant(each.passed_at),
-        )
-
-
-def _pool_holders(page: GatePage) -> Iterable[PoolHolder]:
-    for each in page.holders:
-        yield PoolHolder(
-            id=each.id,
-            action_ref=each.action_ref,
-            concurrency_key=each.key or None,
-            status="scheduled" if each.started_at is None else "running",
-            worker_id=each.worker_id,
-            granted_at=instant(each.granted_at or 0.0),
-        )

@@ -10,15 +10,10 @@ from turnstile.common.domain.states import Status
 from turnstile.common.schemas import EstimatedStart, Schema
 from turnstile.executor.callers import Channel
 from turnstile.executor.definitions import PoolDefinition, ResourceDefinition
+from turnstile.executor.questions.explain import CAUSES_MAX, HOLDERS_MAX, POSITIONS_MAX
 
-HOLDERS_MAX = 100
-"""Most slot holders in one answer."""
-CAUSES_MAX = 3
-"""Most executions whose reason is read to find the root cause of another one's wait."""
 USERS_MAX = 100
 """Most users of a resource, or actions of a pool, in one answer."""
-POOL_POSITIONS_MAX = 1000
-"""Executions of a pool among which the position of one is searched."""
 RUNS_MAX = 200
 """Most running attempts of a worker in one answer."""
 SERVED_MAX = 500
@@ -110,7 +105,7 @@ class WaitingOnPool(Schema):
     position: int | None = Field(
         default=None,
         description="Among the executions that wait only for a worker of the pool, from 1, in the order in "
-        f"which they will start if nothing else arrives. Null: behind the first {POOL_POSITIONS_MAX:,}.",
+        f"which they will start if nothing else arrives. Null: behind the first {POSITIONS_MAX:,}.",
     )
     waiting: int | None = Field(
         default=None, description="Executions that wait only for a worker of the pool."

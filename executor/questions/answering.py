@@ -21,7 +21,6 @@ from turnstile.executor.questions.explain import (
     Place,
     explain,
     with_slots,
-    with_worker_slots,
 )
 from turnstile.executor.questions.protocol import (
     PAGE_MAX,
@@ -43,11 +42,12 @@ from turnstile.executor.questions.protocol import (
     WorkerState,
 )
 from turnstile.executor.questions.queue_stats import (
-    GatePage,
+    GateCounts,
     places_at,
-    pool_page,
+    pool_counts,
+    pool_holders,
     queue_stats,
-    resource_page,
+    resource_counts,
     waiting_queues,
 )
 from turnstile.executor.queue_manager.state import (
@@ -275,30 +275,28 @@ def _passed_at(execution: Execution, gate: str) -> float | None:
 @answer.register
 def _resource_queue(question: protocol.ResourceQueue, known: Known) -> Steps[protocol.GatePage | None]:
     gate = known.state.resources.get(question.name)
-    page = resource_page(known.state, question.name, 0, 0)
-    if gate is None or page is None:
+    if gate is None:
         return None
+    counts = resource_counts(known.state, gate)
     places = yield from places_at(known.state, gate, question.offset, question.limit)
-    return _gate_page(known.state, gate, page, (question.offset, places), gate.holders)
+    return _gate_page(known.state, gate, counts, (question.offset, places), gate.holders)
 
 
 @answer.register
 def _pool_queue(question: protocol.PoolQueue, known: Known) -> Steps[protocol.GatePage | None]:
     pool = known.state.pools.get(question.name)
-    page = pool_page(known.state, question.name, 0, 0)
-    if pool is None or page is None:
+    if pool is None:
         return None
+    counts = pool_counts(known.state, pool)
     places = yield from places_at(known.state, pool, question.offset, question.limit)
-    workers = [each for each in known.state.workers.values() if question.name in each.pools]
-    at_workers = chain.from_iterable(map(with_worker_slots, workers))
-    holders = [each for each in at_workers if each.queue.action.definition.pool == question.name]
-    return _gate_page(known.state, pool, page, (question.offset, places), holders)
+    holders = pool_holders(known.state, question.name)
+    return _gate_page(known.state, pool, counts, (question.offset, places), holders)
 
 
 def _gate_page(
     state: State,
     gate: ResourceGate | PoolState,
-    page: GatePage,
+    counts: GateCounts,
     behind: tuple[int, Iterable[Place]],
     holders: Iterable[Execution],
 ) -> protocol.GatePage:
@@ -306,10 +304,9 @@ def _gate_page(
     offset, places = behind
     items = (_at_gate(state, place, number, resource) for number, place in enumerate(places, offset + 1))
     return protocol.GatePage(
-        name=gate.definition.name, capacity=page.capacity, paused=gate.definition.paused,
-        order=gate.definition.order, held=page.held, held_waiting=page.held_waiting, waiting=page.waiting,
-        wanted=page.wanted, items=tuple(each for each in items if each is not None),
-        holders=_holders(holders, resource),
+        name=gate.definition.name, paused=gate.definition.paused, order=gate.definition.order,
+        items=tuple(each for each in items if each is not None), holders=_holders(holders, resource),
+        **counts._asdict(),
     )  # fmt: skip
 
 
@@ -335,26 +332,27 @@ def _gates(_: protocol.Gates, known: Known) -> Steps[GateGauges]:
     state, resources, pools = known.state, [], []
     served = _served(state.actions.values())
     for name in sorted(state.resources)[:PAGE_MAX]:
-        page = resource_page(state, name, 0, 1)
-        if page is not None:
-            resources.append(
-                ResourceGauge(
-                    name=name, capacity=page.capacity, held=page.held, held_waiting=page.held_waiting,
-                    waiting=page.waiting, paused=state.resources[name].definition.paused,
-                )
-            )  # fmt: skip
+        if (gate := state.resources.get(name)) is None:
+            continue
+        counts = resource_counts(state, gate)
+        resources.append(
+            ResourceGauge(
+                name=name, capacity=counts.capacity, held=counts.held, held_waiting=counts.held_waiting,
+                waiting=counts.waiting, paused=gate.definition.paused,
+            )
+        )  # fmt: skip
         yield
     for name in sorted(state.pools)[:PAGE_MAX]:
-        page = pool_page(state, name, 0, 1)
-        if page is not None:
-            pools.append(
-                PoolGauge(
-                    name=name, capacity=page.capacity, held=page.held, waiting=page.waiting,
-                    wanted=page.wanted, waiting_queues=waiting_queues(state, state.pools[name]),
-                    paused=state.pools[name].definition.paused,
-                    served=tuple(sorted(served.get(name, ()))[:PAGE_MAX]),
-                )
-            )  # fmt: skip
+        if (pool := state.pools.get(name)) is None:
+            continue
+        counts = pool_counts(state, pool)
+        pools.append(
+            PoolGauge(
+                name=name, capacity=counts.capacity, held=counts.held, waiting=counts.waiting,
+                wanted=counts.wanted, waiting_queues=waiting_queues(state, pool),
+                paused=pool.definition.paused, served=tuple(sorted(served.get(name, ()))[:PAGE_MAX]),
+            )
+        )  # fmt: skip
         yield
     return GateGauges(resources=tuple(resources), pools=tuple(pools))
 

@@ -31,7 +31,7 @@ from turnstile.executor.queue_manager.state import (
 )
 
 HOLDERS_MAX: Final = 100
-"""Most holders, workers or pools in one answer."""
+"""Most holders or pools in one answer."""
 POSITIONS_MAX: Final = 1000
 """Executions at a gate among which the position of one is searched."""
 _STEP: Final = 250
@@ -49,18 +49,8 @@ class Holder(NamedTuple):
     id: int
     action_ref: str
     units: int
-    status: Status
     worker_id: str | None
     since: float
-
-
-class WorkerLoad(NamedTuple):
-    """A worker that serves an action."""
-
-    id: str
-    slots: int
-    held: int
-    is_taking: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +71,7 @@ class WaitingOn:
     For a limit it counts what is before it in a run (`runs`).
     """
     waiting: int | None = None
-    ahead: tuple[int, int] | None = None
-    """The one ahead at the resource that may not be passed, and its units: perhaps more than are free."""
     holders: tuple[Holder, ...] = ()
-    workers: tuple[WorkerLoad, ...] = ()
-    """Those that serve the action, also without taking; when it is handed over: the one that has it."""
     other_pools: tuple[str, ...] = ()
     """For `no_worker`: other pools where a worker has the action."""
     at: float | None = None
@@ -108,8 +94,6 @@ class Explanation(NamedTuple):
     position: int | None
     """In its queue, from 1; None: it is not in it."""
     queue_length: int
-    ahead: tuple[int, ...]
-    """The first ones of those ahead in its queue."""
     waiting_on: WaitingOn | None
 
 
@@ -120,7 +104,6 @@ class Stop(NamedTuple):
     closed: Closed | None = None
     gate: ResourceGate | None = None
     window: RateWindow | None = None
-    ahead: Entry[Member] | None = None
 
 
 class Place(NamedTuple):
@@ -135,7 +118,7 @@ class Place(NamedTuple):
 
 
 def explain(
-    state: State, execution_id: int, action_ref: str, key: str = "", priority: int = 3, *, ahead_max: int = 10
+    state: State, execution_id: int, action_ref: str, key: str = "", priority: int = 3
 ) -> Explanation | None:
     """Explain an execution, which waits plainly if the state knows no more of it; None: it has ended."""
     execution = state.executions.get(execution_id)
@@ -146,9 +129,8 @@ def explain(
         execution = Execution(execution_id, queue, priority, 0.0, inf)
     queue = execution.queue
     position = queue.position(execution.priority, execution_id)
-    ahead = tuple(place.id for place in islice(in_order(queue), min(ahead_max, (position or 1) - 1)))
     length = queue.length + queue.holding
-    return Explanation(execution.status, position, length, ahead, _waiting_on(state, execution, position))
+    return Explanation(execution.status, position, length, _waiting_on(state, execution, position))
 
 
 def _waiting_on(state: State, execution: Execution, position: int | None) -> WaitingOn | None:
@@ -163,7 +145,7 @@ def _waiting_on(state: State, execution: Execution, position: int | None) -> Wai
         case Status.SCHEDULED if (worker := execution.worker) is not None:
             return WaitingOn(
                 reason="handing_over", name=execution.queue.action.definition.pool, at=execution.scheduled_at,
-                workers=loads_of([worker]), holders=holders_of(worker.held.values()),
+                holders=holders_of(worker.held.values()),
             )  # fmt: skip
         case _:
             return None
@@ -196,7 +178,7 @@ def _stopped(state: State, execution: Execution, stop: Stop, depth: int) -> Wait
 
 
 def _on_units(state: State, execution: Execution, stop: Stop, depth: int) -> WaitingOn:
-    action, gate, ahead, units = execution.queue.action, stop.gate, None, 1
+    action, gate, units = execution.queue.action, stop.gate, 1
     if gate is None:
         name, capacity, held = action.ref, action.definition.max_concurrent_total, action.held
         order, waiting = order_of(action), startable(action)
@@ -206,12 +188,10 @@ def _on_units(state: State, execution: Execution, stop: Stop, depth: int) -> Wai
         name, capacity, held = gate.definition.name, gate.definition.capacity, gate.held
         members, holding, units = members_at(state, gate), [*gate.holders], units_of(action, gate)
         order, waiting = order_at(gate, members), sum(map(startable, members))
-        if stop.ahead is not None:
-            ahead = stop.ahead.ticket, units_of(stop.ahead.member, gate)
     idle = [each for each in holding if each.worker is None]
     seen = WaitingOn(
         reason=stop.reason, name=name, closed=stop.closed, units=units, capacity=capacity, held=held,
-        ahead=ahead, holders=holders_of(holding, gate),
+        holders=holders_of(holding, gate),
         position=execution.queue.position(execution.priority, execution.id),
     )  # fmt: skip
     if stop.closed is not None:
@@ -239,8 +219,9 @@ def _on_workers(state: State, execution: Execution, stop: Stop) -> WaitingOn:
     seen = WaitingOn(
         reason="handing_over" if stop.reason == "pool" and crew.has_room else stop.reason,
         name=crew.pool.definition.name, closed="paused" if crew.pool.definition.paused else None,
-        capacity=sum(worker.concurrency for worker in taking), workers=loads_of(crew.workers),
-        held=sum(_slots_used(worker) for worker in taking),
+        capacity=sum(worker.concurrency for worker in taking),
+        # What is there beyond the slots of a worker waits for one.
+        held=sum(min(worker.used, worker.concurrency) for worker in taking),
     )  # fmt: skip
     if stop.reason == "no_worker":
         return replace(seen, other_pools=_other_pools(state, action))
@@ -263,7 +244,7 @@ def _cause(state: State, idle: Iterable[Execution], ahead: Iterator[Place], dept
     holding = nsmallest(HOLDERS_MAX, idle, key=_id)
     if depth and holding:
         stops = [stop_of(state, each) for each in holding]
-        ids = [each.id for each, stop in zip(holding, stops, strict=True) if stop[:4] == stops[0][:4]]
+        ids = [each.id for each, stop in zip(holding, stops, strict=True) if stop == stops[0]]
         return RootCause(tuple(ids), _stopped(state, holding[0], stops[0], depth - 1))
     place = next(ahead, None) if depth else None
     if place is None:
@@ -317,13 +298,13 @@ def _stop_at_gates(state: State, member: Member) -> Stop:
     if ahead is not None and ahead.member is member:
         ahead = obstructing(gate, lane, ahead)
     if gate.held + units_of(member, gate) > gate.definition.capacity:
-        return Stop("resource", gate=gate, ahead=ahead)
+        return Stop("resource", gate=gate)
     if gate.window is not None and not gate.window.has_start(state.now):
         return Stop("rate", gate=gate, window=gate.window)
     if ahead is not None and ahead.member.action.crew is not action.crew:
-        return Stop("resource", gate=gate, ahead=ahead)
+        return Stop("resource", gate=gate)
     stop = Stop("pool") if ahead is None else _stop_at_gates(state, ahead.member)
-    return stop if stop.reason == "pool" else Stop("resource", gate=gate, ahead=ahead)
+    return stop if stop.reason == "pool" else Stop("resource", gate=gate)
 
 
 # Holders.
@@ -337,7 +318,7 @@ def holders_of(executions: Iterable[Execution], gate: ResourceGate | None = None
     """Return the first of these executions, by id, with their units at a gate."""
     return tuple(
         Holder(
-            each.id, each.queue.action.ref, gate.holders[each] if gate else 1, each.status,
+            each.id, each.queue.action.ref, gate.holders[each] if gate else 1,
             each.worker.id if each.worker else None, each.scheduled_at or _passed_at(each),
         )
         for each in nsmallest(HOLDERS_MAX, executions, key=_id)
@@ -368,19 +349,8 @@ def _granted(execution: Execution) -> Grant:
     return execution.grant
 
 
-def _slots_used(worker: Worker) -> int:
-    """Return how many slots of a worker are in use: what is there beyond them waits for one."""
-    return min(worker.used, worker.concurrency)
-
-
 def _passed_at(execution: Execution) -> float:
     return execution.passages[-1].passed_at if execution.passages else execution.queued_at
-
-
-def loads_of(workers: Iterable[Worker]) -> tuple[WorkerLoad, ...]:
-    """Return how much is at the first of these workers."""
-    first = islice(workers, HOLDERS_MAX)
-    return tuple(WorkerLoad(each.id, each.concurrency, _slots_used(each), each.is_taking) for each in first)
 
 
 # Orders: what waits, as it will pass if nothing else arrives.

@@ -11,13 +11,9 @@ from typing import Final, NamedTuple, get_args
 
 from turnstile.executor.questions.explain import (
     Counted,
-    Holder,
     Place,
-    WorkerLoad,
     copied_order_at,
-    holders_of,
     is_closed,
-    loads_of,
     members_at,
     order_at,
     startable,
@@ -71,8 +67,8 @@ class QueueStats(NamedTuple):
     """The longest queues of keys."""
 
 
-class GatePage(NamedTuple):
-    """A resource or pool: those that hold it, and what waits there, from an offset on."""
+class GateCounts(NamedTuple):
+    """A resource or pool in numbers."""
 
     capacity: int
     """Units, or slots of the workers that take offers."""
@@ -80,11 +76,8 @@ class GatePage(NamedTuple):
     held_waiting: int
     """Units of executions that wait at later gates."""
     waiting: int
-    wanted: int
+    wanted: int = 0
     """Of a pool: what has worker slots, and what could start at once with more of them."""
-    items: tuple[Place, ...]
-    holders: tuple[Holder, ...]
-    workers: tuple[WorkerLoad, ...]
 
 
 def queue_stats(state: State, ref: str) -> Generator[None, None, QueueStats | None]:
@@ -166,18 +159,14 @@ def places_at(
     return tuple(islice(order, limit))
 
 
-def resource_page(state: State, name: str, offset: int, limit: int) -> GatePage | None:
-    """Return a resource, with what waits there in its order; None: there is no such resource."""
-    gate = state.resources.get(name)
-    if gate is None:
-        return None
-    members = members_at(state, gate)
-    return GatePage(
-        capacity=gate.definition.capacity, held=gate.held, waiting=sum(map(startable, members)), wanted=0,
+def resource_counts(state: State, gate: ResourceGate) -> GateCounts:
+    """Count what holds a resource and waits there."""
+    return GateCounts(
+        capacity=gate.definition.capacity,
+        held=gate.held,
         held_waiting=sum(units for each, units in gate.holders.items() if each.worker is None),
-        items=tuple(islice(order_at(gate, members), offset, offset + limit)),
-        holders=holders_of(gate.holders, gate), workers=(),
-    )  # fmt: skip
+        waiting=sum(map(startable, members_at(state, gate))),
+    )
 
 
 def waiting_queues(state: State, pool: PoolState) -> int:
@@ -188,27 +177,30 @@ def waiting_queues(state: State, pool: PoolState) -> int:
     )
 
 
-def pool_page(state: State, name: str, offset: int, limit: int) -> GatePage | None:
-    """Return a pool, with what waits only for its workers in its order; None: there is no such pool."""
-    pool = state.pools.get(name)
-    if pool is None:
-        return None
+def pool_holders(state: State, name: str) -> list[Execution]:
+    """Return what has worker slots of a pool."""
     workers = [worker for worker in state.workers.values() if name in worker.pools]
-    members = members_at(state, pool)
+    return [each for worker in workers for each in with_worker_slots(worker) if _pool_of(each) == name]
+
+
+def pool_counts(state: State, pool: PoolState) -> GateCounts:
+    """Count what has worker slots of a pool and what waits only for its workers."""
+    name = pool.definition.name
+    workers = [worker for worker in state.workers.values() if name in worker.pools]
     here = [each for worker in workers for each in worker.held.values() if _pool_of(each) == name]
-    holders = [each for worker in workers for each in with_worker_slots(worker) if _pool_of(each) == name]
+    holders = pool_holders(state, name)
     # What waits at a worker for a slot: without what the limits of queues keep waiting there.
     ahead = len(here) - len(holders) - sum(queue.surplus for queue in {each.queue for each in here})
     actions = [action for action in state.actions.values() if action.definition.pool == name]
     holding = sum(len(action.holding) for action in actions)
     could_start = ahead + holding + sum(_could_start(state, each) for each in actions)
-    return GatePage(
+    return GateCounts(
         capacity=sum(worker.concurrency for worker in workers if worker.is_taking),
-        held=len(holders), held_waiting=holding, waiting=sum(map(startable, members)),
+        held=len(holders),
+        held_waiting=holding,
+        waiting=sum(map(startable, members_at(state, pool))),
         wanted=len(holders) + (0 if pool.definition.paused else could_start),
-        items=tuple(islice(order_at(pool, members), offset, offset + limit)),
-        holders=holders_of(holders), workers=loads_of(workers),
-    )  # fmt: skip
+    )
 
 
 def _pool_of(execution: Execution) -> str:

@@ -8,6 +8,7 @@ Used by the demo, the stress test, the benchmarks and the tests; needs no librar
 import asyncio
 import shlex
 import signal
+import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -164,10 +165,34 @@ async def create_database_and_vhost(
     return database_url, amqp_url
 
 
-async def drop_database_and_vhost(postgresql: DatabaseServer, rabbitmq: BrokerServer, name: str) -> None:
-    """Delete both, and with them the connections of services that still run."""
-    await run_in_thread(rabbitmq.delete_vhost, name)
-    await run_in_thread(postgresql.drop_database, name)
+@asynccontextmanager
+async def temporary_deployment(
+    postgresql: DatabaseServer,
+    rabbitmq: BrokerServer,
+    name: str,
+    *,
+    settings: Mapping[str, str],
+    importable: Path = _SOURCE,
+    last_signal: signal.Signals = signal.SIGKILL,
+) -> AsyncIterator[Deployment]:
+    """Yield a deployment on a new database, vhost and folder; delete all three at the end.
+
+    With database and vhost go the connections of services that still run.
+    """
+    with tempfile.TemporaryDirectory(prefix=f"{name}-", ignore_cleanup_errors=True) as folder:
+        try:
+            database_url, amqp_url = await create_database_and_vhost(postgresql, rabbitmq, name)
+            yield Deployment(
+                database_url=database_url,
+                amqp_url=amqp_url,
+                folder=Path(folder),
+                settings=settings,
+                importable=importable,
+                last_signal=last_signal,
+            )
+        finally:
+            await run_in_thread(rabbitmq.delete_vhost, name)
+            await run_in_thread(postgresql.drop_database, name)
 
 
 @asynccontextmanager

@@ -7,18 +7,17 @@ test that lacks something is skipped, and fails in CI: a test that is always ski
 import asyncio
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
-from turnstile.localservers import BrokerServer, DatabaseServer, LocalServers, MissingBinaries
+from turnstile.localservers import BrokerServer, DatabaseServer, MissingBinaries, servers_for_tests
+from turnstile.localservers.servers import SERVER_URLS
 
-DATABASE_URL = "TURNSTILE_TEST_DATABASE_URL"
-AMQP_URL = "TURNSTILE_TEST_AMQP_URL"
-MANAGEMENT_URL = "TURNSTILE_TEST_MANAGEMENT_URL"
+DATABASE_URL, AMQP_URL, MANAGEMENT_URL = SERVER_URLS
 _DOCKER_SOCKET = Path("/var/run/docker.sock")
 
 
@@ -56,37 +55,19 @@ def create_tables(url: str) -> None:
 @contextmanager
 def servers_of_the_session() -> Iterator[Servers]:
     """Provide servers from the first source there is; raise `NoServers` where there is none."""
-    given = _given()
-    if given is not None:
-        with given.rabbitmq:
-            yield given
-        return
-    try:
-        private = LocalServers.start(durable=False)
-    except MissingBinaries as missing:
-        with _containers(missing) as contained:
-            yield contained
-        return
-    with private:
-        yield Servers(postgresql=private.postgresql, rabbitmq=private.rabbitmq)
-
-
-def _given() -> Servers | None:
-    database_url, amqp_url = os.environ.get(DATABASE_URL), os.environ.get(AMQP_URL)
-    if not database_url and not amqp_url:
-        return None
-    if not database_url or not amqp_url:
-        raise NoServers(f"{DATABASE_URL} and {AMQP_URL} are given together or not at all")
-    return Servers(
-        postgresql=DatabaseServer(database_url),
-        rabbitmq=BrokerServer(amqp_url, os.environ.get(MANAGEMENT_URL)),
-    )
+    with ExitStack() as stack:
+        try:
+            postgresql, rabbitmq = stack.enter_context(servers_for_tests())
+        except MissingBinaries as missing:
+            yield stack.enter_context(_containers(missing))
+        else:
+            yield Servers(postgresql=postgresql, rabbitmq=rabbitmq)
 
 
 @contextmanager
 def _containers(missing: MissingBinaries) -> Iterator[Servers]:
     if "DOCKER_HOST" not in os.environ and not _DOCKER_SOCKET.exists():
-        raise NoServers(f"{missing}\nOr start a Docker engine, or give {DATABASE_URL} and {AMQP_URL}.")
+        raise NoServers(f"{missing}\nOr start a Docker engine, or set {', '.join(SERVER_URLS)}.")
     from testcontainers.community.postgres import PostgresContainer
     from testcontainers.core.container import DockerContainer
 

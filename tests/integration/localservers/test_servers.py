@@ -12,8 +12,14 @@ import asyncpg
 import pytest
 
 from tests.integration.localservers.watching import processes_of, wait_until
-from turnstile.localservers import LocalServers, PostgresServer, RabbitServer
-from turnstile.localservers.servers import ScratchFolder
+from turnstile.localservers import (
+    LocalServers,
+    LocalServersError,
+    PostgresServer,
+    RabbitServer,
+    servers_for_tests,
+)
+from turnstile.localservers.servers import SERVER_URLS, ScratchFolder
 
 
 @pytest.fixture
@@ -105,3 +111,14 @@ signal.pause()
     wait_until(lambda: processes_of(folder) == {})
     ScratchFolder.create().delete()
     assert not folder.exists()
+
+
+def test_the_urls_of_servers_for_tests_are_set_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in SERVER_URLS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TURNSTILE_TEST_AMQP_URL", "amqp://localhost")
+    expected = (
+        "TURNSTILE_TEST_DATABASE_URL, TURNSTILE_TEST_MANAGEMENT_URL: not set, but TURNSTILE_TEST_AMQP_URL is"
+    )
+    with pytest.raises(LocalServersError, match=expected), servers_for_tests():
+        pass

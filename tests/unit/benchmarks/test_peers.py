@@ -1,11 +1,10 @@
-"""The comparison with other systems: metrics of traces; code, dependency group and document agree."""
+"""The comparison with PgQueuer: metrics of traces, medians of rounds, ratios."""
 
 import struct
 from pathlib import Path
 
 import pytest
 
-from benchmarks.peers.contestants import PGQUEUER, TURNSTILE
 from benchmarks.peers.history import (
     Run,
     Stops,
@@ -15,14 +14,14 @@ from benchmarks.peers.history import (
     peak_concurrency_of_actions,
     trace_of,
 )
-from benchmarks.peers.job import TRACES, Group, gate_of, run, run_blocking
-from benchmarks.peers.session import Counts
-from benchmarks.peers.tables import Comparison, Entry, sections
+from benchmarks.peers.job import TRACES, Group, _writer, gate_of, run
+from benchmarks.peers.tables import Comparison, sections
+from benchmarks.peers.variants import VARIANTS
 from benchmarks.waiting import DidNotHappen
 from turnstile.stress.trace import START, STOP
 
 MS = 1_000_000
-COUNTS = Counts(jobs=100, handed_over=5, slices=2, deadline_seconds=1)
+OWN = VARIANTS[0]
 
 
 def trace(*lines: tuple[int, int, int, int]) -> list[TraceRecord]:
@@ -33,18 +32,19 @@ def trace(*lines: tuple[int, int, int, int]) -> list[TraceRecord]:
     ]
 
 
-def one_run(
-    *, jobs: int = 100, seconds: float = 1.0, gaps: tuple[float, ...] = (), postgresql_us: float = 0.0
-) -> Run:
+def one_run(*, seconds: float = 1.0, gaps: tuple[float, ...] = ()) -> Run:
     return Run(
-        jobs=jobs,
+        jobs=100,
         seconds=seconds,
         submit_seconds=0.5,
         out_of_order=0.25,
         peak_concurrency=3,
         hand_over_ms=gaps,
-        postgresql_us=postgresql_us,
     )
+
+
+def comparison() -> Comparison:
+    return Comparison(jobs=100, handed_over=5, rounds=1, circumstances={})
 
 
 def test_a_start_after_a_later_one_of_its_action_is_out_of_order() -> None:
@@ -83,44 +83,29 @@ def test_a_hand_over_is_from_the_last_stop_to_the_next_start() -> None:
 
 
 def test_rounds_are_shown_as_medians_and_hand_overs_together() -> None:
-    entry = Entry(contestant=TURNSTILE, variant=TURNSTILE.variants[0])
-    entry.runs[Group.FREE] = [one_run(seconds=seconds) for seconds in (1.0, 2.0, 10.0)]
-    entry.runs[Group.SINGLE] = [one_run(gaps=(1.0, 2.0)), one_run(gaps=(3.0, 4.0, 5.0))]
-    comparison = Comparison(entries=[entry], counts=COUNTS, rounds=3, circumstances={})
-    free, single = sections(comparison)
+    compared = comparison()
+    for seconds in (1.0, 2.0, 10.0):
+        compared.add(OWN, Group.FREE, one_run(seconds=seconds))
+    compared.add(OWN, Group.SINGLE, one_run(gaps=(1.0, 2.0)))
+    compared.add(OWN, Group.SINGLE, one_run(gaps=(3.0, 4.0, 5.0)))
+    free, _, _, single = sections(compared)
     assert free.rows[0].cells == {"jobs/s": 50, "taken/s": 200, "out of order, %": 25}
     assert single.rows[0].cells["p50"] == 3
     assert single.rows[0].cells["max"] == 5
 
 
-def test_this_project_is_compared_with_pgqueuer_and_with_the_fastest() -> None:
-    own = Entry(contestant=TURNSTILE, variant=TURNSTILE.variants[0])
-    limited = [variant for variant in PGQUEUER.variants if Group.LIMITED in variant.groups]
-    others = [Entry(contestant=PGQUEUER, variant=variant) for variant in limited]
-    for entry, seconds in zip((own, *others), (2.0, 1.0, 3.0), strict=True):
-        entry.runs[Group.LIMITED] = entry.runs[Group.TIMED] = [one_run(seconds=seconds)]
-    comparison = Comparison(entries=[own, *others], counts=COUNTS, rounds=1, circumstances={})
-    at_limit, timed = sections(comparison)
-    to_one, to_two = at_limit.rows[-2:]
-    assert (to_one.cells["jobs/s"], to_one.meets_aims()) == (0.5, False)
-    assert (to_two.cells["jobs/s"], to_two.meets_aims()) == (1.5, True)
-    assert [row.meets_aims() for row in timed.rows] == [False, None, None]
+def test_this_project_is_compared_with_each_variant_of_pgqueuer() -> None:
+    limited = [variant for variant in VARIANTS if Group.LIMITED in variant.groups]
+    compared = comparison()
+    for variant, seconds in zip(limited, (2.0, 1.0, 3.0), strict=True):
+        compared.add(variant, Group.LIMITED, one_run(seconds=seconds))
+        compared.add(variant, Group.TIMED, one_run(seconds=seconds))
+    _, at_limit, timed, _ = sections(compared)
+    for section in (at_limit, timed):
+        to_one, to_two = section.rows[-2:]
+        assert (to_one.cells["jobs/s"], to_one.meets_aims()) == (0.5, False)
+        assert (to_two.cells["jobs/s"], to_two.meets_aims()) == (1.5, True)
     assert timed.rows[1].cells["share of the ideal"] == pytest.approx(100 * 0.02 / 40)
-
-
-def test_the_last_load_under_a_snapshot_is_compared_with_the_one_before_it() -> None:
-    entry = Entry(contestant=TURNSTILE, variant=TURNSTILE.variants[0])
-    entry.slices.append(
-        [
-            one_run(seconds=1.0, postgresql_us=10),
-            one_run(seconds=1.5, postgresql_us=15),
-            one_run(seconds=2.0, postgresql_us=30),
-        ]
-    )
-    (section,) = sections(Comparison(entries=[entry], counts=COUNTS, rounds=1, circumstances={}))
-    cells = section.rows[0].cells
-    assert (cells["last / before"], cells["PostgreSQL, last / before"]) == (0.5, 3)
-    assert set(cells) == set(section.columns)
 
 
 def test_stops_are_counted_once_while_a_trace_grows(tmp_path: Path) -> None:
@@ -138,12 +123,11 @@ async def test_a_held_job_stops_only_when_its_gate_is_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(TRACES, str(tmp_path))
-    monkeypatch.setattr("benchmarks.peers.job._writers", {})
+    _writer.cache_clear()
     gate_of(tmp_path, 1).touch()
     await run(1, 0, 0, True, 0.0)
-    run_blocking(1, 0, 1, True, 0.0)
     monkeypatch.setattr("benchmarks.peers.job._HELD_SECONDS_MAX", 0.0)
     with pytest.raises(DidNotHappen, match="the other jobs wait"):
         await run(2, 0, 0, True, 0.0)
-    assert Stops(tmp_path).count(1) == 2
+    assert Stops(tmp_path).count(1) == 1
     assert Stops(tmp_path).count(2) == 0

@@ -156,7 +156,7 @@ def learned(**durations: list[float]) -> Durations:
 
 
 def holders(*ages: float, now: float) -> tuple[Holder, ...]:
-    return tuple(Holder(number, "a", 1, Status.RUNNING, "w", now - age) for number, age in enumerate(ages, 1))
+    return tuple(Holder(number, "a", 1, "w", now - age) for number, age in enumerate(ages, 1))
 
 
 def on_limit(limit: int, *ages: float, position: int = 1) -> WaitingOn:

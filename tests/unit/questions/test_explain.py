@@ -9,8 +9,22 @@ import pytest
 
 from turnstile.common.domain.retries import RetryPolicy
 from turnstile.common.domain.states import Status
-from turnstile.executor.questions.explain import Explanation, Flow, WaitingOn, explain
-from turnstile.executor.questions.queue_stats import QueueStats, pool_page, queue_stats, resource_page
+from turnstile.executor.questions.explain import (
+    Explanation,
+    Flow,
+    WaitingOn,
+    explain,
+    members_at,
+    order_at,
+)
+from turnstile.executor.questions.queue_stats import (
+    GateCounts,
+    QueueStats,
+    pool_counts,
+    pool_holders,
+    queue_stats,
+    resource_counts,
+)
 from turnstile.executor.queue_manager.decide import decide
 from turnstile.executor.queue_manager.decisions import Decisions
 from turnstile.executor.queue_manager.definitions import Action, KeySettings, Pool, Rate, Resource, Use
@@ -28,7 +42,7 @@ from turnstile.executor.queue_manager.inputs import (
     WorkerChanged,
     WorkerGone,
 )
-from turnstile.executor.queue_manager.state import Execution, State
+from turnstile.executor.queue_manager.state import Execution, PoolState, ResourceGate, State
 
 
 class Scheduler:
@@ -103,14 +117,13 @@ def resource(name: str, capacity: int, **fields: object) -> DefineResource:
 # One execution.
 
 
-def test_an_execution_knows_its_position_and_the_first_ones_ahead() -> None:
+def test_an_execution_knows_its_position() -> None:
     scheduler = Scheduler(define(max_concurrent=0), worker())
     late = scheduler.admit("a", 600)
     urgent = scheduler.admit("a", 2, priority=1)
     found = scheduler.explain(late[-1])
     assert found.position == found.queue_length == 602
-    assert found.ahead == (*urgent, *late[:8])
-    assert scheduler.explain(urgent[1]).ahead == (urgent[0],)
+    assert scheduler.explain(urgent[1]).position == 2
 
 
 def test_what_has_ended_is_unknown_and_what_runs_waits_for_nothing() -> None:
@@ -124,11 +137,11 @@ def test_what_has_ended_is_unknown_and_what_runs_waits_for_nothing() -> None:
     assert explain(scheduler.state, first, "a") is None
 
 
-def test_what_is_at_a_worker_names_it_and_what_is_there() -> None:
+def test_what_is_at_a_worker_names_what_is_there() -> None:
     scheduler = Scheduler(define(), worker())
     first, second = scheduler.admit("a", 2)
     on = scheduler.on(second)
-    assert (on.reason, on.at, [load.id for load in on.workers]) == ("handing_over", 1000.0, ["w1"])
+    assert (on.reason, on.at) == ("handing_over", 1000.0)
     assert [holder.id for holder in on.holders] == [first, second]
 
 
@@ -169,12 +182,11 @@ def test_behind_a_run_the_holders_have_a_slot_and_the_rest_neither_waits_nor_is_
     assert (explanation.position, explanation.queue_length) == (14, 14)
     assert (on.reason, on.capacity, on.held, on.position) == ("limit", 2, 2, 14 + 4)
     assert [each.id for each in on.holders] == ids[:2]
-    stats, page = stats_of(scheduler.state, "a"), pool_page(scheduler.state, "default", 0, 10)
+    stats, counts = stats_of(scheduler.state, "a"), default_pool(scheduler)
     assert stats is not None
-    assert page is not None
-    assert (stats.queue_length, stats.waiting["limit"], stats.active_count, page.held) == (14, 14, 2, 2)
+    assert (stats.queue_length, stats.waiting["limit"], stats.active_count, counts.held) == (14, 14, 2, 2)
     # No worker is missing: the limit lets no more run.
-    assert (page.wanted, [each.id for each in page.holders]) == (2, ids[:2])
+    assert (counts.wanted, [each.id for each in pool_holders(scheduler.state, "default")]) == (2, ids[:2])
 
 
 def test_what_waits_at_a_worker_for_a_slot_has_none() -> None:
@@ -183,18 +195,16 @@ def test_what_waits_at_a_worker_for_a_slot_has_none() -> None:
     scheduler.end(*scheduler.admit("a"))
     ids = scheduler.admit("a", 20)
     assert len(scheduler.running()) == 2 + 4
-    on, page = scheduler.on(ids[-1]), pool_page(scheduler.state, "default", 0, 10)
+    on, counts = scheduler.on(ids[-1]), default_pool(scheduler)
     assert (on.reason, on.capacity, on.held, on.position, on.waiting) == ("pool", 2, 2, 14, 14)
-    assert [(load.slots, load.held) for load in on.workers] == [(2, 2)]
-    assert page is not None
-    assert (page.capacity, page.held, page.waiting, page.wanted) == (2, 2, 14, 20)
-    assert [each.id for each in page.holders] == [each.id for each in on.holders] == ids[:2]
+    assert (counts.capacity, counts.held, counts.waiting, counts.wanted) == (2, 2, 14, 20)
+    assert [each.id for each in on.holders] == ids[:2]
+    assert [each.id for each in pool_holders(scheduler.state, "default")] == ids[:2]
     scheduler.turn(worker("w2", slots=30, is_taking=False))
     assert scheduler.on(ids[-1]).held == 2
     scheduler.turn(DefinePool(pool=Pool(name="default", paused=True)))
-    page = pool_page(scheduler.state, "default", 0, 10)
-    assert page is not None
-    assert page.wanted == page.held == 2
+    counts = default_pool(scheduler)
+    assert counts.wanted == counts.held == 2
 
 
 def test_behind_free_slots_the_root_cause_is_what_those_ahead_wait_for() -> None:
@@ -212,21 +222,19 @@ def test_workers_without_slots_serve_nothing() -> None:
     assert scheduler.on(*scheduler.admit("a")).reason == "no_worker"
 
 
-def test_without_a_worker_the_other_pools_and_the_draining_workers_are_named() -> None:
+def test_without_a_worker_that_takes_the_other_pools_are_named() -> None:
     scheduler = Scheduler(define(), worker("here", is_taking=False), worker("there", pools="gpu"))
     on = scheduler.on(*scheduler.admit("a"))
     assert (on.reason, on.name, on.other_pools) == ("no_worker", "default", ("gpu",))
-    assert [(load.id, load.is_taking) for load in on.workers] == [("here", False)]
 
 
-def test_busy_workers_are_named_with_what_runs_there() -> None:
+def test_busy_workers_are_counted_and_what_runs_there_is_named() -> None:
     scheduler = Scheduler(define(), define("b"), worker(slots=2))
     first, second = scheduler.admit("a", 2)
     scheduler.admit("b", 3)
     (late,) = scheduler.admit("a")
     on = scheduler.on(late)
     assert (on.reason, on.name, on.capacity, on.held, on.waiting) == ("pool", "default", 2, 2, 4)
-    assert [(load.id, load.slots, load.held) for load in on.workers] == [("w1", 2, 2)]
     assert [(holder.id, holder.action_ref) for holder in on.holders] == [(first, "a"), (second, "a")]
 
 
@@ -246,19 +254,19 @@ def test_a_resource_names_the_missing_units_and_who_holds_them() -> None:
     first, second = scheduler.admit("a", 2)
     on = scheduler.on(second)
     assert (on.reason, on.name, on.units, on.capacity, on.held) == ("resource", "cad", 2, 3, 2)
-    assert (on.position, on.waiting, on.ahead) == (1, 1, None)
+    assert (on.position, on.waiting) == (1, 1)
     assert [(holder.id, holder.units) for holder in on.holders] == [(first, 2)]
 
 
-def test_behind_a_heavier_execution_a_light_one_names_it() -> None:
+def test_behind_a_heavier_execution_a_light_one_waits_although_it_fits() -> None:
     scheduler = Scheduler(
         resource("cad", 3), worker(),
         define("heavy", Use(resource="cad", units=2)), define("light", Use(resource="cad")),
     )  # fmt: skip
-    _, second = scheduler.admit("heavy", 2)
+    scheduler.admit("heavy", 2)
     on = scheduler.on(*scheduler.admit("light"))
     assert (on.reason, on.units, on.capacity, on.held) == ("resource", 1, 3, 2)
-    assert (on.ahead, on.position) == ((second, 2), 2)
+    assert on.position == 2
 
 
 @pytest.mark.parametrize(
@@ -318,7 +326,15 @@ def test_behind_an_idle_holder_the_root_cause_is_what_that_waits_for() -> None:
     assert [holder.id for holder in on.root_cause.on.holders] == [running]
 
 
-# Counts and pages.
+# Counts and orders.
+
+
+def default_pool(scheduler: Scheduler) -> GateCounts:
+    return pool_counts(scheduler.state, scheduler.state.pools["default"])
+
+
+def listed_at(state: State, gate: ResourceGate | PoolState) -> list[int]:
+    return [place.id for place in order_at(gate, members_at(state, gate))]
 
 
 def stats_of(state: State, ref: str) -> QueueStats | None:
@@ -358,23 +374,21 @@ def test_the_stats_have_the_longest_queues_of_keys_and_the_totals() -> None:
 
 def test_units_that_wait_at_a_later_gate_are_reported_as_idle() -> None:
     scheduler, _, holding = between_two_resources()
-    stats, page = stats_of(scheduler.state, "both"), resource_page(scheduler.state, "first", 0, 10)
+    gate = scheduler.state.resources["first"]
+    stats, counts = stats_of(scheduler.state, "both"), resource_counts(scheduler.state, gate)
     assert stats is not None
-    assert page is not None
     assert (stats.queue_length, stats.active_count, stats.held_waiting) == (1, 0, 1)
-    assert (page.held, page.held_waiting, [holder.id for holder in page.holders]) == (1, 1, [holding])
+    assert (counts.held, counts.held_waiting, [each.id for each in gate.holders]) == (1, 1, [holding])
 
 
 def test_a_pool_wants_what_the_limits_let_run() -> None:
     scheduler = Scheduler(define(max_concurrent=4), worker(slots=2))
     scheduler.admit("a", 100)
-    page = pool_page(scheduler.state, "default", 0, 10)
-    assert page is not None
-    assert (page.capacity, page.held, page.waiting, page.wanted) == (2, 2, 2, 4)
+    counts = default_pool(scheduler)
+    assert (counts.capacity, counts.held, counts.waiting, counts.wanted) == (2, 2, 2, 4)
     scheduler.turn(DefinePool(pool=Pool(name="default", paused=True)))
-    page = pool_page(scheduler.state, "default", 0, 10)
-    assert page is not None
-    assert page.wanted == page.held == 2
+    counts = default_pool(scheduler)
+    assert counts.wanted == counts.held == 2
 
 
 @pytest.mark.parametrize("order", ["fair", "arrival"])
@@ -383,9 +397,7 @@ def test_what_a_pool_lists_starts_in_that_order(order: str) -> None:
     scheduler = Scheduler(DefinePool(pool=pool), define("a"), define("b"), define("c"), worker(slots=1))
     for ref, count, priority in [("a", 9, 3), ("b", 9, 3), ("c", 9, 3), ("b", 2, 1), ("a", 3, 4)]:
         scheduler.admit(ref, count, priority=priority)
-    page = pool_page(scheduler.state, "default", 0, 100)
-    assert page is not None
-    listed = [place.id for place in page.items]
+    listed = listed_at(scheduler.state, scheduler.state.pools["default"])
     started = []
     while running := scheduler.running():
         started += [granted.id for granted in scheduler.end(running[0].id).granted]
@@ -401,9 +413,7 @@ def test_what_a_fair_resource_and_a_fair_total_list_starts_in_that_order() -> No
     scheduler.turn(SetKey(action_ref="a", key="1", settings=KeySettings(weight=3)))
     for ref, key, count in [("a", "1", 8), ("a", "2", 8), ("b", "", 8)]:
         scheduler.admit(ref, count, key=key)
-    page = resource_page(scheduler.state, "cad", 0, 100)
-    assert page is not None
-    listed = [place.id for place in page.items]
+    listed = listed_at(scheduler.state, scheduler.state.resources["cad"])
     started = []
     while running := scheduler.running():
         started += [granted.id for granted in scheduler.end(running[0].id).granted]
@@ -535,23 +545,18 @@ def assert_true(scheduler: Scheduler, execution_id: int, found: Explanation) -> 
             if on.closed is not None:
                 assert gate.definition.paused or gate.definition.capacity < units
                 return
-            page = resource_page(state, on.name, 0, 1000)
-            assert page is not None
-            order = [place.id for place in page.items]
+            order = listed_at(state, gate)
             assert on.position is not None
             assert order[on.position - 1] == execution_id
-            assert on.waiting == page.waiting == len(order)
-            if on.ahead is None:
-                assert gate.held + units > gate.definition.capacity
-            else:
-                assert on.ahead[0] in order[: on.position - 1]
+            assert on.waiting == resource_counts(state, gate).waiting == len(order)
+            assert gate.held + units > gate.definition.capacity or on.position > 1
         case "pool":
             assert not action.crew.has_room
-            page = pool_page(state, definition.pool, 0, 1000)
-            assert page is not None
+            pool = state.pools[definition.pool]
+            order = listed_at(state, pool)
             assert on.position is not None
-            assert page.items[on.position - 1].id == execution_id
-            assert on.waiting == page.waiting == len(page.items)
+            assert order[on.position - 1] == execution_id
+            assert on.waiting == pool_counts(state, pool).waiting == len(order)
         case _:
             pytest.fail(f"{on.reason} is no reason at the end of a turn")
 
@@ -619,12 +624,11 @@ def test_every_reason_is_true_and_the_counts_are_those_of_the_reasons(seed: int)
             at_workers = [each for each in scheduler.running() if each.queue.action.ref == action.ref]
             in_runs = sum(queue.surplus for queue in scheduler.state.actions[action.ref].queues.values())
             assert stats.active_count == len(at_workers) - in_runs
-        for pool in scheduler.state.pools:
-            page = pool_page(scheduler.state, pool, 0, 1)
-            assert page is not None
-            assert page.held <= page.wanted
-            assert page.held <= sum(load.slots for load in page.workers)
-            assert all(load.held <= load.slots for load in page.workers)
+        for name, pool in scheduler.state.pools.items():
+            workers = [each for each in scheduler.state.workers.values() if name in each.pools]
+            counts = pool_counts(scheduler.state, pool)
+            assert counts.held <= counts.wanted
+            assert counts.held <= sum(each.concurrency for each in workers)
 
 
 def test_questions_change_no_decision() -> None:
@@ -633,8 +637,8 @@ def test_questions_change_no_decision() -> None:
         for _ in range(60):
             for execution_id in asked.scheduler.live:
                 asked.scheduler.explain(execution_id)
-            pool_page(asked.scheduler.state, "gpu", 0, 100)
-            resource_page(asked.scheduler.state, "cad", 0, 100)
+            listed_at(asked.scheduler.state, asked.scheduler.state.pools["gpu"])
+            listed_at(asked.scheduler.state, asked.scheduler.state.resources["cad"])
             granted, expected = asked.step().granted, left_alone.step().granted
             assert [(each.id, each.grant, each.worker.id) for each in granted] == [
                 (each.id, each.grant, each.worker.id) for each in expected
