@@ -38,8 +38,8 @@ shop: $(READY) ## Run the example shop of examples/shop on private servers, and 
 	@$(BIN)/python -m examples.shop
 
 .PHONY: up
-up: $(READY) ## Start servers, executor and workers, print their URLs, and run until Ctrl-C
-	@$(BIN)/executor demo --stay
+up: $(READY) ## Start servers, an executor and a worker of the examples, print their URLs, and run until Ctrl-C
+	@$(BIN)/turnstile dev --actions examples.actions
 
 .PHONY: check
 check: $(READY) ## Format, lint, types and layers: everything that runs no test

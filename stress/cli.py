@@ -7,7 +7,7 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -23,15 +23,7 @@ from turnstile.common.cli import (
 )
 from turnstile.common.exit_codes import ExitCode
 
-_LIBRARIES: Final = ("numpy", "matplotlib", "jinja2")
-
 app = command_line("Load-test an installation and verify order and limits.")
-
-
-@app.callback()
-def _group() -> None:
-    # With a callback, the command keeps its name even as the only one.
-    pass
 
 
 @app.command("run")
@@ -43,8 +35,8 @@ def run_command(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="One of smoke, limits, fifo, keys, gates, depth, recovery, soak. Default: the load of the "
-            "options, then a short scenario for each metric.",
+            help="One of smoke, gates, recovery, soak. Default: the load of the options, then short "
+            "measurements.",
             metavar="NAME",
         ),
     ] = None,
@@ -84,7 +76,7 @@ def run_command(
     ] = 7,
     report: Annotated[
         Path,
-        typer.Option(metavar="FOLDER", help="Folder for report.html, report.json, pictures and recordings."),
+        typer.Option(metavar="FOLDER", help="Folder for report.txt, report.json and recordings."),
     ] = Path("stress-report"),
     executors: Annotated[int, typer.Option(metavar="NUMBER", help="With --local: number of executors.")] = 2,
     workers: Annotated[int, typer.Option(metavar="NUMBER", help="With --local: number of workers.")] = 2,
@@ -113,7 +105,7 @@ def run_command(
     """
     options = locals()
     refuse_passwords({"amqp_url": amqp_url, "api_url": api_url})
-    _require_libraries()
+    _require_numpy()
     from turnstile.stress import config, run  # noqa: PLC0415
 
     try:
@@ -129,7 +121,7 @@ def check_command(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a report with its recordings.")],
 ) -> None:
     """Check the recordings of a run again and rewrite its report."""
-    _require_libraries()
+    _require_numpy()
     from turnstile.stress import run  # noqa: PLC0415
     from turnstile.stress.report import store  # noqa: PLC0415
 
@@ -145,12 +137,11 @@ def check_command(
     raise typer.Exit(ExitCode.OK if report.passed else ExitCode.FAILED)
 
 
-def _require_libraries() -> None:
-    missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
-    if missing:
+def _require_numpy() -> None:
+    if importlib.util.find_spec("numpy") is None:
         raise CommandFailed(
-            f"{', '.join(missing)} missing: the stress test needs these libraries, the services do not; "
-            f"install them from your clone: {PIP_INSTALL.format(extra='stress')}",
+            "numpy missing: the stress test needs it, the services do not; "
+            f"install it from your clone: {PIP_INSTALL.format(extra='stress')}",
             exit_code=EXIT_FAILED,
         )
 

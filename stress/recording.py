@@ -160,8 +160,6 @@ def status_code(status: Status) -> int:
 
 
 _TABLES: Final = ("orders", "executions", "attempts", "runs", "stays")
-_KEYS: Final = {"scenario": "stage"}
-"""Fields with another key in `recording.json`, so that stored recordings stay readable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,7 +278,7 @@ class Recording:
         """Write it into a folder."""
         folder.mkdir(parents=True, exist_ok=True)
         np.savez_compressed(folder / "tables.npz", **{name: getattr(self, name) for name in _TABLES})
-        rest = {_KEYS.get(name, name): value for name, value in asdict(self).items() if name not in _TABLES}
+        rest = {name: value for name, value in asdict(self).items() if name not in _TABLES}
         (folder / "recording.json").write_text(json.dumps(rest, indent=1), encoding="utf-8")
 
     @classmethod
@@ -293,8 +291,8 @@ class Recording:
         return cls(
             **columns,
             **{
-                name: TypeAdapter(hint).validate_python(rest[_KEYS.get(name, name)])
+                name: TypeAdapter(hint).validate_python(rest[name])
                 for name, hint in hints.items()
-                if _KEYS.get(name, name) in rest
+                if name in rest
             },
         )

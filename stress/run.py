@@ -12,26 +12,27 @@ from typing import Final
 
 from rich.console import Console
 
-from turnstile.common.cli import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE, CommandFailed
+from turnstile.common.cli import EXIT_UNREACHABLE, EXIT_USAGE, CommandFailed
 from turnstile.common.domain.errors import TurnstileError
 from turnstile.common.exit_codes import ExitCode
 from turnstile.common.redaction import redact_passwords
 from turnstile.common.telemetry.logs import configure_logging
-from turnstile.localservers import LocalServersError, until_signal
+from turnstile.localservers import LocalServersError
 from turnstile.stress.config import Preset, RunConfig
 from turnstile.stress.drive.driver import drive_scenario
 from turnstile.stress.drive.setup import check_ready
-from turnstile.stress.installation import Installation
+from turnstile.stress.installation import Installation, Unreachable
 from turnstile.stress.local.faults import LocalSystem
+from turnstile.stress.local.launcher import run_until_signal
 from turnstile.stress.local.system import running_locally
 from turnstile.stress.presets import scenarios_of
 from turnstile.stress.recording import Recording
-from turnstile.stress.report.live import live_view
+from turnstile.stress.report.live import LiveView
 from turnstile.stress.report.run_report import RunInfo
 from turnstile.stress.report.store import ReportStore, show_report
+from turnstile.stress.report.summary import WIDTH
 from turnstile.stress.scenario import Scenario
 
-_LINE_WIDTH_WITHOUT_TERMINAL: Final = 110
 _WORKER_CONCURRENCY: Final = 50
 """Of each private worker: more than all slots of the default load."""
 _GATES_WORKER_CONCURRENCY: Final = 2
@@ -52,15 +53,8 @@ def run(
     console = plain_console()
     # The report contains outages and reconnects; the console shows only unexpected errors.
     configure_logging(level="ERROR", form="console")
-    try:
-        work = _run(config, installation, folder, shown_command(command), console)
-        return ExitCode(asyncio.run(until_signal(work, say=console.print)))
-    except LocalServersError as error:
-        raise CommandFailed(str(error), exit_code=ExitCode(error.exit_code)) from None
-    except TurnstileError as error:
-        raise CommandFailed(str(error), exit_code=EXIT_UNREACHABLE) from None
-    except OSError as error:
-        raise CommandFailed(f"the run failed: {error}", exit_code=EXIT_FAILED) from None
+    work = _run(config, installation, folder, shown_command(command), console)
+    return run_until_signal(work, what="the run", say=console.print, exit_code=None)
 
 
 def shown_command(arguments: Sequence[str]) -> str:
@@ -72,7 +66,7 @@ def plain_console() -> Console:
     """Return a console that is wide enough for tables where it is not a terminal."""
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = _LINE_WIDTH_WITHOUT_TERMINAL
+        console.width = WIDTH
     return console
 
 
@@ -99,7 +93,10 @@ async def _run(
                 store.add_versions(await asyncio.to_thread(system.servers.versions))
                 await run_scenarios(scenarios, system.installation, system, store, console)
         else:
-            await check_ready(installation, actions)
+            try:
+                await check_ready(installation, actions)
+            except Unreachable as error:
+                raise CommandFailed(str(error), exit_code=EXIT_UNREACHABLE) from None
             await run_scenarios(scenarios, installation, None, store, console)
     except asyncio.CancelledError:
         # Report the completed scenarios; without any, an earlier report in the folder stays.
@@ -120,20 +117,19 @@ async def run_scenarios(
     console: Console,
 ) -> None:
     """Carry out, check and measure scenarios; those that cannot be completed are failures of the store."""
-    with live_view(console) as view:
-        for number, scenario in enumerate(scenarios, 1):
-            view.begin(f"Scenario {number} of {len(scenarios)}: {scenario.title}")
-            try:
-                recording = await drive_scenario(
-                    scenario, installation, seed=store.info.seed, show=view.show, injector=system
-                )
-            except (TurnstileError, LocalServersError) as error:
-                store.failures.append(f"{scenario.name}: {error}")
-                view.failed(scenario.title, str(error))
-                return
-            view.checking(scenario.title)
-            await asyncio.to_thread(store.add, _with_collapses(recording, system))
-            view.checked(store.scenarios[-1])
+    view = LiveView(console)
+    for number, scenario in enumerate(scenarios, 1):
+        view.begin(f"Scenario {number} of {len(scenarios)}: {scenario.title}")
+        try:
+            recording = await drive_scenario(
+                scenario, installation, seed=store.info.seed, show=view.show, injector=system
+            )
+        except (TurnstileError, LocalServersError) as error:
+            store.failures.append(f"{scenario.name}: {error}")
+            view.failed(scenario.title, str(error))
+            return
+        await asyncio.to_thread(store.add, _with_collapses(recording, system))
+        view.checked(store.scenarios[-1])
 
 
 def _with_collapses(recording: Recording, system: LocalSystem | None) -> Recording:

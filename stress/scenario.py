@@ -19,23 +19,6 @@ Fields = Mapping[str, Any]
 _MIX_PART: Final = re.compile(r"(\d+(?:\.\d+)?)\s*%\s+(\S+)")
 
 
-class Purpose(StrEnum):
-    """Which metric a scenario is for; the check is the same for all."""
-
-    LOAD = "load"
-    """The load of the options."""
-    THROUGHPUT = "throughput"
-    """No-op executions, as fast as possible."""
-    HAND_OVER = "hand-over"
-    """One at a time: from the stop of one to the start of the next."""
-    DEPTH = "depth"
-    """The cost of a hand-over in a long queue."""
-    KEYS = "keys"
-    """The cost of an execution among many queues."""
-    RECOVERY = "recovery"
-    """The duration of the effects of faults."""
-
-
 class FaultKind(StrEnum):
     """The faults of a private installation."""
 
@@ -161,14 +144,11 @@ class Scenario:
     """Unique in the run: letters, digits and `-`."""
     title: str
     """For display."""
-    purpose: Purpose
     load: Load
     limit: int | None
     """Of each queue; None: no limit."""
     all_wait_first: bool = False
     """Pause the actions until every execution waits."""
-    drain_without_limit_after: int | None = None
-    """Lift the limit once so many have ended: the metric is complete and the rest drains faster."""
     faults: tuple[PlannedFault, ...] = ()
     gates: Gates | None = None
     """None: each execution passes its queue only."""

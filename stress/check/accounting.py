@@ -1,6 +1,6 @@
 """Nothing lost, nothing twice, nothing stuck, nothing unexpected; and the installation's own numbers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from turnstile.common.domain.states import TERMINAL, Status
 from turnstile.stress.check.columns import (
     Ruling,
-    Violations,
+    Violation,
     attempt_keys,
     column,
     rows_of,
@@ -97,19 +97,18 @@ def first_of_equals(values: Instants) -> Instants:
 
 def nothing_unexpected(history: History) -> Ruling:
     """Check every request, execution, attempt and run: rejections, failures, unknown rows, wrong instants."""
-    collapses = history.collapses
     kinds = [
         *_of_orders(history),
         *_of_executions(history),
         *_of_attempts(history),
         *_of_runs(history),
-        Violations(rows=np.arange(len(collapses), dtype=np.int64), sentence=collapses.__getitem__),
+        list(map(Violation, history.collapses)),
     ]
     tables = (history.orders, history.executions, history.attempts, history.runs)
     return ruling(Rule.NOTHING_UNEXPECTED, sum(len(table) for table in tables), *kinds)
 
 
-def _of_orders(history: History) -> Iterator[Violations]:
+def _of_orders(history: History) -> Iterator[Sequence[Violation]]:
     orders = history.orders
     ids, answered = column(history.executions, "execution_id"), column(orders, "execution_id")
     arrived_as = arrivals(history)
@@ -135,7 +134,7 @@ def _of_orders(history: History) -> Iterator[Violations]:
     )
 
 
-def _of_executions(history: History) -> Iterator[Violations]:
+def _of_executions(history: History) -> Iterator[Sequence[Violation]]:
     executions, orders = history.executions, history.orders
     ids, numbers = column(executions, "execution_id"), column(executions, "number")
     known = (numbers >= 0) & (numbers < len(orders))
@@ -169,7 +168,7 @@ def _of_executions(history: History) -> Iterator[Violations]:
     )
 
 
-def _of_attempts(history: History) -> Iterator[Violations]:
+def _of_attempts(history: History) -> Iterator[Sequence[Violation]]:
     attempts = history.attempts
     ids, granted_at = column(attempts, "execution_id"), column(attempts, "granted_at")
     yield violations(
@@ -189,7 +188,7 @@ def _of_attempts(history: History) -> Iterator[Violations]:
     )
 
 
-def _of_runs(history: History) -> Iterator[Violations]:
+def _of_runs(history: History) -> Iterator[Sequence[Violation]]:
     runs, executions = history.runs, history.executions
     ids = column(runs, "execution_id")
     numbers = values_at(
@@ -250,7 +249,7 @@ def counters_agree(recording: Recording) -> Finding:
     all_recorded = np.bincount(actions[actions >= 0], minlength=len(recording.counters)).tolist()
     all_over = np.bincount(actions[ended & (actions >= 0)], minlength=len(recording.counters)).tolist()
     checked = 0
-    sentences: list[str] = []
+    sentences: list[Violation] = []
     for action, counters in enumerate(recording.counters):
         recorded, over = all_recorded[action], all_over[action]
         numbers = {
@@ -261,13 +260,11 @@ def counters_agree(recording: Recording) -> Finding:
             numbers |= {"waiting": (counters.queue_length, 0), "active": (counters.active_count, 0)}
         checked += len(numbers)
         sentences += [
-            f"action {action} counts {value} {name}, a recount gives {counted}"
+            Violation(f"action {action} counts {value} {name}, a recount gives {counted}")
             for name, (value, counted) in numbers.items()
             if value != counted
         ]
-    rows = np.arange(len(sentences), dtype=np.int64)
-    kind = Violations(rows=rows, sentence=sentences.__getitem__)
-    return ruling(Rule.COUNTERS_AGREE, checked, kind).finding()
+    return ruling(Rule.COUNTERS_AGREE, checked, sentences).finding()
 
 
 def audit_clean(recording: Recording) -> Finding:

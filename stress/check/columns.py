@@ -3,8 +3,10 @@
 Groups are in ascending order and rows in the order of events, so one pass over a column serves all groups.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,12 +57,16 @@ def highest_before(
     """
     if not len(values):
         return np.empty(0, np.int64)
-    keys, lowest, span = _keys(groups, values)
+    # Every key of a later group is above all keys of an earlier one: one pass serves all groups.
+    lowest = int(values.min())
+    span = int(values.max()) - lowest + 1
+    assert (int(groups.max()) + 1) * span < 2**63, "the product of groups and values exceeds 63 bits"
+    keys = groups * span + (values - lowest)
     if counts is not None:
         keys = np.where(counts, keys, NONE)
     highest = np.concatenate([[NONE], np.maximum.accumulate(keys)])
     before = highest[:-1] if positions is None else highest[positions]
-    return _decoded(before, groups, lowest, span)
+    return np.where((before != NONE) & (before // span == groups), before % span + lowest, NONE)
 
 
 def rows_before(groups: Instants, instants: Instants, margin_ns: int) -> Instants:
@@ -79,69 +85,46 @@ def rows_before(groups: Instants, instants: Instants, margin_ns: int) -> Instant
     return found
 
 
-def _keys(groups: Instants, values: Instants) -> tuple[Instants, int, int]:
-    # Every key of a later group is above all keys of an earlier one: one pass serves all groups.
-    lowest = int(values.min())
-    span = int(values.max()) - lowest + 1
-    assert (int(groups.max()) + 1) * span < 2**63, "the product of groups and values exceeds 63 bits"
-    return groups * span + (values - lowest), lowest, span
+class Violation(NamedTuple):
+    """What breaks a rule, and the execution that it concerns, if there is one."""
 
-
-def _decoded(keys: Instants, groups: Instants, lowest: int, span: int) -> Instants:
-    return np.where((keys != NONE) & (keys // span == groups), keys % span + lowest, NONE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Violations:
-    """Rows that break a rule in one way; `sentence` describes one row."""
-
-    rows: Instants
-    sentence: Callable[[int], str]
-    execution_ids: Instants | None = None
-    """Of all rows."""
+    what: str
+    execution_id: int | None = None
 
 
 def violations(
     broken: NDArray[np.bool_], sentence: Callable[[int], str], execution_ids: Instants | None = None
-) -> Violations:
-    """Return the rows selected by the mask as violations."""
-    rows = np.flatnonzero(broken).astype(np.int64)
-    return Violations(rows=rows, sentence=sentence, execution_ids=execution_ids)
+) -> list[Violation]:
+    """Return the rows selected by the mask as violations; the execution ids are those of all rows."""
+    return [
+        Violation(sentence(row), None if execution_ids is None else int(execution_ids[row]))
+        for row in np.flatnonzero(broken).tolist()
+    ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Ruling:
-    """Everything that breaks one rule."""
+    """Everything that breaks one rule, by the way in which it does."""
 
     rule: Rule
     checked: int
-    kinds: tuple[Violations, ...]
+    kinds: tuple[Sequence[Violation], ...]
 
-    def each(self) -> Iterator[tuple[str, int | None]]:
-        """Yield a sentence and the execution of each violation."""
-        for one in self.kinds:
-            for row in one.rows.tolist():
-                yield (
-                    one.sentence(row),
-                    None if one.execution_ids is None else int(one.execution_ids[row]),
-                )
+    def each(self) -> Iterator[Violation]:
+        """Yield each violation."""
+        return chain.from_iterable(self.kinds)
 
     def finding(self) -> Finding:
         """Return the summary; its examples take turns between the kinds of violations."""
-        examples = [
-            one.sentence(int(one.rows[nth]))
-            for nth in range(EXAMPLES_MAX)
-            for one in self.kinds
-            if nth < len(one.rows)
-        ]
+        examples = [one[nth].what for nth in range(EXAMPLES_MAX) for one in self.kinds if nth < len(one)]
         return Finding(
             rule=self.rule,
             checked=self.checked,
-            broken=sum(len(one.rows) for one in self.kinds),
+            broken=sum(map(len, self.kinds)),
             examples=tuple(examples[:EXAMPLES_MAX]),
         )
 
 
-def ruling(rule: Rule, checked: int, *kinds: Violations) -> Ruling:
+def ruling(rule: Rule, checked: int, *kinds: Sequence[Violation]) -> Ruling:
     """Return everything that breaks a rule."""
-    return Ruling(rule=rule, checked=checked, kinds=kinds)
+    return Ruling(rule, checked, kinds)

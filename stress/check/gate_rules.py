@@ -5,17 +5,15 @@ are a second witness of the units. Out: one finding for each rule.
 """
 
 import heapq
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-import numpy as np
-
-from turnstile.stress.check.columns import Ruling, Violations, column, ruling
+from turnstile.stress.check.columns import Ruling, Violation, ruling
 from turnstile.stress.check.definitions import Definitions, pauses, recorded_history
 from turnstile.stress.check.history import History
 from turnstile.stress.check.passages import (
     RATE,
+    Broken,
     GateHistory,
     Guarantee,
     Passer,
@@ -25,7 +23,7 @@ from turnstile.stress.check.passages import (
 )
 from turnstile.stress.check.pools import check_pool
 from turnstile.stress.check.timelines import counted_runs
-from turnstile.stress.check.verdict import EXAMPLES_MAX, Finding, Rule
+from turnstile.stress.check.verdict import Finding, Rule, findings_of
 from turnstile.stress.recording import NONE, GateRecords, Recording
 from turnstile.stress.trace import POOL, action_ref
 
@@ -42,23 +40,22 @@ def gates_kept(recording: Recording, time_text: Callable[[int], str]) -> list[Fi
     results = [check_pool(recording)]
     if recording.gates is not None:
         results.insert(0, check_passages(gate_history(recording, recording.gates)))
-    examples: dict[Guarantee, list[str]] = {guarantee: [] for guarantee in GATE_RULES}
-    counts: Counter[Guarantee] = Counter()
-    for broken in (each for result in results for each in result.broken):
-        counts[broken.rule] += 1
-        if counts[broken.rule] <= EXAMPLES_MAX:
-            who = "" if broken.execution_id is None else f", execution {broken.execution_id}"
-            text = f"at {broken.gate} at {time_text(broken.at)}{who}: {broken.what}"
-            examples[broken.rule].append(text)
-    return [
-        Finding(
-            rule=rule,
-            checked=sum(result.checked.get(guarantee, 0) for result in results),
-            broken=counts[guarantee],
-            examples=tuple(examples[guarantee]),
-        )
-        for guarantee, rule in GATE_RULES.items()
-    ]
+    return findings_of(
+        {
+            rule: sum(result.checked.get(guarantee, 0) for result in results)
+            for guarantee, rule in GATE_RULES.items()
+        },
+        (
+            (GATE_RULES[each.rule], _sentence(each, time_text(each.at)))
+            for result in results
+            for each in result.broken
+        ),
+    )
+
+
+def _sentence(broken: Broken, when: str) -> str:
+    who = "" if broken.execution_id is None else f", execution {broken.execution_id}"
+    return f"at {broken.gate} at {when}{who}: {broken.what}"
 
 
 def gate_history(recording: Recording, gates: GateRecords) -> GateHistory:
@@ -134,7 +131,7 @@ def units_run(recording: Recording, history: History) -> Ruling:
         if last.get(execution_id) == attempt:
             rows_of.setdefault(execution_id, []).append(row)
     starts, ends = counted.starts.tolist(), counted.ends.tolist()
-    sentences: dict[int, str] = {}
+    broken: list[Violation] = []
     checked: set[int] = set()
     for gate, passages in stored.gates().items():
         if gate.gate == RATE:
@@ -151,15 +148,11 @@ def units_run(recording: Recording, history: History) -> Ruling:
             capacities = [capacity_of(version, gate) for version in versions]
             highest = max((capacity for capacity in capacities if capacity is not None), default=0)
             if None not in capacities and running > highest:
-                sentences[each.row] = (
+                what = (
                     f"execution {ids[each.row]} started at {history.time_text(each.start)} with {gate}:"
                     f" {running} units were running, the capacity was {highest}"
                 )
-    broken = Violations(
-        rows=np.array(list(sentences), np.int64),
-        sentence=sentences.__getitem__,
-        execution_ids=column(runs, "execution_id"),
-    )
+                broken.append(Violation(what, ids[each.row]))
     return ruling(Rule.LIMIT_RUN, len(checked), broken)
 
 

@@ -36,9 +36,7 @@ class GateStep(IntEnum):
     """From here on the limit is at least the value; differs from AT_MOST while a change is under way."""
     AT_MOST = 2
     ARRIVED = 3
-    LEFT = 4
-    """Without a grant; a grant removes its execution from the waiting ones as well."""
-    GRANTED = 5
+    GRANTED = 4
 
 
 class Move(NamedTuple):
@@ -120,8 +118,6 @@ class Gate:
             elif step == GateStep.ARRIVED:
                 self.waiting.add(value)
                 heapq.heappush(self._ids, value)
-            elif step == GateStep.LEFT:
-                self.waiting.discard(value)
             elif step == GateStep.AT_LEAST:
                 self.at_least = value
             else:

@@ -1,7 +1,5 @@
 """First in, first out: the order of admissions, of starts at limit 1, and of starts at each worker."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from turnstile.stress.check.columns import (
@@ -17,7 +15,7 @@ from turnstile.stress.check.columns import (
 from turnstile.stress.check.excuses import forward_by
 from turnstile.stress.check.history import ARRIVAL_NS, History
 from turnstile.stress.check.verdict import Rule
-from turnstile.stress.recording import NEVER, NONE, Instants, Outcome, Recording
+from turnstile.stress.recording import NEVER, NONE, Instants, Outcome
 
 
 def admitted_in_order(history: History) -> Ruling:
@@ -58,29 +56,6 @@ def arrivals(history: History) -> Instants:
     return np.where(rows == NONE, NONE, ids[rows]) if len(ids) else rows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FirstStarts:
-    """The first run of each execution, in the order of queues, instants and ids."""
-
-    execution_ids: Instants
-    queues: Instants
-    starts: Instants
-
-
-def first_starts(history: Recording | History) -> FirstStarts:
-    """Return the first start of each execution that ran in a queue of the scenario."""
-    runs = history.runs[history.runs["queue"] != NONE]
-    ids, starts, queues = (column(runs, name) for name in ("execution_id", "started_at", "queue"))
-    by_id = np.lexsort((starts, ids))
-    first = by_id[np.concatenate([[True], ids[by_id[1:]] != ids[by_id[:-1]]])] if len(runs) else by_id
-    rows = first[np.lexsort((ids[first], starts[first], queues[first]))]
-    return FirstStarts(
-        execution_ids=ids[rows],
-        queues=queues[rows],
-        starts=starts[rows],
-    )
-
-
 def started_in_order(history: History) -> Ruling:
     """Check each start at its worker, and each first start while the limit was 1.
 
@@ -88,10 +63,12 @@ def started_in_order(history: History) -> Ruling:
     the order of sending. Above limit 1, two workers may start two granted executions in either order; one
     worker may not. Where clocks may differ, only certain orders count.
     """
-    first = first_starts(history)
-    alone = _at_limit_one(history, first)
-    queues, starts = first.queues[alone], first.starts[alone]
-    ids = first.execution_ids[alone]
+    ids, queues, starts = _first_starts(history)
+    if history.limits.at_first == 1:
+        alone = starts < history.limits.first_change(queues)
+    else:
+        alone = np.zeros(len(ids), np.bool_)
+    ids, queues, starts = ids[alone], queues[alone], starts[alone]
     error_ns = history.clock_error_ns
     positions = rows_before(queues, starts, 2 * error_ns) if error_ns else None
     later_id = highest_before(queues, ids, positions=positions)
@@ -162,9 +139,11 @@ def _places(history: History) -> Instants:
     return places
 
 
-def _at_limit_one(history: History, first: FirstStarts) -> Instants:
-    """Return the rows that started before the limit of their queue was changed from 1."""
-    if history.limits.at_first != 1:
-        return np.empty(0, np.int64)
-    until = history.limits.first_change(first.queues)
-    return np.flatnonzero(first.starts < until)
+def _first_starts(history: History) -> tuple[Instants, Instants, Instants]:
+    """Return ids, queues and instants of the first start of each execution, by queue, instant and id."""
+    runs = history.runs[history.runs["queue"] != NONE]
+    ids, queues, starts = (column(runs, name) for name in ("execution_id", "queue", "started_at"))
+    by_id = np.lexsort((starts, ids))
+    first = by_id[np.concatenate([[True], ids[by_id[1:]] != ids[by_id[:-1]]])] if len(runs) else by_id
+    rows = first[np.lexsort((ids[first], starts[first], queues[first]))]
+    return ids[rows], queues[rows], starts[rows]

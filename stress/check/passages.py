@@ -15,7 +15,7 @@ time. Out: a `Broken` for each violation. The check is sound: a correct installa
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
@@ -181,11 +181,6 @@ def check_passages(history: GateHistory) -> PassageCheck:
         *(found for gate, passages in gates.items() for found in _fairness(history, gate, passages, checked)),
     ]
     return PassageCheck(broken=broken, checked=checked)
-
-
-def violations(history: GateHistory) -> Sequence[Broken]:
-    """Return everything that breaks a guarantee of gates."""
-    return check_passages(history).broken
 
 
 _Checked: TypeAlias = "Counter[Guarantee]"
@@ -379,9 +374,9 @@ def _fairness(
     )
     for priority in sorted({passer.priority for passer, _ in passages}):
         own = [each for each in passages if each[0].priority == priority]
-        shares = _Shares(history, gate, own, unknown, changed_at)
-        yield from shares.violations()
-        checked[Guarantee.FAIRNESS] += shares.compared
+        fair = _FairGate(history, gate, own, unknown, changed_at)
+        yield from fair.violations()
+        checked[Guarantee.FAIRNESS] += fair.shares.compared
 
 
 def _unknown_periods(history: GateHistory, gate: GateId) -> Mapping[str, list[tuple[int, int]]]:
@@ -412,7 +407,52 @@ def _may_pass(history: GateHistory, gate: GateId, passer: Passer) -> bool:
     return any(name in uses_of(each) for _, each in history.definitions.action(passer.action).versions)
 
 
-class _Shares:
+class Shares:
+    """The gains of flows, and how far those of two became apart over the time in which both waited."""
+
+    def __init__(self, bounds: Mapping[str, int]) -> None:
+        self._bounds = bounds
+        """Of each flow its part of how far it may be apart from another one."""
+        self._got: Counter[str] = Counter()
+        self._epochs: Counter[str] = Counter()
+        self._pairs: dict[tuple[str, str], tuple[tuple[int, int], int, int]] = {}
+        """For two flows their epochs, and the least and the largest difference of their shares since then."""
+        self.compared = 0
+
+    def interrupt(self, flow: str) -> None:
+        """Begin anew with a flow: it did not wait, or may have got something that is not stored."""
+        self._epochs[flow] += 1
+
+    def gain(self, gains: Mapping[str, int], waiting: Collection[str]) -> Iterator[str]:
+        """Add what waiting flows got at one instant; yield a sentence for any two that are too far apart."""
+        before = {flow: self._got[flow] for flow in gains}
+        self._got.update(gains)
+        for flow in gains:
+            for other in waiting:
+                if other != flow and (other not in gains or flow < other):
+                    one, two = min(flow, other), max(flow, other)
+                    was = before.get(one, self._got[one]) - before.get(two, self._got[two])
+                    yield from self._compare(one, two, was)
+
+    def _compare(self, one: str, two: str, was: int) -> Iterator[str]:
+        self.compared += 1
+        epochs = self._epochs[one], self._epochs[two]
+        known, least, largest = self._pairs.get((one, two), (None, was, was))
+        if known != epochs:
+            least = largest = was
+        now = self._got[one] - self._got[two]
+        least, largest = min(least, now), max(largest, now)
+        bound = self._bounds[one] + self._bounds[two]
+        if largest - least > bound:
+            yield (
+                f"{one!r} and {two!r} both waited, and their shares became"
+                f" {(largest - least) / TAG_SCALE:g} apart, more than {bound / TAG_SCALE:g}"
+            )
+            least = largest = now
+        self._pairs[one, two] = epochs, least, largest
+
+
+class _FairGate:
     """What the flows of one gate got, for executions of one priority.
 
     A flow waits throughout a decision if an execution of it has arrived by then and does not pass with it.
@@ -427,113 +467,71 @@ class _Shares:
         unknown: Mapping[str, list[tuple[int, int]]],
         changed_at: Sequence[int],
     ) -> None:
-        self.history, self.gate, self.passages, self.changed_at = history, gate, passages, changed_at
-        self.unknown = unknown
-        self.unknown_from: dict[str, tuple[int, int]] = defaultdict(lambda: (0, -NEVER - 1))
-        self.waiting: dict[str, int] = defaultdict(int)
-        self.got: dict[str, int] = defaultdict(int)
-        self.epochs: dict[str, int] = defaultdict(int)
-        """Raised whenever a flow did not wait, or may have got something that is not stored."""
-        self.known: set[str] = set()
-        """The flows that wait throughout this decision, with everything that they got."""
-        self.pairs: dict[tuple[str, str], tuple[tuple[int, int], int, int]] = {}
-        """For two flows their epochs, and the least and the largest difference of their shares since then."""
-        self.largest = self._largest_costs()
-        self.compared = 0
+        self._history, self._gate, self._passages = history, gate, passages
+        self._unknown, self._changed_at = unknown, changed_at
+        self._unknown_from: dict[str, tuple[int, int]] = defaultdict(lambda: (0, -NEVER - 1))
+        self.shares = Shares(self._largest_costs())
 
     def violations(self) -> Iterator[Broken]:
-        arrivals = sorted((stay.arrived_at, _flow(self.gate, passer)) for passer, stay in self.passages)
+        arrivals = sorted((stay.arrived_at, _flow(self._gate, passer)) for passer, stay in self._passages)
+        waiting: Counter[str] = Counter()
         arrived, before = 0, -NEVER
-        for at, together in _decisions(self.passages):
+        for at, together in _decisions(self._passages):
             while arrived < len(arrivals) and arrivals[arrived][0] <= at:
-                self.waiting[arrivals[arrived][1]] += 1
+                waiting[arrivals[arrived][1]] += 1
                 arrived += 1
             for passer, _ in together:
-                self.waiting[_flow(self.gate, passer)] -= 1
-            for flow in [flow for flow, count in self.waiting.items() if not count]:
-                del self.waiting[flow]
-                self.epochs[flow] += 1
-            self._forget_unknown(before, at)
-            yield from self._share(at, together)
+                waiting[_flow(self._gate, passer)] -= 1
+            for flow in [flow for flow, count in waiting.items() if not count]:
+                del waiting[flow]
+                self.shares.interrupt(flow)
+            known = self._known(waiting, before, at)
+            for flow in waiting.keys() - known:
+                self.shares.interrupt(flow)
+            gains: Counter[str] = Counter()
+            for passer, stay in together:
+                if _flow(self._gate, passer) in known:
+                    gains[_flow(self._gate, passer)] += self._cost(passer, stay, at)
+            for what in self.shares.gain(gains, known):
+                yield Broken(Guarantee.FAIRNESS, str(self._gate), at, what)
             before = at
 
-    def _changes(self, before: int, at: int) -> bool:
-        definitions = self.history.definitions
-        after = before - definitions.settling_ns
-        own = definitions.around(self.history.own(self.gate), at)
-        return any_in(self.changed_at, after, at) or not all(map(is_fair, own))
-
-    def _forget_unknown(self, before: int, at: int) -> None:
-        """Compare nothing over a change, and no flow of which an execution may have passed unrecorded."""
-        has_changes = self._changes(before, at)
-        self.known = {
-            flow for flow in self.waiting if not (self._is_unknown(flow, before, at) or has_changes)
-        }
-        for flow in self.waiting.keys() - self.known:
-            self.epochs[flow] += 1
+    def _known(self, waiting: Iterable[str], before: int, at: int) -> set[str]:
+        """Return of which flows everything is known: no change, and none that may have passed unrecorded."""
+        definitions = self._history.definitions
+        own = definitions.around(self._history.own(self._gate), at)
+        is_changed = any_in(self._changed_at, before - definitions.settling_ns, at)
+        known = {flow for flow in waiting if not self._is_unknown(flow, before, at)}
+        return known if not is_changed and all(map(is_fair, own)) else set()
 
     def _is_unknown(self, flow: str, before: int, at: int) -> bool:
-        periods = self.unknown.get(flow, ())
-        number, until = self.unknown_from[flow]
+        periods = self._unknown.get(flow, ())
+        number, until = self._unknown_from[flow]
         while number < len(periods) and periods[number][0] <= at:
             until = max(until, periods[number][1])
             number += 1
-        self.unknown_from[flow] = number, until
+        self._unknown_from[flow] = number, until
         return until >= before
 
-    def _share(self, at: int, together: Sequence[Passage]) -> Iterator[Broken]:
-        gains: dict[str, int] = defaultdict(int)
-        for passer, stay in together:
-            if _flow(self.gate, passer) in self.known:
-                gains[_flow(self.gate, passer)] += self._cost(passer, stay, at)
-        before = {flow: self.got[flow] for flow in gains}
-        for flow, gain in gains.items():
-            self.got[flow] += gain
-        for flow in gains:
-            for other in self.known:
-                if other != flow and (other not in gains or flow < other):
-                    one, two = min(flow, other), max(flow, other)
-                    was = before.get(one, self.got[one]) - before.get(two, self.got[two])
-                    yield from self._compare(one, two, was, at)
-
-    def _compare(self, one: str, two: str, was: int, at: int) -> Iterator[Broken]:
-        epochs = self.epochs[one], self.epochs[two]
-        known, least, largest = self.pairs.get((one, two), (None, was, was))
-        if known != epochs:
-            least = largest = was
-        self.compared += 1
-        difference = self.got[one] - self.got[two]
-        least, largest = min(least, difference), max(largest, difference)
-        apart = max(difference - least, largest - difference)
-        bound = self.largest[one] + self.largest[two]
-        if apart > bound:
-            what = (
-                f"{one!r} and {two!r} both waited, and their shares became {apart / TAG_SCALE:g} apart,"
-                f" more than {bound / TAG_SCALE:g}"
-            )
-            yield Broken(Guarantee.FAIRNESS, str(self.gate), at, what)
-            least = largest = difference
-        self.pairs[one, two] = epochs, least, largest
-
     def _cost(self, passer: Passer, stay: Stay, at: int) -> int:
-        [*_, action] = self.history.definitions.around(self.history.definitions.action(passer.action), at)
+        [*_, action] = self._history.definitions.around(self._history.definitions.action(passer.action), at)
         return stay.units * TAG_SCALE // self._weight(action, passer)
 
     def _weight(self, action: Definition, passer: Passer) -> int:
-        if self.gate.gate == TOTAL:
+        if self._gate.gate == TOTAL:
             return weight_of(action, passer.key)
-        use = uses_of(action).get(self.gate.gate.removeprefix(_RESOURCE))
+        use = uses_of(action).get(self._gate.gate.removeprefix(_RESOURCE))
         return 1 if use is None else use.weight
 
     def _largest_costs(self) -> dict[str, int]:
         """Return the most that one execution of each flow ever cost: earlier weights count in its tag."""
         found: dict[str, int] = defaultdict(int)
         seen: dict[tuple[QueueKey, int], int] = {}
-        for passer, stay in self.passages:
+        for passer, stay in self._passages:
             of = passer.queue_key, stay.units
             if of not in seen:
-                versions = self.history.definitions.action(passer.action).versions
+                versions = self._history.definitions.action(passer.action).versions
                 seen[of] = max(stay.units * TAG_SCALE // self._weight(d, passer) for _, d in versions)
-            flow = _flow(self.gate, passer)
+            flow = _flow(self._gate, passer)
             found[flow] = max(found[flow], seen[of])
         return found

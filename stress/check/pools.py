@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from turnstile.stress.check.definitions import is_fair, recorded_history
 from turnstile.stress.check.excuses import disturbed
-from turnstile.stress.check.passages import TAG_SCALE, Broken, Guarantee, PassageCheck
+from turnstile.stress.check.passages import TAG_SCALE, Broken, Guarantee, PassageCheck, Shares
 from turnstile.stress.check.pool_waits import Start, starts_of
 from turnstile.stress.recording import NEVER, SECOND, Recording
 from turnstile.stress.trace import POOL
@@ -137,15 +137,11 @@ class _Turns:
             yield from self._shares_of(priority)
 
     def _shares_of(self, priority: int) -> Iterator[Broken]:
+        costs, highest = self._costs(self.period.weights), self._costs(self.period.least_weights)
+        shares = Shares(
+            {action: highest[action] + cost * self.most_within_tick[action] for action, cost in costs.items()}
+        )
         waiting: Counter[str] = Counter()
-        got: Counter[str] = Counter()
-        epochs: Counter[str] = Counter()
-        pairs: dict[tuple[str, str], tuple[tuple[int, int], int, int]] = {}
-        costs = self._costs(self.period.weights)
-        highest = self._costs(self.period.least_weights)
-        bounds = {
-            action: highest[action] + cost * self.most_within_tick[action] for action, cost in costs.items()
-        }
         arrivals = [each for each in self.arrivals if each[2].priority == priority]
         grants = [grant for grant in self.grants if grant.priority == priority]
         arrived = 0
@@ -153,34 +149,17 @@ class _Turns:
             while arrived < len(arrivals) and arrivals[arrived][0] <= at:
                 waiting[arrivals[arrived][1]] += 1
                 arrived += 1
-            before, gained = got.copy(), set()
+            gained: Counter[str] = Counter()
             for grant in together:
                 waiting[grant.action] -= grant.waits_from != NEVER
-                got[grant.action] += costs[grant.action]
-                gained.add(grant.action)
+                gained[grant.action] += costs[grant.action]
             for action in [action for action, count in waiting.items() if not count]:
                 del waiting[action]
-                epochs[action] += 1
-            for one, two in _pairs_of(gained, waiting):
-                was, now = before[one] - before[two], got[one] - got[two]
-                key = epochs[one], epochs[two]
-                known, least, largest = pairs.get((one, two), (None, was, was))
-                if known != key:
-                    least = largest = was
-                self.checked[Guarantee.FAIRNESS] += 1
-                least, largest = min(least, now), max(largest, now)
-                bound = bounds[one] + bounds[two]
-                if largest - least > bound:
-                    yield self._apart(at, one, two, largest - least, bound)
-                    least = largest = now
-                pairs[one, two] = key, least, largest
-
-    def _apart(self, at: int, one: str, two: str, apart: int, bound: int) -> Broken:
-        what = (
-            f"{one!r} and {two!r} both waited, and their shares became {apart / TAG_SCALE:g} apart,"
-            f" more than {bound / TAG_SCALE:g}"
-        )
-        return Broken(Guarantee.FAIRNESS, _GATE, at, what)
+                shares.interrupt(action)
+            gains = {action: gain for action, gain in sorted(gained.items()) if action in waiting}
+            for what in shares.gain(gains, waiting):
+                yield Broken(Guarantee.FAIRNESS, _GATE, at, what)
+        self.checked[Guarantee.FAIRNESS] += shares.compared
 
     def _costs(self, weights: Mapping[str, int]) -> dict[str, int]:
         actions = {grant.action for grant in self.grants} | {action for _, action, _ in self.arrivals}
@@ -195,11 +174,3 @@ def _most_within(instants: Sequence[int], span_ns: int) -> int:
             first += 1
         most = max(most, last - first + 1)
     return most
-
-
-def _pairs_of(gained: set[str], waiting: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of actions that wait, of which at least one has gained."""
-    for one in sorted(gained & waiting.keys()):
-        for two in waiting:
-            if one != two and (two not in gained or one < two):
-                yield (one, two) if one < two else (two, one)

@@ -8,7 +8,6 @@ What a worker was granted beyond the limit, in a run, has no slot yet: it takes 
 becomes free. So a queue may hold more than its limit at one worker, and nowhere else.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Final, NamedTuple
@@ -29,7 +28,7 @@ from turnstile.stress.check.gates import (
 from turnstile.stress.check.history import History
 from turnstile.stress.check.limits import ALWAYS, LimitTimeline, limit_timeline
 from turnstile.stress.check.timelines import QueueEntries, counted_runs, queue_entries
-from turnstile.stress.check.verdict import EXAMPLES_MAX, Finding, Rule
+from turnstile.stress.check.verdict import Finding, Rule, findings_of
 from turnstile.stress.recording import NEVER, NONE, SECOND, Instants, Outcome, Recording, RunEnd, Table
 
 _SHARING_NS: Final = SECOND
@@ -39,39 +38,27 @@ _CHUNK: Final = 50_000
 """Moves that are in memory as objects at once."""
 
 
-def queues_kept(recording: Recording, history: History) -> tuple[Finding, Finding, Finding]:
+def queues_kept(recording: Recording, history: History) -> list[Finding]:
     """Check each grant and each slot that is free while an execution waits.
 
     At each grant a queue holds at most its limit, or all that it holds is at one worker, and no execution
     with a smaller id waits. A free slot is granted, and its worker uses it, within the allowed time. Slots
     that are free before paused actions are resumed do not count.
     """
-    examples: dict[Rule, list[str]] = {
-        rule: [] for rule in (Rule.LIMIT_HELD, Rule.GRANTED_IN_ORDER, Rule.NO_IDLE_SLOT)
-    }
-    counts: Counter[Rule] = Counter()
     allowance = IdleAllowance(seconds=recording.idle_allowed_seconds, excused=excused(recording))
     entries = queue_entries(recording)
     moves = moves_of_entries(entries, history.limits)
     queues = replayed(moves, until=recording.ended_at, allowance=allowance)
     at_leader = chain.from_iterable(queue.broken for queue in queues)
     at_workers = idle_at_workers(history, recording.idle_allowed_seconds, until=recording.ended_at)
-    for broken in chain(at_leader, at_workers):
-        counts[broken.rule] += 1
-        if counts[broken.rule] <= EXAMPLES_MAX:
-            text = f"in queue {broken.gate} at {history.time_text(broken.at)}: {broken.what}"
-            examples[broken.rule].append(text)
-    granted = int((entries.granted_at != NEVER).sum())
-    limit, order, idle = (
-        Finding(rule=rule, checked=granted, broken=counts[rule], examples=tuple(found))
-        for rule, found in examples.items()
+    rules = (Rule.LIMIT_HELD, Rule.GRANTED_IN_ORDER, Rule.NO_IDLE_SLOT)
+    return findings_of(
+        dict.fromkeys(rules, int((entries.granted_at != NEVER).sum())),
+        (
+            (each.rule, f"in queue {each.gate} at {history.time_text(each.at)}: {each.what}")
+            for each in chain(at_leader, at_workers)
+        ),
     )
-    return limit, order, idle
-
-
-def slot_moves(recording: Recording) -> Iterator[Move]:
-    """Yield the stays in each queue, and the slots from their grants to the ends of their attempts."""
-    return moves_of_entries(queue_entries(recording), limit_timeline(recording))
 
 
 def moves_of_entries(entries: QueueEntries, limits: LimitTimeline) -> Iterator[Move]:
@@ -84,16 +71,11 @@ def moves_of_entries(entries: QueueEntries, limits: LimitTimeline) -> Iterator[M
     )
 
 
-def run_moves(history: History, waiting: QueueEntries | None = None) -> Iterator[Move]:
-    """Yield the runs of each queue as held slots, and the stays in it; a run has the value `~row`."""
+def run_moves(history: History) -> Iterator[Move]:
+    """Yield the runs of each queue as held slots; a run has the value `~row`."""
     counted, rows = counted_runs(history), np.flatnonzero(history.runs["queue"] != NONE)
-    parts = _held(column(history.runs, "queue")[rows], counted.starts[rows], counted.ends[rows], ~rows)
-    if waiting is not None:
-        parts += [
-            _Part(GateStep.ARRIVED, waiting.queues, waiting.since, waiting.execution_ids),
-            _Part(GateStep.LEFT, waiting.queues, waiting.granted_at, waiting.execution_ids),
-        ]
-    return _in_order(history.limits, *parts)
+    queues = column(history.runs, "queue")[rows]
+    return _in_order(history.limits, *_held(queues, counted.starts[rows], counted.ends[rows], ~rows))
 
 
 class _Part(NamedTuple):

@@ -17,7 +17,7 @@ from turnstile.stress.check.accounting import (
     nothing_twice,
     nothing_unexpected,
 )
-from turnstile.stress.check.columns import Ruling, Violations, column, ruling, values_at
+from turnstile.stress.check.columns import Ruling, Violation, column, ruling, values_at
 from turnstile.stress.check.excuses import back_by
 from turnstile.stress.check.gate_rules import gates_kept, units_run
 from turnstile.stress.check.gates import replayed
@@ -39,7 +39,7 @@ def limit_run(history: History) -> Ruling:
     runs, counted = history.runs, counted_runs(history)
     granted_at = values_at(column(history.attempts, "granted_at"), counted.attempt_rows, NEVER)
     since = np.minimum(granted_at, counted.starts)
-    sentences: dict[int, str] = {}
+    broken: list[Violation] = []
     for queue in replayed(run_moves(history), until=NEVER):
         started = [~value for value in queue.granted]
         for running, row in enumerate(started, len(queue.held) - len(started) + 1):
@@ -48,16 +48,13 @@ def limit_run(history: History) -> Ruling:
             known_from = back_by(queue.at, ARRIVAL_NS, history.disturbed)
             limit = history.limits.highest(queue.number, max(int(since[row]), known_from), queue.at)
             if running > limit:
-                sentences[row] = (
-                    f"execution {runs['execution_id'][row]} started in queue {queue.number} at"
+                execution_id = int(runs["execution_id"][row])
+                what = (
+                    f"execution {execution_id} started in queue {queue.number} at"
                     f" {history.time_text(runs['started_at'][row])}: {running} were running, the limit was"
                     f" {limit}"
                 )
-    broken = Violations(
-        rows=np.array(list(sentences), np.int64),
-        sentence=sentences.__getitem__,
-        execution_ids=column(runs, "execution_id"),
-    )
+                broken.append(Violation(what, execution_id))
     return ruling(Rule.LIMIT_RUN, int(counted.known.sum()), broken)
 
 
@@ -84,18 +81,18 @@ def _of_gates(recording: Recording, history: History) -> Iterator[Finding]:
         yield limit_run(history).finding()
         yield started_in_order(history).finding()
         return
-    for rule in (Rule.LIMIT_HELD, Rule.GRANTED_IN_ORDER, Rule.NO_IDLE_SLOT, Rule.STARTED_IN_ORDER):
-        yield Finding(rule=rule, checked=0, broken=0)
     yield units_run(recording, history).finding()
 
 
 def check_recording(recording: Recording) -> Verdict:
     """Return the findings in the order of `Rule`; the same recording always has the same verdict."""
     history = history_of(recording)
-    findings = [
+    findings = {rule: Finding(rule=rule, checked=0, broken=0) for rule in Rule}
+    for finding in (
         *_of_gates(recording, history),
         *(rule(history).finding() for rule in RULES if rule is not limit_run),
         counters_agree(recording),
         audit_clean(recording),
-    ]
-    return Verdict(findings=tuple(sorted(findings, key=lambda found: list(Rule).index(found.rule))))
+    ):
+        findings[finding.rule] = finding
+    return Verdict(findings=tuple(findings.values()))

@@ -1,5 +1,7 @@
 """The result of a check: for each rule how often it was checked, how often it was broken, and examples."""
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -51,3 +53,17 @@ class Verdict:
     def broken(self) -> tuple[Finding, ...]:
         """The rules that were broken; empty: the check passed."""
         return tuple(finding for finding in self.findings if finding.broken)
+
+
+def findings_of(checked: Mapping[Rule, int], broken: Iterable[tuple[Rule, str]]) -> list[Finding]:
+    """Return one finding for each of these rules; the first sentences about one are its examples."""
+    counts: Counter[Rule] = Counter()
+    examples: dict[Rule, list[str]] = {rule: [] for rule in checked}
+    for rule, sentence in broken:
+        counts[rule] += 1
+        if counts[rule] <= EXAMPLES_MAX:
+            examples[rule].append(sentence)
+    return [
+        Finding(rule=rule, checked=number, broken=counts[rule], examples=tuple(examples[rule]))
+        for rule, number in checked.items()
+    ]

@@ -12,13 +12,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from turnstile.common.urls import shown_url
-from turnstile.stress.drive.faults import Faults, Limits
-from turnstile.stress.drive.gates import GateChanges, pool_record, remove_gates
+from turnstile.stress.drive.faults import Faults
+from turnstile.stress.drive.gates import GateChanges
 from turnstile.stress.drive.history import ScenarioHistory, read_scenario_history
-from turnstile.stress.drive.pacing import Clock, Pacing
+from turnstile.stress.drive.pacing import Pacing, ScenarioRun
 from turnstile.stress.drive.setup import plain_fields, store_actions
-from turnstile.stress.drive.submission import Answers, Requests, SubmitContext, Submitter
+from turnstile.stress.drive.submission import Answers, Requests, Submitter
 from turnstile.stress.drive.traces import TraceFolder, all_on_this_host, remote_runs, traced_runs
 from turnstile.stress.drive.watcher import Watcher
 from turnstile.stress.installation import Api, Installation, Unreachable
@@ -53,8 +52,7 @@ async def drive_scenario(
     """
     try:
         async with Api(installation) as api:
-            drive = _Drive(scenario, installation, api, injector, seed=seed)
-            return await drive.run(show)
+            return await _Drive(scenario, installation, api, injector, seed=seed, show=show).run()
     except ExceptionGroup as group:
         # The first error is the reason; the other tasks were cancelled for it.
         raise _first(group) from group
@@ -71,115 +69,89 @@ class _Drive:
         injector: LocalSystem | None,
         *,
         seed: int,
+        show: Show,
     ) -> None:
-        self._scenario = scenario
-        self._installation = installation
-        self._api = api
-        self._injector = injector
-        self._amqp_url = installation.amqp_url.get_secret_value()
-        self._clock = Clock.start()
-        self._orders = plan_orders(scenario.load, seed, scenario.name)
-        self._pacing = Pacing(scenario.load.executions, scenario.load.rate)
-        token = f"{scenario.name}-{secrets.token_hex(6)}"
-        queue = f"stress.{token}.answers" if scenario.load.answered else None
-        self._requests = Requests(self._orders, scenario.load, token=token, reply_to=queue)
-        self._answers = None
-        if queue is not None:
-            self._answers = Answers(
-                self._amqp_url,
-                queue,
-                orders=self._orders,
-                requests=self._requests,
-                pacing=self._pacing,
-                clock=self._clock,
-            )
-        self._limits = Limits(api, scenario, self._clock)
-        self._gates = GateChanges(api, scenario.gates, self._pacing, self._clock)
-        self._faults = Faults(scenario.faults, injector, self._limits, self._pacing, self._clock)
-
-    async def run(self, show: Show) -> Recording:
-        """Carry out the scenario."""
-        await store_actions(self._api, self._scenario)
-        watcher = Watcher(
-            self._api,
-            self._scenario,
-            self._orders,
-            pacing=self._pacing,
-            faults=self._faults,
-            limits=self._limits,
-            clock=self._clock,
-            lease_seconds=self._installation.lease_seconds,
-            show=show,
+        load = scenario.load
+        self._scenario, self._installation, self._api, self._injector = scenario, installation, api, injector
+        self._run = ScenarioRun(
+            scenario=scenario,
+            token=f"{scenario.name}-{secrets.token_hex(6)}",
+            amqp_url=installation.amqp_url.get_secret_value(),
+            orders=plan_orders(load, seed, scenario.name),
+            pacing=Pacing(load.executions, load.rate),
         )
+        self._gates = GateChanges(self._run, api)
+        self._faults = Faults(self._run, api, injector)
+        self._watcher = Watcher(
+            self._run, api, self._faults, lease_seconds=installation.lease_seconds, show=show
+        )
+
+    async def run(self) -> Recording:
+        """Carry out the scenario."""
+        watcher, watchdog_seconds = self._watcher, self._installation.watchdog_seconds
+        await store_actions(self._api, self._scenario)
         await watcher.begin()
         after_id = await self._api.newest_id()
         folder = self._installation.trace_folder
         traces = None if folder is None else TraceFolder.now(folder)
-        await self._run_load(watcher)
-        ended_at = self._clock.now()
-        watcher.show("reading the history", at_once=True)
-        token = self._requests.token
-        history = await read_scenario_history(self._api, self._scenario.load, token=token, after_id=after_id)
+        await self._run_load()
+        ended_at = self._run.clock.now()
+        watcher.show("reading the history")
+        history = await read_scenario_history(
+            self._api, self._scenario.load, token=self._run.token, after_id=after_id
+        )
         runs = await self._runs(traces, history)
         await watcher.read_counters()
-        gates = await self._gates.records(
-            self._scenario, history.gate_names, watcher.began_at - _CLOCK_ERROR_NS
-        )
+        since = watcher.began_at - _CLOCK_ERROR_NS
         recording = Recording(
             scenario=self._scenario,
             began_at=watcher.began_at,
             ended_at=ended_at,
             opened_at=watcher.opened_at,
-            orders=self._orders,
+            orders=self._run.orders,
             executions=history.executions,
             attempts=history.attempts,
             runs=runs,
             stays=history.stays,
-            gates=gates,
-            pool=await pool_record(self._api, watcher.began_at - _CLOCK_ERROR_NS),
+            gates=await self._gates.records(history.gate_names, since),
+            pool=await self._gates.pool_record(since),
             workers=history.workers,
             faults=tuple(self._faults.injected),
-            limit_changes=tuple(self._limits.changes),
+            limit_changes=tuple(self._faults.limit_changes),
             counters=tuple(watcher.counters),
             audit=await self._audit(),
             clock_error_ns=0 if all_on_this_host(history.remote_runs) else _CLOCK_ERROR_NS,
             worker_capacity=await self._worker_capacity(),
-            idle_allowed_seconds=self._installation.watchdog_seconds + _TICK_MARGIN_SECONDS,
-            tick_seconds=self._installation.watchdog_seconds + _LATE_SECONDS,
+            idle_allowed_seconds=watchdog_seconds + _TICK_MARGIN_SECONDS,
+            tick_seconds=watchdog_seconds + _LATE_SECONDS,
         )
-        await remove_gates(self._api, self._scenario, plain_fields(self._scenario))
+        await self._gates.remove(plain_fields(self._scenario))
         return recording
 
     async def _worker_capacity(self) -> int:
         workers = await self._api.live_workers()
         return sum(worker["concurrency"] for worker in workers if POOL in worker["pools"])
 
-    async def _run_load(self, watcher: Watcher) -> None:
+    async def _run_load(self) -> None:
         """Send requests, inject faults and watch until the scenario is over."""
-        context = SubmitContext(
-            orders=self._orders,
-            requests=self._requests,
-            pacing=self._pacing,
-            clock=self._clock,
-            answers=self._answers,
-            broker=shown_url(self._amqp_url),
-        )
+        requests = Requests(self._run)
+        answers = None if requests.reply_to is None else Answers(self._run, requests, requests.reply_to)
         async with asyncio.TaskGroup() as tasks:
             background: list[asyncio.Task[None]] = []
-            if self._answers is not None:
-                background.append(tasks.create_task(self._answers.run(), name="answers"))
+            if answers is not None:
+                background.append(tasks.create_task(answers.run(), name="answers"))
             for number in range(self._scenario.load.submitters):
-                submitter = Submitter(number, self._amqp_url, context)
+                submitter = Submitter(number, self._run, requests, answers)
                 background.append(tasks.create_task(submitter.run(), name=f"submitter-{number}"))
             for fault in self._scenario.faults:
                 tasks.create_task(self._faults.inject(fault), name=f"fault-{fault.kind}")
-            tasks.create_task(self._gates.run(), name="gates")
-            await watcher.until_over()
-            if self._answers is not None:
+            tasks.create_task(self._gates.make(), name="gates")
+            await self._watcher.until_over()
+            if answers is not None:
                 # The check reports replies that never arrive.
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_ANSWERS_SECONDS):
-                        await self._pacing.all_answered.wait()
+                        await self._run.pacing.all_answered.wait()
             for task in background:
                 task.cancel()
 
@@ -190,12 +162,12 @@ class _Drive:
         while True:
             processes = [] if traces is None else traces.read()
             exits = {} if self._injector is None else self._injector.exits()
-            runs = traced_runs(processes, self._clock, exits, history.executions)
+            runs = traced_runs(processes, self._run.clock, exits, history.executions)
             unknown = np.count_nonzero(runs["end"] == RunEnd.UNKNOWN)
             if not unknown or asyncio.get_running_loop().time() > give_up_at:
                 break
             await asyncio.sleep(_POLL_SECONDS)
-        remote = remote_runs(history.remote_runs, self._clock, processes_before=len(processes))
+        remote = remote_runs(history.remote_runs, self._run.clock, processes_before=len(processes))
         runs = np.concatenate([runs, remote])
         return runs[np.argsort(runs["started_at"], kind="stable")]
 

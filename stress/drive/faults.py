@@ -1,4 +1,4 @@
-"""Injects the planned faults of a scenario, and changes limits.
+"""Injects the planned faults of a scenario.
 
 Limits are changed over HTTP, as any operator does; `local` injects every other fault into a private
 installation.
@@ -7,69 +7,23 @@ installation.
 import asyncio
 from collections.abc import Sequence
 
-from turnstile.stress.drive.pacing import Clock, Pacing
+from turnstile.stress.drive.pacing import ScenarioRun
 from turnstile.stress.installation import Api, action_path
 from turnstile.stress.local.faults import LocalSystem
 from turnstile.stress.recording import InjectedFault, LimitChange
-from turnstile.stress.scenario import FaultKind, PlannedFault, Scenario
+from turnstile.stress.scenario import FaultKind, PlannedFault
 from turnstile.stress.trace import action_ref
-
-
-class Limits:
-    """Changes limits and records each change."""
-
-    def __init__(self, api: Api, scenario: Scenario, clock: Clock) -> None:
-        self._api = api
-        self._clock = clock
-        self._actions = scenario.load.actions
-        self._normal = scenario.limit
-        self._changes: list[LimitChange] = []
-
-    @property
-    def changes(self) -> Sequence[LimitChange]:
-        """All changes in the order of their requests."""
-        return sorted(self._changes, key=lambda change: change.asked_at)
-
-    async def change(self, action: int, limit: int | None) -> LimitChange:
-        """Change the limit of an action."""
-        asked_at = self._clock.now()
-        await self._api.change(action_path(action_ref(action)), {"max_concurrent": limit})
-        change = LimitChange(action=action, limit=limit, asked_at=asked_at, answered_at=self._clock.now())
-        self._changes.append(change)
-        return change
-
-    async def restore(self, action: int) -> LimitChange:
-        """Give an action the limit of the scenario again."""
-        return await self.change(action, self._normal)
-
-    async def lift(self) -> None:
-        """Remove the limits of all actions."""
-        self._normal = None
-        async with asyncio.TaskGroup() as tasks:
-            for action in range(self._actions):
-                tasks.create_task(self.change(action, None), name=f"lift-{action_ref(action)}")
 
 
 class Faults:
     """Injects the faults of one scenario, concurrently where their times overlap."""
 
-    def __init__(
-        self,
-        planned: Sequence[PlannedFault],
-        injector: LocalSystem | None,
-        limits: Limits,
-        pacing: Pacing,
-        clock: Clock,
-    ) -> None:
-        for fault in planned:
-            if injector is None and fault.kind is not FaultKind.CHANGE_LIMIT:
-                raise ValueError(f"{fault.kind}: only for a private installation")
-        self._left = len(planned)
-        self._injector = injector
-        self._limits = limits
-        self._pacing = pacing
-        self._clock = clock
+    def __init__(self, run: ScenarioRun, api: Api, injector: LocalSystem | None) -> None:
+        """Only limits can be changed without an injector."""
+        self._run, self._api, self._injector = run, api, injector
+        self._left = len(run.scenario.faults)
         self._injected: list[InjectedFault] = []
+        self._limit_changes: list[LimitChange] = []
         self._current: list[FaultKind] = []
 
     @property
@@ -87,9 +41,14 @@ class Faults:
         """The finished faults in order."""
         return sorted(self._injected, key=lambda fault: fault.began_at)
 
+    @property
+    def limit_changes(self) -> Sequence[LimitChange]:
+        """The changes of limits in the order of their requests."""
+        return sorted(self._limit_changes, key=lambda change: change.asked_at)
+
     async def inject(self, fault: PlannedFault) -> None:
         """Wait until a fault is due, inject it, and return when it is repaired."""
-        await self._pacing.wait_until(fault.at_seconds)
+        await self._run.pacing.wait_until(fault.at_seconds)
         self._current.append(fault.kind)
         if fault.kind is FaultKind.CHANGE_LIMIT:
             injected = await self._change_limit(fault)
@@ -101,12 +60,19 @@ class Faults:
         self._left -= 1
 
     async def _change_limit(self, fault: PlannedFault) -> InjectedFault:
-        changed = await self._limits.change(fault.target, fault.limit)
+        changed = await self._set_limit(fault.target, fault.limit)
         await asyncio.sleep(fault.lasting_seconds)
-        restored = await self._limits.restore(fault.target)
+        restored = await self._set_limit(fault.target, self._run.scenario.limit)
         return InjectedFault(
             kind=fault.kind,
             target=action_ref(fault.target),
             began_at=changed.asked_at,
             healed_at=restored.answered_at,
         )
+
+    async def _set_limit(self, action: int, limit: int | None) -> LimitChange:
+        asked_at = self._run.clock.now()
+        await self._api.change(action_path(action_ref(action)), {"max_concurrent": limit})
+        change = LimitChange(action=action, limit=limit, asked_at=asked_at, answered_at=self._run.clock.now())
+        self._limit_changes.append(change)
+        return change

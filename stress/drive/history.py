@@ -88,7 +88,7 @@ class _Reading:
                 open_ended.append(item)
             self._take_stays(item)
             if item["result"] is not None:
-                self._remote_runs += remote_run(item, number=number, queue=queue)
+                self._remote_runs.append(remote_run(item, number=number, queue=queue))
         self._executions.append(np.array(rows, EXECUTION))
         self._attempts.append(np.array(attempts, ATTEMPT))
         return open_ended

@@ -1,4 +1,4 @@
-"""The clock of a scenario, and the pacing of its requests.
+"""What the parts of a scenario in progress share: its requests, its clock, and when requests are due.
 
 The clock is monotonic; an offset, taken once per scenario, converts it to wall time. So differences are
 exact even when the wall clock is set, and the traces of actions on this host have the same scale.
@@ -6,34 +6,35 @@ exact even when the wall clock is set, and the traces of actions on this host ha
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from turnstile.stress.recording import NEVER
+from turnstile.stress.recording import NEVER, Table
+from turnstile.stress.scenario import Scenario
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _OFFSET_SAMPLES: Final = 5
 
 
+def _offset_ns() -> int:
+    """Take the offset from the least disturbed of several samples."""
+    samples = []
+    for _ in range(_OFFSET_SAMPLES):
+        before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+        samples.append((after - before, wall - (before + after) // 2))
+    return min(samples)[1]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
     """Instants of this host, in nanoseconds since 1970."""
 
-    offset_ns: int
-
-    @classmethod
-    def start(cls) -> Self:
-        """Take the offset from the least disturbed of several samples."""
-        samples = []
-        for _ in range(_OFFSET_SAMPLES):
-            before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
-            samples.append((after - before, wall - (before + after) // 2))
-        return cls(offset_ns=min(samples)[1])
+    offset_ns: int = field(default_factory=_offset_ns)
 
     def now(self) -> int:
         """Return the current instant."""
@@ -90,3 +91,17 @@ class Pacing:
         assert self._began is not None
         now = (asyncio.get_running_loop().time() - self._began) * self._rate
         return max(1, int(np.searchsorted(numbers, now, side="right")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioRun:
+    """A scenario in progress."""
+
+    scenario: Scenario
+    token: str
+    """Identifies its executions among others."""
+    amqp_url: str
+    orders: Table
+    """Its requests: submitters and replies fill in what happened to them."""
+    pacing: Pacing
+    clock: Clock = field(default_factory=Clock)

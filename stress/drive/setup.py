@@ -8,8 +8,7 @@ from aio_pika.exceptions import CONNECTION_EXCEPTIONS, ChannelClosed
 
 from turnstile.common.broker.topology import EXECUTIONS, EXECUTOR_REQUESTS
 from turnstile.common.urls import shown_url
-from turnstile.stress.drive.gates import define_keys, define_resources
-from turnstile.stress.installation import Api, Installation, Unreachable, action_path
+from turnstile.stress.installation import Api, Installation, Unreachable, action_path, resource_path
 from turnstile.stress.scenario import Scenario
 from turnstile.stress.trace import ACTIONS_VARIABLE, POOL, action_ref
 
@@ -35,14 +34,17 @@ async def check_ready(installation: Installation, actions: int) -> None:
 
 async def store_actions(api: Api, scenario: Scenario) -> None:
     """Store the definitions of all actions of a scenario, paused where every execution waits first."""
-    await define_resources(api, scenario)
-    fields = plain_fields(scenario)
+    gates, fields = scenario.gates, plain_fields(scenario)
+    # Resources before the actions that use them, and keys after their actions.
+    for name, resource in ({} if gates is None else gates.resources).items():
+        await api.put(resource_path(name), resource)
     async with asyncio.TaskGroup() as tasks:
         for number in range(scenario.load.actions):
             ref = action_ref(number)
-            own = fields if scenario.gates is None else {**fields, **scenario.gates.actions[number]}
+            own = fields if gates is None else {**fields, **gates.actions[number]}
             tasks.create_task(api.put(action_path(ref), own), name=f"put-{ref}")
-    await define_keys(api, scenario)
+    for each in () if gates is None else gates.keys:
+        await api.put(each.path, each.fields)
 
 
 def plain_fields(scenario: Scenario) -> dict[str, object]:

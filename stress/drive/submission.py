@@ -8,13 +8,12 @@ so the executor detects duplicates.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, NoReturn
 
 import numpy as np
 from aio_pika.abc import AbstractChannel
 from numpy.typing import NDArray
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from turnstile.common.broker.consumer import ConsumerConnection
 from turnstile.common.broker.delivery import Delivery
@@ -27,11 +26,11 @@ from turnstile.common.broker.topology import (
     EXECUTION_REQUESTED,
     EXECUTIONS,
 )
-from turnstile.stress.drive.pacing import Clock, Pacing
+from turnstile.common.urls import shown_url
+from turnstile.stress.drive.pacing import ScenarioRun
 from turnstile.stress.drive.setup import check_exchange
 from turnstile.stress.installation import Unreachable
-from turnstile.stress.recording import NEVER, NONE, Answer, Table
-from turnstile.stress.scenario import Load
+from turnstile.stress.recording import NEVER, NONE, Answer
 from turnstile.stress.trace import action_ref
 
 _PUBLISH_BATCH_MAX: Final = 500
@@ -47,36 +46,22 @@ Numbers = NDArray[np.int64]
 
 
 class Requests:
-    """Writes the messages of one scenario; `token` identifies its executions.
+    """Writes the messages of one scenario.
 
-    The bodies are formatted by hand: this process must publish faster than any installation can take it. The
-    message id contains token and request number, so that a reply finds its row.
+    The message id contains token and request number, so that a reply finds its row.
     """
 
-    def __init__(self, orders: Table, load: Load, *, token: str, reply_to: str | None) -> None:
-        self.token: Final = token
-        self._prefix: Final = f"{token}-"
-        self._reply_to = reply_to
-        self._queues = orders["queue"]
-        self._durations_us = orders["duration_us"]
-        self._priorities = [b'"priority":%d,' % priority for priority in load.priorities] or [b""]
-        self._heads = [_head(queue, load) for queue in range(load.queues)]
-        self._tails = {
-            us: f',"milliseconds":{us / 1000},"scenario":"{token}"}}}}'.encode()
-            for us in {round(part.seconds * 1_000_000) for part in load.mix.parts}
-        }
+    def __init__(self, run: ScenarioRun) -> None:
+        self._run, self._load = run, run.scenario.load
+        self._prefix: Final = f"{run.token}-"
+        self.reply_to: Final = f"stress.{run.token}.answers" if self._load.answered else None
 
     def messages(self, numbers: Numbers) -> list[Outgoing]:
         """Return the messages of these requests."""
-        return [
-            self._message(number, queue, duration_us)
-            for number, queue, duration_us in zip(
-                numbers.tolist(),
-                self._queues[numbers].tolist(),
-                self._durations_us[numbers].tolist(),
-                strict=True,
-            )
-        ]
+        orders = self._run.orders[numbers]
+        return list(
+            map(self._message, numbers.tolist(), orders["queue"].tolist(), orders["duration_us"].tolist())
+        )
 
     def number_of(self, correlation_id: str | None) -> int:
         """Return the request number of a reply; NONE: not of this scenario."""
@@ -84,22 +69,25 @@ class Requests:
             return NONE
         digits = correlation_id.removeprefix(self._prefix)
         number = int(digits) if digits.isascii() and digits.isdigit() else NONE
-        return number if number < len(self._queues) else NONE
-
-    def _priority(self, number: int) -> bytes:
-        return self._priorities[number % len(self._priorities)]
+        return number if number < len(self._run.orders) else NONE
 
     def _message(self, number: int, queue: int, duration_us: int) -> Outgoing:
-        message_id = f"{self._prefix}{number}"
+        message_id, load = f"{self._prefix}{number}", self._load
+        action, key = divmod(queue, max(load.keys, 1))
+        parameters = {"number": number, "milliseconds": duration_us / 1000, "scenario": self._run.token}
+        body: dict[str, object] = {"action_ref": action_ref(action), "parameters": parameters}
+        if load.keys:
+            body["concurrency_key"] = str(key)
+        if load.priorities:
+            body["priority"] = load.priorities[number % len(load.priorities)]
         return Outgoing(
             exchange=EXECUTIONS,
             routing_key=EXECUTION_REQUESTED,
-            body=b'%b%b"parameters":{"number":%d%b'
-            % (self._heads[queue], self._priority(number), number, self._tails[duration_us]),
+            body=to_json(body),
             type=EXECUTION_REQUESTED,
             message_id=message_id,
-            correlation_id=None if self._reply_to is None else message_id,
-            reply_to=self._reply_to,
+            correlation_id=None if self.reply_to is None else message_id,
+            reply_to=self.reply_to,
             app_id="client",
         )
 
@@ -111,17 +99,9 @@ class Answers:
     submitters repeat their unanswered requests.
     """
 
-    def __init__(
-        self, amqp_url: str, queue: str, *, orders: Table, requests: Requests, pacing: Pacing, clock: Clock
-    ) -> None:
-        self._connection = ConsumerConnection(amqp_url, name="stress-answers")
-        self._queue = queue
-        self._answer = orders["answer"]
-        self._answered_at = orders["answered_at"]
-        self._execution_id = orders["execution_id"]
-        self._requests = requests
-        self._pacing = pacing
-        self._clock = clock
+    def __init__(self, run: ScenarioRun, requests: Requests, queue: str) -> None:
+        self._connection = ConsumerConnection(run.amqp_url, name="stress-answers")
+        self._run, self._requests, self._queue = run, requests, queue
         self._declared = asyncio.Event()
         self._lost: list[Callable[[], None]] = []
 
@@ -154,63 +134,49 @@ class Answers:
         self._declared.set()
 
     def _take(self, deliveries: Sequence[Delivery]) -> None:
-        now = self._clock.now()
+        now, orders = self._run.clock.now(), self._run.orders
         for delivery in deliveries:
             number = self._requests.number_of(delivery.correlation_id)
-            if number == NONE or self._answer[number] != Answer.NONE:
+            if number == NONE or orders["answer"][number] != Answer.NONE:
                 continue
             if delivery.type == EXECUTION_REJECTED:
                 answer = Answer.REJECTED
             elif delivery.type == EXECUTION_ACCEPTED:
                 body = from_json(delivery.body)
-                self._execution_id[number] = body["execution_id"]
+                orders["execution_id"][number] = body["execution_id"]
                 answer = Answer.DUPLICATE if body["duplicate"] else Answer.ACCEPTED
             else:
                 continue
-            self._answer[number] = answer
-            self._answered_at[number] = now
-            self._pacing.answer(rejected=answer is Answer.REJECTED)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubmitContext:
-    """What the submitters of a scenario share."""
-
-    orders: Table
-    requests: Requests
-    pacing: Pacing
-    clock: Clock
-    answers: Answers | None
-    """None: no replies are requested."""
-    broker: str
-    """For messages."""
+            orders["answer"][number] = answer
+            orders["answered_at"][number] = now
+            self._run.pacing.answer(rejected=answer is Answer.REJECTED)
 
 
 class Submitter:
-    """One publishing connection and its requests."""
+    """One publishing connection and its requests; `answers`: None where no replies are requested."""
 
-    def __init__(self, number: int, amqp_url: str, context: SubmitContext) -> None:
-        self._publisher = Publisher(amqp_url, name=f"stress-submitter-{number}", declare=check_exchange)
-        self._context = context
-        self._numbers: Numbers = np.flatnonzero(context.orders["submitter"] == number)
+    def __init__(self, number: int, run: ScenarioRun, requests: Requests, answers: Answers | None) -> None:
+        self._publisher = Publisher(run.amqp_url, name=f"stress-submitter-{number}", declare=check_exchange)
+        self._run, self._requests, self._answers = run, requests, answers
+        self._numbers: Numbers = np.flatnonzero(run.orders["submitter"] == number)
         self._answers_lost = asyncio.Event()
-        if context.answers is not None:
-            context.answers.when_lost(self._answers_lost.set)
+        if answers is not None:
+            answers.when_lost(self._answers_lost.set)
 
     async def run(self) -> None:
         """Send all requests, then repeat unanswered ones whenever replies were lost, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             connected = tasks.create_task(self._publisher.run(), name="submitter-connection")
             await self._ready()
-            self._context.pacing.begin()
+            self._run.pacing.begin()
             sent = 0
             while sent < len(self._numbers):
                 await self._repeat_unanswered(self._numbers[:sent])
                 batch = self._numbers[sent : sent + _PUBLISH_BATCH_MAX]
-                batch = batch[: await self._context.pacing.due(batch)]
+                batch = batch[: await self._run.pacing.due(batch)]
                 await self._send(batch)
                 sent += len(batch)
-            while self._context.answers is not None:
+            while self._answers is not None:
                 await self._answers_lost.wait()
                 await self._repeat_unanswered(self._numbers)
             connected.cancel()
@@ -225,10 +191,10 @@ class Submitter:
             except BrokerUnavailable as error:
                 self._check_patience(give_up_at, str(error))
                 await asyncio.sleep(_PAUSE_SECONDS)
-        if self._context.answers is not None:
+        if self._answers is not None:
             try:
                 async with asyncio.timeout_at(give_up_at):
-                    await self._context.answers.declared()
+                    await self._answers.declared()
             except TimeoutError:
                 self._check_patience(give_up_at, "no queue for the replies could be declared")
 
@@ -236,16 +202,16 @@ class Submitter:
         """Send unanswered requests again, if replies may have been lost."""
         if self._answers_lost.is_set():
             self._answers_lost.clear()
-            unanswered = numbers[self._context.orders["answer"][numbers] == Answer.NONE]
+            unanswered = numbers[self._run.orders["answer"][numbers] == Answer.NONE]
             for start in range(0, len(unanswered), _PUBLISH_BATCH_MAX):
                 await self._send(unanswered[start : start + _PUBLISH_BATCH_MAX])
 
     async def _send(self, numbers: Numbers) -> None:
         """Publish requests and return once the broker has confirmed all of them."""
-        orders = self._context.orders
-        messages = self._context.requests.messages(numbers)
+        orders = self._run.orders
+        messages = self._requests.messages(numbers)
         give_up_at = asyncio.get_running_loop().time() + _PATIENCE_SECONDS
-        orders["sent_at"][numbers] = np.minimum(orders["sent_at"][numbers], self._context.clock.now())
+        orders["sent_at"][numbers] = np.minimum(orders["sent_at"][numbers], self._run.clock.now())
         while True:
             orders["sendings"][numbers] += 1
             try:
@@ -263,20 +229,14 @@ class Submitter:
             await asyncio.sleep(_PAUSE_SECONDS)
 
     def _confirm(self, numbers: Numbers) -> None:
-        confirmed_at = self._context.orders["confirmed_at"]
+        confirmed_at = self._run.orders["confirmed_at"]
         fresh = numbers[confirmed_at[numbers] == NEVER]
-        confirmed_at[fresh] = self._context.clock.now()
-        self._context.pacing.confirmed += len(fresh)
+        confirmed_at[fresh] = self._run.clock.now()
+        self._run.pacing.confirmed += len(fresh)
 
     def _check_patience(self, give_up_at: float, reason: str) -> None:
         if asyncio.get_running_loop().time() >= give_up_at:
             raise Unreachable(
-                f"{self._context.broker}: the broker took no request for {_PATIENCE_SECONDS:g} s ({reason}); "
-                "check that it runs and that `executor serve` is connected to it"
+                f"{shown_url(self._run.amqp_url)}: the broker took no request for {_PATIENCE_SECONDS:g} s "
+                f"({reason}); check that it runs and that `executor serve` is connected to it"
             )
-
-
-def _head(queue: int, load: Load) -> bytes:
-    number, key = divmod(queue, max(load.keys, 1))
-    concurrency_key = f'"concurrency_key":"{key}",' if load.keys else ""
-    return f'{{"action_ref":"{action_ref(number)}",{concurrency_key}'.encode()

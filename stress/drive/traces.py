@@ -5,6 +5,7 @@ without a stop ended with its process if the exit was observed; otherwise its en
 host are exact; times of different hosts are as accurate as their wall clocks.
 """
 
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,18 +15,17 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from turnstile.stress.check.columns import column, rows_of, values_at
 from turnstile.stress.drive.pacing import Clock
 from turnstile.stress.installation import Json
 from turnstile.stress.recording import NEVER, NONE, RUN, RunEnd, Table, empty
-from turnstile.stress.trace import RECORD, START, STOP, TRACE_SUFFIX, boot_id
+from turnstile.stress.trace import RECORD, START, TRACE_SUFFIX, boot_id
 
 TRACE: Final = np.dtype(
     [("at", "<i8"), ("number", "<i8"), ("execution_id", "<i8"), ("attempt", "<i4"), ("kind", "<i4")]
 )
 """A trace record; `at` is in monotonic nanoseconds."""
 assert TRACE.itemsize == RECORD.size
-
-_OCCURRENCES_MAX: Final = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,30 +98,26 @@ def traced_runs(
         runs["end"][killed] = RunEnd.KILLED
         tables.append(runs)
     runs = np.concatenate(tables)
-    _set_request(runs, executions)
+    rows = rows_of(column(executions, "execution_id"), column(runs, "execution_id"))
+    for name in ("number", "queue"):
+        runs[name] = values_at(column(executions, name), rows, NONE)
     return runs
 
 
-def remote_run(item: Json, *, number: int, queue: int) -> list[RemoteRun]:
-    """Return the run in the result of an execution, or nothing where there is none."""
+def remote_run(item: Json, *, number: int, queue: int) -> RemoteRun:
+    """Return the run in the result of an execution, which an action of this version wrote."""
     result = item["result"]
-    try:
-        return [
-            RemoteRun(
-                number=number,
-                execution_id=item["id"],
-                attempt=item["attempt"],
-                queue=queue,
-                boot=str(result["boot"]),
-                process=int(result["process"]),
-                offset_ns=int(result["offset"]),
-                started_ns=int(result["started"]),
-                stopped_ns=int(result["stopped"]),
-            )
-        ]
-    except (KeyError, TypeError, ValueError):
-        # The result of another version of the actions: the check reports the missing run.
-        return []
+    return RemoteRun(
+        number=number,
+        execution_id=item["id"],
+        attempt=item["attempt"],
+        queue=queue,
+        boot=result["boot"],
+        process=result["process"],
+        offset_ns=result["offset"],
+        started_ns=result["started"],
+        stopped_ns=result["stopped"],
+    )
 
 
 def remote_runs(remote: Sequence[RemoteRun], clock: Clock, *, processes_before: int) -> Table:
@@ -164,32 +160,14 @@ def _pair(records: Table) -> tuple[Table, NDArray[np.int64]]:
 
     Stop n of an attempt belongs to its start n: an attempt that runs twice must show as two runs.
     """
-    ordered = records[np.lexsort((records["attempt"], records["execution_id"]))]
-    starts, start_keys = _nth(ordered, START)
-    stops, stop_keys = _nth(ordered, STOP)
+    starts = records[records["kind"] == START]
     stopped_at = np.full(len(starts), NEVER, np.int64)
-    positions = np.searchsorted(stop_keys, start_keys)
-    within = positions < len(stops)
-    found = np.flatnonzero(within)[stop_keys[positions[within]] == start_keys[within]]
-    stopped_at[found] = stops["at"][positions[found]]
+    running: dict[tuple[int, int], deque[int]] = defaultdict(deque)
+    started = 0
+    for at, _, execution_id, attempt, kind in records.tolist():
+        if kind == START:
+            running[execution_id, attempt].append(started)
+            started += 1
+        elif running[execution_id, attempt]:
+            stopped_at[running[execution_id, attempt].popleft()] = at
     return starts, stopped_at
-
-
-def _nth(ordered: Table, kind: int) -> tuple[Table, NDArray[np.int64]]:
-    """Return the records of a kind, each with a unique key of its attempt and its index among them."""
-    fresh = np.ones(len(ordered), bool)
-    fresh[1:] = (np.diff(ordered["execution_id"]) != 0) | (np.diff(ordered["attempt"]) != 0)
-    group = np.cumsum(fresh) - 1
-    is_kind = ordered["kind"] == kind
-    before = np.cumsum(is_kind) - is_kind
-    nth = before - before[np.flatnonzero(fresh)][group]
-    return ordered[is_kind], (group * _OCCURRENCES_MAX + nth)[is_kind]
-
-
-def _set_request(runs: Table, executions: Table) -> None:
-    """Fill in number and queue from the history."""
-    positions = np.searchsorted(executions["execution_id"], runs["execution_id"])
-    known = positions < len(executions)
-    known[known] = executions["execution_id"][positions[known]] == runs["execution_id"][known]
-    runs["number"][known] = executions["number"][positions[known]]
-    runs["queue"][known] = executions["queue"][positions[known]]

@@ -10,11 +10,11 @@ import os
 import signal
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, NoReturn, Protocol
+from typing import Final, NoReturn
 
 import aio_pika
 import httpx
@@ -22,7 +22,9 @@ from aio_pika.abc import AbstractConnection
 
 from turnstile.common.broker.topology import EXECUTOR_COMPLETIONS, EXECUTOR_HEARTBEATS, EXECUTOR_REPORTS
 from turnstile.localservers import LocalServers
+from turnstile.localservers.postgresql import PostgresServer
 from turnstile.localservers.processes import run_in_thread, stat_fields
+from turnstile.localservers.rabbitmq import RabbitServer
 from turnstile.localservers.services import Collapse, Service
 from turnstile.stress.installation import Api, Installation
 from turnstile.stress.local.launcher import System
@@ -30,21 +32,12 @@ from turnstile.stress.recording import InjectedFault
 from turnstile.stress.scenario import FaultKind, PlannedFault
 from turnstile.stress.trace import TRACE_SUFFIX
 
-_DATABASE: Final = "database"
 _BROKER: Final = "broker"
 _CALL_SECONDS: Final = 20.0
 _PURGE_PAUSE_SECONDS: Final = 0.02
 PURGED: Final = (EXECUTOR_COMPLETIONS, EXECUTOR_HEARTBEATS, EXECUTOR_REPORTS)
 """What workers send: every message of them is repeated, or the next one replaces it."""
 _POLL_SECONDS: Final = 0.1
-
-
-class _Server(Protocol):
-    """The common interface of both servers."""
-
-    def stop(self) -> None: ...
-
-    def restart(self) -> None: ...
 
 
 class ExitWatch:
@@ -135,80 +128,59 @@ class LocalSystem:
         """
         workers, executors = self.system.workers, self.system.executors
         match fault.kind:
-            case FaultKind.KILL_WORKER:
-                return await _hit_worker(self, fault, _chosen(workers, fault), _kill)
-            case FaultKind.PAUSE_WORKER:
-                return await _hit_worker(self, fault, _chosen(workers, fault), _pause)
-            case FaultKind.KILL_EXECUTOR:
-                return await _hit_service(self, fault, _chosen(executors, fault), _kill)
-            case FaultKind.PAUSE_EXECUTOR:
-                return await _hit_service(self, fault, _chosen(executors, fault), _pause)
+            case FaultKind.KILL_WORKER | FaultKind.PAUSE_WORKER:
+                worker = workers[fault.target % len(workers)]
+                # Read before the fault: during it or afterwards, another id may be the newest.
+                worker_id = (await self._worker_ids()).get(worker.name)
+                return replace(await self._hit(fault, worker), lost_worker=worker_id)
+            case FaultKind.KILL_EXECUTOR | FaultKind.PAUSE_EXECUTOR:
+                return await self._hit(fault, executors[fault.target % len(executors)])
             case FaultKind.RESTART_BROKER:
-                return await _restart(self, fault, _BROKER, self.servers.rabbitmq)
+                return await self._restart(fault, _BROKER, self.servers.rabbitmq)
             case FaultKind.RESTART_DATABASE:
-                return await _restart(self, fault, _DATABASE, self.servers.postgresql)
+                return await self._restart(fault, "database", self.servers.postgresql)
             case FaultKind.PURGE_QUEUES:
-                return await _purge(self, fault)
+                return await self._purge(fault)
             case FaultKind.CHANGE_LIMIT:
                 raise AssertionError("a limit is changed over HTTP")
 
+    async def _hit(self, fault: PlannedFault, service: Service) -> InjectedFault:
+        """Kill or pause a service, and repair it."""
+        async with self.locks[service.name]:
+            began_at = time.time_ns()
+            self.watch.follow(service.family())
+            if fault.kind in (FaultKind.PAUSE_WORKER, FaultKind.PAUSE_EXECUTOR):
+                service.pause()
+                await asyncio.sleep(fault.lasting_seconds)
+                service.resume()
+            else:
+                await service.end(signal.SIGKILL)
+                self.watch.poll()
+                await asyncio.sleep(fault.lasting_seconds)
+                await service.start()
+            await service.ready(self.http)
+            return _injected(fault, service.name, began_at)
 
-def _chosen(services: Sequence[Service], fault: PlannedFault) -> Service:
-    return services[fault.target % len(services)]
+    async def _restart(
+        self, fault: PlannedFault, name: str, server: PostgresServer | RabbitServer
+    ) -> InjectedFault:
+        async with self.locks[name]:
+            began_at = time.time_ns()
+            await run_in_thread(server.stop)
+            await asyncio.sleep(fault.lasting_seconds)
+            await run_in_thread(server.restart)
+            return _injected(fault, name, began_at)
 
+    async def _purge(self, fault: PlannedFault) -> InjectedFault:
+        async with self.locks[_BROKER]:
+            began_at = time.time_ns()
+            messages = await discard_messages(self.system.deployment.amqp_url, fault.lasting_seconds)
+            return _injected(fault, f"{messages} messages", began_at)
 
-_Hit = Callable[[LocalSystem, Service, float], Awaitable[None]]
-
-
-async def _hit_worker(local: LocalSystem, fault: PlannedFault, worker: Service, hit: _Hit) -> InjectedFault:
-    # Read before the fault: during it or afterwards, another id may be the newest.
-    worker_id = (await _worker_ids(local)).get(worker.name)
-    return replace(await _hit_service(local, fault, worker, hit), lost_worker=worker_id)
-
-
-async def _hit_service(local: LocalSystem, fault: PlannedFault, service: Service, hit: _Hit) -> InjectedFault:
-    async with local.locks[service.name]:
-        began_at = time.time_ns()
-        await hit(local, service, fault.lasting_seconds)
-        await service.ready(local.http)
-        return _injected(fault, service.name, began_at)
-
-
-async def _kill(local: LocalSystem, service: Service, lasting_seconds: float) -> None:
-    local.watch.follow(service.family())
-    await service.end(signal.SIGKILL)
-    local.watch.poll()
-    await asyncio.sleep(lasting_seconds)
-    await service.start()
-
-
-async def _pause(local: LocalSystem, service: Service, lasting_seconds: float) -> None:
-    local.watch.follow(service.family())
-    service.pause()
-    await asyncio.sleep(lasting_seconds)
-    service.resume()
-
-
-async def _restart(local: LocalSystem, fault: PlannedFault, name: str, server: _Server) -> InjectedFault:
-    async with local.locks[name]:
-        began_at = time.time_ns()
-        await run_in_thread(server.stop)
-        await asyncio.sleep(fault.lasting_seconds)
-        await run_in_thread(server.restart)
-        return _injected(fault, name, began_at)
-
-
-async def _purge(local: LocalSystem, fault: PlannedFault) -> InjectedFault:
-    async with local.locks[_BROKER]:
-        began_at = time.time_ns()
-        messages = await discard_messages(local.system.deployment.amqp_url, fault.lasting_seconds)
-        return _injected(fault, f"{messages} messages", began_at)
-
-
-async def _worker_ids(local: LocalSystem) -> dict[str, str]:
-    """Return the id of each live worker by its name."""
-    # The newest comes first; a worker that was just killed may still have a lease.
-    return {worker["name"]: worker["id"] for worker in reversed(await local.api.live_workers())}
+    async def _worker_ids(self) -> dict[str, str]:
+        """Return the id of each live worker by its name."""
+        # The newest comes first; a worker that was just killed may still have a lease.
+        return {worker["name"]: worker["id"] for worker in reversed(await self.api.live_workers())}
 
 
 def _injected(fault: PlannedFault, target: str, began_at: int) -> InjectedFault:

@@ -118,8 +118,8 @@ class System:
         """The URL of the first executor."""
         return self.executors[0].url
 
-    def write_exports(self, file: Path) -> list[str]:
-        """Write a file that sets the URLs in a shell; return its lines."""
+    def write_exports(self, file: Path) -> None:
+        """Write a file that sets the URLs in a shell."""
         urls = {
             "TURNSTILE_DATABASE_URL": self.deployment.database_url,
             "TURNSTILE_AMQP_URL": self.deployment.amqp_url,
@@ -127,7 +127,6 @@ class System:
         }
         exports = [f"export {name}={shlex.quote(url)}" for name, url in urls.items()]
         file.write_text("\n".join([*exports, ""]), encoding="utf-8")
-        return exports
 
     def check_running(self) -> None:
         """Raise ServerFailed, with the end of its log, where a service has ended by itself."""

@@ -1,5 +1,4 @@
-"""Shows a run: live, then as a summary on the console, as JSON, and as one HTML page with pictures.
+"""Shows a run: `live` while it goes on, `summary` as text when it is over, `store` in files.
 
-`run_report` holds the values, `live` shows progress, `summary` prints the result, `store` writes the files,
-and `charts` draws the pictures.
+`run_report` holds the values.
 """

@@ -4,17 +4,27 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final, Self
 
-from turnstile.stress.check.verdict import Finding, Verdict
-from turnstile.stress.metrics.run import ORDER_RULES
-from turnstile.stress.metrics.values import RunMetrics, ScenarioMetrics
+from turnstile.stress.check.verdict import Finding, Rule, Verdict
+from turnstile.stress.metrics import ScenarioMetrics
 from turnstile.stress.recording import Recording
 from turnstile.stress.scenario import Scenario
+
+_OF_ORDER: Final = frozenset(
+    {
+        Rule.GRANTED_IN_ORDER,
+        Rule.ADMITTED_IN_ORDER,
+        Rule.STARTED_IN_ORDER,
+        Rule.PASSED_IN_ORDER,
+        Rule.SHARED_FAIRLY,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,40 +53,7 @@ class ScenarioReport:
     @property
     def out_of_order(self) -> int:
         """The number of order violations."""
-        return sum(finding.broken for finding in self.broken if finding.rule in ORDER_RULES)
-
-    @property
-    def rules_checked(self) -> int:
-        """The number of rules that could be checked."""
-        return sum(1 for finding in self.verdict.findings if finding.checked)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """The machine of a measurement; a rate means nothing without it."""
-
-    processor: str
-    cores: int
-    """Usable by this process."""
-    memory_gib: float
-    kernel: str
-    python: str
-
-    @classmethod
-    def here(cls) -> Self:
-        """Return this one."""
-        pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-        return cls(
-            processor=_processor() or platform.machine(),
-            cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-            memory_gib=round(pages * page_bytes / 2**30, 1),
-            kernel=f"{platform.system()} {platform.release()}",
-            python=f"{sys.implementation.name} {platform.python_version()}",
-        )
-
-    def __str__(self) -> str:
-        cores = "1 core" if self.cores == 1 else f"{self.cores} cores"
-        return f"{self.processor}, {cores}, {self.memory_gib:g} GiB, {self.kernel}, {self.python}"
+        return sum(finding.broken for finding in self.broken if finding.rule in _OF_ORDER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +63,10 @@ class RunInfo:
     seed: int
     command_line: str
     started_at: datetime
-    machine: Machine
+    machine: str
+    """On which it ran: a rate means nothing without it."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Of Turnstile, its servers and libraries, where known."""
+    """Of Turnstile, and of its private servers."""
     installation: str
     """For display: `private: 2 executors, 2 workers`, or URLs without passwords."""
 
@@ -99,8 +77,8 @@ class RunInfo:
             seed=seed,
             command_line=command_line,
             started_at=datetime.now(UTC),
-            machine=Machine.here(),
-            versions=_library_versions(),
+            machine=_machine(),
+            versions={"turnstile": version("turnstile")},
             installation=installation,
         )
 
@@ -112,7 +90,6 @@ class RunReport:
     info: RunInfo
     scenarios: tuple[ScenarioReport, ...]
     """The completed scenarios in order."""
-    metrics: RunMetrics
     seconds: float
     """From the beginning of the first scenario to the end of the last check."""
     collapses: tuple[str, ...] = ()
@@ -128,11 +105,6 @@ class RunReport:
         )
 
     @property
-    def result(self) -> str:
-        """The result in one word."""
-        return "PASS" if self.passed else "FAIL"
-
-    @property
     def violations(self) -> int:
         """The number of violations in all scenarios."""
         return sum(scenario.violations for scenario in self.scenarios)
@@ -143,26 +115,19 @@ class RunReport:
         return sum(scenario.metrics.ended for scenario in self.scenarios)
 
 
-_LIBRARIES: Final = ("turnstile", "aio-pika", "asyncpg", "uvloop", "numpy")
+def _machine() -> str:
+    """Describe this machine, with the cores that this process may use."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory_gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    python = f"{sys.implementation.name} {platform.python_version()}"
+    system = f"{platform.system()} {platform.release()}"
+    return f"{_processor()}, cores: {cores}, {memory_gib:.1f} GiB, {system}, {python}"
 
 
-def _library_versions() -> dict[str, str]:
-    found = {}
-    for name in _LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def _processor() -> str | None:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return " ".join(value.split())
-    return None
+def _processor() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                return " ".join(value.split())
+    return platform.machine()

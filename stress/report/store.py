@@ -1,39 +1,29 @@
-"""Stores a run in the report's folder: recordings, `report.json`, `report.html` and `pictures/*.png`.
+"""Stores a run in the report's folder: recordings, `report.txt` for readers and `report.json` for programs.
 
-`report.json` is for programs. `report.html` starts with the result, then the metrics, then each scenario with
-its pictures; its layout is in `page.html.j2` and `page.css`. A later version can check the recordings again:
-`check_again`.
+A later version can check the recordings again: `check_again`.
 """
 
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import TypeAdapter
 from pydantic_core import to_json
 from rich.console import Console
 
 from turnstile.stress.check.rules import check_recording
-from turnstile.stress.metrics.run import run_metrics
-from turnstile.stress.metrics.scenario import measure_scenario
+from turnstile.stress.metrics import measure_scenario
 from turnstile.stress.recording import SECOND, Recording
-from turnstile.stress.report import wording
-from turnstile.stress.report.charts import pictures_of
-from turnstile.stress.report.charts.style import Picture
 from turnstile.stress.report.run_report import RunInfo, RunReport, ScenarioReport
-from turnstile.stress.report.summary import print_summary
+from turnstile.stress.report.summary import WIDTH, print_summary
 
 _RECORDINGS: Final = "recordings"
 _JSON: Final = "report.json"
-_PAGE: Final = "report.html"
-_PICTURES: Final = "pictures"
-_TEMPLATE: Final = "page.html.j2"
-SCHEMA_VERSION: Final = 2
+_TEXT: Final = "report.txt"
+SCHEMA_VERSION: Final = 3
 """Increases when a key changes its meaning or is removed; new keys do not change it."""
 
 
@@ -69,37 +59,39 @@ class ReportStore:
 
     def report(self) -> RunReport:
         """Return the report so far."""
-        seconds = time.monotonic() - self._began
-        return _run_report(self.info, self.scenarios, tuple(self.failures), seconds=seconds)
+        return RunReport(
+            info=self.info,
+            scenarios=tuple(self.scenarios),
+            seconds=time.monotonic() - self._began,
+            collapses=tuple(self.failures),
+        )
 
 
 def check_again(folder: Path) -> RunReport:
     """Check and measure all recordings of a report again; raises OSError or ValueError without any."""
     stored = TypeAdapter(_StoredRun).validate_json((folder / _JSON).read_bytes())
-    info = RunInfo(**{field.name: getattr(stored, field.name) for field in fields(RunInfo)})
-    scenarios = [_scenario_report(Recording.load(each)) for each in sorted((folder / _RECORDINGS).iterdir())]
-    return _run_report(info, scenarios, stored.collapses, seconds=stored.seconds)
+    recordings = sorted((folder / _RECORDINGS).iterdir())
+    return RunReport(
+        info=RunInfo(**{field.name: getattr(stored, field.name) for field in fields(RunInfo)}),
+        scenarios=tuple(_scenario_report(Recording.load(each)) for each in recordings),
+        seconds=stored.seconds,
+        collapses=stored.collapses,
+    )
 
 
 def show_report(folder: Path, report: RunReport, console: Console) -> None:
     """Print the summary of a report and write its files."""
     print_summary(console, report)
     write_report(folder, report)
-    console.print(f"Report: {folder / _PAGE}", soft_wrap=True)
+    console.print(f"Report: {folder / _TEXT}", soft_wrap=True)
 
 
 def write_report(folder: Path, report: RunReport) -> None:
-    """Write all files of a report; those of an earlier report are replaced."""
-    pictures = folder / _PICTURES
-    pictures.mkdir(parents=True, exist_ok=True)
-    # First the file that cannot fail: the metrics are saved even if a picture fails.
+    """Write the files of a report; those of an earlier report are replaced."""
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / _JSON).write_bytes(_as_json(report))
-    of_scenarios = [pictures_of(scenario) for scenario in report.scenarios]
-    for stale in pictures.glob("*.png"):
-        stale.unlink()
-    for picture in chain.from_iterable(of_scenarios):
-        (pictures / f"{picture.name}.png").write_bytes(picture.png)
-    (folder / _PAGE).write_text(_as_html(report, of_scenarios), encoding="utf-8")
+    with (folder / _TEXT).open("w", encoding="utf-8") as file:
+        print_summary(Console(file=file, width=WIDTH), report)
 
 
 def _as_json(report: RunReport) -> bytes:
@@ -112,7 +104,6 @@ def _as_json(report: RunReport) -> bytes:
         **{field.name: getattr(report.info, field.name) for field in fields(report.info)},
         "seconds": report.seconds,
         "collapses": report.collapses,
-        "metrics": report.metrics,
         "scenarios": [_scenario_json(scenario) for scenario in report.scenarios],
     }
     return to_json(document, indent=1, inf_nan_mode="null") + b"\n"
@@ -150,32 +141,7 @@ def _scenario_json(report: ScenarioReport) -> dict[str, Any]:
     }
 
 
-def _as_html(report: RunReport, of_scenarios: Sequence[Sequence[Picture]]) -> str:
-    """Return the content of `report.html`, one file without references to others."""
-    environment = Environment(
-        loader=PackageLoader("turnstile.stress.report", package_path=""),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    sections = list(zip(report.scenarios, of_scenarios, strict=True))
-    return environment.get_template(_TEMPLATE).render(report=report, sections=sections, say=wording)
-
-
 def _scenario_report(recording: Recording) -> ScenarioReport:
     return ScenarioReport(
         recording=recording, verdict=check_recording(recording), metrics=measure_scenario(recording)
-    )
-
-
-def _run_report(
-    info: RunInfo, scenarios: list[ScenarioReport], collapses: tuple[str, ...], *, seconds: float
-) -> RunReport:
-    return RunReport(
-        info=info,
-        scenarios=tuple(scenarios),
-        metrics=run_metrics([(each.recording, each.verdict, each.metrics) for each in scenarios]),
-        seconds=seconds,
-        collapses=collapses,
     )

@@ -1,7 +1,6 @@
 """`executor demo` as a new user runs it: it passes, and nothing of it is left."""
 
 import asyncio
-import json
 import os
 import re
 import signal
@@ -82,19 +81,21 @@ async def test_a_worker_that_ends_by_itself_ends_the_demo_with_a_reason(scratch_
     assert left_in(scratch_folder) == []
 
 
-# `test_dev.py` holds the file of the variables and the end by Ctrl-C, `test_messages.py` a plain message.
 @pytest.mark.whole
-async def test_with_stay_the_system_accepts_a_plain_message_and_ends_on_ctrl_c(
-    scratch_folder: Path, tmp_path: Path
-) -> None:
-    kept = ("--folder", str(tmp_path / "kept"))
-    async with started(scratch_folder, "--stay", *kept) as demo, httpx.AsyncClient() as http:
-        http_url = (await demo.wait_for("HTTP API")).split()[2]
-        amqp_url = (await demo.wait_for("TURNSTILE_AMQP_URL=")).partition("=")[2].strip()
-        await demo.wait_for("Ctrl-C")
-        exported = (tmp_path / "kept" / "env").read_text()
-        assert f"export TURNSTILE_AMQP_URL={amqp_url}\n" in exported
-        assert f"export TURNSTILE_API_URL={http_url.removesuffix('/api/v1')}\n" in exported
+async def test_the_system_of_make_up_takes_a_plain_message(scratch_folder: Path, tmp_path: Path) -> None:
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    async with (
+        started_command(
+            [sys.executable, "-m", "turnstile", "dev", "--actions", "examples.actions"],
+            cwd=tmp_path,
+            scratch_folder=scratch_folder,
+            environment={**os.environ, "PYTHONPATH": path},
+        ) as dev,
+        httpx.AsyncClient() as http,
+    ):
+        http_url = (await dev.wait_for("HTTP API")).partition("HTTP API")[2].split()[0]
+        amqp_url = (await dev.wait_for("Broker")).partition("Broker")[2].split()[0]
+        await dev.wait_for(" serving worker_id=")
         parameters = f'{{"path": "{ROOT / "examples" / "README.md"}"}}'
         plain = await asyncio.create_subprocess_exec(
             *(sys.executable, "submit_plain.py", amqp_url, "files.count_words", parameters),
@@ -108,39 +109,10 @@ async def test_with_stay_the_system_accepts_a_plain_message_and_ends_on_ctrl_c(
 
         await until(is_completed, "the completed execution")
         (counted,) = (await http.get(f"{http_url}/executions")).json()["items"]
-        demo.process.send_signal(signal.SIGINT)
-        code = await demo.end()
+        dev.process.send_signal(signal.SIGINT)
+        assert await dev.end() == 0, dev.text
     assert counted["result"]["words"] == len((ROOT / "examples" / "README.md").read_text().split())
-    assert code == 0, demo.text
     assert left_in(scratch_folder) == []
-    ports = json.loads((tmp_path / "kept" / "ports").read_text())
-    assert ports["executor"] == httpx.URL(http_url).port
-    assert ports["rabbitmq amqp"] == httpx.URL(amqp_url).port
-
-
-# `tests/unit/stress/test_demo.py` tests the files without servers.
-@pytest.mark.whole
-async def test_with_stay_the_next_start_has_the_same_ports_and_variables(
-    scratch_folder: Path, tmp_path: Path
-) -> None:
-    kept = tmp_path / "kept"
-    starts = []
-    for _ in range(2):
-        async with started(scratch_folder, "--stay", "--folder", str(kept)) as demo:
-            await demo.wait_for("Ctrl-C")
-            exported, ports = (kept / "env").read_text(), json.loads((kept / "ports").read_text())
-            shell = await asyncio.create_subprocess_exec(
-                *("bash", "-euc", '. "$0/env"; exec "$1" -m turnstile.executor.cli actions list --json'),
-                *(str(kept), sys.executable),
-                stdout=asyncio.subprocess.PIPE,
-            )
-            output, _ = await shell.communicate()
-            demo.process.send_signal(signal.SIGINT)
-            assert await demo.end() == 0, demo.text
-        assert b"files.count_words" in output
-        assert left_in(scratch_folder) == []
-        starts.append((exported, ports))
-    assert starts[0] == starts[1]
 
 
 def test_a_missing_server_is_reported_with_the_command_that_installs_it(
@@ -153,13 +125,6 @@ def test_a_missing_server_is_reported_with_the_command_that_installs_it(
     with pytest.raises(CommandFailed, match="apt-get install rabbitmq-server") as failed:
         demo()
     assert failed.value.exit_code == 69
-
-
-def test_without_the_source_it_says_where_to_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnstile.stress.demo.ACTIONS_MODULE", "no_examples_here.actions")
-    with pytest.raises(CommandFailed, match="in the folder of the source code") as failed:
-        demo(stay=True)
-    assert failed.value.exit_code == 2
 
 
 async def _answer(value: bool) -> bool:

@@ -26,12 +26,11 @@ async def test_a_smoke_run_passes_and_leaves_a_report(tmp_path: Path) -> None:
     document = json.loads((folder / "report.json").read_text())
     assert document["passed"]
     assert document["violations"] == 0
-    metrics = document["metrics"]
-    assert metrics["per_second_limited"] > 0
-    assert metrics["per_second_unlimited"] > 0
-    assert metrics["hand_over"]["count"] >= 90
-    assert len(metrics["by_depth"]) == len(metrics["by_keys"]) == 1
-    (recovery,) = metrics["recoveries"]
+    metrics = {each["scenario"]["name"]: each["metrics"] for each in document["scenarios"]}
+    assert all(each["executions_per_second"] > 0 for each in metrics.values())
+    assert metrics["hand-over"]["hand_over"]["count"] >= 90
+    assert {"no-op-limited", "no-op-unlimited", "depth-500", "keys-50"} <= metrics.keys()
+    (recovery,) = metrics["recovery"]["recoveries"]
     assert recovery["kind"] == "kill worker"
     assert recovery["reclaim_seconds"] is None or recovery["lost_runs"] > 0
     # Each scenario checked the rules that apply to it.
@@ -41,15 +40,13 @@ async def test_a_smoke_run_passes_and_leaves_a_report(tmp_path: Path) -> None:
         assert {"limit_run", "nothing_lost", "nothing_twice", *of_limits} <= rules
     assert sum(scenario["definition_changes"] > 0 for scenario in document["scenarios"]) == 1
     assert "executions pass each gate in its order" in output
-    page = (folder / "report.html").read_text()
-    assert page.count("<img") >= len(document["scenarios"])
-    assert list((folder / "pictures").glob("recovery-fault-*.png"))
+    assert "PASS Every check" in (folder / "report.txt").read_text()
 
     # A later check of the recordings has the same result.
     code, output = await _stress("check", str(folder))
     assert code == 0, output
     again = json.loads((folder / "report.json").read_text())
-    assert again["metrics"] == metrics
+    assert again["scenarios"] == document["scenarios"]
 
 
 @pytest.mark.whole

@@ -25,7 +25,6 @@ from turnstile.stress.scenario import (
     Load,
     PlannedFault,
     Progress,
-    Purpose,
     Scenario,
     Show,
 )
@@ -44,18 +43,15 @@ def scenario(
     keys: int = 0,
     rate: float | None = None,
     all_wait_first: bool = False,
-    drain_without_limit_after: int | None = None,
     faults: tuple[PlannedFault, ...] = (),
 ) -> Scenario:
     load = Load(executions=EXECUTIONS, mix=MIX, actions=ACTIONS, keys=keys, submitters=2, rate=rate)
     return Scenario(
         name="test",
         title="A test",
-        purpose=Purpose.LOAD,
         load=load,
         limit=LIMIT,
         all_wait_first=all_wait_first,
-        drain_without_limit_after=drain_without_limit_after,
         faults=faults,
     )
 
@@ -124,13 +120,11 @@ async def test_the_recording_of_a_scenario_is_complete(installation: Installatio
 
 
 async def test_all_executions_wait_until_the_actions_are_resumed(installation: Installation) -> None:
-    """Also: queues by keys, and a limit that is lifted for the rest."""
-    recording = await drive(scenario(keys=3, all_wait_first=True, drain_without_limit_after=20), installation)
+    """Also: queues by keys."""
+    recording = await drive(scenario(keys=3, all_wait_first=True), installation)
     assert_complete(recording)
     opened_at = recording.opened_at
     assert recording.executions["created_at"].max() < opened_at < recording.attempts["granted_at"].min()
-    assert [change.limit for change in recording.limit_changes] == [None] * ACTIONS
-    assert all(opened_at < change.asked_at < change.answered_at for change in recording.limit_changes)
 
 
 async def test_limits_are_changed_and_others_submit_while_orders_arrive_in_step(

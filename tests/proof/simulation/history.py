@@ -38,7 +38,7 @@ from turnstile.stress.recording import (
     empty,
     status_code,
 )
-from turnstile.stress.scenario import DurationMix, Load, Purpose, Scenario
+from turnstile.stress.scenario import DurationMix, Load, Scenario
 
 _AT_FIRST: Final = 1
 """The limit of a queue that is not said to have another one."""
@@ -104,7 +104,7 @@ def recording_of(world: World) -> Recording:
         executions=len(story.requests), mix=DurationMix.always(0.01), actions=len(story.actions),
         keys=story.keys, submitters=story.submitters,
     )  # fmt: skip
-    scenario = Scenario(name=f"seed-{story.seed}", title="", purpose=Purpose.LOAD, load=load, limit=_AT_FIRST)
+    scenario = Scenario(name=f"seed-{story.seed}", title="", load=load, limit=_AT_FIRST)
     lost = lost_by_failover(world)
     workers: dict[str, int] = {}
     attempts = _attempts(world, workers)

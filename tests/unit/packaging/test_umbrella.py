@@ -15,7 +15,7 @@ from turnstile.healthcheck import healthcheck
 ROOT = Path(__file__).parents[3]
 _HARNESS = ("stress", "localservers")
 _SERVER_CODE = (
-    "fastapi", "uvicorn", "starlette", "matplotlib", "sqlalchemy", "alembic", "asyncpg", "turnstile.executor"
+    "fastapi", "uvicorn", "starlette", "sqlalchemy", "alembic", "asyncpg", "turnstile.executor"
 )  # fmt: skip
 _INSTALL = "install it from your clone: pip install '/path/to/turnstile"
 

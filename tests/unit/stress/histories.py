@@ -5,7 +5,7 @@ A simulated recording is one that a correct system would leave; everything rando
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -34,7 +34,7 @@ from turnstile.stress.recording import (
     empty,
     status_code,
 )
-from turnstile.stress.scenario import DurationMix, FaultKind, Load, Purpose, Scenario
+from turnstile.stress.scenario import DurationMix, FaultKind, Load, Scenario
 
 BEGAN_AT: Final = 1_760_000_000 * SECOND
 MICROSECOND: Final = 1_000
@@ -70,7 +70,6 @@ class Plan:
     opened_at: int | None = None
     ahead: int = 0
     """How many of each queue its worker gets beyond the limit: then all run at one that is not lost."""
-    purpose: Purpose = Purpose.LOAD
 
 
 class Event(IntEnum):
@@ -317,7 +316,6 @@ def _scenario(plan: Plan) -> Scenario:
     return Scenario(
         name="made-up",
         title="A simulated scenario",
-        purpose=plan.purpose,
         load=Load(
             executions=plan.executions,
             mix=DurationMix.parse("50% 0ms, 30% 5ms, 20% 20ms"),
@@ -328,31 +326,6 @@ def _scenario(plan: Plan) -> Scenario:
         limit=plan.limit,
         all_wait_first=plan.opened_at is not None,
     )
-
-
-def enlarged(small: Recording, times: int) -> Recording:
-    """Return `times` copies side by side, each with its own actions and executions."""
-    load, executions = small.scenario.load, len(small.orders)
-    ids = int(small.executions["execution_id"].max())
-    steps = {"queue": load.queues, "number": executions, "execution_id": ids, "process": 10}
-    load = replace(load, executions=executions * times, actions=load.actions * times)
-    return replace(
-        small,
-        scenario=replace(small.scenario, load=load),
-        orders=_tiled(small.orders, times, steps),
-        executions=_tiled(small.executions, times, steps),
-        attempts=_tiled(small.attempts, times, steps),
-        runs=_tiled(small.runs, times, steps),
-        counters=small.counters * times,
-    )
-
-
-def _tiled(table: Table, times: int, steps: dict[str, int]) -> Table:
-    tiled = np.tile(table, times)
-    copies = np.repeat(np.arange(times), len(table))
-    for name in steps.keys() & set(table.dtype.names or ()):
-        tiled[name] += (copies * steps[name]).astype(tiled[name].dtype)
-    return tiled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -384,7 +357,7 @@ def hand_made(*lives: Life, limit: int | None = 1, actions: int = 1, keys: int =
     lives = tuple(sorted(lives, key=lambda life: (life.id, life.attempt)))
     last = max((at(life.ended) for life in lives if life.ended is not None), default=at(0))
     fields: dict[str, Any] = {
-        "scenario": _written_scenario(lives, limit, actions, keys, rest.pop("purpose", Purpose.LOAD)),
+        "scenario": _written_scenario(lives, limit, actions, keys),
         "began_at": BEGAN_AT,
         "ended_at": last,
         "executions": _executions(lives),
@@ -408,9 +381,7 @@ def broken(recording: Recording) -> set[Rule]:
     return {finding.rule for finding in check_recording(recording).broken}
 
 
-def _written_scenario(
-    lives: Sequence[Life], limit: int | None, actions: int, keys: int, purpose: Purpose
-) -> Scenario:
+def _written_scenario(lives: Sequence[Life], limit: int | None, actions: int, keys: int) -> Scenario:
     load = Load(
         executions=len({life.id for life in lives}),
         mix=DurationMix.always(0.0),
@@ -418,7 +389,7 @@ def _written_scenario(
         keys=keys,
         submitters=1,
     )
-    return Scenario(name="by-hand", title="Written by hand", purpose=purpose, load=load, limit=limit)
+    return Scenario(name="by-hand", title="Written by hand", load=load, limit=limit)
 
 
 def _orders(executions: Table) -> Table:

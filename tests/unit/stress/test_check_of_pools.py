@@ -7,7 +7,6 @@ from typing import Any, Final
 import pytest
 
 from tests.unit.stress.histories import Life, at, fault, hand_made
-from tests.unit.stress.reports import scenario_report
 from turnstile.stress.check.rules import check_recording
 from turnstile.stress.check.verdict import Finding, Rule
 from turnstile.stress.recording import (
@@ -18,7 +17,6 @@ from turnstile.stress.recording import (
     RecordedDefinition,
     Recording,
 )
-from turnstile.stress.report.wording import gate_rows
 from turnstile.stress.scenario import FaultKind
 from turnstile.stress.trace import action_ref
 
@@ -262,14 +260,6 @@ def test_after_a_change_of_weights_a_turn_may_be_what_it_was_with_the_earlier_on
     )
     recording = pooled(after_turns(by_weight, 10, 2), (change,), tick_seconds=0.09, weights=weights)
     assert broken_at_the_pool(recording) == {Rule.SHARED_FAIRLY}
-
-
-def test_the_report_has_a_scenario_without_other_gates_if_anything_was_compared() -> None:
-    reports = [
-        replace(scenario_report(recording), verdict=check_recording(recording))
-        for recording in (pooled(IN_TURNS, limit=8), pooled(IN_TURNS, limit=0))
-    ]
-    assert [rule for rule, _, _ in gate_rows(reports)] == [Rule.PASSED_IN_ORDER, Rule.SHARED_FAIRLY]
 
 
 def test_turns_within_the_bound_break_no_rule() -> None:

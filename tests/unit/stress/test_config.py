@@ -62,7 +62,7 @@ def test_options_are_parsed() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"preset": "everything"}, "--preset: 'everything': expected 'smoke', 'limits'"),
+        ({"preset": "everything"}, "--preset: 'everything': expected 'smoke', 'recovery'"),
         ({"limit": "few"}, "--limit: 'few': expected a whole number"),
         ({"submitters": 65}, "--submitters: '65': expected 64 or less"),
         ({"rate": 0.0}, "--rate: '0.0': expected more than 0"),

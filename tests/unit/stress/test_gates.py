@@ -39,17 +39,3 @@ def test_a_lowered_limit_ends_what_was_idle() -> None:
         Move(0, 7, GateStep.AT_LEAST, 1),
     ]
     assert longest_idle(lowered, exact=True) == 3
-
-
-def test_what_left_its_queue_is_not_overtaken() -> None:
-    moves = [
-        Move(0, 1, GateStep.ARRIVED, 1),
-        Move(0, 1, GateStep.ARRIVED, 2),
-        Move(0, 2, GateStep.LEFT, 1),
-        Move(0, 3, GateStep.GRANTED, 2),
-    ]
-    allowance = IdleAllowance(seconds=1.0)
-    assert not [b for gate in replayed(moves, until=9, allowance=allowance) for b in gate.broken]
-    without_leaving = [move for move in moves if move.step != GateStep.LEFT]
-    found = [b.what for gate in replayed(without_leaving, until=9, allowance=allowance) for b in gate.broken]
-    assert found == ["execution 2 was granted a slot while execution 1 waited"]

@@ -64,8 +64,8 @@ def test_overlapping_runs_are_separate() -> None:
     trace = process((1, 7, START), (2, 5, START), (3, 7, STOP), (4, 5, STOP))
     runs = traced_runs([trace], CLOCK, {}, executions(5, 7))
     assert sorted(rows(runs)) == [(5, 1_002, 1_004, RunEnd.STOPPED), (7, 1_001, 1_003, RunEnd.STOPPED)]
-    assert runs["queue"].tolist() == [10, 11]
-    assert runs["number"].tolist() == [0, 1]
+    assert runs["queue"].tolist() == [11, 10]
+    assert runs["number"].tolist() == [1, 0]
 
 
 def test_an_attempt_that_ran_in_two_processes_is_two_runs() -> None:
