@@ -1,4 +1,4 @@
-"""Stores a run in the report's folder: recordings, `report.txt` for readers and `report.json` for programs.
+"""Stores a run in the report's folder: recordings, `report.txt` and timelines for readers, `report.json`.
 
 A later version can check the recordings again: `check_again`.
 """
@@ -19,10 +19,12 @@ from turnstile.stress.metrics import measure_scenario
 from turnstile.stress.recording import SECOND, Recording
 from turnstile.stress.report.run_report import RunInfo, RunReport, ScenarioReport
 from turnstile.stress.report.summary import WIDTH, print_summary
+from turnstile.stress.report.timeline import timeline
 
 _RECORDINGS: Final = "recordings"
 _JSON: Final = "report.json"
 _TEXT: Final = "report.txt"
+_PICTURE: Final = "timeline-{}.svg"
 SCHEMA_VERSION: Final = 3
 """Increases when a key changes its meaning or is removed; new keys do not change it."""
 
@@ -92,6 +94,11 @@ def write_report(folder: Path, report: RunReport) -> None:
     (folder / _JSON).write_bytes(_as_json(report))
     with (folder / _TEXT).open("w", encoding="utf-8") as file:
         print_summary(Console(file=file, width=WIDTH), report)
+    for old in folder.glob(_PICTURE.format("*")):
+        old.unlink()
+    for scenario in report.scenarios:
+        if (picture := timeline(scenario.recording)) is not None:
+            (folder / _PICTURE.format(scenario.scenario.name)).write_text(picture, encoding="utf-8")
 
 
 def _as_json(report: RunReport) -> bytes:
