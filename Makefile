@@ -122,10 +122,6 @@ docs: $(READY) ## Build the documentation as a site in build/docs; a warning is 
 reference: $(READY) ## Write docs/reference from the code
 	@cd docs && PYTHONPATH=. ../$(BIN)/python -m generate reference
 
-.PHONY: pictures
-pictures: $(READY) ## Take a picture of every screen of the dashboard: light, dark, phone (ARGS="--before FOLDER")
-	@$(BIN)/python -m tests.integration.dashboard.pictures $(ARGS)
-
 .PHONY: format
 format: $(READY) ## Rewrite the code in the house format
 	$(BIN)/ruff check --fix --exit-zero .

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -19,19 +18,14 @@ from functools import partial
 from itertools import islice
 from typing import NoReturn
 
-from aio_pika.abc import AbstractChannel
-
 from turnstile.common.broker.channel import BulkChannel
 from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Declare, Link
 from turnstile.common.broker.delivery import Delivery, UnsettledTags
 from turnstile.common.broker.errors import BrokerUnavailable, NotSent, answered
-from turnstile.common.broker.prefetch import ByteBounds, ByteBudget, Credits
+from turnstile.common.broker.prefetch import ByteBounds, ByteBudget
 from turnstile.common.telemetry.logs import Episodes
 
 logger = logging.getLogger(__name__)
-
-_GATHER_SECONDS = 0.05
-"""How long changes of the bound are gathered: each costs a few exchanges with the broker."""
 
 
 class ConsumerConnection:
@@ -46,7 +40,7 @@ class ConsumerConnection:
 
     @property
     def connected(self) -> bool:
-        """Whether the connection is open and every subscription consumes (or is paused)."""
+        """Whether the connection is open and every subscription consumes."""
         return self._connection.connected and all(each.ready for each in self._subscriptions)
 
     @property
@@ -66,13 +60,10 @@ class ConsumerConnection:
         prefetch: int,
         declare: Declare | None = None,
         byte_bounds: ByteBounds | None = None,
-        earliest_first: bool = False,
     ) -> Subscription:
         """Consume a queue from now on, across reconnections; `declare` is run before each start.
 
         `prefetch` and `byte_bounds` limit what is delivered and not settled, and so what is buffered here.
-        `earliest_first`: of all such consumers of the queue, the one that started first gets every message
-        that its `prefetch` allows, and the next one the rest.
         """
         subscription = Subscription(
             queue,
@@ -80,7 +71,6 @@ class ConsumerConnection:
             declare=declare,
             timeouts=self._timeouts,
             byte_bounds=byte_bounds,
-            earliest_first=earliest_first,
         )
         self._subscriptions.append(subscription)
         self._added.set()
@@ -94,28 +84,6 @@ class ConsumerConnection:
         if self._link is None:
             raise NotSent("there is no usable connection")
         await self._link.declare(declare)
-
-    async def reaches(self, subscription: Subscription) -> bool:
-        """Check with the broker that a message put into the queue now would be delivered here only.
-
-        The queue must have exactly one consumer: a second one may belong to a connection whose loss the
-        broker has not noticed yet. Returns False also where the broker does not answer in time.
-        """
-        link = self._link
-        if link is None or not subscription.ready:
-            return False
-        consumers: int | None = None
-
-        async def count(channel: AbstractChannel) -> None:
-            nonlocal consumers
-            queue = await channel.declare_queue(subscription.queue, passive=True)
-            consumers = queue.declaration_result.consumer_count
-
-        try:
-            await link.declare(count)
-        except BrokerUnavailable:
-            return False
-        return consumers == 1 and link is self._link and subscription.ready
 
     async def _serve(self, link: Link) -> None:
         self._link = link
@@ -139,9 +107,8 @@ class ConsumerConnection:
                 added.cancel()
 
 
-def _priority_by_time() -> int:
-    """Return a consumer priority that is lower the later it is taken, by the clocks of the machines."""
-    return -(time.time_ns() // 1000)
+async def _never_called(_: object) -> None:
+    """Serve as the callback that the library requires; `BulkChannel` passes on deliveries itself."""
 
 
 async def _wait_gone(link: Link) -> None:
@@ -152,7 +119,6 @@ class _Start:
     """One channel of a subscription, from open to close."""
 
     channel: BulkChannel
-    credits: Credits
 
     def __init__(self, budget: ByteBudget | None) -> None:
         loop = asyncio.get_running_loop()
@@ -160,10 +126,8 @@ class _Start:
         self.spent: asyncio.Future[object] = loop.create_future()
         self.unsettled = UnsettledTags()
         self.buffer: deque[Delivery] = deque()
-        self.released: list[tuple[list[Delivery], bool]] = []
         self.consumes = False
         self.quiet = False
-        self.unfit: asyncio.Future[object] = loop.create_future()
         self.cancelled_by_broker: asyncio.Future[object] = loop.create_future()
 
     def note_cancel(self, _: object) -> None:
@@ -176,16 +140,9 @@ class _Start:
         quiet, self.quiet = self.quiet, True
         return quiet and not self.unsettled
 
-    def note_unfit(self) -> None:
-        """Request that the consumers are fitted to the bound."""
-        if not self.unfit.done():
-            self.unfit.set_result(None)
-
     def settle(self, deliveries: Sequence[Delivery]) -> tuple[int, list[int]]:
         """Return the tags to settle, without those of another channel."""
         tags = [delivery.tag for delivery in deliveries if delivery.channel is self.channel]
-        if self.credits.settle(tags):
-            self.note_unfit()
         if self.budget is not None:
             self.budget.settle(tags)
             if self.budget.spent and not self.spent.done():
@@ -204,30 +161,24 @@ class Subscription:
         declare: Declare | None,
         timeouts: BrokerTimeouts,
         byte_bounds: ByteBounds | None = None,
-        earliest_first: bool = False,
     ) -> None:
         assert prefetch >= 1, "0 means no bound in AMQP"
         self.queue = queue
         self._lost = Episodes(logger, "broker_subscription_lost")
         self.last_error: str | None = None
         self._byte_bounds = byte_bounds
-        self._earliest_first = earliest_first
         self._prefetch = self._fitting = prefetch
-        self._bound: Callable[[], int] = lambda: self._fitting
         self._declare = declare
         self._timeouts = timeouts
-        self._paused = False
         self._renewing = False
         self._start: _Start | None = None
         self._arrived = asyncio.Event()
         self.on_arrival: Callable[[], None] = lambda: None
         """Called with each delivery that can be taken; must not block."""
-        # Pausing, resuming and a new bound take several AMQP methods each: one change at a time.
-        self._changing = asyncio.Lock()
 
     @property
     def ready(self) -> bool:
-        """Whether deliveries can arrive, or the subscription is paused."""
+        """Whether deliveries can arrive."""
         return self._renewing or (self._start is not None and self._start.consumes)
 
     @property
@@ -270,43 +221,6 @@ class Subscription:
         if start is not None:
             start.channel.nack(*start.settle(deliveries), requeue=requeue)
 
-    def bound_by(self, bound: Callable[[], int]) -> None:
-        """Limit the unsettled deliveries to `bound()`, which is read at each start and `refit`."""
-        self._bound = bound
-        self.refit()
-
-    def refit(self) -> None:
-        """Read the bound again soon, because it changed."""
-        if self._start is not None:
-            self._start.note_unfit()
-
-    def release(self, deliveries: Sequence[Delivery], *, give_back: bool) -> None:
-        """Acknowledge or requeue when the bound is next read, so that no delivery replaces them.
-
-        The caller has already lowered the bound by their number.
-        """
-        start = self._start
-        if start is not None and deliveries:
-            start.released.append((list(deliveries), give_back))
-            start.note_unfit()
-
-    async def pause(self) -> None:
-        """Stop deliveries: buffered ones are requeued; those already taken can still be settled."""
-        async with self._changing:
-            self._paused = True
-            await self._fit()
-            start = self._start
-            if start is not None:
-                buffered = list(start.buffer)
-                start.buffer.clear()
-                self.reject(buffered, requeue=True)
-
-    async def resume(self) -> None:
-        """Receive deliveries again."""
-        async with self._changing:
-            self._paused = False
-            await self._fit()
-
     async def serve(self, link: Link) -> None:
         """Consume on this link until it is gone, on a new channel whenever one closes."""
         pause_seconds = self._timeouts.backoff_first_seconds
@@ -327,17 +241,14 @@ class Subscription:
             on_delivery=partial(self._take, start),
             keeps=None if start.budget is None else start.budget.keeps,
         )
-        priority = _priority_by_time() if self._earliest_first else None
-        start.credits = Credits(channel, self.queue, self._timeouts, priority=priority)
         channel.on_consumer_cancel_callbacks.add(start.note_cancel)
         try:
-            async with self._changing:
-                self._start = start
-                await start.credits.raise_to(self._wanted())
+            self._start = start
+            await self._consume(channel)
             start.consumes = True
             self._lost.all_work(queue=self.queue)
             self.last_error = None
-            self._renewing = await self._keep_to_bound(start, link)
+            self._renewing = await self._until_renewal(start, link)
         finally:
             self._start = None
             if channel.usable:
@@ -346,6 +257,11 @@ class Subscription:
         if link.is_open and not self._renewing:
             self._note(_reason(start))
 
+    async def _consume(self, channel: BulkChannel) -> None:
+        seconds = self._timeouts.rpc_seconds
+        await answered(channel.basic_qos(prefetch_count=self._fitting), seconds)
+        await answered(channel.basic_consume(self.queue, _never_called), seconds)
+
     def _new_budget(self) -> ByteBudget | None:
         if self._byte_bounds is None:
             return None
@@ -353,7 +269,6 @@ class Subscription:
 
     def _take(self, start: _Start, delivery: Delivery) -> None:
         start.unsettled.arrive(delivery.tag)
-        start.credits.arrive(delivery.tag, delivery.consumer)
         start.quiet = False
         budget = start.budget
         if budget is not None and not budget.arrive(delivery.tag, delivery.size_bytes, kept=delivery.kept):
@@ -362,43 +277,22 @@ class Subscription:
         self._arrived.set()
         self.on_arrival()
 
-    async def _keep_to_bound(self, start: _Start, link: Link) -> bool:
-        """Fit the consumers to the bound whenever it changed, until the channel ends.
+    async def _until_renewal(self, start: _Start, link: Link) -> bool:
+        """Wait until the channel ends.
 
-        Returns True where the channel is to be renewed: it was quiet, or its byte budget is spent.
+        Returns True where it is to be renewed: it was quiet, or its byte budget is spent.
         """
         endings = {start.channel.gone, start.cancelled_by_broker, link.gone, start.spent}
         while not any(each.done() for each in endings):
-            reasons, seconds = {*endings, start.unfit}, self._timeouts.quiet_seconds
-            done, _ = await asyncio.wait(reasons, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            if not done and start.was_quiet() and not self._paused:
+            seconds = self._timeouts.quiet_seconds
+            done, _ = await asyncio.wait(endings, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if not done and start.was_quiet():
                 return True
-            if start.unfit.done():
-                await asyncio.wait(endings, timeout=_GATHER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-                start.unfit = asyncio.get_running_loop().create_future()
-                async with self._changing:
-                    await self._fit()
         if start.budget is not None and start.spent.done():
             self._fitting = start.budget.fitting_prefetch
             logger.info("broker_prefetch_fitted", extra={"queue": self.queue, "prefetch": self._fitting})
             return True
         return False
-
-    def _wanted(self) -> int:
-        return 0 if self._paused else self._bound()
-
-    async def _fit(self) -> None:
-        """Fit the consumers to the bound, if there is a channel; where that fails, the next one will."""
-        start = self._start
-        if start is None or not start.channel.usable:
-            return
-        with suppress(BrokerUnavailable):
-            released, start.released = start.released, []
-            await start.credits.lower_to(self._wanted())
-            # Not before: the broker would replace each one by a new delivery to a consumer that still exists.
-            for deliveries, give_back in released:
-                self.reject(deliveries, requeue=True) if give_back else self.ack(deliveries)
-            await start.credits.raise_to(self._wanted())
 
     def _note(self, error: str) -> None:
         self._renewing = False

@@ -101,12 +101,6 @@ def blocking(seconds: float = 0.0) -> int:
     return os.getpid()
 
 
-@action("fails.plain")
-def fails_plain() -> None:
-    """Fail in a child process."""
-    raise RuntimeError("as the script says")
-
-
 @action("record.seven", max_concurrent=7)
 async def record_seven(context: Context, file: str, number: int = 0) -> int:
     """Do what `record` does, seven at once."""

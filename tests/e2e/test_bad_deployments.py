@@ -148,19 +148,6 @@ async def test_a_worker_of_a_misspelt_pool_is_named_by_what_waits_and_by_its_own
     assert await serving.stop() == 0
 
 
-async def test_an_executor_that_may_change_the_audit_log_says_so_once_if_callers_have_names(
-    env: Environment,
-) -> None:
-    executor = await env.system.start_executor(TURNSTILE_API_TOKENS="alice:operate:one")
-    try:
-        await until(lambda: _lines(executor.log, "serving"), "it serves")
-        (line,) = _lines(executor.log, "audit_log_changeable")
-        assert "executor setup-permissions" in line
-    finally:
-        await executor.stop()
-    assert _lines(env.executor.log, "audit_log_changeable") == []
-
-
 async def test_a_full_disk_of_the_broker_is_named_by_readyz_top_and_what_waits(
     env: Environment, controlled_broker: RabbitServer
 ) -> None:

@@ -2,12 +2,11 @@
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 
-from tests.support.environment import Environment, pids_in, until_gone
-from tests.support.traffic import cancel_request, publishing, request, until
+from tests.support.environment import Environment
+from tests.support.traffic import cancel_request, publishing, request
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 GRACE_SECONDS = 1.0
@@ -81,23 +80,6 @@ async def test_a_running_execution_is_cancelled_within_the_grace_and_not_retried
     assert await env.attempts(execution_id) == [(1, "cancelled")]
 
 
-async def test_a_cancelled_process_ends_with_its_children(env: Environment, tmp_path: Path) -> None:
-    files = {ref: tmp_path / ref for ref in ("insists", "family")}
-    ids = [await env.submit(ref, parameters={"file": str(file)}) for ref, file in files.items()]
-
-    async def all_run() -> bool:
-        return [len(pids_in(file)) for file in files.values()] == [1, 2]
-
-    await until(all_run, "both have written their numbers")
-    since = await now(env)
-    await env.cancel(*ids)
-    for execution_id in ids:
-        assert await seconds_until_ended(env, execution_id, since) < 2 * (GRACE_SECONDS + 1)
-    assert await env.ended(*ids) == ["cancelled"] * 2
-    pids = [pid for file in files.values() for pid in pids_in(file)]
-    await until_gone(pids)
-
-
 async def test_a_cancel_of_an_id_out_of_range_is_refused_and_stops_no_other_request(env: Environment) -> None:
     async with publishing(env.amqp_url) as publisher:
         await publisher.publish([cancel_request({"execution_id": 2**63})])
@@ -106,15 +88,3 @@ async def test_a_cancel_of_an_id_out_of_range_is_refused_and_stops_no_other_requ
     assert letter["code"] == "invalid_message"
     query = "SELECT completed_at IS NOT NULL FROM ledger.execution WHERE idempotency_key = 'behind'"
     await env.history.until(query)
-
-
-async def test_the_work_of_a_dead_worker_is_cancelled_and_not_run_again(env: Environment) -> None:
-    worker = env.system.workers[-1]
-    execution_id = await env.submit("hold", concurrency_key="dead")
-    await env.until_status(execution_id, "running")
-    await worker.kill()
-    await env.cancel(execution_id, reason="enough")
-    assert await env.ended(execution_id) == ["cancelled"]
-    assert await env.attempts(execution_id) == [(1, "cancelled")]
-    assert (await env.get(execution_id))["error"] == {"type": "Cancelled", "message": "enough"}
-    await env.start_worker()

@@ -43,45 +43,6 @@ async def test_run_returns_the_result_or_says_how_it_ended(env: Environment, tra
 
 
 @over_each_transport
-async def test_a_list_is_accepted_in_order_and_waited_for_in_order(
-    env: Environment, monkeypatch: pytest.MonkeyPatch, transport: str
-) -> None:
-    # The list goes out in three parts.
-    monkeypatch.setattr("turnstile.client.submission.CHUNK_MAX", 100)
-    async with _client_over(transport, env) as client, asyncio.timeout(60):
-        requests = [Request(action_ref="noop", parameters={"number": number}) for number in range(300)]
-        answers = await client.submit_many(requests)
-        ids = [each.execution_id for each in answers if isinstance(each, AsyncHandle)]
-        assert len(ids) == 300
-        assert ids == sorted(ids)
-        completions = await client.wait_many(ids)
-        assert [each.execution_id for each in completions] == ids
-        assert [each.result for each in completions] == list(range(300))
-
-
-async def test_a_wait_ends_though_its_event_was_missed(env: Environment, unused_tcp_port: int) -> None:
-    nowhere = f"amqp://guest:guest@127.0.0.1:{unused_tcp_port}/"
-    async with asyncio.timeout(60):
-        async with _client(env) as client:
-            over = (await client.submit("noop", {"number": 1})).execution_id
-            await client.wait(over)
-        async with _client(env) as late:
-            assert (await late.wait(over)).result == 1
-        async with _client(env) as client, _client(env, amqp_url=nowhere) as without_events:
-            going = (await client.submit("blocking", {"seconds": 1})).execution_id
-            completion = await without_events.wait(going)
-            assert completion.status is Status.COMPLETED
-            with pytest.raises(Rejected, match="not_found"):
-                await without_events.wait(2**40)
-
-
-async def test_a_result_too_large_for_an_event_is_read_over_http(env: Environment) -> None:
-    async with _client(env) as client, asyncio.timeout(60):
-        for _ in range(2):
-            assert await client.run("large", {"size_bytes": 2000, "ends_at": 0}) == "x" * 1998
-
-
-@over_each_transport
 async def test_a_waiting_execution_can_be_read_and_cancelled(
     env: Environment, tmp_path: Path, transport: str
 ) -> None:

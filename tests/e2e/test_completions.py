@@ -4,12 +4,11 @@ import asyncio
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.environment import Environment, pids_in, until_gone
+from tests.support.environment import Environment
 from turnstile.common.crash_points import VARIABLE, CrashPoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -118,44 +117,3 @@ async def test_every_outcome_that_a_killed_worker_did_not_report_is_that_of_the_
     for execution_id, end in zip(ids, ends, strict=True):
         await assert_ended_once(env, execution_id, end)
     await last.stop()
-
-
-async def test_an_execution_whose_worker_is_lost_for_good_frees_its_slot_once_and_is_published(
-    env: Environment,
-) -> None:
-    worker = await env.start_worker()
-    await env.put(
-        "hold.once", max_concurrent=1, on_worker_lost="abandon", entrypoint="tests.e2e.actions:hold"
-    )
-    execution_id, behind = [await env.submit("hold.once") for _ in range(2)]
-    await env.until_status(execution_id, "running")
-    await worker.kill()
-    assert await env.ended(execution_id) == ["abandoned"]
-    assert await env.status(behind) == "queued"
-    await env.cancel(behind)
-    await env.ended(behind)
-    await assert_ended_once(env, execution_id, Ending(ref="hold.once", status="abandoned"))
-
-
-async def test_a_timeout_ends_an_async_function_a_blocking_one_and_a_command_with_its_children(
-    env: Environment, tmp_path: Path
-) -> None:
-    worker = await env.start_worker()
-    blocked, family = tmp_path / "blocked", tmp_path / "family"
-    ids = [
-        await env.submit("hold", timeout=SOON),
-        await env.submit("insists", parameters={"file": str(blocked)}, timeout="4s"),
-        await env.submit("family", parameters={"file": str(family)}, timeout="4s"),
-    ]
-    assert await env.ended(*ids) == ["timeout"] * 3
-    rows = await env.history.rows(
-        "SELECT extract(epoch FROM completed_at - started_at)::float8 AS seconds, timeout_seconds AS timeout,"
-        " error_type FROM ledger.current_execution WHERE id = ANY ($1)",
-        ids,
-    )
-    for row in rows:
-        assert row["timeout"] <= row["seconds"] < row["timeout"] + 3, dict(row)
-    pids = [*pids_in(blocked), *pids_in(family)]
-    assert len(pids) == 3
-    await until_gone(pids)
-    await worker.stop()

@@ -1,26 +1,13 @@
 """Dead letters: stored once with their reasons, listed, replayed when they are corrected, pruned."""
 
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import httpx
 import pytest
 import pytest_asyncio
 
-from tests.e2e.test_messages import BAD
-from tests.support.brokers import until_ready
-from tests.support.environment import Environment, StartEnvironment
+from tests.support.environment import Environment
 from tests.support.history import History
-from tests.support.processes import CERTIFICATES
 from tests.support.traffic import ask, publishing, request, until
-from turnstile.common.broker.topology import (
-    DEAD_LETTER_EXCHANGE,
-    DEAD_LETTERS,
-    EXECUTION_REQUESTED,
-)
-from turnstile.common.crash_points import VARIABLE, CrashPoint
-from turnstile.common.envelopes import DIED_AT_HEADER, ERROR_CODE_HEADER, ERROR_HEADER, ORIGINAL_KEY_HEADER
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -50,30 +37,6 @@ async def select(env: Environment, verb: str, **selection: Any) -> dict[str, Any
     answer = await env.http.post(f"/dead-letters/{verb}", json=selection)
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
-
-
-async def test_each_kind_of_bad_request_is_listed_with_its_reason_and_shown(env: Environment) -> None:
-    sent = {
-        name: request(body, message_id=f"bad-{number}", **properties)
-        for number, (name, body, properties, _, _) in enumerate(BAD)
-    }
-    async with publishing(env.amqp_url) as publisher:
-        await publisher.publish(list(sent.values()))
-    found = {letter["message_id"]: letter for letter in await letters(env, len(BAD))}
-    assert set(found) == {message.message_id for message in sent.values()}
-    for name, body, _, code, word in BAD:
-        letter = found[sent[name].message_id]
-        assert (letter["code"], letter["body_bytes"]) == (code, len(body)), name
-        assert word in letter["error"], name
-        assert letter["original_routing_key"] == "execution.requested"
-        assert letter["died_at"] is not None
-        shown = (await env.http.get(f"/dead-letters/{letter['id']}")).json()
-        assert shown["body_encoding"] == ("base64" if name == "not UTF-8" else "text"), name
-        if name not in ("not UTF-8", "10 MB"):
-            assert shown["body"].encode() == body, name
-    codes = [letter["message_id"] for letter in await letters(env, 1, code="too_large")]
-    assert codes == [sent["10 MB"].message_id]
-    assert (await select(env, "purge", all=True))["done"] == len(BAD)
 
 
 async def test_requests_for_an_action_that_is_defined_later_are_replayed_and_run_once_in_their_order(
@@ -127,33 +90,6 @@ async def test_a_dead_letter_is_replayed_with_its_body_corrected_and_runs_once(e
     await letters(env, 0)
 
 
-async def test_a_replay_over_http_is_in_the_audit_log_with_who_when_and_what(env: Environment) -> None:
-    await env.put("corrected", entrypoint="tests.e2e.actions:noop")
-    executor = await env.system.start_executor(TURNSTILE_API_TOKENS="alice:operate:one")
-    try:
-        async with publishing(env.amqp_url) as publisher:
-            await publisher.publish([request(b'{"action_ref": "corrected"', message_id="m")])
-        (letter,) = await letters(env, 1)
-        headers = {"Authorization": "Bearer one", "Turnstile-Client": "cli"}
-        url = f"{executor.http_url}/api/v1"
-        async with httpx.AsyncClient(base_url=url, headers=headers, verify=CERTIFICATES) as http:
-            began_at = datetime.now(UTC)
-            body = {"ids": [letter["id"]], "body": letter["body"] + "}"}
-            answer = await http.post("/dead-letters/replay", json=body)
-            assert (answer.status_code, answer.json()["done"]) == (200, 1), answer.text
-            wanted = {"subject_kind": "dead_letter", "subject": letter["id"]}
-            (row,) = (await http.get("/audit-log", params=wanted)).json()["items"]
-    finally:
-        await executor.stop()
-    assert began_at <= datetime.fromisoformat(row["recorded_at"]) <= datetime.now(UTC)
-    assert row["before"].pop("correlation_id") == letter["correlation_id"]
-    assert {name: row[name] for name in ("user", "address", "channel", "verb", "before", "after")} == {
-        "user": "alice", "address": "127.0.0.1", "channel": "cli", "verb": "replayed",
-        "before": {"code": "invalid_message", "type": "execution.requested", "message_id": "m"},
-        "after": {"edited": True},
-    }  # fmt: skip
-
-
 async def test_a_refusal_by_a_full_queue_is_an_answer_and_a_dead_letter_only_without_a_reply_queue(
     env: Environment,
 ) -> None:
@@ -184,45 +120,6 @@ async def test_a_refusal_by_a_full_queue_is_an_answer_and_a_dead_letter_only_wit
     await until(are_pruned, "old letters are pruned", deadline_seconds=30)
 
 
-async def publish_dead_letters(amqp_url: str, count: int) -> list[str]:
-    """Publish what an executor publishes for invalid requests, without the requests."""
-    died_at = datetime.now(UTC)
-    letters = [
-        replace(
-            request(b"{ broken", message_id=f"bad-{n:04}"),
-            exchange=DEAD_LETTER_EXCHANGE,
-            headers={
-                ERROR_CODE_HEADER: "invalid_message",
-                ERROR_HEADER: "not JSON",
-                ORIGINAL_KEY_HEADER: EXECUTION_REQUESTED,
-                DIED_AT_HEADER: (died_at + timedelta(milliseconds=n)).isoformat(),
-            },
-        )
-        for n in range(count)
-    ]
-    async with publishing(amqp_url) as publisher:
-        await publisher.publish(letters)
-    return [letter.message_id for letter in letters]
-
-
 async def stored(history: History) -> list[str]:
     rows = await history.rows("SELECT message_id FROM ledger.dead_letter ORDER BY died_at, id")
     return [row["message_id"] for row in rows]
-
-
-async def test_an_executor_killed_between_commit_and_acknowledgement_leaves_one_row_for_each_dead_letter(
-    start_env: StartEnvironment,
-) -> None:
-    armed: Any = {VARIABLE: f"{CrashPoint.DEAD_LETTERS_STORED}:1"}
-    async with start_env(workers=0, executor_settings=armed) as env:
-        amqp_url, history, dies = env.amqp_url, env.history, env.executor
-        sent = await publish_dead_letters(amqp_url, 50)
-        await dies.process.wait()
-        before = await stored(history)
-        assert before, "it died before it had committed"
-        disarmed: Any = {VARIABLE: ""}
-        await env.system.start_executor(**disarmed)
-        await history.until("SELECT count(*) >= $1 FROM ledger.dead_letter", len(sent))
-        await until_ready(amqp_url, DEAD_LETTERS, 0)
-        assert await stored(history) == sent
-        assert set(before) < set(sent), "some were stored before the kill, some after"

@@ -142,20 +142,3 @@ async def test_a_change_is_followed_and_code_that_does_not_load_leaves_the_worke
             assert (await client.wait(waiting, timeout=60)).result == "fifth 7"
     assert "\x1b[" not in terminal.text
     assert terminal.text.count("ended by itself") == 1
-
-
-# `tests/integration/localservers` tests the folder of the servers and the file of the ports.
-@pytest.mark.whole
-async def test_a_data_folder_keeps_data_and_ports_for_the_next_start(project: Path) -> None:
-    kept = project.parent / "kept"
-    async with developing(project, "--data-folder", str(kept), environment=BARE) as terminal:
-        await terminal.wait_for(" serving worker_id=")
-        exported = urls(kept / "env")
-        assert await rendered(kept / "env") == "first 7"
-    async with developing(project, "--data-folder", str(kept), environment=BARE) as terminal:
-        await terminal.wait_for(" serving worker_id=")
-        assert urls(kept / "env") == exported
-        async with AsyncClient(http_url=exported["TURNSTILE_API_URL"]) as client:
-            (execution,) = (await client.list()).items
-        assert (execution.status, execution.result) == ("completed", "first 7")
-        assert await rendered(kept / "env") == "first 7"

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.environment import ACTIONS, Environment, StartEnvironment
+from tests.support.environment import Environment, StartEnvironment
 from tests.support.history import peak_runs, runs_in
 from tests.support.sizes import sizes
 from tests.support.traffic import publishing, request, submit, until
@@ -202,70 +202,3 @@ def longest_idle_seconds(times: Sequence[tuple[datetime, datetime, datetime]], l
             longest = max(longest, (at - idle_since).total_seconds())
         idle_since = (idle_since or at) if waiting and held < limit else None
     return longest
-
-
-@sizes("turns", short=1, whole=4)
-async def test_a_thousand_kills_cancels_and_retries_never_start_more_than_the_limit(
-    start_env: StartEnvironment, turns: int
-) -> None:
-    settings = {
-        "TURNSTILE_WATCHDOG_INTERVAL": "200ms",
-        "TURNSTILE_LEASE_DURATION": "1500ms",
-        "TURNSTILE_HEARTBEAT_INTERVAL": "400ms",
-    }
-    limit = 3
-    retry = {"max_attempts": 3, "delay": "50ms", "factor": 1}
-    async with start_env(workers=2, settings=settings) as env:
-        await env.patch("scripted", max_concurrent=limit, max_reclaims=3, retry=retry)
-        for turn in range(turns):
-            unrest = [_submit_and_cancel(env, random.Random(SEED + 4 * turn + n), 62) for n in range(4)]
-            await asyncio.gather(_kill_a_busy_worker(env), *unrest)
-        count = await env.history.value("SELECT count(*) FROM ledger.current_execution")
-        await _let_end(env, count)
-        outcomes = {
-            row["outcome"]
-            for row in await env.history.rows(
-                "SELECT outcome FROM ledger.attempt"
-                " UNION SELECT status::text FROM ledger.execution WHERE completed_at IS NOT NULL"
-            )
-        }
-        assert await env.history.peak_attempts("scripted") <= limit
-    assert count >= 248 * turns
-    assert outcomes >= {"completed", "failed", "retried", "cancelled", "reclaimed"}
-
-
-async def _submit_and_cancel(env: Environment, chance: random.Random, times: int) -> None:
-    """Submit what ends, fails, is retried or hangs, and cancel something, repeatedly."""
-    for _ in range(times):
-        steps = chance.choice([["OK"], ["HANG"], ["FAIL"], ["LATER", "OK"], ["PERMANENT"], ["FAIL", "HANG"]])
-        await env.http.post("/executions", json={"action_ref": "scripted", "parameters": {"steps": steps}})
-        unfinished = await env.history.rows(
-            "SELECT id FROM ledger.execution WHERE completed_at IS NULL"
-            " AND metadata IS NULL ORDER BY id LIMIT 6"
-        )
-        if unfinished:
-            await env.http.post(f"/executions/{chance.choice(unfinished)['id']}/cancel")
-
-
-async def _kill_a_busy_worker(env: Environment) -> None:
-    """Kill a worker in the middle of an execution that is not cancelled, and start another one."""
-    steps = {"steps": ["HANG", "OK"]}
-    execution_id = await env.submit("scripted", parameters=steps, metadata={"spared": True})
-    await env.until_status(execution_id, "running")
-    name = await env.worker_of(execution_id)
-    victim = next(worker for worker in env.system.workers if worker.name == name)
-    await asyncio.gather(victim.kill(), env.system.start_worker(ACTIONS))
-
-
-async def _let_end(env: Environment, count: int) -> None:
-    async def all_ended() -> bool:
-        running = "SELECT id FROM ledger.current_execution WHERE status = 'running' AND metadata IS NULL"
-        for row in await env.history.rows(running):
-            await env.http.post(f"/executions/{row['id']}/cancel")
-        return bool(
-            await env.history.value(
-                "SELECT count(*) = $1 FROM ledger.execution WHERE completed_at IS NOT NULL", count
-            )
-        )
-
-    await until(all_ended, "every end", deadline_seconds=60)

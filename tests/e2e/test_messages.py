@@ -2,74 +2,18 @@
 are harmless.
 """
 
-import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import aio_pika
 import pytest
 
 from tests.support.environment import Environment
 from tests.support.processes import Service
-from tests.support.traffic import ask, publishing, request, until
-from turnstile.common.broker.topology import EXECUTION_COMPLETED, EXECUTIONS
+from tests.support.traffic import ask, publishing, request
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-async def count_of(env: Environment) -> int:
-    return int(await env.history.value("SELECT count(*) FROM ledger.execution"))
-
-
-async def test_one_line_of_json_over_bare_amqp_runs_an_action_with_its_trace_context(
-    env: Environment,
-) -> None:
-    traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    async with await aio_pika.connect(env.amqp_url) as connection:
-        channel = await connection.channel()
-        ended = await channel.declare_queue(exclusive=True)
-        await ended.bind(EXECUTIONS, EXECUTION_COMPLETED)
-        exchange = await channel.get_exchange(EXECUTIONS, ensure=False)
-        body = b'{"action_ref": "noop", "parameters": {"number": 7}}'
-        request_message = aio_pika.Message(body, headers={"traceparent": traceparent})
-        await exchange.publish(request_message, routing_key="execution.requested")
-        async with asyncio.timeout(20), ended.iterator() as messages:
-            message = await anext(messages)
-            await message.ack()
-    content = json.loads(message.body)
-    assert (content["status"], content["result"], content["error"]) == ("completed", 7, None)
-    assert set(content) == {
-        "execution_id", "action_id", "action_ref", "status", "result", "error", "attempt", "completed_at",
-    }  # fmt: skip
-    assert (message.type, message.app_id) == (EXECUTION_COMPLETED, "executor")
-    assert message.correlation_id == str(content["execution_id"])
-    assert message.content_type == "application/json"
-    assert message.headers["schema_version"] == 1
-    assert message.headers["traceparent"] == traceparent
-    assert message.message_id
-    assert message.timestamp
-    await env.ended(content["execution_id"])
-    # Every status change is published to every bound queue.
-    changes = await env.status_events(content["execution_id"], 4)
-    assert {(c.body["previous_status"], c.body["status"]) for c in changes} == {
-        (None, "queued"),
-        ("queued", "scheduled"),
-        ("scheduled", "running"),
-        ("running", "completed"),
-    }
-
-
-async def test_an_accepted_request_is_answered_with_id_status_and_position(env: Environment) -> None:
-    replies = await ask(
-        env.amqp_url, lambda to: [request({"action_ref": "hold"}, reply_to=to) for _ in range(3)]
-    )
-    assert [kind for kind, _ in replies] == ["execution.accepted"] * 3
-    assert [body["position"] for _, body in replies] == [None, 1, 2]
-    assert [body["status"] for _, body in replies] == ["scheduled", "queued", "queued"]
-    assert not any(body["duplicate"] for _, body in replies)
-    await env.stop_running()
 
 
 BAD: list[tuple[str, bytes, Mapping[str, Any], str, str]] = [
@@ -126,23 +70,6 @@ async def test_invalid_requests_are_rejected_and_stored_and_the_valid_ones_aroun
         assert word in reasons[body[:1000], code], name
 
 
-async def test_parameters_that_do_not_fit_the_code_are_rejected_and_stored(env: Environment) -> None:
-    body = {"action_ref": "noop", "parameters": {"number": "many"}}
-    rejected: list[Any] = []
-
-    async def is_rejected() -> bool:
-        # The executor may not have read yet what the workers registered: then a worker refuses it.
-        ((kind, reply),) = await ask(env.amqp_url, lambda to: [request(body, reply_to=to)])
-        rejected.extend([reply] if kind == "execution.rejected" else [])
-        return bool(rejected)
-
-    await until(is_rejected, "a rejection")
-    assert rejected[0]["code"] == "invalid_parameters"
-    assert rejected[0]["message"].startswith("parameters.number: expected a whole number; ")
-    (dead,) = await env.history.dead_letters(1)
-    assert (dead["code"], dead["error"]) == (rejected[0]["code"], rejected[0]["message"])
-
-
 async def test_what_waits_while_the_code_changes_is_checked_by_the_worker_and_not_retried(
     env: Environment, tmp_path: Path
 ) -> None:
@@ -181,14 +108,3 @@ async def test_one_bad_item_in_a_batch_of_ten_leaves_the_nine_alone(env: Environ
     assert replies[4][0] == "execution.rejected"
     assert dead["body"] == raw[4]
     await env.ended(*(body["execution_id"] for kind, body in replies if kind == "execution.accepted"))
-
-
-async def test_a_message_delivered_twice_is_one_execution(env: Environment) -> None:
-    message, before = request({"action_ref": "noop"}), await count_of(env)
-    async with publishing(env.amqp_url) as publisher:
-        await publisher.publish([message, message])
-        await publisher.publish([message])
-    await ask(env.amqp_url, lambda to: [request({"action_ref": "noop"}, reply_to=to)])
-    assert await count_of(env) == before + 2
-    rows = await env.history.rows("SELECT id FROM ledger.execution ORDER BY id DESC LIMIT 2")
-    assert await env.ended(*(row["id"] for row in rows)) == ["completed"] * 2

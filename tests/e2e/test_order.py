@@ -32,36 +32,6 @@ async def test_requests_from_eight_clients_start_in_order_of_arrival(
     assert peak_runs(lines) == 1
 
 
-async def test_a_smaller_priority_starts_first_and_none_waits_for_a_tick(
-    start_env: StartEnvironment, tmp_path: Path
-) -> None:
-    file = tmp_path / "record.jsonl"
-    priorities = [3, 5, 1, 3, 2, 1, 4, 5]
-    async with start_env(settings={"TURNSTILE_WATCHDOG_INTERVAL": "60s"}) as env:
-        # In a queue where nothing waits, too.
-        alone = await env.submit("record", parameters={"file": str(file)}, priority=5)
-        await env.ended(alone)
-        holder = await env.submit("record", parameters={"file": str(file), "seconds": 2}, priority=1)
-        await env.until_status(holder, "running")
-        bodies = [
-            {
-                "action_ref": "record",
-                "parameters": {"file": str(file), "number": number},
-                "priority": priority,
-            }
-            for number, priority in enumerate(priorities)
-        ]
-        await env.submit_many(bodies[::2])
-        await submit(env.amqp_url, bodies[1::2])
-        await env.history.ended(len(priorities) + 2, deadline_seconds=30)
-    lines = runs_in(file)
-    started = [line.number for line in lines if line.event == "start"][2:]
-    # Those over HTTP arrived first.
-    arrived = [*range(0, len(priorities), 2), *range(1, len(priorities), 2)]
-    assert started == sorted(arrived, key=lambda number: priorities[number])
-    assert peak_runs(lines) == 1
-
-
 @sizes("leases", short=4, whole=10)
 async def test_over_many_leases_a_run_keeps_its_slot_and_a_waiting_execution_its_times(
     start_env: StartEnvironment, tmp_path: Path, leases: int

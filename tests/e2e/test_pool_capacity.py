@@ -11,8 +11,6 @@ import pytest
 from asyncpg import Record
 
 from tests.support.environment import Environment, StartEnvironment
-from tests.support.processes import Service
-from tests.support.traffic import until
 
 CAPACITY: Final = 10
 RUNS: Final = 60
@@ -22,7 +20,6 @@ STARTS: Final = 25
 STARTED_SECONDS_MAX: Final = 1.0
 """How long a worker slot may be free while an execution waits."""
 SETTINGS: Final = {"TURNSTILE_WATCHDOG_INTERVAL": "500ms"}
-LEASE: Final = {"TURNSTILE_LEASE_DURATION": "2s", "TURNSTILE_HEARTBEAT_INTERVAL": "300ms"}
 _RUNS: Final = """
 SELECT e.id, e.action_ref AS ref, e.queued_at, e.scheduled_at, e.started_at, e.completed_at
 FROM ledger.execution e
@@ -121,88 +118,6 @@ async def test_sixty_runs_of_one_action_on_ten_worker_slots_take_turns_with_anot
         assert max(wait.overtaken for wait in waits) <= 3, waits
 
 
-@pytest.mark.whole
-async def test_the_work_goes_on_while_workers_and_executors_join_drain_and_die(
-    start_env: StartEnvironment, tmp_path: Path
-) -> None:
-    async with start_env(executors=2, workers=0, settings=SETTINGS | LEASE | with_capacity(2)) as env:
-        await env.put("record", max_concurrent=None, max_reclaims=9)
-        await env.put("noop")
-        ids = await env.submit_many([run(tmp_path / "runs", 0.1)] * 300)
-        other = await env.submit("noop")
-        assert (await env.stats("record"))["waiting"]["no_worker"] == 300
-        assert (await capacity(env)) == 0
-
-        first = await env.start_worker()
-        await until_capacity(env, 2)
-        await env.ended(other)
-        second, third = await env.start_worker(), await env.start_worker()
-        await until_capacity(env, 6)
-
-        await drain(env, second)
-        await until_capacity(env, 4)
-        await until_some_run(env, ids)
-        # One executor decides for the other.
-        await env.executor.kill()
-        await until_some_run(env, ids)
-        await third.kill()
-        # Its lease counts until it ends.
-        await until_capacity(env, 2)
-        await until_some_run(env, ids)
-        another = await env.system.start_executor()
-        env.http.base_url = f"{another.http_url}/api/v1"
-        fourth = await env.start_worker(**with_capacity(6))
-        await until_capacity(env, 8)
-        # SIGTERM: what it runs ends, or goes back.
-        await first.stop()
-        await until_capacity(env, 6)
-        assert set(await env.ended(*ids)) == {"completed"}
-        await fourth.stop()
-        await until_capacity(env, 0)
-        waiting = await env.submit("noop")
-        assert (await env.get(waiting))["waiting_on"]["reason"] == "no_worker"
-        await env.start_worker()
-        assert await env.ended(waiting) == ["completed"]
-
-
 async def capacity(env: Environment) -> int:
     """Return the capacity of the workers that take offers."""
     return int((await env.http.get("/pools/default")).json()["capacity"])
-
-
-async def until_capacity(env: Environment, count: int) -> None:
-    """Wait until the executors have counted this capacity; a quarter of a second and a lease are enough."""
-
-    async def are_counted() -> bool:
-        return await capacity(env) == count
-
-    await until(are_counted, f"a capacity of {count}", deadline_seconds=10)
-
-
-async def until_some_run(env: Environment, ids: list[int]) -> None:
-    """Wait until ten more of these have ended."""
-    ended = "SELECT count(*) FROM ledger.execution WHERE id = ANY ($1) AND completed_at IS NOT NULL"
-    before = await env.history.value(ended, ids)
-    assert before + 10 < len(ids), "too few are left for this test"
-    await env.history.until(f"SELECT ({ended}) >= $2", ids, before + 10)
-
-
-async def drain(env: Environment, worker: Service) -> None:
-    worker_id = await env.history.value("SELECT worker_id FROM ledger.worker WHERE name = $1", worker.name)
-    answer = await env.http.post(f"/workers/{worker_id}/drain")
-    assert answer.status_code in (200, 202), answer.text
-
-
-async def test_an_action_that_no_worker_serves_waits_until_a_worker_serves_it(
-    start_env: StartEnvironment,
-) -> None:
-    async with start_env(actions="tests.e2e.other_actions") as env:
-        # Known to the executor alone.
-        await env.put("one")
-        ids = await env.submit_many([{"action_ref": "one"}] * 50)
-        other = await env.submit("other")
-        assert await env.ended(other) == ["completed"]
-        assert (await env.get(ids[0]))["waiting_on"]["reason"] == "no_worker"
-        assert (await env.stats("one"))["waiting"]["no_worker"] == 50
-        await env.start_worker()
-        assert set(await env.ended(*ids)) == {"completed"}

@@ -55,13 +55,3 @@ async def test_progress_is_shown_while_it_runs_and_kept_with_the_attempt(
         assert ended.progress.message == "page 100"
         assert [attempt.progress for attempt in ended.attempts] == [ended.progress]
     assert seen[-1].progress is not None
-
-
-async def test_what_reports_nothing_has_no_progress_and_no_row(env: Environment) -> None:
-    execution_id = await env.submit("noop")
-    await env.ended(execution_id)
-    shown = await env.get(execution_id)
-    assert shown["progress"] is None
-    assert [attempt["progress"] for attempt in shown["attempts"]] == [None]
-    rows = await env.history.rows("SELECT FROM ledger.progress WHERE execution_id = $1", execution_id)
-    assert rows == []

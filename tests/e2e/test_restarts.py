@@ -1,6 +1,5 @@
 """P1, P2 and P5 over restarts, drains and replicas: nothing is lost or doubled, and one executor admits."""
 
-import asyncio
 import os
 import signal
 from contextlib import suppress
@@ -9,92 +8,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.environment import Environment, StartEnvironment, running_environment, until_logged
+from tests.support.environment import Environment, StartEnvironment, running_environment
 from tests.support.history import session_of, started_in
-from tests.support.partition import partitionable
 from tests.support.pooler import pgbouncer
 from tests.support.processes import Service
 from tests.support.steady import steady
 from tests.support.traffic import submit, until
-from turnstile.common.lifecycle import EXIT_NOT_STOPPED
 
-FAST_STOP = {"TURNSTILE_DRAIN_TIMEOUT": "0s", "TURNSTILE_STOP_GRACE": "250ms"}
 TAKEOVER_SECONDS = 10.0
 """Twice the promise: a hanging executor is replaced after two or three heartbeats of two seconds."""
-
-
-async def test_a_restarted_executor_loses_and_doubles_nothing(
-    start_env: StartEnvironment, tmp_path: Path
-) -> None:
-    file = tmp_path / "record.jsonl"
-    bodies = [{"action_ref": "record", "parameters": {"file": str(file), "number": n}} for n in range(300)]
-    async with start_env() as env:
-        await submit(env.amqp_url, bodies)
-        for _ in range(3):
-            await asyncio.sleep(0.2)
-            assert await env.system.executors[-1].stop() == 0
-            await env.system.start_executor()
-        await env.history.ended(300)
-    assert started_in(file) == list(range(300))
-
-
-async def test_a_drained_worker_finishes_what_runs_and_gives_back_what_does_not_end(
-    start_env: StartEnvironment, tmp_path: Path
-) -> None:
-    parameters = {"file": str(tmp_path / "record.jsonl"), "seconds": 1.0}
-    settings = {"TURNSTILE_DRAIN_TIMEOUT": "3s", "TURNSTILE_STOP_GRACE": "500ms"}
-    async with start_env(settings=settings) as env:
-        short = await env.submit("record", parameters=parameters)
-        hanging = await env.submit("scripted", parameters={"steps": ["HANG", "OK"]})
-        await env.until_running([short, hanging])
-        env.worker.signal(signal.SIGTERM)
-        # Its capacity counts no longer, and the last ones that it runs are shown.
-        await env.history.until("SELECT draining_count = 2 FROM ledger.worker")
-        assert await asyncio.wait_for(env.worker.process.wait(), 20) == 0
-        assert await env.status(short) == "completed"
-        await env.start_worker()
-        await env.ended(hanging)
-        assert await env.attempts(hanging) == [(1, "returned"), (2, "completed")]
-
-
-async def test_a_worker_that_is_drained_or_told_twice_ends_with_what_it_cannot_stop_and_that_runs_again(
-    database_url: str, amqp_url: str, tmp_path: Path
-) -> None:
-    async with partitionable(database_url, amqp_url, tmp_path, worker_settings=FAST_STOP) as it:
-        ids = await it.start(["stubborn", "thread", "command"], seconds=[60.0, 0.1])
-        second = await it.start_worker()
-        it.worker.signal(signal.SIGTERM)
-        assert await asyncio.wait_for(it.worker.process.wait(), 20) == EXIT_NOT_STOPPED
-        await it.history.ended(len(ids))
-        for execution_id in ids:
-            last = max(tick.at for tick in it.ticks([execution_id], attempt=1))
-            assert last < min(tick.at for tick in it.ticks([execution_id], attempt=2))
-        # What it cannot stop runs until its process ends, so it is reclaimed, which does not count.
-        assert await it.attempts(ids) == [(1, "reclaimed"), (2, "completed")] * 2 + [
-            (1, "returned"), (2, "completed"),
-        ]  # fmt: skip
-        counted = "SELECT sum(reclaims) FROM ledger.execution WHERE id = ANY ($1)"
-        assert await it.history.value(counted, ids) == 0
-        assert await it.history.value("SELECT count(*) FROM ledger.worker WHERE gone_at IS NOT NULL") == 1
-        log = it.worker.log.read_text()
-        assert "not_stopped_in_time" in log
-        assert f"executions={ids[0]},{ids[1]}" in log
-
-        await it.start(["stubborn", "thread"], seconds=[60.0])
-        second.signal(signal.SIGTERM)
-        await until_logged(second, "draining")
-        second.signal(signal.SIGTERM)
-        # Otherwise it would wait for 30 s, and then for ever.
-        assert await asyncio.wait_for(second.process.wait(), 10) == EXIT_NOT_STOPPED
-        await it.env.stop_running()
-
-        third = await it.start_worker(**FAST_STOP)
-        ids = await it.start(["stubborn"], seconds=[60.0, 0.1])
-        worker_id = await it.history.value("SELECT worker_id FROM ledger.worker WHERE name = $1", third.name)
-        assert (await it.env.http.post(f"/workers/{worker_id}/drain")).is_success
-        assert await asyncio.wait_for(third.process.wait(), 20) == EXIT_NOT_STOPPED
-        await it.history.until("SELECT count(*) = 1 FROM ledger.attempt WHERE execution_id = $1", ids[0])
-        assert await it.attempts(ids) == [(1, "reclaimed")]
 
 
 @pytest.mark.whole

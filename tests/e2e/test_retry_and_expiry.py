@@ -59,35 +59,6 @@ async def test_a_failure_is_retried_with_growing_delays_until_it_succeeds(env: E
     assert announced[3:] == ["delayed", "queued", "scheduled", "running"] * 3 + ["completed"]
 
 
-async def test_after_the_last_attempt_it_has_failed_and_each_attempt_has_its_error(env: Environment) -> None:
-    await define(env, "gives_up", retry={"max_attempts": 3, "delay": "100ms", "factor": 1})
-    execution_id = await script(env, "gives_up", "FAIL")
-    assert await env.ended(execution_id) == ["failed"]
-    shown = await env.get(execution_id)
-    error = {"type": "RuntimeError", "message": "as the script says"}
-    assert (shown["attempt"], shown["error"], shown["result"]) == (3, error, None)
-    assert [(a["attempt"], a["outcome"], a["error"]) for a in shown["attempts"]] == [
-        (1, "retried", error),
-        (2, "retried", error),
-        (3, "failed", error),
-    ]
-    for attempt in (1, 2, 3):
-        answer = await env.http.get(f"/executions/{execution_id}/logs", params={"attempt": attempt})
-        assert answer.text.count("RuntimeError: as the script says") == 1
-    (completion,) = await env.completions(execution_id)
-    assert (completion.body["status"], completion.body["attempt"]) == ("failed", 3)
-
-
-@pytest.mark.parametrize(
-    ("step", "end"), [("PERMANENT", "failed"), ("HANG", "timeout")], ids=["permanent error", "timeout"]
-)
-async def test_a_permanent_error_and_a_timeout_are_not_retried(env: Environment, step: str, end: str) -> None:
-    await define(env, "not.again", retry={"max_attempts": 5, "delay": "0s"}, timeout="1s")
-    execution_id = await script(env, "not.again", step, "OK")
-    assert await env.ended(execution_id) == [end]
-    assert await env.attempts(execution_id) == [(1, end)]
-
-
 async def seconds_lived(env: Environment, execution_id: int) -> float:
     seconds: float = await env.history.value(
         "SELECT extract(epoch FROM completed_at - created_at)::float8 FROM ledger.execution WHERE id = $1",
@@ -120,21 +91,3 @@ async def test_an_unserved_execution_gives_the_reason_expires_with_a_clear_error
     assert await env.ended(second) == ["completed"]
     assert (await env.get(second))["result"] == 7
     await worker.stop()
-
-
-async def test_the_time_to_live_is_counted_from_the_first_enqueue_over_all_attempts(env: Environment) -> None:
-    retry = {"max_attempts": 5, "delay": "100ms", "jitter": 0}
-    await env.put("again", max_concurrent=1, retry=retry, entrypoint="tests.e2e.actions:scripted")
-    # Paused until both are queued.
-    await env.patch("again", paused=True)
-    first = await env.submit("again", parameters={"steps": ["FAIL"]}, ttl="3s")
-    holder = await env.submit("again", parameters={"steps": ["HANG"]})
-    await env.patch("again", paused=False)
-    # Its first attempt fails, the other takes the slot, and it is queued again when its time ends.
-    await env.until_status(holder, "running")
-    await env.until_status(first, "queued")
-    assert await env.ended(first) == ["expired"]
-    assert 3 <= await seconds_lived(env, first) < 5
-    assert await env.attempts(first) == [(1, "retried")]
-    await env.cancel(holder)
-    assert await env.ended(holder) == ["cancelled"]

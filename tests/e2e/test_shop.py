@@ -1,7 +1,6 @@
 """The example shop: its one command, and its own tests, as its README runs them."""
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -42,19 +41,6 @@ def test_its_tests_pass(environment: dict[str, str]) -> None:
     ended = run(command, environment)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "11 passed" in ended.stdout
-
-
-@pytest.mark.whole
-def test_it_stays_until_it_is_interrupted(environment: dict[str, str]) -> None:
-    command = [sys.executable, "-u", "-m", "examples.shop", "--stay"]
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as shop:
-        try:
-            assert shop.stdout is not None
-            assert any("Ctrl-C" in line for line in shop.stdout)
-            shop.send_signal(signal.SIGINT)
-            assert shop.wait(timeout=30) == 0
-        finally:
-            shop.kill()
 
 
 def run(command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:

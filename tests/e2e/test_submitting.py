@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.actions import Parcel, gate, misdeclared, noop, record, scripted, shipped
+from tests.e2e.actions import Parcel, gate, misdeclared, noop, scripted, shipped
 from tests.support.environment import Environment
 from turnstile.client import (
     AsyncClient,
@@ -54,29 +54,6 @@ async def test_a_handle_has_the_typed_result(env: Environment, transport: str, b
         assert results == list(range(20))
 
 
-def _use_blocking(http_url: str, file: str) -> None:
-    with Client(http_url=http_url) as client, use_client(client):
-        parcel = shipped.submit_sync(7, at=_AT).result(timeout="30s")
-        assert parcel == Parcel(7, _AT)
-        handles = noop.submit_many_sync([{"number": 1}, {"number": 2}])
-        assert [each.result() for each in handles if not isinstance(each, Rejected)] == [1, 2]
-        waiting = gate.submit_sync(file)
-        with pytest.raises(TimeoutError):
-            waiting.result(timeout=0.1)
-        events = waiting.events()
-        seen = [next(events).status]
-        waiting.cancel("a trial")
-        seen += [each.status for each in events]
-        assert (seen[-1], waiting.status()) == (Status.CANCELLED, Status.CANCELLED)
-        by_name = client.handle(client.submit("shipped", {"number": 8, "at": _AT}), Parcel)
-        assert by_name.result().number == 8
-
-
-async def test_code_without_an_event_loop_has_the_same(env: Environment, tmp_path: Path) -> None:
-    async with asyncio.timeout(60):
-        await asyncio.to_thread(_use_blocking, env.system.http_url, str(tmp_path / "never"))
-
-
 async def test_events_end_with_the_terminal_status(env: Environment, tmp_path: Path) -> None:
     file = tmp_path / "gate"
     async with asyncio.timeout(60), AsyncClient(http_url=env.system.http_url) as client:
@@ -93,16 +70,3 @@ async def test_events_end_with_the_terminal_status(env: Environment, tmp_path: P
         unknown: AsyncHandle[object] = client.handle(2**40, object)
         with pytest.raises(Rejected, match="not_found"):
             _ = [each async for each in unknown.events()]
-
-
-async def test_a_wait_by_two_loops_shares_one_client(env: Environment, tmp_path: Path) -> None:
-    with Client(http_url=env.system.http_url) as client, use_client(client):
-
-        async def add() -> int:
-            return await (await noop.submit(5)).result()
-
-        async with asyncio.timeout(60):
-            assert set(await asyncio.gather(add(), asyncio.to_thread(asyncio.run, add()))) == {5}
-            # A blocking call in a running loop works, and blocks the loop until it ends.
-            assert noop.submit_sync(6).result(timeout=30) == 6
-        assert record.ref == "record"

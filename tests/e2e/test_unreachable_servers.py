@@ -2,57 +2,24 @@
 later.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
-
 from tests.support.environment import (
-    ACTIONS,
     Environment,
     StartEnvironment,
     running_environment,
-    until_logged,
 )
-from tests.support.history import history_of
-from tests.support.processes import running
 from tests.support.proxy import CLEAR, LinkState, Proxy
-from tests.support.traffic import until
 from turnstile.common.broker.topology import EXECUTION_COMPLETED
 
-NOWHERE = "127.0.0.1:1"
 SETTINGS = {
     "TURNSTILE_WATCHDOG_INTERVAL": "250ms",
     "TURNSTILE_LEASE_DURATION": "2s",
     "TURNSTILE_HEARTBEAT_INTERVAL": "500ms",
 }
-
-
-async def test_without_a_database_readyz_names_it_and_a_stop_is_obeyed(amqp_url: str) -> None:
-    async with running(f"postgresql://user@{NOWHERE}/none", amqp_url, executors=0, workers=0) as system:
-        executor = await system.start_executor(wait=False)
-        await executor.until_unready(database="refused", broker=None)
-        started = asyncio.get_running_loop().time()
-        assert await executor.stop() == 0
-        assert asyncio.get_running_loop().time() - started < 10
-        assert executor.log.read_text().count("database_unreachable") == 1
-
-
-async def test_without_a_broker_readyz_names_it_and_requests_are_still_accepted(database_url: str) -> None:
-    amqp_url = f"amqp://guest:guest@{NOWHERE}/"
-    async with (
-        running(database_url, amqp_url, executors=0, workers=0) as system,
-        history_of(database_url) as history,
-    ):
-        executor = await system.start_executor(wait=False)
-        await executor.until_unready(broker="refused", database=None)
-        async with httpx.AsyncClient(base_url=f"{system.http_url}/api/v1") as http:
-            assert (await http.put("/actions/noop", json={})).status_code in (200, 201)
-            assert (await http.post("/executions", json={"action_ref": "noop"})).status_code == 202
-        assert await history.value("SELECT count(*) FROM ledger.current_execution") == 1
 
 
 async def test_a_cancel_is_accepted_without_a_broker_and_reaches_the_worker_though_its_message_was_lost(
@@ -78,29 +45,6 @@ async def test_a_cancel_is_accepted_without_a_broker_and_reaches_the_worker_thou
             assert (
                 await env.history.value("SELECT count(*) FROM ledger.worker WHERE gone_at IS NOT NULL") == 0
             )
-
-
-async def test_a_worker_without_a_broker_says_so_itself_and_goes_on_with_it(
-    start_env: StartEnvironment, amqp_url: str
-) -> None:
-    async with Proxy(amqp_url).listening() as broker, start_env(workers=0, settings=SETTINGS) as env:
-        broker.state = LinkState(refuses=True)
-        worker = await env.system.launch_worker(ACTIONS, TURNSTILE_AMQP_URL=broker.url)
-
-        async def is_unready() -> bool:
-            return (await worker.readiness()).get("parts", {}).get("broker") is not None
-
-        await until(is_unready, "the worker names the broker")
-        assert (await env.http.get("/workers")).json()["items"] == []
-        broker.state = CLEAR
-        await worker.ready()
-        execution_id = await env.submit("noop")
-        assert await env.ended(execution_id) == ["completed"]
-        broker.state = LinkState(refuses=True)
-        broker.cut()
-        await until(is_unready, "the worker names the broker")
-        broker.state = CLEAR
-        await worker.ready()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,38 +102,3 @@ async def test_every_time_to_live_ends_in_time_without_a_broker(database_url: st
         it.end()
         for execution_id in ids:
             await it.env.completions(execution_id)
-
-
-async def test_an_unreachable_server_fills_no_log_and_its_return_is_logged(
-    database_url: str, amqp_url: str
-) -> None:
-    async with (
-        Proxy(database_url).listening() as database,
-        Proxy(amqp_url).listening() as broker,
-        running(database.url, broker.url, settings=SETTINGS) as system,
-        httpx.AsyncClient(base_url=system.http_url, timeout=2) as http,
-    ):
-        services = [*system.executors, *system.workers]
-        for link, part, over in (
-            (database, "database", "_over"),
-            (broker, "broker", "broker_unavailable_over"),
-        ):
-            before = {each.name: len(each.log.read_text().splitlines()) for each in services}
-            link.state = LinkState(refuses=True)
-            # Longer than a lease, so that the worker registers again; everything that can fail repeats often.
-            with suppress(TimeoutError):
-                async with asyncio.timeout(4):
-                    while True:
-                        for path in ("/metrics", "/api/v1/queues", "/api/v1/executions", "/readyz"):
-                            with suppress(httpx.HTTPError):
-                                await http.get(path, timeout=0.5)
-                        await asyncio.sleep(0.2)
-            parts = (await http.get("/readyz")).json()["parts"]
-            assert [name for name, reason in parts.items() if reason is not None] == [part]
-            lines = {each.name: each.log.read_text().splitlines()[before[each.name] :] for each in services}
-            for name, logged in lines.items():
-                assert 0 < len(logged) <= 25, (name, logged)
-            link.state = CLEAR
-            for each in services:
-                await each.ready()
-                await until_logged(each, over)

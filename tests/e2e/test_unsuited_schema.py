@@ -5,7 +5,7 @@ import asyncio
 import httpx
 
 from tests.support.environment import ACTIONS
-from tests.support.history import session_of, value_in
+from tests.support.history import session_of
 from tests.support.processes import Service, running
 from tests.support.traffic import until
 from turnstile.migrations.run import migrate
@@ -70,16 +70,3 @@ async def test_without_a_schema_the_executor_names_the_command_and_continues_aft
         await _until_ready(executor)
         assert _lines(executor, "Traceback") == 0
         assert all(_lines(service, "") < LINES_MAX for service in (executor, worker))
-
-
-async def test_a_newer_schema_is_used_and_reported(database_url: str, amqp_url: str) -> None:
-    newest = await value_in(database_url, "SELECT version_num FROM alembic_version")
-    # Two adjacent versions run side by side during an upgrade.
-    await _execute(database_url, "UPDATE alembic_version SET version_num = '9999_later'")
-    async with running(database_url, amqp_url, workers=0) as system:
-        (executor,) = system.executors
-        await _until_ready(executor, schema="newer (9999_later)")
-        assert _lines(executor, "schema_newer") == 1
-        # A running service looks again, also if all its calls succeed.
-        await _execute(database_url, f"UPDATE alembic_version SET version_num = '{newest}'")
-        await _until_ready(executor)

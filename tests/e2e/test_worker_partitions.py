@@ -9,7 +9,7 @@ import signal
 import time
 from pathlib import Path
 
-from tests.support.partition import KINDS, partitionable
+from tests.support.partition import partitionable
 from tests.unit.worker.waiting import is_alive
 from turnstile.common.lifecycle import EXIT_NOT_STOPPED
 
@@ -34,19 +34,6 @@ async def test_without_the_broker_all_runs_end_with_the_lease_and_the_worker_con
         assert await it.attempts(ids) == [(1, "reclaimed"), (2, "completed")] * 3
         assert it.worker.process.returncode is None
         await it.until_registered(2)
-
-
-async def test_an_outage_of_the_database_for_longer_than_a_lease_costs_no_running_work(
-    database_url: str, amqp_url: str, tmp_path: Path
-) -> None:
-    async with partitionable(database_url, amqp_url, tmp_path, executor_too=True) as it:
-        ids = await it.start(seconds=[5.0])
-        it.to_database.freeze()
-        await it.until_traced(ids, attempt=1, event="stop")
-        it.to_database.thaw()
-        await it.history.ended(len(ids))
-        assert await it.attempts(ids) == [(1, "completed")] * len(KINDS)
-        assert await it.history.value("SELECT count(*) FROM ledger.worker") == 1
 
 
 async def test_a_worker_that_cannot_stop_what_it_runs_ends_itself_before_its_lease_does(
@@ -87,13 +74,3 @@ async def test_a_worker_stopped_beyond_its_lease_changes_nothing_when_it_continu
         assert max(t.at for t in traces) < continued_at + 1.0
         assert await it.results(everything) == [("completed", "2")] * 4
         assert await it.attempts(everything) == [(1, "reclaimed"), (2, "completed")] * 4
-
-
-async def test_a_loop_blocked_for_longer_than_its_lease_loses_neither_lease_nor_slot(
-    database_url: str, amqp_url: str, tmp_path: Path
-) -> None:
-    async with partitionable(database_url, amqp_url, tmp_path) as it:
-        ids = await it.start(["blocking"], seconds=[5.0])
-        await it.history.ended(1)
-        assert await it.attempts(ids) == [(1, "completed")]
-        assert await it.history.value("SELECT count(*) FROM ledger.worker") == 1

@@ -2,29 +2,11 @@
 
 import asyncio
 import time
-from pathlib import Path
 
 from tests.support.environment import ACTIONS, StartEnvironment
-from tests.support.history import runs_in, started_in
-from tests.support.traffic import until
 
 SHORT_LEASE = {"TURNSTILE_LEASE_DURATION": "3s", "TURNSTILE_HEARTBEAT_INTERVAL": "1s"}
 KILL_AND_OK = [{"action_ref": "scripted", "parameters": {"steps": [step]}} for step in ("KILL", "OK")]
-
-
-async def test_a_killed_worker_loses_none_of_its_many_offers(
-    start_env: StartEnvironment, tmp_path: Path
-) -> None:
-    file = tmp_path / "record.jsonl"
-    parameters = [{"file": str(file), "number": n, "seconds": 1} for n in range(96)]
-    settings = SHORT_LEASE | {"TURNSTILE_WORKER_CONCURRENCY": "32"}
-    async with start_env(settings=settings) as env:
-        await env.patch("record", max_concurrent=None)
-        ids = await env.submit_many([{"action_ref": "record", "parameters": p} for p in parameters])
-        await until(lambda: len(started_in(file)) == 32, "all its capacity is used")
-        await asyncio.gather(env.worker.kill(), env.start_worker())
-        assert set(await env.ended(*ids)) == {"completed"}
-    assert {line.number for line in runs_in(file) if line.event == "stop"} == {*range(96)}
 
 
 async def test_an_execution_that_kills_its_workers_ends_abandoned_and_frees_its_slot(

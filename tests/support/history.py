@@ -140,12 +140,6 @@ async def value_in(database_url: str, query: str) -> Any:
         return await connection.fetchval(query)
 
 
-async def faults_in(database_url: str) -> list[str]:
-    """Return the violations that `executor audit` finds in a database."""
-    async with _auditing(database_url) as auditor:
-        return await _faults(auditor)
-
-
 @asynccontextmanager
 async def _auditing(database_url: str) -> AsyncIterator[Auditor]:
     """Audit the rows; the memory is compared in the leader."""

@@ -339,11 +339,6 @@ def delete(kind: Any, name: str, *, cancel_max: int = 0, caller: Caller = ANN) -
     )
 
 
-def put_key(ref: str, key: str, settings: Mapping[str, Any] | None) -> DefinitionCommand:
-    body = None if settings is None else {"action_ref": ref, "key": key, **settings}
-    return DefinitionCommand(kind="key", name=f"{ref}/{key}", definition=body, changed_by=ANN._asdict())
-
-
 def request(ref: str = "a", *, may_be_urgent: bool = False, **fields: Any) -> Request:
     """A request as the API reads it."""
     return request_of(read_request({"action_ref": ref, **fields}), may_be_urgent=may_be_urgent)

@@ -161,8 +161,9 @@ class System:
         return service
 
     async def stop(self) -> None:
-        """Stop all services."""
-        await asyncio.gather(*(service.stop() for service in (*self.workers, *self.executors)))
+        """Stop all services: workers first, which would wait 10 s for the answer of a leader that is gone."""
+        for services in (self.workers, self.executors):
+            await asyncio.gather(*(service.stop() for service in services))
 
     @property
     def _deployment(self) -> Deployment:

@@ -1,14 +1,10 @@
 """Subscriptions: deliveries in order, bounded, removed only when acknowledged, redelivered after a loss."""
 
 import asyncio
-import time
-from contextlib import AsyncExitStack
 
-import pytest
 from aio_pika.abc import AbstractChannel
 
 from tests.support.brokers import (
-    IMPATIENT,
     bare_channel,
     bodies,
     channel_of,
@@ -16,106 +12,13 @@ from tests.support.brokers import (
     message,
     numbered,
     numbered_bodies,
-    publishing,
-    ready_messages,
-    running,
     settled,
     subscribed,
     take,
-    until_ready,
 )
 from tests.support.proxy import proxy_to
 from tests.support.traffic import in_background, until
 from turnstile.common.broker.connection import BrokerTimeouts
-from turnstile.common.broker.consumer import ConsumerConnection
-from turnstile.common.broker.publisher import Publisher
-from turnstile.common.broker.topology import EXECUTOR_REQUESTS, declare_executor
-
-FRESH_SECONDS = 0.3
-
-
-async def test_a_batch_is_what_is_buffered_and_never_waits_to_be_full(amqp_url: str) -> None:
-    async with subscribed(amqp_url, prefetch=100) as (publisher, _consumer, queue):
-        await publisher.publish(numbered("q", 7))
-        await until(lambda: queue.buffered == 7)
-        assert bodies(await queue.next_batch(5)) == numbered_bodies(0, 1, 2, 3, 4)
-        assert bodies(await queue.next_batch(5)) == numbered_bodies(5, 6)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(queue.next_batch(5), FRESH_SECONDS)
-
-
-async def test_the_consumer_that_started_first_gets_what_its_prefetch_allows_and_the_next_one_the_rest(
-    amqp_url: str,
-) -> None:
-    connections = [ConsumerConnection(amqp_url, name=f"con {number}") for number in range(2)]
-    async with publishing(amqp_url) as publisher, AsyncExitStack() as stack:
-        exits = [await stack.enter_async_context(AsyncExitStack()) for _ in connections]
-        queues = []
-        for connection, its_exit in zip(connections, exits, strict=True):
-            queues.append(connection.subscribe("q", prefetch=10, declare=declares("q"), earliest_first=True))
-            await its_exit.enter_async_context(running(connection))
-        for _ in range(3):
-            await publisher.publish(numbered("q", 4))
-            taken = await take(queues[0], 4)
-            queues[0].ack(taken)
-            await settled(taken[0])
-        assert queues[1].buffered == 0
-        await publisher.publish(numbered("q", 15))
-        await until(lambda: [queue.buffered for queue in queues] == [10, 5])
-        queues[1].ack(await take(queues[1], 5))
-        await exits[0].aclose()
-        assert sorted(bodies(await take(queues[1], 10))) == numbered_bodies(*range(10))
-
-
-async def test_acknowledging_out_of_order_settles_those_and_no_others(amqp_url: str) -> None:
-    async with (
-        proxy_to(amqp_url) as proxy,
-        subscribed(amqp_url, prefetch=100, consumer_url=proxy.url) as (publisher, _consumer, queue),
-    ):
-        await publisher.publish(numbered("q", 10))
-        deliveries = await take(queue, 10)
-        queue.ack([deliveries[number] for number in (0, 1, 4, 9, 6)])
-        queue.ack([deliveries[2]])
-        queue.ack([deliveries[number] for number in (4, 5, 0)])
-        await settled(deliveries[0])
-        proxy.cut()
-        again = await take(queue, 3)
-        assert bodies(again) == numbered_bodies(3, 7, 8)
-        assert all(delivery.redelivered for delivery in again)
-
-
-async def test_a_pause_requeues_what_is_buffered_and_the_rest_can_be_settled(amqp_url: str) -> None:
-    async with subscribed(amqp_url, prefetch=5) as (publisher, consumer, queue):
-        await publisher.publish(numbered("q", 8))
-        deliveries = await take(queue, 2)
-        await until(lambda: queue.buffered == 3)
-        await queue.pause()
-        await queue.pause()
-        await until_ready(amqp_url, "q", 6)
-        queue.ack(deliveries)
-        assert consumer.connected
-        await queue.resume()
-        await queue.resume()
-        assert bodies(await take(queue, 5)) == numbered_bodies(2, 3, 4, 5, 6)
-
-
-async def test_one_consumer_at_a_time_takes_requests_and_the_next_begins_with_what_was_left(
-    amqp_url: str,
-) -> None:
-    publisher = Publisher(amqp_url, name="pub", declare=declare_executor)
-    first, second = ConsumerConnection(amqp_url, name="first"), ConsumerConnection(amqp_url, name="second")
-    active = first.subscribe(EXECUTOR_REQUESTS, prefetch=5, declare=declare_executor)
-    async with running(publisher), AsyncExitStack() as first_runs:
-        await first_runs.enter_async_context(running(first))
-        standby = second.subscribe(EXECUTOR_REQUESTS, prefetch=20, declare=declare_executor)
-        async with running(second):
-            await publisher.publish(numbered("execution.requested", 20, exchange="executions"))
-            deliveries = await take(active, 5)
-            active.ack(deliveries[:2])
-            assert bodies(deliveries + await take(active, 2)) == numbered_bodies(0, 1, 2, 3, 4, 5, 6)
-            assert standby.buffered == 0
-            await first_runs.aclose()
-            assert bodies(await take(standby, 18)) == numbered_bodies(*range(2, 20))
 
 
 async def test_after_a_loss_unacknowledged_deliveries_come_again_and_late_acknowledgements_do_nothing(
@@ -160,32 +63,6 @@ async def test_a_deleted_queue_is_declared_and_consumed_again(amqp_url: str) -> 
         await until(lambda: queue.ready)
         await publisher.publish([message("q", b"new")])
         assert bodies(await take(queue, 1)) == [b"new"]
-
-
-async def test_a_queue_that_cannot_be_consumed_is_reported_and_retried(amqp_url: str) -> None:
-    consumer = ConsumerConnection(amqp_url, name="con")
-    queue = consumer.subscribe("missing", prefetch=10)
-    publisher = Publisher(amqp_url, name="pub")
-    async with running(publisher), in_background(consumer.run()):
-        await until(lambda: "no queue 'missing'" in (consumer.last_error or ""))
-        assert not consumer.connected
-        await publisher.declare(declares("missing"))
-        await until(lambda: queue.ready and consumer.connected and consumer.last_error is None)
-
-
-async def test_a_pause_lasts_over_a_reconnection(amqp_url: str) -> None:
-    async with (
-        proxy_to(amqp_url) as proxy,
-        subscribed(amqp_url, prefetch=5, consumer_url=proxy.url) as (publisher, consumer, queue),
-    ):
-        await queue.pause()
-        proxy.cut()
-        await until(lambda: not consumer.connected)
-        await until(lambda: consumer.connected)
-        await publisher.publish(numbered("q", 3))
-        assert await ready_messages(amqp_url, "q") == 3
-        await queue.resume()
-        assert bodies(await take(queue, 3)) == numbered_bodies(0, 1, 2)
 
 
 QUIET_SECONDS = 0.3
@@ -234,43 +111,3 @@ async def test_a_consumer_that_the_broker_lost_is_replaced(amqp_url: str) -> Non
         queue.ack([first])
         await publisher.publish([message("q", b"after")])
         assert bodies(await take(queue, 1)) == [b"after"]
-
-
-_DECLARE = declares("q", {"x-queue-type": "classic"})
-
-
-async def test_only_a_running_subscription_without_a_second_consumer_is_reachable(amqp_url: str) -> None:
-    consumer = ConsumerConnection(amqp_url, name="con")
-    left_over = ConsumerConnection(amqp_url, name="left-over")
-    queue = consumer.subscribe("q", prefetch=10, declare=_DECLARE)
-    left_over.subscribe("q", prefetch=10, declare=_DECLARE)
-    assert not await consumer.reaches(queue), "not connected yet"
-    async with running(consumer):
-        assert await consumer.reaches(queue)
-        await queue.pause()
-        assert not await consumer.reaches(queue)
-        await queue.resume()
-        assert await consumer.reaches(queue)
-        async with running(left_over):
-            assert not await consumer.reaches(queue)
-        await until(lambda: consumer.reaches(queue))
-    assert not await consumer.reaches(queue)
-
-
-async def test_with_a_deleted_queue_or_a_silent_broker_a_subscription_is_not_reachable(amqp_url: str) -> None:
-    async with proxy_to(amqp_url) as proxy, bare_channel(amqp_url) as channel:
-        consumer = ConsumerConnection(proxy.url, name="con", timeouts=IMPATIENT)
-        deleted = consumer.subscribe("deleted", prefetch=10)
-        await channel.queue_declare("deleted")
-        queue = consumer.subscribe("q", prefetch=10, declare=_DECLARE)
-        async with running(consumer):
-            await until(lambda: deleted.ready and queue.ready)
-            assert await consumer.reaches(deleted)
-            await channel.queue_delete("deleted")
-            assert not await consumer.reaches(deleted)
-            assert await consumer.reaches(queue)
-            proxy.freeze()
-            started_at = time.monotonic()
-            assert not await consumer.reaches(queue)
-            assert time.monotonic() - started_at < 3 * IMPATIENT.rpc_seconds
-            proxy.thaw()

@@ -83,12 +83,6 @@ def test_every_kind_of_header_value_is_packed_as_the_library_packs_it(value: Hea
     assert pack_publishes(1, [message], frame_bytes_max=0) == _reference(message, 1, 1 << 31)
 
 
-def test_a_batch_is_the_messages_one_after_the_other() -> None:
-    messages = [_outgoing(payload=b"1"), _outgoing(bare=True), _outgoing(payload=b"3")]
-    singly = b"".join(pack_publishes(2, [each], frame_bytes_max=0) for each in messages)
-    assert pack_publishes(2, messages, frame_bytes_max=0) == singly
-
-
 def test_a_field_too_long_for_the_protocol_is_refused() -> None:
     message = Outgoing(exchange="", routing_key="k" * 256, body=b"", type="t", message_id="m")
     with pytest.raises(ValueError, match="255 bytes, not 256"):

@@ -5,102 +5,19 @@ from hypothesis import given
 
 from tests.support.brokers import (
     bare_channel,
-    bodies,
     declares,
     message,
-    numbered,
-    numbered_bodies,
     publishing,
     ready_messages,
-    settled,
     subscribed,
     take,
     until_ready,
 )
-from tests.support.proxy import proxy_to
-from tests.support.traffic import until
 from turnstile.common.broker.connection import BrokerTimeouts
 from turnstile.common.broker.consumer import Subscription
-from turnstile.common.broker.delivery import Delivery, UnsettledTags
+from turnstile.common.broker.delivery import UnsettledTags
 from turnstile.common.broker.message import Outgoing
 from turnstile.common.broker.prefetch import ByteBounds, ByteBudget
-
-
-async def test_a_delivery_released_under_a_lower_bound_is_not_replaced(amqp_url: str) -> None:
-    bound = 4
-    async with subscribed(amqp_url, prefetch=4) as (publisher, consumer, queue):
-        queue.bound_by(lambda: bound)
-        await publisher.publish(numbered("q", 10))
-        deliveries = await take(queue, 4)
-        bound = 2
-        queue.release(deliveries[:1], give_back=False)
-        queue.release(deliveries[1:2], give_back=True)
-        await until_ready(amqp_url, "q", 7)
-        queue.ack(deliveries[2:])
-        assert bodies(await take(queue, 2)) == numbered_bodies(1, 4)
-        await until_ready(amqp_url, "q", 5)
-        bound = 0
-        queue.refit()
-        await until_ready(amqp_url, "q", 5)
-        assert consumer.connected
-
-
-async def test_a_higher_bound_counts_what_was_delivered_under_the_lower_one(amqp_url: str) -> None:
-    bound = 3
-    async with subscribed(amqp_url, prefetch=3) as (publisher, _, queue):
-        queue.bound_by(lambda: bound)
-        await publisher.publish(numbered("q", 12))
-        long_run, *others = await take(queue, 3)
-        bound = 2
-        queue.release([long_run], give_back=False)
-        await settled(long_run)
-        bound = 3
-        queue.refit()
-        assert bodies(await take(queue, 1)) == numbered_bodies(3)
-        queue.ack(others)
-        assert bodies(await take(queue, 2)) == numbered_bodies(4, 5)
-        await until_ready(amqp_url, "q", 6)
-
-
-async def test_a_bound_holds_from_the_first_delivery_after_a_reconnection(amqp_url: str) -> None:
-    deliveries: list[Delivery] = []
-    async with (
-        proxy_to(amqp_url) as proxy,
-        subscribed(amqp_url, prefetch=5, consumer_url=proxy.url) as (publisher, consumer, queue),
-    ):
-        queue.bound_by(lambda: 5 - sum(not each.live for each in deliveries))
-        await publisher.publish(numbered("q", 8))
-        deliveries += await take(queue, 5)
-        proxy.cut()
-        await until(lambda: not consumer.connected)
-        await until(lambda: consumer.connected)
-        await until_ready(amqp_url, "q", 8)
-        deliveries.pop()
-        queue.refit()
-        assert bodies(await take(queue, 1)) == numbered_bodies(0)
-        await until_ready(amqp_url, "q", 7)
-
-
-async def test_single_replacements_keep_the_bound_with_few_consumers(amqp_url: str) -> None:
-    async with (
-        subscribed(amqp_url, prefetch=20) as (publisher, _, queue),
-        bare_channel(amqp_url) as bare,
-    ):
-        await publisher.publish(numbered("q", 50))
-        before = await take(queue, 20)
-        # The deliveries from before the pause belong to no consumer: each is replaced by one.
-        await queue.pause()
-        await queue.resume()
-        after: list[Delivery] = []
-        for number, delivery in enumerate(before):
-            queue.ack([delivery])
-            after += await take(queue, 1)
-            assert bodies(after[-1:]) == numbered_bodies(20 + number)
-        await until_ready(amqp_url, "q", 10)
-        queue.ack(after)
-        assert bodies(await take(queue, 10)) == numbered_bodies(*range(40, 50))
-        assert ((await bare.queue_declare("q", passive=True)).consumer_count or 0) < 20
-
 
 _HELD_BYTES_MAX = 1_000_000
 _BOUNDS = ByteBounds(held=_HELD_BYTES_MAX, one=500_000)

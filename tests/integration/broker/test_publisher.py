@@ -3,7 +3,6 @@
 import asyncio
 import time
 from contextlib import AsyncExitStack
-from dataclasses import replace
 
 import pytest
 
@@ -21,7 +20,7 @@ from tests.support.brokers import (
     take,
     until_ready,
 )
-from tests.support.proxy import LinkState, proxy_to
+from tests.support.proxy import proxy_to
 from tests.support.traffic import in_background, until
 from turnstile.common.broker.consumer import ConsumerConnection
 from turnstile.common.broker.errors import BrokerUnavailable
@@ -44,16 +43,6 @@ async def test_a_large_batch_goes_out_in_chunks_and_arrives_in_order(amqp_url: s
             deliveries = await take(queue, min(1000, len(expected) - start))
             assert bodies(deliveries) == expected[start : start + 1000]
             queue.ack(deliveries)
-
-
-async def test_a_large_batch_has_no_time_limit_while_answers_arrive(amqp_url: str) -> None:
-    timeouts = replace(IMPATIENT, confirm_seconds=1.5)
-    async with proxy_to(amqp_url) as proxy, publishing(proxy.url, timeouts=timeouts) as publisher:
-        proxy.state = LinkState(delay_seconds=0.02)
-        began = asyncio.get_running_loop().time()
-        answers = await publisher.publish([message("q", bytes(1_000_000)) for _ in range(8)])
-        assert answers == [CONFIRMED] * 8
-        assert asyncio.get_running_loop().time() - began > timeouts.confirm_seconds
 
 
 async def test_without_a_connection_publishing_fails_within_its_time_and_says_why() -> None:
@@ -133,14 +122,6 @@ async def test_a_node_that_does_not_answer_is_skipped_and_after_a_loss_the_next_
                 used[0].cut()
                 await until(lambda: publisher.connected and not used[0].connections)  # noqa: B023
                 assert await publisher.publish([message("q")]) == [CONFIRMED]
-
-
-async def test_the_connections_of_an_installation_spread_over_the_nodes(amqp_url: str) -> None:
-    async with proxy_to(amqp_url) as one, proxy_to(amqp_url) as other:
-        publishers = [Publisher(f"{one.url},{other.url}", name="pub") for _ in range(24)]
-        async with running(*publishers):
-            assert one.connections
-            assert other.connections
 
 
 def _raise_memory_alarm(broker: RabbitServer) -> None:

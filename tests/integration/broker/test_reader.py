@@ -184,14 +184,6 @@ MIXED = [
     HEARTBEAT,
     *_method(Basic.Cancel("consumer", True)),
 ]
-MIXED_EVENTS: list[Event] = [
-    ("delivery", 1, "consumer", False, "executions", "key.1", "id of 3 bytes", b"one"),
-    ("delivery", 2, "consumer", True, "executions", "key.2", "id of 15 bytes", b"in three pieces"),
-    (Publication.CONFIRMED, 1, True),
-    ("delivery", 3, "consumer", False, "executions", "key.3", "id of 0 bytes", b""),
-    ("return", "id of 8 bytes", "executions", "nowhere"),
-    (Publication.REFUSED, 2, False),
-]
 
 
 def _expected(frames: Iterable[bytes]) -> tuple[list[Event], bytes]:
@@ -242,15 +234,6 @@ async def _read(pieces: Iterable[bytes]) -> tuple[list[Event], bytes]:
         for piece in pieces:
             bench.transport.receive(piece)
         return bench.events, await bench.passed_on()
-
-
-async def test_our_frames_reach_our_channel_and_the_others_the_library() -> None:
-    stream = b"".join(MIXED)
-    events, passed_on = await _read([stream])
-    assert events == MIXED_EVENTS
-    assert (events, passed_on) == _expected(MIXED)
-    # Cut at every byte.
-    assert await _read(bytes((each,)) for each in stream) == (events, passed_on)
 
 
 _SHORT = st.text(max_size=60)
@@ -309,13 +292,6 @@ def test_any_stream_is_read_as_the_library_reads_it(
     assert asyncio.run(_read(pieces)) == _expected(frames)
 
 
-async def test_frames_of_the_agreed_size_are_read() -> None:
-    frames = _content(_deliver(1), bytes(BODY_BYTES_MAX) + b"rest")
-    stream = b"".join(frames)
-    assert len(frames[2]) == FRAME_BYTES_MAX
-    assert await _read([stream[:3000], stream[3000:]]) == _expected(frames)
-
-
 async def test_a_frame_larger_than_agreed_ends_the_connection_before_it_is_in_memory() -> None:
     async with _bench() as bench:
         bench.transport.receive(frame.marshal(ContentBody(bytes(BODY_BYTES_MAX + 1)), OURS)[:100])
@@ -332,11 +308,6 @@ async def test_the_body_that_is_not_kept_takes_no_memory() -> None:
         ]
 
 
-@pytest.mark.parametrize("broken", [b"AMQP\0\0\x09\x01", b"HTTP/1.1 400 Bad Request", b"\x05\0\5\0\0"])
-async def test_bytes_that_are_no_frame_are_left_to_the_library(broken: bytes) -> None:
-    assert await _read([HEARTBEAT + broken, b"and more"]) == ([], HEARTBEAT + broken + b"and more")
-
-
 async def test_a_frame_without_its_end_and_one_that_the_stream_cuts_short_are_left_to_the_library() -> None:
     method, header, body = _content(_deliver(1), b"body")
     broken = body[:-1] + b"\0"
@@ -346,14 +317,6 @@ async def test_a_frame_without_its_end_and_one_that_the_stream_cuts_short_are_le
         bench.reader.eof_received()
         assert bench.events == []
         assert await bench.stream.read() == body[:-1]
-
-
-async def test_the_loss_of_the_connection_reaches_the_library() -> None:
-    async with _bench() as bench:
-        bench.transport.receive(b"".join(MIXED)[:-3])
-        bench.reader.connection_lost(ConnectionResetError("gone"))
-        with pytest.raises(ConnectionResetError, match="gone"):
-            await bench.stream.read()
 
 
 async def test_a_delivery_interrupted_by_the_end_of_its_channel_is_dropped() -> None:
@@ -378,20 +341,6 @@ async def test_a_full_stream_of_the_library_pauses_the_transport() -> None:
         assert len(sent) < 1 << 20
         await bench.stream.readexactly(len(sent))
         assert not bench.transport.paused
-
-
-async def test_a_full_write_buffer_lets_the_library_wait() -> None:
-    async with _bench() as bench:
-        writer = asyncio.StreamWriter(
-            bench.transport, bench.library, bench.stream, asyncio.get_running_loop()
-        )
-        bench.reader.pause_writing()
-        drained = asyncio.ensure_future(writer.drain())
-        await asyncio.sleep(0)
-        assert not drained.done()
-        bench.reader.resume_writing()
-        await drained
-        bench.transport.abort()
 
 
 async def test_the_library_gets_a_heartbeat_between_frames_while_it_gets_no_other(

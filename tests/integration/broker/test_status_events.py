@@ -58,16 +58,6 @@ def ids_of(listener: Listener) -> list[int]:
     return [each.body["execution_id"] for each in listener.received]
 
 
-async def until_silent(events: StatusEvents) -> None:
-    """Add events until one was returned in time."""
-
-    def is_silent() -> bool:
-        events.add([change(1)])
-        return not events.wanted
-
-    await until(is_silent, "a returned probe")
-
-
 async def test_while_no_queue_is_bound_few_events_are_sent_and_none_is_logged(
     amqp_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -97,26 +87,6 @@ async def test_every_event_from_100_ms_after_a_binding_arrives_in_order(amqp_url
             received = ids_of(listener)
             assert received == sorted(received)
             assert received[received.index(first + 1) :] == list(range(first + 1, last + 1))
-
-
-async def test_in_an_idle_system_every_event_arrives(amqp_url: str) -> None:
-    async with events_to(amqp_url) as (events, _):
-        await until_silent(events)
-        await until(lambda: events.wanted)
-        async with listening(amqp_url, EXECUTION_STATUS_CHANGED) as listener:
-            for number in range(2, 7):
-                events.add([change(number)])
-            await listener.until(lambda: len(listener.received) == 5, "five events")
-            assert ids_of(listener) == [2, 3, 4, 5, 6]
-
-
-async def test_a_listener_that_left_is_noticed(amqp_url: str) -> None:
-    async with events_to(amqp_url) as (events, _):
-        async with listening(amqp_url, EXECUTION_STATUS_CHANGED) as listener:
-            await steadily(lambda: events.add([change(1)]), seconds=0.1)
-            await listener.until(lambda: bool(listener.received), "an event")
-            assert events.wanted
-        await until_silent(events)
 
 
 async def test_a_listener_whose_queue_refuses_everything_changes_nothing(

@@ -6,7 +6,7 @@ import pytest
 
 from tests.integration.cli.conftest import CommandLines
 from turnstile.common.action_definition import ActionDefinition
-from turnstile.common.cli import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
+from turnstile.common.cli import EXIT_FAILED, EXIT_UNREACHABLE
 from turnstile.executor.cli.client import Api, ApiUnreachable, Json
 
 _FILE = "[{ref: kept}, {ref: one}, {ref: two}, {ref: three}]"
@@ -27,14 +27,6 @@ def test_apply_prints_its_changes_and_is_idempotent(system: CommandLines, ref: s
     assert again.out.splitlines() == [f"= {ref}", f"= {ref}.new"]
     shown = [line.split() for line in system.executor("actions", "show", f"{ref}.new").out.splitlines()]
     assert ["runs", "false"] in shown
-
-
-def test_a_file_with_one_invalid_entry_changes_nothing(system: CommandLines, ref: str) -> None:
-    file = json.dumps([{"ref": ref, "max_concurrent": 9}, {"ref": "x", "runner": "command"}])
-    ended = system.executor("actions", "apply", "-", stdin=file)
-    assert ended.exit_code == EXIT_USAGE
-    assert ended.err.startswith("stdin: entry 2 (x): ")
-    assert system.executor("actions", "show", ref, "--json").json["max_concurrent"] == 1
 
 
 def test_prune_deletes_actions_that_are_not_in_the_file(system: CommandLines, ref: str) -> None:

@@ -1,8 +1,6 @@
 """`executor export` and `executor restore-check`: what they refuse, and when they change nothing."""
 
 import asyncio
-import secrets
-import shutil
 import stat
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -26,9 +24,7 @@ from turnstile.common.broker.topology import (
 )
 from turnstile.common.cli import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
 from turnstile.executor.backup.broker import restore_broker
-from turnstile.executor.backup.programs import restore
 from turnstile.executor.backup.restored import IDS_PER_SECOND, RestoredState, next_id
-from turnstile.localservers import DatabaseServer
 from turnstile.migrations import origin
 from turnstile.migrations.origin import changes_of_origin
 from turnstile.migrations.run import migrate
@@ -170,17 +166,6 @@ def test_a_copy_is_recognised_and_repaired_once(alone: CommandLines, urls: dict[
     assert _value(url, _NEXT_ID) > 5000
 
 
-def test_neither_a_migration_nor_a_lost_record_of_its_origin_hides_that_a_database_is_a_copy(
-    alone: CommandLines, urls: dict[str, str], postgresql: DatabaseServer
-) -> None:
-    name = urlsplit(urls["TURNSTILE_DATABASE_URL"]).path[1:]
-    assert alone.executor("migrate", **urls).exit_code == 0
-    assert alone.executor("restore-check", "--dry-run", **urls).out.startswith("restored")
-    postgresql.execute("COMMENT ON TABLE ledger.execution IS NULL", name)
-    ended = alone.executor("restore-check", "--dry-run", **urls)
-    assert "it does not say where it was created" in ended.out
-
-
 def test_messages_about_executions_are_purged_and_requests_are_kept(
     alone: CommandLines, urls: dict[str, str]
 ) -> None:
@@ -222,22 +207,6 @@ def test_nothing_is_changed_while_a_service_consumes_the_queues(
         assert "executors consume executor.completions" in ended.err
     assert _value(urls["TURNSTILE_DATABASE_URL"], _STATE) == before
     assert _value(empty_database_url, "SELECT to_regclass('ledger.execution')") is None
-
-
-def test_an_account_without_rights_gets_an_error_that_names_the_right_one(
-    alone: CommandLines, urls: dict[str, str], postgresql: DatabaseServer
-) -> None:
-    role, url = f"stranger_{secrets.token_hex(4)}", urlsplit(urls["TURNSTILE_DATABASE_URL"])
-    postgresql.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'a'")
-    try:
-        netloc = f"{role}:a@{url.netloc.rpartition('@')[2]}"
-        urls["TURNSTILE_DATABASE_URL"] = url._replace(netloc=netloc).geturl()
-        ended = alone.executor("restore-check", "--yes", **urls)
-    finally:
-        postgresql.execute(f"DROP ROLE {role}")
-    assert ended.exit_code == EXIT_FAILED
-    assert "permission denied" in ended.err
-    assert ended.err.strip().endswith("connect as the owner of the tables")
 
 
 async def _ignored(_: object) -> None:
@@ -338,33 +307,6 @@ def test_defaults_of_a_database_keep_no_dump_from_being_restored(
     urls["TURNSTILE_DATABASE_URL"] = empty_database_url
     done = alone.executor("restore-check", "--from", str(dump), "--yes", **urls)
     assert done.exit_code == 0, done.err
-
-
-def test_a_dump_that_other_tools_restored_is_recognised(
-    alone: CommandLines, module_urls: tuple[str, str], empty_database_url: str, dump: Path
-) -> None:
-    asyncio.run(restore(shutil.which("pg_restore") or "", empty_database_url, file=dump))
-    urls = {"TURNSTILE_DATABASE_URL": empty_database_url, "TURNSTILE_AMQP_URL": module_urls[1]}
-    found = alone.executor("restore-check", "--yes", **urls).out
-    assert "restored This database is a restored copy: it is" in found
-    assert alone.executor("restore-check", "--yes", **urls).out.startswith("healthy")
-
-
-def test_all_ids_that_were_shown_continue_later(alone: CommandLines, urls: dict[str, str]) -> None:
-    url = urls["TURNSTILE_DATABASE_URL"]
-    _value(url, "INSERT INTO ledger.action_id (ref, id) VALUES ('a', 7)")
-    assert alone.executor("restore-check", "--first-id", "5000", "--yes", **urls).exit_code == 0
-    later = (
-        "SELECT array_agg(sequencename::text ORDER BY 1) FROM pg_sequences"
-        " WHERE schemaname = 'ledger' AND last_value >= 4999"
-    )
-    # The inbox has numbers of its own, which nothing shows.
-    every = (
-        "SELECT array_agg(sequencename::text ORDER BY 1) FROM pg_sequences"
-        " WHERE schemaname = 'ledger' AND sequencename <> 'inbox_id'"
-    )
-    assert _value(url, later) == _value(url, every)
-    assert _value(url, "SELECT max(id) FROM ledger.action_id") == 10_007
 
 
 async def test_a_server_that_hides_its_identity_can_be_migrated(

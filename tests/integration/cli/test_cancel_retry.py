@@ -1,14 +1,7 @@
 """`executor cancel` and `executor retry`: by ids or by filter; a dry run changes nothing."""
 
-import secrets
-
-import pytest
-from pydantic_core import from_json
-
 from tests.integration.cli.conftest import CommandLines
-from turnstile.common.cli import EXIT_FAILED, EXIT_USAGE
-from turnstile.executor.cli import confirmation
-from turnstile.executor.cli.client import Api, Json
+from turnstile.common.cli import EXIT_FAILED
 
 
 def submit_many(system: CommandLines, ref: str, count: int, *arguments: str) -> list[int]:
@@ -29,72 +22,3 @@ def test_cancel_by_id_cancels_what_it_can_and_names_the_others(system: CommandLi
     assert ended.err.startswith("999999999: not_found")
     again = system.executor("cancel", str(first))
     assert (again.exit_code, "already_terminal" in again.err) == (EXIT_FAILED, True)
-
-
-def test_a_filter_covers_all_matches_over_several_batches(system: CommandLines, ref: str) -> None:
-    submit_many(system, ref, 1002, "--metadata", "team=green")
-    kept = submit_many(system, ref, 1)
-    ended = system.executor("cancel", "--action", ref, "--metadata", "team=green", "--yes", "--json").json
-    assert (ended["matched"], ended["changed"], ended["next_cursor"]) == (1002, 1002, None)
-    live = ("--status", "scheduled", "--status", "queued")
-    left = system.executor("list", "--action", ref, *live, "--json").json["items"]
-    assert [item["id"] for item in left] == kept
-    some = system.executor("retry", "--action", ref, "--status", "cancelled", "--limit", "2")
-    assert some.out.startswith("Retried: 2 of 2 (")
-    assert "--limit was reached" in some.err
-
-
-def test_a_retry_is_a_new_execution_once_per_key(system: CommandLines) -> None:
-    failed = system.executor("submit", "cli.fail", "--wait", "--json").json["id"]
-    key = secrets.token_hex(4)
-    first, again = (
-        system.executor("retry", str(failed), "--idempotency-key", key, "--json").json for _ in range(2)
-    )
-    assert (first["id"] != failed, again["id"], again["duplicate"]) == (True, first["id"], True)
-    assert first["retry_of"] == failed
-    one = system.executor("retry", str(failed), "999999999")
-    assert one.exit_code == EXIT_FAILED
-    assert one.out.startswith(f"Retried {failed} as ")
-    assert one.err.startswith("999999999: not_found")
-
-
-def test_only_ended_executions_are_retried_and_a_filter_is_required(system: CommandLines, ref: str) -> None:
-    (waiting,) = submit_many(system, ref, 1)
-    assert system.executor("retry", str(waiting)).exit_code == EXIT_FAILED
-    assert system.executor("retry", "--action", ref).out == "No matching executions\n"
-    assert system.executor("retry").exit_code == EXIT_USAGE
-
-
-def test_the_confirmation_counts_what_the_same_key_will_change(
-    alone: CommandLines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = []
-
-    def post(_: Api, path: str, body: bytes, *, key: str | None) -> Json:
-        calls.append((path, from_json(body)["dry_run"], key))
-        item = {"id": 7, "status": "failed", "problem": None}
-        return Json(dry_run=calls[-1][1], matched=1, changed=1, items=[item], next_cursor=None)
-
-    monkeypatch.setattr(Api, "post", post)
-    monkeypatch.setattr(confirmation, "can_prompt", lambda: True)
-    arguments = ["retry", "--action", "a", "--idempotency-key", "mine"]
-    ended = alone.executor(*arguments, stdin="y\n")
-    assert calls == [("/executions/retry", True, "mine"), ("/executions/retry", False, "mine")]
-    assert "Retry 1 executions (1 failed)?" in ended.err
-    assert alone.executor(*arguments, stdin="n\n").err.endswith("aborted; nothing was changed\n")
-    assert len(calls) == 3
-
-
-def test_a_dry_run_of_ids_says_what_is_left_out_and_changes_nothing(system: CommandLines, ref: str) -> None:
-    failed = system.executor("submit", "cli.fail", "--wait", "--json").json["id"]
-    (waiting,) = submit_many(system, ref, 1)
-    planned = system.executor("retry", str(failed), str(waiting), "--dry-run")
-    assert planned.out == f"Would retry 1 (1 failed): {failed}\n"
-    assert "left out: 1 " in planned.err
-    assert "(has not ended)" in planned.err
-    nothing = system.executor("retry", str(waiting), "--dry-run")
-    assert (nothing.exit_code, nothing.out) == (0, "Nothing to retry\n")
-    seen = system.executor(
-        "list", "--action", "cli.fail", "--error", "E", "--completed-after", "2026-01-01T00:00:00Z"
-    )
-    assert str(failed) in seen.out

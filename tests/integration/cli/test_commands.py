@@ -1,9 +1,7 @@
 """The client commands against a real executor and a real worker: submit, get, list and queue."""
 
-import json
 import re
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -64,96 +62,6 @@ def test_every_option_of_submit_reaches_the_execution(system: CommandLines, ref:
     assert round((waits[0] - waits[1]).total_seconds()) == 3600
 
 
-def test_each_line_has_its_priority_and_a_list_is_filtered_by_it(system: CommandLines, ref: str) -> None:
-    lines = "\n".join(f'{{"priority": {each}}}' for each in ("1", "0", "6", '"high"', "true", "2.5", "null"))
-    ended = system.executor("submit", ref, "--bulk", "-", "--priority", "5", stdin=lines + "\n{}")
-    assert (ended.exit_code, ended.out.strip()) == (EXIT_FAILED, "2 accepted (0 duplicates), 6 rejected")
-    for number, line in enumerate(ended.err.splitlines(), start=2):
-        assert line.startswith(f"line {number}: invalid_message: priority: expected a whole number from 1 ")
-    last, first = system.executor("list", "--action", ref, "--json").json["items"]
-    assert (first["priority"], last["priority"]) == (1, 5)
-    found = system.executor("list", "--action", ref, "--priority", "5", "--json").json["items"]
-    assert [item["id"] for item in found] == [last["id"]]
-    assert "priority" in system.executor("get", str(last["id"])).out
-    cancelled = system.executor("cancel", "--action", ref, "--priority", "1", "--yes", "--json").json
-    assert [item["id"] for item in cancelled["items"]] == [first["id"]]
-
-
-def test_an_invalid_priority_is_wrong_usage(system: CommandLines, ref: str) -> None:
-    for command in (["submit", ref], ["submit", ref, "--bulk", "-"], ["list"], ["cancel"], ["retry"]):
-        ended = system.executor(*command, "--priority", "6", stdin="{}")
-        assert ended.exit_code == EXIT_USAGE
-        # Typer breaks the message into the lines of a box.
-        assert "expected a whole number from 1 (first) to 5" in ended.err
-    assert system.executor("list", "--action", ref, "--json").json["items"] == []
-
-
-def test_a_repeated_key_is_shown_as_a_duplicate(system: CommandLines, ref: str) -> None:
-    first, again = (system.executor("submit", ref, "--idempotency-key", ref) for _ in range(2))
-    assert first.out.split(":")[0] == again.out.split(":")[0]
-    assert "duplicate: this idempotency key was used before" in again.out
-    found = system.executor("list", "--idempotency-key", ref, "--json").json["items"]
-    assert [each["action_ref"] for each in found] == [ref]
-
-
-def test_get_says_why_it_waits(system: CommandLines, ref: str) -> None:
-    holder, waiting = system.submit(ref), system.submit(ref)
-    shown = system.executor("get", str(waiting)).out
-    assert f"position 1 of 1 in {ref}; 1 of 1 slots in use, held by #{holder}" in shown
-    assert "about to start at a worker" in system.executor("get", str(holder)).out
-    system.apply(ref=f"{ref}.alone", pool="deserted")
-    alone = system.submit(f"{ref}.alone")
-    shown = system.executor("get", str(alone)).out
-    assert "no live worker in pool deserted serves the action" in shown
-
-
-def test_list_is_paginated_and_a_warning_says_when_there_is_more(system: CommandLines, ref: str) -> None:
-    bodies = "\n".join(json.dumps({"parameters": {"number": number}}) for number in range(5))
-    assert system.executor("submit", ref, "--bulk", "-", stdin=bodies).exit_code == 0
-    first = system.executor("list", "--action", ref, "--limit", "3", "--json").json
-    rest = system.executor("list", "--action", ref, "--cursor", first["next_cursor"], "--json").json
-    numbers = [item["parameters"]["number"] for item in [*first["items"], *rest["items"]]]
-    assert numbers == [4, 3, 2, 1, 0]
-    assert rest["next_cursor"] is None
-    assert "more available" in system.executor("list", "--action", ref, "--limit", "3").err
-    queued = system.executor("list", "--action", ref, "--status", "queued", "--json").json["items"]
-    assert len(queued) == 4
-
-
-def test_a_bulk_submit_keeps_the_order_of_its_lines_over_many_lists(
-    system: CommandLines, ref: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "requests.jsonl"
-    file.write_text("".join(json.dumps({"parameters": {"number": n}}) + "\n" for n in range(1200)))
-    ended = system.executor("submit", ref, "--bulk", str(file), "--json")
-    assert ended.exit_code == 0
-    ids = [answer["id"] for answer in ended.lines]
-    assert ids == sorted(ids)
-    assert [answer["line"] for answer in ended.lines] == list(range(1, 1201))
-    listed = system.executor("list", "--action", ref, "--limit", "1200", "--json").json["items"]
-    assert [item["parameters"]["number"] for item in reversed(listed)] == list(range(1200))
-
-
-def test_a_rejected_line_is_named_and_affects_no_other(system: CommandLines) -> None:
-    good, unknown = '{"parameters": {"a": 1}}', '{"action_ref": "cli.nothing"}'
-    lines = "\n".join([good, "not json", unknown, '{"colour": 1}', good])
-    ended = system.executor("submit", "cli.add", "--bulk", "-", "--wait", stdin=lines)
-    assert ended.exit_code == EXIT_FAILED
-    assert ended.out.splitlines() == ["2 accepted (0 duplicates), 3 rejected", "2 completed"]
-    assert [line.split(": ")[:2] for line in ended.err.splitlines()] == [
-        ["line 2", "invalid_message"],
-        ["line 3", "unknown_action"],
-        ["line 4", "unknown_field"],
-    ]
-
-
-def test_a_bulk_submit_with_a_key_can_be_sent_again(system: CommandLines, ref: str) -> None:
-    arguments = ["submit", ref, "--bulk", "-", "--idempotency-key", ref, "--json"]
-    first, again = (system.executor(*arguments, stdin="{}\n{}\n").lines for _ in range(2))
-    assert [answer["id"] for answer in again] == [answer["id"] for answer in first]
-    assert [answer["duplicate"] for answer in again] == [True, True]
-
-
 def test_a_bulk_wait_prints_the_outcome_of_every_line(system: CommandLines) -> None:
     requests = {"fail": "{}", "add": '{"a": 1}', "talk": '{"until": 5}'}
     lines = "".join(f'{{"action_ref": "cli.{ref}", "parameters": {p}}}\n' for ref, p in requests.items())
@@ -162,16 +70,6 @@ def test_a_bulk_wait_prints_the_outcome_of_every_line(system: CommandLines) -> N
     found = {end["line"]: end for end in ended.lines}
     assert [found[line]["status"] for line in (1, 2, 3)] == ["failed", "completed", 422]
     assert found[3]["code"] == "invalid_parameters"
-
-
-def test_a_submission_that_does_not_fit_is_refused_and_show_says_what_fits(system: CommandLines) -> None:
-    refused = system.executor("submit", "cli.add", "a=one")
-    assert refused.exit_code == EXIT_FAILED
-    assert "parameters.a: expected a whole number" in refused.err
-    assert "executor actions show cli.add" in refused.err
-    shown = system.executor("actions", "show", "cli.add").out
-    assert "parameters_checked_by  code" in shown
-    assert '"required": [\n    "a"\n  ]' in shown
 
 
 async def test_a_submission_in_a_transaction_is_shown(
@@ -209,49 +107,12 @@ def test_actions_workers_and_queues_are_listed(system: CommandLines, ref: str) -
     assert "for a slot" in system.executor("queue", "stats", ref).out
 
 
-def test_a_resource_shows_who_holds_its_units_and_who_waits(system: CommandLines, ref: str) -> None:
-    system.executor("resources", "put", ref, "--capacity", "3")
-    system.apply(ref=ref, pool="empty", uses=[{"resource": ref, "units": 2}])
-    holder, waiting = system.submit(ref), system.submit(ref)
-    shown = system.executor("get", str(waiting)).out
-    assert f"waits at resource {ref}: needs 2 units, 1 of 3 free; held by #{holder} (2); position 1" in shown
-    assert f"resource {ref}" in system.executor("get", str(holder)).out.partition("GATE")[2]
-    page = system.executor("resources", "queue", ref, "--json").json
-    assert [each["id"] for each in page["holders"]] == [holder]
-    assert [(each["id"], each["position"], each["units"]) for each in page["items"]] == [(waiting, 1, 2)]
-    lines = system.executor("resources", "queue", ref).out
-    assert "2, capacity 3" in lines
-    assert system.executor("resources", "queue", "none").exit_code == EXIT_FAILED
-
-
-def test_an_unknown_id_or_action_is_exit_code_1(system: CommandLines) -> None:
-    for arguments in (["get", "999999999"], ["actions", "show", "no.such"], ["queue", "stats", "no.such"]):
-        ended = system.executor(*arguments)
-        assert (ended.exit_code, ended.err.split(":")[0]) == (EXIT_FAILED, "not_found")
-        assert "did you mean" not in ended.err
-
-
-def test_the_nearest_action_is_suggested(system: CommandLines) -> None:
-    for arguments in (
-        ["submit", "cli.addd"],
-        ["actions", "show", "cli.addd"],
-        ["actions", "pause", "cli.addd"],
-    ):
-        assert system.executor(*arguments).err.rstrip().endswith("; did you mean cli.add?")
-
-
 def test_an_invalid_token_is_exit_code_1(system: CommandLines) -> None:
     for token, said in (("another", "does not accept the token"), ("", "requires a token")):
         ended = system.executor("list", TURNSTILE_API_TOKEN=token)
         assert (ended.exit_code, ended.err.split(":")[0]) == (EXIT_FAILED, "unauthorized")
         assert said in ended.err
         assert "TURNSTILE_API_TOKEN" in ended.err
-
-
-def test_error_messages_cannot_control_the_terminal(system: CommandLines) -> None:
-    ended = system.executor("submit", "cli.fail", 'message="\\u001b[31m[bold]red"', "--wait")
-    assert "\x1b" not in ended.out
-    assert "\\x1b[31m[bold]red" in ended.out
 
 
 def test_queue_list_shows_holders_and_positions_in_order_by_page(system: CommandLines, ref: str) -> None:

@@ -1,6 +1,5 @@
 """`logs --follow`, `watch` and `workers drain` against real processes; completion by the shell."""
 
-import json
 import os
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from typer.testing import CliRunner
 
 from tests.integration.cli.conftest import SERVED_ACTIONS, CommandLines, until
 from tests.support.processes import System
-from turnstile.common.cli import EXIT_FAILED, EXIT_TIMED_OUT
+from turnstile.common.cli import EXIT_FAILED
 from turnstile.executor.cli import app
 
 
@@ -57,14 +56,6 @@ def test_watch_ends_with_the_execution_and_its_exit_code_is_the_outcome(
     system.executor("cancel", str(cancelled))
     ended = system.executor("watch", str(cancelled), "--json")
     assert (ended.exit_code, [line["status"] for line in ended.lines]) == (6, ["cancelled"])
-
-
-def test_a_timeout_of_watch_is_exit_code_4_and_says_why_it_waits(system: CommandLines, ref: str) -> None:
-    _, waiting = system.submit(ref), system.submit(ref)
-    ended = system.executor("watch", str(waiting), "--timeout", "10ms")
-    assert ended.exit_code == EXIT_TIMED_OUT
-    assert "queued; " in ended.out
-    assert "it continues" in ended.err
 
 
 @pytest.mark.asyncio(loop_scope="package")
@@ -117,12 +108,3 @@ def test_commands_and_names_of_actions_are_completed_by_the_shell(system: Comman
     # Completion gives up after a second, so a busy machine may need a second try.
     until(lambda: completed(system, f"executor actions show {ref[:8]}") == [ref])
     assert completed(system, "executor actions show c", TURNSTILE_API_URL="http://127.0.0.1:1") == []
-
-
-def test_output_in_a_pipe_has_no_colour(system: CommandLines, ref: str) -> None:
-    system.submit(ref)
-    for arguments in (["top"], ["workers", "list"], ["actions", "changes", ref]):
-        printed = system.executor(*arguments, "--json")
-        assert printed.exit_code == 0, printed.err
-        assert json.loads(printed.out)
-        assert "\x1b" not in system.executor(*arguments).out

@@ -38,18 +38,6 @@ def test_a_resource_is_created_changed_and_deleted(system: CommandLines, name: s
     assert "rate.per: none -> 1m" in history
 
 
-def test_a_lowered_capacity_warns_about_actions_that_take_more(
-    system: CommandLines, ref: str, name: str
-) -> None:
-    system.executor("resources", "put", name, "--capacity", "3")
-    system.apply(ref=ref, uses=[{"resource": name, "units": 2}])
-    lowered = system.executor("resources", "put", name, "--capacity", "1")
-    assert lowered.err == f"{ref} takes 2 units, the capacity is 1: its executions wait\n"
-    refused = system.executor("resources", "delete", name, "--yes")
-    assert refused.exit_code == EXIT_FAILED
-    assert f"is used by {ref}" in refused.err
-
-
 def test_a_key_gets_its_own_limit_and_loses_it(system: CommandLines, ref: str) -> None:
     system.apply(ref=ref, submitter_keys=True, max_concurrent=1)
     keys = ("actions", "keys")

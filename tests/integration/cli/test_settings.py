@@ -11,7 +11,6 @@ from turnstile.common.broker.errors import BLOCKED
 from turnstile.common.cli import EXIT_UNREACHABLE, EXIT_USAGE, CommandFailed, environment_name
 from turnstile.common.http import listen
 from turnstile.executor.settings import ExecutorSettings
-from turnstile.localservers.ports import free_port
 from turnstile.worker.health import health_app
 from turnstile.worker.settings import WorkerSettings
 
@@ -40,30 +39,6 @@ def test_the_executor_does_not_serve_other_machines_without_a_token(
         ended = alone.executor("serve", TURNSTILE_HTTP_HOST="0.0.0.0", TURNSTILE_DATABASE_URL=url)
         assert ended.exit_code == EXIT_USAGE
         assert ended.err.startswith("TURNSTILE_API_TOKENS: 0.0.0.0 can be reached from other machines")
-
-
-def test_an_executor_with_its_tokens_in_the_database_starts_while_that_cannot_be_reached(
-    alone: CommandLines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    served: list[object] = []
-    monkeypatch.setattr("turnstile.executor.cli.serve.run_service", served.append)
-    with socket.socket() as listener:
-        monkeypatch.setattr("turnstile.executor.cli.serve.listen", lambda *_, **__: listener)
-        ended = alone.executor(
-            "serve",
-            TURNSTILE_HTTP_HOST="0.0.0.0",
-            TURNSTILE_DATABASE_URL=f"postgresql://127.0.0.1:{free_port()}/turnstile",
-        )
-    assert (ended.exit_code, len(served)) == (0, 1), ended.err
-    assert "api_tokens_unknown" in ended.err
-    assert "requests are refused until it can" in ended.err
-
-
-def test_a_worker_without_actions_is_exit_code_2(alone: CommandLines) -> None:
-    for target in ("no.such.module", "tests.integration.cli", f"{SERVED_ACTIONS}:nothing"):
-        ended = alone.worker("serve", "--actions", target)
-        assert (ended.exit_code, len(ended.err.splitlines())) == (EXIT_USAGE, 1)
-        assert ended.err.startswith(f"--actions {target}: ")
 
 
 def test_a_port_in_use_is_named_before_the_worker_starts(alone: CommandLines) -> None:
@@ -105,11 +80,6 @@ def test_an_unknown_option_or_command_is_explained(
     assert remedy in ended.err
 
 
-def test_an_unknown_option_of_the_worker_is_explained(alone: CommandLines) -> None:
-    ended = alone.worker("serve", "--action", "a")
-    assert (ended.exit_code, "Did you mean --actions?" in ended.err) == (EXIT_USAGE, True)
-
-
 def test_a_service_warns_once_of_each_unknown_variable_and_hides_its_value(alone: CommandLines) -> None:
     wrong = {"TURNSTILE_RETENTON_AGE": "hidden-1", "TURNSTILE_WEBHOK_SECRET": "hidden-2"}
     with socket.create_server(("127.0.0.1", 0)) as occupied:
@@ -128,8 +98,7 @@ def test_a_service_warns_once_of_each_unknown_variable_and_hides_its_value(alone
 @pytest.mark.parametrize(
     "command",
     [
-        *("executor migrate", "executor setup-permissions", "executor export", "executor restore-check"),
-        *("executor list", "executor actions keys list", "executor demo", "stress run", "dev"),
+        *("executor migrate", "executor actions keys list", "executor demo", "stress run", "dev"),
         *("worker actions", "healthcheck"),
     ],
 )
@@ -146,26 +115,7 @@ def test_every_command_names_each_unknown_variable_once_before_it_starts(command
     assert "hidden" not in ended.err
 
 
-def test_worker_actions_lists_the_actions_of_a_module(alone: CommandLines) -> None:
-    ended = alone.worker("actions", "--actions", SERVED_ACTIONS, "--json")
-    assert [definition["ref"] for definition in ended.json] == ["cli.add", "cli.fail", "cli.talk"]
-    table = alone.worker("actions", "--actions", SERVED_ACTIONS).out
-    assert [line.split()[:3] for line in table.splitlines()[1:]] == [
-        ["cli.add", "python", "none"],
-        ["cli.fail", "python", "none"],
-        ["cli.talk", "python", "none"],
-    ]
-
-
-def test_migrate_without_a_database_is_exit_code_3_and_prints_no_password(alone: CommandLines) -> None:
-    url = f"postgresql://user:secret@127.0.0.1:{free_port()}/turnstile"
-    ended = alone.executor("migrate", "--wait", "200ms", TURNSTILE_DATABASE_URL=url)
-    assert ended.exit_code == EXIT_UNREACHABLE
-    assert "TURNSTILE_DATABASE_URL" in ended.err
-    assert "secret" not in ended.err
-
-
-@pytest.mark.parametrize("arguments", [("get", "1"), ("submit", "a", "--wait"), ("actions", "list")])
+@pytest.mark.parametrize("arguments", [("get", "1"), ("submit", "a", "--wait")])
 def test_an_unreachable_api_is_exit_code_3(alone: CommandLines, arguments: tuple[str, ...]) -> None:
     ended = alone.executor(*arguments)
     assert (ended.exit_code, ended.out) == (EXIT_UNREACHABLE, "")

@@ -15,10 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
-
 from tests.integration.cli.conftest import CommandLines
-from turnstile.common.cli import EXIT_UNREACHABLE
 
 _DEADLINE_SECONDS = 60.0
 _COLOUR = re.compile(r"\x1b\[[0-9;]*(?:3[0-7]|4[0-7]|9[0-7])m")
@@ -135,13 +132,3 @@ def test_ctrl_c_restores_the_terminal_and_no_color_is_honoured(system: CommandLi
         assert termios.tcgetattr(terminal.controller)[3] == before
     assert not _COLOUR.search(terminal.written)
     assert "Traceback" not in terminal.written
-
-
-def test_an_unreachable_api_is_exit_code_3_without_a_screen(
-    alone: CommandLines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("turnstile.executor.cli.top.is_interactive", lambda: True)
-    ended = alone.executor("top", FORCE_COLOR="1", TERM="xterm-256color")
-    assert ended.exit_code == EXIT_UNREACHABLE
-    assert "the API cannot be reached" in ended.err
-    assert "\x1b[?1049h" not in ended.out

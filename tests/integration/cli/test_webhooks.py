@@ -5,7 +5,6 @@ import secrets
 import pytest
 
 from tests.integration.cli.conftest import CommandLines, until
-from turnstile.common.cli import EXIT_FAILED, EXIT_USAGE
 
 
 @pytest.fixture
@@ -43,24 +42,3 @@ def test_a_failed_webhook_is_listed_with_its_error_and_replayed(system: CommandL
     everything = system.executor("webhooks", "replay", "--all", "--yes", "--json")
     assert everything.exit_code == 0
     assert everything.json["done"] >= 1
-
-
-def test_an_execution_without_webhook_is_exit_code_1(system: CommandLines) -> None:
-    ended = system.executor("webhooks", "replay", "999999999")
-    assert (ended.exit_code, ended.out) == (EXIT_FAILED, "Replayed 0 webhooks\n")
-    assert ended.err == "999999999: not_found: no webhook of this execution\n"
-    planned = system.executor("webhooks", "replay", "999999999", "--dry-run")
-    assert (planned.exit_code, planned.out, planned.err) == (
-        EXIT_FAILED,
-        "Would replay 0 webhooks\n",
-        "999999999: not_found: no webhook of this execution\n",
-    )
-
-
-@pytest.mark.parametrize(
-    "arguments", [["replay"], ["replay", "1", "--all"], ["replay", "x"], ["list", "--state", "lost"]]
-)
-def test_an_unclear_command_is_exit_code_2(alone: CommandLines, arguments: list[str]) -> None:
-    ended = alone.executor("webhooks", *arguments)
-    assert ended.exit_code == EXIT_USAGE
-    assert "Traceback" not in ended.err

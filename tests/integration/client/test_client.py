@@ -17,7 +17,6 @@ from turnstile.client import (
     AsyncClient,
     AsyncHandle,
     Client,
-    Handle,
     Rejected,
     Request,
     Status,
@@ -192,33 +191,6 @@ def test_the_blocking_client_has_every_method_with_the_same_arguments() -> None:
         )
         written_twice = renamed != name or name in ("submit", "submit_many", "retry", "admitted")
         assert written_twice or blocking.__doc__ == coroutine.__doc__
-
-
-def test_a_client_works_only_inside_its_block() -> None:
-    client = Client()
-    with pytest.raises(RuntimeError, match="inside its `with` block"):
-        client.submit("noop")
-    with client:
-        pass
-    with pytest.raises(RuntimeError, match="inside its `with` block"):
-        client.submit("noop")
-
-
-def test_threads_share_one_blocking_client(amqp_url: str) -> None:
-    ids: list[int] = []
-    with Background(amqp_url), Client(amqp_url=amqp_url) as client:
-        threads = [
-            threading.Thread(target=lambda: ids.append(client.submit("noop").execution_id)) for _ in range(8)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        answers = client.submit_many(Request(action_ref="noop") for _ in range(3))
-        with pytest.raises(Rejected, match="action_ref"):
-            client.submit("no such name")
-    assert sorted(ids) == list(range(1, 9))
-    assert [each.id for each in answers if isinstance(each, Handle)] == [9, 10, 11]
 
 
 def test_closing_ends_the_calls_of_other_threads(amqp_url: str) -> None:

@@ -94,31 +94,6 @@ print((open_sockets(), threading.active_count()) == before)
     assert sorted(api.submitted) == list(range(1, 10))
 
 
-def test_a_forked_process_makes_its_own_client(tmp_path: Path) -> None:
-    program = """
-import os, sys
-from turnstile import Client
-add.submit_sync(1)
-own = Client.from_env().__enter__()
-child = os.fork()
-if child == 0:
-    add.submit_sync(2)
-    try:
-        own.submit("add", {"a": 9})
-    except RuntimeError as error:
-        print(error)
-    sys.exit()
-assert os.waitpid(child, 0)[1] == 0
-add.submit_sync(3)
-own.__exit__(None, None, None)
-"""
-    api = _Api()
-    with answering(api.answer) as url:
-        printed = _run(tmp_path, program, TURNSTILE_API_URL=url)
-    assert "started before the process was forked" in printed
-    assert api.submitted == [1, 2, 3]
-
-
 def test_a_forked_process_leaves_the_connections_of_its_parent_alone(tmp_path: Path, amqp_url: str) -> None:
     program = """
 import gc, os, sys

@@ -1,13 +1,12 @@
 """Every screen and every dialog by axe-core and by the Tab key."""
 
-import json
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, Route, expect
+from playwright.async_api import Browser, Page, expect
 
 from tests.integration.dashboard.axe import faults_of
 from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS, watched_page
@@ -239,20 +238,6 @@ async def test_axe_finds_no_fault_in_any_dialog(admin: Page, screens: Screens) -
         await admin.keyboard.press("Escape")
         await expect(dialog).to_have_count(0)
     assert faults == {}
-
-
-async def test_axe_finds_no_fault_where_an_action_cannot_be_read(admin: Page, screens: Screens) -> None:
-    async def refuse(route: Route) -> None:
-        problem = {"code": "not_found", "detail": "ref: there is no action 'usable'"}
-        await route.fulfill(status=404, content_type="application/problem+json", body=json.dumps(problem))
-
-    await open_screen(admin, "/#/queues/usable?key=k")
-    await admin.route("**/api/v1/actions/usable", refuse)
-    await admin.get_by_role("button", name="Submit", exact=True).click()
-    await expect(admin.get_by_role("dialog", name=CANNOT_SUBMIT)).to_contain_text("there is no action")
-    assert await faults_of(admin) == []
-    await admin.keyboard.press("Escape")
-    await admin.unroute("**/api/v1/actions/usable")
 
 
 async def test_axe_finds_no_fault_on_a_screen_that_is_refused_or_has_refused_buttons(

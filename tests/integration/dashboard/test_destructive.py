@@ -1,69 +1,21 @@
 """A dialog says how many items it destroys or whom it affects; the request changes only these."""
 
-import asyncio
 import json
 
 import pytest
 from playwright.async_api import Browser, Page, Route, expect
 
 from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS, watched_page
-from tests.integration.dashboard.conftest import insert_failed_webhook, insert_letters
+from tests.integration.dashboard.conftest import insert_letters
 from tests.support.environment import Environment
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 expect.set_options(timeout=DEADLINE_MILLISECONDS)
 
-LIST = "**/api/v1/dead-letters?*"
-
 
 async def refuse(route: Route) -> None:
     problem = {"code": "invalid_message", "detail": "not now"}
     await route.fulfill(status=422, content_type="application/problem+json", body=json.dumps(problem))
-
-
-async def test_dead_letters_are_not_replayed_or_purged_unless_the_list_is_shown(
-    page: Page, env: Environment
-) -> None:
-    await insert_letters(env, "shown", 1)
-    is_loaded = asyncio.Event()
-
-    async def hold(route: Route) -> None:
-        await is_loaded.wait()
-        await route.continue_()
-
-    await page.route(LIST, hold)
-    await page.goto("/#/dead-letters?code=shown")
-    buttons = [page.get_by_role("button", name=f"{verb} all with this code") for verb in ("Replay", "Purge")]
-    for button in buttons:
-        await expect(button).to_be_disabled()
-        await expect(button).to_have_accessible_description("The dead letters are loading.")
-    is_loaded.set()
-    for button in buttons:
-        await expect(button).to_be_enabled()
-
-    await page.unroute(LIST)
-    code = page.get_by_label("Error code")
-    await code.fill("another")
-    await expect(buttons[1]).to_have_accessible_description("The list does not show this error code yet.")
-    await code.blur()
-    await expect(page.get_by_text("No dead letters.")).to_be_visible()
-    await expect(buttons[1]).to_have_accessible_description("Nothing to replay or purge.")
-    await code.fill("shown")
-    await code.blur()
-    await expect(buttons[1]).to_be_enabled()
-
-    await page.route(LIST, refuse)
-    await page.get_by_role("button", name="Refresh").click()
-    for button in buttons:
-        await expect(button).to_have_accessible_description("The list could not be loaded.")
-    await page.unroute(LIST)
-    await page.get_by_role("button", name="Refresh").click()
-    await expect(buttons[1]).to_be_enabled()
-    await page.route("**/api/v1/dead-letters/purge", refuse)
-    await buttons[1].click()
-    await expect(page.locator("p.result")).to_have_text("not now")
-    await expect(page.get_by_role("dialog")).to_have_count(0)
-    await env.history.rows("DELETE FROM ledger.dead_letter WHERE code = 'shown'")
 
 
 async def test_dead_letters_that_arrive_after_the_question_are_not_purged_and_a_break_off_is_reported(
@@ -93,30 +45,6 @@ async def test_dead_letters_that_arrive_after_the_question_are_not_purged_and_a_
     await expect(result).to_have_text("4 purged.")
     left = await env.history.rows("DELETE FROM ledger.dead_letter WHERE code = 'arriving' RETURNING error")
     assert sorted(row["error"] for row in left) == ["letter 5", "letter 6"]
-
-
-async def test_all_failed_webhooks_are_replayed_after_their_number_was_confirmed(
-    page: Page, env: Environment
-) -> None:
-    await env.put("hooked", max_concurrent=0)
-    ids = [await env.submit("hooked") for _ in range(2)]
-    await page.goto("/#/webhooks?state=failed")
-    button = page.get_by_role("button", name="Replay all failed")
-    await expect(button).to_have_accessible_description("No webhook has failed.")
-    await insert_failed_webhook(env, ids[0])
-    await expect(button).to_be_enabled()
-    await button.click()
-    dialog = page.get_by_role("dialog", name="Replay all 1 failed webhook?")
-    await expect(dialog).to_be_visible()
-    await insert_failed_webhook(env, ids[1])
-    await dialog.get_by_role("button", name="Replay").click()
-    await expect(page.locator("p.result")).to_have_text("1 replayed.")
-    states = await env.history.rows(
-        "SELECT state, attempts FROM ledger.webhook WHERE execution_id = $1", ids[1]
-    )
-    assert [tuple(row) for row in states] == [("failed", 3)]
-    await env.history.rows("DELETE FROM ledger.webhook WHERE execution_id = ANY ($1)", ids)
-    await env.cancel(*ids)
 
 
 async def test_a_revocation_warns_of_the_token_in_use_and_of_the_last_admin(

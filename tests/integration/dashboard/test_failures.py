@@ -4,7 +4,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
@@ -89,17 +89,6 @@ def test_an_action_with_waiting_executions_is_also_read_below_the_heads_of_its_q
     assert starts == [Start("a", None), Start("a", 3), Start("a", 4), Start("a", 5)]
 
 
-def test_failures_leave_the_window_without_another_end_and_deleted_actions_are_forgotten() -> None:
-    state = DashboardState()
-    state.apply(snapshot(queue("a", completed=1), queue("gone", completed=1), whole=True))
-    starts, _ = state.failures.starts(NOW)
-    state.apply_failures(starts, [("a", ends(1, 1)), ("gone", ends(2, 4))])
-    assert (state.failures.sums.failed, state.failures.sums.ended, state.failures.sums.actions) == (3, 5, 2)
-    state.apply(snapshot(queue("a", completed=1), seconds=60, whole=True))
-    assert (state.failures.sums.failed, state.failures.sums.actions) == (1, 1)
-    assert after(state, 60) == ["a"]
-
-
 def test_a_reading_that_failed_is_repeated() -> None:
     readings = FailureReadings()
     readings.note(queue("a"), has_ended=True)
@@ -114,15 +103,6 @@ def test_the_action_with_the_most_failures_comes_first() -> None:
     starts, _ = state.failures.starts(NOW)
     state.apply_failures(starts, [("a", ends(1, 9)), ("b", ends(0, 9)), ("c", ends(5, 9))])
     assert [each.name.action_ref for each in state.sorted(QueueOrder.FAILURES, "")] == ["c", "a", "b"]
-
-
-def test_the_rate_is_that_of_the_time_which_was_read() -> None:
-    at = datetime(2026, 1, 1, tzinfo=UTC)
-    some = Failures(read_at=at, since=at - timedelta(seconds=30), ended=8, failed=2)
-    assert some.share == 0.25
-    assert some.per_minute == pytest.approx(4.0)
-    none = Failures(read_at=at, since=at)
-    assert (none.share, none.per_minute) == (None, None)
 
 
 @asynccontextmanager

@@ -7,7 +7,6 @@ import pytest
 from playwright.async_api import Page, Route, expect
 
 from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS
-from tests.integration.dashboard.conftest import insert_letters
 from tests.support.environment import Environment
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
@@ -37,62 +36,6 @@ async def test_queues_and_the_queue_show_failures_with_the_last_error(page: Page
         lately.get_by_role("link", name=f"#{ids[1]}"))).to_be_visible()  # fmt: skip
     await lately.get_by_role("link", name="Show them").click()
     await expect(page.locator("tbody tr").first).to_contain_text("failed")
-
-
-async def test_tabs_and_the_text_of_an_error_find_what_failed(page: Page, env: Environment) -> None:
-    (failed,) = await fail(env, metadata={"search": "tabs"})
-    done = await env.submit("noop", metadata={"search": "tabs"})
-    assert await env.ended(done) == ["completed"]
-    error = (await env.get(failed))["error"]
-    await page.goto("/#/executions?metadata=search%3Atabs")
-    rows = page.locator("tbody tr")
-    await expect(rows).to_have_count(2)
-    await page.get_by_role("button", name="Failed", exact=True).click()
-    await expect(rows).to_have_count(1)
-    await expect(rows.locator("td[data-label=Error]")).to_have_text(f"{error['type']}: {error['message']}")
-    assert "status=failed%2Ctimeout%2Cabandoned" in page.url
-    await page.reload()
-    await expect(page.get_by_role("button", name="Failed", exact=True)).to_have_attribute(
-        "aria-pressed", "true"
-    )
-    await page.get_by_role("button", name="All", exact=True).click()
-    await expect(rows).to_have_count(2)
-    await page.get_by_label("Error contains").fill(error["message"].upper())
-    await page.get_by_label("Error contains").press("Tab")
-    await expect(rows).to_have_count(1)
-    await page.get_by_label("Error contains").fill("no such text")
-    await page.get_by_label("Error contains").press("Tab")
-    await expect(page.get_by_text("No matching executions.")).to_be_visible()
-    # A time is kept in the address as UTC.
-    await page.goto("/#/executions?completed_after=2026-01-02T03:04:05.000Z")
-    await expect(page.get_by_label("Ended after")).not_to_have_value("")
-    await page.get_by_role("button", name="Failed", exact=True).click()
-    assert "completed_after=2026-01-02T03%3A04%3A05.000Z" in page.url
-
-
-async def test_selected_executions_are_retried_after_the_screen_said_what_it_will_do(
-    page: Page, env: Environment
-) -> None:
-    failed = await fail(env, 2, metadata={"bulk": "some"})
-    done = await env.submit("noop", metadata={"bulk": "some"})
-    assert await env.ended(done) == ["completed"]
-    await page.goto("/#/executions?metadata=bulk%3Asome")
-    for execution_id in (*failed, done):
-        await page.get_by_label(f"Select execution {execution_id}").check()
-    await env.submit("noop", metadata={"bulk": "some", "late": "yes"})
-    await expect(page.locator(".scope")).to_have_text("3 selected; the list is not updated meanwhile")
-    await page.get_by_role("button", name="Cancel 3 executions…").click()
-    nothing = page.get_by_role("dialog", name="Nothing to cancel")
-    await expect(nothing).to_contain_text("2 failed (has ended); 1 completed (has ended)")
-    await nothing.get_by_role("button", name="Close").click()
-    await page.get_by_label(f"Select execution {done}").uncheck()
-    await page.get_by_role("button", name="Retry 2 executions…").click()
-    dialog = page.get_by_role("dialog", name="Retry 2 executions?")
-    await expect(dialog).to_contain_text("Retry: 2 failed.")
-    await expect(dialog).to_contain_text("Nothing is left out.")
-    await dialog.get_by_role("button", name="Retry 2 executions").click()
-    await expect(page.locator(".bulk .said")).to_have_text("Retried 2 of 2.")
-    await expect(page.locator("tbody tr")).to_have_count(6)
 
 
 async def test_all_that_match_the_search_are_cancelled_and_the_rest_is_named(
@@ -160,31 +103,6 @@ async def test_a_bulk_change_selects_exactly_what_the_list_shows(page: Page, env
     assert (await env.get(first))["status"] == "queued"
     await env.cancel(first)
     await env.cancel(second)
-
-
-async def test_dead_letters_and_lost_workers_have_badges_only_while_there_are_some(
-    page: Page, env: Environment
-) -> None:
-    navigation = page.get_by_role("navigation", name="Screens")
-    await env.history.rows("DELETE FROM ledger.dead_letter")
-    await page.goto("/#/queues")
-    await expect(page.locator("#overview")).not_to_contain_text("–", timeout=DEADLINE_MILLISECONDS)
-    await expect(navigation.locator("a.alert:visible")).to_have_count(0)
-    await env.history.rows(
-        "INSERT INTO ledger.worker (worker_id, session, secret_hash, name, pools, concurrency, lease_seconds,"
-        " is_taking, is_draining, about, registered_at, heard_at, gone_at, gone_why, held_ids)"
-        " SELECT 'lost-' || n, 1, 'x', 'lost', '{none}', 1, 30, true, false, '{}', now(), now(),"
-        " now() - n * interval '20 hours', 'lost', '{}' FROM generate_series(1, 2) n"
-    )
-    await expect(navigation.get_by_role("link", name="1 worker lost in the last 24 hours")).to_be_visible()
-    await navigation.get_by_role("link", name="1 worker lost in the last 24 hours").click()
-    await expect(page.get_by_role("table", name="Workers, newest first")).to_contain_text("lost-1")
-    await insert_letters(env, "badge", 1, 2)
-    await navigation.get_by_role("link", name="2 dead letters").click()
-    await expect(page.locator("h1")).to_have_text("Dead letters")
-    await env.history.rows("DELETE FROM ledger.dead_letter")
-    await env.history.rows("DELETE FROM ledger.worker WHERE name = 'lost'")
-    await expect(navigation.locator("a.alert:visible")).to_have_count(0)
 
 
 _OVERVIEW: Final = {

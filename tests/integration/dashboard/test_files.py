@@ -9,7 +9,6 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from tests.integration.dashboard.pictures import contact_sheet
 from turnstile.executor.api import problems
 from turnstile.executor.dashboard.files import HEADERS, page_routes, static_files
 
@@ -80,29 +79,3 @@ def test_the_imports_of_the_scripts_form_no_circle() -> None:
     imports = {name: re.findall(r'from\s+"\./([\w.]+)"', text) for name, text in SCRIPTS.items()}
     assert sum(map(len, imports.values())) > len(SCRIPTS)
     assert set(TopologicalSorter(imports).static_order()) == set(SCRIPTS)
-
-
-def test_a_contact_sheet_shows_each_picture_of_before_and_after(tmp_path: Path) -> None:
-    for name, content in {
-        "before/light/queue.png": b"1",
-        "after/light/queue.png": b"2",
-        "before/dark/queue.png": b"3",
-        "after/dark/queue.png": b"3",
-        "after/light/tokens.png": b"4",
-    }.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(content)
-    sheet = contact_sheet(tmp_path / "before", tmp_path / "after")
-    assert re.findall(r'src="(.+?)"|>(missing)<', sheet) == [
-        ("../before/dark/queue.png", ""),
-        ("dark/queue.png", ""),
-        ("../before/light/queue.png", ""),
-        ("light/queue.png", ""),
-        ("", "missing"),
-        ("light/tokens.png", ""),
-    ]
-    assert re.findall(r"<th colspan.+?>(.+?)</th>", sheet) == [
-        "queue, dark, unchanged",
-        "queue, light",
-        "tokens, light",
-    ]

@@ -10,7 +10,6 @@ from starlette.types import Message
 
 from tests.support.served import FixedHealth, Served
 from tests.support.traffic import until
-from turnstile.common.broker.errors import BLOCKED
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.executor.api.events import EventStream, StreamParameters
@@ -142,19 +141,6 @@ async def test_the_state_follows_every_kind_of_change(live: Live, api: Served) -
     assert [name.action_ref for name in (await live.state()).queues] == ["a"]
 
 
-async def test_the_queues_of_keys_have_lengths_and_rates_of_their_own(live: Live, api: Served) -> None:
-    await api.define("keyed", max_concurrent=1, concurrency_key="/key")
-    state = await live.state()
-    with live.stream([], last_event_id=None):
-        await api.submit_many("keyed", 3, parameters={"key": "x"})
-        await api.submit_many("keyed", 1, parameters={"key": "y"})
-        x, y = (QueueName("keyed", key) for key in "xy")
-        await until(lambda: {x, y} <= state.queues.keys(), "both queues")
-    assert set(state.queues) == {x, y}
-    assert (state.queues[x].depth, state.queues[x].enqueued, state.queues[y].enqueued) == (3, 3, 1)
-    assert state.total()[0].total_enqueued == 4
-
-
 async def test_a_stream_gets_status_and_each_stored_progress_of_its_watched_executions(
     live: Live, api: Served
 ) -> None:
@@ -185,20 +171,6 @@ async def test_a_stream_gets_status_and_each_stored_progress_of_its_watched_exec
             assert (item["id"], item["status"]) == (watched, "running")
             assert item["progress"].pop("updated_at")
             assert item["progress"] == {"done": done, "total": 10, "message": f"page {done:g}"}
-
-
-async def test_each_stream_gets_the_state_in_which_its_executions_are_when_it_begins(
-    live: Live, api: Served
-) -> None:
-    await api.define("a", max_concurrent=1)
-    api.join()
-    (watched,) = await api.submit_many("a", 1)
-    await api.start(watched)
-    present = {"items": [{"id": watched, "status": "running", "attempt": 1, "progress": None}]}
-    with live.stream([watched], last_event_id=None) as one:
-        assert await heard(one, "executions") == present
-        with live.stream([watched], last_event_id=None) as other:
-            assert await heard(other, "executions") == present
 
 
 async def test_a_client_that_does_not_keep_up_is_dropped_and_the_others_continue(
@@ -284,19 +256,6 @@ async def test_an_unreachable_database_is_reported_and_ends_no_stream(cut_off: L
         with pytest.raises(Unavailable, match="cannot be read at the moment; database: refused"):
             await cut_off.state()
         assert not stream.dropped.is_set()
-
-
-async def test_what_does_not_work_is_in_the_overview_and_beside_the_queues(
-    live: Live, health: FixedHealth
-) -> None:
-    health.faults = {"broker": BLOCKED}
-    with live.stream([], last_event_id=None) as stream:
-        shown = await heard(stream, "overview", lambda body: not body["trouble"])
-        assert shown["degraded"] == {"broker": BLOCKED}
-        health.faults = {}
-        assert (await heard(stream, "overview"))["degraded"] == {}
-    health.parts["database"] = "no space"
-    assert live.degraded() == {"database": "no space"}
 
 
 async def test_old_values_do_not_pass_for_new_ones_in_an_outage(

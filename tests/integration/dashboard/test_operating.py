@@ -1,11 +1,7 @@
 """What an operator does on the screens: a worker and its drain, the form of an execution, tokens, /docs."""
 
-import json
-import os
 import re
-import signal
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,68 +14,6 @@ from tests.support.traffic import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 expect.set_options(timeout=DEADLINE_MILLISECONDS)
-
-
-async def test_a_worker_shows_its_runs_and_the_progress_of_its_drain(
-    page: Page, env: Environment, tmp_path: Path
-) -> None:
-    await env.patch("insists", pool="leaving", max_concurrent=1)
-    worker = await env.start_worker(
-        TURNSTILE_WORKER_NAME="leaver", TURNSTILE_WORKER_POOLS="leaving", TURNSTILE_STOP_GRACE="1h"
-    )
-    execution_id = await env.submit("insists", parameters={"file": str(tmp_path / "pid")})
-    await env.until_status(execution_id, "running")
-
-    # A real worker is not ready only while its hooks fail.
-    notes = {"version": "9.9", "start_notes": ["WARNING action_differs action_ref=a"]}
-    await env.history.rows(
-        "UPDATE ledger.worker SET not_ready = 'broker: refused', about = about || $1::jsonb"
-        " WHERE name = 'leaver'",
-        json.dumps(notes),
-    )
-    await page.goto("/#/workers")
-    await expect(page.get_by_role("row").filter(has_text="leaver")).to_contain_text("live not ready")
-    await page.get_by_role("link", name="leaver").click()
-    await expect(page.locator("h1")).to_contain_text("leaver")
-    await expect(page.locator("h1 .badge")).to_have_text(["live", "not ready"])
-    await expect(page.locator("main")).to_contain_text("Not ready, so it starts nothing. broker: refused")
-    await env.history.rows("UPDATE ledger.worker SET not_ready = NULL WHERE name = 'leaver'")
-    await expect(page.locator("h1 .badge")).to_have_text(["live"])
-    runs = page.get_by_role("table", name="What the worker runs").locator("tbody tr")
-    await expect(runs).to_contain_text(f"#{execution_id}")
-    await expect(page.locator("main")).to_contain_text("9.9")
-    await expect(page.locator("main")).to_contain_text("WARNING action_differs action_ref=a")
-    await page.get_by_role("button", name="Drain").click()
-    await expect(page.get_by_role("dialog")).to_contain_text("Running: 1 attempt.")
-    await page.get_by_role("dialog").get_by_role("button", name="Drain").click()
-    drain = page.get_by_role("region", name="Drain")
-    await expect(drain).to_contain_text("1 of 1 attempt still running")
-    await expect(drain).to_contain_text("returns to the head of its queue")
-    await expect(page.get_by_role("button", name="Drain")).to_be_disabled()
-
-    await env.cancel(execution_id)
-    await expect(runs).to_contain_text("Stop requested")
-    for address, name in (
-        ("/#/executions?action_ref=insists", "Executions"),
-        ("/#/queues/insists", "Slot holders"),
-    ):
-        await page.goto(address)
-        row = page.get_by_role("table", name=name).locator("tbody tr").filter(has_text=f"#{execution_id}")
-        await expect(row.locator(".badge")).to_have_text(["running", "stopping"])
-    await page.goto(f"/#/executions/{execution_id}")
-    await expect(page.locator("h1 .badge").nth(1)).to_have_text("stopping")
-    await expect(page.locator(".why")).to_contain_text(
-        "its cancellation was requested. If it still runs, it is killed in"
-    )
-    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-    await env.ended(execution_id)
-    assert await worker.stop() == 0
-    await page.goto("/#/workers")
-    row = page.get_by_role("row").filter(has_text="leaver")
-    await expect(page.get_by_role("table", name="Workers")).to_be_visible()
-    await expect(row).to_have_count(0)
-    await page.get_by_role("button", name="Stopped", exact=True).click()
-    await expect(row).to_contain_text("stopped")
 
 
 async def test_an_execution_is_submitted_from_the_screen_of_its_action(page: Page, env: Environment) -> None:
@@ -207,63 +141,6 @@ async def test_a_form_has_a_field_for_each_parameter_of_the_schema(
     await env.cancel(shown["id"])
 
 
-async def test_fields_are_exchanged_for_their_json(page: Page, env: Environment) -> None:
-    await put_with_schema(env, "shaped.text")
-    await page.goto("/#/queues/shaped.text")
-    await page.get_by_role("button", name="Submit", exact=True).click()
-    dialog = page.get_by_role("dialog")
-    await dialog.get_by_label("customer").fill("customer 7")
-    await dialog.get_by_role("button", name="Edit as JSON").click()
-    text = dialog.get_by_label("Parameters")
-    await expect(text).to_be_focused()
-    await expect(text).to_have_value('{\n  "customer": "customer 7",\n  "note": null\n}')
-    await text.fill('{"customer": "customer 7", "note": "n", "copies": 0}')
-    await dialog.get_by_role("button", name="Submit").click()
-    await expect(text).to_have_accessible_description(re.compile(r"parameters\.copies: expected 1 or more"))
-
-
-async def test_the_page_of_the_api_shows_the_parameters_of_each_action(page: Page, env: Environment) -> None:
-    await env.put("shaped.documented", max_concurrent=0, parameters_schema=SCHEMA)
-    await page.goto("/docs")
-    await page.get_by_label("Search by path").fill("shaped.documented")
-    await page.locator("#action-shaped\\.documented summary").click()
-    rows = page.get_by_role("table", name="Parameters of shaped.documented").locator("tbody tr")
-    await expect(rows).to_have_count(len(SCHEMA["properties"]))
-    await expect(rows.nth(0)).to_have_text(
-        re.compile(r"customer required\s*string from 3 characters\s*Who pays\.")
-    )
-    await expect(rows.filter(has_text="copies")).to_contain_text("integer 1 to 9")
-    await expect(rows.filter(has_text="copies")).to_contain_text("Default: 2.")
-    await expect(rows.filter(has_text="note")).to_contain_text("string or null")
-    await expect(rows.filter(has_text="pages")).to_contain_text("list of integer")
-    example = await page.get_by_label("Example of shaped.documented").text_content()
-    body = json.loads((example or "").partition("-d '")[2].rstrip("'"))
-    execution_id = await env.submit(body["action_ref"], parameters=body["parameters"])
-    await env.cancel(execution_id)
-
-
-async def test_a_slow_or_cached_date_does_not_shift_the_times_and_another_clock_does(page: Page) -> None:
-    await page.goto("/docs")
-    found = await page.evaluate(
-        """async () => {
-          // A copy of its own: the requests of the page do not set its clock.
-          const { setClock, now } = await import("/dashboard/format.js?copy");
-          const ahead = () => Math.round((now() - Date.now()) / 1000);
-          const at = (offset) => new Date(Date.now() + offset).toUTCString();
-          const seen = [];
-          for (const [offset, age] of [[-9000, 10000], [-1500, 0], [3600000, 100], [-9000, 100]]) {
-            setClock(at(offset), Date.now() - age);
-            seen.push(ahead());
-          }
-          return seen;
-        }"""
-    )
-    # The executor renews its header once a second.
-    assert found[:2] == [0, 0]
-    assert found[2] in (3599, 3600)
-    assert found[3] in (-7, -6)
-
-
 FAULTS_OF_JSON = {
     '{"a": 1': "Line 1, column 8: expected a comma or }, the text ends.",
     "{'a': 1}": "Line 1, column 2: a name is written in double quotes.",
@@ -319,21 +196,6 @@ async def test_the_header_shows_the_token_and_what_it_may_not_do_is_disabled_wit
         await page.locator("#identity summary").click()
         await page.get_by_role("button", name="Sign out").click()
         await expect(prompt).to_be_visible()
-
-
-async def test_a_token_for_some_actions_sees_them_without_the_event_stream(
-    browser: Browser, env: Environment
-) -> None:
-    await env.put("scoped.one", max_concurrent=0)
-    token = await env.create_token(name="team", role="operate", scope=["scoped."])
-    async with watched_page(browser, env.system.http_url, token=token) as page:
-        await page.goto("/#/queues/scoped.one")
-        await expect(page.locator("#live")).to_have_text("Updated every 5 s")
-        await expect(page.get_by_role("button", name="Pause")).to_be_enabled()
-        await env.submit("scoped.one")
-        await expect(page.get_by_role("table", name="Waiting executions").locator("tbody tr")).to_have_count(
-            1
-        )
 
 
 async def test_the_page_of_the_api_signs_in_and_shows_every_operation(

@@ -6,7 +6,6 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS, watched_page
-from tests.integration.dashboard.conftest import insert_letters
 from tests.support.environment import Environment
 from turnstile.executor.queries.schemas import SubjectKind, Verb
 
@@ -112,68 +111,3 @@ async def test_a_resource_is_paused_resumed_and_changed_unless_it_was_changed_me
     await page.get_by_role("button", name="Change capacity").click()
     await expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("was changed since then")
     assert (await stored())["capacity"] == 7
-
-
-async def test_a_key_gets_a_limit_and_a_weight_of_its_own(page: Page, env: Environment) -> None:
-    await env.put(
-        "keyed", max_concurrent=1, concurrency_key="/c", pool="empty", entrypoint="tests.e2e.actions:noop"
-    )
-    await env.submit("keyed", parameters={"c": "a/b"})
-    await page.goto("/#/queues/keyed?key=a/b")
-    section = page.locator("section").filter(has_text="Settings of this key")
-    await expect(section).to_contain_text("It has the limit of its action")
-    await section.get_by_role("button", name="Set limit or weight").click()
-    dialog = page.get_by_role("dialog", name="Settings of key a/b")
-    await dialog.get_by_label("Limit", exact=True).select_option(label="Its own")
-    await dialog.get_by_label("Maximum concurrency of this key").fill("4")
-    await dialog.get_by_label("Weight").fill("3")
-    await confirm(page, "Save")
-    await expect(section.locator("tbody tr")).to_contain_text("4")
-    await page.goto("/#/queues/keyed")
-    row = page.get_by_role("table", name="Keys with settings of their own").locator("tbody tr")
-    await row.get_by_role("button", name="Change").click()
-    await dialog.get_by_label("Limit", exact=True).select_option(label="As the action")
-    await confirm(page, "Save")
-    await expect(row).to_contain_text("as the action")
-    found = (await env.http.get("/actions/keyed/keys/a%2Fb")).json()
-    assert (found["has_limit"], found["weight"]) == (False, 3)
-    await row.get_by_role("button", name="Delete").click()
-    await confirm(page, "Delete settings")
-    await expect(row).to_have_count(0)
-    await env.stop_running()
-
-
-async def test_the_address_keeps_search_order_and_page_of_each_list(page: Page, env: Environment) -> None:
-    await insert_letters(env, "paged", *range(1, 61))
-    await insert_letters(env, "other", *range(61, 71))
-    await page.goto("/#/dead-letters")
-    rows = page.locator("tbody tr")
-    await expect(rows.first).to_contain_text("letter 70")
-    await page.get_by_label("Error code").fill("paged")
-    await page.get_by_label("Error code").press("Tab")
-    await expect(rows.first).to_contain_text("letter 60")
-    await page.get_by_label("Order").select_option(label="Oldest first")
-    await expect(rows.first).to_contain_text("letter 1")
-    await page.get_by_role("button", name="Next").click()
-    await expect(rows).to_have_count(10)
-    await page.reload()
-    await expect(rows.first).to_contain_text("letter 51")
-    await page.go_back()
-    await expect(rows.first).to_contain_text("letter 1")
-    assert "code=paged&order=oldest" in page.url
-    await env.history.rows("DELETE FROM ledger.dead_letter")
-
-    await page.goto("/#/workers")
-    await page.get_by_role("button", name="Lost", exact=True).click()
-    assert page.url.endswith("#/workers?state=lost")
-    await page.goto("/#/workers?gone=1")
-    await expect(page.get_by_role("button", name="All", exact=True)).to_have_attribute("aria-pressed", "true")
-
-    await page.goto("/#/executions")
-    execution_id = await env.submit("noop", idempotency_key="found-by-key")
-    await page.get_by_text("Filters").click()
-    await page.get_by_label("Idempotency key").fill("found-by-key")
-    await page.get_by_label("Idempotency key").press("Tab")
-    await expect(rows).to_have_count(1)
-    await expect(rows).to_contain_text(f"#{execution_id}")
-    assert "idempotency_key=found-by-key" in page.url

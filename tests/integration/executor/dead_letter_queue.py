@@ -43,15 +43,16 @@ class DeadLetterQueue:
 
     async def dead_letter(self, *dead: Outgoing, code: Code = Code.UNKNOWN_ACTION) -> None:
         """Publish requests, dead-letter them with `code`, and wait until they are stored."""
-        requests = self.consumer.subscribe(EXECUTOR_REQUESTS, prefetch=5000)
+        consumer = ConsumerConnection(self.amqp_url, name="dies")
+        requests = consumer.subscribe(EXECUTOR_REQUESTS, prefetch=5000)
         before = len(await self.all())
         await self.publisher.publish([replace(each, exchange=EXECUTIONS) for each in dead])
-        deliveries = await take(requests, len(dead))
-        await self.publisher.publish(
-            [dead_lettered(each, code, f"it died of {code}", app_id="executor") for each in deliveries]
-        )
-        requests.ack(deliveries)
-        await requests.pause()
+        async with running(consumer):
+            deliveries = await take(requests, len(dead))
+            await self.publisher.publish(
+                [dead_lettered(each, code, f"it died of {code}", app_id="executor") for each in deliveries]
+            )
+            requests.ack(deliveries)
         await self.stored(before + len(dead))
 
     async def stored(self, count: int) -> list[StoredDeadLetter]:

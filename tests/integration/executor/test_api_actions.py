@@ -1,15 +1,10 @@
 """Actions over HTTP: define, change conditionally, pause, delete; each change is stored with its author."""
 
-import asyncio
 from typing import Any
 
 import pytest
 
 from tests.support.served import Served
-from tests.support.traffic import until
-from turnstile.common.action_definition import ActionDefinition
-from turnstile.executor.api import actions
-from turnstile.executor.inbox import Inbox
 
 URL = "/api/v1/actions/a.b"
 
@@ -75,50 +70,6 @@ async def test_put_replaces_a_definition_and_patch_keeps_the_other_fields(api: S
     assert (replaced["timeout"], replaced["retry"]["max_attempts"], replaced["runs"]) == (None, 1, True)
 
 
-async def test_a_paused_action_admits_and_grants_nothing_until_it_is_resumed(api: Served) -> None:
-    await api.http.put(URL, json={"max_concurrent": 2})
-    paused = await api.http.post(f"{URL}/pause")
-    assert (paused.status_code, paused.json()["paused"]) == (200, True)
-    api.join()
-    ids = await api.submit_many("a.b", 3)
-    assert not api.worker.offered
-    resumed = await api.http.post(f"{URL}/resume")
-    assert (resumed.json()["paused"], resumed.json()["max_concurrent"]) == (False, 2)
-    await api.until_offered(*ids[:2])
-    assert (await api.get(f"/executions/{ids[2]}"))["status"] == "queued"
-
-
-async def test_concurrent_changes_undo_none(api: Served) -> None:
-    await api.http.put(URL, json={})
-    for number in range(10):
-        await asyncio.gather(
-            api.http.patch(URL, json={"max_concurrent": number}),
-            api.http.patch(URL, json={"max_queued": number}),
-        )
-        stored = (await api.http.get(URL)).json()
-        assert (stored["max_concurrent"], stored["max_queued"]) == (number, number)
-
-
-async def test_a_change_is_kept_while_no_executor_leads(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    await api.http.put(URL, json={"max_concurrent": 2})
-    await api.leader.kill()
-    monkeypatch.setattr(Inbox.decide, "__kwdefaults__", {"command_ids": None, "seconds": 0.2})
-    answer = await api.http.patch(URL, json={"max_concurrent": 5})
-    assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
-    assert "kept, not decided yet" in answer.json()["detail"]
-    assert (await api.http.get(URL)).json()["max_concurrent"] == 2
-    for path in ("queue", "queue-stats"):
-        answer = await api.http.get(f"{URL}/{path}")
-        assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
-        assert "only the leader knows what waits" in answer.json()["detail"]
-    api.installation.lead("b")
-
-    async def is_decided() -> bool:
-        return bool((await api.http.get(URL)).json()["max_concurrent"] == 5)
-
-    await until(is_decided, "the next leader decides it", deadline_seconds=20)
-
-
 async def test_an_invalid_definition_is_refused_and_changes_nothing(api: Served) -> None:
     before = (await api.http.put(URL, json={"max_concurrent": 2})).json()
     for body, status, code, field in (
@@ -182,56 +133,6 @@ async def test_a_write_without_effect_is_no_change(api: Served) -> None:
     assert (await api.http.put(URL, json={"max_concurrent": 2})).json() == before
     await api.http.post(f"{URL}/resume")
     assert [one["change"] for one in await changes(api)] == ["created"]
-
-
-async def test_a_registration_by_a_worker_is_one_change(api: Served) -> None:
-    definition = ActionDefinition(ref="a.b", max_concurrent=3).model_dump(mode="json")
-    for name in ("one", "two"):
-        api.new_worker(name).hello(definition)
-
-    async def have_joined() -> bool:
-        return len((await api.get("/workers"))["items"]) == 2
-
-    await until(have_joined, "both have joined")
-    (created,) = await changes(api)
-    assert (created["changed_by"], created["change"], created["new"]["max_concurrent"]) == (
-        "worker", "created", 3
-    )  # fmt: skip
-
-
-async def test_the_schemas_that_workers_derived_are_shown_with_what_checks_requests(api: Served) -> None:
-    schemas = [
-        {"type": "object", "properties": {name: {"type": "integer"}}, "additionalProperties": False}
-        for name in ("old", "new")
-    ]
-    definition = ActionDefinition(ref="a.b").model_dump(mode="json")
-
-    async def shown(count: int) -> list[dict[str, Any]]:
-        async def has() -> bool:
-            found = await api.http.get(URL)
-            return found.is_success and len(found.json()["code_schemas"]) == count
-
-        await until(has, f"{count} versions")
-        action = await api.get("/actions/a.b")
-        assert action["parameters_checked_by"] == ("code" if count else "worker")
-        return list(action["code_schemas"])
-
-    workers = []
-    for number, schema in enumerate(schemas, start=1):
-        workers.append(api.new_worker(f"w{number}"))
-        about = {"schemas": [{"ref": "a.b", "parameters": schema, "result": {"type": "null"}}]}
-        workers[-1].hello(definition, actions=("a.b",), about=about)
-        await shown(number)
-    assert [each["parameters_schema"] for each in await shown(2)] == schemas[::-1]
-    for parameters, is_accepted in (({"old": 1}, True), ({"new": 1}, True), ({"other": 1}, False)):
-        answer = await api.http.post(
-            "/api/v1/executions", json={"action_ref": "a.b", "parameters": parameters}
-        )
-        assert answer.is_success == is_accepted, answer.text
-    workers[1].leave()
-    assert [each["parameters_schema"] for each in await shown(1)] == schemas[:1]
-    given = await api.http.patch(URL, json={"parameters_schema": schemas[0]})
-    assert given.json()["parameters_checked_by"] == "definition"
 
 
 async def test_an_unchanged_action_is_not_sent_again(api: Served) -> None:
@@ -308,53 +209,6 @@ async def test_waiting_executions_are_cancelled_with_their_action_on_request(def
         assert (await defined.get(f"/executions/{one}"))["status"] == "cancelled"
 
 
-async def test_an_action_with_running_executions_is_never_deleted(defined: Served) -> None:
-    ids = await defined.submit_many("a.b", 3)
-    await defined.start(*ids[:2])
-    for waiting in ("refuse", "cancel"):
-        answer = await defined.http.delete(URL, params={"waiting": waiting})
-        problem = answer.json()
-        assert (answer.status_code, problem["waiting"], problem["running"]) == (409, 1, 2)
-        assert "2 executions of 'a.b' are at workers and 1 wait" in problem["detail"]
-        assert "/executions/cancel" in problem["detail"]
-    assert (await defined.get(f"/executions/{ids[2]}"))["status"] == "queued"
-
-
-async def test_an_action_with_too_many_waiting_executions_is_not_deleted(
-    defined: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(actions, "DELETED_WITH_MAX", 2)
-    await defined.http.post(f"{URL}/pause")
-    ids = await defined.submit_many("a.b", 3)
-    answer = await defined.http.delete(URL, params={"waiting": "cancel"})
-    assert (answer.status_code, answer.json()["code"]) == (409, "in_use")
-    assert (await defined.get(f"/executions/{ids[2]}"))["status"] == "queued"
-
-
-async def test_a_deleted_name_can_be_defined_again_with_its_own_limit(defined: Served) -> None:
-    await defined.http.post(f"{URL}/pause")
-    await defined.submit_many("a.b", 3)
-    before = (await defined.http.get(URL)).json()
-    await defined.http.delete(URL, params={"waiting": "cancel"})
-    again = (await defined.http.put(URL, json={"max_concurrent": 1})).json()
-    assert again["created_at"] > before["created_at"]
-    (_, queued) = await defined.submit_many("a.b", 2)
-    shown = await defined.get(f"/executions/{queued}")
-    assert shown["waiting_on"]["max_concurrent"] == 1
-
-
-async def test_a_worker_registers_a_deleted_action_again(defined: Served) -> None:
-    await defined.http.delete(URL)
-    definition = ActionDefinition(ref="a.b", max_concurrent=3).model_dump(mode="json")
-    defined.new_worker("new").hello(definition)
-
-    async def is_there() -> bool:
-        return (await defined.http.get(URL)).is_success
-
-    await until(is_there, "it is registered")
-    assert (await defined.get("/actions/a.b/queue-stats"))["max_concurrent"] == 3
-
-
 async def test_the_queue_lists_what_waits_and_who_holds_its_slots(defined: Served) -> None:
     await defined.http.patch(URL, json={"submitter_keys": True})
     ids = [
@@ -377,13 +231,3 @@ async def test_the_queue_lists_what_waits_and_who_holds_its_slots(defined: Serve
     assert first["started_at"] >= first["granted_at"]
     created_at = (await defined.get(f"/executions/{ids[4]}"))["created_at"]
     assert shown["items"][0]["created_at"] == created_at
-
-
-async def test_an_invalid_name_or_parameter_is_refused(defined: Served) -> None:
-    for method, path, sent, field in (
-        ("PUT", "/api/v1/actions/a%20b", {"json": {}}, "ref"),
-        ("DELETE", URL, {"params": {"waiting": "keep"}}, "waiting"),
-    ):
-        answer = await defined.http.request(method, path, **sent)
-        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_message")
-        assert field in answer.json()["detail"]

@@ -7,7 +7,6 @@ import httpx
 import pytest
 
 from tests.support.served import Served
-from turnstile.executor.history import selects
 
 
 @pytest.fixture
@@ -77,15 +76,6 @@ async def test_a_bulk_retry_keeps_the_former_order(api: Served) -> None:
     assert again == sorted(again)
     assert [(await api.get(f"/executions/{i}"))["retry_of"] for i in again] == mine[:3]
     assert (await statuses(api))["failed"] == 3
-
-
-async def test_a_later_page_does_not_retry_the_results_of_an_earlier_one(api: Served) -> None:
-    mine = await api.submit_many("a.b", 3)
-    await end(api, mine)
-    first = await ask(api, "retry", {"action_ref": "a.b"}, limit=2)
-    await end(api, [item["retry_id"] for item in first["items"]])
-    rest = await ask(api, "retry", {"action_ref": "a.b"}, limit=10, cursor=first["next_cursor"])
-    assert (ids(rest), rest["next_cursor"]) == (mine[2:], None)
 
 
 async def test_a_call_repeated_with_its_key_retries_nothing_twice_nor_its_own_results(api: Served) -> None:
@@ -207,48 +197,3 @@ async def test_a_dry_run_says_what_is_left_out_and_why(api: Served) -> None:
     assert left_out(outcome) == dict.fromkeys(("failed", "completed", "cancelled"), (1, "has ended"))
     assert not outcome["left_out_is_partial"]
     assert await statuses(api) == before
-
-
-async def test_a_dry_run_that_cannot_count_everything_says_so(
-    api: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await some_of_each(api)
-    monkeypatch.setattr(selects, "CANDIDATES_MAX", 2)
-    outcome = await ask(api, "retry", {"action_ref": "a.b"}, dry_run=True)
-    assert left_out(outcome) == {
-        "cancelled": (1, "not selected: retry these by their status, cancelled"),
-        "queued": (1, "has not ended"),
-    }
-    assert outcome["left_out_is_partial"]
-
-
-async def test_ids_are_retried_or_left_out_with_the_reason(api: Served) -> None:
-    one = await some_of_each(api)
-    wanted = [one["queued"], one["completed"], one["failed"], one["failed"], 10**9]
-    before = await statuses(api)
-    planned = await ask_for(api, "retry", ids=wanted, dry_run=True)
-    assert await statuses(api) == before
-    assert ids(planned) == [one["failed"], one["completed"]]
-    assert left_out(planned) == {"queued": (1, "has not ended"), None: (1, "no such execution")}
-    done = await ask_for(api, "retry", ids=wanted)
-    assert (done["matched"], done["changed"], done["next_cursor"]) == (2, 2, None)
-    assert left_out(done) == left_out(planned)
-    retries = [await api.get(f"/executions/{item['retry_id']}") for item in done["items"]]
-    assert [each["retry_of"] for each in retries] == [one["failed"], one["completed"]]
-
-
-async def test_ids_are_cancelled_newest_first_or_left_out(api: Served) -> None:
-    one = await some_of_each(api)
-    wanted = [one["scheduled"], one["queued"], one["failed"]]
-    done = await ask_for(api, "cancel", ids=wanted, reason="no longer needed")
-    assert ids(done) == [one["queued"], one["scheduled"]]
-    assert (done["changed"], left_out(done)) == (2, {"failed": (1, "has ended")})
-    assert (await api.get(f"/executions/{one['queued']}"))["status"] == "cancelled"
-
-
-async def test_ids_under_an_idempotency_key_are_retried_once(api: Served) -> None:
-    (failed,) = await api.submit_many("a.b", 1)
-    await end(api, [failed])
-    answers = [await _post(api, "retry", {"ids": [failed]}, **{"Idempotency-Key": "once"}) for _ in range(2)]
-    (first,), (second,) = ([item["retry_id"] for item in each.json()["items"]] for each in answers)
-    assert first == second

@@ -63,13 +63,6 @@ async def test_a_submission_is_answered_with_its_position(api: Served) -> None:
     assert second == {"id": second["id"], "status": "queued", "position": 2, "duplicate": False}
 
 
-async def test_what_starts_at_once_has_no_position(worked: Served) -> None:
-    await ended(worked)
-    accepted = await worked.submit("a.b")
-    assert (accepted["status"], accepted["position"]) == ("scheduled", None)
-    assert (await worked.submit("a.b"))["position"] == 1
-
-
 async def test_a_list_is_answered_in_order_and_an_invalid_item_harms_no_other(api: Served) -> None:
     body: list[Any] = [{"action_ref": "a.b", "metadata": {"n": n}} for n in range(10)]
     body[3] = {"action_ref": "no.such"}
@@ -88,19 +81,6 @@ async def test_a_list_is_answered_in_order_and_an_invalid_item_harms_no_other(ap
     assert (await api.http.post(URL, json=[])).json() == {"items": []}
 
 
-async def test_a_known_key_returns_its_execution_and_refuses_another_request(api: Served) -> None:
-    body = {"action_ref": "a.b", "parameters": {"x": 1, "y": 2}}
-    first = await api.http.post(URL, json=body, headers={"Idempotency-Key": "k"})
-    again = await api.http.post(
-        URL, json={"parameters": {"y": 2, "x": 1}, "action_ref": "a.b", "idempotency_key": "k"}
-    )
-    assert (first.status_code, again.status_code) == (202, 200)
-    assert again.json() == first.json() | {"duplicate": True}
-    other = await api.http.post(URL, json={"action_ref": "a.b", "idempotency_key": "k"})
-    assert refused(other) == (409, "idempotency_conflict")
-    assert "idempotency_key" in other.json()["detail"]
-
-
 async def test_the_key_in_the_header_is_utf_8_and_agrees_with_the_body(api: Served) -> None:
     keyed = {b"Idempotency-Key": "schlüssel".encode()}
     in_header = await api.http.post(URL, json={"action_ref": "a.b"}, headers=keyed)
@@ -115,15 +95,6 @@ async def test_the_key_in_the_header_is_utf_8_and_agrees_with_the_body(api: Serv
         answer = await api.http.post(URL, json=body, headers={b"Idempotency-Key": header})
         assert refused(answer) == (422, "invalid_message")
         assert "Idempotency-Key" in answer.json()["detail"]
-
-
-async def test_an_error_names_some_of_many_unknown_fields(api: Served) -> None:
-    body = {"action_ref": "a.b"} | {f"field{n}": n for n in range(1000)}
-    answer = await api.http.post(URL, json=body)
-    assert refused(answer) == (422, "unknown_field")
-    assert "field0" in answer.json()["detail"]
-    assert "995 more" in answer.json()["detail"]
-    assert len(answer.json()["detail"]) < 1000
 
 
 def _with(fields: bytes) -> bytes:
@@ -194,15 +165,6 @@ async def test_a_document_may_be_nested_as_deep_as_it_can_be_shown(api: Served) 
         submitted = await api.submit("a.b", **{field: {"deep": nested(190)}})
         assert (await api.get(f"/executions/{submitted['id']}"))[field] == {"deep": nested(190)}
         assert (await api.get("/executions"))["items"][0][field] == {"deep": nested(190)}
-
-
-async def test_a_full_queue_refuses_a_submission_and_a_retry(worked: Served) -> None:
-    one = await ended(worked)
-    await worked.define("a.b", max_concurrent=1, max_queued=1, runs=False)
-    await worked.submit_many("a.b", 2)
-    for answer in (await worked.http.post(URL, json={"action_ref": "a.b"}), await post(worked, one, "retry")):
-        assert refused(answer) == (429, "queue_full")
-        assert answer.headers["retry-after"]
 
 
 async def test_without_a_database_it_is_unavailable(api: Served) -> None:
@@ -286,16 +248,6 @@ async def test_the_position_is_exact_and_the_limit_names_the_slot_holders(worked
         }  # fmt: skip
 
 
-async def test_what_those_ahead_wait_for_is_the_root_cause(api: Served) -> None:
-    first, second = await api.submit_many("a.b", 2)
-    no_worker = {"reason": "no_worker", "pool": "default", "other_pools": []}
-    assert (await api.get(f"/executions/{first}"))["waiting_on"] == no_worker
-    assert (await api.get(f"/executions/{second}"))["waiting_on"] == {
-        "reason": "limit", "max_concurrent": 1, "active_count": 0, "holders": [],
-        "root_cause": {"ids": [], "on": no_worker},
-    }  # fmt: skip
-
-
 async def test_a_limit_of_zero_and_a_pause_are_named(api: Served) -> None:
     await api.define("zero", max_concurrent=0)
     await api.define("paused", max_concurrent=2, paused=True)
@@ -363,26 +315,6 @@ async def test_a_running_execution_shows_its_attempt_and_an_ended_one_its_result
     assert shown["attempts"][0]["ended_at"] == shown["completed_at"]
 
 
-async def test_a_run_that_was_asked_to_stop_shows_why_and_until_when(worked: Served) -> None:
-    execution_id = (await worked.submit("a.b"))["id"]
-    await worked.start(execution_id)
-    answer = await post(worked, execution_id, "cancel", json={"reason": "no longer needed"})
-    assert (answer.status_code, answer.json()["status"]) == (202, "running")
-    stopping = (await worked.get(f"/executions/{execution_id}"))["stopping"]
-    since, kill_at = (datetime.fromisoformat(stopping[name]) for name in ("since", "kill_at"))
-    assert abs(datetime.now(UTC) - since) < timedelta(seconds=30)
-    assert kill_at - since == timedelta(seconds=ExecutorSettings().stop_timeout)
-    assert (stopping["reason"], stopping["cancel_reason"]) == ("cancel", "no longer needed")
-    (item,) = (await worked.get("/executions", status="running"))["items"]
-    assert item["stopping"]
-
-
-async def test_a_failed_execution_shows_its_error(worked: Served) -> None:
-    shown = await worked.get(f"/executions/{await ended(worked)}")
-    assert shown["error"] == {"type": "Broken", "message": "it broke"}
-    assert shown["attempts"][0]["error"] == shown["error"]
-
-
 async def test_a_cancel_ends_a_queued_execution_with_the_reason(api: Served) -> None:
     ids = await api.submit_many("a.b", 2)
     answer = await post(api, ids[1], "cancel", json={"reason": "no longer needed"})
@@ -392,15 +324,6 @@ async def test_a_cancel_ends_a_queued_execution_with_the_reason(api: Served) -> 
     assert (shown["position"], shown["waiting_on"]) == (None, None)
     again = await post(api, ids[1], "cancel")
     assert (again.status_code, again.json()["execution_status"]) == (409, "cancelled")
-
-
-async def test_a_cancel_never_changes_an_ended_execution(worked: Served) -> None:
-    one = await ended(worked, "completed")
-    before = await worked.get(f"/executions/{one}")
-    answer = await post(worked, one, "cancel")
-    assert refused(answer) == (409, "already_terminal")
-    assert answer.json()["execution_status"] == "completed"
-    assert await worked.get(f"/executions/{one}") == before
 
 
 async def test_an_invalid_body_cancels_and_retries_nothing(worked: Served) -> None:
@@ -457,14 +380,6 @@ async def test_a_retry_enters_the_tail_of_the_queue_once_for_each_key(worked: Se
     assert await count(worked) == 7
 
 
-async def test_a_key_of_another_request_refuses_a_retry(worked: Served) -> None:
-    one, other = await ended(worked, idempotency_key="mine"), await ended(worked)
-    assert (await post(worked, one, "retry", "k")).status_code == 202
-    # The key of the execution itself, and of the retry of another one.
-    for execution_id, key in ((one, "mine"), (other, "k")):
-        assert refused(await post(worked, execution_id, "retry", key)) == (409, "idempotency_conflict")
-
-
 async def test_a_retry_of_what_has_not_ended_is_refused_with_its_status(worked: Served) -> None:
     running, queued = await worked.submit_many("a.b", 2)
     await worked.start(running)
@@ -473,9 +388,3 @@ async def test_a_retry_of_what_has_not_ended_is_refused_with_its_status(worked: 
         assert refused(answer) == (409, "not_terminal")
         assert answer.json()["execution_status"] == status
     assert await count(worked) == 2
-
-
-async def test_a_retry_of_a_deleted_action_is_refused(worked: Served) -> None:
-    one = await ended(worked)
-    assert (await worked.http.delete("/api/v1/actions/a.b")).status_code == 200
-    assert refused(await post(worked, one, "retry")) == (422, "unknown_action")

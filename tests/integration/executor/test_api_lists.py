@@ -1,6 +1,5 @@
 """Lists: pages that neither lose nor repeat, filters, and cursors that are checked."""
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -34,15 +33,6 @@ async def test_pages_run_from_the_newest_to_the_oldest(api: Served) -> None:
     assert await pages(api, "/executions") == [ids[::-1]]
 
 
-async def test_new_executions_shift_no_page(api: Served) -> None:
-    ids = await api.submit_many("a.b", 4)
-    first = await api.get("/executions", limit=2)
-    await api.submit_many("a.b", 3)
-    second = await api.get("/executions", limit=2, cursor=first["next_cursor"])
-    assert [item["id"] for item in first["items"] + second["items"]] == ids[::-1]
-    assert second["next_cursor"] is None
-
-
 async def test_a_key_of_an_old_execution_is_found_at_once(
     api: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,53 +44,6 @@ async def test_a_key_of_an_old_execution_is_found_at_once(
     assert ([each["id"] for each in page["items"]], page["next_cursor"]) == ([keyed], None)
     assert (await api.get("/executions", idempotency_key="never"))["items"] == []
     assert (await api.get("/executions", idempotency_key="once", action_ref="a.c"))["items"] == []
-
-
-async def test_all_conditions_of_a_filter_must_hold(api: Served) -> None:
-    api.join()
-    b = await api.submit_many("a.b", 3)
-    c = await api.submit_many("a.c", 2, concurrency_key="k")
-    late = (await api.submit("a.c", run_at=(datetime.now(UTC) + timedelta(hours=1)).isoformat()))["id"]
-
-    await api.until_offered(b[0], c[0])
-
-    async def listed(**parameters: Any) -> list[int]:
-        return flat(await pages(api, "/executions", limit=1, **parameters))
-
-    assert await listed(action_ref="a.b") == b[::-1]
-    assert await listed(action_ref="a.b", status="queued") == [b[2], b[1]]
-    assert await listed(status="scheduled") == [c[0], b[0]]
-    assert await listed(status=["scheduled", "queued"]) == [c[1], c[0], b[2], b[1], b[0]]
-    assert await listed(status=["scheduled", "delayed"]) == [late, c[0], b[0]]
-    assert await listed(status="delayed", action_ref="a.b") == []
-    assert await listed(status="completed") == []
-    assert await listed(concurrency_key="k") == c[::-1]
-    assert await listed(concurrency_key="k", action_ref="a.b") == []
-    assert await listed(action_ref="no.such") == []
-    middle = (await api.get(f"/executions/{c[0]}"))["created_at"]
-    assert await listed(created_before=middle) == b[::-1]
-    assert await listed(created_after=middle) == [late, *c[::-1]]
-
-
-async def test_metadata_and_worker_are_conditions_too(api: Served) -> None:
-    api.join()
-    (one,) = await api.submit_many("a.b", 1, metadata={"tenant": "acme", "n": 3, "ok": True, "url": "a:b"})
-    (two,) = await api.submit_many("a.b", 1, metadata={"tenant": "acme", "n": "3"})
-    await api.submit_many("a.b", 1, metadata={"tenant": "other"})
-    await api.start(one)
-
-    async def listed(*pairs: str, **parameters: Any) -> list[int]:
-        return flat(await pages(api, "/executions", metadata=list(pairs), **parameters))
-
-    assert await listed("tenant:acme") == [two, one]
-    assert await listed("tenant:acme", "n:3") == [two, one]
-    assert await listed("tenant:acme", "ok:true") == [one]
-    assert await listed("url:a:b") == [one]
-    assert await listed("tenant:acme", "tenant:other") == []
-    assert await listed("none:") == []
-    assert await listed("tenant:acme", status="queued") == [two]
-    assert await listed(worker_id=api.worker.worker_id) == [one]
-    assert await listed(worker_id="unknown") == []
 
 
 async def test_a_page_reads_a_bounded_number_of_executions(
@@ -146,13 +89,6 @@ async def test_an_invalid_parameter_is_refused_with_code_and_field(api: Served) 
         assert field in answer.json()["detail"]
 
 
-async def test_an_unknown_parameter_is_named_with_the_nearest_known_one(api: Served) -> None:
-    for name in ("actoin_ref", "action-ref", "Action_Ref"):
-        answer = await api.http.get("/api/v1/executions", params={name: "a.b", "limit": 2})
-        assert (answer.status_code, answer.json()["code"]) == (422, "unknown_field")
-        assert answer.json()["detail"] == f"{name}: no such parameter; did you mean action_ref?"
-
-
 async def test_every_route_refuses_an_unknown_parameter(api: Served) -> None:
     document = (await api.http.get("/openapi.json")).json()
     routes = [
@@ -189,90 +125,6 @@ async def test_a_parameter_that_takes_one_value_is_refused_when_it_is_given_twic
     assert answer.json()["detail"] == "action_ref: given 2 times; it takes one value"
     for several in ("status=queued&status=running", "metadata=a:1&metadata=b:2"):
         assert (await api.http.get(f"/api/v1/executions?{several}")).status_code == 200
-
-
-async def test_an_unknown_field_of_a_body_is_named_with_the_nearest_known_one(api: Served) -> None:
-    answer = await api.http.post("/api/v1/tokens", json={"name": "a", "role": "read", "expire_in": 3})
-    assert (answer.status_code, answer.json()["code"]) == (422, "unknown_field")
-    assert answer.json()["detail"] == (
-        "expire_in: no such field; did you mean expires_in?; known are name, role, scope, expires_in"
-    )
-    answer = await api.http.post("/api/v1/webhooks/replay", json={"xyzzy": 1})
-    assert answer.json()["detail"] == "xyzzy: no such field; known are ids, all, limit, dry_run"
-
-
-async def test_actions_are_listed_by_name(api: Served) -> None:
-    for ref in ("B", "a.a", "a_b", "z"):
-        await api.define(ref)
-    assert await pages(api, "/actions", limit=2) == [["B", "a.a"], ["a.b", "a.c"], ["a_b", "z"]]
-
-
-async def test_a_queue_is_listed_in_order_with_positions_and_slot_holders(api: Served) -> None:
-    api.join()
-    ids = await api.submit_many("a.b", 6)
-    await api.until_offered(ids[0])
-    found = await pages(api, "/actions/a.b/queue", limit=2)
-    assert found == [ids[1:3], ids[3:5], ids[5:]]
-    first = await api.get("/actions/a.b/queue", limit=2)
-    assert [item["position"] for item in first["items"]] == [1, 2]
-    second = await api.get("/actions/a.b/queue", limit=2, cursor=first["next_cursor"])
-    assert [item["position"] for item in second["items"]] == [3, 4]
-    (holder,) = second["holders"]
-    assert (holder["id"], holder["status"], holder["worker_id"]) == (
-        ids[0],
-        "scheduled",
-        api.worker.worker_id,
-    )
-
-
-async def test_each_key_has_its_own_queue(api: Served) -> None:
-    api.join()
-    x = await api.submit_many("a.b", 3, concurrency_key="x")
-    y = await api.submit_many("a.b", 3, concurrency_key="y")
-    await api.until_offered(x[0], y[0])
-    shown = await api.get("/actions/a.b/queue")
-    assert [(i["id"], i["concurrency_key"], i["position"]) for i in shown["items"]] == [
-        (x[1], "x", 1), (x[2], "x", 2), (y[1], "y", 1), (y[2], "y", 2),
-    ]  # fmt: skip
-    assert [h["id"] for h in shown["holders"]] == [x[0], y[0]]
-    only = await api.get("/actions/a.b/queue", concurrency_key="y", limit=1)
-    assert [i["id"] for i in only["items"]] == [y[1]]
-    assert [h["id"] for h in only["holders"]] == [y[0]]
-    rest = await api.get("/actions/a.b/queue", concurrency_key="y", cursor=only["next_cursor"])
-    assert [(i["id"], i["position"]) for i in rest["items"]] == [(y[2], 2)]
-
-
-async def test_the_text_of_an_error_is_a_condition_in_any_case_and_no_pattern(api: Served) -> None:
-    api.join()
-    failed, waiting = await api.submit_many("a.b", 2)
-    await api.run(failed, "failed")
-    error = (await api.get(f"/executions/{failed}"))["error"]
-    whole = f"{error['type']}: {error['message']}"
-
-    async def listed(text: str, **parameters: Any) -> list[int]:
-        return flat(await pages(api, "/executions", error=text, **parameters))
-
-    assert await listed(whole) == [failed]
-    assert await listed(whole.upper()[2:-2]) == [failed]
-    assert await listed(whole, status="failed") == [failed]
-    assert await listed(whole, status="completed") == []
-    assert await listed("%") == await listed("_") == await listed("no such text") == []
-    assert waiting not in await listed(":")
-
-
-async def test_the_time_of_the_end_is_a_condition_that_waiting_executions_do_not_meet(api: Served) -> None:
-    api.join()
-    first, second, _ = await api.submit_many("a.b", 3)
-    for execution_id in (first, second):
-        await api.run(execution_id)
-    at = (await api.get(f"/executions/{second}"))["completed_at"]
-
-    async def listed(**parameters: Any) -> list[int]:
-        return flat(await pages(api, "/executions", **parameters))
-
-    assert await listed(completed_after=at) == [second]
-    assert await listed(completed_before=at) == [first]
-    assert await listed(completed_after=at, completed_before=at) == []
 
 
 async def test_a_page_that_is_cut_says_how_far_it_has_searched(

@@ -36,28 +36,6 @@ async def end(api: Served, execution_id: int) -> None:
     await api.database.fetch("UPDATE ledger.execution SET completed_at = completed_at - interval '1 minute'")
 
 
-async def test_a_client_that_follows_gets_everything_once_and_the_end(api: Served) -> None:
-    one = await running(api)
-    path = f"/executions/{one}/logs"
-    first = await api.get(path)
-    assert (first["items"], first["ended"]) == ([], False)
-    await append(api, one, 0, "one\n")
-    second = await api.get(path, cursor=first["next_cursor"])
-    assert [(item["attempt"], item["text"]) for item in second["items"]] == [(1, "one\n")]
-    # A message that is delivered twice.
-    for _ in range(2):
-        await append(api, one, 4, "two\n")
-    third = await api.get(path, cursor=second["next_cursor"])
-    await append(api, one, 8, "three\n")
-    await end(api, one)
-    last = await api.get(path, after=third["next_cursor"])
-    assert [item["text"] for page in (third, last) for item in page["items"]] == ["two\n", "three\n"]
-    assert (last["ended"], last["next_cursor"]) == (True, None)
-    whole = await api.get(path)
-    assert "".join(item["text"] for item in whole["items"]) == "one\ntwo\nthree\n"
-    assert whole["ended"]
-
-
 async def test_a_page_is_bounded_and_the_next_one_continues_behind_it(api: Served) -> None:
     one = await running(api)
     for number in range(5):
@@ -88,13 +66,6 @@ async def test_one_attempt_can_be_read_and_ends_before_the_execution(api: Served
     assert ([item["text"] for item in first["items"]], first["ended"]) == (["first\n"], True)
     second = await api.get(f"/executions/{one}/logs", attempt=2)
     assert ([item["text"] for item in second["items"]], second["ended"]) == (["second\n"], False)
-
-
-async def test_a_missing_beginning_is_marked(api: Served) -> None:
-    one = await running(api)
-    await append(api, one, 70, "late\n")
-    (item,) = (await api.get(f"/executions/{one}/logs"))["items"]
-    assert item["text"] == "[70 characters before this were cut]\nlate\n"
 
 
 async def test_an_invalid_parameter_is_refused_by_name(api: Served) -> None:

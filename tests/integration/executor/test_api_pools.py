@@ -1,44 +1,13 @@
 """Pools over HTTP: order, weights, pause, the queue; why an execution waits there (P10)."""
 
-import re
-from collections.abc import Awaitable, Callable
-from typing import Any
-
-import pytest
-
 from tests.support.served import Served
 from tests.support.traffic import until
 
 URL = "/api/v1/pools/default"
 
 
-@pytest.fixture
-async def full(api: Served) -> Served:
-    """A pool with four worker slots, which are all held by `a.b`."""
-    await api.define("a.b")
-    await api.define("a.c")
-    api.join()
-    assert await api.submit_many("a.b", 4) == [1, 2, 3, 4]
-    await api.until_offered(1, 2, 3, 4)
-    return api
-
-
-async def waiting_on(api: Served, execution_id: int) -> dict[str, Any]:
-    return dict((await api.get(f"/executions/{execution_id}"))["waiting_on"])
-
-
 async def has_capacity(api: Served) -> bool:
     return bool((await api.get("/pools/default"))["capacity"])
-
-
-async def passed(api: Served) -> list[int]:
-    """Let everything start and end, one after another; return the executions in the order of their grants."""
-    order: list[int] = []
-    while held := (await api.get("/pools/default/queue"))["holders"]:
-        new = [each for each in held if each["id"] not in order]
-        order += [each["id"] for each in sorted(new, key=lambda each: each["granted_at"])]
-        await api.run(held[0]["id"])
-    return order
 
 
 async def test_settings_are_changed_and_read(api: Served) -> None:
@@ -89,119 +58,6 @@ async def test_invalid_settings_and_stale_changes_are_refused(api: Served) -> No
     await api.http.patch(URL, json={"order": "arrival"})
     answer = await api.http.post(f"{URL}/pause", headers={"If-Match": seen})
     assert (answer.status_code, answer.json()["code"]) == (412, "precondition_failed")
-
-
-@pytest.mark.parametrize("order", ["fair", "arrival"])
-async def test_positions_are_the_order_in_which_executions_start(full: Served, order: str) -> None:
-    """Over actions with weights, keys, limits, priorities, and resources."""
-    await full.http.patch(URL, json={"order": order, "weights": {"a.c": 2}})
-    await full.define("a.k", submitter_keys=True, max_concurrent=1)
-    ids = await full.submit_many("a.b", 4)
-    ids += await full.submit_many("a.c", 4)
-    for key in "xyx":
-        ids.append((await full.submit("a.k", concurrency_key=key))["id"])
-    ids.append((await full.submit("a.c", priority=2))["id"])
-    queue = await full.get("/pools/default/queue")
-    assert (queue["capacity"], queue["held"], queue["waiting"]) == (4, 4, 11)
-    listed = [each["id"] for each in queue["items"]]
-    # The second execution of the key x waits for its limit.
-    assert (await waiting_on(full, ids[10]))["reason"] == "limit"
-    assert sorted(listed) == sorted({*ids} - {ids[10]})
-    for position, execution_id in enumerate(listed, start=1):
-        shown = await waiting_on(full, execution_id)
-        assert (shown["reason"], shown["position"], shown["waiting"]) == ("pool", position, 11)
-        assert shown["holders"] == [1, 2, 3, 4]
-    first = await full.get("/pools/default/queue", limit=5)
-    rest = await full.get("/pools/default/queue", limit=100, cursor=first["next_cursor"])
-    assert [each["id"] for each in first["items"] + rest["items"]] == listed
-    assert [one for one in await passed(full) if one in listed] == listed
-
-
-async def test_a_paused_pool_is_named_counted_and_has_no_estimate(full: Served) -> None:
-    for execution_id in range(1, 5):
-        await full.run(execution_id)
-    await full.http.post(f"{URL}/pause")
-    (waiting,) = await full.submit_many("a.c", 1)
-    shown = await full.get(f"/executions/{waiting}")
-    assert (shown["waiting_on"]["reason"], shown["waiting_on"]["closed"]) == ("pool", "paused")
-    assert (shown["waiting_on"]["position"], shown["estimated_start"]) == (1, None)
-    stats = await full.get("/actions/a.c/queue-stats")
-    assert (stats["queue_length"], stats["waiting"]["pool"], stats["waiting"]["paused"]) == (1, 1, 0)
-    pool = await full.get("/pools/default")
-    assert (pool["waiting"], pool["wanted"]) == (1, 0)
-    metrics = (await full.http.get("/metrics")).text
-    for line in ('turnstile_pool_waiting{pool="default"} 0', 'turnstile_pool_paused{pool="default"} 1'):
-        assert re.search(rf"^{re.escape(line)}(\.0)?$", metrics, re.MULTILINE), line
-    # Resumed over HTTP it starts at once.
-    await full.http.post(f"{URL}/resume")
-    await full.until_offered(waiting)
-
-
-async def test_actions_with_gates_wait_in_their_queues_for_a_paused_pool(full: Served) -> None:
-    await full.http.put("/api/v1/resources/cad", json={"capacity": 5})
-    await full.define("a.c", uses=["cad"])
-    await full.http.post(f"{URL}/pause")
-    (waiting,) = await full.submit_many("a.c", 1)
-    shown = await full.get(f"/executions/{waiting}")
-    assert (shown["position"], shown["waiting_on"]["reason"], shown["waiting_on"]["closed"]) == (
-        1, "pool", "paused"
-    )  # fmt: skip
-    stats = await full.get("/actions/a.c/queue-stats")
-    assert (stats["waiting"]["pool"], stats["held_waiting"]) == (1, 0)
-
-
-async def test_what_waits_for_a_worker_has_an_estimate(full: Served) -> None:
-    """From the runs of all actions of the pool: the action itself has not run yet."""
-    for execution_id in range(1, 5):
-        await full.run(execution_id)
-    await full.submit_many("a.b", 5)
-    waiting = await full.submit_many("a.c", 3)
-    assert (await full.get(f"/executions/{waiting[0]}"))["estimated_start"] is not None
-
-
-async def test_a_pool_exists_as_soon_as_an_action_or_a_worker_names_it(api: Served) -> None:
-    await api.define("a.b", pool="of-an-action")
-    api.join(pools=("of-a-worker",), concurrency=3)
-
-    async def named() -> bool:
-        return [item["name"] for item in (await api.get("/pools"))["items"]] == [
-            "of-a-worker",
-            "of-an-action",
-        ]
-
-    await until(named, "both are there")
-    await until(lambda: is_at_work(api), "its slots count")
-    assert (await api.get("/pools/of-a-worker/changes"))["items"] == []
-    assert (await api.http.patch("/api/v1/pools/of-an-action", json={"paused": True})).status_code == 200
-
-
-async def test_a_pool_that_nothing_names_any_more_is_gone_unless_it_has_settings(api: Served) -> None:
-    await api.define("a.b", pool="moved")
-    await api.define("a.c", pool="deleted")
-    await api.define("a.d", pool="set")
-    assert (await api.http.put("/api/v1/pools/created", json={})).status_code in (200, 201)
-    assert (await api.http.patch("/api/v1/pools/set", json={"paused": True})).status_code == 200
-    api.join(pools=("of-a-worker", "moved"))
-
-    def named(*names: str) -> Callable[[], Awaitable[bool]]:
-        async def is_so() -> bool:
-            return [item["name"] for item in (await api.get("/pools"))["items"]] == sorted(names)
-
-        return is_so
-
-    await until(named("created", "deleted", "moved", "of-a-worker", "set"), "all are there")
-    await api.http.patch("/api/v1/actions/a.b", json={"pool": "default"})
-    for ref in ("a.c", "a.d"):
-        assert (await api.http.delete(f"/api/v1/actions/{ref}")).status_code in (200, 204)
-    await until(named("created", "default", "moved", "of-a-worker", "set"), "a worker keeps its pools")
-    api.worker.leave()
-    await until(named("created", "default", "set"), "the pools of a worker that left are gone")
-    await api.define("a.b", pool="moved")
-    await until(named("created", "moved", "set"), "a pool is there again")
-
-
-async def is_at_work(api: Served) -> bool:
-    return bool((await api.get("/pools/of-a-worker"))["capacity"] == 3)
 
 
 async def test_the_settings_of_pools_are_shown_while_no_executor_leads(api: Served) -> None:

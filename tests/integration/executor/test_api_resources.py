@@ -1,6 +1,5 @@
 """Resources and the settings of keys over HTTP: define, change, pause, delete; what is refused says how."""
 
-import asyncio
 from typing import Any
 from urllib.parse import quote
 
@@ -54,16 +53,6 @@ async def test_a_change_of_another_state_than_the_named_one_is_refused(api: Serv
         assert answer.status_code == 200, answer.text
 
 
-async def test_concurrent_changes_undo_none(api: Served) -> None:
-    await api.http.put(URL, json={})
-    for number in range(1, 6):
-        await asyncio.gather(
-            api.http.patch(URL, json={"capacity": number}), api.http.patch(URL, json={"rank": number})
-        )
-        stored = (await api.http.get(URL)).json()
-        assert (stored["capacity"], stored["rank"]) == (number, number)
-
-
 INVALID: list[tuple[dict[str, Any], str, str]] = [
     ({"capacity": -1}, "invalid_message", "capacity"),
     ({"capacity": 1_000_001}, "invalid_message", "capacity"),
@@ -86,18 +75,6 @@ async def test_an_invalid_resource_is_refused_by_its_field(api: Served) -> None:
             assert (status, found) == (422, code), body
             assert part in detail
     assert (await api.http.get(URL)).json()["capacity"] == 3
-
-
-async def test_an_unknown_resource_is_not_found(api: Served) -> None:
-    for method, path in (
-        ("GET", ""), ("GET", "/changes"), ("GET", "/queue"), ("PATCH", ""), ("DELETE", ""),
-        ("POST", "/pause"), ("POST", "/resume"),
-    ):  # fmt: skip
-        status, code, detail = await refused(api, method, URL + path, {} if method == "PATCH" else None)
-        assert (status, code) == (404, "not_found")
-        assert "there is no resource 'cad'; GET /resources lists them" in detail
-    assert (await refused(api, "GET", "/api/v1/resources/a%20b"))[0] == 404
-    assert (await refused(api, "PUT", "/api/v1/resources/a%20b", {}))[0] == 422
 
 
 async def test_an_action_shows_its_gates_and_a_resource_its_users(api: Served) -> None:
@@ -152,54 +129,7 @@ async def test_a_resource_in_use_is_not_deleted(api: Served) -> None:
     ]  # fmt: skip
 
 
-async def test_the_queue_of_a_resource_lists_what_waits_and_who_holds_units(api: Served) -> None:
-    await api.http.put(URL, json={"capacity": 3})
-    await api.define("a.b", uses=[{"resource": "cad", "units": 2}])
-    await api.define("c.d", uses=["cad"])
-    api.join()
-    holding = (await api.submit("a.b"))["id"]
-    await api.start(holding)
-    waiting = [(await api.submit(ref))["id"] for ref in ("a.b", "c.d", "c.d")]
-    shown = await api.get("/resources/cad/queue")
-    assert (shown["capacity"], shown["held"], shown["free"], shown["waiting"]) == (3, 2, 1, 3)
-    assert [(each["id"], each["position"], each["units"]) for each in shown["items"]] == [
-        (waiting[0], 1, 2), (waiting[1], 2, 1), (waiting[2], 3, 1),
-    ]  # fmt: skip
-    (holder,) = shown["holders"]
-    assert (holder["id"], holder["units"], holder["status"]) == (holding, 2, "running")
-    assert holder["passed_at"] is not None
-    pages = await api.pages("/resources/cad/queue", limit=2)
-    assert [[each["id"] for each in page] for page in pages] == [waiting[:2], waiting[2:]]
-    refused = await api.http.delete(URL)
-    assert (refused.status_code, refused.json()["held"]) == (409, 2)
-    await api.http.patch(URL, json={"capacity": None})
-    unlimited = await api.get("/resources/cad/queue")
-    assert (unlimited["capacity"], unlimited["free"], unlimited["waiting"]) == (None, None, 0)
-
-
 # --- keys
-
-
-async def test_a_request_above_the_capacity_is_refused_and_its_neighbours_are_not(api: Served) -> None:
-    await api.http.put(URL, json={"capacity": 3})
-    await api.http.put(ACTION, json={"uses": [{"resource": "cad", "units": 3}]})
-    await api.define("c.d")
-    (known,) = await api.submit_many("a.b", 1, idempotency_key="k")
-    await api.http.patch(URL, json={"capacity": 2})
-    expected = (
-        "uses: the action 'a.b' takes 3 units of the resource 'cad', whose capacity is 2; raise it: executor"
-        " resources put cad --capacity 3, or let the action take fewer units"
-    )
-    executions, body = "/api/v1/executions", {"action_ref": "a.b"}
-    assert await refused(api, "POST", executions, body) == (422, "invalid_parameters", expected)
-    items = (
-        await api.http.post(executions, json=[{"action_ref": "c.d"}, body, {"action_ref": "c.d"}])
-    ).json()
-    assert [item.get("code") for item in items["items"]] == [None, "invalid_parameters", None]
-    again = await api.http.post(executions, json={**body, "idempotency_key": "k"})
-    assert (again.status_code, again.json()["id"]) == (200, known)
-    await api.http.patch(URL, json={"capacity": 0})
-    assert (await api.http.post(executions, json=body)).status_code == 202
 
 
 async def test_a_key_gets_its_own_limit_and_weight(api: Served) -> None:
@@ -218,36 +148,3 @@ async def test_a_key_gets_its_own_limit_and_weight(api: Served) -> None:
         assert (await api.http.delete(url)).json() == {"action_ref": "a.b", "concurrency_key": key}
         assert (await refused(api, "DELETE", url))[:2] == (404, "not_found")
         assert (await api.get("/actions/a.b/keys"))["items"] == []
-
-
-async def test_keys_are_listed_by_page(api: Served) -> None:
-    await api.define("a.b", submitter_keys=True)
-    for key in ("b\nc", "a", "d"):
-        await api.http.put(f"{ACTION}/keys/{quote(key)}", json={"weight": 2})
-    pages = await api.pages("/actions/a.b/keys", limit=1)
-    assert [[item["concurrency_key"] for item in page] for page in pages] == [["a"], ["b\nc"], ["d"]]
-
-
-async def test_invalid_settings_of_a_key_are_refused(api: Served) -> None:
-    await api.define("a.b", concurrency_key="/who")
-    url = f"{ACTION}/keys/7"
-    for body, part in (
-        ({}, "expected max_concurrent, weight or both"),
-        ({"weight": 0}, "weight"),
-        ({"weight": 17}, "weight"),
-        ({"max_concurrent": -1}, "max_concurrent"),
-        ({"limit": 1}, "known are max_concurrent, weight"),
-    ):
-        status, _, detail = await refused(api, "PUT", url, body)
-        assert status == 422
-        assert part in detail
-    for long in ("x" * 513, "a%00"):
-        assert (await refused(api, "PUT", f"{ACTION}/keys/{long}", {"weight": 2}))[0] == 422
-    await api.define("plain")
-    detail = (await refused(api, "PUT", "/api/v1/actions/plain/keys/7", {"weight": 2}))[2]
-    assert "the action 'plain' has no concurrency keys; set its concurrency_key" in detail
-    for method, path in (("GET", "/keys"), ("GET", "/keys/7"), ("PUT", "/keys/7"), ("DELETE", "/keys/7")):
-        given = {"weight": 2} if method == "PUT" else None
-        status, _, detail = await refused(api, method, f"/api/v1/actions/none{path}", given)
-        assert status == 404
-        assert "there is no action 'none'" in detail

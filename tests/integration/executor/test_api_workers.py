@@ -140,20 +140,6 @@ async def test_a_live_worker_says_with_each_heartbeat_why_it_can_start_nothing(a
     await renew(None, None)
 
 
-async def test_a_worker_that_is_silent_is_lost_and_shows_what_it_lost(api: Served) -> None:
-    silent = api.new_worker("silent")
-    silent.hello(about=ABOUT, lease_seconds=1.0, pools=("gpu",))
-    await api.define("g.p", pool="gpu")
-    await until_state(api, silent, "live")
-    (held,) = await api.submit_many("g.p", 1)
-    await api.until(lambda: held in silent.offered, "it is offered")
-    silent.start(held)
-    await api.until_status(held, "running")
-    shown = await until_state(api, silent, "lost")
-    assert shown["lost_at"] is not None
-    assert [(each["execution_id"], each["outcome"]) for each in shown["failures"]] == [(held, "reclaimed")]
-
-
 async def test_while_no_executor_leads_the_rows_say_which_workers_there_are(api: Served) -> None:
     (first,) = await api.submit_many("a.b", 1)
     await api.start(first)
@@ -180,21 +166,6 @@ async def test_nothing_of_a_worker_is_reclaimed_for_its_lease_while_the_leader_h
     await api.leader.kill()
     answer = await api.http.post(f"/api/v1/workers/{api.worker.worker_id}/no-reclaim")
     assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
-
-
-async def test_a_cancelled_run_says_since_when_it_stops_and_when_it_is_killed(api: Served) -> None:
-    (first,) = await api.submit_many("a.b", 1)
-    await api.start(first)
-    assert (await api.get(f"/executions/{first}"))["stopping"] is None
-    await api.http.post(f"/api/v1/executions/{first}/cancel", json={"reason": "wrong month"})
-    stopping = (await api.get(f"/executions/{first}"))["stopping"]
-    assert (stopping["reason"], stopping["cancel_reason"]) == ("cancel", "wrong month")
-    grace = _instant(stopping["kill_at"]) - _instant(stopping["since"])
-    assert grace.total_seconds() == 5
-    assert (await api.get(f"/workers/{api.worker.worker_id}"))["runs"][0]["stopping"] == stopping
-    api.worker.end(first, "cancelled")
-    await api.until_status(first, "cancelled")
-    assert (await api.get(f"/executions/{first}"))["stopping"] is None
 
 
 async def test_lists_mark_the_runs_that_were_asked_to_stop_as_their_own_pages_do(api: Served) -> None:
@@ -225,31 +196,6 @@ async def test_lists_mark_the_runs_that_were_asked_to_stop_as_their_own_pages_do
     await api.until_status(cancelled, "cancelled")
     assert await marks("/executions", "items", status="cancelled") == {cancelled: False}
     assert (await marks("/executions", "items"))[cancelled] is False
-
-
-async def test_a_wait_behind_others_that_no_worker_can_run_names_the_cause(api: Served) -> None:
-    await api.define("no.worker", max_concurrent=1, pool="nowhere")
-    ids = await api.submit_many("no.worker", 2)
-    waiting = (await api.get(f"/executions/{ids[1]}"))["waiting_on"]
-    assert (waiting["reason"], waiting["active_count"]) == ("limit", 0)
-    assert waiting["root_cause"] == {
-        "ids": [],
-        "on": {"reason": "no_worker", "pool": "nowhere", "other_pools": []},
-    }
-
-
-async def test_a_wait_for_a_worker_names_the_pools_where_one_has_the_action(api: Served) -> None:
-    await api.define("a.b", max_concurrent=2, pool="gpu")
-    (waiting,) = await api.submit_many("a.b", 1)
-    shown = (await api.get(f"/executions/{waiting}"))["waiting_on"]
-    assert shown == {"reason": "no_worker", "pool": "gpu", "other_pools": ["default"]}
-    await api.define("c.d", pool="gpu")
-    (waiting,) = await api.submit_many("c.d", 1)
-    shown = (await api.get(f"/executions/{waiting}"))["waiting_on"]
-    assert shown == {"reason": "no_worker", "pool": "gpu", "other_pools": []}
-    await api.http.post(f"/api/v1/workers/{api.worker.worker_id}/drain")
-    (waiting,) = await api.submit_many("a.b", 1)
-    assert (await api.get(f"/executions/{waiting}"))["waiting_on"]["other_pools"] == []
 
 
 async def test_the_failures_of_a_worker_cost_no_more_with_a_longer_history(api: Served) -> None:

@@ -80,14 +80,6 @@ def leader_state(**fields: Any) -> LeaderState:
 
 
 @pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    database = Database(database_url, application_name="test audit", connections_max=1)
-    await database.open()
-    yield database
-    await database.close()
-
-
-@pytest.fixture
 async def walk(ledger: Ledger, database: Database) -> Walk:
     """A ledger on which much has happened, at the present time."""
     walk = Walk(await Led.by(ledger), seed=1)
@@ -154,27 +146,12 @@ def test_every_check_is_covered() -> None:
     }
 
 
-async def test_without_the_history_only_what_lives_is_read(walk: Walk, database: Database) -> None:
-    found = await Auditor(database).audit(record=False)
-    assert {check.name for check in found.checks} == {check.name for check in checks(record=False)}
-    assert "attempts" not in {check.name for check in found.checks}
-
-
 async def test_an_audit_shows_what_the_leader_found_in_its_memory(database: Database) -> None:
     state = leader_state(comparisons=7, differences=("held w: memory (1, 5), rows None", "x", "y"))
     found = await Auditor(database, cast("Asker", AskedLeader(state))).audit(examples_max=1)
     memory = found.checks[-1]
     assert (memory.name, memory.rows, memory.faults, found.clean) == ("memory", 7, 3, False)
     assert [each.found for each in memory.examples] == ["held w: memory (1, 5), rows None"]
-
-
-@pytest.mark.parametrize("state", [None, leader_state()])
-async def test_without_a_leader_or_its_first_comparison_only_rows_are_checked(
-    database: Database, state: LeaderState | None
-) -> None:
-    found = await Auditor(database, cast("Asker", AskedLeader(state))).audit()
-    assert found.clean
-    assert "memory" not in {check.name for check in found.checks}
 
 
 async def test_an_audit_ends_at_its_timeout(

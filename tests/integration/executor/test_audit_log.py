@@ -2,7 +2,6 @@
 
 import json
 import logging
-import socket
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -72,33 +71,6 @@ async def test_a_row_says_who_from_where_and_what(api: Served) -> None:
     ]  # fmt: skip
 
 
-async def test_what_changed_nothing_is_not_recorded(api: Served) -> None:
-    one, two = await api.submit_many("a.b", 2)
-    await api.start(one)
-    await post(api, f"/executions/{two}/cancel")
-    await api.database.fetch("DELETE FROM ledger.audit_log")
-    assert (await api.http.post(f"/api/v1/executions/{two}/cancel")).status_code == 409
-    assert (await api.http.post(f"/api/v1/executions/{one}/retry")).status_code == 409
-    await api.http.put("/api/v1/actions/a.b", json={"max_concurrent": 1})
-    assert await log(api) == []
-
-
-async def test_every_operation_on_executions_and_workers_is_recorded(api: Served) -> None:
-    first, second = await api.submit_many("a.b", 2)
-    worker_id = api.worker.worker_id
-    await post(api, f"/executions/{second}/cancel", {"reason": "enough"})
-    again = (await post(api, f"/executions/{second}/retry"))["id"]
-    await post(api, f"/workers/{worker_id}/drain")
-    await post(api, f"/workers/{worker_id}/drain")  # changes nothing
-    assert await log(api) == [
-        ("drained", "worker", worker_id, {"state": "live"}, {"state": "draining"}),
-        ("retried", "execution", str(second), {}, {"retry_id": again}),
-        ("cancelled", "execution", str(second), {"status": "queued"},
-         {"status": "cancelled", "reason": "enough"}),
-    ]  # fmt: skip
-    assert await log(api, subject_kind="execution", subject=str(first)) == []
-
-
 async def test_a_change_by_filter_is_a_row_with_the_filter_and_one_for_each_execution(api: Served) -> None:
     await api.http.post("/api/v1/actions/a.b/pause")
     await api.database.fetch("DELETE FROM ledger.audit_log")
@@ -114,21 +86,6 @@ async def test_a_change_by_filter_is_a_row_with_the_filter_and_one_for_each_exec
     assert {row[2] for row in single} == {str(i) for i in ids}
     await post(api, "/executions/retry", {"filter": {"action_ref": "a.b", "status": ["cancelled"]}})
     assert {row[2] for row in await log(api, verb="retried")} == {"", *map(str, ids)}
-
-
-async def test_the_changes_of_a_definition_are_rows_of_the_log(api: Served) -> None:
-    url = "/api/v1/actions/a.b"
-    await api.http.put(url, json={"max_concurrent": 5})
-    await api.http.post(f"{url}/pause")
-    await api.http.put("/api/v1/resources/cad", json={"capacity": 2})
-    found = await log(api)
-    assert [row[:3] for row in found] == [
-        ("created", "resource", "cad"), ("paused", "action", "a.b"), ("limit_changed", "action", "a.b")
-    ]  # fmt: skip
-    assert found[2][3:] == ({"max_concurrent": 1}, {"max_concurrent": 5})
-    (changed,) = [c for c in (await api.get("/actions/a.b/changes"))["items"] if c["change"] == "paused"]
-    (recorded,) = (await api.get("/audit-log", verb="paused"))["items"]
-    assert (changed["id"], changed["changed_at"]) == (recorded["id"], recorded["recorded_at"])
 
 
 async def test_a_caller_is_the_token_the_address_and_what_the_client_says_it_is(guarded: Served) -> None:
@@ -258,27 +215,6 @@ async def test_a_change_of_a_key_and_the_replay_of_a_webhook_say_what_was_and_wh
     await post(api, "/webhooks/replay", {"ids": [one]})
     (replayed,) = await log(api, subject_kind="webhook")
     assert replayed[:3] == ("replayed", "webhook", str(one))
-
-
-async def test_a_changed_token_file_is_recorded_with_the_names_before_and_after(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("turnstile.executor.api_tokens._REREAD_SECONDS", 0.0)
-    file = tmp_path / "tokens"
-    file.write_text("alice:operate:one\n")
-    settings = ExecutorSettings.model_validate({"api_tokens_file": str(file)})
-    async with serve(database_url, settings) as served:
-        file.write_text("alice:operate:two\nbob:read:three\n")
-        served.http.headers["Authorization"] = "Bearer two"
-
-        async def recorded() -> bool:
-            return bool(await log(served, subject_kind="token_file"))
-
-        await until(recorded, "the change is recorded")
-        ((verb, _, host, before, after),) = await log(served, subject_kind="token_file")
-    assert (verb, host) == ("changed", socket.gethostname())
-    assert before == {"tokens": ["alice:operate"]}
-    assert after == {"tokens": ["alice:operate", "bob:read"], "added": 2, "removed": 1}
 
 
 async def test_a_changed_token_file_is_recorded_once_the_database_can(

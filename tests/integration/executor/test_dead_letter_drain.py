@@ -129,19 +129,6 @@ async def test_a_dead_letter_that_the_database_refuses_is_stored_by_its_body_alo
     assert (good.body, good.code) == (b"good", "unknown_action")
 
 
-async def test_a_dead_letter_that_cannot_be_read_is_stored_by_its_body_alone(
-    dlq: DeadLetterQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(_: object, **__: object) -> None:
-        raise KeyError("unforeseen")
-
-    monkeypatch.setattr("turnstile.executor.dead_letters.drain.read_dead_letter", broken)
-    await publish_raw(dlq, b"odd", {})
-    (letter,) = await drained(dlq, 1)
-    assert (letter.body, letter.code) == (b"odd", "unexplained")
-    assert "unforeseen" in letter.error
-
-
 async def test_an_oversized_body_is_truncated_and_replayed_only_with_another_body(
     dlq: DeadLetterQueue,
 ) -> None:

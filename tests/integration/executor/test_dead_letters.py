@@ -17,7 +17,6 @@ from tests.integration.executor.dead_letter_queue import (
 )
 from tests.support.brokers import bodies, message, take
 from tests.support.served import serve
-from tests.support.traffic import until
 from turnstile.common.broker.message import Outgoing, Publication
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.topology import (
@@ -156,34 +155,12 @@ async def test_a_replay_that_is_cut_off_before_its_dead_letters_are_deleted_lose
     assert {copy.message_id for copy in copies} == {"m"}
 
 
-async def test_a_message_without_an_id_gets_the_same_id_in_each_replay(dlq: DeadLetterQueue) -> None:
-    await dlq.publisher.publish([dead_letter_under("execution.requested", b"nameless", message_id="")])
-    (letter,) = await dlq.stored(1)
-    assert letter.message_id is None
-    await dlq.store.replay(ALL, limit=10, changed_by=OPERATOR)
-    (again,) = await take(dlq.consumer.subscribe(EXECUTOR_REQUESTS, prefetch=10), 1)
-    assert again.message_id
-    assert again.message_id.replace("-", "") == letter.fingerprint
-
-
 async def test_a_message_of_a_worker_is_replayed_to_the_queue_that_it_came_from(dlq: DeadLetterQueue) -> None:
     await dlq.publisher.publish([dead_letter_under(EXECUTOR_COMPLETIONS, b"report")])
     await dlq.stored(1)
     assert (await dlq.store.replay(ALL, limit=10, changed_by=OPERATOR)).done == 1
     (back,) = await take(dlq.consumer.subscribe(EXECUTOR_COMPLETIONS, prefetch=10), 1)
     assert (back.body, back.exchange) == (b"report", EXECUTOR)
-
-
-async def test_thousands_of_letters_are_stored_in_order_and_replayed_in_pieces(dlq: DeadLetterQueue) -> None:
-    dead = [dead_letter_under("execution.requested", str(n).encode()) for n in range(1500)]
-    await dlq.publisher.publish(dead)
-    await until(lambda: dlq.database.fetchval("SELECT count(*) = 1500 FROM ledger.dead_letter"))
-    assert letter_bodies(await dlq.all())[:3] == [b"0", b"1", b"2"]
-    dealt = await dlq.store.replay(ALL, limit=1499, changed_by=OPERATOR)
-    assert (dealt.done, dealt.left) == (1499, 1)
-    assert letter_bodies(await dlq.all()) == [b"1499"]
-    deliveries = await take(dlq.consumer.subscribe(EXECUTOR_REQUESTS, prefetch=2000), 1499)
-    assert bodies(deliveries) == [str(n).encode() for n in range(1499)]
 
 
 async def test_without_a_broker_only_the_replay_is_unavailable(

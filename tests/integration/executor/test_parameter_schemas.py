@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import pytest
-
 from tests.support.inbox import ScriptedWorker
 from tests.support.served import Served
 from turnstile.worker.parameters import schemas_of_function
@@ -68,34 +66,6 @@ async def shown(api: Served) -> dict[str, Any]:
     return dict(await api.get("/actions/a"))
 
 
-async def test_a_request_that_does_not_fit_is_refused_with_field_reason_and_remedy(api: Served) -> None:
-    await register(api, narrow)
-    assert (
-        await verdict(api, customer_id="seven")
-        == f"parameters.customer_id: expected a whole number; {REMEDY}"
-    )
-    assert await verdict(api, custmer_id=7) == (
-        "parameters.custmer_id: unknown parameter; did you mean customer_id?; known: customer_id; "
-        f"parameters.customer_id: required, but missing; {REMEDY}"
-    )
-    assert await verdict(api, customer_id=7) == ""
-    # The worker converts it.
-    assert await verdict(api, customer_id="7") == ""
-
-
-async def test_each_item_of_a_list_has_its_own_verdict_in_order(api: Served) -> None:
-    await register(api, narrow)
-    values = [1, "x", 2, "y", 3]
-    body = [{"action_ref": "a", "parameters": {"customer_id": value}} for value in values]
-    items = (await api.http.post(EXECUTIONS, json=body)).json()["items"]
-    assert [item.get("code") for item in items] == [
-        None, "invalid_parameters", None, "invalid_parameters", None,
-    ]  # fmt: skip
-    assert items[0]["id"] < items[2]["id"] < items[4]["id"]
-    stored = await api.database.fetch("SELECT parameters::text FROM ledger.execution ORDER BY id")
-    assert [row["parameters"] for row in stored] == [f'{{"customer_id": {n}}}' for n in (1, 2, 3)]
-
-
 async def test_what_one_of_two_live_versions_can_run_is_never_refused(api: Served) -> None:
     old = await register(api, narrow)
     assert "note: unknown parameter" in await verdict(api, customer_id=1, note="x")
@@ -117,26 +87,6 @@ async def test_what_one_of_two_live_versions_can_run_is_never_refused(api: Serve
     await register(api, narrow)
     assert await verdict(api, customer_id=1) == ""
     assert "parameters.name: unknown parameter" in await verdict(api, name="x")
-
-
-async def test_a_draining_worker_does_not_count(api: Served) -> None:
-    old = await register(api, wide)
-    await register(api, narrow)
-    assert await verdict(api, customer_id=1, note="x") == ""
-    await api.http.post(f"/api/v1/workers/{old.worker_id}/drain")
-    assert "note: unknown parameter" in await verdict(api, customer_id=1, note="x")
-    await leave(api, old)
-
-
-async def test_beside_a_worker_without_a_schema_everything_fits(api: Served) -> None:
-    await register(api, narrow)
-    earlier = await register(api)
-    assert await verdict(api, anything=1) == ""
-    assert (await shown(api))["parameters_checked_by"] == "worker"
-    await leave(api, earlier)
-    assert "anything: unknown parameter" in await verdict(api, anything=1)
-    await register(api, schemas={"a": ActionSchemas(trouble="too large")})
-    assert await verdict(api, anything=1) == ""
 
 
 async def test_the_schema_of_the_definition_decides_alone(api: Served) -> None:
@@ -168,47 +118,6 @@ async def test_the_action_shows_the_schemas_of_its_live_code(api: Served) -> Non
     assert after.json()["parameters_checked_by"] == "code"
     # A conditional change does not fail because a worker has started.
     assert before.headers["ETag"] == after.headers["ETag"]
-
-
-async def test_a_copy_of_an_admitted_request_is_that_execution_whatever_the_schema_is_now(
-    api: Served,
-) -> None:
-    old = await register(api, wide)
-    body = {"action_ref": "a", "parameters": {"customer_id": 1, "note": "x"}, "idempotency_key": "k"}
-    first = await api.http.post(EXECUTIONS, json=body)
-    await register(api, narrow)
-    await leave(api, old)
-    assert "note: unknown parameter" in await verdict(api, customer_id=1, note="x")
-    again = await api.http.post(EXECUTIONS, json=body)
-    assert (again.status_code, again.json()["id"]) == (200, first.json()["id"])
-
-
-async def test_a_retry_repeats_parameters_that_were_accepted_before(api: Served) -> None:
-    old = await register(api, wide)
-    submitted = await api.submit("a", parameters={"customer_id": 1, "note": "x"})
-    await api.http.post(f"/api/v1/executions/{submitted['id']}/cancel")
-    await register(api, narrow)
-    await leave(api, old)
-    assert "note: unknown parameter" in await verdict(api, customer_id=1, note="x")
-    assert (await api.http.post(f"/api/v1/executions/{submitted['id']}/retry")).status_code == 202
-
-
-@pytest.mark.parametrize(
-    "schema", [{"$ref": "http://127.0.0.1/x"}, {"pattern": "(?!a)"}, {"type": "nothing"}]
-)
-async def test_a_hostile_schema_in_the_database_checks_nothing(
-    api: Served, schema: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    await register(api, schemas={"a": ActionSchemas(parameters=schema)})
-    for _ in range(3):
-        assert await verdict_at_once(api, anything=1) == ""
-    assert [record.message for record in caplog.records].count("schema_unusable") == 1
-
-
-async def test_what_is_too_large_is_left_out(api: Served) -> None:
-    await register(api, schemas={"a": ActionSchemas(parameters={"description": "x" * 200_000})})
-    assert await verdict(api, anything=1) == ""
-    assert (await shown(api))["code_schemas"] == []
 
 
 async def test_schemas_that_no_live_worker_has_are_deleted_except_the_newest(api: Served) -> None:

@@ -1,23 +1,15 @@
 """The priority of a request: kept, shown, filtered by, part of the request, and bounded by the action."""
 
-from collections import Counter
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
 import pytest
-from pydantic import SecretStr
 
-from tests.support.served import Served, serve
+from tests.support.served import Served
 from turnstile.executor.api.paging import cursor_of
-from turnstile.executor.settings import ExecutorSettings
 
 URL = "/api/v1/executions"
-SUBMITTER = {"Authorization": "Bearer submitting"}
-OPERATOR = {"Authorization": "Bearer operating"}
-INVALID: list[object] = [0, 6, -1, 2.5, "high", "2", True, False, None, [1], 2**70]
-RANGE = "expected a whole number from 1 (first) to 5 (last)"
 
 
 @pytest.fixture
@@ -27,118 +19,14 @@ async def api(api: Served) -> Served:
     return api
 
 
-@pytest.fixture
-async def guarded(database_url: str) -> AsyncIterator[Served]:
-    tokens = SecretStr("s:submit:submitting,o:operate:operating")
-    async with serve(database_url, ExecutorSettings(api_tokens=tokens)) as served:
-        await served.installation.define("action", "a.b", max_concurrent=1)
-        yield served
-
-
-async def bound(served: Served, smallest: int, ref: str = "a.b") -> None:
-    """Set the smallest priority that submitters of an action may use."""
-    path = f"/api/v1/actions/{ref}"
-    answer = await served.http.patch(path, json={"priority_min": smallest}, headers=OPERATOR)
-    assert answer.status_code == 200, answer.text
-
-
-async def priority_of(served: Served, execution_id: int) -> int:
-    shown = await served.http.get(f"{URL}/{execution_id}", headers=OPERATOR)
-    return int(shown.json()["priority"])
-
-
-async def ended(api: Served, **fields: object) -> int:
-    execution_id: int = (await api.submit("a.b", **fields))["id"]
-    await api.run(execution_id, "failed")
-    return execution_id
-
-
 def problem_of(answer: httpx.Response) -> tuple[int, str, str]:
     return answer.status_code, answer.json()["code"], answer.json()["detail"]
-
-
-async def test_an_execution_has_the_priority_of_its_request_or_3(api: Served) -> None:
-    one = (await api.submit("a.b", priority=1))["id"]
-    bodies: list[dict[str, Any]] = [{"priority": 5}, {}, {"priority": 2, "run_at": "2100-01-01T00:00:00Z"}]
-    answer = await api.http.post(URL, json=[{"action_ref": "a.b", **body} for body in bodies])
-    ids = [one, *(item["id"] for item in answer.json()["items"])]
-    assert [await priority_of(api, each) for each in ids] == [1, 5, 3, 2]
-    listed = (await api.get("/executions"))["items"]
-    assert [(item["id"], item["priority"]) for item in listed] == list(zip(ids, [1, 5, 3, 2], strict=True))[
-        ::-1
-    ]
-    await api.start(one)
-    assert await priority_of(api, one) == 1
-    api.worker.end(one)
-    await api.until_status(one, "completed")
-    assert await priority_of(api, one) == 1
-
-
-async def test_a_smaller_number_goes_first_and_equal_ones_in_order_of_arrival(api: Served) -> None:
-    holder = (await api.submit("a.b", priority=5))["id"]
-    await api.start(holder)
-    body = [{"action_ref": "a.b", "priority": n, "metadata": {"n": n}} for n in (3, 5, 1, 3, 1, 2)]
-    items = (await api.http.post(URL, json=body)).json()["items"]
-    ids = [item["id"] for item in items]
-    expected = [ids[each] for each in (2, 4, 5, 0, 3, 1)]
-    positions = {(await api.get(f"/executions/{each}"))["position"]: each for each in ids}
-    assert [positions[number] for number in sorted(positions)] == expected
-    order: list[int] = []
-    for _ in expected:
-        api.worker.end(holder)
-        await api.until(lambda: bool(api.worker.offered), "the next offer")
-        (holder,) = api.worker.offered
-        order.append(holder)
-    assert order == expected
-
-
-async def test_a_queue_is_listed_in_the_order_of_starts_over_all_pages(api: Served) -> None:
-    await api.define("k.l", max_concurrent=0, submitter_keys=True)
-    bodies = [(n, key) for n in (3, 5, 1, 3, 2, 1) for key in ("x", "y")]
-    answer = await api.http.post(
-        URL, json=[{"action_ref": "k.l", "priority": n, "concurrency_key": key} for n, key in bodies]
-    )
-    submitted = zip(bodies, (item["id"] for item in answer.json()["items"]), strict=True)
-    expected = sorted((n, execution_id, key) for (n, key), execution_id in submitted)
-    for key in (None, "x"):
-        listed, positions = [], Counter[str]()
-        pages = await api.pages("/actions/k.l/queue", limit=5, **({"concurrency_key": key} if key else {}))
-        for item in (item for page in pages for item in page):
-            listed.append((item["priority"], item["id"], item["concurrency_key"]))
-            positions[item["concurrency_key"]] += 1
-            assert item["position"] == positions[item["concurrency_key"]]
-            assert (await api.get(f"/executions/{item['id']}"))["position"] == item["position"]
-        assert listed == [each for each in expected if key in (None, each[2])]
 
 
 async def test_a_cursor_that_no_queue_returned_is_refused(api: Served) -> None:
     for parts in ((0, 1), (6, 1), (10**18, 1), (7,), (1, 2, 3)):
         answer = await api.http.get("/api/v1/actions/a.b/queue", params={"cursor": cursor_of("line", *parts)})
         assert problem_of(answer)[:2] == (422, "invalid_message"), parts
-
-
-async def test_another_priority_under_the_same_key_is_a_conflict(api: Served) -> None:
-    first = await api.submit("a.b", idempotency_key="k", priority=2)
-    again = await api.submit("a.b", idempotency_key="k", priority=2)
-    assert (again["id"], again["duplicate"]) == (first["id"], True)
-    bodies: tuple[dict[str, Any], ...] = ({}, {"priority": 1}, {"priority": 3})
-    for fields in bodies:
-        answer = await api.http.post(URL, json={"action_ref": "a.b", "idempotency_key": "k", **fields})
-        assert problem_of(answer)[:2] == (409, "idempotency_conflict"), fields
-    # 3 is what a request has that names none.
-    usual = await api.submit("a.b", idempotency_key="l")
-    assert (await api.submit("a.b", idempotency_key="l", priority=3))["id"] == usual["id"]
-    assert await priority_of(api, first["id"]) == 2
-
-
-async def test_a_retry_keeps_the_priority(api: Served) -> None:
-    one, two = await ended(api, priority=1), await ended(api, priority=5)
-    again = await api.http.post(f"{URL}/{one}/retry")
-    assert await priority_of(api, again.json()["id"]) == 1
-    await api.http.post(f"{URL}/{again.json()['id']}/cancel")
-    outcome = await api.http.post(f"{URL}/retry", json={"filter": {"priority": 5}})
-    (item,) = outcome.json()["items"]
-    assert (item["id"], await priority_of(api, item["retry_id"])) == (two, 5)
 
 
 async def test_lists_and_bulk_changes_are_filtered_by_priority(api: Served) -> None:
@@ -161,75 +49,3 @@ async def test_lists_and_bulk_changes_are_filtered_by_priority(api: Served) -> N
     outcome = await api.http.post(f"{URL}/cancel", json={"filter": {"priority": 3}})
     assert outcome.json()["changed"] == 2
     assert await listed(status="cancelled") == usual[::-1]
-
-
-async def test_an_invalid_priority_in_a_filter_is_refused_and_changes_nothing(api: Served) -> None:
-    (one,) = await api.submit_many("a.b", 1, priority=1)
-    for text in ("0", "6", "high", "true", "2.5", "null", "", "-1", "²", "1" * 5000):
-        status, code, detail = problem_of(await api.http.get(URL, params={"priority": text}))
-        assert (status, code) == (422, "invalid_message"), text
-        assert f"priority: {RANGE}" in detail
-    for verb in ("cancel", "retry"):
-        for priority in (each for each in INVALID if each is not None):
-            answer = await api.http.post(f"{URL}/{verb}", json={"filter": {"priority": priority}})
-            assert problem_of(answer)[:2] == (422, "invalid_message"), priority
-            assert f"filter.priority: {RANGE}" in answer.json()["detail"]
-        # No condition at all, as for every field of a filter.
-        answer = await api.http.post(f"{URL}/{verb}", json={"filter": {"priority": None}})
-        assert problem_of(answer)[:2] == (422, "invalid_message")
-    await api.until_status(one, "scheduled")
-
-
-async def test_a_submitter_may_use_the_priorities_of_the_action_and_an_operator_all(guarded: Served) -> None:
-    await bound(guarded, 2)
-    body = {"action_ref": "a.b", "priority": 1}
-    status, code, detail = problem_of(await guarded.http.post(URL, json=body, headers=SUBMITTER))
-    assert (status, code) == (422, "invalid_parameters")
-    assert detail.startswith("priority: 1 ")
-    assert "2" in detail.removeprefix("priority: 1 ")
-    assert "operate" in detail
-    for headers, priority in ((SUBMITTER, 2), (SUBMITTER, 5), (OPERATOR, 1)):
-        answer = await guarded.http.post(URL, json={**body, "priority": priority}, headers=headers)
-        assert answer.status_code == 202, answer.text
-        assert await priority_of(guarded, answer.json()["id"]) == priority
-    items = (await guarded.http.post(URL, json=[body, {**body, "priority": 2}], headers=SUBMITTER)).json()[
-        "items"
-    ]
-    assert [item.get("code") for item in items] == ["invalid_parameters", None]
-    # Another action has its own bound.
-    await guarded.installation.define("action", "c.d")
-    free = await guarded.http.post(URL, json={**body, "action_ref": "c.d"}, headers=SUBMITTER)
-    assert free.status_code == 202
-
-
-async def test_without_tokens_every_caller_is_an_operator(api: Served) -> None:
-    await bound(api, 5)
-    assert await priority_of(api, (await api.submit("a.b", priority=1))["id"]) == 1
-
-
-async def test_a_request_without_a_priority_has_one_that_its_submitter_may_use(guarded: Served) -> None:
-    for smallest, expected in ((1, 3), (3, 3), (4, 4), (5, 5)):
-        await bound(guarded, smallest)
-        for headers in (SUBMITTER, OPERATOR):
-            answer = await guarded.http.post(URL, json={"action_ref": "a.b"}, headers=headers)
-            assert await priority_of(guarded, answer.json()["id"]) == expected
-    refused = await guarded.http.post(URL, json={"action_ref": "a.b", "priority": 3}, headers=SUBMITTER)
-    assert problem_of(refused)[:2] == (422, "invalid_parameters")
-
-
-async def test_a_known_key_is_its_execution_though_its_priority_was_taken_away(guarded: Served) -> None:
-    body = {"action_ref": "a.b", "priority": 1, "idempotency_key": "k"}
-    first = await guarded.http.post(URL, json=body, headers=SUBMITTER)
-    await bound(guarded, 4)
-    again = await guarded.http.post(URL, json=body, headers=SUBMITTER)
-    assert (again.status_code, again.json()["id"]) == (200, first.json()["id"])
-
-
-async def test_a_retry_is_not_bound_by_the_action(guarded: Served) -> None:
-    body = {"action_ref": "a.b", "priority": 1}
-    one = (await guarded.http.post(URL, json=body, headers=SUBMITTER)).json()["id"]
-    await guarded.http.post(f"{URL}/{one}/cancel", headers=SUBMITTER)
-    await bound(guarded, 4)
-    again = await guarded.http.post(f"{URL}/{one}/retry", headers=SUBMITTER)
-    assert again.status_code == 202, again.text
-    assert await priority_of(guarded, again.json()["id"]) == 1

@@ -1,10 +1,8 @@
 """`queue-stats` equals a recount of the rows, and each execution shows the reason under which it counts."""
 
-from collections import Counter
 from typing import Any
 
 from tests.support.served import Served
-from turnstile.executor.dashboard.reading import read_queues
 
 REASONS = ("limit", "total", "resource", "rate", "pool", "paused", "no_worker")
 _RECOUNT = """
@@ -37,22 +35,6 @@ async def check_recount(api: Served) -> None:
     assert (found["oldest_enqueued_at"] is None) == (rows["oldest_at"] is None)
 
 
-async def test_an_unused_action_has_zeros(api: Served) -> None:
-    await api.define("a.b", max_concurrent=3)
-    found = await stats(api)
-    assert list(found) == [
-        "action_id", "action_ref", "queue_length", "active_count", "held_waiting", "max_concurrent",
-        "oldest_enqueued_at", "total_enqueued", "total_completed", "last_updated", "paused", "waiting",
-        "by_key",
-    ]  # fmt: skip
-    assert found["waiting"] == counts()
-    assert (found["action_ref"], found["max_concurrent"], found["oldest_enqueued_at"]) == ("a.b", 3, None)
-    assert (found["paused"], found["by_key"]) == (False, [])
-    for counter in ("queue_length", "active_count", "total_enqueued", "total_completed"):
-        assert found[counter] == 0
-    assert found["last_updated"].endswith("Z")
-
-
 async def test_both_paths_give_the_same_answer(api: Served) -> None:
     await api.define("a.b", max_concurrent=1)
     await api.submit_many("a.b", 3)
@@ -79,62 +61,3 @@ async def test_every_number_equals_a_recount_at_each_step(api: Served) -> None:
     await api.define("a.b", max_concurrent=0, runs=False)
     await check_recount(api)
     assert (await stats(api))["total_completed"] == 2
-
-
-async def test_what_is_in_a_run_neither_waits_nor_has_a_slot(api: Served) -> None:
-    await api.define("a.b", max_concurrent=2)
-    api.join(concurrency=20)
-    first, *ids = await api.submit_many("a.b", 10)
-    await api.until_offered(first)
-    await api.run(first)
-    await api.until_offered(*ids)
-    found, pool = await stats(api), await api.get("/pools/default")
-    assert (found["queue_length"], found["active_count"], pool["held"], pool["wanted"]) == (0, 2, 2, 2)
-    for path in ("/actions/a.b/queue", "/pools/default/queue"):
-        assert [each["id"] for each in (await api.get(path))["holders"]] == ids[:2]
-    listed = await api.get("/executions", action_ref="a.b", status="scheduled")
-    assert sorted(each["id"] for each in listed["items"]) == ids
-    # Without a leader the dashboard reads the rows.
-    (queue,) = (await read_queues(api.database)).queues
-    assert (queue.depth, queue.active_count, queue.max_concurrent) == (0, 2, 2)
-
-
-async def test_different_reasons_add_up_over_the_keys(api: Served) -> None:
-    await api.define("a.b", max_concurrent=1, concurrency_key="/k")
-    for key, count in (("full", 4), ("free", 2)):
-        await api.submit_many("a.b", count, parameters={"k": key})
-    assert await waiting(api) == counts(limit=4, no_worker=2)
-    api.join(concurrency=1)
-    await api.until(lambda: bool(api.worker.offered), "the offer")
-    assert await waiting(api) == counts(limit=4, pool=1)
-    found = await stats(api)
-    assert (found["queue_length"], found["active_count"]) == (5, 1)
-    assert found["by_key"] == [
-        {"concurrency_key": "full", "queue_length": 3, "active_count": 1, "held_waiting": 0},
-        {"concurrency_key": "free", "queue_length": 2, "active_count": 0, "held_waiting": 0},
-    ]
-    await api.define("a.b", max_concurrent=1, concurrency_key="/k", paused=True)
-    assert await waiting(api) == counts(paused=5)
-
-
-async def test_each_execution_shows_the_reason_under_which_it_is_counted(api: Served) -> None:
-    await api.define("a.b", max_concurrent=3)
-    ids = await api.submit_many("a.b", 8)
-
-    async def check() -> dict[str, int]:
-        shown = [await api.get(f"/executions/{execution_id}") for execution_id in ids]
-        reasons = Counter(s["waiting_on"]["reason"] for s in shown if s["status"] == "queued")
-        # What only an unreachable server holds up counts with what waits for a worker of the pool.
-        reasons["pool"] += reasons.pop("unavailable", 0)
-        found = await waiting(api)
-        assert {name: reasons[name] for name in found} == found
-        return found
-
-    assert (await check())["no_worker"] == 3
-    api.join(concurrency=2)
-    await api.until_offered(*ids[:2])
-    assert (await check()) == counts(pool=1, limit=5)
-    api.parts["broker"] = "connection refused"
-    assert (await check()) == counts(pool=1, limit=5)
-    await api.define("a.b", max_concurrent=3, paused=True)
-    assert (await check()) == counts(paused=6)

@@ -1,7 +1,6 @@
 """A ledger with the tables of the history, per test."""
 
 import hashlib
-from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
 import pytest
@@ -10,25 +9,10 @@ from tests.support.ledger import Led, granted
 from turnstile.common.database import Database
 from turnstile.common.domain.identifiers import Grant
 from turnstile.executor.history.executions import Executions
-from turnstile.executor.leader.ledger import Ledger
 from turnstile.executor.leader.records import WorkerRow
 from turnstile.executor.queries.read_limiter import ReadLimiter
 
 HASH: Final = hashlib.sha256(b"secret").digest()
-
-
-@pytest.fixture
-async def led(ledger: Ledger) -> Led:
-    """A ledger that leads as executor `a`."""
-    return await Led.by(ledger)
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    database = Database(database_url, application_name="test", connections_max=2)
-    await database.open()
-    yield database
-    await database.close()
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter
-from pydantic_core import to_json
 
 from tests.support.ledger import Led, admitted, ended, granted, session_on, waiting
 from turnstile.common.domain.identifiers import ExecutionId, Grant
@@ -13,7 +11,6 @@ from turnstile.common.domain.states import Status
 from turnstile.executor.history.executions import Executions, Record
 from turnstile.executor.history.filters import ExecutionFilter
 from turnstile.executor.leader.records import AttemptRow, LiveRow
-from turnstile.executor.queries.schemas import ExecutionRecord, GatedExecutionRecord
 from turnstile.executor.queue_manager.decisions import Passage
 
 
@@ -70,13 +67,6 @@ async def test_a_first_grant_is_scheduled_at_its_worker(led: Led, executions: Ex
         assert stored.scheduled_at == at(102)
 
 
-async def test_a_newer_grant_counts(led: Led, executions: Executions) -> None:
-    await led.admit(1, 2)
-    await led.write(granted=[granted(led.epoch, 1, 1, 2)])
-    await led.write(granted=[granted(led.epoch, 3, 1, worker_id="v")])
-    assert (await found(executions, 1)).stored.worker_id == "v"
-
-
 async def test_a_row_of_its_own_tells_all_about_what_runs(led: Led, executions: Executions) -> None:
     first = AttemptRow(
         execution_id=1, attempt=1, outcome="failed", worker_id="w", scheduled_at=102.0, started_at=103.0,
@@ -102,15 +92,6 @@ async def test_what_is_queued_again_is_at_no_worker(led: Led, executions: Execut
     stored = (await found(executions, 1)).stored
     assert (stored.status, stored.attempt, stored.worker_id) == (Status.QUEUED, 1, None)
     assert (stored.queued_at, stored.scheduled_at) == (at(107), None)
-
-
-async def test_what_is_delayed_has_entered_no_queue(led: Led, executions: Executions) -> None:
-    await led.write(
-        admitted=[admitted(1, status=Status.DELAYED, run_at=500.0)], reserved_id=1000,
-        live=[live(1, status=Status.DELAYED, due_at=500.0)],
-    )  # fmt: skip
-    stored = (await found(executions, 1)).stored
-    assert (stored.status, stored.queued_at, stored.run_at) == (Status.DELAYED, None, at(500))
 
 
 async def test_what_was_delayed_and_is_due_is_queued(led: Led, executions: Executions) -> None:
@@ -146,11 +127,6 @@ async def test_an_end_whose_record_is_locked_is_shown(
     assert (stored.status, stored.completed_at) == (Status.FAILED, at(104))
     assert stored.error is not None
     assert (stored.error.type, stored.error.message) == ("E", "m")
-
-
-async def test_there_is_no_such_execution(led: Led, executions: Executions) -> None:
-    assert await executions.execution(ExecutionId(1)) is None
-    assert await executions.action_of(1) is None
 
 
 @pytest.fixture
@@ -205,25 +181,6 @@ async def test_a_filter_selects_by_what_is_so_now(
 
 
 @pytest.mark.usefixtures("various")
-async def test_a_list_shows_executions_in_the_shape_of_their_schemas(executions: Executions) -> None:
-    schema = TypeAdapter[Any](GatedExecutionRecord | ExecutionRecord)
-    page = await executions.listed(ExecutionFilter(), before_id=1000, limit=100)
-    shown = [to_json(each) for each in page.items]
-    assert [schema.dump_json(schema.validate_json(each)) for each in shown] == shown
-
-
-@pytest.mark.usefixtures("various")
-async def test_pages_follow_each_other(executions: Executions) -> None:
-    seen: list[int] = []
-    before: int | None = 1000
-    while before is not None:
-        page = await executions.listed(ExecutionFilter(), before_id=before, limit=3)
-        seen += [each["id"] for each in page.items]
-        before = page.next_id
-    assert seen == [7, 6, 5, 4, 3, 2, 1]
-
-
-@pytest.mark.usefixtures("various")
 async def test_counts_are_by_the_present_status(executions: Executions) -> None:
     counts = await executions.counts(ExecutionFilter())
     assert counts.by_status == {
@@ -231,34 +188,3 @@ async def test_counts_are_by_the_present_status(executions: Executions) -> None:
         Status.CANCELLED: 1,
     }  # fmt: skip
     assert not counts.is_cut
-
-
-@pytest.mark.usefixtures("various")
-async def test_a_bulk_cancel_selects_what_has_not_ended_newest_first(executions: Executions) -> None:
-    matches = await executions.unfinished(ExecutionFilter(), before_id=1000, limit=100)
-    assert [match.id for match in matches.items] == [7, 5, 3, 2, 1]
-    matches = await executions.unfinished(ExecutionFilter(action_ref="a"), before_id=4, limit=2)
-    assert ([match.id for match in matches.items], matches.next_id) == ([3, 2], 2)
-
-
-@pytest.mark.usefixtures("various")
-async def test_a_bulk_retry_selects_what_has_ended_oldest_first(executions: Executions) -> None:
-    matches = await executions.ended(ExecutionFilter(), after_id=0, up_to_id=None, limit=100)
-    assert [(match.id, match.status) for match in matches.items] == [(4, "failed"), (6, "cancelled")]
-    assert matches.up_to_id == 7
-
-
-async def test_a_bulk_retry_leaves_out_what_it_made(led: Led, executions: Executions) -> None:
-    rows = [admitted(1), admitted(2, retry_of=1, idempotency_key="key/1"), admitted(3, retry_of=2)]
-    await led.write(admitted=rows, reserved_id=1000, ended=[ended(each) for each in (1, 2, 3)])
-    matches = await executions.ended(
-        ExecutionFilter(), after_id=0, up_to_id=None, limit=9, not_made_under="key"
-    )
-    assert [match.id for match in matches.items] == [1]
-
-
-@pytest.mark.usefixtures("various")
-async def test_named_executions_are_found_within_a_scope(executions: Executions) -> None:
-    ids = [ExecutionId(each) for each in (2, 5, 99)]
-    assert [match.id for match in await executions.named(ids)] == [2, 5]
-    assert [match.id for match in await executions.named(ids, ["b"])] == [5]

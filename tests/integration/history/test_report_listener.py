@@ -74,16 +74,6 @@ async def test_what_cannot_be_read_is_a_dead_letter(
     assert listener.invalid == 2
 
 
-async def test_a_forged_log_is_counted(
-    amqp_url: str, database: Database, executions: Executions, first: AttemptOf
-) -> None:
-    stolen = Sender(worker_id="w", session=1, secret="guess")
-    async with listening(amqp_url, database) as (publisher, listener):
-        await publisher.publish([reported(encode_log(stolen, [piece(first, 0, "forged")]))])
-        await until(lambda: listener.refused == 1, "the piece is refused")
-    assert await log_of(executions, 2) == ""
-
-
 async def test_a_number_that_the_database_cannot_hold_is_a_dead_letter_and_the_others_are_written(
     amqp_url: str, database: Database, executions: Executions, first: AttemptOf
 ) -> None:

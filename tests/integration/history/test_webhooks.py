@@ -87,15 +87,6 @@ async def test_a_result_after_the_lease_and_the_next_claim_changes_nothing(
     assert await states(hooks) == {1: "delivered"}
 
 
-async def test_two_executors_claim_each_delivery_once(hooks: Database, deliveries: Deliveries) -> None:
-    await add(hooks, *range(1, 9))
-    other = Deliveries(hooks)
-    await due(other)
-    first = await claim(deliveries)
-    assert len(first) == 8
-    assert await other.claim({ORIGIN: 8}, lease_seconds=60.0) == []
-
-
 async def test_a_released_delivery_is_due_at_once_and_not_counted(
     hooks: Database, deliveries: Deliveries
 ) -> None:
@@ -104,16 +95,6 @@ async def test_a_released_delivery_is_due_at_once_and_not_counted(
     await deliveries.record([result(released, "released")])
     (again,) = await claim(deliveries)
     assert (again.event_id, again.attempts) == (released.event_id, 1)
-
-
-async def test_a_postponed_delivery_is_due_after_its_delay(hooks: Database, deliveries: Deliveries) -> None:
-    await add(hooks, 1)
-    (claimed,) = await claim(deliveries)
-    await deliveries.record([result(claimed, "pending", delay_seconds=3600.0)])
-    assert await due(deliveries) == {}
-    await hooks.fetch("UPDATE ledger.webhook SET due_at = now()")
-    (again,) = await claim(deliveries)
-    assert (again.event_id, again.attempts) == (claimed.event_id, 2)
 
 
 async def test_a_receiver_has_a_bounded_number_of_claims_and_delays_no_other(
@@ -216,33 +197,6 @@ async def test_a_delivery_pending_for_too_long_fails_with_the_reason(
         "given up after 3600 s (TURNSTILE_WEBHOOK_AGE_MAX); never attempted",
     ]
     assert (await states(hooks))[3] == "pending"
-
-
-async def test_old_deliveries_fail_a_bounded_number_at_a_time(
-    hooks: Database, deliveries: Deliveries
-) -> None:
-    await add(hooks, *range(1, 6), ago="2 h")
-    assert await deliveries.give_up(0, 3600.0, 2) == (2, 2)
-    assert await deliveries.give_up(2, 3600.0, 2) == (2, 4)
-    assert await deliveries.give_up(4, 3600.0, 2) == (1, 0)
-
-
-async def test_old_settled_deliveries_are_deleted(hooks: Database, deliveries: Deliveries) -> None:
-    await add(hooks, 1, 2, 3)
-    claims = await claim(deliveries)
-    await deliveries.record([result(claims[0], "delivered"), result(claims[1], "failed")])
-    await hooks.fetch("UPDATE ledger.webhook SET ended_at = now() - interval '2 h' WHERE execution_id = 1")
-    assert await deliveries.prune(3600.0, 10) == 1
-    assert await states(hooks) == {2: "failed", 3: "pending"}
-
-
-async def test_pages_are_newest_first_with_their_execution(hooks: Database, deliveries: Deliveries) -> None:
-    await add(hooks, 1, 2, 3, 99)
-    await deliveries.record([result((await claim(deliveries))[0], "failed")])
-    rows = await deliveries.page(("pending", "failed"), before_id=1000, limit=3)
-    assert [(row["execution_id"], row["action_ref"]) for row in rows] == [(99, None), (3, "a"), (2, "a")]
-    rows = await deliveries.page(("failed",), before_id=1000, limit=3)
-    assert [(row["execution_id"], row["execution_status"]) for row in rows] == [(1, "completed")]
 
 
 async def test_what_has_ended_costs_nothing_while_an_old_snapshot_keeps_it(

@@ -9,11 +9,8 @@ import asyncpg
 import pytest
 
 from tests.support.inbox import (
-    ANN,
     Installation,
-    RunningLeader,
     command_ids,
-    delete,
     numbered,
     patch,
     request,
@@ -46,30 +43,6 @@ async def test_a_leader_killed_before_its_commit_decides_nothing(
     answers = await submitting
     assert [each["execution_id"] for each in answers] == sorted(each["execution_id"] for each in answers)
     assert await installation.fetch("SELECT count(*)::int FROM ledger.execution") == [(5,)]
-
-
-async def test_a_deletion_of_several_turns_is_counted_on_by_the_next_leader(
-    installation: Installation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    leader = installation.lead()
-    await installation.define("action", "a", max_concurrent=0)
-    await installation.submit(*numbered(1200))
-    write = leader.ledger.write
-    written = asyncio.Event()
-
-    async def die(turn: Turn) -> None:
-        await write(turn)
-        if turn.inbox_begun:
-            written.set()
-            await asyncio.Event().wait()
-
-    monkeypatch.setattr(leader.ledger, "write", die)
-    deleting = asyncio.create_task(installation.inbox.decide([delete("action", "a", cancel_max=10_000)]))
-    await written.wait()
-    await leader.kill()
-    installation.lead("b")
-    (answer,) = await deleting
-    assert (answer["type"], answer["cancelled"]) == ("deleted", 1200)
 
 
 async def test_a_leader_killed_after_its_commit_has_answered(
@@ -162,25 +135,6 @@ async def test_commands_go_on_after_all_sessions_were_ended(installation: Instal
         assert await session.fetchval("SELECT count(*) FROM ledger.execution") == 31
 
 
-async def test_a_new_leader_wakes_at_once_though_the_old_one_held_the_lock(
-    installation: Installation,
-) -> None:
-    old = installation.lead("old")
-    await installation.define("action", "a")
-    await installation.submit(*numbered(100))
-    # Cut off in the middle of a busy period: its sessions stay, with their locks.
-    old.task.cancel()
-    new = installation.lead("new")
-    await until(lambda: _leads(new))
-    for number in range(10):
-        (answer,) = await installation.submit(request(parameters={"late": number}))
-        assert answer["status"] == "queued"
-
-
-async def _leads(running: RunningLeader) -> bool:
-    return running.leader.leadership is not None
-
-
 async def test_an_old_snapshot_does_not_slow_commands(installation: Installation) -> None:
     installation.lead()
     await installation.define("action", "a", max_concurrent=0)
@@ -202,11 +156,3 @@ async def _seconds(installation: Installation) -> float:
         await installation.submit(request())
         found.append(perf_counter() - began_at)
     return median(found)
-
-
-async def test_a_cancel_waits_for_nobody_when_the_leader_sleeps(installation: Installation) -> None:
-    installation.lead()
-    await installation.define("action", "a", max_concurrent=0)
-    await installation.submit(request())
-    moves = await installation.inbox.cancel([1], None, ANN)
-    assert [str(after) for _, _, after in moves] == ["cancelled"]

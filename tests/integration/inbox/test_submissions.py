@@ -12,8 +12,6 @@ import pytest
 
 from tests.support.inbox import Installation, request
 from tests.support.ledger import session_on, until
-from turnstile.localservers import DatabaseServer
-from turnstile.migrations.run import migrate
 
 _OTHER_NAMES = """
 CREATE SCHEMA app;
@@ -79,16 +77,6 @@ async def test_a_committed_submission_is_one_execution_and_a_rolled_back_one_is_
     rows = await installation.fetch("SELECT parameters, metadata, priority FROM ledger.execution")
     assert [tuple(row) for row in rows] == [('{"n": 1.5}', '{"m": 1}', 2)]
     assert not await installation.fetch("SELECT FROM ledger.inbox")
-
-
-async def test_what_is_committed_waits_until_somebody_leads(installation: Installation) -> None:
-    leader = installation.lead()
-    await installation.define("action", "a")
-    await leader.kill()
-    request_id = await _submit(installation.session)
-    assert await _became(installation, request_id) == ("pending", None, None, None)
-    installation.lead("b")
-    assert (await _decided(installation, request_id))[0] == "admitted"
 
 
 async def test_commits_decide_the_order_between_sessions(installation: Installation) -> None:
@@ -213,35 +201,6 @@ async def test_the_same_key_by_http_and_by_sql_is_the_same_execution(installatio
     )
     request_id = await installation.session.fetchval(query, json.dumps(given))
     assert (await _decided(installation, request_id))[:2] == ("admitted", first["execution_id"])
-
-
-async def test_a_submitter_may_call_and_ask_and_nothing_else(postgresql: DatabaseServer) -> None:
-    url = postgresql.create_database("turnstile_test_submitter")
-    try:
-        async with session_on(url) as owner:
-            await owner.execute(
-                "DO $$BEGIN CREATE ROLE turnstile_submitter; EXCEPTION WHEN duplicate_object THEN END$$"
-            )
-            await migrate(url)
-            await owner.execute(
-                "INSERT INTO ledger.definition (kind, name, body, created_at, updated_at)"
-                " VALUES ('action', 'a', '{\"ref\": \"a\"}', now(), now());"
-                "SET ROLE turnstile_submitter"
-            )
-            request_id = await _submit(owner)
-            status = await owner.fetchval("SELECT status FROM turnstile.submission($1)", request_id)
-            assert status == "pending"
-            for statement in (
-                "SELECT FROM ledger.inbox",
-                "INSERT INTO ledger.inbox (command_id, kind, size_bytes, body)"
-                " VALUES (gen_random_uuid(), 'cancel', 0, '{}')",
-                "SELECT ledger.next_command_id()",
-                "SELECT FROM ledger.execution",
-            ):
-                with pytest.raises(asyncpg.InsufficientPrivilegeError):
-                    await owner.execute(statement)
-    finally:
-        postgresql.drop_database("turnstile_test_submitter")
 
 
 async def test_a_thousand_calls_in_one_transaction_and_many_sessions_at_once(

@@ -193,7 +193,7 @@ def differences(mine: Any, loaded: Any) -> Any:
     return {k: differences(mine.get(k), loaded.get(k)) for k in keys if mine.get(k) != loaded.get(k)}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 async def test_a_load_finds_what_the_scheduler_remembers(led: Led, seed: int) -> None:
     walk = Walk(led, seed)
     await walk.begin()

@@ -8,7 +8,6 @@ import pytest
 from tests.support.ledger import Led, admitted, ended, session_on
 from turnstile.common.domain.states import Status
 from turnstile.executor.leader.ports import TurnRefused
-from turnstile.executor.leader.records import AttemptRow, DefinitionRow
 
 _LONG_KEY = secrets.token_hex(8000)
 """Above what an index can hold."""
@@ -64,38 +63,11 @@ async def test_a_request_that_cannot_be_stored_is_named(led: Led, fields: dict[s
     await led.admit(1, 3)
 
 
-async def test_an_attempt_that_cannot_be_stored_is_named(led: Led) -> None:
-    await led.admit(1)
-    attempt = AttemptRow(
-        execution_id=1,
-        attempt=1,
-        outcome="failed",
-        worker_id="w",
-        scheduled_at=1.0,
-        started_at=None,
-        ended_at=2.0,
-        error=("Error", "zero \0"),
-    )
-    with pytest.raises(TurnRefused) as raised:
-        await led.write(attempts=[attempt])
-    assert raised.value.execution_ids == (1,)
-
-
 async def test_a_refusal_shows_no_content(led: Led) -> None:
     await led.admit(1)
     with pytest.raises(TurnRefused) as raised:
         await led.write(ended=[ended(1, result=b'"the secret"', worker_id=None)])
     assert "secret" not in str(raised.value)
-
-
-async def test_other_content_that_cannot_be_stored_names_no_execution(led: Led) -> None:
-    await led.admit(1)
-    with pytest.raises(TurnRefused) as raised:
-        await led.write(
-            ended=[ended(1)], definitions=[DefinitionRow(kind="action", name="a", body={"text": "\0"})]
-        )
-    assert raised.value.execution_ids == ()
-    assert await led.waiting_ids() == [1]
 
 
 async def test_content_of_one_kind_after_another_is_written(led: Led, database_url: str) -> None:

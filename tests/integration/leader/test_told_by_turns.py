@@ -1,10 +1,8 @@
 """What a leader over the real ledger tells workers and listeners of an execution."""
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
-import pytest
 from msgspec import structs
 
 from tests.support.inbox import Installation, RunningLeader, ScriptedWorker, delete, request
@@ -16,12 +14,6 @@ from turnstile.executor.leader.ports import CancelExecutions
 
 _TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 _URL = "https://hooks.example.org/done"
-
-
-@pytest.fixture
-async def installation(database_url: str) -> AsyncIterator[Installation]:
-    async with Installation(database_url) as installation:
-        yield installation
 
 
 async def _offer(worker: ScriptedWorker, execution_id: int) -> Offer:
@@ -80,17 +72,6 @@ async def test_an_offer_has_all_that_its_attempt_shows_also_behind_another_leade
         (read,) = decode_to_session(encode_to_session([message]))
         assert isinstance(read.body, Offers)
         assert (read.body.offers[0].extra or {})["metadata"] == {"tag": "t"}
-
-
-async def test_an_offer_names_the_runner_and_entrypoint_of_the_definition(
-    installation: Installation,
-) -> None:
-    leader = installation.lead()
-    await installation.define("action", "a", runner="command", entrypoint=["true"])
-    await installation.submit(request("a"))
-    leader.broker.worker.hello()
-    extra = (await _offer(leader.broker.worker, 1)).extra or {}
-    assert (extra["runner"], extra["entrypoint"]) == ("command", ["true"])
 
 
 async def test_events_have_the_action_and_the_trace_of_the_request(installation: Installation) -> None:

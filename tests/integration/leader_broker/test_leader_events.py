@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,10 +11,8 @@ import pytest
 
 from tests.support.brokers import hanging
 from tests.support.leader_broker import DEADLINE_SECONDS, Listener, leader_broker, listener
-from turnstile.common.broker.message import Outgoing
 from turnstile.common.domain.states import Status
-from turnstile.common.messages import Error, ExecutionCompleted, StatusChanged
-from turnstile.executor.leader.amqp import AmqpBroker
+from turnstile.common.messages import Error, ExecutionCompleted
 from turnstile.executor.leader.ports import BrokerUnavailable, Publication
 from turnstile.executor.leader.publications import completed_event
 from turnstile.localservers.rabbitmq import RabbitServer
@@ -40,20 +38,6 @@ def ended(
 
 def ids(heard: Listener) -> list[int]:
     return [json.loads(body)["execution_id"] for body in heard.bodies]
-
-
-@asynccontextmanager
-async def counted(broker: AmqpBroker) -> AsyncIterator[list[int]]:
-    """Count the events of each write."""
-    publisher, counts = broker._events_publisher, list[int]()
-    publish_each = publisher.publish_each
-
-    async def counting(messages: Sequence[Outgoing], *, seconds: float) -> Any:
-        counts.append(len(messages))
-        return await publish_each(messages, seconds=seconds)
-
-    publisher.publish_each = counting  # type: ignore[method-assign]
-    yield counts
 
 
 @pytest.mark.parametrize(
@@ -120,41 +104,6 @@ async def test_a_listener_receives_what_its_keys_name_each_once_and_no_header_of
         assert headers == {"schema_version": 1}
 
 
-async def test_without_a_listener_one_event_of_each_kind_is_sent_and_with_one_it_receives_all(
-    amqp_url: str,
-) -> None:
-    events = [ended(n, ref=f"a{n % 3}") for n in range(60)]
-    async with leader_broker(amqp_url) as broker, counted(broker) as counts:
-        await broker.publish_events(events)
-        assert counts == [60]
-        await broker.publish_events(events)
-        await broker.publish_events(events)
-        assert counts == [60, 3, 3]
-        async with listener(amqp_url, "one action", keys=[f"{COMPLETED}.a1.*"]) as heard:
-            await broker.publish_events(events)
-            await heard.until(20)
-            assert sorted(ids(heard)) == list(range(1, 60, 3))
-            assert counts[3:] == [3, 19]
-            await broker.publish_events(events)
-            await heard.until(40)
-            assert counts[5:] == [22]
-
-
-async def test_a_full_queue_of_a_listener_costs_the_others_nothing(amqp_url: str) -> None:
-    full = {**QUORUM, "x-max-length": 1, "x-overflow": "reject-publish"}
-    async with (
-        leader_broker(amqp_url) as broker,
-        listener(amqp_url, "full", keys=[COMPLETED], consumes=False, arguments=full),
-        listener(amqp_url, "other", keys=[COMPLETED]) as heard,
-    ):
-        began_at = asyncio.get_running_loop().time()
-        for start in range(0, 100, 10):
-            await broker.publish_events([ended(n) for n in range(start, start + 10)])
-        assert asyncio.get_running_loop().time() - began_at < 2.0
-        await heard.until(100)
-        assert set(ids(heard)) == set(range(100))
-
-
 async def test_while_one_listener_hangs_the_others_receive_every_event(
     controlled_broker: RabbitServer, controlled_amqp_url: str
 ) -> None:
@@ -192,20 +141,3 @@ async def test_a_listener_without_a_majority_fails_the_call_in_time_and_it_works
             await broker.publish_events([ended(n) for n in range(100)])
             while set(ids(heard)) != set(range(100)):
                 await heard.until(len(heard.messages) + 1)
-
-
-async def test_status_events_reach_a_listener(amqp_url: str) -> None:
-    changed = StatusChanged(
-        execution_id=1, action_ref="a", status=Status.QUEUED, previous_status=None, attempt=0,
-        changed_at=datetime.fromtimestamp(1_800_000_000, UTC),
-    )  # fmt: skip
-    async with (
-        leader_broker(amqp_url) as broker,
-        listener(amqp_url, "statuses", keys=["execution.status_changed"]) as heard,
-    ):
-        broker.announce_changes([changed])
-        (message,) = await heard.until(1)
-        assert json.loads(message.body) == {
-            "execution_id": 1, "action_ref": "a", "status": "queued", "previous_status": None, "attempt": 0,
-            "changed_at": "2027-01-15T08:00:00Z",
-        }  # fmt: skip

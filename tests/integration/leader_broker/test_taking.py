@@ -11,7 +11,6 @@ from tests.support.leader_broker import (
     SENDER,
     end,
     heartbeat,
-    hello,
     leader_broker,
     leading,
     of_worker,
@@ -32,7 +31,7 @@ from turnstile.common.broker.topology import (
     declare_executor,
 )
 from turnstile.common.domain.errors import Code
-from turnstile.common.worker_protocol import Heartbeat, Hello, Report
+from turnstile.common.worker_protocol import Heartbeat
 from turnstile.common.worker_wire import WORKER_REPORTS
 from turnstile.executor.leader.amqp import AmqpBroker
 from turnstile.executor.leader.ports import (
@@ -76,17 +75,6 @@ async def test_requests_arrive_in_order_as_values_with_the_key_of_their_message(
         assert all(each.key_identifies for each in found[:9])
         broker.acknowledge(found)
     await until_empty(amqp_url, EXECUTOR_REQUESTS)
-
-
-async def test_messages_of_workers_arrive_as_values(amqp_url: str) -> None:
-    async with leading(amqp_url) as broker, publishing(amqp_url, declare=declare_executor) as worker:
-        await worker.publish([hello(), heartbeat(1), reports([end(1), end(2)])])
-        first, second = await taken(broker, EXECUTOR_HEARTBEATS, 2)
-        assert isinstance(first.body, Hello)
-        assert isinstance(second.body, Heartbeat)
-        found = await taken(broker, EXECUTOR_COMPLETIONS, 2)
-        assert [each.body.number for each in found if isinstance(each.body, Report)] == [1, 2]
-        assert len({each.delivery_key for each in found}) == 2
 
 
 async def test_a_message_of_several_reports_is_acknowledged_when_all_of_them_are(amqp_url: str) -> None:
@@ -165,18 +153,6 @@ async def test_a_frozen_connection_is_given_up_within_five_seconds(amqp_url: str
         proxy.thaw()
 
 
-async def test_an_arrival_wakes_the_leader(amqp_url: str) -> None:
-    arrived = asyncio.Event()
-    async with (
-        leading(amqp_url, wake=arrived.set) as broker,
-        publishing(amqp_url, declare=declare_executor) as client,
-    ):
-        await client.publish([heartbeat(1)])
-        async with asyncio.timeout(10):
-            await arrived.wait()
-        assert len(broker.take(EXECUTOR_HEARTBEATS, 10)) == 1
-
-
 async def test_large_requests_are_stored_one_by_one_in_order_and_no_other_queue_waits_for_them(
     amqp_url: str,
 ) -> None:
@@ -227,18 +203,6 @@ async def test_a_large_request_that_is_being_stored_comes_again_after_the_connec
         await opened(broker)
         first, _ = await taken(broker, EXECUTOR_REQUESTS, 2)
         assert first.is_redelivered
-
-
-async def test_a_message_that_cannot_be_read_is_a_refused_one_in_its_place(amqp_url: str) -> None:
-    invalid = request(b'{"action_ref": "a", "priorty": 1}', reply_to="client")
-    async with leading(amqp_url) as broker, publishing(amqp_url, declare=declare_executor) as client:
-        await client.publish([numbered(0), invalid, numbered(2)])
-        found = await taken(broker, EXECUTOR_REQUESTS, 3)
-        refused = found[1].body
-        assert isinstance(refused, RefusedRequest)
-        assert refused.code is Code.UNKNOWN_FIELD
-        assert (found[1].reply_to, found[1].correlation_id) == ("client", invalid.message_id)
-        assert numbers(found) == [b'{"number":0}', b'{"number":2}']
 
 
 async def test_a_refused_message_is_acknowledged_when_its_dead_letter_is_confirmed(amqp_url: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.leader_process.support import Executor, Store, executor, is_alive, led_by_the_first
+from tests.integration.leader_process.support import Executor, Store, executor, is_alive
 from tests.support.proxy import proxy_to
 from tests.support.service_template import DIES_WITH_US
 from tests.support.traffic import until
@@ -100,14 +100,11 @@ async def test_a_slow_request_does_not_keep_the_leader_from_handing_over(
             assert await one.ended() == 0
 
 
-@pytest.mark.parametrize("is_stopped", [False, True], ids=["running", "stopped"])
-async def test_the_leader_ends_at_once_with_its_parent(
-    database_url: str, amqp_url: str, is_stopped: bool
-) -> None:
+async def test_the_leader_ends_at_once_with_its_parent(database_url: str, amqp_url: str) -> None:
     async with parent(database_url, amqp_url) as one:
         pid = await one.until_leading()
-        if is_stopped:
-            os.kill(pid, signal.SIGSTOP)
+        # Not even one that is stopped outlives it.
+        os.kill(pid, signal.SIGSTOP)
         one.process.kill()
         await until_gone(pid, seconds=2)
 
@@ -173,11 +170,6 @@ async def test_a_process_that_cannot_live_is_started_ever_more_rarely_and_says_w
     )
 
 
-async def test_a_program_that_is_not_there_is_reported(database_url: str, amqp_url: str) -> None:
-    async with executor("one", database_url, amqp_url, command=("/nowhere/python",)) as one:
-        await until(lambda: "cannot be started" in (one.leader.trouble() or ""), deadline_seconds=10)
-
-
 async def test_a_leader_without_its_tables_waits_and_leads_once_they_are_there(
     empty_database_url: str, amqp_url: str
 ) -> None:
@@ -186,21 +178,6 @@ async def test_a_leader_without_its_tables_waits_and_leads_once_they_are_there(
         assert one.leader.starts == 1
         await Store(empty_database_url).create_tables()
         await one.until_leading()
-
-
-async def test_a_leader_process_without_a_parent_does_not_start(tmp_path: Path) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "turnstile.executor.leader_process", "0", "1"),
-        stdin=asyncio.subprocess.DEVNULL,
-        cwd=tmp_path,
-    )
-    assert await asyncio.wait_for(process.wait(), 20) == 1
-
-
-async def test_a_leader_and_one_that_waits_stop_at_once_when_idle(database_url: str, amqp_url: str) -> None:
-    async with led_by_the_first(database_url, amqp_url) as executors:
-        for one in reversed(executors):
-            assert await seconds_to_stop(one) < 1.0
 
 
 @pytest.mark.parametrize("frozen", ["broker", "database"])

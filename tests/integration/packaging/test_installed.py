@@ -14,7 +14,6 @@ import pytest
 from tests.integration.packaging.installed import (
     FOLDERS,
     MODULES,
-    ROOT,
     Environment,
     write_application,
 )
@@ -180,13 +179,6 @@ def test_one_top_level_package_is_installed(environment: Environment, applicatio
     where = "import turnstile, common; print(turnstile.__file__, common.OWNER)"
     shown = environment.run(str(environment.bin / "python"), "-c", where, folder=application).split()
     assert shown == [str(environment.site_packages / "turnstile" / "__init__.py"), "user"]
-
-
-def test_an_editable_install_follows_the_repository(environment: Environment, application: Path) -> None:
-    """That of this interpreter."""
-    where = "import turnstile, common; print(turnstile.__file__, common.OWNER)"
-    shown = environment.run(sys.executable, "-c", where, folder=application).split()
-    assert shown == [str(ROOT / "src" / "turnstile" / "__init__.py"), "user"]
 
 
 @pytest.mark.timeout(300)

@@ -1,7 +1,6 @@
 """Webhooks and the audit log are deleted by age; settings of retention are read."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
@@ -25,14 +24,6 @@ SELECT n, 'u', 'o', now() - interval '9 d', now() - interval '9 d',
        CASE WHEN n % 2 = 1 THEN now() - interval '8 d' END
 FROM generate_series(1, 10) n
 """
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    database = Database(database_url, application_name="test", connections_max=2)
-    await database.open()
-    yield database
-    await database.close()
 
 
 def pruner(database: Database, **settings: Any) -> Pruner:

@@ -4,23 +4,18 @@ from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from typing import Any
 
-import httpx
 import pytest
 import pytest_asyncio
 from fastapi.routing import iter_route_contexts
 from pydantic import SecretStr
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse
-from starlette.types import Receive, Scope, Send
 
 from tests.support.served import Served, serve
-from turnstile.executor.api.auth import READING, ROLES, TokenMiddleware, route_of
+from turnstile.executor.api.auth import READING, ROLES, route_of
 from turnstile.executor.api.bodies import LIST_BYTES_MAX
 from turnstile.executor.api.paging import PAGE_MAX
 from turnstile.executor.api.problems import PREFIX
-from turnstile.executor.api_tokens import ApiTokens, Role, read_entries
+from turnstile.executor.api_tokens import Role
 from turnstile.executor.settings import ExecutorSettings
-from turnstile.executor.stored_tokens import AcceptedTokens, TokenStore
 
 _TOKENS = "r:read:reading,s:submit:submitting,o:operate:operating,a:admin:administering"
 _TOKEN_OF = {
@@ -121,53 +116,12 @@ async def test_whoami_names_the_routes_that_are_refused(api: Served) -> None:
             assert (reason is not None) == (needed is not None and role < needed), (method, path)
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "role"),
-    [
-        ("GET", "/executions", Role.READ),
-        ("POST", "/executions", Role.SUBMIT),
-        ("PUT", "/actions/a", Role.OPERATE),
-    ],
-)
-async def test_a_role_includes_those_before_it(api: Served, method: str, path: str, role: Role) -> None:
-    for higher in Role:
-        status = await status_of(api, method, PREFIX + path, _TOKEN_OF[higher])
-        assert (status in (401, 403)) == (higher < role)
-
-
 async def test_a_forbidden_caller_learns_the_required_role(api: Served) -> None:
     answer = await api.http.post(
         f"{PREFIX}/executions", json={"action_ref": "a"}, headers={"Authorization": "Bearer reading"}
     )
     assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
     assert "role 'submit'; that of 'r' has 'read'" in answer.json()["detail"]
-
-
-@pytest.mark.parametrize(
-    ("tokens", "name", "role"),
-    [
-        ("ci:submit:one", "ci", Role.SUBMIT),
-        ("ci:operate:one", "ci", Role.OPERATE),
-        ("one", "token-1", Role.OPERATE),
-        ("", None, None),
-    ],
-)
-async def test_name_and_role_of_the_token_are_in_the_state_of_the_request(
-    api: Served, tokens: str, name: str | None, role: Role | None
-) -> None:
-    async def application(scope: Scope, receive: Receive, send: Send) -> None:
-        state = Request(scope).state
-        await PlainTextResponse(repr((state.caller_name, state.caller_role)))(scope, receive, send)
-
-    async def action_of(_: int) -> str | None:
-        return None
-
-    accepted = AcceptedTokens(ApiTokens(read_entries(tokens)), TokenStore(api.database))
-    gate = TokenMiddleware(application, tokens=accepted, own_hosts=None, action_of=action_of)
-    transport = httpx.ASGITransport(app=gate)
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
-        answer = await http.get("/executions", headers={"Authorization": "Bearer one"})
-    assert answer.text == repr((name, role))
 
 
 async def test_every_route_bounds_its_body(api: Served) -> None:

@@ -70,21 +70,6 @@ def test_a_file_that_holds_no_token_is_named(
     assert "s3cret" not in ended.err
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("TURNSTILE_API_TOKENS", "ci:sumbit:s3cret"),
-        ("TURNSTILE_DATABASE_URL", "postgresql://u:s3cret@host:port/d"),
-        ("TURNSTILE_AMQP_URL", "amqp://u:s3cret@:x/"),
-    ],
-)
-def test_a_wrong_setting_is_named_without_its_secret(alone: CommandLines, name: str, value: str) -> None:
-    ended = alone.executor("serve", **{name: value})
-    assert ended.exit_code == EXIT_USAGE
-    assert ended.err.startswith(f"{name}: ")
-    assert "s3cret" not in ended.err
-
-
 _SECRET: Final = "s3cret"
 _PARTS: Final = [
     *("{s}", "a/{s}", "a?{s}", "a#{s}", "a@{s}", "1/{s}", "1?{s}", "1#{s}", "a@1/{s}", "a@b?x={s}"),

@@ -322,10 +322,6 @@ async def test_an_executor_whose_role_may_change_the_audit_log_says_so(
         assert "executor setup-permissions" in record.__dict__["reason"]
 
 
-async def test_an_executor_with_an_account_of_its_own_starts_without_that_warning(fortress: Fortress) -> None:
-    assert "audit_log_changeable" not in fortress.executor.log.read_text()
-
-
 async def test_an_executor_role_has_the_rights_that_its_service_needs(fortress: Fortress) -> None:
     lacking = (
         "SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'ledger'::regnamespace"

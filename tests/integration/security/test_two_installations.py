@@ -5,7 +5,7 @@ The first is `fortress`, whose services run meanwhile. The second is set up by t
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -135,49 +135,6 @@ async def test_the_first_goes_on_working_after_the_second_is_set_up(
     await assert_first_works(fortress)
 
 
-async def test_a_second_run_changes_nothing_and_one_with_another_folder_is_refused(second: Second) -> None:
-    first = await asyncio.to_thread(second.set_up)
-    before = {file: (file.read_text(), file.stat().st_mtime_ns) for file in second.folder.iterdir()}
-    again = await asyncio.to_thread(second.set_up)
-    assert (first.exit_code, again.exit_code) == (0, 0)
-    assert (first.out.count("  create  turn"), again.out.count("  keep    turn")) == (4, 4)
-    assert "restart" not in first.out + again.out
-    elsewhere = replace(second, folder=second.folder.with_name("elsewhere"))
-    ended = await asyncio.to_thread(elsewhere.set_up)
-    assert ended.exit_code == 1
-    assert "name the folder of the earlier run with --credentials" in ended.err
-    assert not elsewhere.folder.exists()
-    after = {file: (file.read_text(), file.stat().st_mtime_ns) for file in second.folder.iterdir()}
-    assert after == before
-    assert await all_connect(second.environments())
-
-
-async def test_a_dry_run_names_a_missing_right_to_create_roles(fortress: Fortress, second: Second) -> None:
-    fortress.servers.postgresql.execute("ALTER ROLE keeper NOCREATEROLE")
-    try:
-        refused = await asyncio.to_thread(second.set_up, "--dry-run")
-        assert refused.exit_code == 1
-        assert (
-            "'keeper' may not create roles; as a superuser run: ALTER ROLE keeper CREATEROLE" in refused.err
-        )
-    finally:
-        fortress.servers.postgresql.execute("ALTER ROLE keeper CREATEROLE")
-
-
-async def test_accounts_of_the_first_are_changed_only_with_rotate(fortress: Fortress, second: Second) -> None:
-    for options in ((), ("--dry-run",)):
-        ended = await asyncio.to_thread(second.set_up, "--prefix", "turnstile", *options)
-        assert ended.exit_code == 1
-        assert f"  refuse  turnstile-executor: used by the database '{DATABASE}'" in ended.out
-        assert f"  refuse  turnstile-client: used by the vhost '{VHOST}'" in ended.out
-        assert "nothing was changed: choose other names with --prefix turnstile-second, or take" in ended.err
-    named = await asyncio.to_thread(second.set_up, "--prefix", "turnstile", "--rotate", "--dry-run")
-    assert named.exit_code == 0
-    assert f"  rotate  turnstile-client: takes it over from the vhost '{VHOST}'" in named.out
-    assert not second.folder.exists()
-    await assert_first_works(fortress)
-
-
 async def test_rotate_changes_this_installation_only_and_an_old_copy_of_the_folder_brings_nothing_back(
     fortress: Fortress, second: Second
 ) -> None:
@@ -208,8 +165,15 @@ async def test_rotate_changes_this_installation_only_and_an_old_copy_of_the_fold
     assert await all_connect(current)
 
 
-@pytest.mark.parametrize("options", [(), ("--rotate",)])
-@pytest.mark.parametrize("at", ["change_roles", "change_accounts", "_change", "complete_files"])
+@pytest.mark.parametrize(
+    ("at", "options"),
+    [
+        ("change_roles", ()),
+        ("change_accounts", ("--rotate",)),
+        ("_change", ("--rotate",)),
+        ("complete_files", ()),
+    ],
+)
 async def test_a_run_after_a_crash_completes_it(
     second: Second, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], at: str
 ) -> None:
@@ -227,17 +191,3 @@ async def test_a_run_after_a_crash_completes_it(
         "worker.env",
     ]
     assert await all_connect(second.environments())
-
-
-async def test_a_given_password_is_set_for_the_own_account_only(fortress: Fortress, second: Second) -> None:
-    given = {"TURNSTILE_WORKER_PASSWORD": "chosen-by-hand-7d"}
-    assert (await asyncio.to_thread(second.set_up)).exit_code == 0
-    ended = await asyncio.to_thread(second.set_up, **given)
-    assert ended.exit_code == 0
-    assert "  rotate  turnstile-second-worker: TURNSTILE_WORKER_PASSWORD is another password" in ended.out
-    assert "restart with the new credentials: all workers;" in ended.out
-    assert "chosen-by-hand-7d" in second.environments()["worker"]["TURNSTILE_AMQP_URL"]
-    assert await all_connect(second.environments())
-    refused = await asyncio.to_thread(second.set_up, "--prefix", "turnstile", **given)
-    assert refused.exit_code == 1
-    await assert_first_works(fortress)

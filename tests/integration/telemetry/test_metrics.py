@@ -1,7 +1,6 @@
 """/metrics shows what happened in both services."""
 
 import json
-from typing import Any
 
 import pytest
 
@@ -57,36 +56,6 @@ async def test_both_services_count_and_time_executions(observed: Observed) -> No
         assert (worker.value(f"{histogram}_sum", action_ref="one") or 0) > 0
 
 
-async def test_gauges_show_the_queue_its_limit_and_its_workers(observed: Observed) -> None:
-    await observed.client.submit_many([Request(action_ref="hold") for _ in range(3)])
-    held = {"action_ref": "hold"}
-    executor = await observed.executor("turnstile_queue_depth", 2, **held)
-    assert executor.value("turnstile_slots_held", **held) == 1
-    assert executor.value("turnstile_slot_limit", **held) == 1
-    assert (executor.value("turnstile_queue_oldest_seconds", **held) or 0) > 0
-    assert executor.value("turnstile_workers", state="live") == 1
-    assert executor.value("turnstile_server_up", server="database") == 1
-    assert executor.value("turnstile_publisher_blocked") == 0
-    assert executor.value("turnstile_leading") == 1
-    assert (executor.value("turnstile_leader_epoch") or 0) > 1e12
-    assert executor.value("turnstile_leader_event_loop_lag_seconds") is not None
-    assert (executor.value("turnstile_turn_seconds_count") or 0) > 3
-
-    worker = await observed.worker("turnstile_worker_running", 1)
-    assert worker.value("turnstile_worker_concurrency") == 10
-    age_seconds = worker.value("turnstile_worker_lease_age_seconds")
-    duration_seconds = worker.value("turnstile_worker_lease_duration_seconds")
-    assert age_seconds is not None
-    assert duration_seconds is not None
-    assert 0 <= age_seconds < duration_seconds
-    page = await observed.client.list(action_ref="hold")
-    for execution in page.items:
-        await observed.client.cancel(execution.id)
-    await observed.client.wait_many([execution.id for execution in page.items])
-    executor = await observed.executor("turnstile_slots_held", 0, **held)
-    assert executor.value("turnstile_queue_depth", **held) == 0
-
-
 async def test_the_content_type_follows_the_accept_header(observed: Observed) -> None:
     url = f"{observed.system.http_url}/metrics"
     plain = await observed.http.get(url, headers={"Accept": "text/plain"})
@@ -96,30 +65,6 @@ async def test_the_content_type_follows_the_accept_header(observed: Observed) ->
     )
     assert openmetrics.headers["content-type"].startswith("application/openmetrics-text")
     assert openmetrics.text.endswith("# EOF\n")
-
-
-async def test_the_line_of_a_failure_has_its_type_its_message_and_its_location(observed: Observed) -> None:
-    for ref, parameters in (("scripted", {"steps": ["FAIL"]}), ("fails.plain", {})):
-        submitted = await observed.client.submit(ref, parameters)
-        assert (await observed.client.wait(submitted.execution_id)).status is Status.FAILED
-
-        def line(execution_id: int = submitted.execution_id) -> list[dict[str, Any]]:
-            lines = [
-                json.loads(line)
-                for worker in observed.system.workers
-                for line in worker.log.read_text().splitlines()
-            ]
-            return [
-                line
-                for line in lines
-                if (line["event"], line.get("execution_id")) == ("execution_ended", execution_id)
-            ]
-
-        await until(line)
-        (found,) = line()
-        assert (found["status"], found["error_type"]) == ("failed", "RuntimeError")
-        assert found["error"] == "as the script says"
-        assert found["location"].startswith("actions.py:")
 
 
 async def test_each_transition_has_one_event_and_no_line_has_a_secret(observed: Observed) -> None:

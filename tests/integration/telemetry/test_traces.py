@@ -80,31 +80,6 @@ async def test_a_request_without_a_trace_begins_one_and_a_failure_marks_its_span
     assert spans["process execution.scheduled"].attributes["error.type"] == "failed"
 
 
-async def test_a_request_over_http_keeps_its_trace(observed: Observed) -> None:
-    trace_id = "0af7651916cd43dd8448eb211c80319c"
-    answer = await observed.http.post(
-        f"{observed.system.http_url}/api/v1/executions",
-        json={"action_ref": "noop"},
-        headers={"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"},
-    )
-    assert answer.status_code == 202
-    await until(lambda: len(observed.receiver.of_trace(trace_id)) == 5)
-    assert {span.parent_id for span in observed.receiver.of_trace(trace_id) if span.name == "admit noop"} == {
-        "b7ad6b7169203331"
-    }
-
-
-async def test_an_unsampled_trace_is_not_exported(observed: Observed) -> None:
-    trace_id = "1af7651916cd43dd8448eb211c80319c"
-    unsampled = await observed.client.submit("noop", traceparent=f"00-{trace_id}-b7ad6b7169203331-00")
-    await observed.client.wait(unsampled.execution_id)
-    behind = "2af7651916cd43dd8448eb211c80319c"
-    sampled = await observed.client.submit("noop", traceparent=f"00-{behind}-b7ad6b7169203331-01")
-    await observed.client.wait(sampled.execution_id)
-    await until(lambda: len(observed.receiver.of_trace(behind)) == 5)
-    assert observed.receiver.of_trace(trace_id) == []
-
-
 async def test_a_client_that_does_not_trace_loads_nothing_and_sends_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

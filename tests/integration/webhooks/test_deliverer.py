@@ -88,22 +88,6 @@ async def test_a_failed_delivery_is_repeated_with_the_same_event_and_each_post_i
     assert grown == {("pending",): 2, ("delivered",): 1, ("released",): 0, ("failed",): 1}
 
 
-@pytest.mark.parametrize(("answer", "posts"), [("410 Gone", 1), ("500 Broken", 3)])
-async def test_a_refusal_is_final_at_once_and_a_failure_after_the_last_attempt(
-    database: Database, database_url: str, receiver: Receiver, answer: str, posts: int
-) -> None:
-    receiver.says(answer, b"not here")
-    (one,) = await completed(database, receiver.url)
-    async with delivering(database_url):
-        row = (await ended(database))[one]
-    assert (row["state"], row["attempts"], row["last_error"]) == (
-        "failed",
-        posts,
-        f"{answer}: not here",
-    )
-    assert len(receiver.received) == posts
-
-
 async def test_two_replicas_post_each_end_once(
     database: Database, database_url: str, receiver: Receiver
 ) -> None:
@@ -124,19 +108,6 @@ async def test_a_delivery_of_a_deleted_execution_fails(
         row = (await ended(database))[one]
     assert (row["state"], receiver.received) == ("failed", [])
     assert "not stored" in row["last_error"]
-
-
-async def test_a_private_address_is_refused_unless_it_is_allowed_and_can_be_replayed_then(
-    database: Database, database_url: str, receiver: Receiver
-) -> None:
-    (one,) = await completed(database, receiver.url)
-    async with delivering(database_url, webhook_allow_private=False):
-        row = (await ended(database))[one]
-        assert (row["state"], receiver.received) == ("failed", [])
-        assert "TURNSTILE_WEBHOOK_ALLOW_PRIVATE" in row["last_error"]
-    await Deliveries(database).replay(None, limit=10)
-    async with delivering(database_url):
-        assert (await ended(database))[one]["state"] == "delivered"
 
 
 async def test_running_deliveries_are_completed_at_the_stop(

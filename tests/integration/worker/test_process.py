@@ -12,7 +12,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.http_server import answering
 from tests.support.processes import CERTIFICATES
 from tests.support.proxy import Proxy
 from tests.support.scripted_leader import ScriptedLeader, worker_process
@@ -190,22 +189,6 @@ async def test_a_second_signal_ends_the_process_at_once(
         assert not leader.has_left
 
 
-async def test_a_worker_that_an_operator_drains_stays_idle(
-    amqp_url: str, leader: ScriptedLeader, tmp_path: Path
-) -> None:
-    async with worker_process(amqp_url, tmp_path, MODULE) as worker:
-        await leader.is_served()
-        await leader.offer("core.wait", 1, 2, at_once=1, parameters=b'{"seconds": 1.0}')
-        await until(lambda: leader.started() == [1], "the start")
-        leader.is_draining = True
-        await until(lambda: leader.has_left, "its leaving")
-        assert leader.returns().keys() == {2}
-        assert leader.ends().keys() == {1}
-        assert worker.process.returncode is None
-        worker.signal(signal.SIGTERM)
-        assert await worker.ended() == 0
-
-
 async def test_a_thread_that_outlives_its_attempt_ends_the_process_of_a_drain(
     amqp_url: str, leader: ScriptedLeader, tmp_path: Path
 ) -> None:
@@ -266,21 +249,6 @@ async def test_a_blocked_loop_costs_neither_the_lease_nor_the_answer_to_a_recall
         assert "lease_lost" not in worker.text()
 
 
-async def test_a_blocked_loop_whose_lease_is_over_ends_the_process(
-    amqp_url: str, leader: ScriptedLeader, tmp_path: Path
-) -> None:
-    settings = {"TURNSTILE_LEASE_DURATION": "3s", "TURNSTILE_HEARTBEAT_INTERVAL": "300ms"}
-    async with (
-        Proxy(amqp_url).listening() as proxy,
-        worker_process(proxy.url, tmp_path, MODULE, **settings) as worker,
-    ):
-        await leader.is_served()
-        await leader.offer("core.block", 1, parameters=b'{"seconds": 60}')
-        await until(lambda: leader.started() == [1], "the start")
-        proxy.freeze()
-        assert await worker.ended(20.0) == EXIT_NOT_STOPPED
-
-
 async def test_without_an_answer_nothing_starts_and_a_cancel_kills_at_once(
     amqp_url: str, leader: ScriptedLeader, tmp_path: Path
 ) -> None:
@@ -305,62 +273,6 @@ async def test_without_an_answer_nothing_starts_and_a_cancel_kills_at_once(
         await until(lambda: "lease_not_renewed_over" in worker.text(), "the end of the doubt")
 
 
-async def test_a_worker_that_is_cut_off_kills_its_runs_and_registers_anew(
-    amqp_url: str, leader: ScriptedLeader, tmp_path: Path
-) -> None:
-    settings = {"TURNSTILE_LEASE_DURATION": "3s", "TURNSTILE_HEARTBEAT_INTERVAL": "300ms"}
-    async with (
-        Proxy(amqp_url).listening() as proxy,
-        worker_process(proxy.url, tmp_path, MODULE, **settings) as worker,
-    ):
-        await leader.is_served()
-        path = tmp_path / "pids"
-        given = json.dumps({"how": "hangs", "path": str(path)}).encode()
-        await leader.offer("core.child", 1, parameters=given)
-        await leader.offer("core.wait", 2)
-        await until(lambda: path.exists() and len(path.read_text().split()) == 2, "the processes")
-        first = leader.hello.sender.worker_id
-        proxy.freeze()
-        await until(lambda: "lease_lost" in worker.text(), "the loss", deadline_seconds=20)
-        proxy.thaw()
-        await until(lambda: leader.hello.sender.worker_id != first, "the next worker")
-        await leader.offer("core.nothing", 3)
-        await leader.ended(3)
-        assert not leader.ends().keys() & {1, 2}
-        for pid in path.read_text().split():
-            assert not _runs(pid)
-
-
-async def test_an_outage_of_the_broker_costs_no_run_while_an_executor_promises_to_reclaim_nothing(
-    amqp_url: str, leader: ScriptedLeader, tmp_path: Path
-) -> None:
-    asked_at: list[float] = []
-
-    def answer(path: str, _: bytes) -> tuple[int, bytes]:
-        assert path == f"/api/v1/workers/{first}/no-reclaim"
-        asked_at.append(time.monotonic())
-        return 200, b'{"seconds": 10}'
-
-    settings = {"TURNSTILE_LEASE_DURATION": "3s", "TURNSTILE_HEARTBEAT_INTERVAL": "300ms"}
-    with answering(answer) as url:
-        async with (
-            Proxy(amqp_url).listening() as proxy,
-            worker_process(proxy.url, tmp_path, MODULE, **settings, TURNSTILE_API_URL=url) as worker,
-        ):
-            await leader.is_served()
-            first = leader.hello.sender.worker_id
-            await leader.offer("core.wait", 1, parameters=b'{"seconds": 12}')
-            await until(lambda: leader.started() == [1], "the start")
-            proxy.freeze()
-            await until(lambda: len(asked_at) > 1 and asked_at[-1] > asked_at[0] + 6, "two leases")
-            assert "lease_lost" not in worker.text()
-            proxy.cut()
-            proxy.thaw()
-            (end,) = await leader.ended(1)
-            assert end.result == b'"waited"'
-            assert {each.sender.worker_id for each in leader.hellos} == {first}
-
-
 async def test_after_a_cut_connection_the_session_goes_on_with_what_it_holds(
     amqp_url: str, leader: ScriptedLeader, tmp_path: Path
 ) -> None:
@@ -375,37 +287,6 @@ async def test_after_a_cut_connection_the_session_goes_on_with_what_it_holds(
         await leader.offer("core.nothing", 2)
         await leader.ended(1, 2)
         assert "lease_lost" not in worker.text()
-
-
-async def test_the_supervisor_kills_the_children_of_a_stopped_worker(
-    amqp_url: str, leader: ScriptedLeader, tmp_path: Path
-) -> None:
-    settings = {"TURNSTILE_LEASE_DURATION": "3s", "TURNSTILE_HEARTBEAT_INTERVAL": "300ms"}
-    async with worker_process(amqp_url, tmp_path, MODULE, **settings) as worker:
-        await leader.is_served()
-        path = tmp_path / "pids"
-        given = json.dumps({"how": "hangs", "path": str(path)}).encode()
-        await leader.offer("core.child", 1, parameters=given)
-        await until(lambda: path.exists() and len(path.read_text().split()) == 2, "the processes")
-        worker.signal(signal.SIGSTOP)
-        began = time.monotonic()
-        pids = path.read_text().split()
-        await until(lambda: not any(map(_runs, pids)), "their death", deadline_seconds=20)
-        assert time.monotonic() - began < 8
-        worker.signal(signal.SIGCONT)
-        await until(lambda: "lease_lost" in worker.text(), "the loss")
-
-
-async def test_what_the_installation_has_otherwise_is_logged_with_the_remedy(
-    amqp_url: str, leader: ScriptedLeader, tmp_path: Path
-) -> None:
-    leader.stored = ({"ref": "core.note", "max_concurrent": 3, "pool": "other", "unknown": 1},)
-    async with worker_process(amqp_url, tmp_path, MODULE) as worker:
-        await leader.is_served()
-        await until(lambda: "action_differs" in worker.text(), "the difference")
-        text = worker.text()
-        assert "action_ref=core.note fields=max_concurrent,pool" in text
-        assert "executor actions apply -" in text
 
 
 async def test_readiness_and_metrics_show_broker_executor_and_lease(
@@ -432,11 +313,3 @@ async def test_readiness_and_metrics_show_broker_executor_and_lease(
                 return answer.status_code == 503 and "no executor answers" in answer.json()["detail"]
 
             await until(is_unready, "no answers", deadline_seconds=20)
-
-
-def _runs(pid: str) -> bool:
-    try:
-        os.kill(int(pid), 0)
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except OSError:
-        return False

@@ -8,7 +8,7 @@ Instants are nanoseconds since 1970, by the clock of the database, which is that
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any, Final
 import asyncpg
 import numpy as np
 
+from tests.proof.chaos.listener import read_listener
 from tests.proof.chaos.submitters import SubmitLog
 from tests.proof.run_log import RUN_LOG, Run, booted_at, read_runs
 from tests.support.history import session_of
@@ -153,10 +154,26 @@ class Witnessed:
         )
 
 
-async def read_history(
-    database_url: str, folder: Path, log: SubmitLog, published: Mapping[int, set[str]]
+async def witnessed(
+    database_url: str,
+    amqp_url: str,
+    folder: Path,
+    log: SubmitLog,
+    heard: dict[int, set[str]] | None = None,
 ) -> Witnessed:
-    """Return everything in one snapshot of the database."""
+    """Read the history, once everything has drained: in one snapshot of the database, then the listener.
+
+    What the listener has heard is read once; `heard` keeps it for the next reading of a longer history.
+    """
+    heard = {} if heard is None else heard
+    seen = await _read(database_url, folder, log)
+    missing = [row["id"] for row in seen.executions if row["id"] not in heard]
+    for execution_id, statuses in (await read_listener(amqp_url, missing)).items():
+        heard.setdefault(execution_id, set()).update(statuses)
+    return replace(seen, published=heard)
+
+
+async def _read(database_url: str, folder: Path, log: SubmitLog) -> Witnessed:
     async with (
         session_of(database_url) as session,
         session.transaction(isolation="repeatable_read", readonly=True),
@@ -172,7 +189,6 @@ async def read_history(
         lost=lost,
         definitions=definitions,
         log=log,
-        published=published,
         booted_at=booted_at(),
     )
 

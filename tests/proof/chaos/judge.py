@@ -10,8 +10,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from tests.proof.chaos.history import Window, Witnessed, moment, passers, tables_of
 from tests.proof.chaos.submitters import Sent
 from turnstile.common.domain.states import TERMINAL, Status
@@ -23,7 +21,7 @@ from turnstile.stress.check.passages import GateHistory, check_passages
 from turnstile.stress.check.queues import held_by, idle_at_workers, moves_of_entries
 from turnstile.stress.check.rules import RULES
 from turnstile.stress.check.timelines import queue_entries
-from turnstile.stress.recording import NEVER, NONE
+from turnstile.stress.recording import NEVER
 
 _ENDS: Final = frozenset(map(str, TERMINAL))
 _RESUMED_NS: Final = 1_000_000_000
@@ -61,8 +59,6 @@ class Statistics:
     reclaims: int
     workers_lost: int
     completions_published: int
-    in_runs: int
-    """Grants of what joined a run: the limit of its queue was used up."""
     worst_idle_seconds: float
     """A free slot beside a runnable waiting execution, outside all windows."""
     passages: Mapping[str, int]
@@ -100,7 +96,6 @@ def judged(seen: Witnessed, bounds: Bounds) -> tuple[list[str], Statistics]:
         ends=Counter(row["status"] for row in seen.executions),
         grants=len(tables.attempts),
         runs=len(seen.runs),
-        in_runs=_granted_to_runs(tables),
         reclaims=sum(row["outcome"] == "reclaimed" for row in seen.ended_attempts),
         workers_lost=len(seen.lost),
         completions_published=len(seen.published),
@@ -137,16 +132,6 @@ def replayed_queues(seen: Witnessed, tables: History, bounds: Bounds) -> tuple[l
         for each in idle_at_workers(tables, bounds.idle_seconds, until=ended_at)
     ]
     return broken, worst_idle_ns
-
-
-def _granted_to_runs(tables: History) -> int:
-    count = 0
-    for queue in np.unique(tables.attempts["queue"][tables.attempts["queue"] != NONE]).tolist():
-        own = tables.attempts[tables.attempts["queue"] == queue]
-        for granted_at in own["granted_at"].tolist():
-            held = int(((own["granted_at"] < granted_at) & (own["ended_at"] > granted_at)).sum())
-            count += held >= tables.limits.highest(queue, granted_at, granted_at)
-    return count
 
 
 def _pauses_of_pools(seen: Witnessed) -> Iterator[tuple[int, int]]:

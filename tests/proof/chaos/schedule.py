@@ -6,47 +6,72 @@ lasts. A fault waits until the part that it affects has recovered from the one b
 """
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, Self
 
 from tests.proof.chaos.environment import EXECUTORS, LEASE_SECONDS, WORKERS, servers_of
 from turnstile.common.broker.topology import EXECUTOR_COMPLETIONS, EXECUTOR_HEARTBEATS, EXECUTOR_REPORTS
 
+EXECUTOR_LINKS: Final = tuple(
+    f"{executor} > {server}" for executor in EXECUTORS for server in servers_of(executor)
+)
+WORKER_LINKS: Final = tuple(f"{worker} > broker" for worker in WORKERS)
+LINKS: Final = (*EXECUTOR_LINKS, *WORKER_LINKS)
+SPARED_QUEUE: Final = "executor.requests"
+"""Not purged nor deleted: that would discard requests before they are admitted."""
+PURGED: Final = (EXECUTOR_COMPLETIONS, EXECUTOR_HEARTBEATS, EXECUTOR_REPORTS)
+DELETED: Final = (*PURGED, *(f"session of {worker}" for worker in WORKERS))
+
 
 class Kind(StrEnum):
-    """Every kind of fault."""
+    """Every kind of fault: its targets, how long it lasts, and how long its part needs to serve again."""
 
-    EXECUTOR_KILLED = "executor killed"
-    EXECUTOR_STOPPED = "executor stopped"
-    EXECUTOR_PAUSED = "executor paused"
-    WORKER_KILLED = "worker killed"
-    WORKER_STOPPED = "worker stopped"
-    WORKER_PAUSED = "worker paused"
-    WORKER_PAUSED_LONG = "worker paused past its lease"
-    DATABASE_RESTARTED = "database restarted"
-    DATABASE_CRASHED = "database crashed"
-    DATABASE_FROZEN = "database frozen"
-    SESSIONS_TERMINATED = "database sessions terminated"
-    BROKER_RESTARTED = "broker restarted"
-    BROKER_KILLED = "broker killed"
-    BROKER_FROZEN = "broker frozen"
-    CONNECTIONS_CLOSED = "broker connections closed"
-    MEMORY_ALARM = "broker memory alarm"
-    QUEUE_PURGED = "queue purged"
-    QUEUE_DELETED = "queue deleted"
-    LINK_DELAYED = "link delayed"
-    LINK_CUT = "link cut"
-    LINK_CUT_ONE_WAY = "link cut one way"
-    LINK_FROZEN = "link frozen"
-    ANSWERS_DROPPED = "answers dropped"
-    WORKER_CUT_OFF = "worker cut off from the broker"
-    DATABASE_UNREACHABLE = "database unreachable for all executors"
-    EXECUTOR_KILLED_IN_FLIGHT = "executor killed with messages in flight"
-    EXECUTOR_KILLED_MESSAGES_LOST = "executor killed with messages lost"
-    WORKER_KILLED_IN_FLIGHT = "worker killed with messages in flight"
-    WORKER_KILLED_MESSAGES_LOST = "worker killed with messages lost"
+    targets: Sequence[str]
+    lasting_seconds: tuple[float, float]
+    heals_in_seconds: float
+
+    def __new__(
+        cls, text: str, targets: Sequence[str], lasting_seconds: tuple[float, float], heals: float = 0.0
+    ) -> Self:
+        """Return a kind that is the text, with its traits."""
+        kind = str.__new__(cls, text)
+        kind._value_ = text
+        kind.targets, kind.lasting_seconds, kind.heals_in_seconds = targets, lasting_seconds, heals
+        return kind
+
+    EXECUTOR_KILLED = "executor killed", EXECUTORS, (0.0, 2.0), 1.0
+    EXECUTOR_STOPPED = "executor stopped", EXECUTORS, (0.0, 1.0), 2.0
+    EXECUTOR_PAUSED = "executor paused", EXECUTORS, (0.5, 2.5 * LEASE_SECONDS)
+    WORKER_KILLED = "worker killed", WORKERS, (0.0, 2.0), 1.0
+    WORKER_STOPPED = "worker stopped", WORKERS, (0.0, 1.0), 3.0
+    WORKER_PAUSED = "worker paused", WORKERS, (0.3, 0.9 * LEASE_SECONDS)
+    WORKER_PAUSED_LONG = "worker paused past its lease", WORKERS, (1.3 * LEASE_SECONDS, 2.5 * LEASE_SECONDS)
+    DATABASE_RESTARTED = "database restarted", ("database",), (0.0, 0.0), 1.0
+    DATABASE_CRASHED = "database crashed", ("database",), (0.0, 0.0), 1.0
+    DATABASE_FROZEN = "database frozen", ("database",), (0.5, 2.0 * LEASE_SECONDS)
+    SESSIONS_TERMINATED = "database sessions terminated", ("database",), (0.0, 3.0)
+    BROKER_RESTARTED = "broker restarted", ("broker",), (0.0, 0.0), 13.0
+    BROKER_KILLED = "broker killed", ("broker",), (0.0, 0.0), 6.0
+    BROKER_FROZEN = "broker frozen", ("broker",), (0.5, 2.0 * LEASE_SECONDS)
+    CONNECTIONS_CLOSED = "broker connections closed", ("broker",), (0.0, 5.0)
+    MEMORY_ALARM = "broker memory alarm", ("broker",), (0.5, 5.0), 2.0
+    QUEUE_PURGED = "queue purged", PURGED, (0.0, 0.0), 0.2
+    QUEUE_DELETED = "queue deleted", DELETED, (0.0, 0.0), 0.5
+    LINK_DELAYED = "link delayed", LINKS, (1.0, 6.0)
+    LINK_CUT = "link cut", LINKS, (0.2, 2.0 * LEASE_SECONDS)
+    LINK_CUT_ONE_WAY = "link cut one way", LINKS, (0.5, 2.0 * LEASE_SECONDS)
+    LINK_FROZEN = "link frozen", LINKS, (0.5, 2.0 * LEASE_SECONDS)
+    ANSWERS_DROPPED = "answers dropped", LINKS, (0.3, 4.0)
+    WORKER_CUT_OFF = "worker cut off from the broker", WORKERS, (0.5, 3.5 * LEASE_SECONDS)
+    DATABASE_UNREACHABLE = (
+        "database unreachable for all executors", ("database",), (1.0, 2.0 * LEASE_SECONDS), 1.0
+    )  # fmt: skip
+    EXECUTOR_KILLED_IN_FLIGHT = "executor killed with messages in flight", EXECUTORS, (0.3, 1.5), 1.0
+    EXECUTOR_KILLED_MESSAGES_LOST = "executor killed with messages lost", EXECUTOR_LINKS, (0.3, 1.5), 1.0
+    WORKER_KILLED_IN_FLIGHT = "worker killed with messages in flight", WORKERS, (0.3, 1.5), 1.0
+    WORKER_KILLED_MESSAGES_LOST = "worker killed with messages lost", WORKER_LINKS, (0.3, 1.5), 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +83,9 @@ class Fault:
     target: str
     at_seconds: float
     lasting_seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.target}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,65 +103,6 @@ class Shape:
     kinds: tuple[Kind, ...] = tuple(Kind)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Trait:
-    targets: Sequence[str]
-    lasting_seconds: tuple[float, float]
-    heals_in_seconds: float = 0.0
-    """About how long the part needs to serve again after the end."""
-
-
-EXECUTOR_LINKS: Final = tuple(
-    f"{executor} > {server}" for executor in EXECUTORS for server in servers_of(executor)
-)
-WORKER_LINKS: Final = tuple(f"{worker} > broker" for worker in WORKERS)
-LINKS: Final = (*EXECUTOR_LINKS, *WORKER_LINKS)
-SPARED_QUEUE: Final = "executor.requests"
-"""Not purged nor deleted: that would discard requests before they are admitted."""
-PURGED: Final = (EXECUTOR_COMPLETIONS, EXECUTOR_HEARTBEATS, EXECUTOR_REPORTS)
-DELETED: Final = (*PURGED, *(f"session of {worker}" for worker in WORKERS))
-
-_TRAITS: Final[Mapping[Kind, _Trait]] = {
-    Kind.EXECUTOR_KILLED: _Trait(targets=EXECUTORS, lasting_seconds=(0.0, 2.0), heals_in_seconds=1.0),
-    Kind.EXECUTOR_STOPPED: _Trait(targets=EXECUTORS, lasting_seconds=(0.0, 1.0), heals_in_seconds=2.0),
-    Kind.EXECUTOR_PAUSED: _Trait(targets=EXECUTORS, lasting_seconds=(0.5, 2.5 * LEASE_SECONDS)),
-    Kind.WORKER_KILLED: _Trait(targets=WORKERS, lasting_seconds=(0.0, 2.0), heals_in_seconds=1.0),
-    Kind.WORKER_STOPPED: _Trait(targets=WORKERS, lasting_seconds=(0.0, 1.0), heals_in_seconds=3.0),
-    Kind.WORKER_PAUSED: _Trait(targets=WORKERS, lasting_seconds=(0.3, 0.9 * LEASE_SECONDS)),
-    Kind.WORKER_PAUSED_LONG: _Trait(
-        targets=WORKERS, lasting_seconds=(1.3 * LEASE_SECONDS, 2.5 * LEASE_SECONDS)
-    ),
-    Kind.DATABASE_RESTARTED: _Trait(targets=["database"], lasting_seconds=(0.0, 0.0), heals_in_seconds=1.0),
-    Kind.DATABASE_CRASHED: _Trait(targets=["database"], lasting_seconds=(0.0, 0.0), heals_in_seconds=1.0),
-    Kind.DATABASE_FROZEN: _Trait(targets=["database"], lasting_seconds=(0.5, 2.0 * LEASE_SECONDS)),
-    Kind.SESSIONS_TERMINATED: _Trait(targets=["database"], lasting_seconds=(0.0, 3.0)),
-    Kind.BROKER_RESTARTED: _Trait(targets=["broker"], lasting_seconds=(0.0, 0.0), heals_in_seconds=13.0),
-    Kind.BROKER_KILLED: _Trait(targets=["broker"], lasting_seconds=(0.0, 0.0), heals_in_seconds=6.0),
-    Kind.BROKER_FROZEN: _Trait(targets=["broker"], lasting_seconds=(0.5, 2.0 * LEASE_SECONDS)),
-    Kind.CONNECTIONS_CLOSED: _Trait(targets=["broker"], lasting_seconds=(0.0, 5.0)),
-    Kind.MEMORY_ALARM: _Trait(targets=["broker"], lasting_seconds=(0.5, 5.0), heals_in_seconds=2.0),
-    Kind.QUEUE_PURGED: _Trait(targets=PURGED, lasting_seconds=(0.0, 0.0), heals_in_seconds=0.2),
-    Kind.QUEUE_DELETED: _Trait(targets=DELETED, lasting_seconds=(0.0, 0.0), heals_in_seconds=0.5),
-    Kind.LINK_DELAYED: _Trait(targets=LINKS, lasting_seconds=(1.0, 6.0)),
-    Kind.LINK_CUT: _Trait(targets=LINKS, lasting_seconds=(0.2, 2.0 * LEASE_SECONDS)),
-    Kind.LINK_CUT_ONE_WAY: _Trait(targets=LINKS, lasting_seconds=(0.5, 2.0 * LEASE_SECONDS)),
-    Kind.LINK_FROZEN: _Trait(targets=LINKS, lasting_seconds=(0.5, 2.0 * LEASE_SECONDS)),
-    Kind.ANSWERS_DROPPED: _Trait(targets=LINKS, lasting_seconds=(0.3, 4.0)),
-    Kind.WORKER_CUT_OFF: _Trait(targets=WORKERS, lasting_seconds=(0.5, 3.5 * LEASE_SECONDS)),
-    Kind.DATABASE_UNREACHABLE: _Trait(
-        targets=["database"], lasting_seconds=(1.0, 2.0 * LEASE_SECONDS), heals_in_seconds=1.0
-    ),
-    Kind.EXECUTOR_KILLED_IN_FLIGHT: _Trait(
-        targets=EXECUTORS, lasting_seconds=(0.3, 1.5), heals_in_seconds=1.0
-    ),
-    Kind.EXECUTOR_KILLED_MESSAGES_LOST: _Trait(
-        targets=EXECUTOR_LINKS, lasting_seconds=(0.3, 1.5), heals_in_seconds=1.0
-    ),
-    Kind.WORKER_KILLED_IN_FLIGHT: _Trait(targets=WORKERS, lasting_seconds=(0.3, 1.5), heals_in_seconds=1.0),
-    Kind.WORKER_KILLED_MESSAGES_LOST: _Trait(
-        targets=WORKER_LINKS, lasting_seconds=(0.3, 1.5), heals_in_seconds=1.0
-    ),
-}
 assert SPARED_QUEUE not in DELETED
 
 
@@ -169,13 +138,12 @@ def plan_faults(seed: int, shape: Shape) -> list[Fault]:
     faults: list[Fault] = []
     now = 1.0
     for kind in _repeated(rng, shape.kinds):
-        trait = _TRAITS[kind]
-        target = rng.choice(trait.targets)
+        target = rng.choice(kind.targets)
         parts = parts_of(kind, target)
         now = max(now, *(free_at.get(part, 0.0) for part in parts))
         if now >= shape.seconds:
             return faults
-        low, high = trait.lasting_seconds
+        low, high = kind.lasting_seconds
         fault = Fault(
             number=len(faults) + 1,
             kind=kind,
@@ -184,7 +152,7 @@ def plan_faults(seed: int, shape: Shape) -> list[Fault]:
             lasting_seconds=round(rng.uniform(low, low + (high - low) * shape.stretch), 2),
         )
         faults.append(fault)
-        over_at = now + fault.lasting_seconds + trait.heals_in_seconds
+        over_at = now + fault.lasting_seconds + kind.heals_in_seconds
         free_at |= dict.fromkeys(parts, over_at)
         quiet_seconds = rng.uniform(*shape.quiet_seconds)
         if rng.random() < shape.together:

@@ -4,9 +4,9 @@ from typing import Final
 
 import pytest
 
-from tests.proof.chaos.neighbours.report import shown
 from tests.proof.chaos.neighbours.run import run_neighbours
 from tests.proof.chaos.neighbours.schedule import Kind, Shape, plan_disturbances
+from tests.proof.chaos.report import shown
 
 SEED: Final = 16
 SHORT: Final = Shape(seconds=16.0, lasting_seconds=(1.7, 2.2), quiet_seconds=(0.0, 0.3))

@@ -25,7 +25,6 @@ def start(number: int, *, took_seconds: float = 0.05, **changed: object) -> Star
     started_at = due_at + timedelta(seconds=took_seconds)
     fine = Start(
         number=number,
-        way="amqp",
         due_at=due_at,
         admitted_at=due_at,
         granted_at=due_at,

@@ -115,7 +115,7 @@ def test_every_kind_comes_before_any_comes_twice_and_every_variant_comes(seed: i
     disturbances = sorted(plan_disturbances(seed, LONG_BESIDE), key=lambda d: d.number)
     assert {d.kind for d in disturbances[: len(neighbours.Kind)]} == set(neighbours.Kind)
     assert {(d.kind, d.variant) for d in disturbances} == {
-        (kind, variant) for kind in neighbours.Kind for variant in neighbours.VARIANTS[kind]
+        (kind, variant) for kind in neighbours.Kind for variant in kind.variants
     }
 
 

@@ -16,9 +16,9 @@ import httpx
 
 from tests.proof.chaos.environment import drain
 from tests.proof.chaos.gates import Change
-from tests.proof.chaos.history import Window, read_history
+from tests.proof.chaos.history import Window, witnessed
 from tests.proof.chaos.judge import Bounds, judged
-from tests.proof.chaos.listener import declare_listener, read_listener
+from tests.proof.chaos.listener import declare_listener
 from tests.proof.chaos.load import GATES, NUMBERS, Cancel, Step, plan_load
 from tests.proof.chaos.submitters import HttpSubmitter, SubmitLog, send_all
 from tests.proof.run_log import RUN_LOG, RUN_LOG_VARIABLE, read_runs
@@ -102,9 +102,7 @@ async def loaded(
 async def _broken(database_url: str, amqp_url: str, load: LoadedSystem) -> list[str]:
     """Return what the whole history breaks."""
     folder, windows = load.system.folder, load.windows
-    ended = (await read_history(database_url, folder, load.log, {})).executions
-    published = await read_listener(amqp_url, [row["id"] for row in ended])
-    seen = await read_history(database_url, folder, load.log, published)
+    seen = await witnessed(database_url, amqp_url, folder, load.log)
     broken, _ = judged(seen, replace(_BOUNDS, windows=windows, overlap_windows=windows))
     async with history_of(database_url) as history:
         return [*broken, *load.log.refused, *await history.faults()]

@@ -14,6 +14,7 @@ from functools import partial
 from tests.proof.crash.database_crashes import TRIALS, tried_crash
 from tests.proof.crash.environment import running_environment
 from tests.proof.crash.trial import cases, tried
+from tests.proof.trials import show
 from turnstile.localservers import LocalServers
 from turnstile.migrations.run import migrate
 
@@ -48,9 +49,7 @@ async def _round(servers: LocalServers, times: int, words: Sequence[str]) -> int
                 continue
             began = time.monotonic()
             faults = await trial()
-            print(f"{name:60} {time.monotonic() - began:6.1f} s  {len(faults)} faults", flush=True)
-            for fault in faults:
-                print(f"    {fault}", flush=True)
+            show(name, began, faults)
             wrong += len(faults)
             if faults:
                 # What is wrong stays in the history: every later case of the round would show it again.

@@ -7,8 +7,6 @@ RUN_SECONDS = 0.01
 TALKING_SECONDS = 1.5
 """Longer than the interval at which a worker publishes logs."""
 LICENCES = "crash-licences"
-LIMITS = {"crash.one": 1, "crash.two": 2, "crash.keyed": 1, "crash.retried": 1}
-"""Of each key."""
 
 
 @action("crash.one", max_concurrent=1)

@@ -1,31 +1,34 @@
 """The system of all trials of a round: one database and one vhost, one worker that stays, no executor yet.
 
 In: URLs of a migrated database and a vhost. Out: an `Environment`, in which trials start executors and
-workers, with a `Client` that submits, and which knows whether everything has ended and what is wrong: with
-the rows, and with what the actions themselves have logged.
+workers, with a `Client` that submits, and which knows whether everything has ended and what is wrong with the
+history, by the judge of chaos.
 """
 
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from typing import Any, Final
+from uuid import uuid4
 
 import httpx
 
-from tests.proof.crash.actions import LICENCES, LIMITS
-from tests.proof.run_log import RUN_LOG, RUN_LOG_VARIABLE, Run, read_runs
+from tests.proof.chaos.history import Window, witnessed
+from tests.proof.chaos.judge import Bounds, judged
+from tests.proof.chaos.listener import declare_listener
+from tests.proof.chaos.load import Submit
+from tests.proof.chaos.submitters import Sent, SubmitLog
+from tests.proof.crash.actions import LICENCES
+from tests.proof.run_log import RUN_LOG, RUN_LOG_VARIABLE
 from tests.support.history import History, history_of
 from tests.support.processes import Service, System, running
 from tests.support.traffic import cancel_request, publishing, request, until
-from turnstile.common.broker.message import Publication
+from turnstile.common.broker.message import Outgoing, Publication
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.topology import DEAD_LETTER_EXCHANGE
 from turnstile.common.domain.errors import Code
 from turnstile.common.envelopes import DIED_AT_HEADER, ERROR_CODE_HEADER, ORIGINAL_KEY_HEADER
-from turnstile.stress.check.counts import peak_concurrency
 
 ACTIONS: Final = "tests.proof.crash.actions"
 SETTINGS: Final = {
@@ -35,13 +38,11 @@ SETTINGS: Final = {
     "TURNSTILE_STOP_GRACE": "300ms",
 }
 _DEADLINE_SECONDS: Final = 60.0
+_BOUNDS: Final = Bounds(idle_seconds=3.0, overlap_seconds=3.0, worker_slots=10)
 _LEFT: Final = """
 SELECT (SELECT count(*) FROM ledger.execution WHERE completed_at IS NOT NULL) < $1
     OR EXISTS (SELECT FROM ledger.execution WHERE completed_at IS NULL)
     OR EXISTS (SELECT FROM ledger.inbox)
-"""
-_ENDED: Final = """
-SELECT id, action_ref, key, status::text, attempt, metadata ->> 'tag' AS tag FROM ledger.execution ORDER BY id
 """
 Body = Mapping[str, Any]
 
@@ -56,16 +57,22 @@ class Client:
 
     publisher: Publisher
     http: httpx.AsyncClient
-    tags: list[str] = field(default_factory=list)
-    _unanswered: list[Body] = field(default_factory=list)
+    log: SubmitLog = field(default_factory=SubmitLog)
+    _unanswered: list[Sent] = field(default_factory=list)
 
-    async def publish(self, *bodies: Body) -> None:
+    async def publish(self, *bodies: Body) -> list[Sent]:
         """Submit over AMQP, in this order, confirmed."""
-        await self._confirmed([request(self._tagged(body)) for body in bodies])
+        sent = [self._sent("amqp", body) for body in bodies]
+        await self._confirmed([request(each.body, message_id=each.submit.message_id) for each in sent])
+        for each in sent:
+            each.confirmed_at = datetime.now(UTC)
+        return sent
 
     async def publish_dead_letter(self, body: Body) -> None:
         """Publish a request to the dead letters, as if it had been refused for a reason that is gone."""
-        message = request(self._tagged(body))
+        # Replays have no order.
+        sent = self._sent(f"dead letter {len(self.log.sent)}", body)
+        message = request(sent.body, message_id=sent.submit.message_id)
         died = {
             ERROR_CODE_HEADER: str(Code.UNAVAILABLE),
             ORIGINAL_KEY_HEADER: message.routing_key,
@@ -74,6 +81,7 @@ class Client:
         await self._confirmed(
             [replace(message, exchange=DEAD_LETTER_EXCHANGE, headers={**(message.headers or {}), **died})]
         )
+        sent.confirmed_at = datetime.now(UTC)
 
     async def replay_dead_letters(self, url: str) -> None:
         """Replay all dead letters; a dying executor gives no answer."""
@@ -83,41 +91,54 @@ class Client:
             return
         assert answer.status_code == httpx.codes.OK, answer.text
 
-    async def publish_cancels(self, *keys: str) -> None:
-        """Cancel by idempotency keys."""
-        await self._confirmed([cancel_request({"idempotency_key": key}) for key in keys])
+    async def publish_cancel(self, sent: Sent) -> None:
+        """Cancel by the idempotency key."""
+        self.log.cancelled.add(sent.submit.number)
+        await self._confirmed([cancel_request({"idempotency_key": sent.body["idempotency_key"]})])
 
     async def post(self, url: str, body: Body) -> None:
         """Submit over HTTP; without an answer it is left for `post_again`."""
-        self._unanswered.append(self._tagged({**body, "idempotency_key": f"http {len(self.tags)}"}))
+        key = f"http {len(self.log.sent)}"
+        self._unanswered.append(self._sent("http", {**body, "idempotency_key": key}))
         await self.post_again(url)
 
     async def post_again(self, url: str) -> None:
         """Send in order what has no answer yet, until one is missing again."""
         while self._unanswered:
+            sent = self._unanswered[0]
             try:
-                answer = await self.http.post(f"{url}/api/v1/executions", json=self._unanswered[0])
+                answer = await self.http.post(f"{url}/api/v1/executions", json=sent.body)
             except httpx.HTTPError:
                 return
             if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
                 return
             assert answer.status_code in (httpx.codes.OK, httpx.codes.ACCEPTED), answer.text
+            sent.confirmed_at, sent.execution_id = datetime.now(UTC), answer.json()["id"]
             del self._unanswered[0]
 
-    async def _confirmed(self, messages: Sequence[Any]) -> None:
+    async def _confirmed(self, messages: Sequence[Outgoing]) -> None:
         outcomes = await self.publisher.publish(messages)
         assert all(outcome is Publication.CONFIRMED for outcome in outcomes)
 
-    def _tagged(self, body: Body) -> Body:
-        self.tags.append(tag := f"{len(self.tags)}")
-        return {**body, "metadata": {"tag": tag}}
+    def _sent(self, submitter: str, body: Body) -> Sent:
+        number = len(self.log.sent)
+        return self.log.sending(
+            Submit(
+                number=number,
+                submitter=submitter,
+                at_seconds=0.0,
+                message_id=str(uuid4()),
+                body={"parameters": {}, **body, "metadata": {"tag": number}},
+                run_in_seconds=None,
+            )
+        )
 
 
 async def submit_everything(client: Client, url: str) -> None:
     """Submit one of each action; one is cancelled at once."""
-    key = f"key {len(client.tags)}"
+    key = f"key {len(client.log.sent)}"
     soon = (datetime.now(UTC) + timedelta(milliseconds=300)).isoformat()
-    await client.publish(
+    sent = await client.publish(
         {"action_ref": "crash.one"},
         {"action_ref": "crash.one", "idempotency_key": key},
         {"action_ref": "crash.two"},
@@ -128,7 +149,7 @@ async def submit_everything(client: Client, url: str) -> None:
         {"action_ref": "crash.licensed"},
         {"action_ref": "crash.free", "run_at": soon},
     )
-    await client.publish_cancels(key)
+    await client.publish_cancel(sent[1])
     await client.post(url, {"action_ref": "crash.two"})
 
 
@@ -139,6 +160,9 @@ class Environment:
     system: System
     client: Client
     history: History
+    began_at: datetime
+    published: dict[int, set[str]] = field(default_factory=dict)
+    """What a listener has heard so far."""
     executor: Service | None = None
     """The one that stays, if there is one."""
 
@@ -163,7 +187,7 @@ class Environment:
         async def has_ended() -> bool:
             await self.client.post_again(executor.http_url)
             await self.client.replay_dead_letters(executor.http_url)
-            return not await self.history.value(_LEFT, len(self.client.tags))
+            return not await self.history.value(_LEFT, len(self.client.log.sent))
 
         try:
             await until(has_ended, "everything has ended", deadline_seconds=_DEADLINE_SECONDS)
@@ -173,48 +197,19 @@ class Environment:
 
     async def faults(self) -> list[str]:
         """Return what is wrong with the history so far."""
-        ended = await self.history.rows(_ENDED)
-        runs = read_runs(self.system.folder / RUN_LOG)
+        system = self.system
+        seen = await witnessed(
+            system.database_url, system.amqp_url, system.folder, self.client.log, self.published
+        )
+        # Processes die all the time: slots may be idle, and nothing else is excused.
+        deaths = Window(began_at=self.began_at, ended_at=datetime.now(UTC))
+        broken, _ = judged(seen, replace(_BOUNDS, windows=[deaths]))
         letters = await self.history.value("SELECT count(*) FROM ledger.dead_letter")
         return [
-            *_wrong_outcomes(self.client.tags, ended, {(run.execution_id, run.attempt) for run in runs}),
-            *_wrong_runs(ended, runs),
+            *broken,
             *await self.history.faults(),
             *([f"{letters} dead letters"] if letters else []),
         ]
-
-
-def _wrong_outcomes(tags: Sequence[str], ended: Sequence[Any], runs: set[tuple[int, int]]) -> Iterator[str]:
-    found = [row["tag"] for row in ended]
-    if sorted(found, key=int) != tags:
-        yield f"of {len(tags)} requests, {len(set(found))} are among {len(found)} executions"
-    for row in ended:
-        # A cancel may come too late.
-        if row["status"] not in ("completed", "cancelled"):
-            yield f"execution {row['id']} of {row['action_ref']} is {row['status']}"
-        if row["status"] == "completed" and (row["id"], row["attempt"]) not in runs:
-            yield f"execution {row['id']} has completed without a run of attempt {row['attempt']}"
-
-
-def _wrong_runs(ended: Sequence[Any], runs: Sequence[Run]) -> Iterator[str]:
-    """What ran twice under one number; limits and the order of first starts, of each queue with a limit."""
-    for (execution_id, attempt), count in Counter((run.execution_id, run.attempt) for run in runs).items():
-        if count > 1:
-            yield f"attempt {attempt} of execution {execution_id} ran {count} times"
-    queues: dict[tuple[str, str], set[int]] = {}
-    for row in ended:
-        if row["action_ref"] in LIMITS:
-            queues.setdefault((row["action_ref"], row["key"]), set()).add(row["id"])
-    for (ref, key), ids in queues.items():
-        own = [run for run in runs if run.execution_id in ids]
-        peak = peak_concurrency(
-            (run.started_ns, run.started_ns if run.stopped_ns is None else run.stopped_ns) for run in own
-        )
-        if peak > LIMITS[ref]:
-            yield f"{peak} of {ref} {key} ran at once"
-        first: dict[int, None] = dict.fromkeys(run.execution_id for run in own if run.attempt == 1)
-        if LIMITS[ref] == 1 and any(one > other for one, other in pairwise(first)):
-            yield f"{ref} {key} started as {list(first)}"
 
 
 @asynccontextmanager
@@ -226,7 +221,9 @@ async def running_environment(database_url: str, amqp_url: str) -> AsyncIterator
         httpx.AsyncClient(trust_env=False, timeout=10) as http,
         history_of(database_url) as history,
     ):
-        env = Environment(system=system, client=Client(publisher=publisher, http=http), history=history)
+        await declare_listener(amqp_url)
+        client = Client(publisher=publisher, http=http)
+        env = Environment(system=system, client=client, history=history, began_at=datetime.now(UTC))
         system.settings = {**system.settings, RUN_LOG_VARIABLE: str(system.folder / RUN_LOG)}
         executor = await env.replace_executor()
         # The worker registers an action that uses it.

@@ -7,6 +7,7 @@ import pytest
 from tests.proof.mutants.defect import Defect
 from tests.proof.mutants.defects import DEFECTS
 from tests.proof.mutants.trial import ROOT, Fate, attempt, copied_tree
+from tests.proof.planted import changed
 
 _STATES, _STATES_TEST = "common/domain/states.py", "tests/unit/domain/test_states.py"
 _START = '_transition("start", {Status.SCHEDULED}, Status.RUNNING)'
@@ -15,8 +16,8 @@ _WRONG = '_transition("start", {Status.QUEUED}, Status.RUNNING)'
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
 def test_every_defect_fits_the_tree_and_names_a_test_that_make_test_runs(defect: Defect) -> None:
-    assert defect.fits(ROOT)
-    assert defect.before != defect.after
+    text = (ROOT / defect.file).read_text(encoding="utf-8")
+    assert changed(text, defect.change) != text
     path, _, name = defect.caught_by.partition("[")[0].partition("::")
     before, found, _ = (ROOT / path).read_text(encoding="utf-8").partition(f"def {name}(")
     assert found, defect.caught_by
@@ -30,7 +31,7 @@ def test_no_two_defects_share_a_name() -> None:
 def test_a_planted_defect_is_gone_afterwards(tmp_path: Path) -> None:
     file = tmp_path / "a.py"
     file.write_text("one = 1\n")
-    defect = Defect(name="two", file="a.py", before="= 1", after="= 2", caught_by="")
+    defect = Defect(name="two", file="a.py", change="= 1 => = 2", caught_by="")
     with defect.planted(tmp_path):
         assert file.read_text() == "one = 2\n"
     assert file.read_text() == "one = 1\n"
@@ -39,9 +40,10 @@ def test_a_planted_defect_is_gone_afterwards(tmp_path: Path) -> None:
 @pytest.mark.whole
 @pytest.mark.timeout(300)
 def test_a_trial_tells_a_caught_defect_from_a_survivor_and_from_invalid_code() -> None:
-    def defect(after: str) -> Defect:
-        return Defect(name="a defect", file=_STATES, before=_START, after=after, caught_by=_STATES_TEST)
+    def defect(wrong: str) -> Defect:
+        change = f"{_START} => {wrong}"
+        return Defect(name="a defect", file=_STATES, change=change, caught_by=_STATES_TEST)
 
     with copied_tree() as tree:
-        fates = [attempt(defect(after), tree, {}).fate for after in (_WRONG, f"{_START} ", "(")]
+        fates = [attempt(defect(wrong), tree, {}).fate for wrong in (_WRONG, f"{_START} ", "(")]
     assert fates == [Fate.CAUGHT, Fate.SURVIVED, Fate.BROKEN]

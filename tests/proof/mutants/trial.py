@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,8 +41,11 @@ class Trial:
     """The outcome of some tests on one tree."""
 
     fate: Fate
-    seconds: float
     output: str
+
+    def unless(self, wanted: Fate) -> list[str]:
+        """Return the fate with the output of the tests; nothing, if it is the one that is wanted."""
+        return [] if self.fate is wanted else [self.fate, self.output]
 
 
 @contextmanager
@@ -74,7 +76,6 @@ def attempt(defect: Defect, tree: Path, environment: Mapping[str, str]) -> Trial
 
 def run_tests(tests: list[str], tree: Path, environment: Mapping[str, str]) -> Trial:
     """Run tests in a tree."""
-    began = time.monotonic()
     command = [sys.executable, "-B", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     # The copy has priority over the installed tree, also in every process that a test starts. No bytecode:
     # a file that was changed and restored within a second would not be compiled again.
@@ -86,8 +87,8 @@ def run_tests(tests: list[str], tree: Path, environment: Mapping[str, str]) -> T
             stderr=subprocess.STDOUT, text=True, check=False, timeout=_TRIAL_SECONDS * len(tests),
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return Trial(fate=Fate.BROKEN, seconds=time.monotonic() - began, output="it timed out")
-    return Trial(fate=_fate(done.returncode), seconds=time.monotonic() - began, output=done.stdout[-4000:])
+        return Trial(fate=Fate.BROKEN, output="it timed out")
+    return Trial(fate=_fate(done.returncode), output=done.stdout[-4000:])
 
 
 def _fate(exit_code: int) -> Fate:

@@ -1,19 +1,19 @@
 """Explore the queue manager itself in every configuration, walk through larger systems, and plant bugs.
 
-Exit code 0: nothing violates a rule, and each planted bug was detected. 1: a violation, printed with a
-shortest sequence of events that leads to it, or a planted bug that was not detected.
+A violation is printed with a shortest sequence of events that leads to it.
 """
 
 import gc
-import time
+from functools import partial
 from typing import Annotated
 
 import typer
 
-from tests.proof.queue_manager.configurations import CONFIGURATIONS
-from tests.proof.queue_manager.defects import DEFECTS, detection
-from tests.proof.queue_manager.explorer import Report, explore
+from tests.proof.queue_manager.configurations import CONFIGURATIONS, Configuration
+from tests.proof.queue_manager.defects import DEFECTS, Defect, detection
+from tests.proof.queue_manager.explorer import explore
 from tests.proof.queue_manager.walks import walk
+from tests.proof.trials import Trial, run_trials
 
 app = typer.Typer(add_completion=False)
 
@@ -36,54 +36,36 @@ def main(  # noqa: PLR0917
     """Explore, walk and plant bugs."""
     gc.freeze()
     states = states or (1_500 if small else 10_000)
-    reports = []
+    trials: list[tuple[str, Trial]] = []
     for make, alive_small, alive_large in CONFIGURATIONS:
         configuration = make(alive or (alive_small if small else alive_large))
-        if words and not any(word in configuration.name for word in words):
-            continue
-        reports.append(explore(configuration, states_max=states))
-        _print(reports[-1])
-    print(
-        f"{sum(r.states for r in reports):,} states, {sum(r.transitions for r in reports):,} transitions, "
-        f"{sum(r.seconds for r in reports):.0f} s, {sum(r.violation is not None for r in reports)} violations"
-    )
-    failed = _walk(first, walks if walks is not None else 0 if words else 200 if small else 2_000)
-    missed = _missed_defects(words) if defects else 0
-    if failed or missed or any(report.violation for report in reports):
-        raise typer.Exit(1)
+        trials.append((configuration.name, partial(_explore, configuration, states)))
+    count = (200 if small else 2_000) if walks is None else walks
+    if count:
+        trials.append((f"{count:,} walks from {first}", partial(_walk, first, count)))
+    if defects:
+        trials += [(each.name, partial(_missed, each)) for each in DEFECTS]
+    raise typer.Exit(run_trials(trials, words=words or ()))
 
 
-def _print(report: Report) -> None:
+def _explore(configuration: Configuration, states_max: int) -> list[str]:
+    report = explore(configuration, states_max=states_max)
     print(report, flush=True)
-    for event in report.trace:
-        print(f"    {event}", flush=True)
+    return [] if report.violation is None else list(map(str, [report.violation, *report.trace]))
 
 
-def _walk(first: int, count: int) -> int:
-    began, grants, failed = time.monotonic(), 0, 0
+def _walk(first: int, count: int) -> list[str]:
+    failed = []
     for seed in range(first, first + count):
         try:
-            grants += walk(seed)
+            walk(seed)
         except Exception as error:  # noqa: BLE001
-            failed += 1
-            print(f"walk {seed}: {error!r}", flush=True)
-    print(
-        f"{count:,} walks, {grants:,} grants, {time.monotonic() - began:.0f} s, {failed} failed", flush=True
-    )
+            failed.append(f"walk {seed}: {error!r}")
     return failed
 
 
-def _missed_defects(words: list[str] | None) -> int:
-    began, count, missed = time.monotonic(), 0, 0
-    for defect in DEFECTS:
-        if words and not any(word in defect.name for word in words):
-            continue
-        count += 1
-        if detection(defect) is None:
-            missed += 1
-            print(f"not detected: {defect.name}", flush=True)
-    print(f"planted bugs: {count - missed} of {count} detected, {time.monotonic() - began:.0f} s")
-    return missed
+def _missed(defect: Defect) -> list[str]:
+    return ["not detected"] if detection(defect) is None else []
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from math import inf
 from typing import Literal, NamedTuple
 
 from tests.proof.queue_manager.configurations import Configuration
@@ -37,8 +36,6 @@ from turnstile.executor.queue_manager.inputs import (
     Overdue,
     Returned,
     Started,
-    WorkerChanged,
-    WorkerGone,
 )
 from turnstile.executor.queue_manager.lines import FairClock
 from turnstile.executor.queue_manager.rates import RateWindow
@@ -228,11 +225,9 @@ def happen(configuration: Configuration, system: System, event: Event) -> None:
         load(system)
         return
     inputs, now = inputs_of(configuration, system, event)
-    if event.name == "switch" and isinstance(inputs[0], DeleteAction) and _runs(system.state, inputs[0].ref):
-        take_turn(system, inputs, now)
-        return
+    is_refused = any(isinstance(each, DeleteAction) and _runs(system.state, each.ref) for each in inputs)
     take_turn(system, inputs, now)
-    if event.name == "switch":
+    if event.name == "switch" and not is_refused:
         number, to = event.arguments
         system.switched = (*system.switched[:number], to, *system.switched[number + 1 :])
 
@@ -468,17 +463,3 @@ def _check_batch(configuration: Configuration, node: _Node, event: Event, system
 
 def _placed(state: State) -> tuple[list[int], list[tuple[int, int]]]:
     return [e.id for e in granted(state)], [(e.id, e.base) for e in all_holders(state)]
-
-
-__all__ = [
-    "Event",
-    "Report",
-    "System",
-    "WorkerChanged",
-    "WorkerGone",
-    "explore",
-    "happen",
-    "inf",
-    "initial",
-    "key_of",
-]

@@ -84,25 +84,30 @@ def rank_at(clock: FairClock | None, priority: int, flow: str, ticket: int) -> R
     return priority, tag, ticket
 
 
+def limit_of(queue: Queue) -> int | None:
+    settings = queue.settings
+    return settings.max_concurrent if settings.has_limit else queue.action.definition.max_concurrent
+
+
 def queue_has_room(queue: Queue) -> bool:
-    limit = queue.action.definition.max_concurrent
-    if queue.settings.has_limit:
-        limit = queue.settings.max_concurrent
+    limit = limit_of(queue)
     return limit is None or queue.held < limit
+
+
+def is_open_but_full(state: State, action: ActionState) -> bool:
+    """Whether the definitions let executions of an action start, whatever is held now."""
+    definition = action.definition
+    resources = ((state.resources[use.resource].definition, use.units) for use in definition.uses)
+    is_closed = any(resource.paused or resource.capacity < units for resource, units in resources)
+    return not (definition.paused or definition.max_concurrent_total == 0 or is_closed)
 
 
 def is_open(state: State, action: ActionState) -> bool:
     """Whether the definitions and limits of the action itself let one more start."""
-    definition = action.definition
-    if definition.paused:
-        return False
-    for use in definition.uses:
-        resource = state.resources[use.resource].definition
-        if resource.paused or resource.capacity < use.units:
-            return False
-    if definition.max_concurrent_total is not None and action.held >= definition.max_concurrent_total:
-        return False
-    return action.window is None or action.window.left(state.now) > 0
+    total = action.definition.max_concurrent_total
+    has_room = total is None or action.held < total
+    has_start = action.window is None or action.window.left(state.now) > 0
+    return is_open_but_full(state, action) and has_room and has_start
 
 
 def heads(action: ActionState) -> dict[str, tuple[int, int]]:

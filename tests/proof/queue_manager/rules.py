@@ -6,7 +6,7 @@ each rate and how far flows of fair gates are ahead of each other.
 """
 
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import ceil, inf
@@ -20,8 +20,9 @@ from tests.proof.queue_manager.recount import (
     has_room,
     heads,
     is_open,
+    is_open_but_full,
+    limit_of,
     must,
-    next_of,
     queue_has_room,
     rank_at,
     recount,
@@ -32,6 +33,7 @@ from tests.proof.queue_manager.recount import (
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.states import Status
 from turnstile.executor.queue_manager import decide as decide_module
+from turnstile.executor.queue_manager.decide import GRANTS_MAX
 from turnstile.executor.queue_manager.decisions import Decisions
 from turnstile.executor.queue_manager.definitions import Rate
 from turnstile.executor.queue_manager.inputs import (
@@ -48,7 +50,6 @@ from turnstile.executor.queue_manager.state import (
     Execution,
     Member,
     PoolState,
-    Queue,
     ResourceGate,
     State,
     Worker,
@@ -69,6 +70,8 @@ class Memory:
     costs: dict[tuple[str, str], int] = field(default_factory=dict)
     """For each flow of a gate the most that one execution cost, by any weight that it had."""
     last_grant: tuple[int, int] = (0, 0)
+    checks_runs: bool = True
+    """Whether runs must be as long as they may be after each turn; after returns they are refilled later."""
     recalled: frozenset[tuple[int, int]] = frozenset()
     """Grants that their worker was asked to return, and has neither returned nor started."""
 
@@ -318,7 +321,7 @@ class Checker:
         self._check_asked(out)
         seen = recount(self.state)
         self._check_rest(seen, out)
-        if not out.is_unfinished:
+        if self.memory.checks_runs and not out.is_unfinished:
             self._check_runs(seen, out)
         self._forget_shares(seen)
 
@@ -385,11 +388,6 @@ class Checker:
             must("hold", live, execution.id, "holds units and has no worker")
 
 
-def limit_of(queue: Queue) -> int | None:
-    settings = queue.settings
-    return settings.max_concurrent if settings.has_limit else queue.action.definition.max_concurrent
-
-
 def is_plain(action: ActionState) -> bool:
     """Whether an action has runs now: it passes no gate but queue and pool, may run twice, and is short."""
     it = action.definition
@@ -414,14 +412,6 @@ def is_suspect(state: State, execution_id: int) -> bool:
     return execution_id in state.executions and state.executions[execution_id].is_suspect
 
 
-def is_open_but_full(state: State, action: ActionState) -> bool:
-    """Whether the definitions let executions of an action start, whatever is held now."""
-    if action.definition.paused or action.definition.max_concurrent_total == 0:
-        return False
-    resources = ((state.resources[use.resource].definition, use.units) for use in action.definition.uses)
-    return not any(resource.paused or resource.capacity < units for resource, units in resources)
-
-
 def _place(member: Member) -> tuple[int, str, int]:
     """Priority, flow at resources and pools, and id."""
     if isinstance(member, Execution):
@@ -442,20 +432,30 @@ def _weight_and_units(gate: ResourceGate | PoolState, action: ActionState) -> tu
 PASSAGES_MAX = 500
 
 
+def _fail(violation: Violation) -> None:
+    raise violation
+
+
 @contextmanager
-def watched(checker: Checker) -> Iterator[None]:
-    """Tell a checker of each passage."""
+def watched(checker: Checker, note: Callable[[Violation], None]) -> Iterator[None]:
+    """Tell a checker of each passage, and note what it finds."""
     acquire, give, passages = decide_module._acquire, decide_module._give, 0
 
     def acquire_watched(state: State, member: Member, last: int, out: Decisions) -> Execution:
         nonlocal passages
         passages += 1
         must("progress", passages < PASSAGES_MAX, "the turn does not end")
-        checker.before_passage(member, last)
+        try:
+            checker.before_passage(member, last)
+        except Violation as violation:
+            note(violation)
         return acquire(state, member, last, out)
 
     def give_watched(state: State, execution: Execution, worker: Worker, out: Decisions) -> None:
-        checker.before_grant(execution, worker)
+        try:
+            checker.before_grant(execution, worker)
+        except Violation as violation:
+            note(violation)
         give(state, execution, worker, out)
 
     decide_module._acquire, decide_module._give = acquire_watched, give_watched
@@ -465,19 +465,30 @@ def watched(checker: Checker) -> Iterator[None]:
         decide_module._acquire, decide_module._give = acquire, give
 
 
-def turn(state: State, memory: Memory, inputs: Iterable[Input], now: float) -> Decisions:
-    """Let the queue manager decide, checked. Raises Violation."""
+def turn(
+    state: State,
+    memory: Memory,
+    inputs: Iterable[Input],
+    now: float,
+    note: Callable[[Violation], None] = _fail,
+    *,
+    grants_max: int = GRANTS_MAX,
+) -> Decisions:
+    """Let the queue manager decide, checked. Raises Violation, unless `note` takes it."""
     checker, told = Checker(state, memory), list(inputs)
     if any(isinstance(each, DefineAction | DefineResource | DefinePool | SetKey) for each in told):
         # Weights, units and orders may change: shares are counted from now on.
         memory.shares.clear()
     actions, changed = dict(state.actions), list(_changed_rates(state, told))
-    with watched(checker):
-        out = decide_module.decide(state, told, now)
+    with watched(checker, note):
+        out = decide_module.decide(state, told, now, grants_max=grants_max)
     changed += [f"action {ref}" for ref, action in actions.items() if state.actions.get(ref) is not action]
     for name in changed:
         memory.starts.pop(name, None)
-    checker.after_turn(out)
+    try:
+        checker.after_turn(out)
+    except Violation as violation:
+        note(violation)
     return out
 
 
@@ -524,8 +535,7 @@ def _could_ever_start(state: State, action: ActionState) -> bool:
         return False
     if not any(worker.is_taking and worker.concurrency for worker in serving(state, action)):
         return False
-    limits = (q.settings.max_concurrent if q.settings.has_limit else action.definition.max_concurrent
-              for q in action.queues.values() if q.waiting or q.holding)  # fmt: skip
+    limits = (limit_of(queue) for queue in action.queues.values() if queue.waiting or queue.holding)
     return any(limit is None or limit > 0 for limit in limits)
 
 
@@ -534,6 +544,3 @@ def check_idempotence(state: State) -> None:
     out = decide_module.decide(state, (), state.now)
     changed = out.granted or out.changed or out.finished
     must("again", not changed, "deciding twice decided something", out.granted, out.changed)
-
-
-__all__ = ["Checker", "Memory", "Violation", "check_idempotence", "check_progress", "next_of", "turn"]

@@ -9,12 +9,14 @@ import os
 import sys
 import time
 from collections import Counter
+from functools import partial
 
 from tests.proof.simulation.defects import DEFECTS, caught
 from tests.proof.simulation.directed import KINDS, directed_story, mixed_story
 from tests.proof.simulation.interference import world_of
 from tests.proof.simulation.judge import violations
 from tests.proof.simulation.shrink import shortest
+from tests.proof.trials import run_trials
 
 _SHOWN = 8
 """Violations of one seed."""
@@ -29,7 +31,7 @@ def main() -> int:
         os.execve(sys.executable, arguments, {**os.environ, "PYTHONHASHSEED": "0"})
     options = _options()
     if options.defects:
-        return _plant_all()
+        return run_trials((each.name, partial(_planted, number)) for number, each in enumerate(DEFECTS))
     first = options.first if options.replay is None else options.replay
     count = options.seeds if options.replay is None else 1
     began, deadline = time.monotonic(), time.monotonic() + 60 * options.minutes
@@ -75,15 +77,11 @@ def main() -> int:
     return int(bool(failed))
 
 
-def _plant_all() -> int:
-    """Plant every bug in turn, and print how many were caught."""
-    missed = []
-    for number, defect in enumerate(DEFECTS):
-        shown = caught(number, seconds=_DEFECT_SECONDS)
-        print(f"{number}: {defect.name}\n    {shown or 'MISSED'}", flush=True)
-        missed += [] if shown else [defect.name]
-    print(f"planted bugs: {len(DEFECTS) - len(missed)} of {len(DEFECTS)} caught")
-    return int(bool(missed))
+def _planted(number: int) -> list[str]:
+    """Plant a bug; return that it was missed, if it was."""
+    shown = caught(number, seconds=_DEFECT_SECONDS)
+    print(shown or "no story shows its symptom", flush=True)
+    return [] if shown else ["missed"]
 
 
 def _options() -> argparse.Namespace:

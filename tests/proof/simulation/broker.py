@@ -9,6 +9,7 @@ its messages stay with it. What was confirmed survives an outage, unless a purge
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Any, Final
 from uuid import UUID
@@ -334,6 +335,21 @@ class Rabbit:
             consumer.unacknowledged.pop(tag, None)
         self._schedule(consumer.queue)
 
+    async def publish(
+        self, process: Process, messages: Sequence[Any], deliver: Callable[[Sequence[Any]], Any],
+        error: type[Exception], *, is_event: bool = False,
+    ) -> Any:  # fmt: skip
+        """Publish for a process; return what `deliver` returns. Raises `error`: not confirmed."""
+        if process.is_hindered:
+            await process.enter()
+        outcome = process.next_outcome("publish") if messages else None
+        sending = Sending(self, self.link(process), messages, deliver, error, outcome, is_event)
+        if self.is_up:
+            sending.begin()
+        else:
+            self.loop.after(0.01, process.answer, sending.future, error("no connection"))
+        return await sending.future
+
     def route(self, publications: Sequence[Publication]) -> list[bool]:
         """Route what the leader publishes."""
         routed: list[bool] = []
@@ -438,16 +454,11 @@ class LeaderBroker:
                 self._server.send(link, self._server.acknowledge, consumer, tags)
 
     async def publish(self, publications: Sequence[Publication]) -> list[bool]:
-        process, server = self._process, self._server
-        if process.is_hindered:
-            await process.enter()
-        future: asyncio.Future[list[bool]] = server.loop.create_future()
-        outcome = process.next_outcome("publish") if publications else None
-        if not server.is_up:
-            server.loop.after(0.01, process.answer, future, BrokerUnavailable("no connection"))
-        else:
-            Sending(server, server.link(process), publications, future, outcome).begin()
-        return await future
+        server, is_event = self._server, bool(publications) and publications[0].to == "event"
+        routed: list[bool] = await server.publish(
+            self._process, publications, server.route, BrokerUnavailable, is_event=is_event
+        )
+        return routed
 
     async def publish_events(self, events: Sequence[Mapping[str, Any]]) -> None:
         await self.publish([Publication(to="event", body=event) for event in events])
@@ -457,17 +468,21 @@ class LeaderBroker:
 
 
 class Sending:
-    """One publication of a leader under way. `outcome` says what goes wrong with it."""
+    """Messages that are published, and not confirmed yet. `outcome` says what goes wrong with them."""
 
-    __slots__ = ("future", "generation", "link", "outcome", "process", "publications", "server")
+    __slots__ = (
+        "deliver", "error", "future", "generation", "is_event", "link", "messages", "outcome", "process",
+        "server",
+    )  # fmt: skip
 
-    def __init__(
-        self, server: Rabbit, link: Link, publications: Sequence[Publication],
-        future: "asyncio.Future[list[bool]]", outcome: tuple[str, float] | None,
+    def __init__(  # noqa: PLR0917
+        self, server: Rabbit, link: Link, messages: Sequence[Any], deliver: Callable[[Sequence[Any]], Any],
+        error: type[Exception], outcome: tuple[str, float] | None, is_event: bool,
     ) -> None:  # fmt: skip
-        self.server, self.process, self.link, self.future = server, link.process, link, future
-        self.publications = list(publications)
-        self.outcome = outcome
+        self.server, self.process, self.link = server, link.process, link
+        self.messages, self.deliver, self.error = messages, deliver, error
+        self.outcome, self.is_event = outcome, is_event
+        self.future: asyncio.Future[Any] = server.loop.create_future()
         self.generation = server.generation
 
     def begin(self) -> None:
@@ -480,7 +495,7 @@ class Sending:
                 loop.after(0.05, self._fail)
                 loop.after(seconds, self._arrive_late)
             case ("part", share):
-                self.publications = self.publications[: int(share * len(self.publications))]
+                self.messages = self.messages[: int(share * len(self.messages))]
                 server.send(link, self._arrive_only)
                 loop.after(0.01, self._fail)
             case ("unconfirmed", _):
@@ -491,23 +506,23 @@ class Sending:
 
     def _fail(self, _: object = None) -> None:
         if not self.future.done():
-            self.process.answer(self.future, BrokerUnavailable("not confirmed in time"))
+            self.process.answer(self.future, self.error("not confirmed in time"))
 
     def _arrive_only(self) -> None:
-        self.server.route(self.publications)
+        self.deliver(self.messages)
 
     def _arrive_late(self) -> None:
         if self.server.is_up:
-            self.server.route(self.publications)
+            self.deliver(self.messages)
 
     def _arrive(self) -> None:
-        if self.publications and self.publications[0].to == "event" and not self._is_heard():
+        if self.is_event and not self._is_heard():
             return
-        routed = self.server.route(self.publications)
+        answer = self.deliver(self.messages)
         delay = self.server.confirm_seconds + self.server.latency()
         if self.outcome is not None:
             delay += self.outcome[1]
-        self.server.loop.after(delay, self._confirm, routed)
+        self.server.loop.after(delay, self._confirm, answer)
 
     def _is_heard(self) -> bool:
         """Return whether the listeners' queues take messages; if not, it arrives when they do."""
@@ -517,14 +532,14 @@ class Sending:
             return False
         return True
 
-    def _confirm(self, routed: list[bool]) -> None:
+    def _confirm(self, answer: Any) -> None:
         server = self.server
         if self.future.done():
             return
         if server.generation != self.generation:
             self._fail()
         elif server.reaches(self.process):
-            self.process.answer(self.future, routed)
+            self.process.answer(self.future, answer)
 
 
 class SimulatedSessionQueue:
@@ -657,50 +672,9 @@ class WorkerBroker:
             process.answer(future, Unavailable("no connection"))
 
     async def publish_reports(self, reports: Sequence[Report]) -> None:
-        process, server = self._process, self._server
-        if process.is_hindered:
-            await process.enter()
-        future: asyncio.Future[None] = server.loop.create_future()
-        outcome = process.next_outcome("publish")
-        loop, link = server.loop, server.link(process)
-        if not server.is_up:
-            loop.after(0.01, process.answer, future, Unavailable("no connection"))
-            await future
-            return
-        messages = [Message(each, server.new_key()) for each in reports]
-        generation = server.generation
-        server.publish_timeouts.watch(future, self._fail)
-        match outcome:
-            case ("never", _):
-                loop.after(0.05, self._fail, future)
-            case ("late", seconds):
-                loop.after(0.05, self._fail, future)
-                loop.after(seconds, server.enqueue, COMPLETIONS, messages)
-            case ("part" | "unconfirmed" as kind, share):
-                kept = messages[: int(share * len(messages))] if kind == "part" else messages
-                server.send(link, server.enqueue, COMPLETIONS, kept)
-                loop.after(0.01, self._fail, future)
-            case _:
-                server.send(link, self._arrive, messages, future, generation)
-        await future
-
-    def _fail(self, future: "asyncio.Future[None]") -> None:
-        if not future.done():
-            self._process.answer(future, Unavailable("not confirmed in time"))
-
-    def _arrive(self, messages: list[Message], future: "asyncio.Future[None]", generation: int) -> None:
-        self._server.enqueue(COMPLETIONS, messages)
-        delay = self._server.confirm_seconds + self._server.latency()
-        self._server.loop.after(delay, self._confirm, future, generation)
-
-    def _confirm(self, future: "asyncio.Future[None]", generation: int) -> None:
         server = self._server
-        if future.done():
-            return
-        if server.generation != generation:
-            self._fail(future)
-        elif server.reaches(self._process):
-            self._process.answer(future, None)
+        messages = [Message(each, server.new_key()) for each in reports]
+        await server.publish(self._process, messages, partial(server.enqueue, COMPLETIONS), Unavailable)
 
     async def send_heartbeat(self, message: Hello | Heartbeat) -> None:
         process, server = self._process, self._server

@@ -21,7 +21,6 @@ from turnstile.executor.leader.ports import CancelRequest, DefinitionCommand, Re
 from turnstile.stress.recording import NEVER, NONE, Answer, LimitChange
 
 _BATCH: Final = 100
-_DOUBT_SECONDS: Final = 2.0
 
 
 class Order:

@@ -8,12 +8,13 @@ second. A failover goes back to what the standby had.
 
 import asyncio
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields
+from functools import partial
 from math import inf
 from random import Random
-from typing import Any, Final, TypeVar
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 from uuid import UUID
 
 from msgspec import structs
@@ -65,6 +66,8 @@ UNSTORABLE: Final = b"\\u0000"
 
 
 K = TypeVar("K")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class AttemptRecord:
@@ -133,6 +136,15 @@ class Tables:
         return other
 
 
+class Commit(NamedTuple):
+    """A committed turn, and when: nanoseconds of true time, each later than the one before."""
+
+    at: int
+    turn: Turn
+    is_missed: bool = False
+    """A standby that took over afterwards did not receive it."""
+
+
 class Statement:
     """A turn that is being written."""
 
@@ -178,7 +190,7 @@ class Postgres:
         self.standby: Tables | None = None
         self.has_failed_over = False
         self.findings: list[str] = []
-        self.commits = 0
+        self.commits: list[Commit] = []
         self._last_at = 0
         self.turns = 0
         self.on_answer: Callable[[UUID, int, bytes], None] = lambda *_: None
@@ -340,7 +352,7 @@ class Postgres:
                 self.found(f"turn {turn.epoch}.{turn.number} violates a constraint: {broken}")
             raise TurnRefused(broken)
         at = self._last_at = max(round(self.loop.now * 1e9), self._last_at + 1)
-        self.commits += 1
+        self.commits.append(Commit(at, turn, self.standby is not None))
         tables.newest = NewestTurn(epoch=turn.epoch, number=turn.number)
         if turn.admitted:
             self._admit(turn.admitted, at)
@@ -601,6 +613,18 @@ def executor_of(process: Process) -> str:
     return process.name
 
 
+def _call(
+    effect: "Callable[Concatenate[SimulatedStore, P], T]",
+) -> "Callable[Concatenate[SimulatedStore, P], Coroutine[Any, Any, T]]":
+    """Return the call that has this effect on the server, when it arrives there."""
+
+    async def call(store: "SimulatedStore", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        value: T = await store._carry_out(effect.__name__, partial(effect, store, *args, **kwargs))
+        return value
+
+    return call
+
+
 class SimulatedStore:
     """The database, as a port of one leader. Outcomes are planned by the names of its methods."""
 
@@ -696,28 +720,9 @@ class SimulatedStore:
             loop.after(0.01, self._give_up, future)
         return await future
 
-    async def announce(self, executor_id: str, *, has_broker: bool) -> bool:
-        def effect() -> bool:
-            server.announced[executor_id] = server.loop.now, has_broker
-            return any(
-                has and server.loop.now - at < 2.0
-                for name, (at, has) in server.announced.items()
-                if name != executor_id
-            )
+    # Calls that take effect when they arrive.
 
-        server = self._server
-        return bool(await self._call("announce", effect))
-
-    async def resign(self) -> None:
-        def effect() -> None:
-            if self._server.leader is self._process:
-                self._server.is_session_gone = True
-
-        await self._call("resign", effect)
-
-    # Reading.
-
-    async def _call(self, name: str, effect: Callable[[], Any], seconds: float = READ_SECONDS) -> Any:
+    async def _carry_out(self, name: str, effect: Callable[[], Any], seconds: float = READ_SECONDS) -> Any:
         process, server = self._process, self._server
         if process.is_hindered:
             await process.enter()
@@ -756,99 +761,79 @@ class SimulatedStore:
             return server.loaded()
 
         seconds = server.load_seconds + 3e-6 * len(server.tables.open_ids)
-        loaded: Loaded = await self._call("load", effect, seconds)
+        loaded: Loaded = await self._carry_out("load", effect, seconds)
         return loaded
 
-    async def newest_turn(self) -> NewestTurn | None:
-        newest: NewestTurn | None = await self._call("newest_turn", lambda: self._server.tables.newest)
-        return newest
-
-    async def leader_seen(self) -> tuple[NewestTurn | None, bool]:
+    @_call
+    def announce(self, executor_id: str, *, has_broker: bool) -> bool:
         server = self._server
+        server.announced[executor_id] = server.loop.now, has_broker
+        return any(
+            has and server.loop.now - at < 2.0
+            for name, (at, has) in server.announced.items()
+            if name != executor_id
+        )
 
-        def effect() -> tuple[NewestTurn | None, bool]:
-            leader = server.leader
-            is_gone = leader is None or not leader.is_alive or server.is_session_gone
-            return server.tables.newest, is_gone
+    @_call
+    def resign(self) -> None:
+        if self._server.leader is self._process:
+            self._server.is_session_gone = True
 
-        seen: tuple[NewestTurn | None, bool] = await self._call("leader_seen", effect)
-        return seen
+    @_call
+    def newest_turn(self) -> NewestTurn | None:
+        return self._server.tables.newest
 
-    async def look_up(
+    @_call
+    def leader_seen(self) -> tuple[NewestTurn | None, bool]:
+        leader = self._server.leader
+        is_gone = leader is None or not leader.is_alive or self._server.is_session_gone
+        return self._server.tables.newest, is_gone
+
+    @_call
+    def look_up(
         self, delivery_keys: Sequence[UUID], idempotency_keys: Sequence[str], execution_ids: Sequence[int]
     ) -> Mapping[UUID | str | int, Known]:
-        server = self._server
+        tables = self._server.tables
+        ids: dict[UUID | str | int, int] = {
+            **{key: tables.by_delivery[key] for key in delivery_keys if key in tables.by_delivery},
+            **{key: tables.by_idempotency[key] for key in idempotency_keys if key in tables.by_idempotency},
+            **{each: each for each in execution_ids if each in tables.admitted},
+        }
+        return {key: self._server.known(execution_id) for key, execution_id in ids.items()}
 
-        def effect() -> Mapping[UUID | str | int, Known]:
-            tables = server.tables
-            found: dict[UUID | str | int, Known] = {}
-            for delivery_key in delivery_keys:
-                if delivery_key in tables.by_delivery:
-                    found[delivery_key] = server.known(tables.by_delivery[delivery_key])
-            for name in idempotency_keys:
-                if name in tables.by_idempotency:
-                    found[name] = server.known(tables.by_idempotency[name])
-            for execution_id in execution_ids:
-                if execution_id in tables.admitted:
-                    found[execution_id] = server.known(execution_id)
-            return found
+    @_call
+    def inbox(self, count: int) -> Sequence[InboxRow]:
+        return [row for _, row in sorted(self._server.tables.inbox.items())[:count]]
 
-        known: Mapping[UUID | str | int, Known] = await self._call("look_up", effect)
-        return known
+    @_call
+    def outcomes(self, execution_ids: Sequence[int]) -> Mapping[int, Outcome]:
+        tables = self._server.tables
+        rows = [tables.ended.get(each) or tables.pending_ends.get(each) for each in execution_ids]
+        return {
+            row.id: Outcome(
+                execution_id=row.id, action_ref=tables.admitted[row.id].action_ref, status=row.status,
+                attempt=row.attempt, result=row.result, error=row.error, completed_at=row.completed_at,
+            )
+            for row in rows
+            if row is not None
+        }  # fmt: skip
 
-    async def inbox(self, count: int) -> Sequence[InboxRow]:
-        rows: Sequence[InboxRow] = await self._call(
-            "inbox", lambda: [row for _, row in sorted(self._server.tables.inbox.items())[:count]]
-        )
-        return rows
+    @_call
+    def traces_of(self, execution_ids: Sequence[int]) -> Mapping[int, str]:
+        rows = self._server.tables.admitted
+        found = {each: rows[each].traceparent for each in execution_ids if each in rows}
+        return {each: trace for each, trace in found.items() if trace is not None}
 
-    async def outcomes(self, execution_ids: Sequence[int]) -> Mapping[int, Outcome]:
-        server = self._server
+    @_call
+    def events(self, after_id: int) -> Sequence[EventRow]:
+        rows = self._server.tables.events
+        return [rows[each] for each in sorted(rows) if each > after_id]
 
-        def effect() -> Mapping[int, Outcome]:
-            found: dict[int, Outcome] = {}
-            for execution_id in execution_ids:
-                row = server.tables.ended.get(execution_id) or server.tables.pending_ends.get(execution_id)
-                if row is not None:
-                    found[execution_id] = Outcome(
-                        execution_id=row.id, action_ref=server.tables.admitted[row.id].action_ref,
-                        status=row.status, attempt=row.attempt, result=row.result, error=row.error,
-                        completed_at=row.completed_at,
-                    )  # fmt: skip
-            return found
-
-        outcomes: Mapping[int, Outcome] = await self._call("outcomes", effect)
-        return outcomes
-
-    async def traces_of(self, execution_ids: Sequence[int]) -> Mapping[int, str]:
-        def effect() -> Mapping[int, str]:
-            rows = self._server.tables.admitted
-            found = {each: rows[each].traceparent for each in execution_ids if each in rows}
-            return {each: trace for each, trace in found.items() if trace is not None}
-
-        traces: Mapping[int, str] = await self._call("traces_of", effect)
-        return traces
-
-    async def events(self, after_id: int) -> Sequence[EventRow]:
-        def effect() -> Sequence[EventRow]:
-            rows = self._server.tables.events
-            return [rows[each] for each in sorted(rows) if each > after_id]
-
-        found: Sequence[EventRow] = await self._call("events", effect)
-        return found
-
-    async def requests_of(self, execution_ids: Sequence[int]) -> Mapping[int, StoredRequest]:
-        def effect() -> Mapping[int, StoredRequest]:
-            rows = self._server.tables.admitted
-            return {
-                each: StoredRequest(
-                    parameters=rows[each].parameters,
-                    metadata=rows[each].metadata,
-                    traceparent=rows[each].traceparent,
-                )
-                for each in execution_ids
-                if each in rows
-            }
-
-        stored: Mapping[int, StoredRequest] = await self._call("requests_of", effect)
-        return stored
+    @_call
+    def requests_of(self, execution_ids: Sequence[int]) -> Mapping[int, StoredRequest]:
+        rows = [(each, self._server.tables.admitted.get(each)) for each in execution_ids]
+        return {
+            each: StoredRequest(parameters=row.parameters, metadata=row.metadata, traceparent=row.traceparent)
+            for each, row in rows
+            if row is not None
+        }

@@ -19,22 +19,22 @@ class Defect:
     """Kinds of the stories that show it."""
     symptom: str
     """What they show, as a regular expression."""
-    changes: tuple[tuple[str, str], ...]
-    """What is replaced, and by what. Each text occurs once in the module."""
+    changes: tuple[str, ...]
+    """As `tests.proof.planted` reads them."""
 
 
-def in_leader(name: str, module: str, kinds: str, symptom: str, *changes: tuple[str, str]) -> Defect:
+def in_leader(name: str, module: str, kinds: str, symptom: str, *changes: str) -> Defect:
     return _defect(name, f"{_LEADER}.{module}", kinds, symptom, changes)
 
 
-def in_decision(name: str, module: str, kinds: str, symptom: str, *changes: tuple[str, str]) -> Defect:
+def in_decision(name: str, module: str, kinds: str, symptom: str, *changes: str) -> Defect:
     return _defect(name, f"{_QUEUE_MANAGER}.{module}", kinds, symptom, changes)
 
 
-def in_worker(name: str, module: str, kinds: str, symptom: str, *changes: tuple[str, str]) -> Defect:
+def in_worker(name: str, module: str, kinds: str, symptom: str, *changes: str) -> Defect:
     return _defect(name, f"{_WORKER}.{module}", kinds, symptom, changes)
 
 
-def _defect(name: str, module: str, kinds: str, symptom: str, changes: tuple[tuple[str, str], ...]) -> Defect:
+def _defect(name: str, module: str, kinds: str, symptom: str, changes: tuple[str, ...]) -> Defect:
     kind_names = tuple(each.strip() for each in kinds.split(","))
     return Defect(name=name, module=module, kinds=kind_names, symptom=symptom, changes=changes)

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from tests.proof.planted import changed
 from tests.proof.simulation.defect import Defect
 from tests.proof.simulation.defects_of_leader import OF_LEADERSHIP, OF_ROWS, OF_TURNS
 from tests.proof.simulation.defects_of_runs import OF_RUNS
@@ -26,10 +27,7 @@ def plant(defect: Defect) -> None:
     spec = importlib.util.find_spec(defect.module)
     assert spec is not None
     assert spec.origin is not None
-    source = Path(spec.origin).read_text(encoding="utf-8")
-    for old, new in defect.changes:
-        assert source.count(old) == 1, f"{defect.name}: its text occurs {source.count(old)} times"
-        source = source.replace(old, new)
+    source = changed(Path(spec.origin).read_text(encoding="utf-8"), *defect.changes)
     module = importlib.util.module_from_spec(spec)
     sys.modules[defect.module] = module
     exec(compile(source, spec.origin, "exec"), module.__dict__)

@@ -587,7 +587,9 @@ def _offers_lost(random: Random) -> Story:
         delay=lambda r: 1.5 * r.random(),
     )  # fmt: skip
     actions = (_action(random, limit=None, keys=0),)
-    return _story(random, requests=_plain(random, 40, 5.0), actions=actions, faults=_ordered(*faults))
+    requests = _plain(random, 40, 5.0)
+    commands = _cancels(random, requests, (0.1, 0.5))
+    return _story(random, requests=requests, actions=actions, commands=commands, faults=_ordered(*faults))
 
 
 def _reports_lost(random: Random) -> Story:

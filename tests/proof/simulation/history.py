@@ -7,19 +7,16 @@ After a failover the tables are those of the standby: what was committed meanwhi
 What is known of it elsewhere, answers and runs, is left out, and nothing else (`Lost`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from tests.proof.simulation.database import AttemptRecord, Postgres
-from tests.proof.simulation.passages import Commit, ids_of
+from tests.proof.simulation.database import AttemptRecord, Commit
 from tests.proof.simulation.runner import NS
 from tests.proof.simulation.world import Outcome as World
 from turnstile.common.domain.states import Status
-from turnstile.executor.leader.records import Turn
 from turnstile.stress.check.gates import UNLIMITED
 from turnstile.stress.check.history import FOREIGN, History, history_of
 from turnstile.stress.check.limits import ALWAYS, LimitPeriod, LimitTimeline
@@ -48,31 +45,16 @@ _OUTCOMES: Final = {
 }  # fmt: skip
 
 
-_COMMITS: Final[WeakKeyDictionary[Postgres, list[tuple[Commit, bool]]]] = WeakKeyDictionary()
-"""For each server its commits, and whether a standby did not receive them."""
-_apply = Postgres.apply
-
-
-def _apply_and_note(server: Postgres, turn: Turn) -> None:
-    is_missed = server.standby is not None
-    _apply(server, turn)
-    _COMMITS.setdefault(server, []).append((Commit(server._last_at, turn), is_missed))
-
-
-Postgres.apply = _apply_and_note  # type: ignore[method-assign, assignment]
-
-
 def commits_of(world: World) -> list[Commit]:
     """Return the turns that the database has at the end."""
-    has_lost = world.postgres.has_failed_over
-    return [commit for commit, is_missed in _COMMITS[world.postgres] if not (is_missed and has_lost)]
+    postgres = world.postgres
+    return [each for each in postgres.commits if not (each.is_missed and postgres.has_failed_over)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
     """What a failover took away."""
 
-    commits: Sequence[Commit] = ()
     execution_ids: frozenset[int] = frozenset()
     """All executions of which a lost turn said anything."""
     numbers: frozenset[int] = frozenset()
@@ -83,14 +65,14 @@ def lost_by_failover(world: World) -> Lost:
     """Return what was committed and not received by the standby that took over."""
     if not world.postgres.has_failed_over:
         return Lost()
-    commits = [commit for commit, is_missed in _COMMITS[world.postgres] if is_missed]
-    numbers = {_number(row.parameters) for _, turn in commits for row in turn.admitted}
+    commits = [each for each in world.postgres.commits if each.is_missed]
+    numbers = {_number(row.parameters) for each in commits for row in each.turn.admitted}
     (failover,) = (fault for fault in world.story.faults if fault.kind == "failover")
     missed = range(round(failover.at * NS), round((failover.at + failover.seconds) * NS) + 1)
     for number, order in world.clients.orders.items():
         if order.plan.submitter == world.story.inbox_submitter and order.confirmed_at in missed:
             numbers.add(number)
-    return Lost(commits=commits, execution_ids=frozenset(ids_of(commits)), numbers=frozenset(numbers))
+    return Lost(execution_ids=frozenset(_ids_of(commits)), numbers=frozenset(numbers))
 
 
 def _number(parameters: bytes) -> int:
@@ -148,11 +130,25 @@ def _limit_changes(world: World) -> list[LimitChange]:
 
 def _committed_changes(world: World) -> Iterator[LimitChange]:
     numbers = {action.ref: number for number, action in enumerate(world.story.actions)}
-    for at, turn in commits_of(world):
+    for at, turn, _ in commits_of(world):
         for row in turn.definitions:
             if row.kind == "action" and row.name in numbers and row.body is not None:
                 limit = 0 if row.body["paused"] else row.body["max_concurrent"]
                 yield LimitChange(action=numbers[row.name], limit=limit, asked_at=at, answered_at=at)
+
+
+def _ids_of(commits: Iterable[Commit]) -> set[int]:
+    """Return the executions of which these turns say anything."""
+    found: set[int] = set()
+    for _, turn, _ in commits:
+        for rows in (turn.admitted, turn.ended, turn.live, turn.waiting):
+            found.update(row.id for row in rows)
+        found.update(over.execution_id for over in turn.attempts)
+        for granted in turn.granted:
+            found.update(granted.execution_ids)
+        found.update(turn.live_over)
+        found.update(turn.waiting_over)
+    return found
 
 
 def _queue(world: World, action: int, key: int) -> int:

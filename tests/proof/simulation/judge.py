@@ -1,22 +1,19 @@
 """Judges what happened in a world: the rules of `stress.check`, and what only a simulation can know.
 
-Limits, order, rates and fair shares are judged twice: by the turns that were committed, exactly, with the
-rules that `stress.check` has for any installation (`passages`), and by what workers really ran. Where a story
-loses commits by a failover, the executions and requests of the lost turns are left out of what others saw,
-and the turns that were kept are judged as everywhere.
+Limits, order, rates and fair shares are judged twice: at each decision of a leader, by the rules of the
+explorer (`WatchedLeader`), and by what was committed and what workers really ran. Where a story loses commits
+by a failover, the executions and requests of the lost turns are left out of what others saw.
 """
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from tests.proof.simulation.broker import COMPLETIONS
-from tests.proof.simulation.history import Lost, commits_of, history, lost_by_failover, recording_of
-from tests.proof.simulation.passages import check_gates
-from tests.proof.simulation.runner import NS
+from tests.proof.simulation.history import Lost, history, lost_by_failover, recording_of
 from tests.proof.simulation.story import RequestPlan
 from tests.proof.simulation.world import Outcome
 from turnstile.common.domain.states import Status
@@ -33,65 +30,30 @@ from turnstile.stress.recording import NEVER, Instants, Recording, RunEnd
 _EXAMPLES: Final = 3
 
 
-@dataclass(slots=True)
-class Judgement:
-    """What is broken, and how much was checked."""
-
-    broken: list[str] = field(default_factory=list)
-    """Sentences; the first word names the rule."""
-    checked: Counter[str] = field(default_factory=Counter)
-    """By rule."""
-
-
 def violations(outcome: Outcome) -> list[str]:
-    """Return what is broken, in sentences; the first words name the rule."""
-    return judgement_of(outcome).broken
-
-
-def judgement_of(outcome: Outcome) -> Judgement:
-    """Judge an outcome by all rules."""
-    found = Judgement([f"INVARIANT {text}" for text in outcome.findings])
-    found.broken += _storm(outcome)
+    """Return what is broken, in sentences; the first word names the rule."""
+    recording, lost = recording_of(outcome), lost_by_failover(outcome)
+    found = [*(f"INVARIANT {text}" for text in outcome.findings), *_storm(outcome)]
     if not outcome.is_quiet:
-        found.broken += _left(outcome)
-    lost = lost_by_failover(outcome)
-    recording = recording_of(outcome)
-    told = history(outcome, recording)
+        found += _left(outcome)
     if len(recording.executions):
-        _judge_history(outcome, recording, told, found)
-        _judge_turns(outcome, found)
-        found.broken += _two_at_once(told)
-    found.broken += _outcomes(outcome, lost)
-    return found
+        told = history(outcome, recording)
+        found += [*_by_history(outcome, recording, told), *_two_at_once(told)]
+    return [*found, *_outcomes(outcome, lost)]
 
 
-def _judge_history(outcome: Outcome, recording: Recording, told: History, found: Judgement) -> None:
+def _by_history(outcome: Outcome, recording: Recording, told: History) -> Iterator[str]:
     """Apply the rules for what any installation shows."""
     findings = [rule(told).finding() for rule in RULES]
     if outcome.story.has_gates:
-        found.broken += _gates(outcome, told)
+        yield from _gates(outcome, told)
     else:
         findings.append(started_in_order(_without_delayed(outcome, told)).finding())
         findings += queues_kept(recording, told)
     for finding in findings:
-        found.checked[finding.rule.name] += finding.checked
         if finding.broken and not (finding.rule is Rule.NOTHING_STUCK and not outcome.is_quiet):
             for example in finding.examples[:_EXAMPLES]:
-                found.broken.append(f"{finding.rule.name} ({finding.broken}) {example}")
-
-
-def _judge_turns(outcome: Outcome, found: Judgement) -> None:
-    """Apply the rules of gates to the committed turns: P1, P2, P11 to P14."""
-    result = check_gates(outcome.story, commits_of(outcome))
-    found.checked.update(result.checked)
-    counts = Counter(promise for promise, _ in result.broken)
-    shown: Counter[str] = Counter()
-    for promise, each in result.broken:
-        shown[promise] += 1
-        if shown[promise] <= _EXAMPLES:
-            who = "" if each.execution_id is None else f", execution {each.execution_id}"
-            where = f"{each.gate} at {each.at / NS:.6f} s"
-            found.broken.append(f"{promise} ({counts[promise]}) at {where}{who}: {each.what}")
+                yield f"{finding.rule.name} ({finding.broken}) {example}"
 
 
 def _without_delayed(outcome: Outcome, told: History) -> History:

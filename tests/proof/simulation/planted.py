@@ -33,14 +33,11 @@ def main() -> int:
 
 def _show() -> Callable[[str, int], list[str]]:
     # Imported behind the planted module.
-    from tests.proof.simulation.alone import ALONE, alone
     from tests.proof.simulation.directed import directed_story
     from tests.proof.simulation.interference import world_of
     from tests.proof.simulation.judge import violations
 
     def show(kind: str, seed: int) -> list[str]:
-        if kind == ALONE:
-            return alone(seed)
         outcome = world_of(directed_story(kind, seed)).run()
         try:
             return violations(outcome)

@@ -26,11 +26,9 @@ from tests.proof.simulation.faults import Fault
 from tests.proof.simulation.interference import world_of
 from tests.proof.simulation.judge import violations
 from tests.proof.simulation.loop import Hang, SimulatedLoop
-from tests.proof.simulation.passages import Commit, check_gates
 from tests.proof.simulation.processes import Process, Processes, SimulatedClock, Trap
-from tests.proof.simulation.runner import NS
 from tests.proof.simulation.shrink import shortest
-from tests.proof.simulation.story import ActionPlan, CommandPlan, story_of
+from tests.proof.simulation.story import CommandPlan, story_of
 from tests.proof.simulation.world import World
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.domain.states import Status
@@ -59,6 +57,19 @@ class Place:
     def process(self, name: str) -> Process:
         self.processes.append(Process(self.loop, self.random, name))
         return self.processes[-1]
+
+    def brokers(self) -> tuple[LeaderBroker, LeaderBroker]:
+        """Return the open brokers of two leaders; the first one consumes."""
+        opened = LeaderBroker(self.rabbit, self.process("e1")), LeaderBroker(self.rabbit, self.process("e2"))
+        for broker, process in zip(opened, self.processes[-2:], strict=True):
+            self.run(broker.open(), process=process)
+        return opened
+
+    def leads(self, name: str) -> tuple[Process, SimulatedStore, int]:
+        """Let a process take over; return it, its store and its epoch."""
+        process = self.process(name)
+        store = SimulatedStore(self.postgres, process)
+        return process, store, self.run(store.take_over(name), process=process)
 
     def close(self) -> None:
         for process in self.processes:
@@ -111,25 +122,6 @@ def ended(number: int) -> EndedRow:
 
 
 # Time and processes.
-
-
-def test_time_jumps_to_the_next_timer(place: Place) -> None:
-    async def main() -> None:
-        await asyncio.sleep(3600)
-
-    place.run(main())
-
-    assert place.loop.now == 3600
-
-
-def test_callbacks_of_one_instant_run_in_the_order_of_their_calls(place: Place) -> None:
-    seen: list[int] = []
-    for number in range(100):
-        place.loop.at(1.0, seen.append, number)
-
-    place.pass_seconds(2.0)
-
-    assert seen == list(range(100))
 
 
 def test_a_world_in_which_nothing_is_scheduled_hangs(place: Place) -> None:
@@ -202,22 +194,9 @@ def test_a_trap_kills_before_or_after_a_call_takes_effect(place: Place, is_after
 # The broker.
 
 
-def test_only_the_first_consumer_is_active(place: Place) -> None:
-    one, two = (LeaderBroker(place.rabbit, place.process(name)) for name in ("e1", "e2"))
-    place.run(one.open())
-    place.run(two.open())
-    place.rabbit.enqueue(REQUESTS, [message(1), message(2)])
-    place.pass_seconds(0.1)
-
-    assert bodies(two) == []
-    assert bodies(one) == [1, 2]
-
-
 def test_unacknowledged_messages_come_back_to_the_front_in_order(place: Place) -> None:
-    first, second = place.process("e1"), place.process("e2")
-    one, two = LeaderBroker(place.rabbit, first), LeaderBroker(place.rabbit, second)
-    place.run(one.open(), process=first)
-    place.run(two.open(), process=second)
+    one, two = place.brokers()
+    first, _ = place.processes
     place.rabbit.enqueue(REQUESTS, [message(number) for number in range(5)])
     place.pass_seconds(0.1)
     taken = one.take(REQUESTS, 3)
@@ -236,10 +215,8 @@ def test_unacknowledged_messages_come_back_to_the_front_in_order(place: Place) -
 
 
 def test_a_paused_consumer_keeps_its_messages_until_its_heartbeats_are_missed(place: Place) -> None:
-    first, second = place.process("e1"), place.process("e2")
-    one, two = LeaderBroker(place.rabbit, first), LeaderBroker(place.rabbit, second)
-    place.run(one.open(), process=first)
-    place.run(two.open(), process=second)
+    one, two = place.brokers()
+    first, _ = place.processes
     first.pause()
     place.rabbit.enqueue(REQUESTS, [message(1)])
 
@@ -252,25 +229,6 @@ def test_a_paused_consumer_keeps_its_messages_until_its_heartbeats_are_missed(pl
     first.resume()
     place.pass_seconds(0.1)
     assert not one.is_open
-
-
-def test_confirmed_messages_survive_an_outage_and_connections_do_not(place: Place) -> None:
-    process = place.process("e1")
-    broker = LeaderBroker(place.rabbit, process)
-    place.run(broker.open(), process=process)
-    place.rabbit.enqueue(REQUESTS, [message(1)])
-    place.pass_seconds(0.1)
-    broker.take(REQUESTS, 1)
-    place.rabbit.stop()
-    place.pass_seconds(0.1)
-
-    assert not broker.is_open
-    with pytest.raises(BrokerUnavailable):
-        place.run(broker.publish([]), process=process)
-    place.rabbit.start()
-    place.run(broker.open(), process=process)
-    place.pass_seconds(0.1)
-    assert bodies(broker) == [1]
 
 
 @pytest.mark.parametrize(("outcome", "arrived"), [("never", 0), ("late", 2), ("part", 1), ("unconfirmed", 2)])
@@ -323,10 +281,9 @@ def test_what_was_sent_into_a_short_partition_arrives_after_it(place: Place) -> 
 
 
 def test_a_turn_of_an_old_leader_writes_nothing(place: Place) -> None:
-    first, second = place.process("e1"), place.process("e2")
-    one, two = SimulatedStore(place.postgres, first), SimulatedStore(place.postgres, second)
-    epoch = place.run(one.take_over("e1"), process=first)
-    assert place.run(two.take_over("e2"), process=second) > epoch
+    first, one, epoch = place.leads("e1")
+    *_, later = place.leads("e2")
+    assert later > epoch
 
     with pytest.raises(Deposed):
         place.run(one.write(Turn(epoch=epoch, number=1, at=1.0, admitted=[admitted(1)])), process=first)
@@ -335,51 +292,25 @@ def test_a_turn_of_an_old_leader_writes_nothing(place: Place) -> None:
     assert not place.postgres.tables.admitted
 
 
-@pytest.mark.parametrize(("seconds", "is_committed"), [(0.5, True), (3.0, False)])
-def test_a_takeover_waits_for_a_running_statement_and_terminates_it_after_a_second(
-    place: Place, seconds: float, is_committed: bool
+@pytest.mark.parametrize(
+    ("outcome", "seconds", "is_committed"),
+    [("running", 0.5, True), ("running", 3.0, False), ("queued", 2.0, False)],
+)
+def test_a_takeover_waits_a_second_for_a_running_statement_and_refuses_what_arrives_later(
+    place: Place, outcome: str, seconds: float, is_committed: bool
 ) -> None:
-    first, second = place.process("e1"), place.process("e2")
-    one, two = SimulatedStore(place.postgres, first), SimulatedStore(place.postgres, second)
-    epoch = place.run(one.take_over("e1"), process=first)
-    first.outcomes["write"] = deque([("running", seconds)])
+    first, one, epoch = place.leads("e1")
+    first.outcomes["write"] = deque([(outcome, seconds)])
     turn = Turn(epoch=epoch, number=1, at=1.0, reserved_id=100, admitted=[admitted(1)])
     with pytest.raises(OutcomeUnknown):
         place.run(one.write(turn), process=first)
 
-    place.run(two.take_over("e2"), process=second)
+    place.leads("e2")
     after = set(place.postgres.tables.admitted)
     place.pass_seconds(5.0)
 
     assert (after == {1}) is is_committed
     assert set(place.postgres.tables.admitted) == after
-
-
-def test_a_statement_that_arrives_late_checks_the_fence_then(place: Place) -> None:
-    first, second = place.process("e1"), place.process("e2")
-    one, two = SimulatedStore(place.postgres, first), SimulatedStore(place.postgres, second)
-    epoch = place.run(one.take_over("e1"), process=first)
-    first.outcomes["write"] = deque([("queued", 2.0)])
-    turn = Turn(epoch=epoch, number=1, at=1.0, reserved_id=100, admitted=[admitted(1)])
-    with pytest.raises(OutcomeUnknown):
-        place.run(one.write(turn), process=first)
-    place.run(two.take_over("e2"), process=second)
-    place.pass_seconds(5.0)
-
-    assert not place.postgres.tables.admitted
-
-
-def test_a_commit_without_an_answer_is_found_by_its_turn_row(place: Place) -> None:
-    process = place.process("e1")
-    store = SimulatedStore(place.postgres, process)
-    epoch = place.run(store.take_over("e1"), process=process)
-    process.outcomes["write"] = deque([("unanswered", 0.0)])
-
-    with pytest.raises(OutcomeUnknown):
-        place.run(store.write(Turn(epoch=epoch, number=1, at=1.0)), process=process)
-    newest = place.run(store.newest_turn(), process=process)
-
-    assert (newest.epoch, newest.number) == (epoch, 1)
 
 
 @pytest.mark.parametrize(
@@ -399,9 +330,7 @@ def test_a_commit_without_an_answer_is_found_by_its_turn_row(place: Place) -> No
     ],
 )
 def test_what_a_constraint_forbids_is_refused_and_noted(place: Place, fields: dict[str, Any]) -> None:
-    process = place.process("e1")
-    store = SimulatedStore(place.postgres, process)
-    epoch = place.run(store.take_over("e1"), process=process)
+    process, store, epoch = place.leads("e1")
     grant = GrantRow(epoch=5, counter=1, worker_id="w", granted_at=1.0, execution_ids=(1,), counters=(1,))
     first = Turn(epoch=epoch, number=1, at=1.0, reserved_id=100, admitted=[admitted(1)], granted=[grant])
     place.run(store.write(first), process=process)
@@ -413,9 +342,7 @@ def test_what_a_constraint_forbids_is_refused_and_noted(place: Place, fields: di
 
 
 def test_a_failover_loses_what_the_standby_had_not_received(place: Place) -> None:
-    process = place.process("e1")
-    store = SimulatedStore(place.postgres, process)
-    epoch = place.run(store.take_over("e1"), process=process)
+    process, store, epoch = place.leads("e1")
     turn = Turn(epoch=epoch, number=1, at=1.0, reserved_id=100, admitted=[admitted(1)])
     place.run(store.write(turn), process=process)
     place.postgres.begin_standby()
@@ -426,23 +353,8 @@ def test_a_failover_loses_what_the_standby_had_not_received(place: Place) -> Non
     assert set(place.postgres.tables.admitted) == {1}
 
 
-def test_after_a_failover_the_next_number_of_a_lost_turn_is_refused(place: Place) -> None:
-    process = place.process("e1")
-    store = SimulatedStore(place.postgres, process)
-    epoch = place.run(store.take_over("e1"), process=process)
-    place.postgres.begin_standby()
-    place.run(store.write(Turn(epoch=epoch, number=1, at=1.0)), process=process)
-    place.postgres.fail_over()
-
-    with pytest.raises(TurnRefused):
-        place.run(store.write(Turn(epoch=epoch, number=2, at=1.0)), process=process)
-    assert not place.postgres.findings
-
-
 def test_the_end_of_a_locked_row_delays_only_itself(place: Place) -> None:
-    process = place.process("e1")
-    store = SimulatedStore(place.postgres, process)
-    epoch = place.run(store.take_over("e1"), process=process)
+    process, store, epoch = place.leads("e1")
     turn = Turn(epoch=epoch, number=1, at=1.0, reserved_id=100, admitted=[admitted(1), admitted(2)])
     place.run(store.write(turn), process=process)
     place.postgres.lock_row(1)
@@ -452,34 +364,6 @@ def test_the_end_of_a_locked_row_delays_only_itself(place: Place) -> None:
     assert [row.id for row in place.run(store.load(epoch), process=process).waiting] == []
     place.postgres.unlock_rows()
     assert set(place.postgres.tables.ended) == {1, 2}
-
-
-# What is judged.
-
-
-@pytest.mark.parametrize(("order", "broken"), [("fair", set()), ("arrival", {"P12"})])
-def test_only_at_a_fair_total_another_key_may_precede_what_stood_first(order: str, broken: set[str]) -> None:
-    """The only one that waits stands at the pool; one of another key arrives, and is granted first."""
-    one = ActionPlan(
-        ref="a", limit=None, keys=2, fields={"uses": [], "max_concurrent_total": 5, "order": order}
-    )
-    turns = [
-        turn_of(1, [admitted(1, "x"), admitted(2, "x")], granted=1),
-        turn_of(2, [admitted(3, "y")], granted=3),
-        turn_of(3, [], granted=2),
-    ]
-    story = replace(story_of(3, size=0.05), actions=(one,))
-    found = check_gates(story, [Commit(turn.number * NS, turn) for turn in turns])
-
-    assert {promise for promise, _ in found.broken} == broken
-
-
-def turn_of(number: int, new: list[AdmittedRow], *, granted: int) -> Turn:
-    at = float(number)
-    grant = GrantRow(
-        epoch=1, counter=number, worker_id="w", granted_at=at, execution_ids=(granted,), counters=(number,)
-    )
-    return Turn(epoch=1, number=number, at=at, admitted=new, granted=[grant])
 
 
 # Whole stories.

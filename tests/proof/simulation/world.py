@@ -6,11 +6,14 @@ more, or at a deadline.
 
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
+from unittest.mock import patch
 
+from tests.proof.queue_manager.recount import Violation
+from tests.proof.queue_manager.rules import Memory, turn
 from tests.proof.simulation.at_workers import AtWorkers
 from tests.proof.simulation.broker import COMPLETIONS, HEARTBEATS, LeaderBroker, Rabbit, WorkerBroker
 from tests.proof.simulation.clients import Clients
@@ -21,9 +24,14 @@ from tests.proof.simulation.processes import Process, Processes, SimulatedClock,
 from tests.proof.simulation.runner import NS, SimulatedRunner, Witness
 from tests.proof.simulation.story import POOL, Story
 from turnstile.common.worker_protocol import Offer, ToSession
+from turnstile.executor.leader import turns
 from turnstile.executor.leader.loading import snapshot_of, state_of
 from turnstile.executor.leader.records import DefinitionRow
 from turnstile.executor.leader.turns import Leader, Leadership, Reload, Taken
+from turnstile.executor.queue_manager.decide import GRANTS_MAX
+from turnstile.executor.queue_manager.decisions import Decisions
+from turnstile.executor.queue_manager.inputs import Input
+from turnstile.executor.queue_manager.state import State as QueueManager
 from turnstile.stress.recording import InjectedFault
 from turnstile.stress.scenario import FaultKind
 from turnstile.worker.core.config import WorkerConfig
@@ -33,6 +41,8 @@ from turnstile.worker.core.process import WorkerProcess
 _STANDSTILL_SECONDS: Final = 60.0
 """Nothing ends for so long after the last request and fault: what is left is stuck."""
 _LOOK_SECONDS: Final = 0.25
+_CHECKED_MAX: Final = 150
+"""With more executions that have not ended, decisions are not checked."""
 _COMPARED: Final = 0.02
 """Share of the rests of a leader at which its memory is compared with the rows."""
 _COMPARED_ROWS: Final = 2
@@ -40,9 +50,32 @@ _COMPARED_ROWS: Final = 2
 
 
 class WatchedLeader(Leader):
-    """The leader, with a note of each error that it survives by loading again."""
+    """The leader: its decisions are checked, and each error is noted that it survives by loading again."""
 
     world: "World"
+    _memory = Memory()
+    _checked: QueueManager | None = None
+
+    def _decide(self, lead: Leadership, inputs: Sequence[Input]) -> Decisions:
+        """Decide by the rules of the explorer, unless so much lives that each check would take long."""
+        if self._checked is not lead.state:
+            self._checked, self._memory = lead.state, Memory(checks_runs=False)
+        if sum(each.enqueued - each.completed for each in lead.state.actions.values()) > _CHECKED_MAX:
+            # What passed meanwhile is not known: shares and starts are counted anew.
+            self._memory = Memory(checks_runs=False)
+            return super()._decide(lead, inputs)
+        memory = self._memory
+
+        def checked(
+            state: QueueManager, told: Iterable[Input], now: float, *, grants_max: int = GRANTS_MAX
+        ) -> Decisions:
+            return turn(state, memory, told, now, self._broken, grants_max=grants_max)
+
+        with patch.object(turns, "decide", checked):
+            return super()._decide(lead, inputs)
+
+    def _broken(self, violation: Violation) -> None:
+        self.world.found(f"RULE {violation}")
 
     async def _turn(self, lead: Leadership, taken: Taken) -> None:
         try:
@@ -189,7 +222,6 @@ class World:
         self.healed_at = 0.0
         """When the last fault was over."""
         self.is_quiet = False
-        self.compared = 0
         self._compared_rows = 0
         self._left = 0
         self._moved_at = 0.0
@@ -315,7 +347,6 @@ class World:
         lead, tables = leader.leadership, self.postgres.tables
         if lead is None or (tables.epoch, tables.executor_id) != (lead.epoch, leader.executor_id):
             return
-        self.compared += 1
         try:
             other, _ = state_of(self.postgres.loaded())
             other.now = max(other.now, lead.state.now)

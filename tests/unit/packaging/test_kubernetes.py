@@ -120,13 +120,6 @@ def test_every_document_is_valid_without_unknown_fields(version: str) -> None:
         kubernetes_validate.validate(document, version, strict=True)
 
 
-@pytest.mark.parametrize("folder", KUSTOMIZATIONS)
-def test_a_kustomization_lists_every_file_of_its_folder(folder: str) -> None:
-    listed = {name for name in kustomization(folder)["resources"] if name.endswith(".yaml")}
-    there = {path.name for path in (KUBERNETES / folder).glob("*.yaml")}
-    assert listed == there - {"kustomization.yaml"}
-
-
 @every_pod
 def test_every_command_is_accepted_with_its_settings(pod: Pod) -> None:
     settings = {*pod.environment, *_from_elsewhere(pod)}
@@ -140,17 +133,6 @@ def test_every_command_is_accepted_with_its_settings(pod: Pod) -> None:
     assert [name for name in settings if name not in result.output] == []
 
 
-@every_pod
-def test_no_secret_is_in_a_pod_and_all_come_from_the_examples(pod: Pod) -> None:
-    urls = {name: value for name, value in pod.environment.items() if name.endswith("_URL")}
-    assert urls.keys() <= {"TURNSTILE_API_URL"}
-    assert not any(name.endswith(("_TOKEN", "_TOKENS")) for name in pod.environment)
-    assert [entry["secretRef"]["name"] for entry in pod.container["envFrom"] if "secretRef" in entry] == [
-        pod.name
-    ]
-    assert pod.name in {secret["metadata"]["name"] for secret in read(SECRETS)}
-
-
 def test_a_worker_may_ask_the_executors_with_a_token_of_its_own() -> None:
     secrets = {secret["metadata"]["name"]: secret["stringData"] for secret in read(SECRETS)}
     tokens = read_entries(secrets["turnstile-executor"]["TURNSTILE_API_TOKENS"])
@@ -161,12 +143,6 @@ def test_a_worker_may_ask_the_executors_with_a_token_of_its_own() -> None:
     assert url.port in {port["port"] for port in service["ports"]}
     # Without the broker no executor is ready, and that is when a worker asks.
     assert service["publishNotReadyAddresses"] is True
-
-
-def test_the_example_secrets_are_not_deployed() -> None:
-    assert SECRETS.name not in str([kustomization(folder) for folder in KUSTOMIZATIONS])
-    for secret in read(SECRETS):
-        assert all("change-me" in value for value in secret["stringData"].values())
 
 
 @every_service
@@ -237,14 +213,6 @@ def test_the_workers_actions_are_mounted_in_its_working_folder(monkeypatch: pyte
     module = command[command.index("--actions") + 1]
     assert generated["turnstile-actions"] == [f"actions/{module}.py"]
     assert [action.definition.ref for action in actions_of_the_base(monkeypatch)] == ["hello.greet"]
-
-
-def test_only_keda_sets_the_replicas_of_the_worker_deployment() -> None:
-    scaled = of_kind("ScaledObject")["turnstile-worker"]["spec"]
-    assert scaled["scaleTargetRef"]["name"] in of_kind("Deployment")
-    (patch,) = kustomization("keda")["patches"]
-    assert patch["target"] == {"kind": "Deployment", "name": scaled["scaleTargetRef"]["name"]}
-    assert "path: /spec/replicas" in patch["patch"]
 
 
 def test_every_trigger_of_keda_reads_a_number_of_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:

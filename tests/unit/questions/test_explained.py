@@ -9,8 +9,8 @@ from tests.unit.questions.test_explain import Scheduler, define, worker
 from turnstile.executor.queries.explained import estimated_start, waiting_on
 from turnstile.executor.queries.schemas import WaitingOn
 from turnstile.executor.questions.estimate import Interval
-from turnstile.executor.queue_manager.definitions import Pool, Rate, Resource, Use
-from turnstile.executor.queue_manager.inputs import Admit, DefinePool, DefineResource
+from turnstile.executor.queue_manager.definitions import Rate, Resource, Use
+from turnstile.executor.queue_manager.inputs import Admit, DefineResource
 
 _SHAPE: TypeAdapter[Any] = TypeAdapter(WaitingOn)
 
@@ -21,24 +21,6 @@ def shown(scheduler: Scheduler, execution_id: int) -> dict[str, Any]:
     assert _SHAPE.validate_python(found)
     assert isinstance(found, dict)
     return found
-
-
-def test_the_limit_names_its_holders_and_no_cause_while_they_run() -> None:
-    scheduler = Scheduler(define(max_concurrent=1), worker())
-    first, second = scheduler.admit("a", 2)
-    assert shown(scheduler, second) == {
-        "reason": "limit", "max_concurrent": 1, "active_count": 1, "holders": [first], "root_cause": None,
-    }  # fmt: skip
-
-
-def test_a_pause_and_a_missing_worker_are_reasons() -> None:
-    scheduler = Scheduler(define("a", paused=True), define("b"), worker(pools="other"))
-    (paused,) = scheduler.admit("a")
-    (unserved,) = scheduler.admit("b")
-    assert shown(scheduler, paused) == {"reason": "paused"}
-    assert shown(scheduler, unserved) == {
-        "reason": "no_worker", "pool": "default", "other_pools": ["other"],
-    }  # fmt: skip
 
 
 def test_a_resource_shows_its_units_and_who_holds_them() -> None:
@@ -59,25 +41,6 @@ def test_a_resource_shows_its_units_and_who_holds_them() -> None:
     assert (found["position"], found["position_of"], found["waiting"]) == (1, "gate", 1)
 
 
-def test_a_closed_resource_shows_why_and_the_position_in_the_queue() -> None:
-    scheduler = Scheduler(
-        DefineResource(resource=Resource(name="cad", capacity=2)),
-        define("a", Use(resource="cad", units=2)),
-    )
-    _, second = scheduler.admit("a", 2)
-    scheduler.turn(DefineResource(resource=Resource(name="cad", capacity=1)))
-    found = shown(scheduler, second)
-    assert (found["closed"], found["position"], found["position_of"]) == ("capacity_too_low", 2, "queue")
-
-
-def test_a_total_is_a_gate_of_its_own() -> None:
-    scheduler = Scheduler(define("a", max_concurrent_total=1), worker())
-    scheduler.admit("a", key="1")
-    (second,) = scheduler.admit("a", key="2")
-    found = shown(scheduler, second)
-    assert (found["reason"], found["gate"], found["capacity"], found["free"]) == ("total", "total", 1, 0)
-
-
 @pytest.mark.parametrize("of", ["action", "resource api"])
 def test_a_rate_shows_when_the_next_start_is(of: str) -> None:
     rate = Rate(starts=1, per_seconds=60.0)
@@ -92,17 +55,6 @@ def test_a_rate_shows_when_the_next_start_is(of: str) -> None:
     found = shown(scheduler, second)
     assert (found["reason"], found["rate_of"], found["starts"], found["per_seconds"]) == ("rate", of, 1, 60.0)
     assert found["next_start_at"] == "1970-01-01T00:17:40Z"
-
-
-def test_a_busy_pool_shows_its_slots_and_holders() -> None:
-    scheduler = Scheduler(define(), worker(slots=1))
-    first, second = scheduler.admit("a", 2)
-    assert shown(scheduler, second) == {
-        "reason": "pool", "pool": "default", "closed": None, "capacity": 1, "held": 1, "position": 1,
-        "waiting": 1, "holders": [first],
-    }  # fmt: skip
-    scheduler.turn(DefinePool(pool=Pool(name="default", paused=True)))
-    assert shown(scheduler, second)["closed"] == "paused"
 
 
 def test_what_is_not_due_and_what_is_handed_over_show_their_instants() -> None:

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,6 @@ from tests.unit.worker.waiting import (
     failure_in,
     gone,
     has_text,
-    is_alive,
     peak_bytes,
     pids_in,
     result_of,
@@ -171,17 +169,6 @@ async def pid_of(calls: Calls) -> int:
     return int(result_of(await calls.run("pid")))
 
 
-async def test_invalid_parameters_and_exceptions_fail_as_in_the_event_loop(calls: Calls) -> None:
-    outcome = failed_in(await calls.run("add", a="many", b=1))
-    assert (outcome.failure.type, outcome.retryable) == ("InvalidParameters", False)
-    assert outcome.failure.message.startswith("a: expected a whole number")
-    report = await calls.run("raise")
-    outcome = failed_in(report)
-    assert (outcome.failure.type, outcome.failure.message) == ("PermanentError", "never")
-    assert not outcome.retryable
-    assert "in raise_" in report.log
-
-
 async def test_a_module_that_cannot_be_loaded_returns_the_attempt_with_the_reason(
     calls: Calls, make_module: MakeModule, start_runner: StartRunner
 ) -> None:
@@ -297,16 +284,6 @@ async def test_a_child_that_has_grown_above_the_limit_is_replaced_after_its_run(
     await gone([first])
 
 
-async def test_a_child_killed_while_idle_is_replaced(calls: Calls) -> None:
-    pid = await pid_of(calls)
-    os.kill(pid, signal.SIGKILL)
-    # Without an await: the event loop has not seen yet that it is dead.
-    deadline = time.monotonic() + 10
-    while is_alive(pid):
-        assert time.monotonic() < deadline
-    assert await pid_of(calls) != pid
-
-
 @pytest.mark.parametrize(
     ("ref", "parameters", "reason"),
     [
@@ -330,15 +307,6 @@ async def test_the_start_of_a_child_does_not_count_towards_the_timeout(
     module = make_module("import time\ntime.sleep(0.4)\n" + ACTIONS)
     report = await calls.on(start_runner(module)).run("add", a=1, b=1, timeout_seconds=0.4)
     assert result_of(report) == "2"
-
-
-async def test_a_signal_that_the_worker_did_not_send_stops_nothing(calls: Calls, path: Path) -> None:
-    # A service manager signals every process of a draining worker, whose runs go on.
-    running = asyncio.create_task(calls.run("until", path=str(path)))
-    await until(lambda: has_text(path))
-    os.kill(pids_in(path, 1)[0], signal.SIGTERM)
-    release(path)
-    assert result_of(await running) == '"whole"'
 
 
 async def test_a_child_sees_only_the_settings_that_are_passed_and_no_pythonpath_of_the_worker(
@@ -368,12 +336,6 @@ async def test_everything_printed_and_logged_is_in_the_log_of_that_run_only(
     assert lines[4] == "from a command"
     (record,) = [record for record in caplog.records if record.name == "turnstile.action"]
     assert record.__dict__["execution_id"] == call.execution_id
-    assert (await calls.run("pid")).log == ""
-
-
-async def test_output_after_the_return_is_in_no_log(calls: Calls) -> None:
-    await calls.run("late")
-    await asyncio.sleep(0.2)
     assert (await calls.run("pid")).log == ""
 
 

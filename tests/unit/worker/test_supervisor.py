@@ -1,7 +1,6 @@
 """A run is killed whole: processes that left its group, and all runs of a worker that died or is stopped."""
 
 import asyncio
-import logging
 import os
 import signal
 import subprocess
@@ -20,29 +19,12 @@ from tests.support.traffic import until
 from tests.unit.worker.conftest import MakeCall
 from tests.unit.worker.waiting import failed_in, gone, is_alive, pids_in, result_of, unreaped
 from turnstile.common.domain.outcomes import Cancelled
-from turnstile.common.telemetry.logs import Episodes
-from turnstile.worker.runners import supervisor as supervisor_module
 from turnstile.worker.runners.base import Call, Interrupted, RunLimits, RunReport
 from turnstile.worker.runners.registry import Runners
 from turnstile.worker.runners.supervisor import TAG_VARIABLE, ProcessTag, Supervisor
 from turnstile.worker.runners.supervisor_main import clock
 
 ESCAPING = str(Path(__file__).with_name("escaping.py"))
-ACTIONS = f"""
-import os, subprocess, sys, time
-from turnstile.worker import action
-
-@action("escaping")
-def escaping(path: str, mode: str):
-    subprocess.run([sys.executable, "-I", "-S", {ESCAPING!r}, path, mode], check=True)
-    return 5
-
-@action("sleep")
-def sleep(path: str):
-    with open(path, "a") as file:
-        file.write(f"{{os.getpid()}}\\n")
-    time.sleep(1000)
-"""
 
 Kind = Literal["command", "python"]
 StartRun = Callable[..., tuple[ProcessTag, int]]
@@ -196,29 +178,6 @@ async def killed(supervisor: Supervisor, tag: ProcessTag) -> None:
         await answered.wait()
 
 
-async def test_a_supervisor_that_dies_again_and_again_is_one_line_a_minute(
-    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(supervisor_module, "_RESTART_SECONDS", 0.0)
-    episodes = Episodes(supervisor_module.logger, "supervisor_replaced")
-    monkeypatch.setattr(supervisor_module, "_REPLACED", episodes)
-
-    async def replaced() -> None:
-        process = supervisor._process
-        assert process is not None
-        process.kill()
-        await until(lambda: supervisor._process not in (None, process), "another supervisor")
-
-    for _ in range(5):
-        await replaced()
-    caplog.set_level(logging.INFO, supervisor_module.logger.name)
-    episodes.all_work()
-    assert [(record.getMessage(), record.__dict__["count"]) for record in caplog.records] == [
-        ("supervisor_replaced", 1),
-        ("supervisor_replaced_over", 4),
-    ]
-
-
 async def test_runs_past_the_deadline_are_killed_and_so_are_runs_started_later(
     supervisor: Supervisor, start_run: StartRun
 ) -> None:
@@ -236,20 +195,6 @@ async def test_runs_past_the_deadline_are_killed_and_so_are_runs_started_later(
     await killed(supervisor, tag)
     await gone([fourth])
     assert is_alive(third)
-
-
-@pytest.mark.parametrize("later_seconds", [1000.0, None])
-async def test_a_later_deadline_or_none_replaces_the_previous_one(
-    supervisor: Supervisor, start_run: StartRun, later_seconds: float | None
-) -> None:
-    deadline_seconds = clock() + 0.3
-    with closing(Supervisor()) as other:
-        (_, running), (_, dead) = start_run(), start_run(other)
-        other.set_deadline(deadline_seconds + 0.1)
-        supervisor.set_deadline(deadline_seconds)
-        supervisor.set_deadline(None if later_seconds is None else clock() + later_seconds)
-        await gone([dead])
-    assert is_alive(running)
 
 
 async def test_a_run_that_was_only_announced_is_found_by_its_tag(supervisor: Supervisor) -> None:

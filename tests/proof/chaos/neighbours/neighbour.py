@@ -17,7 +17,6 @@ from uuid import UUID
 
 import aio_pika
 import asyncpg
-import httpx
 from aio_pika.abc import AbstractChannel
 
 from tests.proof.chaos.neighbours.schedule import Disturbance, Shape, plan_disturbances
@@ -43,7 +42,6 @@ class Access:
     management_url: str
     vhost: str
     database_url: str
-    http_urls: list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +68,10 @@ class Disturbed:
     did: Mapping[str, int]
     failed: str | None
     """Why the neighbour itself failed."""
+
+    def __str__(self) -> str:
+        did = ", ".join(f"{count} {what}" for what, count in sorted(self.did.items()))
+        return f"{self.disturbance}: {did or 'nothing'}"
 
 
 class Neighbour:
@@ -158,9 +160,3 @@ class Neighbour:
             type=kind,
             **properties,
         )
-
-    async def request_http(self, method: str, path: str, body: Mapping[str, Any]) -> httpx.Response:
-        """Send one request to an executor; raises httpx.HTTPError."""
-        async with httpx.AsyncClient(trust_env=False, timeout=REQUEST_SECONDS) as http:
-            url = self.rng.choice(self.access.http_urls)
-            return await http.request(method, f"{url}/api/v1{path}", json=body)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import ClassVar, Final
+from typing import Final
 
 import aio_pika
 
@@ -25,7 +25,7 @@ from tests.proof.chaos.environment import (
     running_environment,
 )
 from tests.proof.chaos.findings import Course, findings, left_behind
-from tests.proof.chaos.history import Window, Witnessed, tables_of
+from tests.proof.chaos.history import Window, Witnessed, tables_of, witnessed
 from tests.proof.chaos.judge import Bounds, Statistics, judged, replayed_queues
 from tests.proof.chaos.load import Submit
 from tests.proof.chaos.neighbours.kinds import UNKNOWN_FROM
@@ -34,9 +34,8 @@ from tests.proof.chaos.neighbours.monitor import Observations, memory_limits, mo
 from tests.proof.chaos.neighbours.neighbour import Access, Disturbed, Plan
 from tests.proof.chaos.neighbours.process import read_disturbed
 from tests.proof.chaos.neighbours.schedule import Shape
-from tests.proof.chaos.neighbours.verdict import DELIVERED_SECONDS, Effects, missed, starts_of
-from tests.proof.chaos.run import ANSWERED_SECONDS, DRAIN_DEADLINE_SECONDS, sending, witnessed
-from tests.proof.chaos.run import Outcome as FaultsOutcome
+from tests.proof.chaos.neighbours.verdict import DELIVERED_SECONDS, Effects, details, missed, starts_of
+from tests.proof.chaos.run import ANSWERED_SECONDS, DRAIN_DEADLINE_SECONDS, Outcome, sending
 from tests.proof.chaos.submitters import SubmitLog
 from tests.support.history import session_of
 from turnstile.common.broker.topology import EXECUTOR_REQUESTS
@@ -60,14 +59,6 @@ _STARTING_SECONDS: Final = 2.0
 """Time for the neighbours' process to start; the load begins then too."""
 _POLL_SECONDS: Final = 0.1
 _PLAN, _EVENTS = "neighbours.plan.pickle", "neighbours.pickle"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome(FaultsOutcome):
-    """The result of one seed."""
-
-    mode: ClassVar[str] = "neighbours"
-    effects: Effects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +103,6 @@ def _plan(environment: Environment, seed: int, shape: Shape) -> Plan:
         management_url=environment.servers.rabbitmq.management_url,
         vhost=VHOST,
         database_url=environment.database_url,
-        http_urls=[executor.url for executor in environment.executors],
     )
     return Plan(shape=shape, began_at=datetime.now(UTC) + timedelta(seconds=_STARTING_SECONDS), access=access)
 
@@ -194,7 +184,7 @@ async def _checked(
     run: _Run, course: Course, disturbed: list[Disturbed], observed: Observations, patience: float
 ) -> Outcome:
     environment = run.environment
-    seen = await witnessed(environment, run.log)
+    seen = await witnessed(environment.database_url, environment.amqp_url, environment.folder, run.log)
     # Neighbours publish completions too, and the exchange forwards them.
     published = {number: found for number, found in seen.published.items() if number < UNKNOWN_FROM}
     seen = replace(seen, published=published)
@@ -208,10 +198,12 @@ async def _checked(
     broken, statistics = _judged(seen, disturbed, patience)
     done = {each.disturbance.number for each in disturbed}
     return Outcome(
+        mode="neighbours",
         seed=run.plan.access.seed,
         seconds=run.plan.shape.seconds,
         course=course,
-        effects=effects,
+        timeline=[(each.began_at, each.ended_at, str(each)) for each in disturbed],
+        details=details(effects, memory_limits()),
         statistics=statistics,
         violations=[
             *missed(effects, memory_limits(), patience=patience),
@@ -220,7 +212,7 @@ async def _checked(
                 for planned in run.plan.disturbances
                 if planned.number not in done
             ),
-            *await findings(environment, course, seen, patience=patience),
+            *await findings(environment, course, seen),
             *broken,
         ],
         folder=environment.folder,

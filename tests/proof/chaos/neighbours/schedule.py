@@ -6,55 +6,44 @@ comes twice, and so does every variant of a kind.
 """
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 T = TypeVar("T")
 
 
 class Kind(StrEnum):
-    """Every kind of neighbour."""
+    """Every kind of neighbour, and its variants."""
 
-    REFUSING_LISTENER = "refusing listener queue"
-    REFUSING_REPLY_QUEUE = "refusing reply queue"
-    POISON_REPLY_ADDRESS = "poison reply address"
-    BAD_MESSAGES = "bad messages"
-    HUGE_REQUESTS = "huge requests"
-    STUCK_RECEIVERS = "stuck webhook receivers"
-    LOCKED_ROW = "locked row"
-    MUTE_WORKERS = "mute workers"
-    UNKNOWN_CANCELS = "unknown cancels"
-    UNKNOWN_COMPLETIONS = "unknown completions"
-    KILLED_SESSIONS = "killed database sessions"
-    NO_FREE_CONNECTION = "no free connection"
-    REFUSING_DEAD_LETTERS = "refusing dead letters"
-    FULL_QUEUE = "full queue"
-    MANY_KEYS = "many keys"
-    OLD_SNAPSHOT = "old snapshot"
-    SCANNING_READERS = "scanning readers"
+    variants: Sequence[str]
 
+    def __new__(cls, text: str, variants: Sequence[str]) -> Self:
+        """Return a kind that is the text, with its variants."""
+        kind = str.__new__(cls, text)
+        kind._value_ = text
+        kind.variants = variants
+        return kind
 
-VARIANTS: Final[Mapping[Kind, Sequence[str]]] = {
-    Kind.REFUSING_LISTENER: ("execution.completed", "#"),
-    Kind.REFUSING_REPLY_QUEUE: ("full", "missing"),
-    Kind.POISON_REPLY_ADDRESS: ("direct reply-to", "our queues", "malformed"),
-    Kind.BAD_MESSAGES: ("mixed",),
-    Kind.HUGE_REQUESTS: ("large", "dense", "oversized"),
-    Kind.STUCK_RECEIVERS: ("silent",),
-    Kind.LOCKED_ROW: ("action", "waiting execution", "running execution"),
-    Kind.MUTE_WORKERS: ("of its pool", "of ours"),
-    Kind.UNKNOWN_CANCELS: ("by the exchange", "by the queue"),
-    Kind.UNKNOWN_COMPLETIONS: ("as listeners hear them", "as workers send them"),
-    Kind.KILLED_SESSIONS: ("one by one",),
-    Kind.NO_FREE_CONNECTION: ("all but the reserved", "all"),
-    Kind.REFUSING_DEAD_LETTERS: ("policy",),
-    Kind.FULL_QUEUE: ("reject",),
-    Kind.MANY_KEYS: ("used once",),
-    Kind.OLD_SNAPSHOT: ("idle in transaction",),
-    Kind.SCANNING_READERS: ("repeatable read",),
-}
+    REFUSING_LISTENER = "refusing listener queue", ("execution.completed", "#")
+    REFUSING_REPLY_QUEUE = "refusing reply queue", ("full", "missing")
+    POISON_REPLY_ADDRESS = "poison reply address", ("direct reply-to", "our queues", "malformed")
+    BAD_MESSAGES = "bad messages", ("mixed",)
+    HUGE_REQUESTS = "huge requests", ("large", "dense", "oversized")
+    STUCK_RECEIVERS = "stuck webhook receivers", ("silent",)
+    LOCKED_ROW = "locked row", ("action", "waiting execution", "running execution")
+    MUTE_WORKERS = "mute workers", ("of its pool", "of ours")
+    UNKNOWN_CANCELS = "unknown cancels", ("by the exchange", "by the queue")
+    UNKNOWN_COMPLETIONS = "unknown completions", ("as listeners hear them", "as workers send them")
+    KILLED_SESSIONS = "killed database sessions", ("one by one",)
+    NO_FREE_CONNECTION = "no free connection", ("all but the reserved", "all")
+    REFUSING_DEAD_LETTERS = "refusing dead letters", ("policy",)
+    FULL_QUEUE = "full queue", ("reject",)
+    MANY_KEYS = "many keys", ("used once",)
+    OLD_SNAPSHOT = "old snapshot", ("idle in transaction",)
+    SCANNING_READERS = "scanning readers", ("repeatable read",)
+
 
 APART: Final = frozenset({Kind.KILLED_SESSIONS, Kind.NO_FREE_CONNECTION})
 """Never at once: if others take the connections of killed sessions, the services lose the whole database.
@@ -99,7 +88,7 @@ FIRST_AT_SECONDS: Final = 2.0
 def plan_disturbances(seed: int, shape: Shape) -> list[Disturbance]:
     """Return the neighbours of a run."""
     rng = random.Random(f"{seed} neighbours")
-    variants = {kind: _repeated(rng, VARIANTS[kind]) for kind in Kind}
+    variants = {kind: _repeated(rng, kind.variants) for kind in Kind}
     free_from = [FIRST_AT_SECONDS + rng.uniform(*shape.quiet_seconds) for _ in range(shape.at_once)]
     free_at: dict[Kind, float] = {}
     disturbances: list[Disturbance] = []

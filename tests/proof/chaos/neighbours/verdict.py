@@ -32,7 +32,6 @@ _CHANCE: Final = 3
 _EXAMPLES: Final = 10
 _COMMON: Final = 5
 _AFTERMATH: Final = timedelta(seconds=1.0)
-_SETTLED: Final = timedelta(seconds=5.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +39,6 @@ class Start:
     """The times of one execution of the steady load; None: it did not reach that status."""
 
     number: int
-    way: str
     due_at: datetime
     """When it was planned to be submitted."""
     admitted_at: datetime | None
@@ -81,7 +79,6 @@ def _start(row: asyncpg.Record | None, sent: Sent, ran: Mapping[int, int], began
     started_at = None if row is None else ran.get(row["id"])
     return Start(
         number=sent.submit.number,
-        way=sent.submit.submitter.partition("-")[0],
         due_at=began_at + timedelta(seconds=sent.submit.at_seconds),
         admitted_at=None if row is None else row["created_at"],
         granted_at=None if row is None else row["scheduled_at"],
@@ -98,18 +95,6 @@ def starts_during(effects: Effects, kind: Kind) -> list[Start]:
         start
         for start in effects.starts
         if any(each.began_at <= start.due_at <= each.ended_at + _AFTERMATH for each in times)
-    ]
-
-
-def starts_alone(effects: Effects) -> list[Start]:
-    """Return what was submitted and started while no neighbour was active, nor shortly before."""
-    return [
-        start
-        for start in effects.starts
-        if not any(
-            each.began_at <= (start.started_at or start.due_at) and start.due_at <= each.ended_at + _SETTLED
-            for each in effects.disturbed
-        )
     ]
 
 
@@ -139,9 +124,7 @@ def _failed_neighbours(effects: Effects) -> Iterator[str]:
 
 
 def _late_starts(effects: Effects, bound_seconds: float) -> Iterator[str]:
-    parts = {"in all": list(effects.starts)}
-    parts |= {f"beside {kind}": starts_during(effects, kind) for kind in Kind}
-    for name, starts in parts.items():
+    for name, starts in _parts(effects).items():
         late = [start for start in starts if start.seconds > bound_seconds]
         if len(late) > max(_CHANCE, 0.01 * len(starts)):
             p99 = percentile((start.seconds for start in starts), 0.99)
@@ -159,7 +142,7 @@ def _wrong_outcomes(effects: Effects) -> Iterator[str]:
     for start in effects.starts:
         if start.status is not Status.COMPLETED:
             outcome: str = start.status or ("never admitted" if start.admitted_at is None else "not ended")
-            wrong[f"{outcome}, submitted over {start.way}"].append(start.number)
+            wrong[outcome].append(start.number)
     for outcome, numbers in wrong.items():
         yield f"{len(numbers)} of the steady load are {outcome}: {', '.join(map(str, numbers[:_EXAMPLES]))}"
 
@@ -212,20 +195,13 @@ def _slow_probes(effects: Effects, bound_seconds: float) -> Iterator[str]:
 
 
 def _active(disturbed: Sequence[Disturbed], began_at: datetime, ended_at: datetime) -> str:
-    """Name the neighbours active in that time; if there were none, the last one."""
+    """Name the neighbours active in that time, or shortly before it."""
     names = [
         str(each.disturbance)
         for each in disturbed
         if each.began_at <= ended_at and began_at <= each.ended_at + _AFTERMATH
     ]
-    if names:
-        return ", ".join(sorted(set(names)))
-    before = [each for each in disturbed if each.ended_at < began_at]
-    if not before:
-        return "none"
-    last = max(before, key=lambda each: each.ended_at)
-    ago_seconds = (began_at - last.ended_at).total_seconds()
-    return f"none any more ({last.disturbance} until {ago_seconds:.1f} s before)"
+    return ", ".join(sorted(set(names))) or "none"
 
 
 def _counted(active: Counter[str]) -> str:
@@ -234,3 +210,32 @@ def _counted(active: Counter[str]) -> str:
 
 def _between(began_at: datetime | None, ended_at: datetime | None) -> float:
     return float("inf") if began_at is None or ended_at is None else (ended_at - began_at).total_seconds()
+
+
+def details(effects: Effects, limits: Mapping[str, int]) -> list[str]:
+    """Return the lines of the report about the steady load, and what the monitor saw."""
+    delivered, observed = list(delivery_seconds(effects).values()), effects.observed
+    lines = []
+    for name, starts in _parts(effects).items():
+        seconds = [start.seconds for start in starts]
+        if seconds:
+            p50, p99, worst = (percentile(seconds, share) or 0.0 for share in (0.5, 0.99, 1.0))
+            lines.append(f"  p50, p99, worst    {p50:.2f}, {p99:.2f}, {worst:.2f} s of {len(seconds)} {name}")
+    slowest = max(observed.probes, key=lambda probe: probe.seconds, default=None)
+    if slowest is not None:
+        lines.append(f"  worst /livez       {slowest.service} {slowest.seconds:.2f} s")
+    lines.append(
+        f"  webhooks           {len(delivered)}, p99 {percentile(delivered, 0.99) or 0.0:.2f} s,"
+        f" worst {max(delivered, default=0.0):.2f} s after the end"
+    )
+    lines += [
+        f"  most memory        {name} {peak.memory_bytes >> 20} of {limits[name.partition('-')[0]] >> 20} MB"
+        for name, peak in observed.peaks.items()
+    ]
+    return [*lines, f"  harness late by    {observed.worst_lag_seconds:.2f} s at most"]
+
+
+def _parts(effects: Effects) -> dict[str, Sequence[Start]]:
+    """Return all starts, and those beside each kind of neighbour."""
+    beside = {f"beside {kind}": starts_during(effects, kind) for kind in Kind}
+    return {"in all": effects.starts, **beside}
