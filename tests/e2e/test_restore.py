@@ -1,6 +1,6 @@
 """A backup under load is restored on a new server: nothing of it is lost, and no id is assigned again.
 
-`docs/operations.md` says what may happen: what ended before the backup never runs again, what ended after it
+`docs/backup.md` says what may happen: what ended before the backup never runs again, what ended after it
 runs once more, and requests that were taken after it are lost unless they are sent again.
 """
 
