@@ -2,7 +2,8 @@
 
 -- surroundings: what the server, the database and the role have, and what a session cannot set. One row.
 SELECT quote_ident(d.datname) AS database, quote_ident(session_user) AS role,
-       current_setting('server_version') AS version, pg_backend_pid() AS pid, pg_is_in_recovery() AS is_standby,
+       current_setting('server_version') AS version, pg_backend_pid() AS pid,
+       pg_is_in_recovery() AS is_standby,
        current_setting('fsync') AS fsync, current_setting('full_page_writes') AS full_page_writes,
        current_setting('max_connections')::integer
            - current_setting('superuser_reserved_connections')::integer
@@ -24,4 +25,5 @@ WHERE n.nspname = 'ledger' AND c.relkind IN ('r', 'p')
   AND NOT (has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'))
 
 -- dropped: how many dead letters the broker has dropped by a policy, by code.
-SELECT d.code, count(*) AS number FROM ledger.dead_letter d WHERE d.code IN ('maxlen', 'expired') GROUP BY d.code
+SELECT d.code, count(*) AS number FROM ledger.dead_letter d
+WHERE d.code IN ('maxlen', 'expired') GROUP BY d.code
