@@ -176,7 +176,7 @@ def test_servers_that_are_not_there_and_names_that_they_do_not_know_are_found(
         TURNSTILE_AMQP_URL=urlsplit(amqp_url)._replace(path="/no%20such").geturl(),
     )
     assert "create it with 'createdb'" in found["database"][1]
-    assert "rabbitmqctl add_vhost no such" in found["broker"][1]
+    assert "rabbitmqctl add_vhost 'no such'" in found["broker"][1]
 
 
 def test_one_node_of_several_that_does_not_answer_is_a_warning(doctor: Doctor, amqp_url: str) -> None:

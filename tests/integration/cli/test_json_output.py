@@ -182,7 +182,8 @@ def _run_operation(recorder: Recorder, system: CommandLines, processes: System, 
     recorder.run("executor webhooks list --state failed --limit 1")
     recorder.run(f"executor webhooks replay {execution_id} --dry-run")
     recorder.run(f"executor webhooks replay {execution_id}")
-    name = f"{secrets.token_hex(4)}"
+    # A name of digits alone would be an id.
+    name = f"letter-{secrets.token_hex(4)}"
     send(processes, **{name: b"{nope", f"{name}-2": b"{nope"})
     until(lambda: name in names_in(system) and f"{name}-2" in names_in(system))
     recorder.run("executor dead-letters list --limit 1")

@@ -18,6 +18,142 @@ from turnstile.worker.actions import load_actions
 from turnstile.worker.runners.base import Interrupted, RunLimits
 from turnstile.worker.runners.in_loop import InLoopRunner
 
+ACTIONS = """
+import asyncio, sys
+from turnstile.worker import Context, ExecutionStopped, PermanentError, TemporaryError, action
+
+seen = []
+
+@action("add")
+async def add(a: int, b: int) -> int:
+    return a + b
+
+@action("identity")
+async def identity(context: Context) -> dict:
+    return {"id": context.execution_id, "attempt": context.attempt, "ref": context.action_ref,
+            "trace": context.traceparent}
+
+@action("log")
+async def log(context: Context):
+    context.logger.info("one %s", 1)
+    context.logger.debug("too fine")
+    try:
+        1 / 0
+    except ZeroDivisionError:
+        context.logger.exception("two\\0")
+
+@action("raise")
+async def raise_(kind: str, message: str = "", delay: float | None = None):
+    match kind:
+        case "permanent":
+            raise PermanentError(message)
+        case "temporary":
+            raise TemporaryError(message, delay=delay)
+        case "exit":
+            sys.exit(3)
+        case "interrupt":
+            raise KeyboardInterrupt
+        case "cancelled":
+            raise asyncio.CancelledError
+        case "stopped":
+            raise ExecutionStopped("by myself")
+        case "group":
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(raise_("permanent", message))
+        case "unprintable":
+            raise Unprintable
+        case _:
+            raise ValueError(message)
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+@action("wait")
+async def wait(context: Context):
+    try:
+        await asyncio.Event().wait()
+    finally:
+        seen.append(context.cancelled)
+        context.check_cancelled()
+
+@action("exit.in.a.task")
+async def exit_in_a_task(way: str):
+    async def exits():
+        await asyncio.sleep(0)
+        sys.exit(3)
+
+    match way:
+        case "awaited":
+            await asyncio.create_task(exits())
+        case "group":
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(exits())
+        case "gathered":
+            await asyncio.gather(exits(), asyncio.Event().wait())
+        case "cancelled":
+            async def exits_late():
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    sys.exit(3)
+            task = asyncio.create_task(exits_late())
+            await asyncio.sleep(0)
+            task.cancel()
+            await task
+
+@action("task.cancelled.at.once")
+async def task_cancelled_at_once() -> bool:
+    async def never():
+        pass
+
+    task = asyncio.create_task(never(), name="mine")
+    task.cancel()
+    await asyncio.wait([task])
+    return task.cancelled() and task.get_name() == "mine" and task.get_coro().__name__ == "never"
+
+@action("cancel.own.task")
+async def cancel_own_task(wait: bool) -> int:
+    asyncio.current_task().cancel()
+    if wait:
+        await asyncio.sleep(0)
+    return 1
+
+@action("wait.then.return")
+async def wait_then_return():
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        return "half of it"
+
+@action("end.late")
+async def end_late(after_seconds: float):
+    ends_at = asyncio.get_running_loop().time() + after_seconds
+    while (left := ends_at - asyncio.get_running_loop().time()) > 0:
+        try:
+            await asyncio.sleep(left)
+        except asyncio.CancelledError:
+            pass
+
+@action("count.cancels")
+async def count_cancels():
+    seen.append("begun")
+    while "release" not in seen:
+        try:
+            await asyncio.sleep(0.01)
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+
+@action("ignore")
+async def ignore():
+    while "release" not in seen:
+        try:
+            await asyncio.sleep(0.01)
+        except asyncio.CancelledError:
+            pass
+    seen.append("released")
+"""
+
 MakeRunner = Callable[[RunLimits], LoopRunner]
 
 

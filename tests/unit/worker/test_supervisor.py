@@ -25,6 +25,21 @@ from turnstile.worker.runners.supervisor import TAG_VARIABLE, ProcessTag, Superv
 from turnstile.worker.runners.supervisor_main import clock
 
 ESCAPING = str(Path(__file__).with_name("escaping.py"))
+ACTIONS = f"""
+import os, subprocess, sys, time
+from turnstile.worker import action
+
+@action("escaping")
+def escaping(path: str, mode: str):
+    subprocess.run([sys.executable, "-I", "-S", {ESCAPING!r}, path, mode], check=True)
+    return 5
+
+@action("sleep")
+def sleep(path: str):
+    with open(path, "a") as file:
+        file.write(f"{{os.getpid()}}\\n")
+    time.sleep(1000)
+"""
 
 Kind = Literal["command", "python"]
 StartRun = Callable[..., tuple[ProcessTag, int]]
