@@ -48,12 +48,6 @@ from turnstile.common.nearest import nearest
 from turnstile.common.process_one import start_below_process_one
 from turnstile.common.redaction import escaped, escaped_json
 
-EXIT_FAILED: Final = ExitCode.FAILED
-EXIT_USAGE: Final = ExitCode.USAGE
-EXIT_UNREACHABLE: Final = ExitCode.UNREACHABLE
-EXIT_TIMED_OUT: Final = ExitCode.TIMED_OUT
-EXIT_PIPE_CLOSED: Final = ExitCode.PIPE_CLOSED
-
 ENVIRONMENT_ONLY: Final = "environment only"
 """Metadata of a field that holds a secret: `Annotated[SecretStr, ENVIRONMENT_ONLY]`."""
 _WITH_PASSWORD: Final = re.compile(r"//[^/@]*:.+@|password=", re.DOTALL)
@@ -154,7 +148,7 @@ def run_command_line(app: typer.Typer, *, name: str) -> None:
             raise
         typer.echo(f"{error.filename or 'stdout'}: {error.strerror}", err=True)
         _discard_output()
-        sys.exit(EXIT_FAILED)
+        sys.exit(ExitCode.FAILED)
 
 
 def print_json(value: object, *, on_one_line: bool = False) -> None:
@@ -183,7 +177,7 @@ def _ended_by_a_closed_pipe() -> Iterator[None]:
         yield
     except BrokenPipeError:
         _discard_output()
-        sys.exit(EXIT_PIPE_CLOSED)
+        sys.exit(ExitCode.PIPE_CLOSED)
 
 
 def _discard_output() -> None:
@@ -238,7 +232,7 @@ def refuse_passwords(given: Mapping[str, object]) -> None:
             raise CommandFailed(
                 f"--{name.replace('_', '-')}: every user of this machine can read a password among the "
                 f"arguments; set {variable} in the environment instead",
-                exit_code=EXIT_USAGE,
+                exit_code=ExitCode.USAGE,
             )
 
 

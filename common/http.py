@@ -19,8 +19,9 @@ from typing import Any, Final
 
 import uvicorn
 
-from turnstile.common.cli import EXIT_USAGE, CommandFailed
+from turnstile.common.cli import CommandFailed
 from turnstile.common.domain.durations import SECONDS_MAX
+from turnstile.common.exit_codes import ExitCode
 from turnstile.common.telemetry.logs import Episodes
 
 logger = logging.getLogger(__name__)
@@ -135,7 +136,7 @@ def listen(host: str, port: int, *, settings: str) -> socket.socket:
             raise CommandFailed(
                 f"{settings}_PORT: cannot listen on {host}:{port}: {error.strerror}; "
                 "choose another port, or 0 for any free one",
-                exit_code=EXIT_USAGE,
+                exit_code=ExitCode.USAGE,
             ) from None
         raise _wrong_host(settings, host, error.strerror) from None
     except UnicodeError:
@@ -146,7 +147,7 @@ def _wrong_host(settings: str, host: str, reason: str | None) -> CommandFailed:
     return CommandFailed(
         f"{settings}_HOST: cannot listen on {host}: {reason}; expected an address of this machine, like "
         "127.0.0.1, or 0.0.0.0 for all of them",
-        exit_code=EXIT_USAGE,
+        exit_code=ExitCode.USAGE,
     )
 
 

@@ -19,8 +19,6 @@ from turnstile.common.exit_codes import ExitCode
 
 logger = logging.getLogger(__name__)
 
-EXIT_NOT_STOPPED: Final = ExitCode.NOT_STOPPED
-"""Exit code of a process that could not stop its work in time: EX_SOFTWARE of sysexits.h."""
 _LEFTOVERS_SECONDS: Final = 10.0
 """For tasks left in the loop after `serve` returned."""
 _EXIT_SECONDS: Final = 20.0
@@ -41,7 +39,7 @@ def run_service(serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> 
     """Run `serve(stop)` to its end; SIGTERM and SIGINT set `stop`, a second one ends at once.
 
     The caller then ends the process. Tasks still in the loop after `serve` returned are cancelled; if they or
-    threads do not end in time, the process exits with EXIT_NOT_STOPPED.
+    threads do not end in time, the process exits with ExitCode.NOT_STOPPED.
     """
     # Our objects live for one message or as long as the process: collect cycles rarely.
     gc.freeze()
@@ -59,7 +57,7 @@ def run_service(serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> 
 
 
 def end_process(log_reason: Callable[[], object], *, seconds: float = _LOG_SECONDS) -> NoReturn:
-    """End the process with EXIT_NOT_STOPPED, after `log_reason` returned or `seconds` passed."""
+    """End the process with ExitCode.NOT_STOPPED, after `log_reason` returned or `seconds` passed."""
     try:
         # In a separate thread: what blocks this one may hold the lock of the log.
         logging_thread = threading.Thread(target=log_reason, name="log-reason", daemon=True)
@@ -70,7 +68,7 @@ def end_process(log_reason: Callable[[], object], *, seconds: float = _LOG_SECON
         flush.join(_LOG_SECONDS)
     finally:
         # Also where no thread can start.
-        os._exit(EXIT_NOT_STOPPED)
+        os._exit(ExitCode.NOT_STOPPED)
 
 
 async def done_before(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> bool:
@@ -169,7 +167,7 @@ async def _with_signals(
 
 
 def _log_not_stopped() -> None:
-    logger.critical("not_stopped_in_time", extra={"exit_code": EXIT_NOT_STOPPED})
+    logger.critical("not_stopped_in_time", extra={"exit_code": ExitCode.NOT_STOPPED})
 
 
 def _flush() -> None:

@@ -14,8 +14,6 @@ import typer
 from turnstile.common import PIP_INSTALL
 from turnstile.common.api_token import api_token
 from turnstile.common.cli import (
-    EXIT_FAILED,
-    EXIT_USAGE,
     CommandFailed,
     command_line,
     refuse_passwords,
@@ -112,7 +110,7 @@ def run_command(
         parsed = config.read_config(options)
         installation = None if local else config.installation_at(amqp_url, api_url, api_token(os.environ))
     except ValueError as error:
-        raise CommandFailed(str(error), exit_code=EXIT_USAGE) from None
+        raise CommandFailed(str(error), exit_code=ExitCode.USAGE) from None
     raise typer.Exit(run.run(parsed, installation, report, command=sys.argv[1:]))
 
 
@@ -131,7 +129,7 @@ def check_command(
         raise CommandFailed(
             f"{folder}: not the folder of a report with its recordings ({error}); "
             "expected the folder of 'turnstile stress run --report FOLDER'",
-            exit_code=EXIT_USAGE,
+            exit_code=ExitCode.USAGE,
         ) from None
     store.show_report(folder, report, run.plain_console())
     raise typer.Exit(ExitCode.OK if report.passed else ExitCode.FAILED)
@@ -142,7 +140,7 @@ def _require_numpy() -> None:
         raise CommandFailed(
             "numpy missing: the stress test needs it, the services do not; "
             f"install it from your clone: {PIP_INSTALL.format(extra='stress')}",
-            exit_code=EXIT_FAILED,
+            exit_code=ExitCode.FAILED,
         )
 
 

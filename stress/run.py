@@ -12,7 +12,7 @@ from typing import Final
 
 from rich.console import Console
 
-from turnstile.common.cli import EXIT_UNREACHABLE, EXIT_USAGE, CommandFailed
+from turnstile.common.cli import CommandFailed
 from turnstile.common.domain.errors import TurnstileError
 from turnstile.common.exit_codes import ExitCode
 from turnstile.common.redaction import redact_passwords
@@ -48,7 +48,7 @@ def run(
     except OSError as error:
         raise CommandFailed(
             f"--report: {folder}: {error.strerror}; expected a folder that can be created, or written to",
-            exit_code=EXIT_USAGE,
+            exit_code=ExitCode.USAGE,
         ) from None
     console = plain_console()
     # The report contains outages and reconnects; the console shows only unexpected errors.
@@ -96,7 +96,7 @@ async def _run(
             try:
                 await check_ready(installation, actions)
             except Unreachable as error:
-                raise CommandFailed(str(error), exit_code=EXIT_UNREACHABLE) from None
+                raise CommandFailed(str(error), exit_code=ExitCode.UNREACHABLE) from None
             await run_scenarios(scenarios, installation, None, store, console)
     except asyncio.CancelledError:
         # Report the completed scenarios; without any, an earlier report in the folder stays.

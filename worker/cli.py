@@ -18,8 +18,6 @@ from typing import Annotated, Final
 import typer
 
 from turnstile.common.cli import (
-    EXIT_FAILED,
-    EXIT_USAGE,
     CommandFailed,
     command_line,
     print_json,
@@ -27,6 +25,7 @@ from turnstile.common.cli import (
     with_options,
 )
 from turnstile.common.domain.durations import format_duration
+from turnstile.common.exit_codes import ExitCode
 from turnstile.common.known_settings import warn_of_unknown_settings
 from turnstile.common.settings import read_settings
 from turnstile.common.telemetry.logs import WarningRecorder, configure_logging
@@ -121,11 +120,11 @@ def _load(targets: Sequence[str]) -> list[RegisteredAction]:
     try:
         return load_actions(*targets)
     except (ActionsNotFound, ActionDeclarationError) as error:
-        raise CommandFailed(f"--actions {error}", exit_code=EXIT_USAGE) from None
+        raise CommandFailed(f"--actions {error}", exit_code=ExitCode.USAGE) from None
     except Exception as error:  # noqa: BLE001  (whatever the user's modules raise)
         raise CommandFailed(
             f"--actions {' '.join(targets)}: cannot be loaded\n{_traceback_of_module(error)}",
-            exit_code=EXIT_FAILED,
+            exit_code=ExitCode.FAILED,
         ) from None
 
 
@@ -133,7 +132,8 @@ def _only(ref: str, loaded: Sequence[RegisteredAction]) -> list[RegisteredAction
     known = [action.definition.ref for action in loaded]
     if ref not in known:
         raise CommandFailed(
-            f"--ref {ref}: these modules declare no such action, but {', '.join(known)}", exit_code=EXIT_USAGE
+            f"--ref {ref}: these modules declare no such action, but {', '.join(known)}",
+            exit_code=ExitCode.USAGE,
         )
     return [loaded[known.index(ref)]]
 

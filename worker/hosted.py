@@ -14,7 +14,8 @@ from typing import Any, Final
 from uuid import uuid4
 
 from turnstile.common.broker.errors import BLOCKED
-from turnstile.common.lifecycle import EXIT_NOT_STOPPED, end_process
+from turnstile.common.exit_codes import ExitCode
+from turnstile.common.lifecycle import end_process
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.common.worker_protocol import AttemptEnded, AttemptReturned, Offer, Sender
 from turnstile.worker import metrics
@@ -260,5 +261,5 @@ class HostedWorker:
         worker_id = "" if worker is None else worker.session.worker_id
         left = () if worker is None else worker.attempts.held()
         executions = ",".join(str(execution_id) for execution_id, _ in left)
-        fields = {"worker_id": worker_id, "exit_code": EXIT_NOT_STOPPED, "executions": executions}
+        fields = {"worker_id": worker_id, "exit_code": ExitCode.NOT_STOPPED, "executions": executions}
         end_process(lambda: logger.critical("not_stopped_in_time", extra=fields))

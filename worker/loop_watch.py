@@ -20,7 +20,8 @@ from time import monotonic
 from types import FrameType
 from typing import Final
 
-from turnstile.common.lifecycle import EXIT_NOT_STOPPED, end_process
+from turnstile.common.exit_codes import ExitCode
+from turnstile.common.lifecycle import end_process
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.worker.code_location import is_of_user, shown_location
 from turnstile.worker.metrics import LOOP_BLOCKED, METER
@@ -105,7 +106,7 @@ class LoopWatch:
 
     def _log_hung(self) -> None:
         fields = {} if self._noticed is None else self._noticed.fields
-        seconds = {"seconds": round(self._blocked_seconds(), 1), "exit_code": EXIT_NOT_STOPPED}
+        seconds = {"seconds": round(self._blocked_seconds(), 1), "exit_code": ExitCode.NOT_STOPPED}
         logger.critical("event_loop_hung", extra=fields | seconds)
 
     def _notice(self) -> None:

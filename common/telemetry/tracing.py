@@ -9,6 +9,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from turnstile.common import PIP_INSTALL
+from turnstile.common.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from turnstile.common.telemetry.spans import Spans
@@ -39,14 +40,14 @@ def configure_tracing(*, service: str, endpoint: str | None) -> None:
     try:
         from turnstile.common.telemetry.spans import exporting_spans  # noqa: PLC0415  (only where traces are on)
     except ImportError as error:
-        from turnstile.common.cli import EXIT_USAGE, CommandFailed  # noqa: PLC0415  (only for this error)
+        from turnstile.common.cli import CommandFailed  # noqa: PLC0415  (only for this error)
 
         named = "TURNSTILE_OTLP_ENDPOINT" if endpoint else next(n for n in _STANDARD if os.environ.get(n))
         raise CommandFailed(
             f"{named}: traces need the packages of the extra 'otel', and {error.name} is missing; "
             f"install it from your clone: {PIP_INSTALL.format(extra='otel')}, or leave the "
             "variable out",
-            exit_code=EXIT_USAGE,
+            exit_code=ExitCode.USAGE,
         ) from None
     switch_on(exporting_spans(service=service, endpoint=endpoint))
 

@@ -10,7 +10,8 @@ import typer
 from pydantic import ValidationError
 
 from turnstile.common.action_definition import ActionDefinition
-from turnstile.common.cli import EXIT_FAILED, command_line
+from turnstile.common.cli import command_line
+from turnstile.common.exit_codes import ExitCode
 from turnstile.common.invalid_values import explained
 from turnstile.executor.cli.action_file import (
     DefinitionFile,
@@ -183,7 +184,7 @@ def apply_actions(
             _print_step(step)
     _print_result(steps, refused, dry_run=dry_run, as_json=as_json)
     if refused:
-        raise typer.Exit(EXIT_FAILED)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 @app.command("pause")

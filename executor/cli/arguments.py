@@ -17,9 +17,10 @@ from typing import IO, Annotated, Any, Final, TypeVar
 import typer
 from pydantic_core import from_json
 
-from turnstile.common.cli import EXIT_USAGE, CommandFailed, environment_name
+from turnstile.common.cli import CommandFailed, environment_name
 from turnstile.common.domain.durations import parse_duration
 from turnstile.common.domain.states import Status
+from turnstile.common.exit_codes import ExitCode
 from turnstile.common.fields import UNITS_MAX, check_pool, check_ref, check_resource, parse_priority
 
 T = TypeVar("T")
@@ -30,7 +31,7 @@ _COMPLETIONS_MAX: Final = 1000
 
 def bad_input(message: str) -> CommandFailed:
     """Return the error for an invalid argument."""
-    return CommandFailed(message, exit_code=EXIT_USAGE)
+    return CommandFailed(message, exit_code=ExitCode.USAGE)
 
 
 def read_assignments(words: Sequence[str], *, where: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 import typer
 
-from turnstile.common.cli import EXIT_FAILED
+from turnstile.common.exit_codes import ExitCode
 from turnstile.executor.cli.client import Api, Json, with_api
 from turnstile.executor.cli.output import Columns, JsonOption, counted, instant, print_line, print_table, show
 
@@ -38,7 +38,7 @@ def audit(
     found = api.get("/audit", {"record": "false" if live else "true", "examples": examples})
     show(found, _print, as_json=as_json)
     if not found["clean"]:
-        raise typer.Exit(EXIT_FAILED)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _print(found: Json) -> None:

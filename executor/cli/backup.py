@@ -19,14 +19,12 @@ from sqlalchemy.exc import DBAPIError
 
 from turnstile.common.broker.errors import BrokerUnavailable
 from turnstile.common.cli import (
-    EXIT_FAILED,
-    EXIT_UNREACHABLE,
-    EXIT_USAGE,
     CommandFailed,
     with_options,
 )
 from turnstile.common.database import CONNECTION_ERRORS
 from turnstile.common.domain.errors import TurnstileError
+from turnstile.common.exit_codes import ExitCode
 from turnstile.common.settings import read_settings
 from turnstile.common.telemetry.logs import configure_logging
 from turnstile.common.urls import shown_url
@@ -77,7 +75,7 @@ def export(
     """
     url = settings.database_url.get_secret_value()
     if file.exists():
-        raise CommandFailed(f"{file}: exists already; name a new file", exit_code=EXIT_USAGE)
+        raise CommandFailed(f"{file}: exists already; name a new file", exit_code=ExitCode.USAGE)
     state = _run(url, export_database(url, file, postgresql_bin=settings.postgresql_bin))
     size = file.stat().st_size
     if not as_json:
@@ -143,7 +141,7 @@ def restore_check(
     A terminal prompts for confirmation before the first change; without one, --yes is needed.
     """
     if source is not None and not source.is_file():
-        raise CommandFailed(f"--from: {source}: no such file", exit_code=EXIT_USAGE)
+        raise CommandFailed(f"--from: {source}: no such file", exit_code=ExitCode.USAGE)
     configure_logging(level="WARNING", form=settings.log_format)
     url = settings.database_url.get_secret_value()
     options = RestoreOptions(
@@ -155,7 +153,7 @@ def restore_check(
         confirm=lambda: confirm(lambda: _QUESTION, yes=yes, destroys=_DESTROYS),
     )
     if not _run(url, check_restored(settings, options, _say_json if as_json else _say)):
-        raise typer.Exit(EXIT_FAILED)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _say(label: Label, sentence: str) -> None:
@@ -172,19 +170,20 @@ def _run(url: str, work: Coroutine[None, None, T]) -> T:
     except CommandFailed:
         raise
     except BrokerUnavailable as error:
-        raise CommandFailed(f"TURNSTILE_AMQP_URL: {error}", exit_code=EXIT_UNREACHABLE) from None
+        raise CommandFailed(f"TURNSTILE_AMQP_URL: {error}", exit_code=ExitCode.UNREACHABLE) from None
     except (TurnstileError, CommandError) as error:
-        raise CommandFailed(str(error), exit_code=EXIT_FAILED) from None
+        raise CommandFailed(str(error), exit_code=ExitCode.FAILED) from None
     except (DBAPIError, asyncpg.PostgresError, *CONNECTION_ERRORS) as error:
         if isinstance(error, OSError) and error.filename:
-            raise CommandFailed(f"{error.filename}: {error.strerror}", exit_code=EXIT_USAGE) from None
+            raise CommandFailed(f"{error.filename}: {error.strerror}", exit_code=ExitCode.USAGE) from None
         driver_error = error.orig if isinstance(error, DBAPIError) else error
         reason = str(driver_error) or type(error).__name__
         # asyncpg's errors and SQLAlchemy's wrappers of them both have a `sqlstate`.
         if getattr(driver_error, "sqlstate", None) == _INSUFFICIENT_PRIVILEGE:
             raise CommandFailed(
-                f"TURNSTILE_DATABASE_URL: {reason}; connect as the owner of the tables", exit_code=EXIT_FAILED
+                f"TURNSTILE_DATABASE_URL: {reason}; connect as the owner of the tables",
+                exit_code=ExitCode.FAILED,
             ) from None
         raise CommandFailed(
-            f"TURNSTILE_DATABASE_URL: {shown_url(url)}: {reason}", exit_code=EXIT_UNREACHABLE
+            f"TURNSTILE_DATABASE_URL: {shown_url(url)}: {reason}", exit_code=ExitCode.UNREACHABLE
         ) from None

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import typer
 
-from turnstile.common.cli import EXIT_FAILED
+from turnstile.common.exit_codes import ExitCode
 from turnstile.executor.cli.arguments import bad_input, encode, execution_id, with_filter
 from turnstile.executor.cli.client import Api, Json, with_api
 from turnstile.executor.cli.confirmation import YesOption, confirm
@@ -171,7 +171,7 @@ def _change_all(
     else:
         _print(verb, result)
     if any("problem" in item and item["problem"] is not None for item in result["items"]):
-        raise typer.Exit(EXIT_FAILED)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _summed(pages: Iterable[Json]) -> dict[str, Any]:

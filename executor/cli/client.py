@@ -21,13 +21,11 @@ from turnstile.common.api_token import CA_FILE, TOKEN, TOKEN_FILE
 from turnstile.common.api_token import api_token as token_in
 from turnstile.common.cli import (
     ENVIRONMENT_ONLY,
-    EXIT_FAILED,
-    EXIT_UNREACHABLE,
-    EXIT_USAGE,
     CommandFailed,
     with_options,
 )
 from turnstile.common.domain.errors import Code
+from turnstile.common.exit_codes import ExitCode
 from turnstile.common.nearest import did_you_mean
 from turnstile.common.urls import INVALID_API_URL, check_authority, is_api_url, is_loopback, with_tls_hint
 from turnstile.executor.callers import CHANNEL_HEADER
@@ -65,7 +63,7 @@ class ApiUnreachable(CommandFailed):
     """There is no usable response: the outcome of a change is unknown."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(message, exit_code=EXIT_UNREACHABLE)
+        super().__init__(message, exit_code=ExitCode.UNREACHABLE)
 
 
 class Json(dict[str, Any]):
@@ -84,7 +82,7 @@ class ApiRefused(CommandFailed):
     def __init__(self, problem: Mapping[str, Any]) -> None:
         self.code = str(problem["code"])
         self.problem = problem
-        super().__init__(f"{self.code}: {problem.get('detail', 'no detail')}", exit_code=EXIT_FAILED)
+        super().__init__(f"{self.code}: {problem.get('detail', 'no detail')}", exit_code=ExitCode.FAILED)
 
 
 def _unauthorized(*, has_token: bool) -> str:
@@ -169,11 +167,11 @@ class Api:
         try:
             return self._http.request(method, path, **request)
         except UnicodeEncodeError:
-            raise CommandFailed("the arguments are not valid UTF-8", exit_code=EXIT_USAGE) from None
+            raise CommandFailed("the arguments are not valid UTF-8", exit_code=ExitCode.USAGE) from None
         except UnicodeError:
             raise CommandFailed(
                 "TURNSTILE_API_URL: invalid host name; expected a URL like http://127.0.0.1:8000",
-                exit_code=EXIT_USAGE,
+                exit_code=ExitCode.USAGE,
             ) from None
         except httpx.HTTPError as error:
             reason = with_tls_hint(str(error), authority=CA_FILE) or type(error).__name__
@@ -229,13 +227,15 @@ def connect(
     try:
         token = token_in({TOKEN: api_token or "", TOKEN_FILE: api_token_file or ""}) or ""
     except ValueError as error:
-        raise CommandFailed(str(error), exit_code=EXIT_USAGE) from None
+        raise CommandFailed(str(error), exit_code=ExitCode.USAGE) from None
     if not is_api_url(url):
-        raise CommandFailed(f"TURNSTILE_API_URL: {INVALID_API_URL}", exit_code=EXIT_USAGE)
+        raise CommandFailed(f"TURNSTILE_API_URL: {INVALID_API_URL}", exit_code=ExitCode.USAGE)
     try:
         return Api(url, token, trust=_trust(api_ca_file))
     except (ValueError, ImportError, httpx.InvalidURL) as error:
-        raise CommandFailed(f"TURNSTILE_API_URL or a proxy setting: {error}", exit_code=EXIT_USAGE) from None
+        raise CommandFailed(
+            f"TURNSTILE_API_URL or a proxy setting: {error}", exit_code=ExitCode.USAGE
+        ) from None
 
 
 def with_api(command: Callable[Concatenate[Api, Rest], None]) -> Callable[..., None]:
@@ -277,5 +277,5 @@ def _trust(ca_file: str | None) -> ssl.SSLContext | None:
     try:
         check_authority({CA_FILE: ca_file}, CA_FILE)
     except ValueError as error:
-        raise CommandFailed(str(error), exit_code=EXIT_USAGE) from None
+        raise CommandFailed(str(error), exit_code=ExitCode.USAGE) from None
     return ssl.create_default_context(cafile=ca_file)

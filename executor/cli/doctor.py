@@ -11,7 +11,8 @@ from typing import Final
 
 import typer
 
-from turnstile.common.cli import EXIT_FAILED, with_options
+from turnstile.common.cli import with_options
+from turnstile.common.exit_codes import ExitCode
 from turnstile.common.settings import read_settings
 from turnstile.executor.cli.client import Json
 from turnstile.executor.cli.output import Columns, JsonOption, counted, print_json, print_line, print_table
@@ -50,7 +51,7 @@ def doctor(settings: DoctorSettings, *, as_json: JsonOption = False) -> None:
         print_line("")
         print_line(f"{failed} failed, {counted(warnings, 'warning')}")
     if failed:
-        raise typer.Exit(EXIT_FAILED)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 @contextmanager

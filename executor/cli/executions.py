@@ -11,7 +11,7 @@ from uuid import UUID
 import typer
 from rich.console import Console
 
-from turnstile.common.cli import EXIT_TIMED_OUT, CommandFailed
+from turnstile.common.cli import CommandFailed
 from turnstile.common.domain.states import TERMINAL, Status
 from turnstile.common.exit_codes import ExitCode
 from turnstile.executor.cli.arguments import ExecutionIdArgument, duration, with_filter
@@ -128,7 +128,7 @@ def watch(
             if deadline is not None and time.monotonic() >= deadline:
                 raise CommandFailed(
                     f"timeout: execution {execution_id} is {execution['status']}; it continues",
-                    exit_code=EXIT_TIMED_OUT,
+                    exit_code=ExitCode.TIMED_OUT,
                 )
             update(waiting_sentence(execution) or execution["status"])
             time.sleep(_INTERVAL_SECONDS)

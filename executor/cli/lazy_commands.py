@@ -10,7 +10,8 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_command
 
-from turnstile.common.cli import EXIT_USAGE, CommandFailed, CommandGroup, command_line
+from turnstile.common.cli import CommandFailed, CommandGroup, command_line
+from turnstile.common.exit_codes import ExitCode
 
 
 class LazyCommand(NamedTuple):
@@ -39,7 +40,7 @@ class _Placeholder(TyperCommand):
             if not self._lazy.remedy:
                 raise
             message = f"{self.name} is not part of this installation; {self._lazy.remedy}"
-            raise CommandFailed(f"{message} ({error.name} is missing)", exit_code=EXIT_USAGE) from None
+            raise CommandFailed(f"{message} ({error.name} is missing)", exit_code=ExitCode.USAGE) from None
         if not isinstance(found, typer.Typer):
             single = command_line(self._lazy.summary)
             single.command(self.name)(found)

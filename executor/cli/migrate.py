@@ -14,8 +14,9 @@ import typer
 from alembic.util import CommandError
 from sqlalchemy.exc import DBAPIError
 
-from turnstile.common.cli import EXIT_FAILED, EXIT_UNREACHABLE, CommandFailed, with_options
+from turnstile.common.cli import CommandFailed, with_options
 from turnstile.common.database import CONNECTION_ERRORS, Database
+from turnstile.common.exit_codes import ExitCode
 from turnstile.common.settings import DatabaseSettings, read_settings
 from turnstile.common.telemetry.logs import Episodes, configure_logging
 from turnstile.common.urls import shown_url
@@ -64,7 +65,7 @@ async def _migrate(url: str, *, wait_seconds: float) -> None:
             reason = database.last_error or interruption
             raise CommandFailed(
                 f"TURNSTILE_DATABASE_URL: {shown_url(url)} cannot be reached: {reason}",
-                exit_code=EXIT_UNREACHABLE,
+                exit_code=ExitCode.UNREACHABLE,
             ) from None
         finally:
             await database.close()
@@ -100,7 +101,7 @@ async def _migrate_once(url: str, *, wait_seconds: float) -> BaseException | Non
         raise CommandFailed(
             f"the migration failed: {error}: the database is newer than this version; "
             "use the version that migrated it, or a later one",
-            exit_code=EXIT_FAILED,
+            exit_code=ExitCode.FAILED,
         ) from error
     return None
 
@@ -111,7 +112,7 @@ def _blocked(error: Exception, pids: Sequence[int]) -> CommandFailed:
     return CommandFailed(
         f"the migration failed: other sessions hold the locks it needs: {error}; nothing was changed; "
         f"wait until they end,{terminate} and run it again; --wait 10m waits longer",
-        exit_code=EXIT_FAILED,
+        exit_code=ExitCode.FAILED,
     )
 
 
@@ -119,4 +120,4 @@ def _migration_failed(error: BaseException | None) -> CommandFailed:
     # asyncpg's errors and SQLAlchemy's wrappers of them both have a `sqlstate`.
     is_refused = getattr(error, "sqlstate", None) == _INSUFFICIENT_PRIVILEGE
     remedy = "; run it as the role that owns the tables and functions" if is_refused else ""
-    return CommandFailed(f"the migration failed: {error}{remedy}", exit_code=EXIT_FAILED)
+    return CommandFailed(f"the migration failed: {error}{remedy}", exit_code=ExitCode.FAILED)

@@ -17,8 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from turnstile.common.cli import EXIT_FAILED
 from turnstile.common.cli import print_json as print_json  # noqa: PLC0414  (commands import it from here)
+from turnstile.common.exit_codes import ExitCode
 from turnstile.common.redaction import escaped
 from turnstile.executor.cli.client import ApiRefused, Json
 
@@ -142,7 +142,7 @@ def for_each(
         else:
             print_line(sentence(subject, response))
     if refused:
-        raise typer.Exit(EXIT_FAILED)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def show_plan(

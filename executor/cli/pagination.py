@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from turnstile.common.cli import EXIT_FAILED
+from turnstile.common.exit_codes import ExitCode
 from turnstile.executor.cli.arguments import encode
 from turnstile.executor.cli.client import Api, ApiUnreachable, Json
 from turnstile.executor.cli.documents import Handled, ItemPage, Items, Planned
@@ -173,7 +173,7 @@ def print_planned(planned: Mapping[str, Any], summary: str, *, missing: str, as_
         for name in planned["missing"]:
             warn(f"{name}: not_found: {missing}")
     if refused_items or planned["missing"]:
-        raise typer.Exit(EXIT_FAILED)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def print_handled(total: Mapping[str, Any], summary: str, *, missing: str, as_json: bool) -> None:
@@ -190,4 +190,4 @@ def print_handled(total: Mapping[str, Any], summary: str, *, missing: str, as_js
         if left:
             warn(f"{left} left; repeat the command")
     if total["refused"] or total["missing"] or left:
-        raise typer.Exit(EXIT_FAILED)
+        raise typer.Exit(ExitCode.FAILED)

@@ -11,8 +11,9 @@ from typing import Final
 
 import asyncpg
 
-from turnstile.common.cli import EXIT_USAGE, CommandFailed, with_options
+from turnstile.common.cli import CommandFailed, with_options
 from turnstile.common.database import DatabaseHosts
+from turnstile.common.exit_codes import ExitCode
 from turnstile.common.http import listen
 from turnstile.common.known_settings import warn_of_unknown_settings
 from turnstile.common.lifecycle import run_service
@@ -46,7 +47,7 @@ def serve(settings: ExecutorSettings) -> None:
             f"TURNSTILE_API_TOKENS: {settings.http_host} can be reached from other machines, and no token is "
             "set; set one (TURNSTILE_API_TOKENS=...), create one in the database ('executor tokens create "
             "NAME --role admin --direct'), bind to 127.0.0.1 (TURNSTILE_HTTP_HOST), or add --insecure",
-            exit_code=EXIT_USAGE,
+            exit_code=ExitCode.USAGE,
         )
     configure_logging(level=settings.log_level, form=settings.log_format)
     warn_of_unknown_settings(os.environ)

@@ -22,12 +22,10 @@ import httpx
 import typer
 
 from turnstile.common.cli import (
-    EXIT_FAILED,
-    EXIT_UNREACHABLE,
-    EXIT_USAGE,
     CommandFailed,
     with_options,
 )
+from turnstile.common.exit_codes import ExitCode
 from turnstile.common.settings import DatabaseSettings, read_settings
 from turnstile.common.urls import shown_url
 from turnstile.executor.cli.confirmation import YesOption, confirm
@@ -162,7 +160,7 @@ def setup_permissions(
     executor setup-permissions --credentials /etc/turnstile/credentials
     """
     if prefix is not None and not 0 < len(prefix.encode()) <= PREFIX_BYTES_MAX:
-        raise CommandFailed(f"--prefix: expected 1 to {PREFIX_BYTES_MAX} bytes", exit_code=EXIT_USAGE)
+        raise CommandFailed(f"--prefix: expected 1 to {PREFIX_BYTES_MAX} bytes", exit_code=ExitCode.USAGE)
     options = Options(
         folder=credentials,
         prefix=prefix,
@@ -217,7 +215,7 @@ def _check_policies(installation: Installation, api: ManagementApi | None) -> No
     with _broker_errors():
         found = policies_that_drop(api, installation.vhost)
     if found:
-        raise CommandFailed("; ".join(found), exit_code=EXIT_FAILED)
+        raise CommandFailed("; ".join(found), exit_code=ExitCode.FAILED)
 
 
 def _stored_prefix(folder: Path, installation: Installation) -> str | None:
@@ -234,7 +232,7 @@ def _stored_prefix(folder: Path, installation: Installation) -> str | None:
                 raise CommandFailed(
                     f"--credentials: {folder / service}.env is of another installation ({whose}); name "
                     "another folder; nothing was changed",
-                    exit_code=EXIT_FAILED,
+                    exit_code=ExitCode.FAILED,
                 )
             if prefix is None and stored.name.endswith(f"-{service}"):
                 prefix = stored.name.removesuffix(f"-{service}")
@@ -264,7 +262,7 @@ def _choose_logins(options: Options, prefix: str) -> dict[str, Login]:
     try:
         return {service: choose(service, prefix, options.folder, os.environ) for service in SERVICES}
     except ValueError as error:
-        raise CommandFailed(str(error), exit_code=EXIT_USAGE) from None
+        raise CommandFailed(str(error), exit_code=ExitCode.USAGE) from None
 
 
 def _plan(
@@ -323,7 +321,7 @@ def _print_steps(steps: Sequence[AccountStep], server: Server) -> None:
 
 def _refuse(steps: Sequence[AccountStep]) -> None:
     if any(step.change is AccountChange.REFUSE for step in steps):
-        raise CommandFailed(f"nothing was changed: {remedies(steps)}", exit_code=EXIT_FAILED)
+        raise CommandFailed(f"nothing was changed: {remedies(steps)}", exit_code=ExitCode.FAILED)
 
 
 def _write_pending(settings: SetupSettings, logins: Mapping[str, Login], folder: Path) -> None:
@@ -362,11 +360,13 @@ def _in_database(settings: SetupSettings, work: Coroutine[None, None, T]) -> T:
     try:
         return asyncio.run(work)
     except (SetupRefused, asyncpg.InsufficientPrivilegeError) as error:
-        raise CommandFailed(f"TURNSTILE_DATABASE_URL: {error}", exit_code=EXIT_FAILED) from None
+        raise CommandFailed(f"TURNSTILE_DATABASE_URL: {error}", exit_code=ExitCode.FAILED) from None
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         reason = str(error) or type(error).__name__
         url = shown_url(settings.urls["database_url"])
-        raise CommandFailed(f"TURNSTILE_DATABASE_URL: {url}: {reason}", exit_code=EXIT_UNREACHABLE) from None
+        raise CommandFailed(
+            f"TURNSTILE_DATABASE_URL: {url}: {reason}", exit_code=ExitCode.UNREACHABLE
+        ) from None
 
 
 @contextmanager
@@ -387,12 +387,12 @@ def _broker_errors(*, remedy: str = "") -> Iterator[None]:
     try:
         yield
     except SetupRefused as error:
-        raise CommandFailed(f"TURNSTILE_MANAGEMENT_URL: {error}{after}", exit_code=EXIT_FAILED) from None
+        raise CommandFailed(f"TURNSTILE_MANAGEMENT_URL: {error}{after}", exit_code=ExitCode.FAILED) from None
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         reason = str(error) or type(error).__name__
         raise CommandFailed(
             f"TURNSTILE_MANAGEMENT_URL: {reason}; expected http://user:password@host:15672{after}",
-            exit_code=EXIT_UNREACHABLE,
+            exit_code=ExitCode.UNREACHABLE,
         ) from None
 
 
@@ -401,4 +401,4 @@ def _file_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CommandFailed(f"--credentials: {folder}: {error.strerror}", exit_code=EXIT_USAGE) from None
+        raise CommandFailed(f"--credentials: {folder}: {error.strerror}", exit_code=ExitCode.USAGE) from None

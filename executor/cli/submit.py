@@ -15,9 +15,10 @@ from typing import IO, Annotated, Any, Final
 import typer
 from pydantic_core import from_json
 
-from turnstile.common.cli import EXIT_FAILED, EXIT_TIMED_OUT, CommandFailed
+from turnstile.common.cli import CommandFailed
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.domain.states import TERMINAL, Status
+from turnstile.common.exit_codes import ExitCode
 from turnstile.common.messages import ExecutionRequested
 from turnstile.common.requests import read_model
 from turnstile.executor.cli.arguments import (
@@ -256,7 +257,7 @@ def _wait_for_one(api: Api, accepted: Json, *, timeout_seconds: float, as_json: 
     if execution["status"] != Status.COMPLETED:
         if not as_json and (found := last_traceback(api, execution)):
             warn(found)
-        raise typer.Exit(EXIT_FAILED)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _submit_many(
@@ -282,7 +283,7 @@ def _submit_many(
     if waiting_seconds is not None:
         rejected += _wait_for_many(api, line_of, timeout_seconds=waiting_seconds, as_json=as_json)
     if rejected:
-        raise typer.Exit(EXIT_FAILED)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _wait_for_many(api: Api, line_of: dict[int, int], *, timeout_seconds: float, as_json: bool) -> int:
@@ -326,7 +327,7 @@ def _wait(
             raise CommandFailed(
                 f"timeout: {len(watched) + len(unwatched)} executions have not ended and continue; "
                 f"see 'executor get {watched[0]}'",
-                exit_code=EXIT_TIMED_OUT,
+                exit_code=ExitCode.TIMED_OUT,
             )
         time.sleep(min(interval_seconds, max(deadline - time.monotonic(), 0.0)))
         interval_seconds = min(interval_seconds * _INTERVAL_FACTOR, _INTERVAL_MAX_SECONDS)

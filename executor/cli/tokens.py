@@ -10,15 +10,13 @@ import typer
 from pydantic import Field, SecretStr
 
 from turnstile.common.cli import (
-    EXIT_FAILED,
-    EXIT_UNREACHABLE,
-    EXIT_USAGE,
     CommandFailed,
     command_line,
     with_options,
 )
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Code, Unavailable
+from turnstile.common.exit_codes import ExitCode
 from turnstile.common.settings import DatabaseSettings, read_settings
 from turnstile.common.urls import shown_url
 from turnstile.executor.api_tokens import Role
@@ -118,7 +116,7 @@ def _create(
     """
     if role == Role.ADMIN.word and scope:
         raise CommandFailed(
-            "--scope: a token with the role admin is for all actions; omit it", exit_code=EXIT_USAGE
+            "--scope: a token with the role admin is for all actions; omit it", exit_code=ExitCode.USAGE
         )
     with closing(target.api) as api:
         if direct:
@@ -149,15 +147,15 @@ async def _create_directly(
     except (TimeoutError, Unavailable) as error:
         raise CommandFailed(
             f"TURNSTILE_DATABASE_URL: {shown_url(url)} cannot be reached: {database.last_error or error}",
-            exit_code=EXIT_UNREACHABLE,
+            exit_code=ExitCode.UNREACHABLE,
         ) from None
     except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
         raise CommandFailed(
             "TURNSTILE_DATABASE_URL: the database has no tokens yet; run 'executor migrate' first",
-            exit_code=EXIT_FAILED,
+            exit_code=ExitCode.FAILED,
         ) from None
     except asyncpg.PostgresError as error:
-        raise CommandFailed(f"TURNSTILE_DATABASE_URL: {error}", exit_code=EXIT_FAILED) from None
+        raise CommandFailed(f"TURNSTILE_DATABASE_URL: {error}", exit_code=ExitCode.FAILED) from None
     finally:
         await database.close()
     return Json(CreatedToken(**row, token=token).model_dump(mode="json"))

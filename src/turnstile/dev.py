@@ -19,7 +19,7 @@ from typing import Annotated, Final
 import typer
 from watchfiles import awatch
 
-from turnstile.common.cli import EXIT_FAILED, EXIT_USAGE, CommandFailed, environment_name
+from turnstile.common.cli import CommandFailed, environment_name
 from turnstile.common.domain.durations import parse_duration
 from turnstile.common.exit_codes import ExitCode
 from turnstile.common.settings import CommonSettings
@@ -165,7 +165,7 @@ def _used_by_one(folder: Path) -> Iterator[None]:
             raise CommandFailed(
                 f"{folder} is in use by another `turnstile dev`; end that one, or name another folder "
                 "with --data-folder",
-                exit_code=EXIT_USAGE,
+                exit_code=ExitCode.USAGE,
             ) from None
         yield
 
@@ -235,7 +235,7 @@ class _Reloader:
         except (OSError, RuntimeError) as error:
             raise CommandFailed(
                 f"{self._folder} cannot be watched: {error}; set WATCHFILES_FORCE_POLLING=1 to poll instead",
-                exit_code=EXIT_FAILED,
+                exit_code=ExitCode.FAILED,
             ) from error
 
     async def _reload(self, changed: Sequence[Path]) -> None:

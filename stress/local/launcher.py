@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import turnstile
-from turnstile.common.cli import EXIT_FAILED, CommandFailed
+from turnstile.common.cli import CommandFailed
 from turnstile.common.domain.errors import TurnstileError
 from turnstile.common.exit_codes import ExitCode
 from turnstile.localservers import BrokerServer, DatabaseServer, LocalServersError, until_signal
@@ -146,7 +146,7 @@ def run_until_signal(
         raise
     except (TurnstileError, OSError) as error:
         reason = str(error) or type(error).__name__
-        raise CommandFailed(f"{what} failed: {reason}", exit_code=EXIT_FAILED) from None
+        raise CommandFailed(f"{what} failed: {reason}", exit_code=ExitCode.FAILED) from None
 
 
 async def create_database_and_vhost(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.support.partition import partitionable
 from tests.unit.worker.waiting import is_alive
-from turnstile.common.lifecycle import EXIT_NOT_STOPPED
+from turnstile.common.exit_codes import ExitCode
 
 LONG = [60.0, 0.3]
 """Seconds of a run that must be ended, and of the next attempt."""
@@ -43,7 +43,7 @@ async def test_a_worker_that_cannot_stop_what_it_runs_ends_itself_before_its_lea
         ids = await it.start(["stubborn", "command"], seconds=LONG)
         it.to_broker.freeze()
         lease_ends_at = await it.lease_ends_at()
-        assert await asyncio.wait_for(it.worker.process.wait(), 30) == EXIT_NOT_STOPPED
+        assert await asyncio.wait_for(it.worker.process.wait(), 30) == ExitCode.NOT_STOPPED
         await it.until_passed(lease_ends_at)
         assert max(tick.at for tick in it.ticks(ids, attempt=1)) < lease_ends_at
         it.to_broker.thaw()

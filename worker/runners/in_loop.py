@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.common.domain.outcomes import Completed, Failed
-from turnstile.common.lifecycle import EXIT_NOT_STOPPED
+from turnstile.common.exit_codes import ExitCode
 from turnstile.worker.actions import RegisteredAction
 from turnstile.worker.context import Context
 from turnstile.worker.logs import LogTail, printed_to
@@ -100,7 +100,7 @@ class TaskExited(Exception):
 def _end_if_forked(pid: int) -> None:
     """End this process if it is not `pid`: an action forked it, and it must not go on as a second worker."""
     if os.getpid() != pid:
-        os._exit(EXIT_NOT_STOPPED)
+        os._exit(ExitCode.NOT_STOPPED)
 
 
 class _Steps(Coroutine[Any, Any, T]):

@@ -6,7 +6,7 @@ import pytest
 
 from tests.integration.cli.conftest import CommandLines
 from turnstile.common.action_definition import ActionDefinition
-from turnstile.common.cli import EXIT_FAILED, EXIT_UNREACHABLE
+from turnstile.common.exit_codes import ExitCode
 from turnstile.executor.cli.client import Api, ApiUnreachable, Json
 
 _FILE = "[{ref: kept}, {ref: one}, {ref: two}, {ref: three}]"
@@ -41,7 +41,7 @@ def test_prune_deletes_actions_that_are_not_in_the_file(system: CommandLines, re
     assert system.executor("actions", "show", ref).exit_code == 0
     done = system.executor("actions", "apply", "-", "--prune", "--yes", "--json", stdin=file)
     assert [a["ref"] for a in done.json["actions"] if a["step"] == "delete"] == [ref]
-    assert system.executor("actions", "show", ref).exit_code == EXIT_FAILED
+    assert system.executor("actions", "show", ref).exit_code == ExitCode.FAILED
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("interrupted")
 def test_an_interrupted_apply_reports_what_it_did(alone: CommandLines) -> None:
     ended = alone.executor("actions", "apply", "-", "--json", stdin=_FILE)
-    assert ended.exit_code == EXIT_UNREACHABLE
+    assert ended.exit_code == ExitCode.UNREACHABLE
     assert [(action["ref"], action["step"]) for action in ended.json["actions"]] == [
         ("kept", "keep"),
         ("one", "create"),

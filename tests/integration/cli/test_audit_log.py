@@ -3,7 +3,7 @@
 import secrets
 
 from tests.integration.cli.conftest import CommandLines
-from turnstile.common.cli import EXIT_FAILED, EXIT_USAGE
+from turnstile.common.exit_codes import ExitCode
 
 
 def test_it_shows_who_changed_what_by_which_way(system: CommandLines) -> None:
@@ -31,5 +31,5 @@ def test_it_shows_who_changed_what_by_which_way(system: CommandLines) -> None:
 def test_an_unknown_kind_is_refused_and_an_instant_without_a_zone_is_exit_code_2(
     system: CommandLines,
 ) -> None:
-    assert system.executor("audit-log", "--subject", "planet:mars").exit_code == EXIT_FAILED
-    assert system.executor("audit-log", "--after", "2026-11-21").exit_code == EXIT_USAGE
+    assert system.executor("audit-log", "--subject", "planet:mars").exit_code == ExitCode.FAILED
+    assert system.executor("audit-log", "--after", "2026-11-21").exit_code == ExitCode.USAGE

@@ -22,7 +22,7 @@ from turnstile.common.broker.topology import (
     EXECUTOR_REQUESTS,
     declare_executor,
 )
-from turnstile.common.cli import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
+from turnstile.common.exit_codes import ExitCode
 from turnstile.executor.backup.broker import restore_broker
 from turnstile.executor.backup.restored import IDS_PER_SECOND, RestoredState, next_id
 from turnstile.migrations import origin
@@ -91,12 +91,12 @@ def test_a_missing_program_and_one_older_than_the_server_are_refused_with_a_reme
     file, folder = str(tmp_path / "a.dump"), tmp_path / "bin"
     old = _program(folder, "pg_dump", "echo 'pg_dump (PostgreSQL) 9.6.24'")
     refused = alone.executor("export", file, **unchanged, **old)
-    assert refused.exit_code == EXIT_FAILED
+    assert refused.exit_code == ExitCode.FAILED
     assert "is of PostgreSQL 9, older than the server" in refused.err
     assert "TURNSTILE_POSTGRESQL_BIN=" in refused.err
     (folder / "pg_dump").unlink()
     missing = alone.executor("export", file, **unchanged, **old)
-    assert missing.exit_code == EXIT_FAILED
+    assert missing.exit_code == ExitCode.FAILED
     assert f"pg_dump was not found in {folder}; install the client programs" in missing.err
     assert list(tmp_path.iterdir()) == [folder]
 
@@ -113,7 +113,7 @@ def test_a_failed_dump_leaves_no_file_and_a_password_is_no_argument(
     account, _, address = host.netloc.rpartition("@")
     url = host._replace(netloc=f"{account.partition(':')[0]}:s%2Fcret@{address}").geturl()
     ended = alone.executor("export", str(tmp_path / "a.dump"), TURNSTILE_DATABASE_URL=url, **fails)
-    assert ended.exit_code == EXIT_FAILED
+    assert ended.exit_code == ExitCode.FAILED
     arguments, _, password = ended.err.strip().rpartition(" with ")
     assert password == "s/cret"
     assert "cret" not in arguments
@@ -126,7 +126,7 @@ def test_a_backup_is_private_and_replaces_no_file(
     assert stat.S_IMODE(dump.stat().st_mode) == 0o600
     content = dump.read_bytes()
     again = alone.executor("export", str(dump), **unchanged)
-    assert again.exit_code == EXIT_USAGE
+    assert again.exit_code == ExitCode.USAGE
     assert "exists already" in again.err
     assert dump.read_bytes() == content
 
@@ -150,7 +150,7 @@ def test_a_copy_is_recognised_and_repaired_once(alone: CommandLines, urls: dict[
     assert _value(url, _STATE) == before
 
     refused = alone.executor("restore-check", **urls)
-    assert (refused.exit_code, "add --yes" in refused.err) == (EXIT_USAGE, True)
+    assert (refused.exit_code, "add --yes" in refused.err) == (ExitCode.USAGE, True)
     assert _value(url, _STATE) == before
 
     done = alone.executor("restore-check", "--first-id", "5000", "--yes", **urls)
@@ -203,7 +203,7 @@ def test_nothing_is_changed_while_a_service_consumes_the_queues(
             ]
 
     for ended in asyncio.run(checked()):
-        assert ended.exit_code == EXIT_FAILED
+        assert ended.exit_code == ExitCode.FAILED
         assert "executors consume executor.completions" in ended.err
     assert _value(urls["TURNSTILE_DATABASE_URL"], _STATE) == before
     assert _value(empty_database_url, "SELECT to_regclass('ledger.execution')") is None
@@ -258,7 +258,7 @@ def test_nothing_is_changed_while_a_service_uses_the_copy(alone: CommandLines, u
             await executor.close()
 
     ended = asyncio.run(checked())
-    assert ended.exit_code == EXIT_FAILED
+    assert ended.exit_code == ExitCode.FAILED
     assert "executors use this database: turnstile executor (pid" in ended.err
     assert _value(url, _STATE) == before
 
@@ -270,10 +270,10 @@ def test_an_unreachable_broker_and_an_id_of_the_original_are_errors_that_change_
     _value(url, "UPDATE ledger.turn SET reserved_id = 4712")
     before = _value(url, _STATE)
     ended = alone.executor("restore-check", "--yes", **urls | {"TURNSTILE_AMQP_URL": "amqp://127.0.0.1:1/"})
-    assert ended.exit_code == EXIT_UNREACHABLE
+    assert ended.exit_code == ExitCode.UNREACHABLE
     assert ended.err.startswith("TURNSTILE_AMQP_URL: ")
     ended = alone.executor("restore-check", "--first-id", "4711", "--yes", **urls)
-    assert ended.exit_code == EXIT_FAILED
+    assert ended.exit_code == ExitCode.FAILED
     assert "--first-id: 4711 must be above 4711" in ended.err
     assert _value(url, _STATE) == before
 
@@ -282,14 +282,14 @@ def test_a_dump_is_restored_into_an_empty_database_only(
     alone: CommandLines, urls: dict[str, str], empty_database_url: str, dump: Path, tmp_path: Path
 ) -> None:
     refused = alone.executor("restore-check", "--from", str(dump), "--yes", **urls)
-    assert refused.exit_code == EXIT_FAILED
+    assert refused.exit_code == ExitCode.FAILED
     assert "the database already contains tables of Turnstile" in refused.err
 
     broken = tmp_path / "b.dump"
     broken.write_bytes(dump.read_bytes()[:2000])
     urls["TURNSTILE_DATABASE_URL"] = empty_database_url
     failed = alone.executor("restore-check", "--from", str(broken), "--yes", **urls)
-    assert failed.exit_code == EXIT_FAILED
+    assert failed.exit_code == ExitCode.FAILED
     assert "pg_restore" in failed.err
     assert _value(empty_database_url, "SELECT to_regclass('ledger.execution')") is None
     done = alone.executor("restore-check", "--from", str(dump), "--yes", **urls)

@@ -1,7 +1,7 @@
 """`executor cancel` and `executor retry`: by ids or by filter; a dry run changes nothing."""
 
 from tests.integration.cli.conftest import CommandLines
-from turnstile.common.cli import EXIT_FAILED
+from turnstile.common.exit_codes import ExitCode
 
 
 def submit_many(system: CommandLines, ref: str, count: int, *arguments: str) -> list[int]:
@@ -16,9 +16,9 @@ def test_cancel_by_id_cancels_what_it_can_and_names_the_others(system: CommandLi
     first, second = submit_many(system, ref, 2)
     ended = system.executor("cancel", str(first), "999999999", str(second), "--reason", "not needed")
     assert (ended.exit_code, ended.out.splitlines()) == (
-        EXIT_FAILED,
+        ExitCode.FAILED,
         [f"Cancelled {first}", f"Cancelled {second}"],
     )
     assert ended.err.startswith("999999999: not_found")
     again = system.executor("cancel", str(first))
-    assert (again.exit_code, "already_terminal" in again.err) == (EXIT_FAILED, True)
+    assert (again.exit_code, "already_terminal" in again.err) == (ExitCode.FAILED, True)

@@ -9,31 +9,31 @@ import asyncpg
 
 from tests.integration.cli.conftest import CommandLines, until
 from tests.support.processes import System
-from turnstile.common.cli import EXIT_FAILED, EXIT_TIMED_OUT, EXIT_USAGE
+from turnstile.common.exit_codes import ExitCode
 
 
 def test_submit_and_wait_shows_result_or_error_and_exits_by_the_outcome(system: CommandLines) -> None:
     ended = system.executor("submit", "cli.add", "a=4", "b=3", "--wait", "--json")
     assert (ended.exit_code, ended.json["status"], ended.json["result"]) == (0, "completed", 7)
     ended = system.executor("submit", "cli.fail", "message=no paper", "--wait")
-    assert ended.exit_code == EXIT_FAILED
+    assert ended.exit_code == ExitCode.FAILED
     assert "PermanentError: no paper" in ended.out
     assert ended.err.startswith("Traceback (most recent call last):")
     assert "served_actions.py" in ended.err
     assert ended.err.rstrip().endswith("PermanentError: no paper")
     ended = system.executor("submit", "cli.add", "a=4", "b=3", "--concurrency-key", "k", "--wait")
-    assert (ended.exit_code, ended.out) == (EXIT_FAILED, "")
+    assert (ended.exit_code, ended.out) == (ExitCode.FAILED, "")
     assert "invalid_parameters: concurrency_key: the action has no keys" in ended.err
 
 
 def test_an_invalid_request_is_exit_code_2(system: CommandLines) -> None:
     for wrong in (["not a ref"], ["cli.add", "--callback-url", "here"], []):
-        assert system.executor("submit", *wrong).exit_code == EXIT_USAGE
+        assert system.executor("submit", *wrong).exit_code == ExitCode.USAGE
 
 
 def test_a_timeout_of_wait_is_exit_code_4_and_cancels_nothing(system: CommandLines, ref: str) -> None:
     ended = system.executor("submit", ref, "--wait", "--wait-timeout", "200ms")
-    assert ended.exit_code == EXIT_TIMED_OUT
+    assert ended.exit_code == ExitCode.TIMED_OUT
     (left,) = system.executor("list", "--action", ref, "--json").json["items"]
     assert left["status"] == "scheduled"
     assert f"'executor get {left['id']}'" in ended.err
@@ -66,7 +66,7 @@ def test_a_bulk_wait_prints_the_outcome_of_every_line(system: CommandLines) -> N
     requests = {"fail": "{}", "add": '{"a": 1}', "talk": '{"until": 5}'}
     lines = "".join(f'{{"action_ref": "cli.{ref}", "parameters": {p}}}\n' for ref, p in requests.items())
     ended = system.executor("submit", "--bulk", "-", "--wait", "--json", stdin=lines)
-    assert ended.exit_code == EXIT_FAILED
+    assert ended.exit_code == ExitCode.FAILED
     found = {end["line"]: end for end in ended.lines}
     assert [found[line]["status"] for line in (1, 2, 3)] == ["failed", "completed", 422]
     assert found[3]["code"] == "invalid_parameters"
@@ -91,7 +91,7 @@ async def test_a_submission_in_a_transaction_is_shown(
     assert "parameters.a: expected a whole number" in refused["message"]
     assert "executor actions show cli.add" in refused["message"]
     unknown = system.executor("submission", str(uuid4()))
-    assert unknown.exit_code == EXIT_FAILED
+    assert unknown.exit_code == ExitCode.FAILED
     assert "its transaction is open or was rolled back" in unknown.err
 
 
@@ -110,7 +110,7 @@ def test_actions_workers_and_queues_are_listed(system: CommandLines, ref: str) -
 def test_an_invalid_token_is_exit_code_1(system: CommandLines) -> None:
     for token, said in (("another", "does not accept the token"), ("", "requires a token")):
         ended = system.executor("list", TURNSTILE_API_TOKEN=token)
-        assert (ended.exit_code, ended.err.split(":")[0]) == (EXIT_FAILED, "unauthorized")
+        assert (ended.exit_code, ended.err.split(":")[0]) == (ExitCode.FAILED, "unauthorized")
         assert said in ended.err
         assert "TURNSTILE_API_TOKEN" in ended.err
 

@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from tests.integration.cli.conftest import CommandLines
 from turnstile.common.action_definition import ActionDefinition
-from turnstile.common.cli import EXIT_FAILED, EXIT_USAGE
+from turnstile.common.exit_codes import ExitCode
 from turnstile.executor.cli import app, confirmation
 from turnstile.executor.cli.client import Api, Json
 
@@ -97,12 +97,15 @@ def test_what_is_named_is_deleted_revoked_or_drained_only_after_agreement(
     (planned,) = alone.executor(*arguments, "--dry-run", "--json").lines
     assert planned["dry_run"] is True
     refused = alone.executor(*arguments, stdin="y\n")
-    assert (refused.exit_code, refused.out, requested) == (EXIT_USAGE, "", [])
+    assert (refused.exit_code, refused.out, requested) == (ExitCode.USAGE, "", [])
     assert "add --yes, or --dry-run to see what it would do; nothing was changed" in refused.err
     assert alone.executor(*arguments, "--yes").exit_code == 0
     monkeypatch.setattr(confirmation, "can_prompt", lambda: True)
     aborted = alone.executor(*arguments, stdin="n\n")
-    assert (aborted.exit_code, aborted.err.endswith("aborted; nothing was changed\n")) == (EXIT_USAGE, True)
+    assert (aborted.exit_code, aborted.err.endswith("aborted; nothing was changed\n")) == (
+        ExitCode.USAGE,
+        True,
+    )
     assert arguments[-1].strip("-") in aborted.err.split("?")[0]
     assert alone.executor(*arguments, stdin="y\n").exit_code == 0
     assert len(requested) == 2
@@ -122,7 +125,7 @@ def test_a_drain_says_what_runs(
     monkeypatch.setitem(WORKER, "id", "w-2")
     named = alone.executor("workers", "drain", "w-1", "--dry-run")
     assert (named.exit_code, named.err) == (
-        EXIT_FAILED,
+        ExitCode.FAILED,
         "w-1: not_found: worker_id: it is the name of the worker w-2; give the id\n",
     )
     assert requested == []
@@ -143,7 +146,7 @@ def test_a_revocation_says_whose_the_tokens_are_and_what_is_lost(
     planned = alone.executor("tokens", "revoke", "8", "9", "--dry-run")
     assert planned.out == "Would change nothing: 8 of old (admin, revoked)\n"
     assert (planned.exit_code, planned.err) == (
-        EXIT_FAILED,
+        ExitCode.FAILED,
         "9: not_found: token_id: there is no token 9\n",
     )
     assert requested == []
@@ -199,7 +202,7 @@ def test_nothing_is_changed_before_yes_or_the_agreement_to_what_would_be_done(
     alone: CommandLines, sent: list[Any], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
     refused = alone.executor(*arguments, stdin="y\n")
-    assert (refused.exit_code, refused.out, sent) == (EXIT_USAGE, "", [])
+    assert (refused.exit_code, refused.out, sent) == (ExitCode.USAGE, "", [])
     assert "add --yes" in refused.err
     assert "--dry-run" in refused.err
     shown = alone.executor(*arguments, "--dry-run")
@@ -209,7 +212,10 @@ def test_nothing_is_changed_before_yes_or_the_agreement_to_what_would_be_done(
     sent.clear()
     monkeypatch.setattr(confirmation, "can_prompt", lambda: True)
     refused = alone.executor(*arguments, stdin="n\n")
-    assert (refused.exit_code, refused.err.endswith("aborted; nothing was changed\n")) == (EXIT_USAGE, True)
+    assert (refused.exit_code, refused.err.endswith("aborted; nothing was changed\n")) == (
+        ExitCode.USAGE,
+        True,
+    )
     assert "1 " in refused.err.split("?")[0]
     assert alone.executor(*arguments, stdin="y\n").exit_code == 0
     assert [body.get("dry_run", False) for body in sent] == [True, True, False]
@@ -255,7 +261,7 @@ def test_an_apply_that_prunes_is_confirmed_before_its_first_change(
     monkeypatch.setattr(Api, "get", get)
     monkeypatch.setattr(Api, "delete", delete)
     refused = alone.executor("actions", "apply", "-", "--prune", stdin="[]")
-    assert (refused.exit_code, changes) == (EXIT_USAGE, [])
+    assert (refused.exit_code, changes) == (ExitCode.USAGE, [])
     assert "old.one" in refused.err
     assert alone.executor("actions", "apply", "-", "--prune", "--dry-run", stdin="[]").exit_code == 0
     assert changes == []

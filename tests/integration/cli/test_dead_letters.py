@@ -7,7 +7,7 @@ import secrets
 from tests.integration.cli.conftest import CommandLines, until
 from tests.support.processes import System
 from tests.support.traffic import publishing, request
-from turnstile.common.cli import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
+from turnstile.common.exit_codes import ExitCode
 
 
 def send(processes: System, **messages: bytes) -> None:
@@ -51,21 +51,21 @@ def test_a_dead_letter_is_replayed_unchanged_or_with_a_corrected_body(
         replayed = system.executor("dead-letters", "replay", *arguments, stdin=f'{{"action_ref": "{ref}"}}')
         assert (replayed.exit_code, replayed.out.strip()) == (0, "Replayed 1 message")
     absent = system.executor("dead-letters", "replay", "second", "--body", "/no such file")
-    assert (absent.exit_code, "/no such file" in absent.err) == (EXIT_USAGE, True)
+    assert (absent.exit_code, "/no such file" in absent.err) == (ExitCode.USAGE, True)
     assert names_in(system) == ["second"]
     named = ("dead-letters", "purge", "second", "fourth", "--json")
     planned = system.executor(*named, "--dry-run")
     assert (planned.exit_code, planned.json) == (
-        EXIT_FAILED,
+        ExitCode.FAILED,
         {"dry_run": True, "matched": 1, "refused": [], "missing": ["fourth"]},
     )
     unattended = system.executor(*named, stdin="y\n")
-    assert (unattended.exit_code, "add --yes" in unattended.err) == (EXIT_USAGE, True)
+    assert (unattended.exit_code, "add --yes" in unattended.err) == (ExitCode.USAGE, True)
     assert names_in(system) == ["second"]
     whole = system.executor("dead-letters", "purge", "--all", "--dry-run")
     assert (whole.exit_code, whole.out) == (0, "Would purge 1 message\n")
     purged = system.executor(*named, "--yes")
-    assert purged.exit_code == EXIT_FAILED
+    assert purged.exit_code == ExitCode.FAILED
     assert purged.json == {"done": 1, "refused": [], "missing": ["fourth"], "left": 0}
     assert "No dead letters" in system.executor("dead-letters", "list").out
 
@@ -73,9 +73,9 @@ def test_a_dead_letter_is_replayed_unchanged_or_with_a_corrected_body(
 def test_exactly_one_selection_is_required(system: CommandLines) -> None:
     for arguments in ([], ["--all", "--code", "x"], ["one", "--all"]):
         for verb in ("replay", "purge"):
-            assert system.executor("dead-letters", verb, *arguments).exit_code == EXIT_USAGE
+            assert system.executor("dead-letters", verb, *arguments).exit_code == ExitCode.USAGE
     absent = system.executor("dead-letters", "show", "no such letter/..")
-    assert (absent.exit_code, absent.err.split(":")[0]) == (EXIT_FAILED, "not_found")
+    assert (absent.exit_code, absent.err.split(":")[0]) == (ExitCode.FAILED, "not_found")
 
 
 def test_an_audit_without_violations_is_exit_code_0(system: CommandLines, alone: CommandLines) -> None:
@@ -88,4 +88,4 @@ def test_an_audit_without_violations_is_exit_code_0(system: CommandLines, alone:
     assert "kept_row" in shown.out
     assert "attempts" not in shown.out
     assert shown.out.splitlines()[-1].endswith(": no violations")
-    assert alone.executor("audit").exit_code == EXIT_UNREACHABLE
+    assert alone.executor("audit").exit_code == ExitCode.UNREACHABLE

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from tests.integration.cli.conftest import SERVED_ACTIONS, CommandLines, until
 from tests.support.processes import System
-from turnstile.common.cli import EXIT_FAILED
+from turnstile.common.exit_codes import ExitCode
 from turnstile.executor.cli import app
 
 
@@ -50,7 +50,7 @@ def test_watch_ends_with_the_execution_and_its_exit_code_is_the_outcome(
     assert "cli.talk: completed" in done.out
     assert "last word" in done.out
     failed = system.executor("watch", str(system.submit("cli.fail", "message=no paper")))
-    assert failed.exit_code == EXIT_FAILED
+    assert failed.exit_code == ExitCode.FAILED
     assert "PermanentError: no paper" in failed.out
     cancelled = system.submit(ref)
     system.executor("cancel", str(cancelled))
@@ -73,7 +73,7 @@ async def test_a_drained_worker_stops_and_an_unknown_one_is_named(
         system.executor("workers", "show", worker_id, "--json").json["pool_capacities"][0]["pool"] == "apart"
     )
     ended = system.executor("workers", "drain", worker_id, "unknown", "--yes")
-    assert (ended.exit_code, ended.out.split(":")[0]) == (EXIT_FAILED, worker_id)
+    assert (ended.exit_code, ended.out.split(":")[0]) == (ExitCode.FAILED, worker_id)
     assert "unknown: not_found" in ended.err
     assert until_seen(system, "drained", "stopped") == worker_id
     assert await worker.stop() == 0

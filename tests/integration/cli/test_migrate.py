@@ -17,8 +17,8 @@ from tests.integration.cli.conftest import CommandLines, Ended
 from tests.support.ledger import session_on, until
 from tests.support.service_template import fork_service
 from turnstile import migrations
-from turnstile.common.cli import EXIT_FAILED
 from turnstile.common.database import Database
+from turnstile.common.exit_codes import ExitCode
 from turnstile.localservers import DatabaseServer, PostgresServer
 from turnstile.migrations import run
 from turnstile.migrations.schema_check import schema_state
@@ -117,7 +117,7 @@ def test_the_schema_of_a_newer_version_is_not_changed(
     name = urlsplit(database_url).path[1:]
     postgresql.execute("UPDATE alembic_version SET version_num = '9999'", name)
     ended = alone.executor("migrate", TURNSTILE_DATABASE_URL=database_url)
-    assert ended.exit_code == EXIT_FAILED
+    assert ended.exit_code == ExitCode.FAILED
     assert "the database is newer than this version" in ended.err
     assert "'9999'" in ended.err
 
@@ -141,7 +141,7 @@ async def test_a_database_that_cannot_be_used_is_refused_with_the_remedy_and_rep
             await asyncio.to_thread(postgresql.execute, change.format(name), name)
         url = postgresql.url(name)
         ended = await asyncio.to_thread(alone.executor, "migrate", TURNSTILE_DATABASE_URL=url)
-        assert ended.exit_code == EXIT_FAILED
+        assert ended.exit_code == ExitCode.FAILED
         assert len(ended.err.splitlines()) == 1
         assert name in ended.err
         assert named in ended.err
@@ -167,7 +167,7 @@ def test_a_standby_is_an_error_at_once(alone: CommandLines, own_postgresql: Post
     signal.touch()
     own_postgresql.restart()
     ended = alone.executor("migrate", TURNSTILE_DATABASE_URL=url)
-    assert ended.exit_code == EXIT_FAILED
+    assert ended.exit_code == ExitCode.FAILED
     assert "in a read-only transaction" in ended.err
 
 
@@ -188,7 +188,7 @@ def test_a_session_that_holds_a_lock_is_named_with_a_remedy(alone: CommandLines,
             await holder.close()
 
     pid, ended = asyncio.run(held())
-    assert ended.exit_code == EXIT_FAILED
+    assert ended.exit_code == ExitCode.FAILED
     assert f"pid {pid} (a tool, user " in ended.err
     assert f"SELECT pg_terminate_backend({pid})" in ended.err
     assert "nothing was changed" in ended.err

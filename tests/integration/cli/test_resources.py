@@ -6,7 +6,7 @@ import secrets
 import pytest
 
 from tests.integration.cli.conftest import CommandLines
-from turnstile.common.cli import EXIT_FAILED, EXIT_USAGE
+from turnstile.common.exit_codes import ExitCode
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_a_resource_is_created_changed_and_deleted(system: CommandLines, name: s
     assert name in system.executor("resources", "list").out
     assert "capacity" in system.executor("resources", "get", name).out
     assert system.executor("resources", "delete", name, "--yes").out == f"Deleted {name}\n"
-    assert system.executor("resources", "get", name).exit_code == EXIT_FAILED
+    assert system.executor("resources", "get", name).exit_code == ExitCode.FAILED
     history = system.executor("resources", "history", name).out
     assert "capacity: 10 -> none" in history
     assert "rate.per: none -> 1m" in history
@@ -45,7 +45,7 @@ def test_a_key_gets_its_own_limit_and_loses_it(system: CommandLines, ref: str) -
         system.executor(*keys, "set", ref, "a/b", "--max-concurrent", "5").out == "a/b: limit 5, weight 1\n"
     )
     assert system.executor(*keys, "set", ref, "a/b", "--weight", "2").out == "a/b: limit 5, weight 2\n"
-    assert system.executor(*keys, "set", ref, "a/b").exit_code == EXIT_USAGE
+    assert system.executor(*keys, "set", ref, "a/b").exit_code == ExitCode.USAGE
     assert "a/b" in system.executor(*keys, "list", ref).out
     assert system.executor(*keys, "delete", ref, "a/b", "--yes").out == "Deleted the settings of a/b\n"
     assert system.executor(*keys, "list", ref, "--json").json == {"items": []}
@@ -79,7 +79,7 @@ def test_a_file_defines_resources_and_pools_before_the_actions_that_use_them(
     assert again.out.splitlines() == [f"= resource {name}", f"= pool {name}", f"= {ref}"]
     wrong = json.dumps([{"ref": ref, "uses": [f"{name}.none"]}])
     refused = system.executor("actions", "apply", "-", "--dry-run", stdin=wrong)
-    assert refused.exit_code == EXIT_USAGE
+    assert refused.exit_code == ExitCode.USAGE
     assert "there is no resource" in refused.err
 
 
@@ -93,7 +93,7 @@ def test_a_pool_gets_order_and_weights_and_is_paused(system: CommandLines, ref: 
     created = system.executor("pools", "set", f"{name}-new", "--order", "arrival")
     assert created.err == f"{name}-new: created; there was no pool of this name\n"
     for wrong in (f"{ref}=17", f"{ref}", "a b=2"):
-        assert system.executor("pools", "set", name, "--weight", wrong).exit_code == EXIT_USAGE
+        assert system.executor("pools", "set", name, "--weight", wrong).exit_code == ExitCode.USAGE
     assert system.executor("pools", "pause", name).out.endswith(", paused\n")
     assert "paused" in system.executor("pools", "list").out
     execution_id = str(system.executor("submit", ref, "--json").json["id"])
@@ -102,4 +102,4 @@ def test_a_pool_gets_order_and_weights_and_is_paused(system: CommandLines, ref: 
     assert f"{ref}  3 " in system.executor("pools", "show", name).out
     assert system.executor("pools", "resume", name).out.endswith(", not paused\n")
     assert "order: fair -> arrival" in system.executor("pools", "history", name).out
-    assert system.executor("pools", "resume", f"{name}x").exit_code == EXIT_FAILED
+    assert system.executor("pools", "resume", f"{name}x").exit_code == ExitCode.FAILED

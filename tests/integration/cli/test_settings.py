@@ -8,7 +8,8 @@ import pytest
 from tests.integration.cli.conftest import SERVED_ACTIONS, CommandLines
 from tests.support.http_server import answering
 from turnstile.common.broker.errors import BLOCKED
-from turnstile.common.cli import EXIT_UNREACHABLE, EXIT_USAGE, CommandFailed, environment_name
+from turnstile.common.cli import CommandFailed, environment_name
+from turnstile.common.exit_codes import ExitCode
 from turnstile.common.http import listen
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.worker.health import health_app
@@ -27,7 +28,7 @@ def test_help_of_serve_lists_every_setting(alone: CommandLines) -> None:
 @pytest.mark.parametrize("pools", ["retry", "gpu;x", "gpu," + "x" * 65])
 def test_an_invalid_pool_name_is_exit_code_2(alone: CommandLines, pools: str) -> None:
     ended = alone.worker("serve", "--actions", SERVED_ACTIONS, TURNSTILE_WORKER_POOLS=pools)
-    assert ended.exit_code == EXIT_USAGE
+    assert ended.exit_code == ExitCode.USAGE
     assert "TURNSTILE_WORKER_POOLS" in ended.err
     assert "cannot name a pool" in ended.err
 
@@ -37,7 +38,7 @@ def test_the_executor_does_not_serve_other_machines_without_a_token(
 ) -> None:
     for url in (database_url, empty_database_url):
         ended = alone.executor("serve", TURNSTILE_HTTP_HOST="0.0.0.0", TURNSTILE_DATABASE_URL=url)
-        assert ended.exit_code == EXIT_USAGE
+        assert ended.exit_code == ExitCode.USAGE
         assert ended.err.startswith("TURNSTILE_API_TOKENS: 0.0.0.0 can be reached from other machines")
 
 
@@ -45,7 +46,7 @@ def test_a_port_in_use_is_named_before_the_worker_starts(alone: CommandLines) ->
     with socket.create_server(("127.0.0.1", 0)) as occupied:
         port = str(occupied.getsockname()[1])
         ended = alone.worker("serve", "--actions", SERVED_ACTIONS, TURNSTILE_WORKER_HTTP_PORT=port)
-    assert ended.exit_code == EXIT_USAGE
+    assert ended.exit_code == ExitCode.USAGE
     assert "TURNSTILE_WORKER_HTTP_PORT: cannot listen on 127.0.0.1" in ended.err
     assert "choose another port" in ended.err
 
@@ -76,7 +77,7 @@ def test_an_unknown_option_or_command_is_explained(
     alone: CommandLines, arguments: tuple[str, ...], remedy: str
 ) -> None:
     ended = alone.executor(*arguments)
-    assert ended.exit_code == EXIT_USAGE
+    assert ended.exit_code == ExitCode.USAGE
     assert remedy in ended.err
 
 
@@ -106,7 +107,7 @@ def test_every_command_names_each_unknown_variable_once_before_it_starts(command
     wrong = {"TURNSTILE_RETENTON_AGE": "hidden", "TURNSTILE_HTTP_PORT": "1"}
     # The unknown option ends the command before it does anything.
     ended = CommandLines(environment={}).umbrella(*command.split(), "--xyzzy", **wrong)
-    assert ended.exit_code == EXIT_USAGE
+    assert ended.exit_code == ExitCode.USAGE
     expected = (
         "warning: TURNSTILE_RETENTON_AGE: no part of Turnstile reads this variable; did you mean "
         "TURNSTILE_RETENTION_AGE?"
@@ -118,14 +119,14 @@ def test_every_command_names_each_unknown_variable_once_before_it_starts(command
 @pytest.mark.parametrize("arguments", [("get", "1"), ("submit", "a", "--wait")])
 def test_an_unreachable_api_is_exit_code_3(alone: CommandLines, arguments: tuple[str, ...]) -> None:
     ended = alone.executor(*arguments)
-    assert (ended.exit_code, ended.out) == (EXIT_UNREACHABLE, "")
+    assert (ended.exit_code, ended.out) == (ExitCode.UNREACHABLE, "")
     assert "TURNSTILE_API_URL" in ended.err
 
 
 @pytest.mark.parametrize("url", ["ftp://host", "127.0.0.1:8000", "http://", "http://u:p@host", ""])
 def test_an_invalid_api_url_is_exit_code_2(alone: CommandLines, url: str) -> None:
     ended = alone.executor("list", "--api-url", url)
-    assert ended.exit_code == EXIT_USAGE
+    assert ended.exit_code == ExitCode.USAGE
     assert ended.err.startswith("TURNSTILE_API_URL: ")
 
 
@@ -139,7 +140,7 @@ def test_another_server_behind_the_api_url_is_exit_code_3(alone: CommandLines) -
 def test_a_host_of_another_machine_names_the_host_setting(host: str) -> None:
     with pytest.raises(CommandFailed, match=f"TURNSTILE_HTTP_HOST: cannot listen on {host}: ") as failed:
         listen(host, 0, settings="TURNSTILE_HTTP")
-    assert failed.value.exit_code == EXIT_USAGE
+    assert failed.value.exit_code == ExitCode.USAGE
     assert "an address of this machine" in failed.value.message
     assert "PORT" not in failed.value.message
 

@@ -12,7 +12,7 @@ import pytest
 from typer.main import get_command
 
 from tests.integration.cli.conftest import CommandLines
-from turnstile.common.cli import EXIT_FAILED, EXIT_PIPE_CLOSED, EXIT_USAGE
+from turnstile.common.exit_codes import ExitCode
 from turnstile.executor.cli import app
 from turnstile.localservers.ports import free_port
 
@@ -112,13 +112,13 @@ def test_a_closed_stdin_is_an_error(
 ) -> None:
     monkeypatch.setattr("turnstile.executor.cli.arguments.sys", SimpleNamespace(stdin=None))
     ended = alone.executor(*arguments)
-    assert ended.exit_code == EXIT_USAGE
+    assert ended.exit_code == ExitCode.USAGE
     assert ended.err.startswith("stdin is closed")
 
 
 def test_a_closed_stdin_prompts_for_nothing() -> None:
     code, _, errors = _shell("<&-", "cancel", "--action", "a")
-    assert code == EXIT_USAGE
+    assert code == ExitCode.USAGE
     assert "add --yes" in errors
     assert "Traceback" not in errors
 
@@ -143,13 +143,13 @@ def test_a_closed_pipe_ends_a_command_quietly_with_the_code_of_the_shell(argumen
         )
     finally:
         os.close(writer)
-    assert (ran.returncode, ran.stderr) == (EXIT_PIPE_CLOSED, "")
+    assert (ran.returncode, ran.stderr) == (ExitCode.PIPE_CLOSED, "")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")
 def test_a_full_disk_is_an_error() -> None:
     code, _, errors = _shell("> /dev/full", "say")
-    assert (code, errors) == (EXIT_FAILED, "stdout: No space left on device\n")
+    assert (code, errors) == (ExitCode.FAILED, "stdout: No space left on device\n")
 
 
 def test_output_of_a_module_is_not_mixed_with_the_json(

@@ -6,14 +6,14 @@ import pytest
 
 from tests.integration.cli.conftest import CommandLines
 from tests.support.processes import System
-from turnstile.common.cli import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
+from turnstile.common.exit_codes import ExitCode
 
 
 def test_without_the_role_admin_tokens_cannot_be_created_through_the_api(system: CommandLines) -> None:
     refused = system.executor("tokens", "create", "ci", "--role", "submit")
-    assert refused.exit_code == EXIT_FAILED
+    assert refused.exit_code == ExitCode.FAILED
     assert "role 'admin'" in refused.err
-    assert system.executor("tokens", "list").exit_code == EXIT_FAILED
+    assert system.executor("tokens", "list").exit_code == ExitCode.FAILED
 
 
 def test_the_first_admin_is_created_in_the_database_and_creates_lists_and_revokes(
@@ -60,11 +60,11 @@ def test_the_first_admin_is_created_in_the_database_and_creates_lists_and_revoke
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (["ci"], EXIT_USAGE),
-        (["ci", "--role", "god"], EXIT_USAGE),
-        (["ci", "--role", "admin", "--scope", "a."], EXIT_USAGE),
-        (["ci", "--role", "read", "--expires", "soon"], EXIT_USAGE),
-        (["ci", "--role", "read", "--direct"], EXIT_UNREACHABLE),
+        (["ci"], ExitCode.USAGE),
+        (["ci", "--role", "god"], ExitCode.USAGE),
+        (["ci", "--role", "admin", "--scope", "a."], ExitCode.USAGE),
+        (["ci", "--role", "read", "--expires", "soon"], ExitCode.USAGE),
+        (["ci", "--role", "read", "--direct"], ExitCode.UNREACHABLE),
     ],
 )
 def test_what_cannot_be_created_says_why(alone: CommandLines, arguments: list[str], code: int) -> None:
@@ -79,5 +79,5 @@ async def test_a_database_that_is_not_migrated_says_what_to_do(
 ) -> None:
     arguments = ("tokens", "create", "root", "--role", "admin", "--direct")
     ended = await asyncio.to_thread(alone.executor, *arguments, TURNSTILE_DATABASE_URL=empty_database_url)
-    assert ended.exit_code == EXIT_FAILED
+    assert ended.exit_code == ExitCode.FAILED
     assert "run 'executor migrate' first" in ended.err

@@ -12,7 +12,7 @@ from turnstile.client.settings import client_settings
 from turnstile.common.api_token import api_token
 from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts
 from turnstile.common.broker.errors import BrokerUnavailable
-from turnstile.common.cli import EXIT_UNREACHABLE, EXIT_USAGE
+from turnstile.common.exit_codes import ExitCode
 
 __all__ = ["alone", "no_settings"]
 
@@ -29,7 +29,7 @@ def test_a_password_in_an_option_is_refused(alone: CommandLines, option: str) ->
         # A worker has no database.
         ends.append(alone.worker("serve", "--actions", SERVED_ACTIONS, option, _URLS[option]))
     for ended in ends:
-        assert ended.exit_code == EXIT_USAGE
+        assert ended.exit_code == ExitCode.USAGE
         assert "set TURNSTILE_" in ended.err
         assert "s3cret" not in ended.err
 
@@ -37,7 +37,7 @@ def test_a_password_in_an_option_is_refused(alone: CommandLines, option: str) ->
 @pytest.mark.parametrize("option", ["--api-tokens", "--api-token"])
 def test_a_token_is_no_option_and_the_help_names_its_variable(alone: CommandLines, option: str) -> None:
     command = ["serve"] if option == "--api-tokens" else ["list"]
-    assert alone.executor(*command, option, "s3cret").exit_code == EXIT_USAGE
+    assert alone.executor(*command, option, "s3cret").exit_code == ExitCode.USAGE
     shown = alone.executor(*command, "--help").out
     assert f"{option} " not in shown
     variable = f"TURNSTILE_{option[2:].upper().replace('-', '_')}"
@@ -64,7 +64,7 @@ def test_a_file_that_holds_no_token_is_named(
     if content is not None:
         file.write_text(content)
     ended = alone.executor("list", TURNSTILE_API_TOKEN_FILE=str(file))
-    assert ended.exit_code == EXIT_USAGE
+    assert ended.exit_code == ExitCode.USAGE
     assert ended.err.startswith("TURNSTILE_API_TOKEN_FILE: ")
     assert message in ended.err
     assert "s3cret" not in ended.err
@@ -115,7 +115,7 @@ def test_no_part_of_a_database_url_is_printed_by_migrate(
         if _is_no_password(url):
             continue
         ended = alone.executor("migrate", "--wait", "20ms", TURNSTILE_DATABASE_URL=url)
-        assert ended.exit_code in (EXIT_USAGE, EXIT_UNREACHABLE), url
+        assert ended.exit_code in (ExitCode.USAGE, ExitCode.UNREACHABLE), url
         assert "TURNSTILE_DATABASE_URL" in ended.err, url
         assert _SECRET not in ended.out + ended.err + caplog.text, url
 
@@ -156,7 +156,7 @@ def test_a_worker_prints_no_part_of_a_url_that_it_refuses(
     for url in _urls(scheme, _PLACES[:1] + _PLACES[2:]):
         # Without an action a worker ends, whether it has accepted the URL or not.
         ended = alone.worker("serve", "--actions", "no_such_module", **{variable: url})
-        assert ended.exit_code == EXIT_USAGE, (url, ended)
+        assert ended.exit_code == ExitCode.USAGE, (url, ended)
         assert _SECRET not in ended.out + ended.err, url
         refused += ended.err.startswith(f"{variable}: ")
     assert refused > len(_PARTS)
@@ -195,5 +195,5 @@ def test_the_remedy_for_a_password_with_characters_of_urls_is_to_percent_encode_
     scheme = "amqp" if "AMQP" in variable else "postgresql"
     for password in ("a/s3cret", "a?s3cret", "a#s3cret", "[s3cret", "1/s3cret"):
         ended = alone.executor("serve", **{variable: f"{scheme}://u:{password}@127.0.0.1:1/d"})
-        assert ended.exit_code == EXIT_USAGE
+        assert ended.exit_code == ExitCode.USAGE
         assert "percent-encode the password" in ended.err

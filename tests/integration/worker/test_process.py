@@ -16,7 +16,7 @@ from tests.support.processes import CERTIFICATES
 from tests.support.proxy import Proxy
 from tests.support.scripted_leader import ScriptedLeader, worker_process
 from tests.support.traffic import until
-from turnstile.common.lifecycle import EXIT_NOT_STOPPED
+from turnstile.common.exit_codes import ExitCode
 
 MODULE = "tests.support.core_actions"
 STARTED = "tests.support.core_started_actions"
@@ -169,7 +169,7 @@ async def test_a_run_that_cannot_be_stopped_ends_its_process_and_returns_nothing
         await leader.offer("core.deaf", 1)
         await until(lambda: leader.started() == [1], "the start")
         worker.signal(signal.SIGTERM)
-        assert await worker.ended() == EXIT_NOT_STOPPED
+        assert await worker.ended() == ExitCode.NOT_STOPPED
         assert not leader.returns()
         assert not leader.has_left
         assert "not_stopped_in_time" in worker.text()
@@ -198,7 +198,7 @@ async def test_a_thread_that_outlives_its_attempt_ends_the_process_of_a_drain(
         await leader.offer("core.threaded", 1, parameters=given)
         await leader.ended(1)
         worker.signal(signal.SIGTERM)
-        assert await worker.ended() == EXIT_NOT_STOPPED
+        assert await worker.ended() == ExitCode.NOT_STOPPED
 
 
 async def test_a_worker_registers_while_its_start_fails_and_takes_offers_after_it(

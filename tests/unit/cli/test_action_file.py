@@ -9,7 +9,8 @@ import typer
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from turnstile.common.action_definition import ActionDefinition
-from turnstile.common.cli import EXIT_USAGE, CommandFailed
+from turnstile.common.cli import CommandFailed
+from turnstile.common.exit_codes import ExitCode
 from turnstile.executor.cli.action_file import (
     ActionEntry,
     DefinitionFile,
@@ -85,7 +86,7 @@ def error_of(folder: Path, text: str | bytes) -> str:
     file.write_bytes(text.encode() if isinstance(text, str) else text)
     with pytest.raises(CommandFailed) as failed:
         read_action_file(str(file))
-    assert failed.value.exit_code == EXIT_USAGE
+    assert failed.value.exit_code == ExitCode.USAGE
     return failed.value.message.replace(f"{folder}/", "")
 
 

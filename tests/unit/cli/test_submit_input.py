@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import typer
 
-from turnstile.common.cli import EXIT_USAGE, CommandFailed
+from turnstile.common.cli import CommandFailed
+from turnstile.common.exit_codes import ExitCode
 from turnstile.executor.cli.arguments import instant_text, priority_number, read_assignments, read_parameters
 from turnstile.executor.cli.client import Api, ApiRefused, Json
 from turnstile.executor.cli.submit import LIST_BYTES_MAX, LIST_MAX, Line, read_lines, send
@@ -38,14 +39,14 @@ def test_a_value_that_is_valid_json_is_parsed_and_any_other_is_a_string(word: st
 def test_an_invalid_assignment_is_wrong_usage(words: list[str]) -> None:
     with pytest.raises(CommandFailed) as failed:
         read_assignments(words, where="parameter")
-    assert failed.value.exit_code == EXIT_USAGE
+    assert failed.value.exit_code == ExitCode.USAGE
 
 
 @pytest.mark.parametrize("text", ['{"a":', "[1]", "7", '{"a": NaN}', ""])
 def test_parameters_that_are_no_object_are_wrong_usage_with_an_example(text: str) -> None:
     with pytest.raises(CommandFailed, match=r'^--parameters: .*"customer_id": 7') as failed:
         read_parameters(text)
-    assert failed.value.exit_code == EXIT_USAGE
+    assert failed.value.exit_code == ExitCode.USAGE
 
 
 @pytest.mark.parametrize("text", ["tomorrow", "2026-11-21", "2026-11-21T07:30:00"])

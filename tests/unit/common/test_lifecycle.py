@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from turnstile.common.lifecycle import EXIT_NOT_STOPPED, done_before
+from turnstile.common.exit_codes import ExitCode
+from turnstile.common.lifecycle import done_before
 
 
 async def test_work_that_is_done_first_says_so() -> None:
@@ -60,5 +61,5 @@ lifecycle.run_service(serve)
 def test_a_thread_for_which_the_interpreter_waits_keeps_no_service_alive() -> None:
     program = [sys.executable, "-c", _LEAVES_A_THREAD]
     ended = subprocess.run(program, capture_output=True, text=True, timeout=20, check=False)
-    assert ended.returncode == EXIT_NOT_STOPPED
+    assert ended.returncode == ExitCode.NOT_STOPPED
     assert "not_stopped_in_time" in ended.stderr
