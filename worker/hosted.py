@@ -30,7 +30,7 @@ from turnstile.worker.live import LiveReports
 from turnstile.worker.registration import Differences
 from turnstile.worker.run import ActionRunner
 from turnstile.worker.runners.registry import Runners
-from turnstile.worker.worker_thread import Crossing
+from turnstile.worker.worker_thread import Crossing, InWorker
 
 logger = logging.getLogger(__name__)
 _NOT_RENEWED: Final = Episodes(logger, "lease_not_renewed", lasting=True)
@@ -144,7 +144,7 @@ class HostedWorker:
 
     # In the worker's thread.
 
-    async def run(self) -> Exit:
+    async def run(self, in_worker: InWorker) -> Exit:
         """Serve until it is stopped and drained."""
         config = self._config
         self._broker = broker = AmqpBroker(
@@ -153,9 +153,9 @@ class HostedWorker:
             lease_seconds=config.lease_seconds,
             heartbeat_seconds=config.heartbeat_seconds,
         )
-        live = LiveReports(broker.publish_live, self._sender, log_seconds=self._log_seconds)
+        live = LiveReports(broker.publish_live, self._sender, in_worker, log_seconds=self._log_seconds)
         self._runner = runner = ActionRunner(
-            self._runners, self._actions, self._to_main, live, self._stopping
+            self._runners, self._actions, live, self._stopping, to_main=self._to_main, in_worker=in_worker
         )
         ports = Ports(
             broker=broker, clock=BootClock(), runner=runner, identities=self, executors=self._executors,

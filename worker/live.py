@@ -26,7 +26,7 @@ from turnstile.common.worker_protocol import LastProgress, Offer, Sender
 from turnstile.worker.logs import LogPiece as LogPart
 from turnstile.worker.logs import LogTail
 from turnstile.worker.progress import Progress
-from turnstile.worker.worker_thread import Crossing
+from turnstile.worker.worker_thread import InWorker
 
 logger = logging.getLogger(__name__)
 
@@ -46,14 +46,16 @@ class _Watched(NamedTuple):
 
 
 class LiveReports:
-    """The logs and the progress of all running attempts. Create it in the loop that runs it."""
+    """The logs and the progress of all running attempts."""
 
-    def __init__(self, publish: Publish, sender: Callable[[], Sender], *, log_seconds: float) -> None:
+    def __init__(
+        self, publish: Publish, sender: Callable[[], Sender], in_worker: InWorker, *, log_seconds: float
+    ) -> None:
         """`log_seconds`: between two messages with logs."""
         self._publish = publish
         self._sender = sender
         self._log_seconds = log_seconds
-        self._crossing = Crossing(asyncio.get_running_loop())
+        self._in_worker = in_worker
         self._logs: dict[Grant, _Watched] = {}
         self._progress: dict[Grant, ProgressReport] = {}
         """What is to be published."""
@@ -68,7 +70,7 @@ class LiveReports:
         """Publish what is written to `log`, until `rest_of`."""
         self._logs[offer.grant] = _Watched(offer, log)
         if not self._any_logs.is_set():
-            self._crossing.call(self._any_logs.set)
+            self._in_worker(self._any_logs.set)
 
     def report(self, offer: Offer, progress: Progress) -> None:
         """Publish the progress of a running attempt; of several the newest."""
@@ -84,7 +86,7 @@ class LiveReports:
         if offer.grant in self._logs:
             self._newest[offer.grant] = found
         if not self._any_progress.is_set():
-            self._crossing.call(self._any_progress.set)
+            self._in_worker(self._any_progress.set)
 
     # In the loop.
 

@@ -2,8 +2,8 @@
 
 The core lives in the worker's own thread, user code in the main thread: a function that blocks the main loop
 costs neither the lease nor the answers to the leader. In: offers that may start, requests to stop, from the
-worker's thread. Out: how each run ended, once nothing of it is left. The runners keep no timeout here, since
-the core does. `Crossing` carries calls both ways, in order, so a stop never overtakes its start.
+core. Out: how each run ended, once nothing of it is left. The runners keep no timeout here, since the core
+does. `Crossing` carries calls into the main loop, in order, so a stop never overtakes its start.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from turnstile.worker.live import LiveReports
 from turnstile.worker.outcome import failed, outcome_of_exception
 from turnstile.worker.runners.base import Call, Interrupted, RunReport, StopRequest
 from turnstile.worker.runners.registry import Runners
-from turnstile.worker.worker_thread import Crossing
+from turnstile.worker.worker_thread import Crossing, InWorker
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 class ActionRun:
-    """One run: the port `Run`. Its public methods belong to the worker's thread."""
+    """One run: the port `Run`. Its public methods belong to the core."""
 
     __slots__ = ("_ended", "_to_main", "is_over", "location", "offer", "stop", "traced")
 
@@ -73,19 +73,21 @@ class ActionRun:
 
 
 class ActionRunner:
-    """Starts the runs of one worker process. Create it in the worker's thread."""
+    """Starts the runs of one worker process."""
 
     def __init__(
         self,
         runners: Runners,
         actions: Sequence[RegisteredAction],
-        to_main: Crossing,
         live: LiveReports,
         stopping: asyncio.Event,
+        *,
+        to_main: Crossing,
+        in_worker: InWorker,
     ) -> None:
         """`to_main` leads into the loop of the runners, which also sets `stopping`: the process is to end."""
         self._to_main = to_main
-        self._to_worker = Crossing(asyncio.get_running_loop())
+        self._in_worker = in_worker
         self._runners = runners
         self._definitions = {action.definition.ref: action.definition for action in actions}
         self._live = live
@@ -94,7 +96,7 @@ class ActionRunner:
         """Those that were not reported yet."""
         self._tasks: set[asyncio.Task[RunEnd]] = set()
 
-    # In the worker's thread.
+    # In the core.
 
     def start(self, offer: Offer, ended: Callable[[RunEnd], None]) -> ActionRun:
         """Start a run."""
@@ -159,7 +161,7 @@ class ActionRunner:
             # No task, which code of an action could cancel; and no event counts threads.
             asyncio.get_running_loop().call_later(_LEFT_POLL_SECONDS, self._report, run, end)
             return
-        self._to_worker.call(run.end, end)
+        self._in_worker(run.end, end)
 
     async def _run(self, run: ActionRun) -> RunEnd:
         offer = run.offer

@@ -1,26 +1,93 @@
 """The worker's own thread: protocol, lease and broker in one event loop, beside that of user code.
 
 Why a thread: a function that blocks the main loop for longer than the lease must not cost the lease, nor the
-answers to a recall or a cancel, which belong to the thread that owns the list of what has not started. Why
-the whole core in it and not the lease alone: it was proven as code of one thread, and so it needs no locks.
-It costs a hand-over between the threads at the start and at the end of each run (`Crossing`). If this thread
-fails, the process ends at once: nothing else would stop the runs when the lease ends (P6).
+answers to a recall or a cancel. The core was proven as code of one thread. So it has one lock, which its loop
+holds except while it waits (`SharedLoop`): the end of a run is noted by the thread in which it ran, and the
+next run starts there, without a switch of threads between them. If this thread fails, the process ends at
+once: nothing else would stop the runs when the lease ends (P6).
 """
 
 import asyncio
+import selectors
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final, Generic, TypeVar
+from contextvars import Context
+from typing import Any, Final, Generic, TypeVar, TypeVarTuple
 
 from turnstile.common.lifecycle import end_process
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+InWorker = Callable[..., object]
+"""Calls a function with arguments between two steps of the worker's loop, from any thread."""
 
 _JOIN_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.01
+
+
+class _LendingSelector(selectors.DefaultSelector):
+    """Releases a lock while it waits."""
+
+    def __init__(self, lock: threading.RLock) -> None:
+        super().__init__()
+        self._lock = lock
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self._lock.release()
+        try:
+            return super().select(timeout)
+        finally:
+            self._lock.acquire()
+
+
+class SharedLoop(asyncio.SelectorEventLoop):
+    """An event loop to which other threads add steps while it waits: all code of it has one lock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._has_more = False
+        super().__init__(_LendingSelector(self._lock))
+
+    def call_between(self, function: Callable[..., object], *args: Any) -> None:
+        """Call `function(*args)` now, in the caller's thread, between two steps of the loop.
+
+        It must not await, and returns at once. What it schedules in this loop wakes the loop.
+        """
+        with self._lock:
+            before, self._has_more = self._has_more, False
+            try:
+                function(*args)
+            finally:
+                if self._has_more:
+                    with suppress(RuntimeError):
+                        self.call_soon_threadsafe(_nothing)
+                self._has_more = self._has_more or before
+
+    def run_forever(self) -> None:
+        """Run until it is stopped."""
+        with self._lock:
+            super().run_forever()
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        """Schedule a call."""
+        self._has_more = True
+        return super().call_soon(callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Schedule a call at an instant."""
+        self._has_more = True
+        return super().call_at(when, callback, *args, context=context)
+
+
+def _nothing() -> None:
+    pass
 
 
 class Crossing:
@@ -57,12 +124,12 @@ class Crossing:
 class WorkerThread(Generic[T]):
     """Runs one coroutine in a thread; create it in the main loop."""
 
-    def __init__(self, main: Callable[[], Coroutine[Any, Any, T]]) -> None:
+    def __init__(self, main: Callable[[InWorker], Coroutine[Any, Any, T]]) -> None:
+        """Give `main` what calls into the thread's loop."""
         self._main = main
-        self._loop = _new_loop()
+        self._loop = SharedLoop()
         self._task: asyncio.Task[T] | None = None
         self._to_main = Crossing(asyncio.get_running_loop())
-        self._crossing = Crossing(self._loop)
         self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
         self.ended: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         """What the coroutine returned."""
@@ -72,8 +139,8 @@ class WorkerThread(Generic[T]):
         self._thread.start()
 
     def call(self, function: Callable[..., object], *args: Any) -> None:
-        """Have `function(*args)` called in the thread's loop, in order; it must not raise."""
-        self._crossing.call(function, *args)
+        """Call `function(*args)` between two steps of the thread's loop."""
+        self._loop.call_between(function, *args)
 
     async def abort(self) -> None:
         """Cancel the coroutine, unless it has ended, and wait for the thread, for a while."""
@@ -100,17 +167,9 @@ class WorkerThread(Generic[T]):
                 end_process(lambda: sys.excepthook(*failure))
 
     async def _serve(self) -> T:
-        self._task = task = asyncio.create_task(self._main(), name="worker")
+        self._task = task = asyncio.create_task(self._main(self.call), name="worker")
         return await task
 
     def _end(self, value: T) -> None:
         if not self.ended.done():
             self.ended.set_result(value)
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop  # noqa: PLC0415  (not on every platform)
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()

@@ -105,6 +105,7 @@ class Attempts:
     def __init__(
         self, ports: Ports, config: WorkerConfig, *, lease: Lease, waiting: WaitingList, outbox: Outbox
     ) -> None:
+        self._loop = asyncio.get_running_loop()
         self._clock = ports.clock
         self._runner = ports.runner
         self._config = config
@@ -175,7 +176,7 @@ class Attempts:
         except Exception as error:  # noqa: BLE001
             failure = Failure(type=type(error).__name__, message=str(error) or "no message")
             # Later, as all ends: each end starts the next one, and this call is one of those.
-            asyncio.get_running_loop().call_soon(ended, Failed(failure=failure))
+            self._loop.call_soon(ended, Failed(failure=failure))
 
     def cancel(self, cancel: CancelAttempt) -> None:
         """Stop a running attempt. Without a certain lease there is no grace: another copy may start."""

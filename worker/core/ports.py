@@ -114,8 +114,8 @@ class Runner(Protocol):
     def start(self, offer: Offer, ended: Callable[[RunEnd], None]) -> Run:
         """Start a run; returns at once. Never called twice with the same grant by one worker id.
 
-        `ended` is to be called once, in the caller's loop and not within this call, when nothing of the run
-        is left.
+        `ended` is to be called once, between two steps of the caller's loop and not within this call, when
+        nothing of the run is left.
         """
 
 

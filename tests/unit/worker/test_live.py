@@ -31,7 +31,8 @@ class Published:
         self.progress: list[ProgressReport] = []
         self.tries = 0
         self.is_out = False
-        self.live = LiveReports(self.publish, lambda: SENDER, log_seconds=0.01)
+        call_soon = asyncio.get_running_loop().call_soon_threadsafe
+        self.live = LiveReports(self.publish, lambda: SENDER, call_soon, log_seconds=0.01)
 
     async def publish(self, kind: str, body: bytes) -> None:
         await asyncio.sleep(0)

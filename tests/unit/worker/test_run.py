@@ -65,9 +65,16 @@ async def runner(module: str, runners: Runners) -> ActionRunner:
     async def publish(kind: str, body: bytes) -> None:
         raise AssertionError(kind)
 
-    live = LiveReports(publish, lambda: Sender(worker_id="w", session=1, secret="s"), log_seconds=60)
+    sender = Sender(worker_id="w", session=1, secret="s")
+    live = LiveReports(publish, lambda: sender, _at_once, log_seconds=60)
     to_main = Crossing(asyncio.get_running_loop())
-    return ActionRunner(runners, load_actions(module), to_main, live, asyncio.Event())
+    return ActionRunner(
+        runners, load_actions(module), live, asyncio.Event(), to_main=to_main, in_worker=_at_once
+    )
+
+
+def _at_once(function: Callable[..., object], *args: object) -> None:
+    function(*args)
 
 
 Run = Callable[..., asyncio.Future[RunEnd]]
