@@ -18,6 +18,7 @@ from typer.main import get_command
 from generate.python import python_page
 from generate.tables import default_of, fields_table, table
 from turnstile.cli import app as turnstile_app
+from turnstile.cli import executor_app
 from turnstile.common.action_definition import (
     ActionDefinition,
     RateDefinition,
@@ -28,7 +29,6 @@ from turnstile.common.domain.errors import Code
 from turnstile.common.domain.states import TRANSITIONS, Status, is_terminal
 from turnstile.common.messages import ExecutionRequested
 from turnstile.common.settings import CommonSettings
-from turnstile.executor.cli import app as executor_app
 from turnstile.executor.definitions import KeySettings, PoolDefinition, ResourceDefinition
 from turnstile.executor.service import ExecutorService
 from turnstile.executor.settings import ExecutorSettings

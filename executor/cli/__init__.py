@@ -7,6 +7,8 @@ success, 1 rejected or failed, 2 wrong usage or setting, 3 a server cannot be re
 
 from typing import ClassVar
 
+import typer
+
 from turnstile.common.cli import command_line, run_command_line
 from turnstile.executor.cli.lazy_commands import LazyCommand, LazyCommandGroup
 
@@ -17,8 +19,8 @@ def _lazy(target: str, summary: str) -> LazyCommand:
     return LazyCommand(f"turnstile.executor.cli.{target}", summary)
 
 
-class _Commands(LazyCommandGroup):
-    """Every command of `executor`."""
+class Commands(LazyCommandGroup):
+    """Every command of the service; `turnstile.cli` adds the demo, which is none of its own."""
 
     lazy_commands: ClassVar[dict[str, LazyCommand]] = {
         "serve": _lazy("serve:serve", "Run the executor service."),
@@ -32,12 +34,6 @@ class _Commands(LazyCommandGroup):
         "export": _lazy("backup:export", "Write a backup of the database to a file, while everything runs."),
         "restore-check": _lazy(
             "backup:restore_check", "Make a restored database safe before executors and workers start."
-        ),
-        # By name, because a service must not depend on the stress test or the local servers.
-        "demo": LazyCommand(
-            "turnstile.stress.demo:demo",
-            "Run 200 executions on private servers and check order and limits.",
-            "run `make demo` in a clone of the repository",
         ),
         "submit": _lazy("submit:submit", "Submit one execution, or many from a file."),
         "get": _lazy("executions:get", "Show an execution: status, attempts, and why it waits."),
@@ -66,12 +62,14 @@ class _Commands(LazyCommandGroup):
     }
 
 
-app = command_line(_SUMMARY, group=_Commands, completes=True)
+def executor_command_line(group: type[Commands]) -> typer.Typer:
+    """Return the command line `executor` with the commands of a group. It takes no options of its own."""
+    app = command_line(_SUMMARY, group=group, completes=True)
+    app.callback(help=_SUMMARY)(lambda: None)
+    return app
 
 
-@app.callback(help=_SUMMARY)
-def group() -> None:
-    """Take no options of its own: every option belongs to a command."""
+app = executor_command_line(Commands)
 
 
 def main() -> None:
