@@ -26,11 +26,10 @@ from turnstile.common.telemetry.tracing import configure_tracing
 from turnstile.executor.asking.audience import Audience
 from turnstile.executor.asking.broker_rpc import BrokerQuestions
 from turnstile.executor.asking.frames import Frame, FrameStream
-from turnstile.executor.leader.amqp import AmqpBroker
+from turnstile.executor.leader.amqp import AmqpBroker, StoreBody
 from turnstile.executor.leader.audit import Auditor
 from turnstile.executor.leader.clock import LeaderClock
 from turnstile.executor.leader.command_rows import RefusalOf
-from turnstile.executor.leader.consuming import StoreBody
 from turnstile.executor.leader.ledger import Ledger
 from turnstile.executor.leader.parameter_schemas import ParameterSchemas
 from turnstile.executor.leader.ports import Broker, NewestTurn

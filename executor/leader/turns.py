@@ -26,7 +26,7 @@ from turnstile.executor.leader.admission import Admission, Source, source_of
 from turnstile.executor.leader.commands import Definitions, undivided
 from turnstile.executor.leader.dispatcher import send_changes, send_offers
 from turnstile.executor.leader.loading import state_of
-from turnstile.executor.leader.outbox import RESULT_BYTES_MAX, Outbox, event_of, event_of_outcome
+from turnstile.executor.leader.outbox import RESULT_BYTES_MAX, Outbox, changes_of, event_of, event_of_outcome
 from turnstile.executor.leader.parameter_schemas import register_code
 from turnstile.executor.leader.ports import (
     Broker,
@@ -48,7 +48,6 @@ from turnstile.executor.leader.ports import (
 )
 from turnstile.executor.leader.records import EndedRow, Loaded, Turn
 from turnstile.executor.leader.sessions import COMPLETIONS, HEARTBEATS, Sessions
-from turnstile.executor.leader.status_changes import changes_of
 from turnstile.executor.leader.watchdog import GRACE_SECONDS, Watchdog
 from turnstile.executor.leader.writing import rows_of
 from turnstile.executor.queue_manager.decide import decide
