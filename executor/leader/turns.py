@@ -27,15 +27,14 @@ from turnstile.executor.leader.commands import Definitions, undivided
 from turnstile.executor.leader.dispatcher import send_changes, send_offers
 from turnstile.executor.leader.loading import state_of
 from turnstile.executor.leader.outbox import RESULT_BYTES_MAX, Outbox, changes_of, event_of, event_of_outcome
-from turnstile.executor.leader.parameter_schemas import register_code
 from turnstile.executor.leader.ports import (
     Broker,
     BrokerUnavailable,
     Clock,
-    Command,
     DefinitionCommand,
     Delivery,
     Deposed,
+    ExecutionCommand,
     InboxRow,
     NewestTurn,
     OutcomeUnknown,
@@ -47,6 +46,7 @@ from turnstile.executor.leader.ports import (
     TurnRefused,
 )
 from turnstile.executor.leader.records import EndedRow, Loaded, Turn
+from turnstile.executor.leader.registration import register
 from turnstile.executor.leader.sessions import COMPLETIONS, HEARTBEATS, Sessions
 from turnstile.executor.leader.watchdog import GRACE_SECONDS, Watchdog
 from turnstile.executor.leader.writing import rows_of
@@ -144,8 +144,8 @@ class Leadership:
         self._offset = max(loaded.now, loaded.instant_max) - asked_at
         now = clock.monotonic()
         self.sessions = Sessions(loaded.epoch, self.state, loaded.workers, now, offset=self._offset)
-        definitions = Definitions(loaded.definitions, loaded.action_ids)
-        self.admission = Admission(loaded.early_cancels, self.state, definitions)
+        self.definitions = Definitions(loaded.definitions, loaded.action_ids)
+        self.admission = Admission(loaded.early_cancels, self.state, self.definitions)
         self.outbox = Outbox(loaded.events, loaded.newest_event_id, result_bytes_max=event_result_bytes_max)
         self.watchdog = Watchdog(stop_seconds)
         self.carried: list[Input] = []
@@ -332,7 +332,7 @@ class Leader:
         """Publish the events of the last turn again: its leader may have died before it could."""
         if lead.memory.unpublished:
             ended = await self._persist(lambda: self.store.outcomes(lead.memory.unpublished))
-            ids = lead.admission.definitions.action_ids
+            ids = lead.definitions.action_ids
             lead.outbox.store(
                 event_of_outcome(ended[each], action_id=ids.get(ended[each].action_ref))
                 for each in lead.memory.unpublished
@@ -440,7 +440,7 @@ class Leader:
             inputs = await self._inputs(lead, taken)
             out = self._decide(lead, inputs)
             lead.admission.show_grants()
-            taken.keep(lead.admission.unfinished)
+            taken.keep(lead.definitions.unfinished)
             _passed(CrashPoint.TURN_DECIDED, taken)
             rows = rows_of(lead.state, lead.memory, out)
         except (AssertionError, KeyError, IndexError, ValueError) as broken:
@@ -453,16 +453,17 @@ class Leader:
         lead.outbox.store(
             event for event, end in zip(events, out.finished, strict=True) if end.report is None
         )
+        answers = [*lead.admission.answers, *lead.definitions.answers]
         turn = Turn(
             epoch=lead.epoch, number=lead.number + 1, at=lead.state.now, **rows.fields(),
             workers=list(lead.sessions.rows.values()),
-            definitions=lead.admission.rows, action_ids=lead.admission.definitions.new_action_ids,
-            audit=lead.admission.definitions.audit, early_cancels=lead.admission.early_rows,
+            definitions=lead.definitions.rows, action_ids=lead.definitions.new_action_ids,
+            audit=lead.definitions.log.rows, early_cancels=lead.admission.early_rows,
             early_cancels_over=lead.admission.early_over, events=lead.outbox.take_new(),
             events_over=lead.outbox.take_confirmed(),
-            answers=[(key, json.dumps(body).encode()) for key, body in lead.admission.answers],
+            answers=[(key, json.dumps(body).encode()) for key, body in answers],
             outcomes=[(key, json.dumps(body).encode()) for key, body in lead.admission.outcomes],
-            inbox_begun=lead.admission.begun,
+            inbox_begun=lead.definitions.begun,
             inbox_over=taken.decided, bodies_over=taken.body_ids,
         )  # fmt: skip
         turn = await self._write(lead, turn, taken)
@@ -502,9 +503,8 @@ class Leader:
         for each in taken:
             match each.body:
                 case Hello() as hello:
-                    inputs += lead.admission.register(hello, lead.state)
-                    hello = register_code(hello, lead.admission.definitions, lead.sessions, lead.state.now)
-                    inputs += lead.sessions.hello(hello, now, lead.admission.definitions.welcome(hello))
+                    hello, welcome, defined = register(hello, lead.definitions, lead.sessions, lead.state)
+                    inputs += [*defined, *lead.sessions.hello(hello, now, welcome)]
                 case Heartbeat() as heartbeat:
                     inputs += lead.sessions.heartbeat(heartbeat, now, is_certain=self._is_certain(now))
                 case Report() as report:
@@ -512,27 +512,28 @@ class Leader:
                 case Probe() as probe:
                     assert isinstance(each, Delivery)
                     lead.sessions.probed(each.queue, probe, now)
+                case DefinitionCommand() as command:
+                    assert isinstance(each, InboxRow)
+                    inputs += self._of_definition(lead, each, command)
                 case _:
-                    inputs += self._of_source(lead, next(following))
+                    inputs += lead.admission.inputs(next(following), max(lead.now(), lead.state.now))
         served = (name for session in lead.sessions.all() for name in session.row.pools)
-        inputs += lead.admission.definitions.unused_pools(served, has_changed=bool(lead.sessions.rows))
+        inputs += lead.definitions.unused_pools(served, has_changed=bool(lead.sessions.rows))
         return inputs
 
-    def _of_source(self, lead: Leadership, source: Source) -> Iterable[Input]:
-        command = source.request
-        if isinstance(command, DefinitionCommand) and command.kind == "worker":
-            if "no_reclaim" in (command.definition or {}):
-                # Every lease begins anew when the broker is there again, and when another executor leads.
-                seconds = 0.0 if self.broker.is_open else lead.sessions.lease_seconds(command.name)
-                lead.admission.spared(source, seconds)
-                return
-            is_draining = bool((command.definition or {}).get("is_draining"))
-            was_draining = lead.sessions.is_draining(command.name)
-            now = self.clock.monotonic()
-            yield from lead.sessions.drain(command.name, now, is_draining=is_draining)
-            lead.admission.drained(source, command, was_draining=was_draining)
-            return
-        yield from lead.admission.inputs(source, max(lead.now(), lead.state.now))
+    def _of_definition(self, lead: Leadership, row: InboxRow, command: DefinitionCommand) -> Iterable[Input]:
+        if command.kind != "worker":
+            return lead.definitions.inputs(row, command, lead.state)
+        given = command.definition or {}
+        if "no_reclaim" in given:
+            # Every lease begins anew when the broker is there again, and when another executor leads.
+            seconds = 0.0 if self.broker.is_open else lead.sessions.lease_seconds(command.name)
+            lead.definitions.spared(row, seconds)
+            return ()
+        was_draining = lead.sessions.is_draining(command.name)
+        lead.definitions.drained(row, command, was_draining=was_draining)
+        now = self.clock.monotonic()
+        return lead.sessions.drain(command.name, now, is_draining=bool(given.get("is_draining")))
 
     def _is_certain(self, now: float) -> bool:
         return now - self._committed_at < self.times.certain
@@ -549,6 +550,7 @@ class Leader:
         else:
             out = decide(lead.state, inputs, now)
             lead.carried += lead.admission.decided(out)
+        lead.definitions.decided(out)
         lead.is_unfinished = out.is_unfinished
         self._remember_requests(lead, out)
         return out
@@ -607,6 +609,7 @@ class Leader:
                 break
         self._committed_at = sent_at
         lead.admission.written()
+        lead.definitions.written()
         lead.sessions.rows.clear()
         return turn
 
@@ -773,7 +776,7 @@ class Leader:
         missing = [execution_id for execution_id in executions if execution_id not in lead.requests]
         found = dict(await self._persist(lambda: self.store.requests_of(missing))) if missing else {}
         requests = {**found, **{i: lead.requests[i] for i in executions if i in lead.requests}}
-        definition_of = lead.admission.definitions.action
+        definition_of = lead.definitions.action
         send_offers(lead.state, lead.sessions, executions.values(), requests, definition_of)
         for execution_id in executions:
             lead.traces[execution_id] = requests[execution_id].traceparent
@@ -789,8 +792,8 @@ class Leader:
 
 
 def is_request(each: Delivery | InboxRow) -> bool:
-    """Return whether it asks for something, and is no message of a worker or of the leader itself."""
-    return isinstance(each.body, Command)
+    """Return whether it is about executions, and no definition, and no message of a worker or the leader."""
+    return isinstance(each.body, ExecutionCommand)
 
 
 def _passed(point: CrashPoint, taken: Taken) -> None:
@@ -818,7 +821,7 @@ def _bytes_of(request: StoredRequest) -> int:
 def _event(
     lead: Leadership, finished: Finished, row: EndedRow, traces: Mapping[int, str | None]
 ) -> Mapping[str, Any]:
-    action_id = lead.admission.definitions.action_ids.get(finished.queue.action.ref)
+    action_id = lead.definitions.action_ids.get(finished.queue.action.ref)
     return event_of(finished, row, action_id=action_id, traceparent=traces.get(finished.id))
 
 
