@@ -23,9 +23,9 @@ from turnstile.common.lifecycle import run_service
 from turnstile.common.telemetry.logs import configure_logging
 from turnstile.common.telemetry.metrics import LoopLag
 from turnstile.common.telemetry.tracing import configure_tracing
+from turnstile.executor.asking.asker import Frame, FrameStream
 from turnstile.executor.asking.audience import Audience
 from turnstile.executor.asking.broker_rpc import BrokerQuestions
-from turnstile.executor.asking.frames import Frame, FrameStream
 from turnstile.executor.leader.amqp import AmqpBroker, StoreBody
 from turnstile.executor.leader.audit import Auditor
 from turnstile.executor.leader.clock import LeaderClock

@@ -9,6 +9,7 @@ import pytest
 
 from turnstile.common.domain.retries import RetryPolicy
 from turnstile.common.domain.states import Status
+from turnstile.executor.questions.answering import queue_stats
 from turnstile.executor.questions.explain import (
     Explanation,
     Flow,
@@ -17,14 +18,8 @@ from turnstile.executor.questions.explain import (
     members_at,
     order_at,
 )
-from turnstile.executor.questions.queue_stats import (
-    GateCounts,
-    QueueStats,
-    pool_counts,
-    pool_holders,
-    queue_stats,
-    resource_counts,
-)
+from turnstile.executor.questions.gates import GateCounts, pool_counts, pool_holders, resource_counts
+from turnstile.executor.questions.protocol import QueueStats
 from turnstile.executor.queue_manager.decide import decide
 from turnstile.executor.queue_manager.decisions import Decisions
 from turnstile.executor.queue_manager.definitions import Action, KeySettings, Pool, Rate, Resource, Use
