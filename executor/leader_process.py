@@ -29,11 +29,12 @@ from turnstile.executor.asking.broker_rpc import BrokerQuestions
 from turnstile.executor.leader.amqp import AmqpBroker, StoreBody
 from turnstile.executor.leader.audit import Auditor
 from turnstile.executor.leader.clock import LeaderClock
-from turnstile.executor.leader.command_rows import RefusalOf
+from turnstile.executor.leader.door import RefusalOf
+from turnstile.executor.leader.leadership import Leader
 from turnstile.executor.leader.ledger import Ledger
 from turnstile.executor.leader.parameter_schemas import ParameterSchemas
 from turnstile.executor.leader.ports import Broker, NewestTurn
-from turnstile.executor.leader.turns import Leader, Times
+from turnstile.executor.leader.turns import Times, Turns
 from turnstile.executor.leader.watchdog import GRACE_SECONDS
 from turnstile.executor.leader_counts import counted
 from turnstile.executor.metrics import LEADER_EPOCH, LEADER_LOOP_LAG, LEADING
@@ -144,12 +145,12 @@ class LeaderProcess:
         self._auditor = Auditor(settings.database_url)
         self._audience.compared = lambda: (self._auditor.done, self._auditor.found)
         seconds = settings.leadership_seconds
-        self._leader = Leader(
+        turns = Turns(
             self._executor_id, ledger, self._broker, self._clock,
             Times(certain=seconds * 2 / 3, leadership=seconds, stop=settings.stop_seconds),
             audience=self._audience, auditor=self._auditor,
-            event_result_bytes_max=settings.event_result_max_bytes,
         )  # fmt: skip
+        self._leader = Leader(turns, event_result_bytes_max=settings.event_result_max_bytes)
         LEADING.read_from(lambda: float(self._audience.is_leading))
         LEADER_EPOCH.read_from(lambda: _epoch_of(self._audience.newest_turn))
         LEADER_LOOP_LAG.read_from(self._lag.worst_seconds)

@@ -56,7 +56,7 @@ from turnstile.executor.history.execution_reader import ExecutionReader
 from turnstile.executor.history.executions import Executions, LogPosition
 from turnstile.executor.history.filters import CANDIDATES_MAX, ExecutionFilter
 from turnstile.executor.inbox import Answer, Inbox, refusal_of
-from turnstile.executor.leader.command_rows import request_of
+from turnstile.executor.leader.door import request_of
 from turnstile.executor.leader.ports import Request as Submission
 from turnstile.executor.metrics import REFUSED
 from turnstile.executor.queries.schemas import (

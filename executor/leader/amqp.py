@@ -43,9 +43,8 @@ from turnstile.common.broker.topology import (
 from turnstile.common.messages import StatusChanged
 from turnstile.common.requests import PARAMETERS_BYTES_MAX, request_bytes_max
 from turnstile.common.telemetry.logs import Episodes
-from turnstile.executor.leader.command_rows import RefusalOf
 from turnstile.executor.leader.dispatcher import client_message, is_for_client, own_messages
-from turnstile.executor.leader.door import Message, Reader
+from turnstile.executor.leader.door import Message, Reader, RefusalOf
 from turnstile.executor.leader.events import Events
 from turnstile.executor.leader.ports import BrokerUnavailable, Delivery, Publication, Request
 from turnstile.executor.metrics import DEAD_LETTERED, UNDELIVERED

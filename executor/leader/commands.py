@@ -22,7 +22,7 @@ from turnstile.common.fields import is_pool
 from turnstile.common.requests import read_model
 from turnstile.executor.definitions import PoolDefinition, ResourceDefinition
 from turnstile.executor.leader.audit_log import NAMED, AuditLog
-from turnstile.executor.leader.command_rows import definition_tag
+from turnstile.executor.leader.door import definition_tag
 from turnstile.executor.leader.ports import DefinitionCommand, InboxRow
 from turnstile.executor.leader.records import DefinitionRow
 from turnstile.executor.queue_manager.decisions import Decisions, Finished

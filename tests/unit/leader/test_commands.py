@@ -6,8 +6,8 @@ from uuid import UUID
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.domain.retries import RetryPolicy
 from turnstile.executor.definitions import PoolDefinition, ResourceDefinition
-from turnstile.executor.leader.command_rows import definition_tag
 from turnstile.executor.leader.commands import Definitions, input_of, undivided
+from turnstile.executor.leader.door import definition_tag
 from turnstile.executor.leader.ports import CancelRequest, Command, DefinitionCommand, InboxRow
 from turnstile.executor.leader.records import DefinitionRow
 from turnstile.executor.queue_manager.definitions import Action, Pool, Rate, Resource, Use

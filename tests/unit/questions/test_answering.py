@@ -6,11 +6,11 @@ from typing import Any, TypeVar
 import pytest
 
 from turnstile.common.domain.states import Status
-from turnstile.executor.questions.answering import answer
+from turnstile.executor.questions.answering import answer, live_execution
 from turnstile.executor.questions.changes import ChangeLog
 from turnstile.executor.questions.estimate import Durations
 from turnstile.executor.questions.explain import members_at, order_at
-from turnstile.executor.questions.gates import Steps, live_execution, places_at
+from turnstile.executor.questions.gates import Steps, places_at
 from turnstile.executor.questions.protocol import (
     EXPLAINED_MAX,
     PAGE_MAX,

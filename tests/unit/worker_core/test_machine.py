@@ -25,9 +25,9 @@ from turnstile.common.worker_protocol import (
     ToSession,
     Welcome,
 )
+from turnstile.worker.core.attempt import Waiting
 from turnstile.worker.core.ports import NotStarted
 from turnstile.worker.core.process import Worker
-from turnstile.worker.core.waiting import Waiting
 
 CONCURRENCY: Final = 3
 QUEUES: Final = st.sampled_from(["q", "r"])
