@@ -1,9 +1,10 @@
 // The page: selects the screen, shows the totals above it and the state of the event stream.
 
-import { attribute, el, keepingFocus, say, setChildren, text } from "./dom.js";
+import { attribute, el, keepingFocus, render, say, text } from "./dom.js";
 import { count, percent, perSecond } from "./format.js";
 import { showIdentity } from "./identity.js";
 import { Live } from "./live.js";
+import { termsOf } from "./parts.js";
 import { show as queues } from "./queues.js";
 import { show as queue } from "./queue.js";
 import { show as executions } from "./executions.js";
@@ -41,11 +42,7 @@ const main = document.getElementById("main");
 let shown = null;
 let path = null;
 
-/** Addresses of earlier versions: #/queue/NAME, #/resource/NAME. */
-const FORMER = /^#\/(queue|resource)\//;
-
 function openScreen() {
-  if (FORMER.test(location.hash)) history.replaceState(null, "", location.hash.replace(FORMER, "#/$1s/"));
   const [here, query = ""] = (location.hash.slice(1) || "/queues").split("?");
   const parameters = new URLSearchParams(query);
   for (const [pattern, show, title, tab] of SCREENS) {
@@ -139,20 +136,19 @@ function showAlerts() {
 }
 
 function showTotals() {
-  const values = TOTALS.map(([name]) => [el("dt", {}, name), el("dd", {}, "–")]);
-  document.getElementById("overview").replaceChildren(
-    el("dl", {}, values.map((pair) => el("div", {}, pair))));
+  const totals = el("dl");
+  const draw = (valueOf) => render(totals, termsOf(TOTALS.map(([name, of]) => [name, valueOf(of)])));
+  draw(() => "–");
+  document.getElementById("overview").append(totals);
   const trouble = document.getElementById("trouble");
   live.on("overview", (all) => {
-    TOTALS.forEach(([, valueOf], index) => text(values[index][1], valueOf(all)));
+    draw((of) => of(all));
     const parts = [
       ...Object.entries(all.trouble).map(([part, reason]) => `Cannot reach the ${part}: ${reason}`),
       ...Object.entries(all.degraded ?? {}).map(([part, reason]) => `Does not work: ${part}: ${reason}`),
     ];
     trouble.hidden = parts.length === 0;
-    if (trouble.dataset.of === String(parts)) return;
-    trouble.dataset.of = parts;
-    setChildren(trouble, ...parts.map((words) => el("p", {}, words)));
+    render(trouble, parts.map((words) => el("p", {}, words)));
   });
 }
 

@@ -2,11 +2,13 @@
 
 import { el, say, text } from "./dom.js";
 import { counted } from "./format.js";
-import { addressOf, ask, authorized, Problem } from "./api.js";
+import { addressOf, ask, authorized } from "./api.js";
 import { showIdentity } from "./identity.js";
 import { parseJson, writeJson } from "./json_text.js";
-import { errorLine, none, table } from "./parts.js";
+import { errorLine, none } from "./parts.js";
+import { Problem } from "./problem.js";
 import { boundsOf, exampleOf, parametersSchemaOf, propertiesOf, resolved, typeText } from "./schema_text.js";
+import { table } from "./table.js";
 
 const ACTIONS_MAX = 200;
 const SHOWN = ["details.action", "details.operation", "details.schema"]
