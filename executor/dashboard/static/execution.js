@@ -228,8 +228,8 @@ function gateOf(on) {
   }
   const free = on.capacity === null ? "" : `, ${count(on.free)} of ${count(on.capacity)} free`;
   const holders = on.holders.map((each) => [executionLink(each.id), ` (${count(each.units)})`]);
-  return [...name, `: the execution ${needs}${free}`, ...listOf(holders, HELD_BY), ". ", ...positionOf(on, ""),
-    ...rootCause(on.root_cause, "units", "units")];
+  return [...name, `: the execution ${needs}${free}`, ...listOf(holders, HELD_BY), ". ",
+    ...positionOf(on, ""), ...rootCause(on.root_cause, "units", "units")];
 }
 
 function positionOf(on, what) {
