@@ -3,7 +3,7 @@
 import { el, say, text } from "./dom.js";
 import { counted } from "./format.js";
 import { addressOf, ask, authorized } from "./api.js";
-import { showIdentity } from "./identity.js";
+import { showHeader } from "./identity.js";
 import { parseJson, writeJson } from "./json_text.js";
 import { errorLine, none } from "./parts.js";
 import { Problem } from "./problem.js";
@@ -14,7 +14,7 @@ const ACTIONS_MAX = 200;
 const SHOWN = ["details.action", "details.operation", "details.schema"]
   .map((kind) => `${kind}:not([hidden])`).join(", ") + ", p.empty";
 const METHODS = ["get", "post", "put", "patch", "delete"];
-const main = document.getElementById("main");
+const main = showHeader();
 
 async function open() {
   const wrong = errorLine();
@@ -285,9 +285,4 @@ function show() {
 }
 
 addEventListener("hashchange", show);
-document.querySelector(".skip").addEventListener("click", (event) => {
-  event.preventDefault();
-  main.focus();
-});
-showIdentity(document.getElementById("identity"));
 open();

@@ -10,10 +10,17 @@ const NO_TOKEN = "This installation requires no token: everyone who can reach it
 const RETRY_MILLISECONDS = 5000;
 let loading = false;
 
-/** Show the identity in `node`, again for each new token. */
-export function showIdentity(node) {
+/** Show the identity, again for each new token; let the first link skip to the content, and return that. */
+export function showHeader() {
+  const [main, node] = ["main", "identity"].map((id) => document.getElementById(id));
   addEventListener("token", () => load(node));
   load(node);
+  document.querySelector(".skip").addEventListener("click", (event) => {
+    // The link must not change the address, because the fragment says what is shown.
+    event.preventDefault();
+    main.focus();
+  });
+  return main;
 }
 
 /** Close the card when one goes on elsewhere. */
