@@ -149,7 +149,7 @@ function drainPart() {
 
 function notesOf(lines) {
   if (lines === null)
-    return [el("p", { class: "none" }, "The worker did not report its start: it runs an earlier version.")];
+    return [el("p", { class: "none" }, "The worker did not report its start.")];
   if (lines.length === 0)
     return [el("p", { class: "none" }, "No warnings or errors before its registration.")];
   return [el("pre", { tabindex: 0, "aria-label": "Warnings and errors of the start" }, lines.join("\n"))];
