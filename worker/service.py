@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any, Final, NoReturn
 
 from turnstile.common.broker.errors import BLOCKED
-from turnstile.common.domain.outcomes import Failed
 from turnstile.common.telemetry.logs import Episodes, WarningRecorder
 from turnstile.worker import metrics
 from turnstile.worker.actions import RegisteredAction
+from turnstile.worker.core.outcomes import Failed
 from turnstile.worker.core.process import Exit
 from turnstile.worker.executor_http import ExecutorHttp
 from turnstile.worker.hosted import HostedWorker

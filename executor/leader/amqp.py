@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
-from turnstile.common.broker.best_effort import BestEffortPublisher, RecentAddresses, Undelivered
 from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Declare
 from turnstile.common.broker.errors import BrokerUnavailable as Unavailable
 from turnstile.common.broker.message import Outgoing
@@ -28,6 +27,7 @@ from turnstile.common.broker.topology import QueueType, declare_events, declare_
 from turnstile.common.messages import StatusChanged
 from turnstile.common.requests import PARAMETERS_BYTES_MAX, request_bytes_max
 from turnstile.common.telemetry.logs import Episodes
+from turnstile.executor.best_effort import BestEffortPublisher, RecentAddresses, Undelivered
 from turnstile.executor.leader.command_rows import RefusalOf
 from turnstile.executor.leader.consuming import Consuming, StoreBody
 from turnstile.executor.leader.deliveries import Message, Reader

@@ -10,9 +10,7 @@ from math import inf
 from typing import Any, Final
 
 from turnstile.common.domain.identifiers import Grant
-from turnstile.common.domain.retries import RetryPolicy
 from turnstile.common.domain.states import Status
-from turnstile.common.domain.waiting import Waiting, WaitingList
 from turnstile.executor.leader.records import (
     Checkpoint,
     ClockChange,
@@ -45,9 +43,11 @@ from turnstile.executor.queue_manager.inputs import (
 )
 from turnstile.executor.queue_manager.lines import FairClock
 from turnstile.executor.queue_manager.rates import RateWindow
+from turnstile.executor.queue_manager.retries import RetryPolicy
 from turnstile.executor.queue_manager.runs import resume
 from turnstile.executor.queue_manager.state import Execution, State
 from turnstile.executor.queue_manager.transitions import enqueue, queue_for
+from turnstile.executor.queue_manager.waiting import Waiting, WaitingList
 
 _KINDS: Final = ("resource", "pool", "action", "key")
 """An action names its resources, and a key its action."""

@@ -184,7 +184,7 @@ class CancelRequest:
     idempotency_key: str | None
     reason: str
     properties: str | None = None
-    """Of its message, as JSON: `envelopes.kept_properties`."""
+    """Of its message, as JSON: `dead_letters.envelope.kept_properties`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
