@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final, NoReturn
 
 from turnstile.common.broker.errors import BLOCKED
-from turnstile.common.telemetry.logs import Episodes, WarningRecorder
+from turnstile.common.telemetry.logs import Episodes
 from turnstile.worker import metrics
 from turnstile.worker.actions import RegisteredAction
 from turnstile.worker.core.outcomes import Failed
@@ -28,6 +28,7 @@ from turnstile.worker.runners.base import RunLimits
 from turnstile.worker.runners.child import ChildRunner
 from turnstile.worker.runners.registry import Runners
 from turnstile.worker.settings import WorkerSettings
+from turnstile.worker.start_notes import WarningRecorder
 from turnstile.worker.worker_thread import Crossing, WorkerThread
 
 logger = logging.getLogger(__name__)

@@ -139,7 +139,6 @@ def _seen(delivery: Delivery) -> Event:
     return (
         "delivery",
         delivery.tag,
-        delivery.consumer,
         delivery.redelivered,
         delivery.exchange,
         delivery.routing_key,
