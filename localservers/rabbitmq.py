@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import httpx
@@ -28,7 +28,6 @@ from turnstile.localservers.processes import (
     write_for_server,
 )
 
-PolicyKind = Literal["policies", "operator-policies"]
 _REQUEST_SECONDS = 30.0
 _PROBE_SECONDS = 5.0
 _POLL_SECONDS = 0.05
@@ -86,40 +85,13 @@ class BrokerServer:
 
     def create_vhost(self, name: str) -> str:
         """Create a vhost with all permissions for the user of the URL, and return its AMQP URL."""
-        self._call("PUT", f"/api/vhosts/{_segment(name)}", {})
-        self._call("PUT", f"/api/permissions/{_segment(name)}/{_segment(self._user)}", _EVERYTHING)
+        self.call("PUT", f"/api/vhosts/{_segment(name)}", {})
+        self.call("PUT", f"/api/permissions/{_segment(name)}/{_segment(self._user)}", _EVERYTHING)
         return self.url(name)
 
     def delete_vhost(self, name: str) -> None:
         """Delete a vhost, its content and its connections; no effect where it is missing."""
-        self._call("DELETE", f"/api/vhosts/{_segment(name)}", missing_ok=True)
-
-    def set_policy(
-        self,
-        vhost: str,
-        name: str,
-        pattern: str,
-        definition: Mapping[str, str | int],
-        *,
-        kind: PolicyKind = "policies",
-    ) -> None:
-        """Apply these arguments to every queue of a vhost whose name matches `pattern`."""
-        self._call(
-            "PUT",
-            f"/api/{kind}/{_segment(vhost)}/{_segment(name)}",
-            {"pattern": pattern, "definition": definition, "apply-to": "queues"},
-        )
-
-    def delete_policy(self, vhost: str, name: str, *, kind: PolicyKind = "policies") -> None:
-        """Remove a policy; no effect where it is missing."""
-        self._call("DELETE", f"/api/{kind}/{_segment(vhost)}/{_segment(name)}", missing_ok=True)
-
-    def close_connections(self, vhost: str) -> int:
-        """Close every connection of a vhost on the server's side; return their number."""
-        found = self._call("GET", f"/api/vhosts/{_segment(vhost)}/connections").json()
-        for connection in found:
-            self._call("DELETE", f"/api/connections/{_segment(connection['name'])}", missing_ok=True)
-        return len(found)
+        self.call("DELETE", f"/api/vhosts/{_segment(name)}", missing_ok=True)
 
     def wait_until_ready(self, timeout_seconds: float = 90.0) -> None:
         """Wait until the server accepts requests; raise `ServerFailed` on timeout."""
@@ -139,7 +111,7 @@ class BrokerServer:
 
     def version(self) -> str:
         """Return the version of the server."""
-        return str(self._call("GET", "/api/overview").json()["rabbitmq_version"])
+        return str(self.call("GET", "/api/overview").json()["rabbitmq_version"])
 
     def close(self) -> None:
         """Close the HTTP connection to the server."""
@@ -151,9 +123,10 @@ class BrokerServer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _call(
+    def call(
         self, method: str, path: str, body: Mapping[str, object] | None = None, *, missing_ok: bool = False
     ) -> httpx.Response:
+        """Call the management API; raises httpx.HTTPError."""
         answer = self._http.request(method, path, json=body)
         if not (missing_ok and answer.status_code == httpx.codes.NOT_FOUND):
             answer.raise_for_status()
