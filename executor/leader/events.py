@@ -17,8 +17,8 @@ from typing import Any, Final
 from turnstile.common.broker.errors import NotConfirmed
 from turnstile.common.broker.message import Outgoing, Publication
 from turnstile.common.broker.publisher import Publisher
-from turnstile.common.messages import StatusChanged
 from turnstile.executor.best_effort import BestEffortPublisher, Dropped, RecentAddresses
+from turnstile.executor.leader.ports import StatusChanged
 from turnstile.executor.leader.publications import completed_event
 from turnstile.executor.leader.status_events import StatusEvents
 

@@ -22,7 +22,7 @@ from turnstile.common.broker.message import Outgoing
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.topology import EXECUTION_STATUS_CHANGED, EXECUTIONS
 from turnstile.common.envelopes import envelope
-from turnstile.common.messages import StatusChanged
+from turnstile.executor.leader.ports import StatusChanged
 
 PROBE_SECONDS: Final = 0.1
 """The least time between two probes; within it a new listener is noticed."""

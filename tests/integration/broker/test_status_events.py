@@ -15,7 +15,7 @@ from turnstile.common.broker.message import Outgoing, Publication
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.topology import EXECUTION_STATUS_CHANGED, EXECUTIONS, declare_executor
 from turnstile.common.domain.states import Status
-from turnstile.common.messages import StatusChanged
+from turnstile.executor.leader.ports import StatusChanged
 from turnstile.executor.leader.status_events import PROBE_SECONDS, StatusEvents
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)

@@ -20,7 +20,6 @@ from turnstile.common.messages import (
     CancelRequested,
     ExecutionCompleted,
     ExecutionRequested,
-    StatusChanged,
 )
 from turnstile.common.requests import (
     CheckedRequest,
@@ -31,6 +30,7 @@ from turnstile.common.requests import (
     read_requested_body,
     request_hash,
 )
+from turnstile.executor.leader.ports import StatusChanged
 from turnstile.executor.leader.status_events import status_message
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
