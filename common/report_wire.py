@@ -13,7 +13,7 @@ import msgspec
 
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.worker_protocol import Sender
-from turnstile.common.worker_wire import Wire, WireSender, decoded, grant_of, sender_of
+from turnstile.common.worker_wire import Wire, WireSender, decoded, grant_of, sender_fields, sender_of
 
 EXECUTION_LOG: Final = "execution.log"
 EXECUTION_PROGRESS: Final = "execution.progress"
@@ -78,7 +78,7 @@ _PROGRESS: Final = msgspec.json.Decoder(_AllProgress)
 
 def encode_log(sender: Sender, pieces: Sequence[LogPiece]) -> bytes:
     """Return the body of an `execution.log`."""
-    return _encode(_Log(**asdict(sender), pieces=[_Piece(**_to_wire(each)) for each in pieces]))
+    return _encode(_Log(**sender_fields(sender), pieces=[_Piece(**_to_wire(each)) for each in pieces]))
 
 
 def decode_log(body: bytes) -> tuple[Sender, list[LogPiece]]:
@@ -89,7 +89,9 @@ def decode_log(body: bytes) -> tuple[Sender, list[LogPiece]]:
 
 def encode_progress(sender: Sender, reports: Sequence[ProgressReport]) -> bytes:
     """Return the body of an `execution.progress`."""
-    return _encode(_AllProgress(**asdict(sender), reports=[_Progress(**_to_wire(each)) for each in reports]))
+    return _encode(
+        _AllProgress(**sender_fields(sender), reports=[_Progress(**_to_wire(each)) for each in reports])
+    )
 
 
 def decode_progress(body: bytes) -> tuple[Sender, list[ProgressReport]]:

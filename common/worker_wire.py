@@ -6,7 +6,6 @@ results are not parsed: their text is copied. Unknown fields are ignored, so tha
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -236,7 +235,8 @@ def encode_reports(reports: Sequence[Report]) -> bytes:
     last = reports[-1]
     return _encode(
         _Reports(
-            **asdict(last.sender), epoch_seen=last.epoch_seen, kept_from=last.kept_from,
+            worker_id=last.sender.worker_id, session=last.sender.session, secret=last.sender.secret,
+            epoch_seen=last.epoch_seen, kept_from=last.kept_from,
             reports=[
                 _NumberedReport(number=each.number, body=_report_to_wire(each.body)) for each in reports
             ],
@@ -263,14 +263,14 @@ def encode_heartbeat(message: Hello | Heartbeat) -> bytes:
     if isinstance(message, Heartbeat):
         return _encode(
             _Heartbeat(
-                **asdict(sender), epoch_seen=message.epoch_seen, number=message.number,
+                **sender_fields(sender), epoch_seen=message.epoch_seen, number=message.number,
                 received=message.received, is_taking=message.is_taking, not_ready=message.not_ready,
             )
         )  # fmt: skip
     return _encode(
         _Hello(
-            **asdict(sender), epoch_seen=message.epoch_seen, name=message.name, pools=list(message.pools),
-            actions=None if message.actions is None else list(message.actions),
+            **sender_fields(sender), epoch_seen=message.epoch_seen, name=message.name,
+            pools=list(message.pools), actions=None if message.actions is None else list(message.actions),
             concurrency=message.concurrency, lease=message.lease_seconds, is_taking=message.is_taking,
             definitions=[dict(each) for each in message.definitions], not_ready=message.not_ready,
             about=dict(message.about),
@@ -309,6 +309,11 @@ def decoded(decode: Callable[[bytes], T], body: bytes) -> T:
 def sender_of(found: WireSender) -> Sender:
     """Return who sent a message."""
     return Sender(worker_id=found.worker_id, session=found.session, secret=found.secret)
+
+
+def sender_fields(sender: Sender) -> dict[str, Any]:
+    """Return the fields of a `WireSender`."""
+    return {"worker_id": sender.worker_id, "session": sender.session, "secret": sender.secret}
 
 
 def grant_of(text: str) -> Grant:
