@@ -1,4 +1,4 @@
-"""The file `actions.yaml`: its reader, its JSON Schema, and the plan of what applying it changes.
+"""The file `actions.yaml`: its reader and its JSON Schema.
 
 In: a file with a list of actions, or with `actions:`, `resources:` and `pools:`. Out: definitions, or all
 errors of the file at once, each with file, entry and field; then nothing is applied.
@@ -7,9 +7,8 @@ errors of the file at once, each with file, entry and field; then nothing is app
 import json
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Self, TypeAlias, TypeVar
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
@@ -17,15 +16,15 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from turnstile.common.action_definition import ActionDefinition, has_keys
+from turnstile.common.cli import bad_input
 from turnstile.common.domain.durations import parse_duration
 from turnstile.common.fields import Key, check_pool, check_ref, check_resource, parse_period
 from turnstile.common.invalid_values import explained
-from turnstile.executor.cli.arguments import bad_input, piped_in
+from turnstile.executor.cli.arguments import opened
 from turnstile.executor.definitions import (
     KeySettings,
     PoolDefinition,
     ResourceDefinition,
-    key_fields,
     problems_of_uses,
 )
 
@@ -33,8 +32,8 @@ _EXAMPLE: Final = "- {ref: reports.render, max_concurrent: 3}"
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
-_Named = TypeVar("_Named", ResourceDefinition, PoolDefinition)
 Definition: TypeAlias = ActionDefinition | ResourceDefinition | PoolDefinition
+_NOUNS: Final[Mapping[type[Definition], str]] = {ResourceDefinition: "resource", PoolDefinition: "pool"}
 
 
 def _key_of(written: object) -> object:
@@ -88,25 +87,35 @@ class DefinitionFile:
     """None: the file says nothing about pools."""
 
 
+def name_of(definition: Definition) -> str:
+    """Return the name of an action, a resource or a pool."""
+    return definition.ref if isinstance(definition, ActionDefinition) else definition.name
+
+
+def noun_of(model: type[Definition]) -> str:
+    """Return what a definition is called: action, resource or pool."""
+    return "action" if issubclass(model, ActionDefinition) else _NOUNS[model]
+
+
 def read_action_file(path: str) -> DefinitionFile:
     """Return the definitions in a file, or on stdin for '-'; raises CommandFailed with all errors."""
     name = "stdin" if path == "-" else path
-    content = _read_content(name, _content(path))
+    with opened(path, hint=f"; expected a YAML file like: {_EXAMPLE}") as file:
+        content = _read_content(name, file.read())
     problems: list[str] = []
-    actions = list(_defined(f"{name}: entry", content["actions"], ActionEntry, "ref", problems))
-    listed = content["resources"]
-    resources = (
-        None
-        if listed is None
-        else list(_defined(f"{name}: resource", listed, ResourceDefinition, "name", problems))
-    )
-    listed = content["pools"]
-    pools = (
-        None if listed is None else list(_defined(f"{name}: pool", listed, PoolDefinition, "name", problems))
+
+    def defined(section: str, what: str, model: type[_Model], naming: str) -> list[_Model] | None:
+        entries = content[section]
+        return None if entries is None else [*_defined(f"{name}: {what}", entries, model, naming, problems)]
+
+    found = DefinitionFile(
+        actions=defined("actions", "entry", ActionEntry, "ref") or [],
+        resources=defined("resources", "resource", ResourceDefinition, "name"),
+        pools=defined("pools", "pool", PoolDefinition, "name"),
     )
     if problems:
         raise bad_input("\n".join(problems))
-    return DefinitionFile(actions=actions, resources=resources, pools=pools)
+    return found
 
 
 def _defined(
@@ -147,13 +156,6 @@ def check_uses(
         raise bad_input("\n".join(problems))
 
 
-def _content(path: str) -> bytes:
-    try:
-        return piped_in().read() if path == "-" else Path(path).read_bytes()
-    except OSError as error:
-        raise bad_input(f"{path}: {error.strerror}; expected a YAML file like: {_EXAMPLE}") from None
-
-
 def _read_content(name: str, content: bytes) -> dict[str, Any]:
     try:
         value = yaml.load(content, Loader=_Loader)  # noqa: S506  (a safe loader that rejects duplicates)
@@ -181,160 +183,6 @@ def _read_content(name: str, content: bytes) -> dict[str, Any]:
             f"like: {_EXAMPLE}"
         )
     return {"actions": [], "resources": None, "pools": None, **value}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """What applying a file does with one action, resource or pool."""
-
-    definition: Definition
-    kind: Literal["create", "change", "keep", "delete"]
-    changes: Mapping[str, tuple[Any, Any]]
-    """Old and new value by field; for a new one the difference from the defaults."""
-    keys: Mapping[str, KeySettings | None] = field(default_factory=dict)
-    """Concurrency keys that change; None: their settings are deleted."""
-    kept_keys: Sequence[str] = ()
-    """Concurrency keys whose settings stay, although the file omits them."""
-
-    @property
-    def name(self) -> str:
-        """The name of the action, resource or pool."""
-        return self.definition.ref if isinstance(self.definition, ActionDefinition) else self.definition.name
-
-    @property
-    def subject(self) -> str:
-        """What changes, for people."""
-        match self.definition:
-            case ActionDefinition():
-                return self.name
-            case ResourceDefinition():
-                return f"resource {self.name}"
-            case PoolDefinition():
-                return f"pool {self.name}"
-
-    @property
-    def deleted_subjects(self) -> Sequence[str]:
-        """What is deleted, for people: the action or resource, or settings of its keys."""
-        if self.kind == "delete":
-            return (self.subject,)
-        return [f"keys.{key} of {self.subject}" for key, settings in self.keys.items() if settings is None]
-
-    @property
-    def changes_definition(self) -> bool:
-        """Whether more than the settings of keys changes."""
-        return len(self.changes) > len(self.keys)
-
-
-def plan(
-    wanted: Sequence[ActionDefinition],
-    stored: Mapping[str, ActionDefinition],
-    *,
-    keys: Mapping[str, Mapping[str, KeySettings]] | None = None,
-    prune: bool = False,
-) -> list[Step]:
-    """Return a step for each wanted action, in order, and with `prune` a deletion for every other action.
-
-    `keys` are the stored settings of keys, by action; those that an action omits are deleted with `prune`.
-    """
-    steps = [
-        _step(definition, stored.get(definition.ref), (keys or {}).get(definition.ref, {}), prune=prune)
-        for definition in wanted
-    ]
-    return steps + _deletions(steps, stored) if prune else steps
-
-
-def plan_resources(
-    wanted: Sequence[ResourceDefinition] | None,
-    stored: Mapping[str, ResourceDefinition],
-    *,
-    prune: bool = False,
-) -> list[Step]:
-    """Return a step for each wanted resource, and with `prune` a deletion for every other one.
-
-    None: the file says nothing about resources, so all are kept.
-    """
-    if wanted is None:
-        return []
-    steps = [_named_step(definition, stored) for definition in wanted]
-    return steps + _deletions(steps, stored) if prune else steps
-
-
-def plan_pools(
-    wanted: Sequence[PoolDefinition] | None,
-    stored: Mapping[str, PoolDefinition],
-    *,
-    prune: bool = False,
-) -> list[Step]:
-    """Return a step for each wanted pool; with `prune` every other one gets the default settings.
-
-    None: the file says nothing about pools, so all keep their settings.
-    """
-    if wanted is None:
-        return []
-    named = {definition.name for definition in wanted}
-    others = [PoolDefinition(name=name) for name in sorted(stored.keys() - named)] if prune else []
-    steps = [_named_step(definition, stored) for definition in (*wanted, *others)]
-    return [step for step in steps if step.changes or step.name in named]
-
-
-def _named_step(definition: _Named, stored: Mapping[str, _Named]) -> Step:
-    found = stored.get(definition.name)
-    changes = _differences(found or type(definition)(name=definition.name), definition)
-    return Step(definition=definition, kind=_kind(found, changes), changes=changes)
-
-
-def _deletions(steps: Sequence[Step], stored: Mapping[str, Definition]) -> list[Step]:
-    """Return the deletion of each stored definition that has no step."""
-    left = stored.keys() - {step.name for step in steps}
-    return [Step(definition=stored[name], kind="delete", changes={}) for name in sorted(left)]
-
-
-def _step(
-    wanted: ActionDefinition,
-    stored: ActionDefinition | None,
-    stored_keys: Mapping[str, KeySettings],
-    *,
-    prune: bool,
-) -> Step:
-    settings = wanted.keys if isinstance(wanted, ActionEntry) else None
-    omitted = [] if settings is None else sorted(stored_keys.keys() - settings.keys())
-    names = [*(settings or ()), *(omitted if prune else ())]
-    keys, key_changes = _changed_keys(settings or {}, stored_keys, names)
-    before = ActionDefinition.model_construct(ref=wanted.ref) if stored is None else stored
-    changes = {**_differences(before, wanted), **key_changes}
-    kept = () if prune else omitted
-    return Step(definition=wanted, kind=_kind(stored, changes), changes=changes, keys=keys, kept_keys=kept)
-
-
-def _kind(stored: Definition | None, changes: Mapping[str, object]) -> Literal["create", "change", "keep"]:
-    if stored is None:
-        return "create"
-    return "change" if changes else "keep"
-
-
-def _changed_keys(
-    settings: Mapping[str, KeySettings], stored: Mapping[str, KeySettings], names: Sequence[str]
-) -> tuple[dict[str, KeySettings | None], dict[str, tuple[Any, Any]]]:
-    keys: dict[str, KeySettings | None] = {}
-    changes: dict[str, tuple[Any, Any]] = {}
-    for key in sorted(names):
-        old, new = stored.get(key), settings.get(key)
-        before, after = (None if each is None else key_fields(each) for each in (old, new))
-        if before != after:
-            keys[key] = new
-            changes[f"keys.{key}"] = (before, after)
-    return keys, changes
-
-
-def _differences(old: Definition, new: Definition) -> dict[str, tuple[Any, Any]]:
-    before, after = _flat(old), _flat(new)
-    return {field: (before[field], after[field]) for field in after if before[field] != after[field]}
-
-
-def _flat(definition: Definition) -> dict[str, Any]:
-    fields = definition.model_dump(mode="json", exclude={"keys"})
-    retry = fields.pop("retry", {})
-    return {**fields, **{f"retry.{name}": value for name, value in retry.items()}}
 
 
 _DURATION: Final = r"\s*(\d+(\.\d+)?\s*([mM]?[sS]|[mMhHdD])\s*)+|\s*\d+(\.\d+)?\s*"

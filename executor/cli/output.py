@@ -70,6 +70,13 @@ def print_table(columns: Columns, items: Iterable[Json], *, empty: str) -> None:
     _print(table if table.rows else Text(empty))
 
 
+def print_more(columns: Columns, items: Iterable[Json]) -> None:
+    """Print a table after an empty line, if it has rows."""
+    if rows := [*items]:
+        print_line("")
+        print_table(columns, rows, empty="")
+
+
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
     """Print names and values, one pair per line, without the pairs whose value is empty."""
     table = Table(box=None, pad_edge=False, show_header=False)
@@ -143,16 +150,6 @@ def for_each(
             print_line(sentence(subject, response))
     if refused:
         raise typer.Exit(ExitCode.FAILED)
-
-
-def show_plan(
-    subjects: Iterable[T], read: Callable[[T], Json], sentence: Callable[[T, Json], str], *, as_json: bool
-) -> None:
-    """Print what a command would do with each subject; exit code 1 at the end if one does not exist.
-
-    `read` returns what is known of a subject, and changes nothing.
-    """
-    for_each(subjects, lambda each: Json({**read(each), "dry_run": True}), sentence, as_json=as_json)
 
 
 def console_for_pipes() -> Console:

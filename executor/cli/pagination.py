@@ -1,17 +1,12 @@
-"""Requests that need several calls: lists by page, bulk operations by batch.
+"""Lists: read page by page, printed as a table or as JSON with the cursor of the rest."""
 
-Each call is bounded by the API; a bulk operation covers what exists when it starts.
-"""
-
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-import typer
-
-from turnstile.common.exit_codes import ExitCode
-from turnstile.executor.cli.arguments import encode
-from turnstile.executor.cli.client import Api, ApiUnreachable, Json
-from turnstile.executor.cli.documents import Handled, ItemPage, Items, Planned
+from turnstile.executor.cli.arguments import option
+from turnstile.executor.cli.client import Api, Json
+from turnstile.executor.cli.documents import ItemPage, Items
 from turnstile.executor.cli.output import Columns, print_json, print_line, print_table, warn
 
 _ALL: Final = 1_000_000
@@ -22,13 +17,11 @@ _PAGE_MAX: Final = 1000
 
 def limit_of(noun: str, most: int) -> Any:
     """Return the option for how many items a list may have; each command has its own `most`."""
-    return typer.Option(min=1, max=most, metavar="NUMBER", help=f"Maximum number of {noun}.")
+    return option("NUMBER", f"Maximum number of {noun}.", min=1, max=most)
 
 
 QueueLimitOption = Annotated[int, limit_of("waiting executions", 1000)]
-CursorOption = Annotated[
-    str | None, typer.Option(metavar="CURSOR", help="Start after the previous page: its `next_cursor`.")
-]
+CursorOption = Annotated[str | None, option("CURSOR", "Start after the previous page: its `next_cursor`.")]
 
 
 def read_pages(
@@ -59,34 +52,44 @@ def read_all(api: Api, path: str) -> list[Json]:
     return read_pages(api, path, {}, limit=_ALL)[0]
 
 
-def print_all(api: Api, path: str, columns: Columns, *, empty: str, as_json: bool) -> None:
-    """Print all items of such a list."""
-    items = read_all(api, path)
-    if as_json:
-        print_json(Items(items=items))
-    else:
-        print_table(columns, items, empty=empty)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """A list of the API, and how it is printed."""
 
+    path: str
+    columns: Columns
+    empty: str
+    """What is printed where the list is empty."""
+    has_cursor: bool = True
+    """Whether the command has the option `--cursor`."""
 
-def print_page(
-    found: tuple[list[Json], str | None],
-    columns: Columns,
-    *,
-    empty: str,
-    limit: int,
-    as_json: bool,
-    shows_cursor: bool = True,
-) -> None:
-    """Print what `read_pages` returned; a warning says how to see the rest."""
-    items, next_cursor = found
-    if as_json:
-        print_json(ItemPage(items=items, next_cursor=next_cursor))
-        return
-    print_table(columns, items, empty=empty)
-    if next_cursor is not None:
-        ways = [f"--limit {limit * 2}"] if len(items) >= limit or not shows_cursor else []
-        ways += [f"--cursor {next_cursor}"] if shows_cursor else []
-        warn(f"more available: {', or '.join(ways)}")
+    def print_all(self, api: Api, *, as_json: bool) -> None:
+        """Print all items of a list that is short enough."""
+        items = read_all(api, self.path)
+        if as_json:
+            print_json(Items(items=items))
+        else:
+            print_table(self.columns, items, empty=self.empty)
+
+    def print_page(
+        self,
+        api: Api,
+        query: Mapping[str, Any] | None = None,
+        *,
+        limit: int,
+        cursor: str | None = None,
+        as_json: bool,
+    ) -> None:
+        """Print at most `limit` items; a warning says how to see the rest."""
+        items, next_cursor = read_pages(api, self.path, query or {}, limit=limit, cursor=cursor)
+        if as_json:
+            print_json(ItemPage(items=items, next_cursor=next_cursor))
+            return
+        print_table(self.columns, items, empty=self.empty)
+        if next_cursor is not None:
+            ways = [f"--limit {limit * 2}"] if len(items) >= limit or not self.has_cursor else []
+            ways += [f"--cursor {next_cursor}"] if self.has_cursor else []
+            warn(f"more available: {', or '.join(ways)}")
 
 
 def print_queue(
@@ -98,96 +101,3 @@ def print_queue(
     print_table(waiting, found["items"], empty=nothing_waits)
     if found["next_cursor"] is not None:
         warn(f"more available: --cursor {found['next_cursor']}")
-
-
-def change_matching(
-    api: Api,
-    verb: str,
-    body: dict[str, Any],
-    *,
-    key: str | None,
-    limit: int | None,
-    on_matched: Callable[[int], None],
-) -> Iterator[Json]:
-    """POST `body` to `/executions/{verb}` until its filter matches nothing more, or `limit` is reached.
-
-    Raises ApiUnreachable with how many were changed before, and how to repeat the command safely.
-    """
-    cursor, matched, changed = None, 0, 0
-    while limit is None or matched < limit:
-        batch_max = _PAGE_MAX if limit is None else min(_PAGE_MAX, limit - matched)
-        try:
-            page = api.post(
-                f"/executions/{verb}", encode({**body, "limit": batch_max, "cursor": cursor}), key=key
-            )
-        except ApiUnreachable as error:
-            same_key = "" if key is None else f" with --idempotency-key {key}, so that nothing is repeated"
-            raise ApiUnreachable(
-                f"{error.message}\n{changed} executions were changed before; run the command again{same_key}"
-            ) from None
-        yield page
-        matched, changed = matched + page["matched"], changed + page["changed"]
-        on_matched(page["matched"])
-        cursor = page["next_cursor"]
-        if cursor is None:
-            return
-
-
-def repeat_until_done(
-    api: Api, path: str, selection: Mapping[str, Any], *, batch_max: int, confirmed: int | None = None
-) -> dict[str, Any]:
-    """POST `selection` until everything that it matched at first is handled; later matches are left alone.
-
-    At most `confirmed`, the oldest first; None: as many as the first call matches. What is refused stays at
-    the head of the list, so each call selects it again.
-    """
-    if confirmed == 0:
-        return {"done": 0, "refused": [], "missing": [], "left": 0}
-    bound = {} if confirmed is None else {"limit": min(confirmed, batch_max)}
-    page = api.post(path, encode({**selection, **bound}))
-    done, refused = page["done"], {each["id"]: each for each in page["refused"]}
-    at_first = done + len(refused) + page["left"]
-    if confirmed is not None:
-        at_first = min(at_first, confirmed)
-    while page["left"] and page["done"] and done + len(refused) < at_first:
-        page = api.post(path, encode({**selection, "limit": min(at_first - done, batch_max)}))
-        done += page["done"]
-        refused |= {each["id"]: each for each in page["refused"]}
-    return {
-        "done": done,
-        "refused": list(refused.values()),
-        "missing": page["missing"],
-        "left": max(at_first - done - len(refused), 0),
-    }
-
-
-def print_planned(planned: Mapping[str, Any], summary: str, *, missing: str, as_json: bool) -> None:
-    """Print the result of a dry run; exit code 1 if anything that was named would remain."""
-    refused_items = planned.get("refused", ())
-    if as_json:
-        print_json(Planned(matched=planned["left"], refused=refused_items, missing=planned["missing"]))
-    else:
-        print_line(summary)
-        for refused in refused_items:
-            warn(f"{refused['id']}: would not be replayed: {refused['reason']}")
-        for name in planned["missing"]:
-            warn(f"{name}: not_found: {missing}")
-    if refused_items or planned["missing"]:
-        raise typer.Exit(ExitCode.FAILED)
-
-
-def print_handled(total: Mapping[str, Any], summary: str, *, missing: str, as_json: bool) -> None:
-    """Print the result of a replay or a purge; exit code 1 if anything that was named remains."""
-    left = total.get("left", 0)
-    if as_json:
-        print_json(Handled(done=total["done"], refused=total["refused"], missing=total["missing"], left=left))
-    else:
-        print_line(summary)
-        for refused in total["refused"]:
-            warn(f"{refused['id']}: not replayed: {refused['reason']}")
-        for name in total["missing"]:
-            warn(f"{name}: not_found: {missing}")
-        if left:
-            warn(f"{left} left; repeat the command")
-    if total["refused"] or total["missing"] or left:
-        raise typer.Exit(ExitCode.FAILED)

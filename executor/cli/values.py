@@ -1,14 +1,11 @@
 """Values of definitions and their changes, written as in a file."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
-
-import typer
+from typing import Any, Final
 
 from turnstile.common.domain.durations import format_duration
-from turnstile.executor.cli.client import Api, Json
-from turnstile.executor.cli.output import Columns, compact, instant
-from turnstile.executor.cli.pagination import print_page, read_pages
+from turnstile.executor.cli.client import Json
+from turnstile.executor.cli.output import compact
 
 _DURATIONS: Final = ("timeout", "ttl", "keep_for", "retry.delay", "retry.max_delay", "rate.per")
 
@@ -48,24 +45,3 @@ def _value(field: str, values: Json) -> str:
         return "-"
     value = values[field]
     return compact(value) if isinstance(value, dict) and field != "weights" else shown(field, value)
-
-
-_CHANGE_COLUMNS: Final[Columns] = {
-    "CHANGED": lambda change: instant(change["changed_at"]),
-    "BY": "changed_by",
-    "CHANGE": "change",
-    "FIELDS": lambda change: changed_fields(change["old"], change["new"]),
-}
-ChangesOption = Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Maximum number of changes.")]
-
-
-def print_changes(api: Api, path: str, limit: int, *, as_json: bool) -> None:
-    """Print the log of changes at this path, newest first."""
-    print_page(
-        read_pages(api, path, {}, limit=limit),
-        _CHANGE_COLUMNS,
-        empty="No changes recorded",
-        limit=limit,
-        as_json=as_json,
-        shows_cursor=False,
-    )
