@@ -153,7 +153,7 @@ def limit_action(
     api: Api,
     ref: RefArgument,
     max_concurrent: Annotated[
-        object,
+        int,
         argument(LIMIT, "Maximum concurrent executions per queue; 0: nothing starts; none: no limit."),
     ],
     as_json: JsonOption = False,

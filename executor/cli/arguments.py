@@ -221,7 +221,9 @@ EXECUTION: Final = Kind(
     "ID", number_of("execution id", 1, _ID_MAX, like="like 4711, as 'executor list' shows")
 )
 TOKEN: Final = Kind("ID", number_of("token id", 1, _ID_MAX, like="like 7, as 'executor tokens list' shows"))
-_STATUS: Final = Kind("STATUS", _status, lambda start: [each for each in Status if each.startswith(start)])
+_STATUS: Final = Kind(
+    "STATUS", _status, lambda incomplete: [each for each in Status if each.startswith(incomplete)]
+)
 
 REF_ARGUMENT: Final = argument(REF, "Action, like reports.render.")
 RESOURCE_ARGUMENT: Final = argument(
