@@ -5,20 +5,17 @@ errors of the file at once, each with file, entry and field; then nothing is app
 """
 
 import json
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Self, TypeAlias, TypeVar
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import core_schema
+from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from turnstile.common.action_definition import ActionDefinition, has_keys
 from turnstile.common.cli import bad_input
-from turnstile.common.domain.durations import parse_duration
-from turnstile.common.fields import Key, check_pool, check_ref, check_resource, parse_period
+from turnstile.common.fields import Key
 from turnstile.common.invalid_values import explained
 from turnstile.executor.cli.arguments import opened
 from turnstile.executor.definitions import (
@@ -185,32 +182,6 @@ def _read_content(name: str, content: bytes) -> dict[str, Any]:
     return {"actions": [], "resources": None, "pools": None, **value}
 
 
-_DURATION: Final = r"\s*(\d+(\.\d+)?\s*([mM]?[sS]|[mMhHdD])\s*)+|\s*\d+(\.\d+)?\s*"
-_PARSER_SCHEMAS: Final[Mapping[Callable[..., Any], JsonSchemaValue]] = {
-    parse_duration: {
-        "anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": f"^({_DURATION})$"}],
-        "examples": ["250ms", "30s", "5m", "1h30m", 90],
-    },
-    parse_period: {
-        "anyOf": [
-            {"type": "number", "minimum": 0.001, "maximum": 86400},
-            {"type": "string", "pattern": f"^({_DURATION})$"},
-        ],
-        "examples": ["1s", "1m"],
-    },
-    check_resource: {
-        "type": "string",
-        "pattern": r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}$",
-        "examples": ["autocad"],
-    },
-    check_pool: {"type": "string", "pattern": r"^[A-Za-z0-9_\-]{1,64}$", "examples": ["default", "gpu"]},
-    check_ref: {
-        "type": "string",
-        "pattern": r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}$",
-        "examples": ["reports.render"],
-    },
-}
-"""Schemas of parser functions: pydantic cannot derive them from code."""
 _ENTRYPOINT_BY_RUNNER: Final = [
     {
         "if": {"properties": {"runner": {"const": "command"}}, "required": ["runner"]},
@@ -251,32 +222,20 @@ _TOTAL_WHERE_FAIR: Final = {
 
 
 class _Generator(GenerateJsonSchema):
-    def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
-        return _parser_schema(schema) or super().function_before_schema(schema)
-
-    def function_after_schema(self, schema: core_schema.AfterValidatorFunctionSchema) -> JsonSchemaValue:
-        return _parser_schema(schema) or super().function_after_schema(schema)
-
     def field_title_should_be_set(self, schema: Any) -> bool:
         del schema
         return False
 
 
-def _parser_schema(schema: Any) -> JsonSchemaValue | None:
-    # A copy, because the generator adds the field's description to it.
-    return deepcopy(_PARSER_SCHEMAS.get(schema["function"]["function"]))
-
-
 def action_file_schema() -> dict[str, Any]:
     """Return the schema of a file of actions, resources and pools."""
-    definition = ActionEntry.model_json_schema(schema_generator=_Generator)
-    others = definition.pop("$defs", {})
-    definition["title"] = "ActionDefinition"
-    definition["allOf"] = [*_ENTRYPOINT_BY_RUNNER, *_KEYS_WHERE_NEEDED, _TOTAL_WHERE_FAIR]
-    resource = ResourceDefinition.model_json_schema(schema_generator=_Generator)
-    others |= resource.pop("$defs", {})
-    pool = PoolDefinition.model_json_schema(schema_generator=_Generator)
-    others["KeySettings"]["minProperties"] = 1
+    models = [(model, "validation") for model in (ActionEntry, ResourceDefinition, PoolDefinition)]
+    _, whole = models_json_schema(models, schema_generator=_Generator)
+    definitions = whole["$defs"]
+    action = definitions.pop("ActionEntry")
+    action["title"] = "ActionDefinition"
+    action["allOf"] = [*_ENTRYPOINT_BY_RUNNER, *_KEYS_WHERE_NEEDED, _TOTAL_WHERE_FAIR]
+    definitions["KeySettings"]["minProperties"] = 1
     return {
         "$schema": GenerateJsonSchema.schema_dialect,
         "title": "actions.yaml",
@@ -297,10 +256,8 @@ def action_file_schema() -> dict[str, Any]:
         ],
         "$defs": {
             "Actions": {"type": "array", "items": {"$ref": "#/$defs/ActionDefinition"}},
-            "ActionDefinition": definition,
-            "ResourceDefinition": resource,
-            "PoolDefinition": pool,
-            **others,
+            "ActionDefinition": action,
+            **definitions,
         },
     }
 
