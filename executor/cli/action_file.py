@@ -18,12 +18,7 @@ from turnstile.common.cli import bad_input
 from turnstile.common.fields import Key
 from turnstile.common.invalid_values import explained
 from turnstile.executor.cli.arguments import opened
-from turnstile.executor.definitions import (
-    KeySettings,
-    PoolDefinition,
-    ResourceDefinition,
-    problems_of_uses,
-)
+from turnstile.executor.definitions import KeySettings, PoolDefinition, ResourceDefinition, problems_of_uses
 
 _EXAMPLE: Final = "- {ref: reports.render, max_concurrent: 3}"
 
@@ -206,10 +201,7 @@ _HAS_KEYS: Final = {
     ]
 }
 _KEYS_WHERE_NEEDED: Final = [
-    {
-        "if": {"properties": {name: {"type": kind, "minProperties": 1}}, "required": [name]},
-        "then": _HAS_KEYS,
-    }
+    {"if": {"properties": {name: {"type": kind, "minProperties": 1}}, "required": [name]}, "then": _HAS_KEYS}
     for name, kind in (("max_concurrent_total", "integer"), ("keys", "object"))
 ]
 _TOTAL_WHERE_FAIR: Final = {
@@ -229,8 +221,10 @@ class _Generator(GenerateJsonSchema):
 
 def action_file_schema() -> dict[str, Any]:
     """Return the schema of a file of actions, resources and pools."""
-    models = [(model, "validation") for model in (ActionEntry, ResourceDefinition, PoolDefinition)]
-    _, whole = models_json_schema(models, schema_generator=_Generator)
+    _, whole = models_json_schema(
+        [(ActionEntry, "validation"), (ResourceDefinition, "validation"), (PoolDefinition, "validation")],
+        schema_generator=_Generator,
+    )
     definitions = whole["$defs"]
     action = definitions.pop("ActionEntry")
     action["title"] = "ActionDefinition"

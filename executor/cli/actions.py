@@ -19,8 +19,7 @@ from turnstile.executor.cli.confirmation import DryRunOption, YesOption, can_pro
 from turnstile.executor.cli.definition_commands import Definitions, dates, paused_cell
 from turnstile.executor.cli.documents import ActionDeletionPlan
 from turnstile.executor.cli.keys import app as keys_app
-from turnstile.executor.cli.output import JsonOption, counted, print_fields, print_line
-from turnstile.executor.cli.values import shown
+from turnstile.executor.cli.output import JsonOption, counted, print_fields, print_line, shown
 
 _SCHEMA_FIELDS: Final = frozenset({"parameters_schema", "result_schema"})
 
@@ -153,8 +152,7 @@ def limit_action(
     api: Api,
     ref: RefArgument,
     max_concurrent: Annotated[
-        int,
-        argument(LIMIT, "Maximum concurrent executions per queue; 0: nothing starts; none: no limit."),
+        int, argument(LIMIT, "Maximum concurrent executions per queue; 0: nothing starts; none: no limit.")
     ],
     as_json: JsonOption = False,
 ) -> None:

@@ -26,17 +26,9 @@ from turnstile.executor.cli.action_file import (
 from turnstile.executor.cli.arguments import encode
 from turnstile.executor.cli.client import Api, ApiRefused, ApiUnreachable
 from turnstile.executor.cli.confirmation import confirm, listed
-from turnstile.executor.cli.documents import (
-    AppliedAction,
-    AppliedFile,
-    AppliedGate,
-    FieldChange,
-    StepKind,
-)
+from turnstile.executor.cli.documents import AppliedAction, AppliedFile, AppliedGate, FieldChange, StepKind
 from turnstile.executor.cli.keys import key_path, stored_settings
-from turnstile.executor.cli.output import print_json, print_line, warn
-from turnstile.executor.cli.pagination import read_all
-from turnstile.executor.cli.values import shown
+from turnstile.executor.cli.output import print_json, print_line, read_all, shown, warn
 from turnstile.executor.definitions import KeySettings, PoolDefinition, ResourceDefinition, key_fields
 
 D = TypeVar("D", ActionDefinition, ResourceDefinition, PoolDefinition)
@@ -288,11 +280,7 @@ def _print_result(steps: Sequence[Step], refused: dict[str, str], *, dry_run: bo
     gates: dict[str, list[AppliedGate]] = {"resource": [], "pool": []}
     for step in steps:
         changes = {field: FieldChange(old=old, new=new) for field, (old, new) in step.changes.items()}
-        done: dict[str, Any] = {
-            "step": step.kind,
-            "changes": changes,
-            "refused": refused.get(step.subject),
-        }
+        done: dict[str, Any] = {"step": step.kind, "changes": changes, "refused": refused.get(step.subject)}
         noun = noun_of(type(step.definition))
         if noun == "action":
             actions.append(AppliedAction(ref=step.name, kept_keys=step.kept_keys, **done))

@@ -22,13 +22,7 @@ from pydantic_core import from_json
 from turnstile.common.cli import CommandFailed, bad_input, environment_name
 from turnstile.common.domain.durations import parse_duration
 from turnstile.common.domain.states import Status
-from turnstile.common.fields import (
-    UNITS_MAX,
-    check_pool,
-    check_ref,
-    check_resource,
-    parse_priority,
-)
+from turnstile.common.fields import UNITS_MAX, check_pool, check_ref, check_resource, parse_priority
 
 T = TypeVar("T")
 _COMPLETION_SECONDS: Final = 1.0
@@ -212,8 +206,7 @@ DURATION: Final = Kind("DURATION", duration)
 INSTANT: Final = Kind("INSTANT", instant_text)
 PRIORITY: Final = Kind("1-5", priority_number)
 LIMIT: Final = Kind(
-    "NUMBER|none",
-    or_none(number_of("limit", 0, UNITS_MAX, like=f"from 0 to {UNITS_MAX}, like 4, or 'none'")),
+    "NUMBER|none", or_none(number_of("limit", 0, UNITS_MAX, like=f"from 0 to {UNITS_MAX}, like 4, or 'none'"))
 )
 REF: Final = Kind("REF", _option_of(check_ref), _completion("/actions", "ref"))
 WORKER: Final = Kind("ID", None, _completion("/workers", "id", state="live"))
@@ -263,8 +256,7 @@ def _filter_options(
     ] = None,
     worker: Annotated[str | None, option(WORKER, "Executions of this worker.")] = None,
     metadata: Annotated[
-        list[str] | None,
-        option("NAME=VALUE", "Executions with this metadata; repeatable, all must match."),
+        list[str] | None, option("NAME=VALUE", "Executions with this metadata; repeatable, all must match.")
     ] = None,
 ) -> dict[str, Any]:
     """Return the filter as the API takes it, without options that were not given."""

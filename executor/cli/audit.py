@@ -9,16 +9,18 @@ from turnstile.executor.cli.arguments import INSTANT, given, option
 from turnstile.executor.cli.client import Api, Json, with_api
 from turnstile.executor.cli.output import (
     Columns,
+    CursorOption,
     JsonOption,
+    Listing,
+    changed_fields,
     counted,
     instant,
+    limit_of,
     print_line,
     print_more,
     print_table,
     show,
 )
-from turnstile.executor.cli.pagination import CursorOption, Listing, limit_of
-from turnstile.executor.cli.values import changed_fields
 
 _COLUMNS: Final = {"CHECK": "name", "ROWS": "rows", "VIOLATIONS": "faults", "INVARIANT": "says"}
 _EXAMPLE_COLUMNS: Final[Columns] = {

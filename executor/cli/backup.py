@@ -18,10 +18,7 @@ from pydantic import Field
 from sqlalchemy.exc import DBAPIError
 
 from turnstile.common.broker.errors import BrokerUnavailable
-from turnstile.common.cli import (
-    CommandFailed,
-    with_options,
-)
+from turnstile.common.cli import CommandFailed, with_options
 from turnstile.common.database import CONNECTION_ERRORS
 from turnstile.common.domain.errors import TurnstileError
 from turnstile.common.exit_codes import ExitCode

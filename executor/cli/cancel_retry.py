@@ -60,19 +60,16 @@ def cancel(
     """
     options = given(reason=reason)
     body = encode(options)
-    if _is_by_id("cancel", execution_ids, matching) and not dry_run:
-        for_each(
-            execution_ids or (),
-            lambda i: api.post(f"/executions/{i}/cancel", body),
-            _cancelled,
-            as_json=as_json,
-        )
-        return
     _change(
+        api,
         "cancel",
-        _pages(api, "cancel", execution_ids, {"filter": matching, **options}, key=None, limit=limit),
+        execution_ids,
+        {"filter": matching, **options},
+        change=lambda i: api.post(f"/executions/{i}/cancel", body),
+        changed=_cancelled,
         destroys="a cancel by filter ends executions for good",
         dry_run=dry_run,
+        limit=limit,
         yes=yes,
         as_json=as_json,
     )
@@ -100,34 +97,21 @@ def retry(
     executor retry --action reports.render --status failed --dry-run
     """
     key = idempotency_key or str(uuid4())
-    if _is_by_id("retry", execution_ids, matching) and not dry_run:
-        for_each(
-            execution_ids or (),
-            lambda i: api.post(f"/executions/{i}/retry", key=f"{key}/{i}"),
-            _retried,
-            as_json=as_json,
-        )
-        return
     _change(
+        api,
         "retry",
-        _pages(api, "retry", execution_ids, {"filter": matching}, key=key, limit=limit),
+        execution_ids,
+        {"filter": matching},
+        change=lambda i: api.post(f"/executions/{i}/retry", key=f"{key}/{i}"),
+        changed=_retried,
         # A retry only adds executions.
         destroys=None,
+        key=key,
         dry_run=dry_run,
+        limit=limit,
         yes=yes,
         as_json=as_json,
     )
-
-
-def _is_by_id(verb: str, ids: Sequence[int] | None, matching: dict[str, Any]) -> bool:
-    if ids and matching:
-        raise bad_input("give ids or a filter, not both")
-    if not (ids or matching):
-        raise bad_input(
-            f"give ids, like 'executor {verb} 4711', or a filter, like 'executor {verb} --action "
-            "reports.render --dry-run'"
-        )
-    return bool(ids)
 
 
 def _cancelled(requested: int, execution: Json) -> str:
@@ -140,30 +124,8 @@ def _retried(requested: int, accepted: Json) -> str:
     return f"Retried {requested} as {accepted['id']}: {acceptance(accepted)}"
 
 
-def _pages(
-    api: Api,
-    verb: str,
-    ids: Sequence[int] | None,
-    body: dict[str, Any],
-    *,
-    key: str | None,
-    limit: int | None,
-) -> Callable[[bool], Iterable[Json]]:
-    """Return what yields the responses for a dry run, or else for the change; ids have dry runs only."""
-    if ids:
-        return lambda _: (
-            api.post(f"/executions/{verb}", encode({**each, "dry_run": True})) for each in by_ids(ids)
-        )
-    return lambda dry_run: change_matching(api, verb, {**body, "dry_run": dry_run}, key=key, limit=limit)
-
-
 def change_matching(
-    api: Api,
-    verb: str,
-    body: dict[str, Any],
-    *,
-    key: str | None,
-    limit: int | None,
+    api: Api, verb: str, body: dict[str, Any], *, key: str | None, limit: int | None
 ) -> Iterator[Json]:
     """POST `body` to `/executions/{verb}` until its filter matches nothing more, or `limit` is reached.
 
@@ -188,17 +150,39 @@ def change_matching(
 
 
 def _change(
+    api: Api,
     verb: str,
-    pages: Callable[[bool], Iterable[Json]],
+    ids: Sequence[int] | None,
+    body: dict[str, Any],
     *,
+    change: Callable[[int], Json],
+    changed: Callable[[int, Json], str],
     destroys: str | None,
+    key: str | None = None,
     dry_run: bool,
+    limit: int | None,
     yes: bool,
     as_json: bool,
 ) -> None:
+    if bool(ids) == bool(body["filter"]):
+        raise bad_input(
+            "give ids or a filter, not both"
+            if ids
+            else f"give ids, like 'executor {verb} 4711', or a filter, like 'executor {verb} --action "
+            "reports.render --dry-run'"
+        )
+    if ids and not dry_run:
+        for_each(ids, change, changed, as_json=as_json)
+        return
+
+    def pages(*, dry_run: bool) -> Iterable[Json]:
+        if not ids:
+            return change_matching(api, verb, {**body, "dry_run": dry_run}, key=key, limit=limit)
+        return (api.post(f"/executions/{verb}", encode({**each, "dry_run": True})) for each in by_ids(ids))
+
     if not dry_run:
-        confirm(lambda: _question(verb, _summed(verb, pages(True))), yes=yes, destroys=destroys)
-    result = _summed(verb, pages(dry_run))
+        confirm(lambda: _question(verb, _summed(verb, pages(dry_run=True))), yes=yes, destroys=destroys)
+    result = _summed(verb, pages(dry_run=dry_run))
     if as_json:
         print_json(BulkTotal(**result))
     else:

@@ -98,10 +98,7 @@ class Api:
         self._url = url.rstrip("/")
         self._http = httpx.Client(
             base_url=self._url + _PREFIX,
-            headers={
-                CHANNEL_HEADER: "cli",
-                **({"Authorization": f"Bearer {token}"} if token else {}),
-            },
+            headers={CHANNEL_HEADER: "cli", **({"Authorization": f"Bearer {token}"} if token else {})},
             timeout=_TIMEOUT,
             verify=True if trust is None else trust,
             # HTTP_PROXY does not apply to loopback.

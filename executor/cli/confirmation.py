@@ -20,10 +20,7 @@ Result = TypeVar("Result")
 
 _LISTED_MAX: Final = 10
 
-YesOption = Annotated[
-    bool,
-    typer.Option("--yes", "-y", help="Do not prompt for confirmation."),
-]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not prompt for confirmation.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
 
 

@@ -12,14 +12,16 @@ from turnstile.executor.cli.arguments import argument, given, opened, option
 from turnstile.executor.cli.client import Api, Json, with_api
 from turnstile.executor.cli.confirmation import YesOption
 from turnstile.executor.cli.output import (
+    CursorOption,
     JsonOption,
+    Listing,
     compact,
     instant,
+    limit_of,
     print_fields,
     print_line,
     show,
 )
-from turnstile.executor.cli.pagination import CursorOption, Listing, limit_of
 from turnstile.executor.cli.selections import Change, by_ids
 
 _LIST: Final = Listing(

@@ -15,22 +15,20 @@ from turnstile.executor.cli.arguments import encode
 from turnstile.executor.cli.client import Api, ApiRefused, Json, with_api
 from turnstile.executor.cli.output import (
     Columns,
+    CursorOption,
     JsonOption,
+    Listing,
+    QueueLimitOption,
+    changed_fields,
     for_each,
     instant,
+    limit_of,
     print_fields,
     print_line,
+    print_queue,
     show,
     warn,
 )
-from turnstile.executor.cli.pagination import (
-    CursorOption,
-    Listing,
-    QueueLimitOption,
-    limit_of,
-    print_queue,
-)
-from turnstile.executor.cli.values import changed_fields
 
 _CHANGES: Final[Columns] = {
     "CHANGED": lambda change: instant(change["changed_at"]),

@@ -25,7 +25,10 @@ from turnstile.executor.cli.execution_view import (
     waiting_sentence,
 )
 from turnstile.executor.cli.output import (
+    CursorOption,
     JsonOption,
+    Listing,
+    limit_of,
     plain,
     print_fields,
     print_json,
@@ -35,7 +38,6 @@ from turnstile.executor.cli.output import (
     show,
     warn,
 )
-from turnstile.executor.cli.pagination import CursorOption, Listing, limit_of
 
 EXIT_CODES: Final = {
     Status.COMPLETED: ExitCode.OK,
@@ -65,8 +67,7 @@ def get(api: Api, execution_id: ExecutionIdArgument, as_json: JsonOption = False
 def submission(
     api: Api,
     request_id: Annotated[
-        UUID,
-        argument("REQUEST_ID", "Request id that turnstile.submit or submit_in returned."),
+        UUID, argument("REQUEST_ID", "Request id that turnstile.submit or submit_in returned.")
     ],
     as_json: JsonOption = False,
 ) -> None:

@@ -9,9 +9,7 @@ from turnstile.common.fields import WEIGHT_MAX
 from turnstile.executor.cli.arguments import LIMIT, RefArgument, argument, encode, given, option
 from turnstile.executor.cli.client import Api, ApiRefused, Json, with_api
 from turnstile.executor.cli.confirmation import DryRunOption, YesOption, change_named
-from turnstile.executor.cli.output import JsonOption, for_each
-from turnstile.executor.cli.pagination import Listing
-from turnstile.executor.cli.values import shown
+from turnstile.executor.cli.output import JsonOption, Listing, for_each, shown
 from turnstile.executor.definitions import KeySettings, key_fields
 
 _KEY: Final = argument("KEY", "Concurrency key, like 7.")

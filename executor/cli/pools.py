@@ -17,9 +17,9 @@ from turnstile.executor.cli.output import (
     print_fields,
     print_line,
     print_table,
+    shown,
     warn,
 )
-from turnstile.executor.cli.values import shown
 
 _ACTION_COLUMNS: Final[Columns] = {
     "ACTION": "action_ref",

@@ -7,8 +7,17 @@ from turnstile.common.cli import command_line
 from turnstile.executor.cli.arguments import RefArgument, option
 from turnstile.executor.cli.client import Api, Json, with_api
 from turnstile.executor.cli.execution_view import status_text
-from turnstile.executor.cli.output import Columns, JsonOption, instant, print_fields, print_more, show
-from turnstile.executor.cli.pagination import CursorOption, QueueLimitOption, print_queue
+from turnstile.executor.cli.output import (
+    Columns,
+    CursorOption,
+    JsonOption,
+    QueueLimitOption,
+    instant,
+    print_fields,
+    print_more,
+    print_queue,
+    show,
+)
 
 _REASONS: Final = {
     "limit": "for a slot",

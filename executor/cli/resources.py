@@ -21,8 +21,7 @@ from turnstile.executor.cli.client import Api, Json, with_api
 from turnstile.executor.cli.confirmation import DryRunOption, YesOption, change_named
 from turnstile.executor.cli.definition_commands import Definitions, Queue, dates, paused_cell
 from turnstile.executor.cli.documents import ResourceDeletionPlan
-from turnstile.executor.cli.output import JsonOption, instant, print_fields, warn
-from turnstile.executor.cli.values import shown
+from turnstile.executor.cli.output import JsonOption, instant, print_fields, shown, warn
 from turnstile.executor.definitions import RANK_MAX
 
 app = command_line("Manage resources, which several actions share: capacities, ranks and rates.")
@@ -108,8 +107,7 @@ def put_resource(
     rank: Annotated[
         object,
         option(
-            _RANK,
-            "Order in which resources are acquired: the lowest first. Give the scarcest the lowest.",
+            _RANK, "Order in which resources are acquired: the lowest first. Give the scarcest the lowest."
         ),
     ] = None,
     order: Annotated[

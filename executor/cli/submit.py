@@ -116,8 +116,7 @@ def submit(
         bool, typer.Option("--wait", help="Wait until the execution ends; exit code 1 unless it completed.")
     ] = False,
     wait_timeout: Annotated[
-        float,
-        option(DURATION, "Timeout of --wait; exit code 4 after it. [default: 1h]", show_default=False),
+        float, option(DURATION, "Timeout of --wait; exit code 4 after it. [default: 1h]", show_default=False)
     ] = 3600.0,
     as_json: JsonOption = False,
 ) -> None:

@@ -20,8 +20,16 @@ from turnstile.executor.callers import DIRECTLY
 from turnstile.executor.cli.arguments import DURATION, TOKEN, argument, encode, given, option
 from turnstile.executor.cli.client import Api, ApiRefused, ApiSettings, Json, connect, with_api
 from turnstile.executor.cli.confirmation import DryRunOption, YesOption, change_named
-from turnstile.executor.cli.output import JsonOption, instant, print_json, print_line, warn
-from turnstile.executor.cli.pagination import Listing, limit_of, read_all
+from turnstile.executor.cli.output import (
+    JsonOption,
+    Listing,
+    instant,
+    limit_of,
+    print_json,
+    print_line,
+    read_all,
+    warn,
+)
 from turnstile.executor.queries.schemas import CreatedToken
 from turnstile.executor.stored_tokens import TokenStore
 
@@ -79,8 +87,7 @@ def _create(
         option("PREFIX", 'Only actions whose names begin with this prefix, like "reports."; repeatable.'),
     ] = None,
     expires: Annotated[
-        float | None,
-        option(DURATION, "Time until the token expires, like 90d. Default: it never expires."),
+        float | None, option(DURATION, "Time until the token expires, like 90d. Default: it never expires.")
     ] = None,
     direct: Annotated[
         bool,
@@ -148,9 +155,7 @@ app.command("create")(with_options(_Settings, _target)(_create))
 @app.command("list")
 @with_api
 def list_tokens(
-    api: Api,
-    limit: Annotated[int, limit_of("tokens", 100_000)] = 50,
-    as_json: JsonOption = False,
+    api: Api, limit: Annotated[int, limit_of("tokens", 100_000)] = 50, as_json: JsonOption = False
 ) -> None:
     """List the tokens in the database, newest first, with those that expired or were revoked."""
     _LIST.print_page(api, limit=limit, as_json=as_json)

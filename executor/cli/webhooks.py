@@ -9,8 +9,7 @@ from turnstile.common.cli import bad_input, command_line
 from turnstile.executor.cli.arguments import EXECUTION, argument, states_option
 from turnstile.executor.cli.client import Api, with_api
 from turnstile.executor.cli.confirmation import YesOption
-from turnstile.executor.cli.output import JsonOption, instant
-from turnstile.executor.cli.pagination import CursorOption, Listing, limit_of
+from turnstile.executor.cli.output import CursorOption, JsonOption, Listing, instant, limit_of
 from turnstile.executor.cli.selections import Change, by_ids
 
 _LIST: Final = Listing(

@@ -14,14 +14,15 @@ from turnstile.executor.cli.execution_view import error_text, stopping_sentence
 from turnstile.executor.cli.output import (
     Columns,
     JsonOption,
+    Listing,
     counted,
     instant,
+    limit_of,
     print_fields,
     print_line,
     print_more,
     show,
 )
-from turnstile.executor.cli.pagination import Listing, limit_of
 
 _LIST: Final = Listing(
     path="/workers",
@@ -92,8 +93,7 @@ def list_workers(
 def show_worker(
     api: Api,
     name: Annotated[
-        str,
-        argument(WORKER._replace(metavar="WORKER"), "Id or name of a worker ('executor workers list')."),
+        str, argument(WORKER._replace(metavar="WORKER"), "Id or name of a worker ('executor workers list').")
     ],
     as_json: JsonOption = False,
 ) -> None:
