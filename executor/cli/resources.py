@@ -44,7 +44,7 @@ def parse_rate(text: str) -> dict[str, Any]:
 _RANK: Final = Kind(
     "NUMBER|none", or_none(number_of("rank", 1, RANK_MAX, like=f"from 1 to {RANK_MAX}, or 'none'"))
 )
-_RATE: Final = Kind("STARTS/TIME|none", or_none(parse_rate))
+RATE: Final = Kind("STARTS/TIME|none", or_none(parse_rate))
 
 
 def _state(resource: Json) -> str:
@@ -114,7 +114,7 @@ def put_resource(
         Literal["arrival", "fair"] | None,
         option("arrival|fair", "arrival: the oldest execution is first; fair: actions take turns by weight."),
     ] = None,
-    rate: Annotated[object, option(_RATE, "Maximum starts in any such time, like 100/1m.")] = None,
+    rate: Annotated[object, option(RATE, "Maximum starts in any such time, like 100/1m.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create a resource, or change it with immediate effect.
