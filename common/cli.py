@@ -63,7 +63,7 @@ Rest = ParamSpec("Rest")
 class CommandFailed(TurnstileError):
     """The command ends here; the message explains what is wrong, where, and what was expected."""
 
-    def __init__(self, message: str, *, exit_code: ExitCode) -> None:
+    def __init__(self, message: str, *, exit_code: ExitCode = ExitCode.FAILED) -> None:
         super().__init__(message)
         self.message = message
         self.exit_code = exit_code

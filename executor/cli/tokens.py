@@ -139,11 +139,10 @@ async def _create_directly(
         ) from None
     except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
         raise CommandFailed(
-            "TURNSTILE_DATABASE_URL: the database has no tokens yet; run 'executor migrate' first",
-            exit_code=ExitCode.FAILED,
+            "TURNSTILE_DATABASE_URL: the database has no tokens yet; run 'executor migrate' first"
         ) from None
     except asyncpg.PostgresError as error:
-        raise CommandFailed(f"TURNSTILE_DATABASE_URL: {error}", exit_code=ExitCode.FAILED) from None
+        raise CommandFailed(f"TURNSTILE_DATABASE_URL: {error}") from None
     finally:
         await database.close()
     return Json(CreatedToken(**row, token=token).model_dump(mode="json"))
