@@ -112,9 +112,7 @@ def apply_actions(
     api: Api,
     *,
     file: Annotated[str, argument("FILE", "YAML or JSON file, like actions.yaml; '-': stdin.")],
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would change; change nothing.")
-    ] = False,
+    dry_run: DryRunOption = False,
     prune: Annotated[
         bool,
         typer.Option(

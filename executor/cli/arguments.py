@@ -133,14 +133,6 @@ duration: Final = _option_of(parse_duration)
 """Returns the seconds of a duration option."""
 
 
-def priority_number(text: str) -> int:
-    """Return the number of a priority option."""
-    try:
-        return parse_priority(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"invalid priority {text[:40]!r}; {error}") from None
-
-
 def instant_text(text: str) -> str:
     """Return an instant option unchanged, after a check."""
     try:
@@ -174,14 +166,20 @@ def whole_number(text: str) -> int | None:
     return int(text.lstrip("0")[:20] or "0")
 
 
-def _status(text: str) -> Status:
-    try:
-        return Status(text)
-    except ValueError:
-        known = ", ".join(Status)
-        raise typer.BadParameter(
-            f"unknown status {text[:40]!r}; expected one of {known}; for several, repeat the option"
-        ) from None
+def one_of(what: str, known: Sequence[str]) -> Kind:
+    """Return the kind of an option for one of these words, or for several when it is repeated."""
+
+    def parse(text: str) -> str:
+        if text not in known:
+            raise typer.BadParameter(
+                f"unknown {what} {text[:40]!r}; expected one of {', '.join(known)}; for several, repeat the "
+                "option"
+            )
+        return text
+
+    return Kind(
+        what.upper(), parse, lambda incomplete: [each for each in known if each.startswith(incomplete)]
+    )
 
 
 def _completion(path: str, field: str, **query: str) -> Callable[[str], list[str]]:
@@ -204,7 +202,7 @@ def _names(path: str, field: str, query: Mapping[str, str]) -> list[str]:
 
 DURATION: Final = Kind("DURATION", duration)
 INSTANT: Final = Kind("INSTANT", instant_text)
-PRIORITY: Final = Kind("1-5", priority_number)
+PRIORITY: Final = Kind("1-5", _option_of(parse_priority))
 LIMIT: Final = Kind(
     "NUMBER|none", or_none(number_of("limit", 0, UNITS_MAX, like=f"from 0 to {UNITS_MAX}, like 4, or 'none'"))
 )
@@ -214,9 +212,6 @@ EXECUTION: Final = Kind(
     "ID", number_of("execution id", 1, _ID_MAX, like="like 4711, as 'executor list' shows")
 )
 TOKEN: Final = Kind("ID", number_of("token id", 1, _ID_MAX, like="like 7, as 'executor tokens list' shows"))
-_STATUS: Final = Kind(
-    "STATUS", _status, lambda incomplete: [each for each in Status if each.startswith(incomplete)]
-)
 
 REF_ARGUMENT: Final = argument(REF, "Action, like reports.render.")
 RESOURCE_ARGUMENT: Final = argument(
@@ -229,19 +224,16 @@ RefArgument = Annotated[str, REF_ARGUMENT]
 ExecutionIdArgument = Annotated[int, argument(EXECUTION, "Execution id, like 4711.")]
 
 
-def states_option(kind: type[Enum], noun: str) -> Any:
-    """Return the option that selects items by their states."""
-    return option(
-        "STATE", f"{noun} in this state; repeatable. One of {', '.join(each.value for each in kind)}."
-    )
+def states_option(noun: str, states: Sequence[str], what: str = "state") -> Any:
+    """Return the option that selects items in one of these states."""
+    return option(one_of(what, states), f"{noun}; repeatable. One of {', '.join(states)}.")
 
 
 def _filter_options(
     *,
     action: Annotated[str | None, option(REF, "Executions of this action.")] = None,
     status: Annotated[
-        list[Status] | None,
-        option(_STATUS, f"Executions with this status; repeatable. One of {', '.join(Status)}."),
+        list[str] | None, states_option("Executions with this status", [*Status], "status")
     ] = None,
     concurrency_key: Annotated[str | None, option("KEY", "Executions with this concurrency key.")] = None,
     priority: Annotated[int | None, option(PRIORITY, "Executions with this priority.")] = None,
@@ -262,7 +254,7 @@ def _filter_options(
     """Return the filter as the API takes it, without options that were not given."""
     return given(
         action_ref=action,
-        status=[one.value for one in status] if status else None,
+        status=status or None,
         concurrency_key=concurrency_key,
         priority=priority,
         created_after=created_after,

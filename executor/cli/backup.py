@@ -30,7 +30,7 @@ from turnstile.executor.backup.export import export as export_database
 from turnstile.executor.backup.restored import Label, RestoreOptions
 from turnstile.executor.backup.restored import restore_check as check_restored
 from turnstile.executor.cli.arguments import argument, option
-from turnstile.executor.cli.confirmation import YesOption, confirm
+from turnstile.executor.cli.confirmation import DryRunOption, YesOption, confirm
 from turnstile.executor.cli.documents import ExportedFile
 from turnstile.executor.cli.output import JsonOption, print_json, print_line, warn
 from turnstile.executor.settings import ExecutorSettings
@@ -105,9 +105,7 @@ def restore_check(
         Path | None,
         option("FILE", "First restore this file into the database, which must be empty.", "--from"),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")
-    ] = False,
+    dry_run: DryRunOption = False,
     restored: Annotated[
         bool,
         typer.Option(

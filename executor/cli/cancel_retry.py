@@ -16,7 +16,7 @@ from turnstile.common.cli import bad_input
 from turnstile.common.exit_codes import ExitCode
 from turnstile.executor.cli.arguments import EXECUTION, argument, encode, given, option, with_filter
 from turnstile.executor.cli.client import Api, ApiUnreachable, Json, with_api
-from turnstile.executor.cli.confirmation import YesOption, confirm, listed
+from turnstile.executor.cli.confirmation import DryRunOption, YesOption, confirm, listed
 from turnstile.executor.cli.documents import BulkTotal
 from turnstile.executor.cli.output import JsonOption, for_each, print_json, print_line, progress, warn
 from turnstile.executor.cli.selections import by_ids
@@ -27,9 +27,6 @@ _BATCH_MAX: Final = 1000
 
 IdsArgument = Annotated[
     list[int] | None, argument(EXECUTION, "Execution ids, like 4711, unless a filter is given.")
-]
-DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would be changed and what is left out; change nothing.")
 ]
 LimitOption = Annotated[
     int | None, option("NUMBER", "Maximum number of executions for a filter. Default: all.", min=1)

@@ -10,7 +10,7 @@ import typer
 from turnstile.common.cli import bad_input, command_line
 from turnstile.executor.cli.arguments import argument, given, opened, option
 from turnstile.executor.cli.client import Api, Json, with_api
-from turnstile.executor.cli.confirmation import YesOption
+from turnstile.executor.cli.confirmation import DryRunOption, YesOption
 from turnstile.executor.cli.output import (
     CursorOption,
     JsonOption,
@@ -90,9 +90,7 @@ def replay(
     body: Annotated[
         str | None, option("FILE", "Replay one message with the body from this file; '-': stdin.")
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show how many would be published; change nothing.")
-    ] = False,
+    dry_run: DryRunOption = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -127,9 +125,7 @@ def purge(
     names: NamesArgument = None,
     code: CodeOption = None,
     every: AllOption = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show how many would be deleted; change nothing.")
-    ] = False,
+    dry_run: DryRunOption = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:

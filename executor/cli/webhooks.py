@@ -1,6 +1,5 @@
 """`executor webhooks list | replay`, over the HTTP API."""
 
-from enum import StrEnum
 from typing import Annotated, Any, Final
 
 import typer
@@ -8,7 +7,7 @@ import typer
 from turnstile.common.cli import bad_input, command_line
 from turnstile.executor.cli.arguments import EXECUTION, argument, states_option
 from turnstile.executor.cli.client import Api, with_api
-from turnstile.executor.cli.confirmation import YesOption
+from turnstile.executor.cli.confirmation import DryRunOption, YesOption
 from turnstile.executor.cli.output import CursorOption, JsonOption, Listing, instant, limit_of
 from turnstile.executor.cli.selections import Change, by_ids
 
@@ -20,7 +19,7 @@ _LIST: Final = Listing(
         "ACTION": "action_ref",
         "STATE": "state",
         "ATTEMPTS": "attempts",
-        "DUE": lambda webhook: instant(webhook["due_at"] if webhook["state"] == State.PENDING else None),
+        "DUE": lambda webhook: instant(webhook["due_at"] if webhook["state"] == "pending" else None),
         "LAST RESPONSE": lambda webhook: webhook["last_error"] or webhook["last_status"],
         "URL": "url",
     },
@@ -35,29 +34,22 @@ _REPLAY: Final = Change(
     named_at_once=True,
 )
 
+_STATES: Final = ("pending", "delivered", "failed")
+
 app = command_line("List webhook deliveries and replay them.")
-
-
-class State(StrEnum):
-    """States of a webhook delivery in the API."""
-
-    PENDING = "pending"
-    DELIVERED = "delivered"
-    FAILED = "failed"
 
 
 @app.command("list")
 @with_api
 def list_webhooks(
     api: Api,
-    state: Annotated[list[State] | None, states_option(State, "Deliveries")] = None,
+    state: Annotated[list[str] | None, states_option("Deliveries in this state", _STATES)] = None,
     limit: Annotated[int, limit_of("deliveries", 10_000)] = 50,
     cursor: CursorOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List webhook deliveries, newest execution first."""
-    query = {"state": [one.value for one in state] if state else None}
-    _LIST.print_page(api, query, limit=limit, cursor=cursor, as_json=as_json)
+    _LIST.print_page(api, {"state": state or None}, limit=limit, cursor=cursor, as_json=as_json)
 
 
 @app.command()
@@ -67,9 +59,7 @@ def replay(
     *,
     ids: Annotated[list[int] | None, argument(EXECUTION, "Execution ids, like 4711.")] = None,
     every: Annotated[bool, typer.Option("--all", help="All failed deliveries.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show how many would be delivered again; change nothing.")
-    ] = False,
+    dry_run: DryRunOption = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:

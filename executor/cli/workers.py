@@ -1,7 +1,6 @@
 """`executor workers list | show | drain`, over the HTTP API."""
 
 from collections.abc import Iterator
-from enum import StrEnum
 from typing import Annotated, Final
 from urllib.parse import quote
 
@@ -62,30 +61,21 @@ _FAILURE_COLUMNS: Final[Columns] = {
     "ERROR": lambda failure: error_text(failure["error"]),
 }
 
+_STATES: Final = ("live", "draining", "overdue", "lost", "stopped")
+
 app = command_line("List, show and drain workers.")
-
-
-class WorkerState(StrEnum):
-    """States of a worker in the API."""
-
-    LIVE = "live"
-    DRAINING = "draining"
-    OVERDUE = "overdue"
-    LOST = "lost"
-    STOPPED = "stopped"
 
 
 @app.command("list")
 @with_api
 def list_workers(
     api: Api,
-    state: Annotated[list[WorkerState] | None, states_option(WorkerState, "Workers")] = None,
+    state: Annotated[list[str] | None, states_option("Workers in this state", _STATES)] = None,
     limit: Annotated[int, limit_of("workers", 100_000)] = 50,
     as_json: JsonOption = False,
 ) -> None:
     """List workers, newest first."""
-    query = {"state": [one.value for one in state] if state else None}
-    _LIST.print_page(api, query, limit=limit, as_json=as_json)
+    _LIST.print_page(api, {"state": state or None}, limit=limit, as_json=as_json)
 
 
 @app.command("show")
