@@ -12,14 +12,14 @@ from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.cli import command_line
 from turnstile.executor.cli.action_file import schema_text
 from turnstile.executor.cli.apply import apply_file
-from turnstile.executor.cli.arguments import LIMIT, REF_ARGUMENT, RefArgument, argument, given, option
+from turnstile.executor.cli.arguments import LIMIT, REF_ARGUMENT, RefArgument, argument, encode, given, option
 from turnstile.executor.cli.cancel_retry import change_matching
 from turnstile.executor.cli.client import Api, ApiRefused, Json, with_api
 from turnstile.executor.cli.confirmation import DryRunOption, YesOption, can_prompt, change_named
 from turnstile.executor.cli.definition_commands import Definitions, dates, paused_cell
 from turnstile.executor.cli.documents import ActionDeletionPlan
 from turnstile.executor.cli.keys import app as keys_app
-from turnstile.executor.cli.output import JsonOption, counted, print_fields, print_line, shown
+from turnstile.executor.cli.output import JsonOption, counted, for_each, print_fields, print_line, shown
 
 _SCHEMA_FIELDS: Final = frozenset({"parameters_schema", "result_schema"})
 
@@ -158,7 +158,8 @@ def limit_action(
 
     Running executions above a lowered limit continue. Example: executor actions limit reports.render 4
     """
-    _ACTIONS.change(api, ref, given(max_concurrent=max_concurrent), creates=False, as_json=as_json)
+    body = encode(given(max_concurrent=max_concurrent))
+    for_each([ref], lambda name: api.patch(f"/actions/{name}", body), _ACTIONS.changed, as_json=as_json)
 
 
 @app.command("delete")

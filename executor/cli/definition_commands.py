@@ -104,9 +104,7 @@ class Definitions:
         """Add the command `pause` or `resume`."""
 
         def switch(api: Api, names: Annotated[list[str], self.name], as_json: JsonOption = False) -> None:
-            for_each(
-                names, lambda name: api.post(f"{self.path(name)}/{verb}"), self._changed, as_json=as_json
-            )
+            for_each(names, lambda name: api.post(f"{self.path(name)}/{verb}"), self.changed, as_json=as_json)
 
         self._add(verb, switch, help_text)
 
@@ -141,25 +139,24 @@ class Definitions:
 
         self._add("queue", list_queue, help_text)
 
-    def change(
-        self, api: Api, name: str, fields: Mapping[str, object], *, creates: bool = True, as_json: bool
-    ) -> None:
-        """Change these fields; with `creates`, create what is missing, and say so."""
+    def change(self, api: Api, name: str, fields: Mapping[str, object], *, as_json: bool) -> None:
+        """Change these fields; create what is missing, and say so."""
         body = encode(fields)
 
         def change(name: str) -> Json:
             try:
                 return api.patch(self.path(name), body)
             except ApiRefused as refusal:
-                if refusal.code != Code.NOT_FOUND or not creates:
+                if refusal.code != Code.NOT_FOUND:
                     raise
             created = api.put(self.path(name), body)
             warn(f"{name}: created; there was no {self.noun} of this name")
             return created
 
-        for_each([name], change, self._changed, as_json=as_json)
+        for_each([name], change, self.changed, as_json=as_json)
 
-    def _changed(self, name: str, definition: Json) -> str:
+    def changed(self, name: str, definition: Json) -> str:
+        """Return what a change prints, after the warnings of the API."""
         for warning in definition.get("warnings", ()):
             warn(warning)
         return f"{name}: {self.state(definition)}, {'paused' if definition['paused'] else 'not paused'}"
