@@ -23,7 +23,6 @@ from uuid import UUID
 from msgspec import structs
 
 from turnstile.common.broker import delivery as broker
-from turnstile.common.broker.best_effort import BestEffortPublisher, RecentAddresses, Undelivered
 from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Declare, Link
 from turnstile.common.broker.consumer import Subscription
 from turnstile.common.broker.errors import BrokerUnavailable as Unavailable
@@ -40,13 +39,13 @@ from turnstile.common.broker.topology import (
     declare_executor,
     declare_routes,
 )
-from turnstile.common.messages import StatusChanged
 from turnstile.common.requests import PARAMETERS_BYTES_MAX, request_bytes_max
 from turnstile.common.telemetry.logs import Episodes
+from turnstile.executor.best_effort import BestEffortPublisher, RecentAddresses, Undelivered
 from turnstile.executor.leader.dispatcher import client_message, is_for_client, own_messages
 from turnstile.executor.leader.door import Message, Reader, RefusalOf
 from turnstile.executor.leader.events import Events
-from turnstile.executor.leader.ports import BrokerUnavailable, Delivery, Publication, Request
+from turnstile.executor.leader.ports import BrokerUnavailable, Delivery, Publication, Request, StatusChanged
 from turnstile.executor.metrics import DEAD_LETTERED, UNDELIVERED
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,6 @@ from pydantic import BaseModel
 
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.domain.errors import Code, Refusal
-from turnstile.common.domain.retries import RetryPolicy
 from turnstile.common.domain.states import Status
 from turnstile.common.fields import is_pool
 from turnstile.common.requests import read_model
@@ -38,6 +37,7 @@ from turnstile.executor.queue_manager.inputs import (
     Input,
     SetKey,
 )
+from turnstile.executor.queue_manager.retries import RetryPolicy
 from turnstile.executor.queue_manager.state import ActionState, State
 
 Body: TypeAlias = Mapping[str, Any]

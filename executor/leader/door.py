@@ -30,7 +30,6 @@ from turnstile.common.broker.topology import (
     EXECUTOR_REQUESTS,
 )
 from turnstile.common.domain.errors import Code, Refusal
-from turnstile.common.envelopes import kept_properties
 from turnstile.common.messages import CancelRequested
 from turnstile.common.requests import (
     PARAMETERS_BYTES_MAX,
@@ -55,6 +54,7 @@ from turnstile.common.worker_wire import (
     decode_hello,
     decode_reports,
 )
+from turnstile.executor.dead_letters.envelope import kept_properties
 from turnstile.executor.leader.ports import (
     CancelExecutions,
     CancelRequest,

@@ -18,14 +18,15 @@ from typing import Any, Final
 
 from pydantic_core import to_json
 
-from turnstile.common.broker.best_effort import BestEffortPublisher, Dropped, RecentAddresses
 from turnstile.common.broker.errors import NotConfirmed
 from turnstile.common.broker.message import Outgoing, Publication, SharedHeaders
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.topology import EXECUTION_COMPLETED, EXECUTIONS, completed_key
 from turnstile.common.envelopes import envelope
-from turnstile.common.messages import SCHEMA_VERSION, StatusChanged
-from turnstile.common.status_events import StatusEvents
+from turnstile.common.messages import SCHEMA_VERSION
+from turnstile.executor.best_effort import BestEffortPublisher, Dropped, RecentAddresses
+from turnstile.executor.leader.ports import StatusChanged
+from turnstile.executor.leader.status_events import StatusEvents
 
 _UNCONFIRMED_MAX: Final = 200
 _CONFIRM_SECONDS: Final = 1.0
@@ -57,7 +58,7 @@ class Events:
         self._best_effort = best_effort
         self._on_dropped = on_dropped
         self._result_bytes_max = result_bytes_max
-        self._status = StatusEvents(publisher, app_id="executor")
+        self._status = StatusEvents(publisher)
         self._refused = RecentAddresses(_REFUSAL_REMEMBERED_SECONDS)
         self._unheard: dict[_Keys, None] = {}
         """Keys of which the last event was returned."""

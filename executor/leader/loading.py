@@ -11,7 +11,6 @@ from typing import Final
 
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.states import Status
-from turnstile.common.domain.waiting import Waiting, WaitingList
 from turnstile.executor.leader.commands import input_of
 from turnstile.executor.leader.records import (
     Checkpoint,
@@ -35,6 +34,7 @@ from turnstile.executor.queue_manager.rates import RateWindow
 from turnstile.executor.queue_manager.runs import resume
 from turnstile.executor.queue_manager.state import Execution, State
 from turnstile.executor.queue_manager.transitions import enqueue, queue_for
+from turnstile.executor.queue_manager.waiting import Waiting, WaitingList
 
 _KINDS: Final = ("resource", "pool", "action", "key")
 """An action names its resources, and a key its action."""

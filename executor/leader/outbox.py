@@ -13,8 +13,7 @@ from itertools import islice
 from typing import Any, Final
 
 from turnstile.common.domain.states import Status
-from turnstile.common.messages import StatusChanged
-from turnstile.executor.leader.ports import Outcome
+from turnstile.executor.leader.ports import Outcome, StatusChanged
 from turnstile.executor.leader.records import EndedRow, EventRow
 from turnstile.executor.queue_manager.decisions import Admitted, Decisions, Finished, Granted, Moved
 

@@ -1,4 +1,4 @@
-"""The state of a leader as plain values, to compare what it remembers with what a load finds."""
+"""What a load must find again of a state of the queue manager."""
 
 from typing import Any
 

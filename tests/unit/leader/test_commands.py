@@ -4,7 +4,6 @@ from typing import Any
 from uuid import UUID
 
 from turnstile.common.action_definition import ActionDefinition
-from turnstile.common.domain.retries import RetryPolicy
 from turnstile.executor.definitions import PoolDefinition, ResourceDefinition
 from turnstile.executor.leader.commands import Definitions, input_of, undivided
 from turnstile.executor.leader.door import definition_tag
@@ -17,6 +16,7 @@ from turnstile.executor.queue_manager.inputs import (
     DefineResource,
     DeletePool,
 )
+from turnstile.executor.queue_manager.retries import RetryPolicy
 from turnstile.executor.queue_manager.state import State
 
 
