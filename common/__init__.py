@@ -6,7 +6,6 @@ protocol's statements; `tables` the schema; `broker` and `database` the connecti
 one service needs belongs into that service.
 """
 
-from typing import Final
-
-PIP_INSTALL: Final = "pip install '/path/to/turnstile[{extra}]'"
-"""Installs an extra from a clone: on the public index, the name belongs to another project."""
+def needs_extra(what: str, extra: str) -> str:
+    """Say how to install what is missing."""
+    return f"{what} needs the extra: pip install 'turnstile-scheduler[{extra}]'"

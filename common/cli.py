@@ -47,6 +47,7 @@ from turnstile.common.known_settings import unknown_settings
 from turnstile.common.nearest import nearest
 from turnstile.common.process_one import start_below_process_one
 from turnstile.common.redaction import escaped, escaped_json
+from turnstile.common.version import installed_version
 
 ENVIRONMENT_ONLY: Final = "environment only"
 """Metadata of a field that holds a secret: `Annotated[SecretStr, ENVIRONMENT_ONLY]`."""
@@ -127,6 +128,18 @@ def command_line(
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     )
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"turnstile {installed_version()}")
+        raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool,
+    typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+]
 
 
 def run_command_line(app: typer.Typer, *, name: str) -> None:

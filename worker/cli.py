@@ -19,6 +19,7 @@ import typer
 
 from turnstile.common.cli import (
     CommandFailed,
+    VersionOption,
     command_line,
     print_json,
     run_command_line,
@@ -34,9 +35,10 @@ from turnstile.worker.actions import ActionsNotFound, RegisteredAction, load_act
 from turnstile.worker.parameters import ActionDeclarationError
 from turnstile.worker.settings import WorkerSettings
 
-app = command_line(
+_SUMMARY: Final = (
     "Run workers: take the executions that the leader offers, run their actions, report the outcomes."
 )
+app = command_line(_SUMMARY)
 
 _PIPED_WIDTH: Final = 10_000
 
@@ -49,6 +51,11 @@ Targets = Annotated[
         "Modules in the current folder can be imported. Example: --actions reports.actions",
     ),
 ]
+
+
+@app.callback(help=_SUMMARY)
+def group(version: VersionOption = False) -> None:
+    """Take no other option: each belongs to a command."""
 
 
 @app.command()

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_command
 
+from turnstile.common import needs_extra
 from turnstile.common.cli import CommandFailed, CommandGroup, command_line
 from turnstile.common.exit_codes import ExitCode
 
@@ -20,8 +21,8 @@ class LazyCommand(NamedTuple):
     target: str
     """`package.module:attribute`: a function or a `Typer` application."""
     summary: str
-    remedy: str = ""
-    """What to do where the module is not installed."""
+    extra: str = ""
+    """The extra that installs the packages of the module; empty: those of its group are enough."""
 
 
 class _Placeholder(TyperCommand):
@@ -31,15 +32,15 @@ class _Placeholder(TyperCommand):
         super().__init__(name, help=lazy.summary)
         self._lazy = lazy
 
-    def load(self) -> Any:
-        """Import the command."""
+    def load(self, group: str) -> Any:
+        """Import the command of this group."""
         module, _, attribute = self._lazy.target.partition(":")
         try:
             found = getattr(import_module(module), attribute)
         except ModuleNotFoundError as error:
-            if not self._lazy.remedy:
+            if not self._lazy.extra:
                 raise
-            message = f"{self.name} is not part of this installation; {self._lazy.remedy}"
+            message = needs_extra(f"`{group} {self.name}`", self._lazy.extra)
             raise CommandFailed(f"{message} ({error.name} is missing)", exit_code=ExitCode.USAGE) from None
         if not isinstance(found, typer.Typer):
             single = command_line(self._lazy.summary)
@@ -62,7 +63,7 @@ class LazyCommandGroup(CommandGroup):
         """Import the command that is called."""
         if isinstance(command, _Placeholder):
             try:
-                return command.load()
+                return command.load(ctx.command_path)
             except CommandFailed:
                 # A shell that completes a command line shows no errors.
                 if not ctx.resilient_parsing:

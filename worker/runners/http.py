@@ -14,7 +14,7 @@ import httpx
 from pydantic_core import to_json
 
 from turnstile.common.domain.outcomes import Completed, Failed
-from turnstile.common.http import retry_after_seconds
+from turnstile.common.retry_after import retry_after_seconds
 from turnstile.worker.logs import LogTail
 from turnstile.worker.outcome import (
     OutcomeCatcher,
