@@ -8,7 +8,6 @@ message and the exit code, never a traceback.
 
 import errno
 import functools
-import gc
 import inspect
 import json
 import os
@@ -145,8 +144,6 @@ VersionOption = Annotated[
 def run_command_line(app: typer.Typer, *, name: str) -> None:
     """Run a program and exit; its output may be closed, full, or limited to an encoding."""
     start_below_process_one()
-    # What modules create stays: a tenth of the start was spent on looking for garbage among it.
-    gc.set_threshold(20_000, 20, 50)
     # A closed stream is None: discard its output.
     sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
     sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115

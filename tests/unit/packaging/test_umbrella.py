@@ -17,7 +17,6 @@ _HARNESS = ("stress", "localservers")
 _SERVER_CODE = (
     "fastapi", "uvicorn", "starlette", "sqlalchemy", "alembic", "asyncpg", "turnstile.executor"
 )  # fmt: skip
-_INSTALL = "install it from your clone: pip install '/path/to/turnstile"
 
 
 def imported(*statements: str) -> list[set[str]]:
@@ -56,11 +55,11 @@ def test_a_process_starts_without_the_modules_that_few_runs_need(module: str, no
     assert modules & not_loaded == set()
 
 
-def test_no_text_installs_the_package_of_that_name_on_the_public_index() -> None:
-    """Its owner is another project."""
+def test_no_text_installs_the_distribution_called_turnstile() -> None:
+    """It belongs to another project."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
     files = [ROOT / name for name in listed.stdout.splitlines() if name.endswith((".py", ".md", ".toml"))]
-    pattern = re.compile(r"pip install (?:-\S+ )*['\"]?turnstile\b(?!/)")
+    pattern = re.compile(r"pip install (?:-\S+ )*['\"]?turnstile\b(?![/-])")
     named = [path.name for path in files if path.is_file() and pattern.search(path.read_text())]
     assert len(files) > 100
     assert named == []
@@ -86,18 +85,18 @@ def test_without_the_harness_its_commands_name_the_remedy_and_the_services_work(
     for path in (ROOT / "src" / "turnstile").iterdir():
         if path.name not in (*_HARNESS, "__pycache__"):
             (package / path.name).symlink_to(path.resolve())
-    remedies = {
-        "stress run": f"{_INSTALL}[stress]'",
-        "stress --help": f"{_INSTALL}[stress]'",
-        "dev --actions reports": f"{_INSTALL}[dev]'",
-        "executor demo": "run `make demo` in a clone of the repository",
+    extras = {
+        "stress run": ("turnstile stress", "stress"),
+        "stress --help": ("turnstile stress", "stress"),
+        "dev --actions reports": ("turnstile dev", "dev"),
+        "executor demo": ("turnstile executor demo", "stress"),
     }
     working = ("--help", "executor serve --help", "worker serve --help")
     # As in the image.
-    *refused, top, executor, worker = ended(*remedies, *working, PYTHONPATH=str(tmp_path))
-    for (code, errors), remedy in zip(refused, remedies.values(), strict=True):
+    *refused, top, executor, worker = ended(*extras, *working, PYTHONPATH=str(tmp_path))
+    for (code, errors), (command, extra) in zip(refused, extras.values(), strict=True):
         assert (code, len(errors.splitlines())) == (2, 1)
-        assert f"is not part of this installation; {remedy}" in errors
+        assert f"`{command}` needs the extra: pip install 'turnstile-scheduler[{extra}]'" in errors
     assert [top, executor, worker] == [(0, "")] * 3
 
 
