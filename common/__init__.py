@@ -6,6 +6,7 @@ protocol's statements; `tables` the schema; `broker` and `database` the connecti
 one service needs belongs into that service.
 """
 
+
 def needs_extra(what: str, extra: str) -> str:
     """Say how to install what is missing."""
     return f"{what} needs the extra: pip install 'turnstile-scheduler[{extra}]'"

@@ -34,7 +34,9 @@ class _Commands(LazyCommandGroup):
         "setup-permissions": _of_executor(
             "setup_permissions:setup_permissions", "Create least-privilege accounts for each service."
         ),
-        "export": _of_executor("backup:export", "Write a backup of the database to a file, while everything runs."),
+        "export": _of_executor(
+            "backup:export", "Write a backup of the database to a file, while everything runs."
+        ),
         "restore-check": _of_executor(
             "backup:restore_check", "Make a restored database safe before executors and workers start."
         ),

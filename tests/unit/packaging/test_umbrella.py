@@ -3,9 +3,13 @@
 import json
 import re
 import subprocess
+import sys
+from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import turnstile
 from tests.support.commands import ended, in_a_fresh_process
@@ -39,9 +43,14 @@ def test_importing_loads_nothing_else_of_turnstile_and_using_it_no_server_code()
 @pytest.mark.parametrize(
     ("module", "not_loaded"),
     [
+        (
+            "turnstile.client",
+            {"fastapi", "starlette", "uvicorn", "sqlalchemy", "sqlmodel", "alembic", "asyncpg", "typer"}
+            | {"jsonschema_rs", "pydantic_settings", "prometheus_client", "yaml", "uvloop"},
+        ),
         # Loaded at the first list, where it takes a third of the time of a start.
         ("turnstile.executor.service", {"sqlalchemy", "sqlmodel", "alembic"}),
-        ("turnstile.worker.service", {"asyncpg", "sqlalchemy", "fastapi", "httpx", "rich"}),
+        ("turnstile.worker.service", {"asyncpg", "sqlalchemy", "fastapi", "httpx", "rich", "yaml"}),
         ("turnstile.worker.cli", {"uvicorn", "starlette", "aio_pika", "asyncpg", "httpx", "rich"}),
         # No model of a message or an action.
         (
@@ -98,6 +107,43 @@ def test_without_the_harness_its_commands_name_the_remedy_and_the_services_work(
         assert (code, len(errors.splitlines())) == (2, 1)
         assert f"`{command}` needs the extra: pip install 'turnstile-scheduler[{extra}]'" in errors
     assert [top, executor, worker] == [(0, "")] * 3
+
+
+@pytest.mark.parametrize(
+    ("program", "extra"), [("main", "cli"), ("executor", "executor"), ("worker", "worker")]
+)
+def test_a_program_without_its_packages_names_the_extra(program: str, extra: str) -> None:
+    ran = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"import sys; sys.modules['typer'] = None; from turnstile.__main__ import {program}; {program}()",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    name = "turnstile" if program == "main" else program
+    sentence = f"`{name}` needs the extra: pip install 'turnstile-scheduler[{extra}]' (typer is missing)\n"
+    assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", sentence)
+
+
+def test_a_command_without_its_packages_names_the_extra() -> None:
+    start = "import sys; sys.modules['asyncpg'] = None; from turnstile.__main__ import executor; executor()"
+    for command in ("serve", "migrate", "doctor", "tokens"):
+        ran = subprocess.run(
+            [sys.executable, "-c", start, command], capture_output=True, text=True, check=False
+        )
+        sentence = f"`executor {command}` needs the extra: pip install 'turnstile-scheduler[executor]' ("
+        assert (ran.returncode, ran.stderr.partition("asyncpg")[0]) == (2, sentence)
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    installed = version("turnstile-scheduler")
+    assert turnstile.__version__ == installed
+    for program in ("turnstile.cli", "turnstile.executor.cli", "turnstile.worker.cli"):
+        result = CliRunner().invoke(import_module(program).app, ["--version"])
+        assert (result.exit_code, result.stdout) == (0, f"turnstile {installed}\n")
 
 
 def exit_of_healthcheck(monkeypatch: pytest.MonkeyPatch, variable: str, port: object) -> object:
