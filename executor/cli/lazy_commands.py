@@ -31,17 +31,12 @@ class _Placeholder(TyperCommand):
     def __init__(self, name: str, lazy: LazyCommand) -> None:
         super().__init__(name, help=lazy.summary)
         self._lazy = lazy
+        self.extra = lazy.extra
 
-    def load(self, group: str) -> Any:
-        """Import the command of this group."""
+    def load(self) -> Any:
+        """Import the command."""
         module, _, attribute = self._lazy.target.partition(":")
-        try:
-            found = getattr(import_module(module), attribute)
-        except ModuleNotFoundError as error:
-            if not self._lazy.extra:
-                raise
-            message = needs_extra(f"`{group} {self.name}`", self._lazy.extra)
-            raise CommandFailed(f"{message} ({error.name} is missing)", exit_code=ExitCode.USAGE) from None
+        found = getattr(import_module(module), attribute)
         if not isinstance(found, typer.Typer):
             single = command_line(self._lazy.summary)
             single.command(self.name)(found)
@@ -60,12 +55,16 @@ class LazyCommandGroup(CommandGroup):
             self.add_command(_Placeholder(name, lazy))
 
     def loaded(self, ctx: Any, command: Any) -> Any:
-        """Import the command that is called."""
-        if isinstance(command, _Placeholder):
-            try:
-                return command.load(ctx.command_path)
-            except CommandFailed:
-                # A shell that completes a command line shows no errors.
-                if not ctx.resilient_parsing:
-                    raise
-        return command
+        """Import the command that is called; raises CommandFailed where its packages are missing."""
+        if not isinstance(command, _Placeholder):
+            return command
+        try:
+            return command.load()
+        except ModuleNotFoundError as error:
+            # A shell that completes a command line shows no errors.
+            if ctx.resilient_parsing:
+                return command
+            if not command.extra:
+                raise
+            sentence = needs_extra(f"`{ctx.command_path} {command.name}`", command.extra)
+            raise CommandFailed(f"{sentence} ({error.name} is missing)", exit_code=ExitCode.USAGE) from None
