@@ -56,7 +56,7 @@ def imported(modules: Iterable[str]) -> set[str]:
         reached |= GRAPH.find_upstream_modules(module, as_package=True)
     outside = {name for name in reached if not name.startswith("turnstile.") and name != "turnstile"}
     outside -= sys.stdlib_module_names
-    distributions = packages_distributions() | DISTRIBUTIONS
+    distributions = {**packages_distributions(), **DISTRIBUTIONS}
     return {canonicalize_name(distributions[name][0]) for name in outside}
 
 
