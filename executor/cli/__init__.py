@@ -9,30 +9,37 @@ from typing import ClassVar
 
 import typer
 
-from turnstile.common.cli import command_line, run_command_line
+from turnstile.common.cli import VersionOption, command_line, run_command_line
 from turnstile.executor.cli.lazy_commands import LazyCommand, LazyCommandGroup
 
 _SUMMARY = "Schedule executions in FIFO order, within the concurrency limit of each action."
 
 
-def _lazy(target: str, summary: str) -> LazyCommand:
-    return LazyCommand(f"turnstile.executor.cli.{target}", summary)
+def _lazy(target: str, summary: str, *, extra: str = "cli") -> LazyCommand:
+    return LazyCommand(f"turnstile.executor.cli.{target}", summary, extra)
+
+
+def _of_executor(target: str, summary: str) -> LazyCommand:
+    """Return a command that uses the database or the broker."""
+    return _lazy(target, summary, extra="executor")
 
 
 class Commands(LazyCommandGroup):
     """Every command of the service; `turnstile.cli` adds the demo, which is none of its own."""
 
     lazy_commands: ClassVar[dict[str, LazyCommand]] = {
-        "serve": _lazy("serve:serve", "Run the executor service."),
-        "migrate": _lazy("migrate:migrate", "Migrate the database to the schema of this version."),
-        "doctor": _lazy(
+        "serve": _of_executor("serve:serve", "Run the executor service."),
+        "migrate": _of_executor("migrate:migrate", "Migrate the database to the schema of this version."),
+        "doctor": _of_executor(
             "doctor:doctor", "Check database, broker and this host; name a remedy for each fault."
         ),
-        "setup-permissions": _lazy(
+        "setup-permissions": _of_executor(
             "setup_permissions:setup_permissions", "Create least-privilege accounts for each service."
         ),
-        "export": _lazy("backup:export", "Write a backup of the database to a file, while everything runs."),
-        "restore-check": _lazy(
+        "export": _of_executor(
+            "backup:export", "Write a backup of the database to a file, while everything runs."
+        ),
+        "restore-check": _of_executor(
             "backup:restore_check", "Make a restored database safe before executors and workers start."
         ),
         "submit": _lazy("submit:submit", "Submit one execution, or many from a file."),
@@ -56,16 +63,20 @@ class Commands(LazyCommandGroup):
         "pools": _lazy("pools:app", "Manage pools of workers: order, weights, pause and resume."),
         "queue": _lazy("queues:app", "Show statistics, slot holders and waiting executions."),
         "workers": _lazy("workers:app", "List, show and drain workers."),
-        "tokens": _lazy("tokens:app", "Create, list and revoke API tokens."),
+        "tokens": _of_executor("tokens:app", "Create, list and revoke API tokens."),
         "webhooks": _lazy("webhooks:app", "List webhook deliveries and replay them."),
         "dead-letters": _lazy("dead_letters:app", "Manage dead-lettered messages."),
     }
 
 
 def executor_command_line(group: type[Commands]) -> typer.Typer:
-    """Return the command line `executor` with the commands of a group. It takes no options of its own."""
+    """Return the command line `executor` with the commands of a group."""
     app = command_line(_SUMMARY, group=group, completes=True)
-    app.callback(help=_SUMMARY)(lambda: None)
+
+    @app.callback(help=_SUMMARY)
+    def options(version: VersionOption = False) -> None:
+        """Take no other option: each belongs to a command."""
+
     return app
 
 
