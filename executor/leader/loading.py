@@ -7,12 +7,11 @@ past.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Final
+from typing import Final
 
 from turnstile.common.domain.identifiers import Grant
-from turnstile.common.domain.retries import RetryPolicy
 from turnstile.common.domain.states import Status
-from turnstile.common.domain.waiting import Waiting, WaitingList
+from turnstile.executor.leader.commands import input_of
 from turnstile.executor.leader.records import (
     Checkpoint,
     ClockChange,
@@ -26,21 +25,8 @@ from turnstile.executor.leader.records import (
 )
 from turnstile.executor.queue_manager.decide import decide
 from turnstile.executor.queue_manager.decisions import Passage
-from turnstile.executor.queue_manager.definitions import (
-    Action,
-    KeySettings,
-    Pool,
-    Rate,
-    Resource,
-    Use,
-)
 from turnstile.executor.queue_manager.gates import apply_changes, enlist
 from turnstile.executor.queue_manager.inputs import (
-    DefineAction,
-    DefinePool,
-    DefineResource,
-    Input,
-    SetKey,
     WorkerChanged,
 )
 from turnstile.executor.queue_manager.lines import FairClock
@@ -48,18 +34,10 @@ from turnstile.executor.queue_manager.rates import RateWindow
 from turnstile.executor.queue_manager.runs import resume
 from turnstile.executor.queue_manager.state import Execution, State
 from turnstile.executor.queue_manager.transitions import enqueue, queue_for
+from turnstile.executor.queue_manager.waiting import Waiting, WaitingList
 
 _KINDS: Final = ("resource", "pool", "action", "key")
 """An action names its resources, and a key its action."""
-_SECONDS: Final = {
-    "timeout": "timeout_seconds",
-    "ttl": "ttl_seconds",
-    "delay": "delay_seconds",
-    "max_delay": "max_delay_seconds",
-    "per": "per_seconds",
-}
-_UNBOUNDED: Final = 2**62
-"""The capacity of a resource without a limit; the rank of one without a rank: after all others."""
 
 
 @dataclass(slots=True)
@@ -147,50 +125,6 @@ def _define(state: State, rows: Iterable[DefinitionRow]) -> None:
         if row.kind == kind and row.body is not None
     ]
     decide(state, inputs, state.now)
-
-
-def input_of(row: DefinitionRow) -> Input:
-    """Return a stored definition as the input that made it. The body must not be None."""
-    assert row.body is not None
-    body = _named(row.body)
-    match row.kind:
-        case "action":
-            return DefineAction(action=action_of_body(body))
-        case "resource":
-            for name in ("capacity", "rank"):
-                if body.get(name, 0) is None:
-                    body[name] = _UNBOUNDED
-            return DefineResource(resource=Resource(**body | {"rate": _rate(body.get("rate"))}))
-        case "pool":
-            return DefinePool(pool=Pool(**body))
-        case "key":
-            ref, key = body.pop("action_ref"), body.pop("key")
-            return SetKey(action_ref=ref, key=key, settings=KeySettings(**body))
-        case "code":
-            raise AssertionError("decides nothing")
-
-
-def action_of_body(body: Mapping[str, Any]) -> Action:
-    """Return an action of the JSON of its definition, without the fields that do not matter here."""
-    named = _named(body)
-    fields = {name: value for name, value in named.items() if name in Action.__slots__}
-    fields["uses"] = tuple(Use(**use) for use in fields.get("uses", ()))
-    fields["rate"] = _rate(fields.get("rate"))
-    if "retry" in fields:
-        fields["retry"] = RetryPolicy(**_named(fields["retry"]))
-    if "runner" in named:
-        # What has an entrypoint runs at every worker of its pool.
-        fields["needs_code"] = named["runner"] == "python" and named.get("entrypoint") is None
-    return Action(**fields)
-
-
-def _rate(body: Mapping[str, Any] | None) -> Rate | None:
-    return None if body is None else Rate(**_named(body))
-
-
-def _named(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields under the names that they have here: durations say that they are seconds."""
-    return {_SECONDS.get(name, name): value for name, value in body.items()}
 
 
 def _recall_gates(state: State, checkpoint: Checkpoint | None, journals: Iterable[Journal]) -> None:
@@ -338,63 +272,3 @@ def _hold_again(state: State, execution: Execution) -> None:
     enlist(state, execution)
     state.set_timer(execution.expires_at, execution)
     state.changed_queues[queue] = None
-
-
-def snapshot_of(state: State) -> dict[str, Any]:
-    """Return what a load must find again, as plain values: two states with equal snapshots decide alike."""
-    waiting = {
-        (ref, key, priority): list(waiting.entries())
-        for ref, action in state.actions.items()
-        for key, queue in action.queues.items()
-        for priority, waiting in queue.waiting.items()
-    }
-    return {
-        "waiting": waiting,
-        "executions": {
-            each.id: (
-                each.queue.action.ref, each.queue.key, each.priority, each.status, each.attempt,
-                each.failures, each.reclaims, each.queued_at, each.expires_at, each.due_at,
-                each.cancel_reason, each.grant,
-                None if each.worker is None else each.worker.id, each.scheduled_at, each.started_at,
-                None if each.worker is not None else each.base,
-                tuple((gate.definition.name, gate.holders[each]) for gate in each.held_at),
-                each.is_impatient,
-                each.passages, each.timeout_seconds, each.cancel_requested_at,
-            )
-            for each in state.executions.values()
-        },
-        "definitions": (
-            {ref: action.definition for ref, action in state.actions.items()},
-            {name: gate.definition for name, gate in state.resources.items()},
-            {
-                (ref, key): queue.settings
-                for ref, action in state.actions.items()
-                for key, queue in action.queues.items()
-                if queue.settings != KeySettings()
-            },
-        ),
-        "totals": {
-            **{ref: (a.enqueued, a.completed) for ref, a in state.actions.items() if a.enqueued},
-            **state.retired,
-        },
-        "clocks": {
-            (clock.name, priority, flow): tag
-            for clock in clocks_of(state)
-            for (priority, flow), tag in clock.finish.items()
-            if tag > clock.virtual.get(priority, 0)
-        },
-        "virtual": {
-            (clock.name, priority): tag
-            for clock in clocks_of(state)
-            for priority, tag in clock.virtual.items()
-            if tag
-        },
-        "starts": {
-            window.name: [at for at in window.instants if state.now < at + window.rate.per_seconds]
-            for window in windows_of(state)
-        },
-        "workers": {
-            worker.id: (frozenset(worker.pools), worker.actions, worker.concurrency, set(worker.held))
-            for worker in state.workers.values()
-        },
-    }  # fmt: skip

@@ -48,15 +48,15 @@ OF_LEADERSHIP: Final = (
         "turns",
         "leader without database",
         "LATE|STUCK",
-        "if now - self._committed_at > self.times.leadership:\n            # Another"
+        "if now - self.committed_at > self.times.leadership:\n            # Another"
         " => if now < 0:\n            # Another",
-        "                if self.clock.monotonic() - self._committed_at > self.times.leadership:\n"
+        "                if self.clock.monotonic() - self.committed_at > self.times.leadership:\n"
         "                    raise Reload from None\n"
         " => ",
     ),
     in_leader(
         "a leader that was deposed keeps its consumers",
-        "turns",
+        "leadership",
         "leader pauses, leader without database",
         "LATE|STUCK",
         "await self.broker.close() => pass",
@@ -70,21 +70,21 @@ OF_LEADERSHIP: Final = (
     ),
     in_leader(
         "a candidate does not notice turns of the leader",
-        "turns",
+        "leadership",
         "calm",
         "TAKEOVER",
         "seen, since = newest, now => seen = newest",
     ),
     in_leader(
         "a candidate does not see that the session of a leader is gone",
-        "turns",
+        "leadership",
         "leader dies",
         "GAP",
         "is_gone = is_gone and has_broker and now > since => is_gone = False",
     ),
     in_leader(
         "no turn is written while a load lasts",
-        "turns",
+        "leadership",
         "slow loads",
         "LATE|STUCK",
         "await self.store.write(Turn(epoch=epoch, number=number + 1, at=0.0))"
@@ -136,7 +136,7 @@ OF_TURNS: Final = (
     ),
     in_leader(
         "a new leader does not publish the events of the last turn again",
-        "turns",
+        "leadership",
         "leader dies",
         "EVENT .*heard nothing",
         "if lead.memory.unpublished: => if False:",
@@ -147,7 +147,7 @@ OF_TURNS: Final = (
         "dies before its events",
         "EVENT .*heard nothing",
         "        # A new leader publishes only the events of the newest turn again.\n"
-        "        await self._published()\n"
+        "        await self.published()\n"
         " => ",
     ),
     in_leader(

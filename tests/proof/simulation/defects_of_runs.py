@@ -42,7 +42,7 @@ OF_RUNS: Final = (
     ),
     in_worker(
         "a worker starts one more of a run than may run at once",
-        "waiting",
+        "attempt",
         "runs",
         "AT_ONCE|LIMIT_RUN",
         "self.at_once is None or self.running < self.at_once"
@@ -50,7 +50,7 @@ OF_RUNS: Final = (
     ),
     in_worker(
         "a worker starts a run in the order of the grants",
-        "waiting",
+        "attempt",
         "runs urgent",
         "ORDER",
         "heappush(queue.line, (offer.priority, offer.execution_id, offer.grant))"
@@ -58,7 +58,7 @@ OF_RUNS: Final = (
     ),
     in_worker(
         "a worker starts what it has returned after a recall",
-        "waiting",
+        "attempt",
         "runs changed, runs of old leaders",
         "START_ONCE .*recalled",
         "return self._remove_upto(queue.barrier, name, queue)"
@@ -74,7 +74,7 @@ OF_RUNS: Final = (
     ),
     in_worker(
         "a worker takes offers before the leader knows what it has returned",
-        "waiting",
+        "attempt",
         "runs returned",
         "ORDER|STARTED_IN_ORDER|START_ONCE",
         "if offer.grant <= queue.barrier or queue.is_closed: => if offer.grant <= queue.barrier:",

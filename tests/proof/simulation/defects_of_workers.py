@@ -296,7 +296,7 @@ OF_WORKERS: Final = (
     ),
     in_worker(
         "what was recalled starts when its offer comes late",
-        "waiting",
+        "attempt",
         "runs with losses",
         "START_ONCE .*recalled",
         "if offer.grant <= queue.barrier or queue.is_closed:"
@@ -304,7 +304,7 @@ OF_WORKERS: Final = (
     ),
     in_worker(
         "a recall returns nothing that waits",
-        "waiting",
+        "attempt",
         "runs changed",
         "START .*paused|START_ONCE .*recalled",
         "return self._remove_upto(queue.barrier, name, queue) => return []",

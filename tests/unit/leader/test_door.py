@@ -12,8 +12,7 @@ from turnstile.common.broker.message import Outgoing
 from turnstile.common.broker.topology import EXECUTOR_REQUESTS
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.requests import read_requested_body, request_hash
-from turnstile.executor.leader.deliveries import Message, Reader
-from turnstile.executor.leader.door import read_request_message
+from turnstile.executor.leader.door import Message, Reader, read_request_message
 from turnstile.executor.leader.parameter_schemas import refusal_of_parameters
 from turnstile.executor.leader.ports import CancelRequest, RefusedRequest, Request
 from turnstile.executor.parameter_check import SchemaChecker
@@ -40,7 +39,7 @@ def message(
     names = ["executions", key or kind]
     address = b"".join(bytes([len(name)]) + name.encode() for name in names)
     return Delivery(
-        Channel(), tag=1, consumer="", redelivered=False, address=address, properties=header[:-1],
+        Channel(), tag=1, redelivered=False, address=address, properties=header[:-1],
         body=content if kept else b"", body_bytes=len(content), size_bytes=len(content), kept=kept,
     )  # fmt: skip
 
