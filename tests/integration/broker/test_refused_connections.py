@@ -263,17 +263,6 @@ async def test_a_full_disk_is_an_outage_until_the_refused_statement_succeeds(
     assert [record.getMessage() for record in caplog.records][1:] == ["database_disk_full_over"]
 
 
-async def test_a_full_disk_is_not_assumed_for_ever_because_of_a_statement_that_is_not_repeated(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("turnstile.common.database._DISK_FULL_SECONDS", 0.0)
-    with pytest.raises(Unavailable):
-        await database.fetch("DO $$BEGIN RAISE 'no' USING ERRCODE = 'disk_full'; END$$")
-    assert database.last_error is not None
-    assert await database.fetchval("SELECT 1") == 1
-    assert database.last_error is None
-
-
 async def test_one_cause_is_one_episode_in_the_log_however_its_text_changes(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
