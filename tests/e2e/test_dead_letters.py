@@ -90,36 +90,6 @@ async def test_a_dead_letter_is_replayed_with_its_body_corrected_and_runs_once(e
     await letters(env, 0)
 
 
-async def test_a_refusal_by_a_full_queue_is_an_answer_and_a_dead_letter_only_without_a_reply_queue(
-    env: Environment,
-) -> None:
-    await env.put("full", max_concurrent=0, when_full="reject", max_queued=1)
-    waiting = await env.submit("full")
-    body = {"action_ref": "full"}
-    replies = await ask(env.amqp_url, lambda to: [request(body, reply_to=to) for _ in range(300)])
-    assert {(kind, reply["code"]) for kind, reply in replies} == {("execution.rejected", "queue_full")}
-    silent = [request(body, message_id=f"silent-{n}") for n in range(300)]
-    # An invalid request becomes a dead letter in any case.
-    unknown = await ask(env.amqp_url, lambda to: [request({"action_ref": "missing"}, reply_to=to)])
-    assert unknown[0][1]["code"] == "unknown_action"
-    async with publishing(env.amqp_url) as publisher:
-        await publisher.publish(silent)
-    found = await letters(env, 301)
-    assert [letter["code"] for letter in found] == ["unknown_action", *["queue_full"] * 300]
-    assert [letter["message_id"] for letter in found[1:]] == [message.message_id for message in silent]
-    await env.cancel(waiting)
-    # Makes them older than the retention: the watchdog prunes them.
-    await env.history.rows(
-        "UPDATE ledger.dead_letter SET stored_at = stored_at - interval '31 d' WHERE code = 'queue_full'"
-    )
-    codes = "SELECT array_agg(DISTINCT code) FROM ledger.dead_letter"
-
-    async def are_pruned() -> bool:
-        return bool(await env.history.value(codes) == ["unknown_action"])
-
-    await until(are_pruned, "old letters are pruned", deadline_seconds=30)
-
-
 async def stored(history: History) -> list[str]:
     rows = await history.rows("SELECT message_id FROM ledger.dead_letter ORDER BY died_at, id")
     return [row["message_id"] for row in rows]

@@ -80,9 +80,7 @@ def with_capacity(capacity: int) -> dict[str, str]:
     [
         # Beside other tests: only the turns are asserted.
         (1, RUN_SECONDS, False),
-        pytest.param(1, RUN_SECONDS, True, marks=pytest.mark.whole),
         pytest.param(5, RUN_SECONDS, True, marks=pytest.mark.whole),
-        pytest.param(1, WHOLE_SECONDS, True, marks=pytest.mark.whole),
         pytest.param(5, WHOLE_SECONDS, True, marks=pytest.mark.whole),
     ],
 )
@@ -116,8 +114,3 @@ async def test_sixty_runs_of_one_action_on_ten_worker_slots_take_turns_with_anot
             assert max(wait.seconds for wait in waits) < STARTED_SECONDS_MAX, waits
         # Two actions of weight 1 differ by two units at most (P14); one decision may have begun before.
         assert max(wait.overtaken for wait in waits) <= 3, waits
-
-
-async def capacity(env: Environment) -> int:
-    """Return the capacity of the workers that take offers."""
-    return int((await env.http.get("/pools/default")).json()["capacity"])
