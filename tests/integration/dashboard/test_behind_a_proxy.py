@@ -1,12 +1,7 @@
 """The dashboard and its stream of events behind a reverse proxy that serves the executor under a path."""
 
 import asyncio
-import os
-import shutil
-import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -18,77 +13,18 @@ from playwright.async_api import Browser, Response, expect
 from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS, watched_page
 from tests.integration.dashboard.conftest import TOKEN
 from tests.support.environment import Environment
-from tests.support.traffic import until
-from turnstile.localservers.ports import free_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 expect.set_options(timeout=DEADLINE_MILLISECONDS)
 
 _PATH: Final = "/turnstile"
 _HEAD_BYTES_MAX: Final = 64 * 1024
-_STOP_SECONDS: Final = 10.0
-_NGINX: Final = """
-daemon off;
-{user}
-worker_processes 1;
-pid {folder}/pid;
-error_log {folder}/error.log;
-events {{}}
-http {{
-    access_log off;
-    client_body_temp_path {folder}/body;
-    proxy_temp_path {folder}/proxy;
-    fastcgi_temp_path {folder}/fastcgi;
-    uwsgi_temp_path {folder}/uwsgi;
-    scgi_temp_path {folder}/scgi;
-    server {{
-        listen 127.0.0.1:{port};
-        location / {{
-            return 404;
-        }}
-        location {path}/ {{
-            proxy_pass {upstream}/;
-        }}
-    }}
-}}
-"""
 
 
-@asynccontextmanager
-async def _nginx(upstream: str, folder: Path) -> AsyncIterator[str]:
-    program = shutil.which("nginx")
-    if program is None:
-        pytest.skip("nginx is not installed; the small proxy of this test has the same path")
-    port = free_port()
-    configuration = folder / "nginx.conf"
-    # As another user its worker could not write into the folder of the test.
-    user = "user root;" if os.geteuid() == 0 else ""
-    configuration.write_text(
-        _NGINX.format(folder=folder, port=port, path=_PATH, upstream=upstream, user=user)
-    )
-    nginx = await asyncio.create_subprocess_exec(program, "-p", str(folder), "-c", str(configuration))
-    try:
-        url = f"http://127.0.0.1:{port}"
-        async with httpx.AsyncClient(trust_env=False) as http:
-
-            async def answers() -> bool:
-                try:
-                    return (await http.get(url, timeout=5.0)).status_code == httpx.codes.NOT_FOUND
-                except httpx.TransportError:
-                    return False
-
-            await until(answers, "nginx")
-        yield url
-    finally:
-        nginx.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(_STOP_SECONDS):
-            await nginx.wait()
-
-
-@asynccontextmanager
-async def _small_proxy(upstream: str, _: Path) -> AsyncIterator[str]:
-    """Remove the path from each request; one request a connection. What is outside the path is refused."""
-    target = urlsplit(upstream)
+@pytest_asyncio.fixture(loop_scope="package")
+async def proxy_url(env: Environment) -> AsyncIterator[str]:
+    """A proxy that removes the path from each request; what is outside the path is refused."""
+    target = urlsplit(env.system.http_url)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -132,18 +68,6 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         await writer.drain()
 
 
-@pytest.fixture(params=["small", "nginx"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest_asyncio.fixture(loop_scope="package")
-async def proxy_url(kind: str, env: Environment, tmp_path: Path) -> AsyncIterator[str]:
-    proxy = _nginx if kind == "nginx" else _small_proxy
-    async with proxy(env.system.http_url, tmp_path) as url:
-        yield url
-
-
 async def test_every_file_page_and_event_is_found_under_the_path_of_a_proxy(
     browser: Browser, env: Environment, proxy_url: str
 ) -> None:
@@ -184,6 +108,8 @@ async def test_an_event_passes_a_proxy_at_once(env: Environment, proxy_url: str)
         http.stream("GET", "/api/v1/events", timeout=10.0) as stream,
     ):
         assert stream.headers["content-type"].startswith("text/event-stream")
+        # Otherwise nginx collects the events.
+        assert stream.headers["x-accel-buffering"] == "no"
         sent = False
         async for line in stream.aiter_lines():
             if not sent and line.startswith("data: "):
