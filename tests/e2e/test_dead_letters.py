@@ -39,37 +39,6 @@ async def select(env: Environment, verb: str, **selection: Any) -> dict[str, Any
     return dict(answer.json())
 
 
-async def test_requests_for_an_action_that_is_defined_later_are_replayed_and_run_once_in_their_order(
-    env: Environment,
-) -> None:
-    body = {"action_ref": "later", "parameters": {}}
-    async with publishing(env.amqp_url) as publisher:
-        await publisher.publish([request({**body, "metadata": {"n": n}}) for n in range(20)])
-    await letters(env, 20, code="unknown_action")
-    # Replayed too early they become dead letters again, for the same reason.
-    assert (await select(env, "replay", all=True))["done"] == 20
-    await letters(env, 20, code="unknown_action")
-    await env.put("later", max_concurrent=1, entrypoint="tests.e2e.actions:noop")
-    assert await select(env, "replay", code="unknown_action") == {
-        "done": 20,
-        "refused": [],
-        "missing": [],
-        "left": 0,
-    }
-    await letters(env, 0)
-
-    async def are_admitted() -> bool:
-        return bool((await env.stats("later"))["total_enqueued"] == 20)
-
-    await until(are_admitted, "all are admitted")
-    rows = await env.history.rows(
-        "SELECT e.id, (e.metadata->>'n')::int AS n FROM ledger.execution e"
-        " WHERE e.action_ref = 'later' ORDER BY e.id"
-    )
-    assert [row["n"] for row in rows] == list(range(20))
-    assert set(await env.ended(*(row["id"] for row in rows))) == {"completed"}
-
-
 async def test_a_dead_letter_is_replayed_with_its_body_corrected_and_runs_once(env: Environment) -> None:
     async with publishing(env.amqp_url) as publisher:
         await publisher.publish(

@@ -11,7 +11,6 @@ import pytest
 from aiormq.exceptions import ProbableAuthenticationError
 
 from tests.support.brokers import message, running
-from tests.support.proxy import proxy_to
 from tests.support.traffic import in_background, until
 from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Link, _Closed
 from turnstile.common.broker.errors import BrokerUnavailable
@@ -283,33 +282,6 @@ async def test_one_cause_is_one_episode_in_the_log_however_its_text_changes(
         await until(lambda: len(attempts) > 200, "two hundred attempts")
     errors = [record.__dict__["error"] for record in caplog.records]
     assert errors == [f"node {number} says no" for number in (0, 50, 100, 150)]
-
-
-async def test_a_broker_that_closes_each_connection_is_three_lines_in_the_log(
-    amqp_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "turnstile.common.broker")
-    served = 0
-    async with proxy_to(amqp_url) as proxy:
-        pauses = BrokerTimeouts(backoff_first_seconds=0.0, backoff_max_seconds=0.0)
-        connection = BrokerConnection(proxy.url, name="test", timeouts=pauses)
-
-        async def lose(link: Link) -> None:
-            nonlocal served
-            link.serving()
-            served += 1
-            proxy.cut()
-            await asyncio.wait({link.gone})
-
-        async with in_background(connection.run(lose)):
-            await until(lambda: served > 20, "twenty connections")
-    ours = _ours(caplog)
-    assert [record.getMessage() for record in ours] == [
-        "broker_connected",
-        "broker_unavailable",
-        "broker_unavailable_over",
-    ]
-    assert all(record.__dict__["connection"] == "test" for record in ours)
 
 
 async def _never_serve(_: Link) -> None:

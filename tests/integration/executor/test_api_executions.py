@@ -225,7 +225,7 @@ async def test_an_unknown_execution_is_not_found(api: Served) -> None:
 
 async def test_a_granted_execution_is_handed_over_to_its_worker(worked: Served) -> None:
     path = f"/executions/{(await worked.submit('a.b'))['id']}"
-    await worked.until(lambda: bool(worked.worker.offered), "the offer")
+    await until(lambda: bool(worked.worker.offered), "the offer")
     shown = await worked.get(path)
     assert (shown["status"], shown["attempt"], shown["worker_id"]) == (
         "scheduled",

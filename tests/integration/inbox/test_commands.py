@@ -13,7 +13,7 @@ from tests.support.inbox import (
     numbered,
     request,
 )
-from tests.support.ledger import until
+from tests.support.traffic import until
 from turnstile.common.domain.states import Status
 from turnstile.executor.inbox import NotDecidedYet
 

@@ -15,7 +15,8 @@ from tests.support.inbox import (
     patch,
     request,
 )
-from tests.support.ledger import session_on, until
+from tests.support.ledger import session_on
+from tests.support.traffic import until
 from turnstile.common.domain.errors import Unavailable
 from turnstile.executor.leader.ports import OutcomeUnknown
 from turnstile.executor.leader.records import Turn
