@@ -55,17 +55,6 @@ def tick_child(context: Context, file: str, seconds: list[float]) -> int:
     return context.attempt
 
 
-@action("tick.stubborn")
-async def tick_stubborn(context: Context, file: str, seconds: list[float]) -> int:
-    """Ignore cancellations."""
-    for _ in _ticking("stubborn", context.execution_id, context.attempt, file, seconds):
-        try:
-            await asyncio.sleep(_TICK_SECONDS)
-        except asyncio.CancelledError:
-            pass
-    return context.attempt
-
-
 def _ticking(kind: str, execution_id: int, attempt: int, file: str, seconds: list[float]) -> Iterator[None]:
     def write(event: str) -> None:
         tick = Tick(

@@ -131,15 +131,6 @@ def test_nothing_is_left_of_earlier_tests(turnstile):
     assert turnstile.client.list().items == ()
 
 
-def test_a_retry_comes_after_an_hour(turnstile):
-    execution_id = turnstile.client.submit("shop.flaky").execution_id
-    until_delayed(turnstile, execution_id)
-    turnstile.advance("59m")
-    until_delayed(turnstile, execution_id)
-    turnstile.advance("1m")
-    assert turnstile.client.wait(execution_id, timeout=30).result == 2
-
-
 def test_a_delay_of_two_days_passes(turnstile):
     due = datetime.now(UTC) + timedelta(days=2)
     execution_id = turnstile.client.submit("shop.greet", {"name": "x"}, run_at=due).execution_id
@@ -186,7 +177,7 @@ def test_a_project_tests_its_actions_on_a_private_installation(
     (tmp_path / "test_shop.py").write_text(_TESTS)
     done = run_pytest(tmp_path, server_urls)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "10 passed" in done.stdout
+    assert "9 passed" in done.stdout
 
 
 @pytest.mark.parametrize(
