@@ -1,4 +1,7 @@
-"""P4 with real processes: each end frees exactly one slot and is published, whatever process ended it."""
+"""P4 with real processes: each end frees exactly one slot and is published, whatever process ended it.
+
+Whole services: workers are killed between an end and its report.
+"""
 
 import asyncio
 import signal

@@ -1,4 +1,7 @@
-"""Dead letters: stored once with their reasons, listed, replayed when they are corrected, pruned."""
+"""Dead letters: stored once with their reasons, listed, replayed when they are corrected, pruned.
+
+Whole services: a letter goes from the leader to the broker, the drain, the API and back.
+"""
 
 from typing import Any
 

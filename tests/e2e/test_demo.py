@@ -1,4 +1,7 @@
-"""`executor demo` as a new user runs it: it passes, and nothing of it is left."""
+"""`executor demo` as a new user runs it: it passes, and nothing of it is left.
+
+The command starts and stops servers and services of its own.
+"""
 
 import os
 import re

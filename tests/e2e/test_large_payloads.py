@@ -1,4 +1,7 @@
-"""Large requests and results: bounded memory in executor and worker, /livez answered, all stored in order."""
+"""Large requests and results: bounded memory in executor and worker, /livez answered, all stored in order.
+
+Whole services: what is measured is the memory of their processes.
+"""
 
 import asyncio
 import time

@@ -1,4 +1,7 @@
-"""P1, P7 and P8: the limit holds, and free slots are granted at once, by messages alone."""
+"""P1, P7 and P8: the limit holds, and free slots are granted at once, by messages alone.
+
+Whole services: executors are killed, and slots are counted by the lines that actions write.
+"""
 
 import asyncio
 import random

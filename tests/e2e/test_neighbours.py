@@ -1,4 +1,7 @@
-"""P9: queues, addresses and messages of one client stop no other client."""
+"""P9: queues, addresses and messages of one client stop no other client.
+
+Whole services: what must go on is the work of other clients of the same broker.
+"""
 
 import asyncio
 import json

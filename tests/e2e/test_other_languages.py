@@ -1,4 +1,7 @@
-"""The programs of docs/how-to/submit-from-other-languages.md, against a real executor."""
+"""The programs of docs/how-to/submit-from-other-languages.md, against a real executor.
+
+The programs are run as they are printed.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,7 @@
-"""P9: actions take turns at the capacity of their pool, while workers and executors come, leave and die."""
+"""P9: actions take turns at the capacity of their pool, while workers and executors come, leave and die.
+
+Whole services: what is measured are grants and starts of several workers.
+"""
 
 import asyncio
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,7 @@
-"""`on_start`, `lifespan` and `on_stop`: once per process, before the first attempt and after the last."""
+"""`on_start`, `lifespan` and `on_stop`: once per process, before the first attempt and after the last.
+
+Whole services: hooks are counted by process.
+"""
 
 from collections import Counter
 from pathlib import Path

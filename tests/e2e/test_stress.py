@@ -1,4 +1,7 @@
-"""The whole command as users run it: a private installation, all kinds of scenarios, one kill, a report."""
+"""The whole command as users run it: a private installation, all kinds of scenarios, one kill, a report.
+
+The command starts servers and services of its own.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,7 @@
-"""Actions submitted from code, against real executors and workers."""
+"""Actions submitted from code, against real executors and workers.
+
+Whole services: a typed result is written by a worker and read by a client.
+"""
 
 import asyncio
 from contextlib import AsyncExitStack

@@ -2,6 +2,8 @@
 
 While it hears no answer to its heartbeats, nothing of it runs any more when its lease ends; then its work
 runs elsewhere. An outage of the database costs no running work.
+
+Whole services: what must have ended are processes that a worker started.
 """
 
 import signal

@@ -1,4 +1,7 @@
-"""The pytest plugin in a project of its own: an installation that is empty before each test."""
+"""The pytest plugin in a project of its own: an installation that is empty before each test.
+
+It needs a process: the plugin is loaded by a pytest of that project.
+"""
 
 import os
 import subprocess

@@ -1,4 +1,7 @@
-"""An outage of the broker alone, longer than a lease, with real executors and workers (P16)."""
+"""An outage of the broker alone, longer than a lease, with real executors and workers (P16).
+
+Whole services: the worker asks an executor over HTTP while both are without the broker.
+"""
 
 import asyncio
 import re
