@@ -29,11 +29,12 @@ OF_LEADERSHIP: Final = (
         " => return replace(turn, epoch=epoch, number=1), False\n        if newest != before:",
     ),
     in_leader(
-        "grants begin again under the old epoch after an unknown outcome",
+        "the counter of grants begins again after an unknown outcome",
         "turns",
         "unknown commits",
-        "grant .* exists",
-        "lead.epoch = lead.state.epoch = epoch => lead.epoch = epoch",
+        "grants do not have new numbers",
+        "lead.number, lead.previous = 0, newest"
+        " => lead.number, lead.previous, lead.state.grant_counter = 0, newest, 0",
     ),
     in_leader(
         "after a failover a leader goes on as if its last turns were there",
