@@ -1,4 +1,4 @@
-"""Start and stop hooks run once per process, before the first attempt and after the last; a failed start repeats.
+"""Start and stop hooks run once per process, before and after its attempts; a start that fails is repeated.
 
 Whole services: hooks are counted by process.
 """

@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from turnstile.worker import action, command_action
@@ -14,6 +15,15 @@ async def wait(seconds: float = 60.0) -> str:
     """Wait, and let itself be cancelled."""
     await asyncio.sleep(seconds)
     return "waited"
+
+
+@action("core.deaf")
+async def deaf() -> None:
+    """Wait, whatever happens."""
+    until = time.monotonic() + 60.0
+    while time.monotonic() < until:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.05)
 
 
 @action("core.block")

@@ -18,6 +18,7 @@ import pytest
 from tests.support.processes import CERTIFICATES
 from tests.support.scripted_leader import ScriptedLeader, worker_process
 from tests.support.traffic import until
+from turnstile.common.exit_codes import ExitCode
 
 MODULE = "tests.support.core_actions"
 
@@ -110,6 +111,20 @@ async def test_a_worker_that_is_process_one_leaves_no_zombies_and_drains(
         os.kill(_below(worker.process.pid)[0], signal.SIGTERM)
         assert await worker.ended() == 0
         assert leader.ends()[4].result == b'"waited"'
+
+
+async def test_a_run_that_cannot_be_stopped_ends_its_process_and_returns_nothing(
+    amqp_url: str, leader: ScriptedLeader, tmp_path: Path
+) -> None:
+    async with worker_process(amqp_url, tmp_path, MODULE, TURNSTILE_DRAIN_TIMEOUT="500ms") as worker:
+        await leader.is_served()
+        await leader.offer("core.deaf", 1)
+        await until(lambda: leader.started() == [1], "the start")
+        worker.signal(signal.SIGTERM)
+        assert await worker.ended() == ExitCode.NOT_STOPPED
+        assert not leader.returns()
+        assert not leader.has_left
+        assert "not_stopped_in_time" in worker.text()
 
 
 async def test_a_second_signal_ends_the_process_at_once(
