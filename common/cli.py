@@ -63,10 +63,15 @@ Rest = ParamSpec("Rest")
 class CommandFailed(TurnstileError):
     """The command ends here; the message explains what is wrong, where, and what was expected."""
 
-    def __init__(self, message: str, *, exit_code: ExitCode) -> None:
+    def __init__(self, message: str, *, exit_code: ExitCode = ExitCode.FAILED) -> None:
         super().__init__(message)
         self.message = message
         self.exit_code = exit_code
+
+
+def bad_input(message: str) -> CommandFailed:
+    """Return the error for wrong usage or a wrong setting."""
+    return CommandFailed(message, exit_code=ExitCode.USAGE)
 
 
 class CommandGroup(TyperGroup):
@@ -229,10 +234,9 @@ def refuse_passwords(given: Mapping[str, object]) -> None:
         variable = environment_name(name)
         is_argument = isinstance(value, str) and value != os.environ.get(variable)
         if is_argument and _WITH_PASSWORD.search(str(value)):
-            raise CommandFailed(
+            raise bad_input(
                 f"--{name.replace('_', '-')}: every user of this machine can read a password among the "
-                f"arguments; set {variable} in the environment instead",
-                exit_code=ExitCode.USAGE,
+                f"arguments; set {variable} in the environment instead"
             )
 
 

@@ -53,7 +53,7 @@ class _Commands(LazyCommandGroup):
         "audit": _lazy(
             "audit:audit", "Check that all rows agree, and that the leader remembers what they say."
         ),
-        "audit-log": _lazy("audit_log:audit_log", "Show what operators did: who, when and what."),
+        "audit-log": _lazy("audit:audit_log", "Show what operators did: who, when and what."),
         "top": _lazy("top:top", "Show queues, slots, failures and workers, refreshed every second."),
         "actions": _lazy("actions:app", "Manage actions: definitions, limits, pause and resume."),
         "resources": _lazy("resources:app", "Manage resources, which several actions share."),

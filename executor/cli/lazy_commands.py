@@ -10,8 +10,7 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_command
 
-from turnstile.common.cli import CommandFailed, CommandGroup, command_line
-from turnstile.common.exit_codes import ExitCode
+from turnstile.common.cli import CommandFailed, CommandGroup, bad_input, command_line
 
 
 class LazyCommand(NamedTuple):
@@ -40,7 +39,7 @@ class _Placeholder(TyperCommand):
             if not self._lazy.remedy:
                 raise
             message = f"{self.name} is not part of this installation; {self._lazy.remedy}"
-            raise CommandFailed(f"{message} ({error.name} is missing)", exit_code=ExitCode.USAGE) from None
+            raise bad_input(f"{message} ({error.name} is missing)") from None
         if not isinstance(found, typer.Typer):
             single = command_line(self._lazy.summary)
             single.command(self.name)(found)

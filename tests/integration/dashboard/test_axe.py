@@ -267,7 +267,7 @@ LISTED = Screens(waiting=1, ended=2, worker="id", worker_name="name", letter="3"
 
 
 async def test_every_screen_is_listed() -> None:
-    screens = re.findall(r"^  \[/(\^.*\$)/, ", static_files()["app.js"].content.decode(), re.MULTILINE)
+    screens = re.findall(r"^  \[/(\^.*\$)/, ", static_files()["router.js"].content.decode(), re.MULTILINE)
     assert len(screens) > 10
     patterns = [screen.replace(r"\/", "/").replace("(?<", "(?P<") for screen in screens]
     paths = [address.removeprefix("/#").partition("?")[0] for address in addresses(LISTED)]

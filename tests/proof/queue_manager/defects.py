@@ -31,7 +31,6 @@ from tests.proof.queue_manager.walks import walk
 from tests.unit.queue_manager import test_gates, test_life, test_pools, test_queues, test_runs
 from tests.unit.queue_manager.scheduler import uses
 from turnstile.common.domain.states import Status
-from turnstile.common.domain.waiting import WaitingList, _Chunk
 from turnstile.executor.leader import loading, writing
 from turnstile.executor.queue_manager import decide, gates, pools, runs, state, transitions
 from turnstile.executor.queue_manager.decisions import Decisions
@@ -40,6 +39,7 @@ from turnstile.executor.queue_manager.inputs import Input
 from turnstile.executor.queue_manager.lines import FairClock, Line
 from turnstile.executor.queue_manager.rates import RateWindow
 from turnstile.executor.queue_manager.state import Crew, Lane, Queue, State, Worker
+from turnstile.executor.queue_manager.waiting import WaitingList, _Chunk
 
 Detector = Callable[[], None]
 

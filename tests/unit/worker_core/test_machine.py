@@ -12,7 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.unit.worker_core.world import FakeQueue, JumpingLoop, World
 from turnstile.common.domain.identifiers import Grant
-from turnstile.common.domain.outcomes import Completed, Failed, Failure
 from turnstile.common.worker_protocol import (
     AttemptEnded,
     AttemptReturned,
@@ -25,6 +24,7 @@ from turnstile.common.worker_protocol import (
     ToSession,
     Welcome,
 )
+from turnstile.worker.core.outcomes import Completed, Failed, Failure
 from turnstile.worker.core.ports import NotStarted
 from turnstile.worker.core.process import Worker
 from turnstile.worker.core.waiting import Waiting
