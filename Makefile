@@ -119,8 +119,10 @@ docs: $(READY) ## Build the documentation as a site in build/docs; a warning is 
 	@$(BIN)/sphinx-build -q -W --keep-going docs build/docs && echo build/docs/index.html
 
 .PHONY: reference
-reference: $(READY) ## Write docs/reference from the code
+reference: $(READY) ## Write docs/reference, and the grants of the database, from the code
 	@cd docs && PYTHONPATH=. ../$(BIN)/python -m generate reference
+	@$(BIN)/python -c "from turnstile.executor.permissions.rights import grants_sql; print(grants_sql(), end='')" \
+		> executor/permissions/rights.sql
 
 .PHONY: pictures
 pictures: $(READY) ## Take a picture of every screen of the dashboard: light, dark, phone (ARGS=--docs)
@@ -133,9 +135,9 @@ format: $(READY) ## Rewrite the code in the house format
 
 .PHONY: lock
 lock: | $(BIN)/uv ## Resolve requirements/*.txt (newer versions: make lock LOCK_OPTIONS=--upgrade)
-	$(LOCK) $(LOCK_OPTIONS) pyproject.toml -o requirements/runtime.txt
+	$(LOCK) $(LOCK_OPTIONS) pyproject.toml --extra executor -o requirements/runtime.txt
 	$(LOCK) $(LOCK_OPTIONS) --group build -o requirements/build.txt
-	$(LOCK) $(LOCK_OPTIONS) pyproject.toml --extra stress --extra otel --extra dev --group dev -c requirements/runtime.txt -c requirements/build.txt \
+	$(LOCK) $(LOCK_OPTIONS) pyproject.toml --extra all --group dev -c requirements/runtime.txt -c requirements/build.txt \
 	    -o requirements/dev.txt
 	$(LOCK) $(LOCK_OPTIONS) pyproject.toml --extra stress --group peers -c requirements/runtime.txt \
 	    -c requirements/build.txt -o requirements/peers.txt

@@ -8,7 +8,6 @@ message and the exit code, never a traceback.
 
 import errno
 import functools
-import gc
 import inspect
 import json
 import os
@@ -47,6 +46,7 @@ from turnstile.common.known_settings import unknown_settings
 from turnstile.common.nearest import nearest
 from turnstile.common.process_one import start_below_process_one
 from turnstile.common.redaction import escaped, escaped_json
+from turnstile.common.version import installed_version
 
 ENVIRONMENT_ONLY: Final = "environment only"
 """Metadata of a field that holds a secret: `Annotated[SecretStr, ENVIRONMENT_ONLY]`."""
@@ -134,11 +134,21 @@ def command_line(
     )
 
 
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"turnstile {installed_version()}")
+        raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool,
+    typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+]
+
+
 def run_command_line(app: typer.Typer, *, name: str) -> None:
     """Run a program and exit; its output may be closed, full, or limited to an encoding."""
     start_below_process_one()
-    # What modules create stays: a tenth of the start was spent on looking for garbage among it.
-    gc.set_threshold(20_000, 20, 50)
     # A closed stream is None: discard its output.
     sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
     sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115

@@ -19,6 +19,7 @@ import typer
 
 from turnstile.common.cli import (
     CommandFailed,
+    VersionOption,
     bad_input,
     command_line,
     print_json,
@@ -35,9 +36,10 @@ from turnstile.worker.parameters import ActionDeclarationError
 from turnstile.worker.settings import WorkerSettings
 from turnstile.worker.start_notes import WarningRecorder
 
-app = command_line(
+_SUMMARY: Final = (
     "Run workers: take the executions that the leader offers, run their actions, report the outcomes."
 )
+app = command_line(_SUMMARY)
 
 _PIPED_WIDTH: Final = 10_000
 
@@ -50,6 +52,11 @@ Targets = Annotated[
         "Modules in the current folder can be imported. Example: --actions reports.actions",
     ),
 ]
+
+
+@app.callback(help=_SUMMARY)
+def group(version: VersionOption = False) -> None:
+    """Take no other option: each belongs to a command."""
 
 
 @app.command()

@@ -254,11 +254,7 @@ class Definitions:
         if action is None:
             raise unknown("action", ref)
         if body is None and stored is None:
-            raise Refusal(
-                Code.NOT_FOUND,
-                f"key: {key[:200]!r} of {ref!r} has no settings of its own, the limit of the action holds; "
-                "PUT it to give it a limit or weight",
-            )
+            raise without_settings(ref, key)
         if body is not None and action.get("concurrency_key") is None and not action.get("submitter_keys"):
             raise Refusal(
                 Code.INVALID_MESSAGE,
@@ -290,6 +286,7 @@ class Definitions:
         stored = self.bodies.get(("resource", name))
         if command.kind != "resource" or stored is None:
             raise unknown(command.kind, name)
+        _check_conditions(command, stored)
         users = sorted(
             ref for ref, body in self._actions() if any(u["resource"] == name for u in _uses(body))
         )
@@ -438,6 +435,15 @@ def in_use(command: DefinitionCommand, waiting: int, running: int) -> InUse:
 def unknown(kind: str, name: str) -> Refusal:
     """Refuse a command about something that does not exist."""
     return Refusal(Code.NOT_FOUND, _UNKNOWN[kind].format(name[:200]))
+
+
+def without_settings(ref: str, key: str) -> Refusal:
+    """Refuse a command about a key that has no settings of its own."""
+    return Refusal(
+        Code.NOT_FOUND,
+        f"key: {key[:200]!r} of {ref!r} has no settings of its own, the limit of the action holds; "
+        "PUT it to give it a limit or weight",
+    )
 
 
 def _row(kind: str, name: str, body: Body | None, changed_by: Body | None) -> DefinitionRow:
