@@ -269,7 +269,8 @@ async def _drained(system: System, expected: Mapping[str, int], backlog: int) ->
 
     async def work() -> tuple[int, float]:
         began_at = time.time()
-        return backlog, max(await system.all_ended(expected) - began_at, _INSTANT_SECONDS)
+        await system.all_ended(expected)
+        return backlog, max(await system.last_end() - began_at, _INSTANT_SECONDS)
 
     return await system.measure(work)
 

@@ -1,6 +1,6 @@
 """What all parts share: sizes, the servers, and a running system with a publisher and a meter.
 
-Progress is read over HTTP (`queue-stats`), so that no part depends on the tables of this version for it.
+Progress is read over HTTP (`queue-stats`); the last end is read from the ledger, once all have ended.
 """
 
 import asyncio
@@ -10,7 +10,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
@@ -39,6 +38,7 @@ _POLL_SECONDS_MAX: Final = 0.5
 _POLL_SHARE: Final = 0.05
 """The share of the time for polling: with many keys an answer costs the database milliseconds."""
 _WAL: Final = "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint"
+_LAST_END: Final = "SELECT extract(epoch FROM max(e.completed_at)) FROM ledger.execution e WHERE e.id > $1"
 _FAILED: Final = ("failed", "timeout", "cancelled", "expired", "abandoned")
 
 
@@ -128,13 +128,12 @@ class System:
             are_queued, "all executions wait", deadline_seconds=self.deadline_seconds, pause_seconds=0.1
         )
 
-    async def all_ended(self, expected: Mapping[str, int]) -> float:
-        """Wait until so many executions of each action have ended; returns the instant of the last one.
+    async def all_ended(self, expected: Mapping[str, int]) -> None:
+        """Wait until so many executions of each action have ended.
 
         Reads one action at a time, since the measured executor answers.
         """
         deadline = time.monotonic() + self.deadline_seconds
-        last_at = 0.0
         # Before the first question, which would slow down a single fast execution.
         await asyncio.sleep(_POLL_SECONDS)
         for ref, count in expected.items():
@@ -148,8 +147,10 @@ class System:
                     missing = f"{count} ended executions of {ref}, but {stats['total_completed']}"
                     raise DidNotHappen(f"not within {self.deadline_seconds:g} s: {missing}")
                 await asyncio.sleep(min(max(_POLL_SECONDS, (now - began) / _POLL_SHARE), _POLL_SECONDS_MAX))
-            last_at = max(last_at, datetime.fromisoformat(stats["last_updated"]).timestamp())
-        return last_at
+
+    async def last_end(self, after_id: int = 0) -> float:
+        """Return the instant of the last end of the executions after one."""
+        return float(await self.session.fetchval(_LAST_END, after_id))
 
     async def require_no_failure(self) -> None:
         """Raise DidNotHappen where an execution ended in another way than by completing."""
@@ -177,10 +178,10 @@ class System:
         """Measure a load from its first publish to its last end; raises DidNotHappen where one fails."""
 
         async def work() -> tuple[int, float]:
-            before = await self.totals(list(load.counts))
+            before, after_id = await self.totals(list(load.counts)), await self.api.newest_id()
             began_at = await submit(self.publisher, load.messages)
-            ended_at = await self.all_ended({ref: before[ref] + n for ref, n in load.counts.items()})
-            return load.count, ended_at - began_at
+            await self.all_ended({ref: before[ref] + n for ref, n in load.counts.items()})
+            return load.count, await self.last_end(after_id) - began_at
 
         run = await self.measure(work)
         await self.require_no_failure()
