@@ -21,7 +21,6 @@ from turnstile.stress.check.passages import (
     capacity_of,
     check_passages,
 )
-from turnstile.stress.check.pools import check_pool
 from turnstile.stress.check.timelines import counted_runs
 from turnstile.stress.check.verdict import Finding, Rule, findings_of
 from turnstile.stress.recording import NONE, GateRecords, Recording
@@ -36,20 +35,13 @@ GATE_RULES: Final[Mapping[Guarantee, Rule]] = {
 
 
 def gates_kept(recording: Recording, time_text: Callable[[int], str]) -> list[Finding]:
-    """Replay the gates of a scenario, and the turns of plain actions at their pool."""
-    results = [check_pool(recording)]
-    if recording.gates is not None:
-        results.insert(0, check_passages(gate_history(recording, recording.gates)))
+    """Replay the gates of a scenario."""
+    if recording.gates is None:
+        return []
+    replayed = check_passages(gate_history(recording, recording.gates))
     return findings_of(
-        {
-            rule: sum(result.checked.get(guarantee, 0) for result in results)
-            for guarantee, rule in GATE_RULES.items()
-        },
-        (
-            (GATE_RULES[each.rule], _sentence(each, time_text(each.at)))
-            for result in results
-            for each in result.broken
-        ),
+        {rule: replayed.checked.get(guarantee, 0) for guarantee, rule in GATE_RULES.items()},
+        ((GATE_RULES[each.rule], _sentence(each, time_text(each.at))) for each in replayed.broken),
     )
 
 
