@@ -140,3 +140,30 @@ class Scheduler:
 
 def uses(*names: str) -> tuple[Use, ...]:
     return tuple(Use(resource=name) for name in names)
+
+
+def two_resources(
+    *others: Action, a: Any = None, x: Any = None, y: Any = None, workers: dict[str, int] | None = None
+) -> Scheduler:
+    """Return one in which the action `a` acquires the resources `x` and `y`, and `b` only `y`."""
+    return Scheduler(
+        Resource(**{"name": "x", "capacity": 1, **(x or {})}),
+        Resource(**{"name": "y", "capacity": 1, **(y or {})}),
+        Action(ref="a", uses=uses("x", "y"), **(a or {})),
+        Action(ref="b", uses=uses("y")),
+        *others,
+        workers=workers,
+    )
+
+
+def two_pools(**resource: Any) -> Scheduler:
+    """Return one in which `a` and `g` of the pool `gpu` share a unit of a resource; `p` needs none."""
+    s = Scheduler(
+        Resource(name="r", capacity=1, **resource),
+        Action(ref="a", uses=uses("r")),
+        Action(ref="p"),
+        Action(ref="g", pool="gpu", uses=uses("r")),
+        workers={"w": 1},
+    )
+    s.worker("v", 4, pools="gpu")
+    return s
