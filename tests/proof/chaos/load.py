@@ -110,7 +110,7 @@ LIMITS: Final[Mapping[str, int | None]] = {
 }
 NUMBERS: Final = {**LIMITS, **numbers_of_gates(GATES)}
 """What must be in force again at the end."""
-_CUSTOMERS: Final = 5
+_KEYS: Final = 5
 _BURST: Final = 25
 _CROWDS: Final = {"chaos.crowd": 30, "chaos.brisk": 150}
 """Submitted at once. The first are more than twice the worker slots: the others wait for a worker slot of the
@@ -183,11 +183,11 @@ def _submit(rng: random.Random, number: int, at_seconds: float, ref: str) -> Sub
         "metadata": {"tag": number},
     }
     if ref == "chaos.keyed":
-        body["parameters"]["customer"] = rng.randrange(_CUSTOMERS)
+        body["parameters"]["key"] = rng.randrange(_KEYS)
     if ref in GATES.actions:
         body["priority"] = rng.choice([1, 2, 3, 3, 3, 3, 4, 5])
     if ref == "chaos.shared":
-        body["concurrency_key"] = str(rng.randrange(_CUSTOMERS))
+        body["concurrency_key"] = str(rng.randrange(_KEYS))
     if ref == "chaos.seven" and rng.random() < 0.2:
         body["parameters"]["failures"] = rng.randint(1, 3)
     if rng.random() < 0.05:

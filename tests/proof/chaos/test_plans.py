@@ -34,7 +34,7 @@ def busiest_seconds(steps: Iterable[Submit], limits: dict[str, int | None]) -> f
         parameters = step.body["parameters"]
         run_seconds = min(parameters["seconds"], step.body.get("timeout", 60.0))
         limit = limits[step.body["action_ref"]] or 10
-        busy[f"{step.body['action_ref']} {parameters.get('customer', '')}"] += run_seconds / limit
+        busy[f"{step.body['action_ref']} {parameters.get('key', '')}"] += run_seconds / limit
     return max(busy.values())
 
 
