@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from tests.proof.queue_manager.configurations import define
 from tests.proof.queue_manager.recount import recount
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.states import Status
@@ -12,9 +13,6 @@ from turnstile.executor.queue_manager.definitions import Action, Pool, Resource,
 from turnstile.executor.queue_manager.inputs import (
     Admit,
     Cancel,
-    DefineAction,
-    DefinePool,
-    DefineResource,
     Ended,
     Input,
     Returned,
@@ -44,13 +42,7 @@ class Scheduler:
         return [each.id for each in self.out.granted]
 
     def define(self, definition: Action | Resource | Pool) -> list[int]:
-        match definition:
-            case Action():
-                return self.turn(DefineAction(action=definition))
-            case Resource():
-                return self.turn(DefineResource(resource=definition))
-            case Pool():
-                return self.turn(DefinePool(pool=definition))
+        return self.turn(define(definition))
 
     def change(self, ref: str, **changes: Any) -> list[int]:
         return self.define(replace(self.state.actions[ref].definition, **changes))
