@@ -134,7 +134,7 @@ def draw(seed: int) -> Configuration:
         )
     return Configuration(
         name=f"walk {seed}",
-        definitions=tuple(map(define, (*resources, *pools, *actions))),
+        definitions=(*map(define, resources), *map(define, pools), *map(define, actions)),
         workers=tuple(workers),
         alive_max=dice.randint(4, 16) + (0 if run_seconds is None else 12),
         requests=tuple(
