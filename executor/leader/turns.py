@@ -617,8 +617,8 @@ class Leader:
         newest = await self._persist(self.store.newest_turn)
         before = NewestTurn(epoch=turn.epoch, number=turn.number - 1) if turn.number > 1 else lead.previous
         lead.epoch = lead.state.epoch = epoch
+        # The counter of grants goes on: the same turn, sent again, has used numbers of it.
         lead.number, lead.previous = 0, newest
-        lead.state.grant_counter = 0
         lead.sessions.raise_epoch(epoch)
         if newest == NewestTurn(epoch=turn.epoch, number=turn.number):
             return turn, True

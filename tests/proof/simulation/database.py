@@ -97,6 +97,8 @@ class Tables:
     epoch: int = 0
     executor_id: str = ""
     newest: NewestTurn | None = None
+    counter: int = 0
+    """The last one of the grants of the newest epoch."""
     admitted: dict[int, AdmittedRow] = field(default_factory=dict)
     ended: dict[int, EndedRow] = field(default_factory=dict)
     pending_ends: dict[int, EndedRow] = field(default_factory=dict)
@@ -353,6 +355,8 @@ class Postgres:
             raise TurnRefused(broken)
         at = self._last_at = max(round(self.loop.now * 1e9), self._last_at + 1)
         self.commits.append(Commit(at, turn, self.standby is not None))
+        counters = [counter for granted in turn.granted for counter in granted.counters]
+        tables.counter = max(counters, default=tables.counter if turn.number > 1 else 0)
         tables.newest = NewestTurn(epoch=turn.epoch, number=turn.number)
         if turn.admitted:
             self._admit(turn.admitted, at)
@@ -380,6 +384,9 @@ class Postgres:
         last = newest.number if newest is not None and newest.epoch == turn.epoch else 0
         if turn.number != last + 1:
             return f"its number does not follow {last}"
+        counters = [counter for granted in turn.granted for counter in granted.counters]
+        if last and counters and min(counters) <= tables.counter:
+            return f"its grants do not have new numbers: {min(counters)} after {tables.counter}"
         admitted = {row.id for row in turn.admitted}
         if len(admitted) != len(turn.admitted):
             return "an execution is admitted twice"
