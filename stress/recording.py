@@ -57,6 +57,14 @@ class Outcome(IntEnum):
     """The worker was shut down gracefully."""
 
 
+NOT_ENDED: Final[Mapping[str, Outcome]] = {
+    "retried": Outcome.RETRIED,
+    "reclaimed": Outcome.RECLAIMED,
+    "returned": Outcome.RETURNED,
+}
+"""As the installation names the end of an attempt that did not end its execution."""
+
+
 class RunEnd(IntEnum):
     """The end of a physical run."""
 
