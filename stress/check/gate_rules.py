@@ -5,7 +5,7 @@ are a second witness of the units. Out: one finding for each rule.
 """
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from turnstile.stress.check.columns import Ruling, Violation, ruling
@@ -15,7 +15,6 @@ from turnstile.stress.check.passages import (
     RATE,
     Broken,
     GateHistory,
-    Guarantee,
     Passer,
     Stay,
     capacity_of,
@@ -26,12 +25,7 @@ from turnstile.stress.check.verdict import Finding, Rule, findings_of
 from turnstile.stress.recording import NONE, GateRecords, Recording
 from turnstile.stress.trace import POOL, action_ref
 
-GATE_RULES: Final[Mapping[Guarantee, Rule]] = {
-    Guarantee.UNITS: Rule.UNITS_HELD,
-    Guarantee.ORDER: Rule.PASSED_IN_ORDER,
-    Guarantee.RATE: Rule.RATE_KEPT,
-    Guarantee.FAIRNESS: Rule.SHARED_FAIRLY,
-}
+GATE_RULES: Final = (Rule.UNITS_HELD, Rule.PASSED_IN_ORDER, Rule.RATE_KEPT, Rule.SHARED_FAIRLY)
 
 
 def gates_kept(recording: Recording, time_text: Callable[[int], str]) -> list[Finding]:
@@ -40,8 +34,8 @@ def gates_kept(recording: Recording, time_text: Callable[[int], str]) -> list[Fi
         return []
     replayed = check_passages(gate_history(recording, recording.gates))
     return findings_of(
-        {rule: replayed.checked.get(guarantee, 0) for guarantee, rule in GATE_RULES.items()},
-        ((GATE_RULES[each.rule], _sentence(each, time_text(each.at))) for each in replayed.broken),
+        {rule: replayed.checked.get(rule, 0) for rule in GATE_RULES},
+        ((each.rule, _sentence(each, time_text(each.at))) for each in replayed.broken),
     )
 
 

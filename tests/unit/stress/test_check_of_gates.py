@@ -84,7 +84,7 @@ def test_a_correct_history_breaks_no_rule_and_every_rule_of_gates_is_checked() -
     assert verdict.broken == ()
     checked = {finding.rule: finding.checked for finding in verdict.findings}
     assert set(checked) == set(Rule)
-    assert all(checked[rule] for rule in (*GATE_RULES.values(), Rule.LIMIT_RUN))
+    assert all(checked[rule] for rule in (*GATE_RULES, Rule.LIMIT_RUN))
     assert checked[Rule.UNITS_HELD] == 2 * len(CORRECT)
     # The rules of queues do not apply.
     assert checked[Rule.GRANTED_IN_ORDER] == checked[Rule.NO_IDLE_SLOT] == 0
