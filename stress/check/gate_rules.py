@@ -6,7 +6,7 @@ are a second witness of the units. Out: one finding for each rule.
 
 import heapq
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from turnstile.stress.check.columns import Ruling, Violation, ruling
 from turnstile.stress.check.definitions import Definitions, pauses, recorded_history
@@ -25,8 +25,6 @@ from turnstile.stress.check.verdict import Finding, Rule, findings_of
 from turnstile.stress.recording import NONE, GateRecords, Recording
 from turnstile.stress.trace import POOL, action_ref
 
-GATE_RULES: Final = (Rule.UNITS_HELD, Rule.PASSED_IN_ORDER, Rule.RATE_KEPT, Rule.SHARED_FAIRLY)
-
 
 def gates_kept(recording: Recording, time_text: Callable[[int], str]) -> list[Finding]:
     """Replay the gates of a scenario."""
@@ -34,7 +32,7 @@ def gates_kept(recording: Recording, time_text: Callable[[int], str]) -> list[Fi
         return []
     replayed = check_passages(gate_history(recording, recording.gates))
     return findings_of(
-        {rule: replayed.checked.get(rule, 0) for rule in GATE_RULES},
+        replayed.checked,
         ((each.rule, _sentence(each, time_text(each.at))) for each in replayed.broken),
     )
 

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from turnstile.stress.check.gate_rules import GATE_RULES
+from turnstile.stress.check.passages import GATE_RULES
 from turnstile.stress.metrics import Recovery
 from turnstile.stress.recording import Recording
 from turnstile.stress.report.run_report import RunReport, ScenarioReport

@@ -18,7 +18,7 @@ from tests.unit.stress.histories import (
     hand_made,
 )
 from turnstile.common.domain.states import Status
-from turnstile.stress.check.gate_rules import GATE_RULES
+from turnstile.stress.check.passages import GATE_RULES
 from turnstile.stress.check.rules import check_recording
 from turnstile.stress.check.verdict import Rule
 from turnstile.stress.recording import (

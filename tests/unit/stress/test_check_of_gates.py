@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.unit.stress.histories import Life, at, broken, differences_when_loaded, hand_made
-from turnstile.stress.check.gate_rules import GATE_RULES
+from turnstile.stress.check.passages import GATE_RULES
 from turnstile.stress.check.rules import check_recording
 from turnstile.stress.check.verdict import Rule
 from turnstile.stress.recording import (
