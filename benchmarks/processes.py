@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.waiting import DidNotHappen
-from turnstile.localservers.processes import all_stat_fields
+from turnstile.localservers.processes import all_stat_fields, family_of
 
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
@@ -14,11 +14,10 @@ _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 def cpu_seconds(pids: Iterable[int]) -> float:
     """Return the CPU seconds of these processes and their descendants, including those that have ended."""
     stats = all_stat_fields()
-    found = fresh = set(pids)
-    while fresh:
-        fresh = {pid for pid, fields in stats.items() if int(fields[1]) in fresh} - found
-        found = found | fresh
-    return sum(int(ticks) for pid in found & stats.keys() for ticks in stats[pid][11:15]) / _TICKS_PER_SECOND
+    return (
+        sum(int(ticks) for pid in family_of(pids, stats) & stats.keys() for ticks in stats[pid][11:15])
+        / _TICKS_PER_SECOND
+    )
 
 
 def leader_of(executor_pid: int) -> int:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from math import inf
 
 from turnstile.common.domain.states import Status
-from turnstile.common.domain.waiting import Waiting
 from turnstile.executor.queue_manager.decide import decide
 from turnstile.executor.queue_manager.decisions import Granted
 from turnstile.executor.queue_manager.definitions import Action, Resource, Use
@@ -27,6 +26,7 @@ from turnstile.executor.queue_manager.inputs import (
 )
 from turnstile.executor.queue_manager.state import State
 from turnstile.executor.queue_manager.transitions import enqueue, queue_for
+from turnstile.executor.queue_manager.waiting import Waiting
 
 BATCH = 100
 _WAITING = 1_000_000

@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, TypedDict, TypeVar
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from turnstile.client.errors import Rejected
+from turnstile.client.masked_secrets import masked_secret
 from turnstile.common.broker.message import Outgoing
 from turnstile.common.broker.topology import (
     EXECUTION_CANCEL_REQUESTED,
@@ -23,7 +24,6 @@ from turnstile.common.broker.topology import (
 from turnstile.common.domain.durations import parse_duration
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.envelopes import envelope
-from turnstile.common.masked_secrets import masked_secret
 from turnstile.common.messages import CancelRequested
 from turnstile.common.requests import CheckedRequest, read_model, read_requested_body, read_traceparent
 

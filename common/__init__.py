@@ -1,9 +1,9 @@
 """What both services must agree on, and nothing else.
 
-`domain` holds the pure rules; `messages`, `envelopes`, `requests` and `schemas` the wire; `sql` the
-protocol's statements; `tables` the schema; `broker` and `database` the connections to the servers;
-`settings`, `cli`, `http`, `lifecycle` and `telemetry` what makes both processes behave alike. Code that only
-one service needs belongs into that service.
+`domain` holds the pure rules; `messages`, `envelopes`, `requests`, `schemas`, and `worker_protocol` with its
+wire what is said; `broker` and `database` the connections to the servers; `settings`, `cli`, `http`,
+`lifecycle` and `telemetry` what makes all processes behave alike. Code that only one service needs belongs
+into that service.
 """
 
 from typing import Final

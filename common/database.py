@@ -84,7 +84,6 @@ REPEATABLE: Final = (
 """Another transaction was in the way: the statement was rolled back, and can be repeated."""
 _LOGIN_ERRORS: Final = (asyncpg.InvalidCatalogNameError, asyncpg.InvalidAuthorizationSpecificationError)
 
-
 _SETTING: Final = "TURNSTILE_DATABASE_URL"
 READ_ONLY: Final = f"the server is a standby or read-only; name the primary in {_SETTING}"
 _REMEDIES: Final[tuple[tuple[type[Exception], str], ...]] = (

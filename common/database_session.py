@@ -46,7 +46,6 @@ WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')
 """The first is there since PostgreSQL 17. The second: an acknowledged commit survives a crash; an
 installation may ask for more than `on`, not for less."""
 
-
 _REQUIRE_OWN: Final = """
 DO $$ BEGIN
     IF pg_backend_pid() <> {pid} THEN

@@ -6,7 +6,7 @@ newer version may add fields. `requests` reads requests, `envelopes` addresses a
 """
 
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
 
@@ -67,18 +67,6 @@ class CancelRequested(_FromOutside):
     execution_id: int | None = Field(default=None, ge=1, le=2**63 - 1)
     idempotency_key: Key | None = None
     reason: Annotated[str, StringConstraints(max_length=1000)] | None = None
-
-
-class StatusChanged(NamedTuple):
-    """Advisory: the status of an execution changed. May be lost."""
-
-    execution_id: int
-    action_ref: str
-    status: Status
-    previous_status: Status | None
-    """None: it was admitted."""
-    attempt: int
-    changed_at: datetime
 
 
 class Error(_BetweenServices):

@@ -6,19 +6,17 @@ when it was reported. The sender's secret shows that it is the worker that the g
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, TypeVar
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 import msgspec
 
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.worker_protocol import Sender
-from turnstile.common.worker_wire import InvalidWireMessage, grant_of
+from turnstile.common.worker_wire import Wire, WireSender, decoded, grant_of, sender_fields, sender_of
 
 EXECUTION_LOG: Final = "execution.log"
 EXECUTION_PROGRESS: Final = "execution.progress"
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +45,7 @@ class ProgressReport:
     message: str | None = None
 
 
-class _Wire(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What travels. Fields with their default are left out."""
-
-
-class _Piece(_Wire):
+class _Piece(Wire):
     execution_id: int
     grant: str
     attempt: int
@@ -59,7 +53,7 @@ class _Piece(_Wire):
     text: str
 
 
-class _Progress(_Wire):
+class _Progress(Wire):
     execution_id: int
     grant: str
     attempt: int
@@ -69,17 +63,11 @@ class _Progress(_Wire):
     message: str | None = None
 
 
-class _Log(_Wire):
-    worker_id: str
-    session: int
-    secret: str
+class _Log(WireSender):
     pieces: list[_Piece]
 
 
-class _AllProgress(_Wire):
-    worker_id: str
-    session: int
-    secret: str
+class _AllProgress(WireSender):
     reports: list[_Progress]
 
 
@@ -90,64 +78,31 @@ _PROGRESS: Final = msgspec.json.Decoder(_AllProgress)
 
 def encode_log(sender: Sender, pieces: Sequence[LogPiece]) -> bytes:
     """Return the body of an `execution.log`."""
-    return _encode(
-        _Log(
-            worker_id=sender.worker_id, session=sender.session, secret=sender.secret,
-            pieces=[
-                _Piece(
-                    execution_id=each.execution_id, grant=str(each.grant), attempt=each.attempt,
-                    start=each.start, text=each.text,
-                )
-                for each in pieces
-            ],
-        )
-    )  # fmt: skip
+    return _encode(_Log(**sender_fields(sender), pieces=[_Piece(**_to_wire(each)) for each in pieces]))
 
 
 def decode_log(body: bytes) -> tuple[Sender, list[LogPiece]]:
     """Return sender and pieces of an `execution.log`; raises InvalidWireMessage."""
-    found = _decoded(_LOG, body)
-    sender = Sender(worker_id=found.worker_id, session=found.session, secret=found.secret)
-    return sender, [
-        LogPiece(
-            execution_id=each.execution_id, grant=grant_of(each.grant), attempt=each.attempt,
-            start=each.start, text=each.text,
-        )
-        for each in found.pieces
-    ]  # fmt: skip
+    found = decoded(_LOG.decode, body)
+    return sender_of(found), [LogPiece(**_of_wire(each)) for each in found.pieces]
 
 
 def encode_progress(sender: Sender, reports: Sequence[ProgressReport]) -> bytes:
     """Return the body of an `execution.progress`."""
     return _encode(
-        _AllProgress(
-            worker_id=sender.worker_id, session=sender.session, secret=sender.secret,
-            reports=[
-                _Progress(
-                    execution_id=each.execution_id, grant=str(each.grant), attempt=each.attempt, at=each.at,
-                    done=each.done, total=each.total, message=each.message,
-                )
-                for each in reports
-            ],
-        )
-    )  # fmt: skip
+        _AllProgress(**sender_fields(sender), reports=[_Progress(**_to_wire(each)) for each in reports])
+    )
 
 
 def decode_progress(body: bytes) -> tuple[Sender, list[ProgressReport]]:
     """Return sender and reports of an `execution.progress`; raises InvalidWireMessage."""
-    found = _decoded(_PROGRESS, body)
-    sender = Sender(worker_id=found.worker_id, session=found.session, secret=found.secret)
-    return sender, [
-        ProgressReport(
-            execution_id=each.execution_id, grant=grant_of(each.grant), attempt=each.attempt, at=each.at,
-            done=each.done, total=each.total, message=each.message,
-        )
-        for each in found.reports
-    ]  # fmt: skip
+    found = decoded(_PROGRESS.decode, body)
+    return sender_of(found), [ProgressReport(**_of_wire(each)) for each in found.reports]
 
 
-def _decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    try:
-        return decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as invalid:
-        raise InvalidWireMessage(str(invalid)) from None
+def _to_wire(report: LogPiece | ProgressReport) -> dict[str, Any]:
+    return asdict(report) | {"grant": str(report.grant)}
+
+
+def _of_wire(found: _Piece | _Progress) -> dict[str, Any]:
+    return msgspec.structs.asdict(found) | {"grant": grant_of(found.grant)}

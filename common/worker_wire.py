@@ -51,14 +51,14 @@ class InvalidWireMessage(ValueError):
 _NO_RESULT: Final = msgspec.Raw()
 
 
-class _Wire(msgspec.Struct, kw_only=True, omit_defaults=True):
+class Wire(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What travels. Fields with their default are left out."""
 
 
 # From the leader.
 
 
-class _Offer(_Wire):
+class _Offer(Wire):
     execution_id: int
     grant: str
     attempt: int
@@ -70,48 +70,48 @@ class _Offer(_Wire):
     extra: dict[str, Any] | None = None
 
 
-class _Offers(_Wire, tag="execution.scheduled"):
+class _Offers(Wire, tag="execution.scheduled"):
     queue: str
     offers: list[_Offer]
     at_once: int | None = None
 
 
-class _Cancel(_Wire, tag="execution.cancel"):
+class _Cancel(Wire, tag="execution.cancel"):
     execution_id: int
     grant: str
     reason: str
     status: Literal["cancelled", "timeout"] = "cancelled"
 
 
-class _Recall(_Wire, tag="execution.recall"):
+class _Recall(Wire, tag="execution.recall"):
     queue: str
     barrier: str
 
 
-class _Welcome(_Wire, tag="worker.welcome"):
+class _Welcome(Wire, tag="worker.welcome"):
     stored: list[dict[str, Any]] = []
     refused: list[str] = []
 
 
-class _Heard(_Wire, tag="worker.heard"):
+class _Heard(Wire, tag="worker.heard"):
     heartbeat: int
     committed: int
     is_draining: bool = False
 
 
-class _Dismissed(_Wire, tag="worker.dismissed"):
+class _Dismissed(Wire, tag="worker.dismissed"):
     pass
 
 
 _FromLeader: TypeAlias = _Offers | _Cancel | _Recall | _Welcome | _Heard | _Dismissed
 
 
-class _Numbered(_Wire):
+class _Numbered(Wire):
     number: int
     body: _FromLeader
 
 
-class _LeaderMessages(_Wire):
+class _LeaderMessages(Wire):
     epoch: int
     messages: list[_Numbered]
 
@@ -119,7 +119,7 @@ class _LeaderMessages(_Wire):
 # From a worker.
 
 
-class _Held(_Wire, tag="worker.held"):
+class _Held(Wire, tag="worker.held"):
     epoch: int
     grants: list[tuple[int, str]]
 
@@ -127,14 +127,7 @@ class _Held(_Wire, tag="worker.held"):
 _EndStatus: TypeAlias = Literal["completed", "failed", "timeout", "cancelled", "expired"]
 
 
-class _LastProgress(_Wire):
-    at: float
-    done: float
-    total: float | None = None
-    message: str | None = None
-
-
-class _Ended(_Wire, tag="execution.completed"):
+class _Ended(Wire, tag="execution.completed"):
     execution_id: int
     grant: str
     status: _EndStatus
@@ -147,35 +140,40 @@ class _Ended(_Wire, tag="execution.completed"):
     completed_at: float | None = None
     log: str | None = None
     log_start: int = 0
-    progress: _LastProgress | None = None
+    progress: LastProgress | None = None
 
 
-class _Started(_Wire, tag="execution.started"):
+class _Started(Wire, tag="execution.started"):
     execution_id: int
     grant: str
     at: float
 
 
-class _Returned(_Wire, tag="execution.returned"):
+class _Returned(Wire, tag="execution.returned"):
     execution_id: int
     grant: str
     had_started: bool = False
     reason: str = ""
 
 
-class _Leaving(_Wire, tag="worker.leaving"):
+class _Leaving(Wire, tag="worker.leaving"):
     pass
 
 
-class _NumberedReport(_Wire):
+class _NumberedReport(Wire):
     number: int
     body: _Held | _Ended | _Started | _Returned | _Leaving
 
 
-class _Sender(_Wire):
+class WireSender(Wire):
+    """Who sends, in the body of each message of a worker."""
+
     worker_id: str
     session: int
     secret: str
+
+
+class _Sender(WireSender):
     epoch_seen: int
 
 
@@ -222,7 +220,7 @@ def encode_to_session(messages: Sequence[ToSession]) -> bytes:
 
 def decode_to_session(body: bytes) -> list[ToSession]:
     """Return the messages of a body; raises InvalidWireMessage."""
-    found = _decoded(_LEADER_MESSAGES.decode, body)
+    found = decoded(_LEADER_MESSAGES.decode, body)
     return [
         ToSession(epoch=found.epoch, number=each.number, body=_of_leader(each.body))
         for each in found.messages
@@ -248,8 +246,8 @@ def encode_reports(reports: Sequence[Report]) -> bytes:
 
 def decode_reports(body: bytes) -> list[Report]:
     """Return the reports of a body; raises InvalidWireMessage."""
-    found = _decoded(_REPORTS.decode, body)
-    sender = _sender_of(found)
+    found = decoded(_REPORTS.decode, body)
+    sender = sender_of(found)
     return [
         Report(
             sender=sender, number=each.number, kept_from=found.kept_from, epoch_seen=found.epoch_seen,
@@ -265,16 +263,14 @@ def encode_heartbeat(message: Hello | Heartbeat) -> bytes:
     if isinstance(message, Heartbeat):
         return _encode(
             _Heartbeat(
-                worker_id=sender.worker_id, session=sender.session, secret=sender.secret,
-                epoch_seen=message.epoch_seen, number=message.number, received=message.received,
-                is_taking=message.is_taking, not_ready=message.not_ready,
+                **sender_fields(sender), epoch_seen=message.epoch_seen, number=message.number,
+                received=message.received, is_taking=message.is_taking, not_ready=message.not_ready,
             )
         )  # fmt: skip
     return _encode(
         _Hello(
-            worker_id=sender.worker_id, session=sender.session, secret=sender.secret,
-            epoch_seen=message.epoch_seen, name=message.name, pools=list(message.pools),
-            actions=None if message.actions is None else list(message.actions),
+            **sender_fields(sender), epoch_seen=message.epoch_seen, name=message.name,
+            pools=list(message.pools), actions=None if message.actions is None else list(message.actions),
             concurrency=message.concurrency, lease=message.lease_seconds, is_taking=message.is_taking,
             definitions=[dict(each) for each in message.definitions], not_ready=message.not_ready,
             about=dict(message.about),
@@ -284,9 +280,9 @@ def encode_heartbeat(message: Hello | Heartbeat) -> bytes:
 
 def decode_hello(body: bytes) -> Hello:
     """Return a hello; raises InvalidWireMessage."""
-    found = _decoded(_HELLO.decode, body)
+    found = decoded(_HELLO.decode, body)
     return Hello(
-        sender=_sender_of(found), name=found.name, pools=tuple(found.pools),
+        sender=sender_of(found), name=found.name, pools=tuple(found.pools),
         actions=None if found.actions is None else tuple(found.actions), concurrency=found.concurrency,
         lease_seconds=found.lease, epoch_seen=found.epoch_seen, is_taking=found.is_taking,
         definitions=tuple(found.definitions), not_ready=found.not_ready, about=found.about,
@@ -295,22 +291,29 @@ def decode_hello(body: bytes) -> Hello:
 
 def decode_heartbeat(body: bytes) -> Heartbeat:
     """Return a heartbeat; raises InvalidWireMessage."""
-    found = _decoded(_HEARTBEAT.decode, body)
+    found = decoded(_HEARTBEAT.decode, body)
     return Heartbeat(
-        sender=_sender_of(found), number=found.number, epoch_seen=found.epoch_seen, received=found.received,
+        sender=sender_of(found), number=found.number, epoch_seen=found.epoch_seen, received=found.received,
         is_taking=found.is_taking, not_ready=found.not_ready,
     )  # fmt: skip
 
 
-def _decoded(decode: Callable[[bytes], T], body: bytes) -> T:
+def decoded(decode: Callable[[bytes], T], body: bytes) -> T:
+    """Return what is in a body; raises InvalidWireMessage."""
     try:
         return decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as invalid:
         raise InvalidWireMessage(str(invalid)) from None
 
 
-def _sender_of(found: _Sender) -> Sender:
+def sender_of(found: WireSender) -> Sender:
+    """Return who sent a message."""
     return Sender(worker_id=found.worker_id, session=found.session, secret=found.secret)
+
+
+def sender_fields(sender: Sender) -> dict[str, Any]:
+    """Return the fields of a `WireSender`."""
+    return {"worker_id": sender.worker_id, "session": sender.session, "secret": sender.secret}
 
 
 def grant_of(text: str) -> Grant:
@@ -413,7 +416,7 @@ def _report_to_wire(body: ReportBody) -> _Held | _Ended | _Started | _Returned |
                 result=_NO_RESULT if body.result is None else msgspec.Raw(body.result), error_type=error_type,
                 error_message=error_message, is_retryable=body.is_retryable, delay=body.delay_seconds,
                 started_at=body.started_at, completed_at=body.completed_at, log=body.log,
-                log_start=body.log_start, progress=_progress_to_wire(body.progress),
+                log_start=body.log_start, progress=body.progress,
             )  # fmt: skip
         case AttemptStarted():
             return _Started(execution_id=body.execution_id, grant=str(body.grant), at=body.at)
@@ -428,18 +431,6 @@ def _report_to_wire(body: ReportBody) -> _Held | _Ended | _Started | _Returned |
             return _Leaving()
 
 
-def _progress_to_wire(found: LastProgress | None) -> _LastProgress | None:
-    if found is None:
-        return None
-    return _LastProgress(at=found.at, done=found.done, total=found.total, message=found.message)
-
-
-def _progress_of(found: _LastProgress | None) -> LastProgress | None:
-    if found is None:
-        return None
-    return LastProgress(at=found.at, done=found.done, total=found.total, message=found.message)
-
-
 def _report_of(body: _Held | _Ended | _Started | _Returned | _Leaving) -> ReportBody:
     match body:
         case _Ended():
@@ -449,7 +440,7 @@ def _report_of(body: _Held | _Ended | _Started | _Returned | _Leaving) -> Report
                 result=bytes(body.result) or None, error=error,
                 is_retryable=body.is_retryable, delay_seconds=body.delay, started_at=body.started_at,
                 completed_at=body.completed_at, log=body.log, log_start=body.log_start,
-                progress=_progress_of(body.progress),
+                progress=body.progress,
             )  # fmt: skip
         case _Started():
             return AttemptStarted(execution_id=body.execution_id, grant=grant_of(body.grant), at=body.at)

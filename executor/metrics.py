@@ -7,11 +7,10 @@ scrape `executor.leader_counts` adds up both, and `executor.gauges` asks the lea
 import time
 from typing import Final
 
-from turnstile.common.broker.best_effort import KINDS
 from turnstile.common.domain.errors import Code
 from turnstile.common.domain.states import Status, is_terminal
-from turnstile.common.telemetry.metrics import OTHER, LabelValues, Meter
-from turnstile.common.telemetry.service_metrics import ServiceMetrics
+from turnstile.common.telemetry.metrics import OTHER, LabelValues, Meter, ServiceMetrics
+from turnstile.executor.best_effort import KINDS
 
 _OUTCOMES: Final = tuple(status for status in Status if is_terminal(status))
 FAILURES: Final = frozenset({Status.FAILED, Status.TIMEOUT, Status.ABANDONED})

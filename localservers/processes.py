@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import ParamSpec, Self, TypeVar
@@ -84,9 +84,9 @@ class ServerProcess:
         """Its exit code: 128 plus the number of the signal that killed it; None: it runs."""
         return self._keeper.poll()
 
-    def family(self) -> list[int]:
+    def family(self) -> set[int]:
         """Return the pids of the server and all its descendants, also of those whose parents have ended."""
-        return [pid for generation in _generations(self._keeper.pid) for pid in generation]
+        return family_of({self._keeper.pid}, all_stat_fields()) - {self._keeper.pid}
 
     def send(self, which: signal.Signals) -> None:
         """Send a signal to the server process; no effect once it has ended."""
@@ -96,15 +96,11 @@ class ServerProcess:
 
     def pause(self) -> None:
         """Freeze the server and its descendants (SIGSTOP)."""
-        for pid in self._top_down():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
+        self._send_to_all(signal.SIGSTOP)
 
     def resume(self) -> None:
         """Resume a paused server."""
-        for pid in self._top_down():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+        self._send_to_all(signal.SIGCONT)
 
     def stop(self, which: signal.Signals, timeout_seconds: float) -> None:
         """Send `which`, wait, and kill it after `timeout_seconds`; nothing of it runs afterwards."""
@@ -126,14 +122,15 @@ class ServerProcess:
                 os.kill(pid, signal.SIGKILL)
         self._keeper.wait(timeout_seconds)
 
-    def _top_down(self) -> Iterator[int]:
-        """Yield the server, then its descendants; PostgreSQL backends have process groups of their own."""
-        if not self.is_running:
-            return
-        yield self.pid
-        # The parent is frozen before its children are listed, so no child is missed.
-        for children in _generations(self.pid):
-            yield from children
+    def _send_to_all(self, which: signal.Signals) -> None:
+        """Send it to the server and its descendants: PostgreSQL backends have process groups of their own."""
+        sent: set[int] = set()
+        # Listed again once the parents are frozen, so no child is missed.
+        while self.is_running and (fresh := family_of({self.pid}, all_stat_fields()) - sent):
+            for pid in fresh:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, which)
+            sent |= fresh
 
 
 def run_once(
@@ -198,16 +195,13 @@ def wait_until_ready(is_ready: Callable[[], bool], process: ServerProcess, timeo
         time.sleep(_POLL_SECONDS)
 
 
-def _generations(ancestor: int) -> Iterator[set[int]]:
-    """Yield the children of a process, then their children, and so on, level by level as needed."""
-    parents = {ancestor}
-    while parents := {pid for pid, parent in _parents().items() if parent in parents}:
-        yield parents
-
-
-def _parents() -> dict[int, int]:
-    """Return the parent of every visible process of the machine."""
-    return {pid: int(fields[1]) for pid, fields in all_stat_fields().items()}
+def family_of(pids: Iterable[int], stats: Mapping[int, list[str]]) -> set[int]:
+    """Return these processes and their descendants; `stats` is what `all_stat_fields` returns."""
+    found = fresh = set(pids)
+    while fresh:
+        fresh = {pid for pid, fields in stats.items() if int(fields[1]) in fresh} - found
+        found = found | fresh
+    return found
 
 
 def all_stat_fields() -> dict[int, list[str]]:

@@ -6,18 +6,16 @@ own. `RabbitServer` runs a broker with its data in a folder; a folder with data 
 
 import os
 import signal
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import httpx
 
 from turnstile.localservers.binaries import find_epmd, find_rabbitmq
-from turnstile.localservers.errors import ServerFailed
 from turnstile.localservers.ports import LOOPBACK, free_port
 from turnstile.localservers.processes import (
     ServerProcess,
@@ -28,10 +26,8 @@ from turnstile.localservers.processes import (
     write_for_server,
 )
 
-PolicyKind = Literal["policies", "operator-policies"]
 _REQUEST_SECONDS = 30.0
 _PROBE_SECONDS = 5.0
-_POLL_SECONDS = 0.05
 _DEFAULT_VHOST = "/"
 _MANAGEMENT_PORT = 15672
 _EVERYTHING = {"configure": ".*", "write": ".*", "read": ".*"}
@@ -39,8 +35,6 @@ NODE = "turnstile@localhost"
 USER = "turnstile"
 PASSWORD = "loopback-only"
 _SCHEDULERS = 2
-_TICK_MS = 60_000
-_TICK_MS_MIN = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,48 +80,13 @@ class BrokerServer:
 
     def create_vhost(self, name: str) -> str:
         """Create a vhost with all permissions for the user of the URL, and return its AMQP URL."""
-        self._call("PUT", f"/api/vhosts/{_segment(name)}", {})
-        self._call("PUT", f"/api/permissions/{_segment(name)}/{_segment(self._user)}", _EVERYTHING)
+        self.call("PUT", f"/api/vhosts/{_segment(name)}", {})
+        self.call("PUT", f"/api/permissions/{_segment(name)}/{_segment(self._user)}", _EVERYTHING)
         return self.url(name)
 
     def delete_vhost(self, name: str) -> None:
         """Delete a vhost, its content and its connections; no effect where it is missing."""
-        self._call("DELETE", f"/api/vhosts/{_segment(name)}", missing_ok=True)
-
-    def set_policy(
-        self,
-        vhost: str,
-        name: str,
-        pattern: str,
-        definition: Mapping[str, str | int],
-        *,
-        kind: PolicyKind = "policies",
-    ) -> None:
-        """Apply these arguments to every queue of a vhost whose name matches `pattern`."""
-        self._call(
-            "PUT",
-            f"/api/{kind}/{_segment(vhost)}/{_segment(name)}",
-            {"pattern": pattern, "definition": definition, "apply-to": "queues"},
-        )
-
-    def delete_policy(self, vhost: str, name: str, *, kind: PolicyKind = "policies") -> None:
-        """Remove a policy; no effect where it is missing."""
-        self._call("DELETE", f"/api/{kind}/{_segment(vhost)}/{_segment(name)}", missing_ok=True)
-
-    def close_connections(self, vhost: str) -> int:
-        """Close every connection of a vhost on the server's side; return their number."""
-        found = self._call("GET", f"/api/vhosts/{_segment(vhost)}/connections").json()
-        for connection in found:
-            self._call("DELETE", f"/api/connections/{_segment(connection['name'])}", missing_ok=True)
-        return len(found)
-
-    def wait_until_ready(self, timeout_seconds: float = 90.0) -> None:
-        """Wait until the server accepts requests; raise `ServerFailed` on timeout."""
-        deadline = time.monotonic() + timeout_seconds
-        while not self.is_ready():
-            if time.monotonic() > deadline:
-                raise ServerFailed(f"{self.management_url} did not answer within {timeout_seconds:.0f} s")
-            time.sleep(_POLL_SECONDS)
+        self.call("DELETE", f"/api/vhosts/{_segment(name)}", missing_ok=True)
 
     def is_ready(self) -> bool:
         """Whether the server listens for AMQP connections."""
@@ -139,7 +98,7 @@ class BrokerServer:
 
     def version(self) -> str:
         """Return the version of the server."""
-        return str(self._call("GET", "/api/overview").json()["rabbitmq_version"])
+        return str(self.call("GET", "/api/overview").json()["rabbitmq_version"])
 
     def close(self) -> None:
         """Close the HTTP connection to the server."""
@@ -151,9 +110,10 @@ class BrokerServer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _call(
+    def call(
         self, method: str, path: str, body: Mapping[str, object] | None = None, *, missing_ok: bool = False
     ) -> httpx.Response:
+        """Call the management API; raises httpx.HTTPError."""
         answer = self._http.request(method, path, json=body)
         if not (missing_ok and answer.status_code == httpx.codes.NOT_FOUND):
             answer.raise_for_status()
@@ -167,7 +127,6 @@ def _segment(name: str) -> str:
 _START_SECONDS = 90.0
 _STOP_SECONDS = 30.0
 _EPMD_STOP_SECONDS = 5.0
-CONSUMER_TIMEOUT_SECONDS = 1800.0
 
 
 class RabbitServer(BrokerServer):
@@ -194,7 +153,6 @@ class RabbitServer(BrokerServer):
         cls,
         folder: Path,
         *,
-        consumer_timeout_seconds: float = CONSUMER_TIMEOUT_SECONDS,
         settings: Mapping[str, str] | None = None,
         ports: Ports | None = None,
         node: str = NODE,
@@ -202,13 +160,12 @@ class RabbitServer(BrokerServer):
     ) -> Self:
         """Start a broker with its data in `folder`; return when it accepts connections.
 
-        `consumer_timeout_seconds`: how long a delivery may stay unacknowledged before its channel is closed.
         Without `own_epmd`, an epmd runs already on its port.
         """
         user = server_user("rabbitmq")
         server_folder(folder, user)
         ports = ports or Ports.free()
-        _write_settings(folder, ports, consumer_timeout_seconds, settings or {})
+        _write_settings(folder, ports, settings or {})
         return cls(folder=folder, ports=ports, account=user, node=node, own_epmd=own_epmd)
 
     @property
@@ -289,14 +246,8 @@ def _stop_epmd(epmd: ServerProcess | None) -> None:
         epmd.stop(signal.SIGTERM, _EPMD_STOP_SECONDS)
 
 
-def _write_settings(
-    folder: Path,
-    ports: Ports,
-    consumer_timeout_seconds: float,
-    more: Mapping[str, str],
-) -> None:
+def _write_settings(folder: Path, ports: Ports, more: Mapping[str, str]) -> None:
     """Write the broker's configuration files into `folder`, readable by its user."""
-    consumer_timeout_ms = round(consumer_timeout_seconds * 1000)
     settings = {
         "listeners.tcp.1": f"{LOOPBACK}:{ports.amqp}",
         "management.tcp.ip": LOOPBACK,
@@ -310,14 +261,10 @@ def _write_settings(
         "disk_free_limit.absolute": "50MB",
         "vm_memory_high_watermark.relative": "0.4",
         "collect_statistics_interval": "10000",
-        "consumer_timeout": str(consumer_timeout_ms),
     }
     settings |= more
     lines = "".join(f"{name} = {value}\n" for name, value in settings.items())
     write_for_server(folder / "rabbitmq.conf", lines)
-    # RabbitMQ checks the timeout once per tick; `rabbitmq.conf` has no setting for the tick.
-    tick_ms = min(_TICK_MS, max(_TICK_MS_MIN, consumer_timeout_ms // 4))
-    write_for_server(folder / "advanced.config", f"[{{rabbit, [{{channel_tick_interval, {tick_ms}}}]}}].\n")
     write_for_server(folder / "enabled_plugins", "[rabbitmq_management].\n")
 
 
@@ -334,7 +281,7 @@ def environment(folder: Path, ports: Ports, programs: Path, node: str = NODE) ->
         # Not /etc/rabbitmq/rabbitmq-env.conf, which belongs to the machine's own broker.
         "RABBITMQ_CONF_ENV_FILE": str(folder / "no-rabbitmq-env.conf"),
         "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
-        "RABBITMQ_ADVANCED_CONFIG_FILE": str(folder / "advanced.config"),
+        "RABBITMQ_ADVANCED_CONFIG_FILE": str(folder / "no-advanced.config"),
         "RABBITMQ_GENERATED_CONFIG_DIR": str(folder / "generated"),
         "RABBITMQ_SCHEMA_DIR": str(folder / "schema"),
         "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),

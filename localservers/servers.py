@@ -19,7 +19,7 @@ from turnstile.localservers.binaries import install_missing
 from turnstile.localservers.errors import LocalServersError
 from turnstile.localservers.postgresql import DatabaseServer, PostgresServer
 from turnstile.localservers.processes import run_in_thread
-from turnstile.localservers.rabbitmq import CONSUMER_TIMEOUT_SECONDS, BrokerServer, RabbitServer
+from turnstile.localservers.rabbitmq import BrokerServer, RabbitServer
 
 SERVER_URLS = ("TURNSTILE_TEST_DATABASE_URL", "TURNSTILE_TEST_AMQP_URL", "TURNSTILE_TEST_MANAGEMENT_URL")
 """Variables with the URLs of servers that tests use in place of private ones."""
@@ -76,13 +76,7 @@ class LocalServers:
         self._scratch = scratch
 
     @classmethod
-    def start(
-        cls,
-        folder: Path | None = None,
-        *,
-        durable: bool = True,
-        consumer_timeout_seconds: float = CONSUMER_TIMEOUT_SECONDS,
-    ) -> Self:
+    def start(cls, folder: Path | None = None, *, durable: bool = True) -> Self:
         """Start both servers; return when both accept connections.
 
         `durable=False` is faster: a scratch folder is in memory, if there is room, and nothing waits for the
@@ -98,9 +92,7 @@ class LocalServers:
         try:
             postgresql, rabbitmq = _start_both(
                 start_postgresql=lambda: PostgresServer.start(root / "postgresql", durable=durable),
-                start_rabbitmq=lambda: RabbitServer.start(
-                    root / "rabbitmq", consumer_timeout_seconds=consumer_timeout_seconds
-                ),
+                start_rabbitmq=lambda: RabbitServer.start(root / "rabbitmq"),
             )
         except BaseException:
             if scratch:

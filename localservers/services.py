@@ -84,9 +84,9 @@ class Service:
         """Whether it was started and a process of it runs."""
         return self._process is not None and self._process.is_running
 
-    def family(self) -> list[int]:
+    def family(self) -> set[int]:
         """Return the pids of its current process and of all descendants."""
-        return [] if self._process is None else self._process.family()
+        return set() if self._process is None else self._process.family()
 
     async def start(self) -> None:
         """Start it unless it runs."""

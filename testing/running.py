@@ -21,10 +21,10 @@ from pydantic_core import to_json
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.domain.durations import parse_duration
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
-from turnstile.common.domain.outcomes import Completed, Failed, Outcome, failure_of, status_of
 from turnstile.common.domain.states import Status
 from turnstile.common.requests import json_text
 from turnstile.worker.actions import RegisteredAction, registered_action
+from turnstile.worker.core.outcomes import Completed, Failed, Outcome, failure_of, status_of
 from turnstile.worker.lifespan import Lifespan, Where, hooks_for
 from turnstile.worker.logs import LogTail, printed_to, printing_into_logs
 from turnstile.worker.outcome import OutcomeCatcher

@@ -28,11 +28,12 @@ from turnstile.common.domain.durations import format_duration
 from turnstile.common.exit_codes import ExitCode
 from turnstile.common.known_settings import warn_of_unknown_settings
 from turnstile.common.settings import read_settings
-from turnstile.common.telemetry.logs import WarningRecorder, configure_logging
+from turnstile.common.telemetry.logs import configure_logging
 from turnstile.worker import actions as actions_module
 from turnstile.worker.actions import ActionsNotFound, RegisteredAction, load_actions
 from turnstile.worker.parameters import ActionDeclarationError
 from turnstile.worker.settings import WorkerSettings
+from turnstile.worker.start_notes import WarningRecorder
 
 app = command_line(
     "Run workers: take the executions that the leader offers, run their actions, report the outcomes."

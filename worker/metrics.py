@@ -2,8 +2,7 @@
 
 from typing import Final
 
-from turnstile.common.telemetry.metrics import Meter
-from turnstile.common.telemetry.service_metrics import ServiceMetrics
+from turnstile.common.telemetry.metrics import Meter, ServiceMetrics
 
 METER: Final = Meter()
 _SHARED: Final = ServiceMetrics(METER)

@@ -18,9 +18,9 @@ from pydantic_core import from_json, to_json
 
 from turnstile.common.domain.durations import parse_duration
 from turnstile.common.domain.errors import PermanentError, TemporaryError
-from turnstile.common.domain.outcomes import Completed, Failed, Failure
 from turnstile.common.json_limits import explain_json_error, read_document
 from turnstile.worker.code_location import is_of_user, shown_location
+from turnstile.worker.core.outcomes import Completed, Failed, Failure
 from turnstile.worker.logs import clipped
 from turnstile.worker.parameters import InvalidParameters
 

@@ -18,12 +18,12 @@ from typing import Any, Final, assert_never
 from pydantic_core import to_json
 
 from turnstile.common.domain.identifiers import Attempt, ExecutionId, Grant
-from turnstile.common.domain.outcomes import Cancelled, Completed, Failed, TimedOut
 from turnstile.common.domain.states import Status
 from turnstile.common.worker_protocol import AttemptEnded, AttemptReturned, Offer
 from turnstile.worker import attempt_events
 from turnstile.worker.actions import RegisteredAction
 from turnstile.worker.attempt_events import Traced, traced
+from turnstile.worker.core.outcomes import Cancelled, Completed, Failed, TimedOut
 from turnstile.worker.core.ports import CutShort, NotStarted, RunEnd
 from turnstile.worker.live import LiveReports
 from turnstile.worker.outcome import failed, outcome_of_exception

@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any, Final, NoReturn
 
 from turnstile.common.broker.errors import BLOCKED
-from turnstile.common.domain.outcomes import Failed
-from turnstile.common.telemetry.logs import Episodes, WarningRecorder
+from turnstile.common.telemetry.logs import Episodes
 from turnstile.worker import metrics
 from turnstile.worker.actions import RegisteredAction
+from turnstile.worker.core.outcomes import Failed
 from turnstile.worker.core.process import Exit
 from turnstile.worker.executor_http import ExecutorHttp
 from turnstile.worker.hosted import HostedWorker
@@ -28,6 +28,7 @@ from turnstile.worker.runners.base import RunLimits
 from turnstile.worker.runners.child import ChildRunner
 from turnstile.worker.runners.registry import Runners
 from turnstile.worker.settings import WorkerSettings
+from turnstile.worker.start_notes import WarningRecorder
 from turnstile.worker.worker_thread import Crossing, WorkerThread
 
 logger = logging.getLogger(__name__)

@@ -27,7 +27,6 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError, to_json
 
 from turnstile.common.domain.errors import Code
-from turnstile.common.masked_secrets import masked_secret
 from turnstile.worker.context import Context
 from turnstile.worker.parameters import InvalidParameters, parameters_of
 
@@ -287,6 +286,8 @@ class _ParametersWriter:
         return written
 
     def _written(self, name: str, key: str, value: object) -> object:
+        from turnstile.client.masked_secrets import masked_secret
+
         adapter = self._adapters.get(name)
         if adapter is None:
             adapter = self._adapters[name] = TypeAdapter(self._hints.get(name, Any))

@@ -32,7 +32,6 @@ from turnstile.common.broker.frames import (
     pack_publishes,
     read_address,
     read_properties,
-    read_text,
 )
 from turnstile.common.broker.message import Outgoing, Publication
 from turnstile.common.broker.reader import BODY, HEADER, METHOD, FrameReader
@@ -142,7 +141,6 @@ class _FrameReceiver:
         "_awaits",
         "_body_bytes",
         "_channel",
-        "_consumer",
         "_is_return",
         "_kept",
         "_missing_bytes",
@@ -159,7 +157,6 @@ class _FrameReceiver:
         self._reader = reader
         self._awaits = METHOD
         self._is_return = False
-        self._consumer = ""
         self._tag = 0
         self._redelivered = False
         self._address = self._properties = b""
@@ -189,7 +186,6 @@ class _FrameReceiver:
         (method,) = _method(data, start)
         if method == _DELIVER:
             arguments = start + 5 + data[start + 4]
-            self._consumer = read_text(data[start + 5 : arguments])
             self._tag, redelivered = _tag_and_bits(data, arguments)
             self._redelivered = bool(redelivered & 1)
             self._address = data[arguments + 9 : end]
@@ -231,7 +227,6 @@ class _FrameReceiver:
                 Delivery(
                     channel,
                     tag=self._tag,
-                    consumer=self._consumer,
                     redelivered=self._redelivered,
                     address=self._address,
                     properties=self._properties,

@@ -37,7 +37,6 @@ class Delivery:
         "body",
         "body_bytes",
         "channel",
-        "consumer",
         "kept",
         "redelivered",
         "size_bytes",
@@ -49,7 +48,6 @@ class Delivery:
         channel: DeliveryChannel,
         *,
         tag: int,
-        consumer: str,
         redelivered: bool,
         address: bytes,
         properties: bytes,
@@ -62,8 +60,6 @@ class Delivery:
         self.channel = channel
         """The channel that its tag belongs to: tags mean nothing on any other."""
         self.tag = tag
-        self.consumer = consumer
-        """The tag of the consumer that received it."""
         self.redelivered = redelivered
         """Whether it may have been delivered before, as far as the broker knows."""
         self._address = address

@@ -4,12 +4,8 @@ from typing import NamedTuple, NewType
 
 ExecutionId = NewType("ExecutionId", int)
 """The arrival order: a smaller id was admitted earlier."""
-QueueId = NewType("QueueId", int)
-"""One queue: of an action, or of an action and a concurrency key."""
 Attempt = NewType("Attempt", int)
 """Number of the attempt, from 1: each grant is one."""
-WorkerId = NewType("WorkerId", str)
-"""A UUID, new at each start of a worker process."""
 
 
 class Grant(NamedTuple):

@@ -65,7 +65,7 @@ class _ConsoleFormatter(logging.Formatter):
     def _lines(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
         source = record.name.removeprefix("turnstile.").split(".")[0]
-        line = escaped(f"{at} {record.levelname:<7} {source:<8} {_event(record)}")
+        line = escaped(f"{at} {record.levelname:<7} {source:<8} {event_text(record)}")
         if not record.exc_info:
             return line
         # The message of an exception may come from outside, with any number of lines.
@@ -73,8 +73,8 @@ class _ConsoleFormatter(logging.Formatter):
         return "\n".join([line, *(_TRACEBACK_BAR + each for each in traceback)])
 
 
-def _event(record: logging.LogRecord) -> str:
-    """Return the name of the event and its fields."""
+def event_text(record: logging.LogRecord) -> str:
+    """Return the name of the event and its fields in one line, neither escaped nor without passwords."""
     fields = " ".join(f"{key}={_value(value)}" for key, value in _fields(record).items())
     return f"{record.getMessage()} {fields}".rstrip()
 
@@ -97,32 +97,6 @@ class _JsonFormatter(logging.Formatter):
             content["exception"] = self.formatException(record.exc_info)
         # json.dumps escapes everything but printable ASCII and DEL.
         return redact_passwords(json.dumps(content, default=str)).replace("\x7f", "\\u007f")
-
-
-class WarningRecorder(logging.Handler):
-    """Keeps the first warnings and errors of this process, as lines without an instant."""
-
-    def __init__(self, *, lines_max: int = 50, chars_max: int = 500) -> None:
-        """Keep at most `lines_max` lines, each cut to `chars_max` characters."""
-        super().__init__(logging.WARNING)
-        self._lines_max = lines_max
-        self._chars_max = chars_max
-        self._lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record, if there is room."""
-        if len(self._lines) < self._lines_max:
-            self._lines.append(
-                redact_passwords(escaped(f"{record.levelname} {_event(record)}"))[: self._chars_max]
-            )
-
-    def lines(self) -> list[str]:
-        """Return what is kept, oldest first: level, event name, fields."""
-        return list(self._lines)
-
-    def clear(self) -> None:
-        """Forget all lines."""
-        self._lines.clear()
 
 
 class _Line(NamedTuple):

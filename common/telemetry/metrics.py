@@ -160,6 +160,23 @@ class Meter:
         return instrument
 
 
+class ServiceMetrics:
+    """Declares what executor and worker have in common, under the same names and with the same texts."""
+
+    def __init__(self, meter: Meter) -> None:
+        self.server_up = meter.gauge(
+            "turnstile_server_up",
+            "1: this server is reachable; 0: it is not.",
+            "server",
+        )
+        self.publisher_blocked = meter.gauge(
+            "turnstile_publisher_blocked", "1: the broker accepts no messages (memory or disk alarm)."
+        )
+        self.loop_lag = meter.gauge(
+            "turnstile_event_loop_lag_seconds", "Largest delay of the event loop over the last 30 s."
+        )
+
+
 class LoopLag:
     """The lag of the event loop: the first sign of an overloaded or blocked process."""
 

@@ -116,11 +116,6 @@ class Spans:
         span.set_status(Status(StatusCode.ERROR))
 
     @staticmethod
-    def current_span() -> Span:
-        """Return the current span."""
-        return trace.get_current_span()
-
-    @staticmethod
     def current(span: Span) -> AbstractContextManager[Span]:
         """Make it the current span of user code; the caller ends it."""
         return trace.use_span(span, end_on_exit=False, record_exception=False, set_status_on_exception=False)

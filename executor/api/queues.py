@@ -86,4 +86,4 @@ def _matches(queue: Queue, query: QueueListing) -> bool:
 
 
 def _shown(state: DashboardState, queue: Queue) -> QueueWithHistory:
-    return QueueWithHistory(**queue_summary(state, queue).model_dump(), depths=state.depths(queue.name))
+    return QueueWithHistory(**dict(queue_summary(state, queue)), depths=state.depths(queue.name))

@@ -13,39 +13,12 @@ from pydantic import AwareDatetime, Field
 from pydantic_core import to_json
 
 from turnstile.common.schemas import Schema
-from turnstile.executor.dashboard.failures import WINDOW, Failures
+from turnstile.executor.dashboard.failures import Failures
 from turnstile.executor.dashboard.state import DashboardState, Queue, Rates
 
 QUEUES_MAX: Final = 100
 HEARTBEAT: Final = b": heartbeat\n\n"
 _RETRY_MILLISECONDS: Final = 2000
-
-
-_MINUTES: Final = int(WINDOW.total_seconds()) // 60
-
-
-class LastFailureSummary(Schema):
-    """The latest failure of an action."""
-
-    execution_id: int = Field(examples=[4711])
-    status: str = Field(description="failed, timeout or abandoned.", examples=["failed"])
-    at: AwareDatetime
-    type: str | None = Field(description="Type of the error.", examples=["PermanentError"])
-    message: str | None = Field(description="At most 300 characters.", examples=["no such customer"])
-
-
-class FailureSummary(Schema):
-    """How the executions of an action ended, over all its queues."""
-
-    failed: int = Field(description="Executions that ended as failed, timeout or abandoned.", examples=[3])
-    ended: int = Field(description="All executions that ended.", examples=[120])
-    share: float | None = Field(description="`failed` / `ended`; null without any.", examples=[0.025])
-    per_minute: float | None = Field(description="Failures a minute.", examples=[0.3])
-    since: AwareDatetime = Field(
-        description=f"Ends from this instant on are counted: the last {_MINUTES} minutes, or less if more "
-        "executions ended than are read."
-    )
-    last: LastFailureSummary | None
 
 
 class QueueSummary(Schema):
@@ -62,7 +35,7 @@ class QueueSummary(Schema):
     served: bool = Field(description="A live worker serves the pool.")
     enqueued_per_second: float | None = Field(description="Over the last minute; null: not known yet.")
     completed_per_second: float | None
-    failures: FailureSummary | None = Field(
+    failures: Failures | None = Field(
         description="Of its action; null: nothing has ended, or it was not read yet."
     )
 
@@ -106,7 +79,7 @@ def queue_summary(state: DashboardState, queue: Queue) -> QueueSummary:
         paused=queue.paused,
         served=queue.pool in state.workers.pools,
         **_rates(state.rates(queue.name)),
-        failures=_failures(state.failures[queue.name.action_ref]),
+        failures=state.failures[queue.name.action_ref],
     )
 
 
@@ -167,28 +140,6 @@ def _batch(event_id: str, events: Sequence[tuple[str, object]]) -> bytes:
     # The JSON text has no line breaks: one data line.
     texts = [b"event: " + name.encode() + b"\ndata: " + to_json(body) + b"\n" for name, body in events]
     return b"\n".join(texts) + b"id: " + event_id.encode() + b"\n\n"
-
-
-def _failures(failures: Failures | None) -> FailureSummary | None:
-    if failures is None:
-        return None
-    share, per_minute, last = failures.share, failures.per_minute, failures.last
-    return FailureSummary(
-        failed=failures.failed,
-        ended=failures.ended,
-        share=None if share is None else round(share, 4),
-        per_minute=None if per_minute is None else round(per_minute, 2),
-        since=failures.since,
-        last=None
-        if last is None
-        else LastFailureSummary(
-            execution_id=last.execution_id,
-            status=last.status,
-            at=last.at,
-            type=last.type,
-            message=last.message,
-        ),
-    )
 
 
 def _rates(rates: Rates | None) -> dict[str, float | None]:

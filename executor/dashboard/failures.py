@@ -10,11 +10,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from pydantic import AwareDatetime, Field, computed_field
+
+from turnstile.common.schemas import Schema
+
 if TYPE_CHECKING:
     from turnstile.executor.dashboard.state import Queue
 
 WINDOW: Final = timedelta(minutes=10)
 """Outcomes of this period are counted."""
+_MINUTES: Final = int(WINDOW.total_seconds()) // 60
 STARTS_MAX: Final = 200
 """Starts of one reading."""
 ROWS_MAX: Final = 20_000
@@ -26,38 +31,40 @@ _AGAIN_AFTER: Final = timedelta(seconds=5)
 _AGED_AFTER: Final = timedelta(seconds=60)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LastFailure:
+class LastFailure(Schema):
     """The latest failure of an action within the window."""
 
-    execution_id: int
-    status: str
-    at: datetime
-    type: str | None
-    message: str | None
+    execution_id: int = Field(examples=[4711])
+    status: str = Field(description="failed, timeout or abandoned.", examples=["failed"])
+    at: AwareDatetime
+    type: str | None = Field(description="Type of the error.", examples=["PermanentError"])
+    message: str | None = Field(description="At most 300 characters.", examples=["no such customer"])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failures:
-    """How the executions of an action ended that ended after `since`."""
+class Failures(Schema):
+    """How the executions of an action ended, over all its queues."""
 
-    read_at: datetime
-    since: datetime
-    ended: int = 0
-    failed: int = 0
-    """Of `ended`: those that failed, timed out or were abandoned."""
-    last: LastFailure | None = None
+    failed: int = Field(description="Executions that ended as failed, timeout or abandoned.", examples=[3])
+    ended: int = Field(description="All executions that ended.", examples=[120])
+    since: AwareDatetime = Field(
+        description=f"Ends from this instant on are counted: the last {_MINUTES} minutes, or less if more "
+        "executions ended than are read."
+    )
+    last: LastFailure | None
+    read_at: AwareDatetime = Field(exclude=True)
 
+    @computed_field(examples=[0.025])  # type: ignore[prop-decorator]
     @property
     def share(self) -> float | None:
-        """The failed part of the ended ones; None without any."""
-        return self.failed / self.ended if self.ended else None
+        """`failed` / `ended`; null without any."""
+        return round(self.failed / self.ended, 4) if self.ended else None
 
+    @computed_field(examples=[0.3])  # type: ignore[prop-decorator]
     @property
     def per_minute(self) -> float | None:
-        """Failures a minute; None before one second is known."""
+        """Failures a minute."""
         seconds = (self.read_at - self.since).total_seconds()
-        return None if seconds < 1.0 else 60.0 * self.failed / seconds
+        return None if seconds < 1.0 else round(60.0 * self.failed / seconds, 2)
 
 
 class Start(NamedTuple):

@@ -1,6 +1,6 @@
 """Translates between a delivery of the dead-letter queue, its row, and the message of a replay. Pure.
 
-Our services put the reason into headers (`common.envelopes.dead_letter`); the broker puts it into the
+Our services put the reason into headers (`envelope.dead_letter`); the broker puts it into the
 header `x-death`. Senders choose the rest, so every field is bounded here and made storable: PostgreSQL
 stores neither NUL in text nor NaN in JSON.
 """
@@ -27,12 +27,11 @@ from turnstile.common.broker.topology import (
     EXECUTOR_HEARTBEATS,
     EXECUTOR_REPORTS,
 )
-from turnstile.common.envelopes import (
+from turnstile.executor.dead_letters.envelope import (
     DIED_AT_HEADER,
     ERROR_CODE_HEADER,
     ERROR_HEADER,
     ORIGINAL_KEY_HEADER,
-    tries_of,
 )
 
 UNEXPLAINED: Final = "unexplained"
@@ -128,7 +127,7 @@ def read_dead_letter(delivery: Delivery, *, body_bytes_max: int) -> DeadLetter:
         original_routing_key=_text(_routing_key(original_key) or delivery.routing_key),
         published_at=_instant(delivery.timestamp),
         died_at=died_at,
-        tries=min(tries_of(delivery), 2**31 - 1),
+        tries=_tries_of(delivery),
         headers=headers,
         body=body,
         body_bytes=body_bytes,
@@ -280,3 +279,9 @@ def _text_or_none(value: str | None) -> str | None:
 
 def _json(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def _tries_of(delivery: Delivery) -> int:
+    """Return how often the message was delayed and redelivered, as its sender says."""
+    tries = delivery.headers.get("x-tries", 0)
+    return min(max(tries, 0), 2**31 - 1) if isinstance(tries, int) else 0

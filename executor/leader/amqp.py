@@ -18,21 +18,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
-from turnstile.common.broker.best_effort import BestEffortPublisher, RecentAddresses, Undelivered
 from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Declare
 from turnstile.common.broker.errors import BrokerUnavailable as Unavailable
 from turnstile.common.broker.message import Outgoing
 from turnstile.common.broker.message import Publication as Outcome
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.topology import QueueType, declare_events, declare_executor, declare_routes
-from turnstile.common.messages import StatusChanged
 from turnstile.common.requests import PARAMETERS_BYTES_MAX, request_bytes_max
 from turnstile.common.telemetry.logs import Episodes
+from turnstile.executor.best_effort import BestEffortPublisher, RecentAddresses, Undelivered
 from turnstile.executor.leader.command_rows import RefusalOf
 from turnstile.executor.leader.consuming import Consuming, StoreBody
 from turnstile.executor.leader.deliveries import Message, Reader
 from turnstile.executor.leader.events import Events
-from turnstile.executor.leader.ports import BrokerUnavailable, Delivery, Publication
+from turnstile.executor.leader.ports import BrokerUnavailable, Delivery, Publication, StatusChanged
 from turnstile.executor.leader.publications import client_message, is_for_client, own_messages
 from turnstile.executor.metrics import DEAD_LETTERED, UNDELIVERED
 

@@ -17,7 +17,6 @@ import msgspec
 from turnstile.common.broker import delivery as broker
 from turnstile.common.broker.topology import EXECUTOR_COMPLETIONS, EXECUTOR_HEARTBEATS, EXECUTOR_REQUESTS
 from turnstile.common.domain.errors import Code, Refusal
-from turnstile.common.envelopes import kept_properties
 from turnstile.common.requests import delivery_key
 from turnstile.common.worker_protocol import FromWorker
 from turnstile.common.worker_wire import (
@@ -29,6 +28,7 @@ from turnstile.common.worker_wire import (
     decode_hello,
     decode_reports,
 )
+from turnstile.executor.dead_letters.envelope import kept_properties
 from turnstile.executor.leader.command_rows import RefusalOf
 from turnstile.executor.leader.door import check_kept, read_request_message
 from turnstile.executor.leader.ports import CancelRequest, Delivery, Probe, RefusedRequest, Request

@@ -14,13 +14,13 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from turnstile.common.broker.best_effort import BestEffortPublisher, Dropped, RecentAddresses
 from turnstile.common.broker.errors import NotConfirmed
 from turnstile.common.broker.message import Outgoing, Publication
 from turnstile.common.broker.publisher import Publisher
-from turnstile.common.messages import StatusChanged
-from turnstile.common.status_events import StatusEvents
+from turnstile.executor.best_effort import BestEffortPublisher, Dropped, RecentAddresses
+from turnstile.executor.leader.ports import StatusChanged
 from turnstile.executor.leader.publications import completed_event
+from turnstile.executor.leader.status_events import StatusEvents
 
 _UNCONFIRMED_MAX: Final = 200
 _CONFIRM_SECONDS: Final = 1.0
@@ -52,7 +52,7 @@ class Events:
         self._best_effort = best_effort
         self._on_dropped = on_dropped
         self._result_bytes_max = result_bytes_max
-        self._status = StatusEvents(publisher, app_id="executor")
+        self._status = StatusEvents(publisher)
         self._refused = RecentAddresses(_REFUSAL_REMEMBERED_SECONDS)
         self._unheard: dict[_Keys, None] = {}
         """Keys of which the last event was returned."""

@@ -10,9 +10,7 @@ from math import inf
 from typing import Any, Final
 
 from turnstile.common.domain.identifiers import Grant
-from turnstile.common.domain.retries import RetryPolicy
 from turnstile.common.domain.states import Status
-from turnstile.common.domain.waiting import Waiting, WaitingList
 from turnstile.executor.leader.records import (
     Checkpoint,
     ClockChange,
@@ -45,9 +43,11 @@ from turnstile.executor.queue_manager.inputs import (
 )
 from turnstile.executor.queue_manager.lines import FairClock
 from turnstile.executor.queue_manager.rates import RateWindow
+from turnstile.executor.queue_manager.retries import RetryPolicy
 from turnstile.executor.queue_manager.runs import resume
 from turnstile.executor.queue_manager.state import Execution, State
 from turnstile.executor.queue_manager.transitions import enqueue, queue_for
+from turnstile.executor.queue_manager.waiting import Waiting, WaitingList
 
 _KINDS: Final = ("resource", "pool", "action", "key")
 """An action names its resources, and a key its action."""
@@ -338,63 +338,3 @@ def _hold_again(state: State, execution: Execution) -> None:
     enlist(state, execution)
     state.set_timer(execution.expires_at, execution)
     state.changed_queues[queue] = None
-
-
-def snapshot_of(state: State) -> dict[str, Any]:
-    """Return what a load must find again, as plain values: two states with equal snapshots decide alike."""
-    waiting = {
-        (ref, key, priority): list(waiting.entries())
-        for ref, action in state.actions.items()
-        for key, queue in action.queues.items()
-        for priority, waiting in queue.waiting.items()
-    }
-    return {
-        "waiting": waiting,
-        "executions": {
-            each.id: (
-                each.queue.action.ref, each.queue.key, each.priority, each.status, each.attempt,
-                each.failures, each.reclaims, each.queued_at, each.expires_at, each.due_at,
-                each.cancel_reason, each.grant,
-                None if each.worker is None else each.worker.id, each.scheduled_at, each.started_at,
-                None if each.worker is not None else each.base,
-                tuple((gate.definition.name, gate.holders[each]) for gate in each.held_at),
-                each.is_impatient,
-                each.passages, each.timeout_seconds, each.cancel_requested_at,
-            )
-            for each in state.executions.values()
-        },
-        "definitions": (
-            {ref: action.definition for ref, action in state.actions.items()},
-            {name: gate.definition for name, gate in state.resources.items()},
-            {
-                (ref, key): queue.settings
-                for ref, action in state.actions.items()
-                for key, queue in action.queues.items()
-                if queue.settings != KeySettings()
-            },
-        ),
-        "totals": {
-            **{ref: (a.enqueued, a.completed) for ref, a in state.actions.items() if a.enqueued},
-            **state.retired,
-        },
-        "clocks": {
-            (clock.name, priority, flow): tag
-            for clock in clocks_of(state)
-            for (priority, flow), tag in clock.finish.items()
-            if tag > clock.virtual.get(priority, 0)
-        },
-        "virtual": {
-            (clock.name, priority): tag
-            for clock in clocks_of(state)
-            for priority, tag in clock.virtual.items()
-            if tag
-        },
-        "starts": {
-            window.name: [at for at in window.instants if state.now < at + window.rate.per_seconds]
-            for window in windows_of(state)
-        },
-        "workers": {
-            worker.id: (frozenset(worker.pools), worker.actions, worker.concurrency, set(worker.held))
-            for worker in state.workers.values()
-        },
-    }  # fmt: skip

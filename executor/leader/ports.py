@@ -6,14 +6,14 @@ raises.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from datetime import datetime
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 import msgspec
 
 from turnstile.common.domain.errors import Code
 from turnstile.common.domain.states import Status
-from turnstile.common.messages import StatusChanged
 from turnstile.common.worker_protocol import FromWorker, ToSession
 from turnstile.executor.leader.records import EventRow, Known, Loaded, Turn
 
@@ -184,7 +184,7 @@ class CancelRequest:
     idempotency_key: str | None
     reason: str
     properties: str | None = None
-    """Of its message, as JSON: `envelopes.kept_properties`."""
+    """Of its message, as JSON: `dead_letters.envelope.kept_properties`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,6 +266,18 @@ class Publication:
     body: ToSession | Probe | Mapping[str, Any]
     of: Delivery | None = None
     """The message that a reply or a dead letter is about: it is acknowledged behind it."""
+
+
+class StatusChanged(NamedTuple):
+    """Advisory: the status of an execution changed. May be lost."""
+
+    execution_id: int
+    action_ref: str
+    status: Status
+    previous_status: Status | None
+    """None: it was admitted."""
+    attempt: int
+    changed_at: datetime
 
 
 class Broker(Protocol):

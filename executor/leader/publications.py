@@ -26,18 +26,11 @@ from turnstile.common.broker.topology import (
     session_queue,
 )
 from turnstile.common.domain.errors import Code
-from turnstile.common.envelopes import (
-    DIED_AT_HEADER,
-    ERROR_CODE_HEADER,
-    ERROR_HEADER,
-    ORIGINAL_KEY_HEADER,
-    dead_letter,
-    envelope,
-    message_id,
-)
+from turnstile.common.envelopes import envelope, message_id
 from turnstile.common.messages import SCHEMA_VERSION
 from turnstile.common.worker_protocol import Offers, Report, ToSession
 from turnstile.common.worker_wire import LEADER_MESSAGES, encode_reports, encode_to_session
+from turnstile.executor.dead_letters.envelope import dead_letter, reason_headers
 from turnstile.executor.leader.deliveries import LEADER_PROBE, Message
 from turnstile.executor.leader.dispatcher import bytes_of
 from turnstile.executor.leader.ports import CancelRequest, Probe, Publication, RefusedRequest, Request
@@ -159,7 +152,7 @@ def _letter(publication: Publication) -> Outgoing | None:
     raw = delivery.tag.delivery
     if not raw.kept:
         return None
-    letter = dead_letter(raw, code, text, app_id="executor")
+    letter = dead_letter(raw, code, text)
     if isinstance(delivery.body, Report):
         # Only this report: the others of its message are processed.
         sender = replace(delivery.body.sender, secret="")
@@ -178,10 +171,7 @@ def _letter_without_message(reason: Mapping[str, Any], code: Code, text: str) ->
     headers: dict[str, HeaderValue] = {
         "schema_version": SCHEMA_VERSION,
         **sent.get("headers", {}),
-        ERROR_CODE_HEADER: str(code),
-        ERROR_HEADER: text[:1000],
-        ORIGINAL_KEY_HEADER: kind,
-        DIED_AT_HEADER: datetime.now(UTC).isoformat(),
+        **reason_headers(code, text, kind),
     }
     if isinstance(request, Request) and request.traceparent is not None:
         headers["traceparent"] = request.traceparent

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from turnstile.common.domain.states import Status
-from turnstile.common.messages import StatusChanged
+from turnstile.executor.leader.ports import StatusChanged
 from turnstile.executor.leader.records import EndedRow
 from turnstile.executor.queue_manager.decisions import Admitted, Decisions, Finished, Granted, Moved
 

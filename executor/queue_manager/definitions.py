@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from turnstile.common.domain.retries import RetryPolicy
+from turnstile.executor.queue_manager.retries import RetryPolicy
 
 Order: TypeAlias = Literal["arrival", "fair"]
 

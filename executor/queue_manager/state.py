@@ -12,11 +12,11 @@ from typing import Final, NamedTuple, TypeAlias
 
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.states import Status
-from turnstile.common.domain.waiting import WaitingList
 from turnstile.executor.queue_manager.decisions import Passage
 from turnstile.executor.queue_manager.definitions import Action, KeySettings, Pool, Resource, Use
 from turnstile.executor.queue_manager.lines import Entry, FairClock, Line
 from turnstile.executor.queue_manager.rates import RateWindow
+from turnstile.executor.queue_manager.waiting import WaitingList
 
 PLAIN: Final = KeySettings()
 

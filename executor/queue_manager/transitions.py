@@ -13,9 +13,7 @@ from zlib import crc32
 
 from turnstile.common.domain.errors import Code
 from turnstile.common.domain.identifiers import Grant
-from turnstile.common.domain.retries import retry_delay_seconds
 from turnstile.common.domain.states import Status
-from turnstile.common.domain.waiting import Waiting, WaitingList
 from turnstile.executor.queue_manager import inputs
 from turnstile.executor.queue_manager.decisions import (
     Admitted,
@@ -42,6 +40,7 @@ from turnstile.executor.queue_manager.pools import (
     take_out,
 )
 from turnstile.executor.queue_manager.rates import RateWindow
+from turnstile.executor.queue_manager.retries import retry_delay_seconds
 from turnstile.executor.queue_manager.runs import (
     learn,
     note_return,
@@ -58,6 +57,7 @@ from turnstile.executor.queue_manager.state import (
     State,
     Worker,
 )
+from turnstile.executor.queue_manager.waiting import Waiting, WaitingList
 
 STEPS_MAX: Final = 5000
 """Most timers, expiries or queues of a changed definition that one turn looks at; the next turn goes on."""

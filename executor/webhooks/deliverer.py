@@ -18,9 +18,9 @@ from turnstile.common.broker.message import Outgoing
 from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
-from turnstile.common.domain.retries import RetryPolicy
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor.metrics import BACKGROUND_FAILURES, NOT_APPLIED, WEBHOOK_ATTEMPTS
+from turnstile.executor.queue_manager.retries import RetryPolicy
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.executor.webhooks.concurrency import PROMPT_SECONDS, DeliveryPermits, Permit
 from turnstile.executor.webhooks.deliveries import Claim, Deliveries, DeliveryResult

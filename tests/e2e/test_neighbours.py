@@ -13,6 +13,7 @@ import pytest
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 from pamqp.common import FieldTable
 
+from tests.support.broker_administration import delete_policy, set_policy
 from tests.support.environment import Environment, until_logged
 from tests.support.traffic import publishing, request, until
 from turnstile.client import AsyncClient
@@ -124,7 +125,7 @@ async def test_dead_letters_that_are_refused_delay_no_execution_and_are_logged(
         await full.bind(executions, "#")
         vhost = urlsplit(env.amqp_url).path.removeprefix("/")
         bound: dict[str, str | int] = {"max-length": 4, "overflow": "reject-publish"}
-        rabbitmq.set_policy(vhost, "full", r"^executions\.dead_letters$", bound)
+        set_policy(rabbitmq, vhost, "full", r"^executions\.dead_letters$", bound)
         bad = [
             replace(message, body=f'{{"nope": "letter {n}"}}'.encode()) for n, message in enumerate(noops(12))
         ]
@@ -132,7 +133,7 @@ async def test_dead_letters_that_are_refused_delay_no_execution_and_are_logged(
         await run_all(env, noops())
         await until_logged(env.executor, "dead_letter_undelivered")
         await until_logged(env.executor, "letter 11")
-        rabbitmq.delete_policy(vhost, "full")
+        delete_policy(rabbitmq, vhost, "full")
         await channel.queue_delete("neighbour.letters")
 
 

@@ -14,7 +14,6 @@ from tests.support.ledger import session_on
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.database import Database
 from turnstile.common.domain.states import Status
-from turnstile.common.messages import StatusChanged
 from turnstile.common.requests import read_request
 from turnstile.common.worker_protocol import (
     AttemptEnded,
@@ -42,7 +41,14 @@ from turnstile.executor.leader.clock import LeaderClock
 from turnstile.executor.leader.command_rows import request_of
 from turnstile.executor.leader.ledger import Ledger
 from turnstile.executor.leader.parameter_schemas import ParameterSchemas
-from turnstile.executor.leader.ports import DefinitionCommand, Delivery, Probe, Publication, Request
+from turnstile.executor.leader.ports import (
+    DefinitionCommand,
+    Delivery,
+    Probe,
+    Publication,
+    Request,
+    StatusChanged,
+)
 from turnstile.executor.leader.turns import Leader, Times
 
 ANN = Caller("ann", "192.0.2.7", "api")

@@ -70,13 +70,15 @@ def _containers(missing: MissingBinaries) -> Iterator[Servers]:
         raise NoServers(f"{missing}\nOr start a Docker engine, or set {', '.join(SERVER_URLS)}.")
     from testcontainers.community.postgres import PostgresContainer
     from testcontainers.core.container import DockerContainer
+    from testcontainers.core.wait_strategies import HttpWaitStrategy
 
-    broker = DockerContainer("rabbitmq:3.13-management").with_exposed_ports(5672, 15672)
+    listens = HttpWaitStrategy(15672, "/api/health/checks/protocol-listener/amqp")
+    listens.with_basic_credentials("guest", "guest").with_startup_timeout(90)
+    broker = DockerContainer("rabbitmq:3.13-management").with_exposed_ports(5672, 15672).waiting_for(listens)
     with PostgresContainer("postgres:16", driver=None) as database, broker:
         host = broker.get_container_host_ip()
         with BrokerServer(
             f"amqp://guest:guest@{host}:{broker.get_exposed_port(5672)}/%2F",
             f"http://{host}:{broker.get_exposed_port(15672)}",
         ) as rabbitmq:
-            rabbitmq.wait_until_ready()
             yield Servers(postgresql=DatabaseServer(database.get_connection_url()), rabbitmq=rabbitmq)

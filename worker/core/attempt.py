@@ -17,7 +17,6 @@ from typing import Final, Literal, NamedTuple, TypeAlias, assert_never
 from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.domain.durations import format_duration, format_elapsed
 from turnstile.common.domain.identifiers import Grant
-from turnstile.common.domain.outcomes import Completed, Failed, Failure
 from turnstile.common.domain.states import Status
 from turnstile.common.worker_protocol import (
     AttemptEnded,
@@ -29,6 +28,7 @@ from turnstile.common.worker_protocol import (
 )
 from turnstile.worker.core.config import WorkerConfig
 from turnstile.worker.core.lease import Lease
+from turnstile.worker.core.outcomes import Completed, Failed, Failure
 from turnstile.worker.core.ports import CutShort, NotStarted, Ports, Run, RunEnd
 from turnstile.worker.core.reporter import Outbox
 from turnstile.worker.core.waiting import Waiting, WaitingList

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from turnstile.common.domain.outcomes import Completed, Failed
 from turnstile.common.worker_protocol import (
     AttemptEnded,
     AttemptReturned,
@@ -21,6 +20,7 @@ from turnstile.common.worker_protocol import (
     Report,
     ToSession,
 )
+from turnstile.worker.core.outcomes import Completed, Failed
 
 
 class SessionQueue(Protocol):

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol, Self, TypeVar, assert_never
 
 from turnstile.common.domain.durations import format_duration, format_elapsed
-from turnstile.common.domain.outcomes import Cancelled, Failure, Outcome, TimedOut
 from turnstile.worker.context import Invocation
+from turnstile.worker.core.outcomes import Cancelled, Failure, Outcome, TimedOut
 from turnstile.worker.logs import LogTail, clipped, log_in_worker
 from turnstile.worker.progress import Progress
 

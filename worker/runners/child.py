@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
-from turnstile.common.domain.outcomes import Completed, Failed
+from turnstile.worker.core.outcomes import Completed, Failed
 from turnstile.worker.lifespan import hooks_for
 from turnstile.worker.logs import WORKER_LOG, LogTail
 from turnstile.worker.outcome import failed, is_of_sigterm

@@ -18,10 +18,10 @@ from io import TextIOWrapper
 from types import FrameType
 from typing import Any, Final, cast
 
-from turnstile.common.domain.outcomes import Completed, Failed
 from turnstile.common.exit_codes import ExitCode
 from turnstile.worker.actions import ActionsNotFound, RegisteredAction, action_from_entrypoint, load_actions
 from turnstile.worker.context import Context
+from turnstile.worker.core.outcomes import Completed, Failed
 from turnstile.worker.lifespan import Lifespan, hooks_for
 from turnstile.worker.logs import clipped, line_formatter
 from turnstile.worker.outcome import OutcomeCatcher

@@ -14,8 +14,8 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, TypeAdapter
 
-from turnstile.common.domain.outcomes import Completed, Failed
 from turnstile.worker.context import Invocation
+from turnstile.worker.core.outcomes import Completed, Failed
 from turnstile.worker.progress import Progress
 
 HEADER: Final = struct.Struct("!I")

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from contextlib import ExitStack
 from typing import Any, Final
 
-from turnstile.common.domain.outcomes import Completed, Failed
+from turnstile.worker.core.outcomes import Completed, Failed
 from turnstile.worker.logs import LogTail
 from turnstile.worker.outcome import failed, is_of_sigterm, outcome_of_text, result_too_large
 from turnstile.worker.runners.base import (

@@ -21,10 +21,10 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
-from turnstile.common.domain.outcomes import Completed, Failed
 from turnstile.common.exit_codes import ExitCode
 from turnstile.worker.actions import RegisteredAction
 from turnstile.worker.context import Context
+from turnstile.worker.core.outcomes import Completed, Failed
 from turnstile.worker.logs import LogTail, printed_to
 from turnstile.worker.outcome import NOT_RUN, OutcomeCatcher
 from turnstile.worker.parameters import parameters_of

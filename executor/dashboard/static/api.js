@@ -3,6 +3,7 @@
 import { askForToken } from "./token.js";
 import { setClock } from "./format.js";
 import { parseJson, writeJson } from "./json_text.js";
+import { Problem } from "./problem.js";
 
 const KEY = "turnstile.token";
 const TIMEOUT_MILLISECONDS = 35000;
@@ -13,15 +14,6 @@ let prompt = null;
 /** Return the whole address of a path of the executor, like /api/v1/queues. */
 export function addressOf(path) {
   return BASE.href + path.slice(1);
-}
-
-/** An error response of the API. */
-export class Problem extends Error {
-  constructor(status, code, detail) {
-    super(detail);
-    this.status = status;
-    this.code = code;
-  }
 }
 
 /** Send a request with the stored token; on 401, prompt for a token and send it again. */
@@ -102,9 +94,4 @@ export function queryOf(query) {
   }
   const encoded = parts.toString();
   return encoded ? `?${encoded}` : "";
-}
-
-/** Whether an error comes from an aborted request. */
-export function isAbort(error) {
-  return error.name === "AbortError";
 }

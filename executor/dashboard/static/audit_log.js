@@ -1,12 +1,13 @@
 // What operators did: the screen of the whole audit log, and the section beside each subject.
 
 import { el } from "./dom.js";
-import { counted, localTime } from "./format.js";
+import { counted } from "./format.js";
 import { ask } from "./api.js";
 import { writeJson } from "./json_text.js";
-import { errorLine, executionLink, instant, listPages, loader, none, pager, table, workerLink }
+import { filterForm, list, loader, pager } from "./list.js";
+import { errorLine, executionLink, head, instant, none, poolLink, queueLink, resourceLink, workerLink }
   from "./parts.js";
-import { queueLink } from "./queues.js";
+import { table } from "./table.js";
 
 const PAGE = 50;
 const FIELDS_SHOWN = 6;
@@ -16,13 +17,12 @@ const KINDS = [
 ];
 const VERBS = [
   "created", "changed", "limit_changed", "paused", "resumed", "deleted", "cancelled", "retried", "drained",
-  "replayed",
-  "purged", "revoked", "rotated", "migrated", "restored",
+  "replayed", "purged", "revoked", "rotated", "migrated", "restored",
 ];
 const FIELDS = [
-  ["subject_kind", "Kind", KINDS], ["subject", "Subject", "text", "reports.render"],
+  ["subject_kind", "Kind", anyOf(KINDS)], ["subject", "Subject", "text", "reports.render"],
   ["action_ref", "Action", "text", "reports.render"],
-  ["verb", "Change", VERBS], ["user", "By", "text", "alice"],
+  ["verb", "Change", anyOf(VERBS)], ["user", "By", "text", "alice"],
   ["recorded_after", "After", "datetime-local"], ["recorded_before", "Before", "datetime-local"],
 ];
 
@@ -35,35 +35,19 @@ const COLUMNS = [
   // Of what is new, the fields that say something.
   ["After", "", (each) => fieldsOf(isNew(each) ? withoutNulls(each.after) : each.after)],
 ];
-const SUBJECT = ["Subject", "", subjectOf];
-const WITH_SUBJECT = [...COLUMNS.slice(0, 4), SUBJECT, ...COLUMNS.slice(4)];
+const WITH_SUBJECT = [...COLUMNS.slice(0, 4), ["Subject", "", subjectOf], ...COLUMNS.slice(4)];
 
 /** The screen of the whole log. */
-export function show(main, { parameters }, { live, signal }) {
-  const wrong = errorLine();
-  const open = FIELDS.some(([name]) => parameters.get(name));
-  const form = el("form", { class: "filters" }, el("details", { open }, el("summary", {}, "Filters"),
-    el("div", { class: "fields" }, FIELDS.map((field) => fieldOf(field, parameters.get(field[0]) ?? "")))));
-  const search = () => Object.fromEntries(FIELDS.map(([name, , kind]) => {
-    const value = form.elements[name].value.trim();
-    return [name, kind === "datetime-local" && value ? new Date(value).toISOString() : value];
-  }));
-  const pages = listPages({ parameters, path: "audit-log", search, reload: () => loading.now() });
+export function show(main, address, context) {
+  const form = filterForm(FIELDS, address.parameters);
   const shown = table("Changes, newest first", WITH_SUBJECT,
     { empty: "No changes recorded for this search." });
-  const loading = loader(async (mine) => {
-    const page = await ask("GET", "/audit-log",
-      { query: { ...search(), limit: PAGE, cursor: pages.cursor() }, signal: mine });
-    shown.update(page.items);
-    pages.update(page.next_cursor);
-  }, { every: 5000, signal, wrong });
-  form.addEventListener("change", pages.changed);
-  form.addEventListener("submit", (event) => event.preventDefault());
-  live.on("overview", () => pages.isFirst() && loading.soon(), signal);
-  live.on("opening", loading.soon, signal);
-  main.append(el("div", { class: "head" }, el("h1", {}, "Audit log")), form, wrong,
-    el("div", { class: "changes" }, shown.node), pages.node);
-  loading.now();
+  const log = list(address, context,
+    { path: "audit-log", table: shown, search: form.values, follows: () => log.pages.isFirst() });
+  form.node.addEventListener("change", log.pages.changed);
+  main.append(head("Audit log"), form.node, log.wrong, el("div", { class: "changes" }, shown.node),
+    log.pages.node);
+  log.now();
 }
 
 /** A section that loads when it is opened. `query` selects rows of the audit log. */
@@ -87,14 +71,8 @@ export function auditLogOf(query, signal) {
   return node;
 }
 
-function fieldOf([name, label, kind, example], given) {
-  const id = `audit-${name}`;
-  const control = Array.isArray(kind)
-    ? el("select", { id, name }, el("option", { value: "" }, "Any"),
-      kind.map((value) => el("option", { value, selected: value === given }, wordsOf(value))))
-    : el("input", { id, name, type: kind, placeholder: example, autocomplete: "off",
-      ...(kind === "text" ? { value: given } : { step: 1, value: localTime(given) }) });
-  return el("div", { class: "field" }, el("label", { for: id }, label), control);
+function anyOf(values) {
+  return [["", "Any"], ...values.map((value) => [value, wordsOf(value)])];
 }
 
 function wordsOf(name) {
@@ -103,16 +81,13 @@ function wordsOf(name) {
 
 /** What was changed, with a link to its screen if it has one. */
 function subjectOf({ subject_kind: kind, subject, action_ref: ref }) {
+  const actionLink = (name) => el("a", { href: queueLink({ action_ref: name }) }, name);
   const link = {
-    action: () => queueLink({ action_ref: subject }), worker: () => workerLink(subject),
-    resource: () => `#/resources/${encodeURIComponent(subject)}`,
-    pool: () => `#/pools/${encodeURIComponent(subject)}`,
+    action: actionLink, execution: executionLink, webhook: executionLink, resource: resourceLink,
+    pool: poolLink, worker: (name) => el("a", { href: workerLink(name) }, name),
   }[kind];
-  const name = kind === "execution" || kind === "webhook" ? executionLink(subject)
-    : link ? el("a", { href: link() }, subject) : subject;
-  const action = ref !== null && kind !== "action" ? el("a", { href: queueLink({ action_ref: ref }) }, ref)
-    : null;
-  return el("div", {}, `${wordsOf(kind)} `, name, action && [" of ", action]);
+  return el("div", {}, `${wordsOf(kind)} `, link ? link(subject) : subject,
+    ref !== null && kind !== "action" && [" of ", actionLink(ref)]);
 }
 
 function isNew({ before }) {

@@ -1,11 +1,12 @@
 // Retry and cancel of several executions: the selected ones, or all that match the search.
 
-import { el, say, text } from "./dom.js";
+import { button, el, say, text } from "./dom.js";
 import { count, counted } from "./format.js";
-import { ask, Problem } from "./api.js";
+import { ask } from "./api.js";
 import { confirm, field, show } from "./dialog.js";
 import { errorLine } from "./parts.js";
 import { block } from "./permissions.js";
+import { Problem } from "./problem.js";
 
 const PREVIEW_PAGES = 20; // of 1,000 executions
 const PREVIEW_MILLISECONDS = 15000;
@@ -41,8 +42,7 @@ export function bulkBar({ filter, blocked, changed }) {
   const all = el("input", { type: "checkbox", id: "select-page" });
   const words = el("span", { class: "scope" });
   const buttons = Object.keys(VERBS)
-    .map((verb) => el("button", { type: "button", needs: `POST /executions/${verb}`,
-      on: { click: () => run(verb) } }));
+    .map((verb) => button("", () => run(verb), { needs: `POST /executions/${verb}` }));
 
   function describe() {
     const some = selected.size > 0;
@@ -99,12 +99,10 @@ export function bulkBar({ filter, blocked, changed }) {
       el("div", { class: "bulk-bar", role: "group", "aria-label": "Several executions" },
         el("label", { class: "choice", for: "select-page" }, all, "Select this page"), words, buttons),
       wrong, result),
-    column: ["Select", "pick", (each) => {
-      const box = el("input", { type: "checkbox", class: "pick", "aria-label": `Select execution ${each.id}`,
-        checked: selected.has(each.id) });
-      box.addEventListener("change", () => choose(each.id, box.checked));
-      return box;
-    }],
+    column: ["Select", "pick", ({ id }) => el("input", {
+      type: "checkbox", class: "pick", "aria-label": `Select execution ${id}`, checked: selected.has(id),
+      on: { change: ({ target }) => choose(id, target.checked) },
+    })],
     describe,
     isSelecting: () => selected.size > 0,
     /** The page that is shown; executions of other pages are not selected. */

@@ -2,8 +2,9 @@
 
 import { el, say } from "./dom.js";
 import { count, counted } from "./format.js";
-import { ask, exchange, Problem } from "./api.js";
+import { ask, exchange } from "./api.js";
 import { confirm, field } from "./dialog.js";
+import { Problem } from "./problem.js";
 
 /** The most that the API handles in one call. */
 const WEBHOOKS_MAX = 1000;

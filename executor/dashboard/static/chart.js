@@ -1,47 +1,58 @@
-// The length of a queue over the last five minutes: axes, and each value under the pointer or by the arrow
-// keys.
+// The length of a queue over the last five minutes: as a line in a list, and as a chart with axes, of which
+// each value is read under the pointer or by the arrow keys.
 
-import { attribute, el, svg, text } from "./dom.js";
-import { count, counted, duration } from "./format.js";
+import { el, render, svg } from "./dom.js";
+import { count, counted, duration, short } from "./format.js";
 
 const SPAN_SECONDS = 5;
-const [WIDTH, HEIGHT] = [600, 100];
 const STEPS = { ArrowLeft: -1, ArrowRight: 1, PageUp: -12, PageDown: 12, Home: -Infinity, End: Infinity };
 
-/**
- * A chart whose `update(depths)` takes the lengths at the ends of equal spans, the oldest first; null:
- * unknown.
- */
+/** Lengths at the ends of equal spans, the oldest first, as a picture; null: unknown. */
+export function sparkline(depths) {
+  const seen = depths.filter((depth) => depth !== null);
+  if (seen.length === 0)
+    return el("div", { class: "sparkline" }, el("span", { class: "scale" }, "no data yet"));
+  const most = Math.max(...seen);
+  const words = `Waiting executions over the last minutes: from ${count(seen[0])} to ${count(seen.at(-1))}, `
+    + `maximum ${count(most)}`;
+  const [width, height] = [120, 28];
+  return el("div", { class: "sparkline" },
+    svg("svg", { class: "spark", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img",
+      "aria-label": words },
+      svg("title", {}, words), linesOf(depths, Math.max(1, most), width, height, 2)),
+    el("span", { class: "scale", "aria-hidden": "true" }, `max ${short(most)}`));
+}
+
+/** The line through the known values and the area below it, in a box whose top is the value `top`. */
+function linesOf(depths, top, width, height, margin) {
+  const step = width / Math.max(1, depths.length - 1);
+  const points = depths
+    .map((depth, index) => [index * step, height - margin - (depth / top) * (height - 2 * margin), depth])
+    .filter(([, , depth]) => depth !== null);
+  if (points.length === 0) return [];
+  // A single value has no line: it is drawn as long as the span that it stands for.
+  if (points.length === 1) points.unshift([points[0][0] - step, points[0][1]]);
+  const line = points.map(([x, y], index) => `${index ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+  return [
+    svg("path", { class: "area", d: `${line}L${width} ${height}L${points[0][0].toFixed(1)} ${height}Z` }),
+    svg("path", { class: "line", d: line }),
+  ];
+}
+
+/** A chart whose `update(depths)` takes the lengths. */
 export function depthChart() {
-  const line = svg("path", { class: "line" });
-  const area = svg("path", { class: "area" });
-  const middle = svg("path", { class: "middle", d: `M0 ${HEIGHT / 2}H${WIDTH}` });
-  const mark = el("span", { class: "mark", hidden: true });
-  const read = el("output", {});
-  const [top, half] = [el("span"), el("span")];
-  const from = el("span");
-  const plot = el("div", {
-    class: "plot", tabindex: 0, role: "slider", "aria-label": "Waiting over the last minutes, by time",
-    "aria-valuemin": 0,
-    on: { pointermove: point, pointerdown: point, pointerleave: leave, blur: leave,
-      focus: () => select(depths.length - 1), keydown: step },
-  }, svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" },
-    middle, area, line), mark);
-  const node = el("figure", { class: "chart", hidden: true },
-    el("figcaption", {}, el("span", {}, "Waiting executions"), read),
-    el("div", { class: "values", "aria-hidden": "true" }, top, half, el("span", {}, "0")),
-    plot,
-    el("div", { class: "times", "aria-hidden": "true" }, from, el("span", {}, "now")));
+  const node = el("figure", { class: "chart", hidden: true });
+  const [width, height] = [600, 100];
   let depths = [];
   let selected = null;
 
-  function point(event) {
-    const box = plot.getBoundingClientRect();
-    select(Math.round(((event.clientX - box.left) / box.width) * (depths.length - 1)));
+  function select(index) {
+    selected = index === null ? null : Math.max(0, Math.min(depths.length - 1, index));
+    draw();
   }
-  function leave() {
-    selected = null;
-    show();
+  function point({ clientX, currentTarget }) {
+    const box = currentTarget.getBoundingClientRect();
+    select(Math.round(((clientX - box.left) / box.width) * (depths.length - 1)));
   }
   function step(event) {
     const by = STEPS[event.key];
@@ -49,47 +60,44 @@ export function depthChart() {
     event.preventDefault();
     select((selected ?? depths.length - 1) + by);
   }
-  function select(index) {
-    selected = Math.max(0, Math.min(depths.length - 1, index));
-    show();
-  }
   function wordsAt(index) {
     const ago = (depths.length - 1 - index) * SPAN_SECONDS;
-    const value = depths[index];
-    const words = value === null || value === undefined ? "not recorded" : counted(value, "execution");
+    const words = depths[index] === null ? "not recorded" : counted(depths[index], "execution");
     return `${words}, ${ago ? `${duration(ago)} ago` : "now"}`;
   }
-  function show() {
-    const last = depths.length - 1;
+  function draw() {
+    const last = Math.max(0, depths.length - 1);
     const index = Math.min(selected ?? last, last);
-    mark.hidden = selected === null;
-    mark.style.left = `${(100 * index) / Math.max(1, last)}%`;
-    text(read, selected === null ? "" : wordsAt(index));
-    attribute(plot, "aria-valuenow", Math.max(0, index));
-    attribute(plot, "aria-valuetext", last < 0 ? "no data yet" : wordsAt(index));
+    const most = Math.max(2, ...depths);
+    // An even maximum, so that the middle is a whole number.
+    const top = most + (most % 2);
+    const at = (width * index) / Math.max(1, last);
+    const leave = () => select(null);
+    render(node,
+      el("figcaption", {}, el("span", {}, "Waiting executions"),
+        el("output", {}, selected === null ? "" : wordsAt(index))),
+      el("div", { class: "values", "aria-hidden": "true" },
+        [top, top / 2, 0].map((value) => el("span", {}, count(value)))),
+      el("div", {
+        class: "plot", tabindex: 0, role: "slider", "aria-label": "Waiting over the last minutes, by time",
+        "aria-valuemin": 0, "aria-valuemax": last, "aria-valuenow": index, "aria-valuetext": wordsAt(index),
+        on: { pointermove: point, pointerdown: point, pointerleave: leave, blur: leave, keydown: step,
+          focus: () => select(last) },
+      }, svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" },
+        svg("path", { class: "middle", d: `M0 ${height / 2}H${width}` }),
+        linesOf(depths, top, width, height, 0),
+        selected !== null && svg("path", { class: "mark", d: `M${at.toFixed(1)} 0V${height}` }))),
+      el("div", { class: "times", "aria-hidden": "true" },
+        el("span", {}, `${duration(last * SPAN_SECONDS)} ago`), el("span", {}, "now")));
   }
   return {
     node,
-    update(now) {
-      depths = now;
-      // An even maximum, so that the middle is a whole number.
-      const most = Math.max(2, ...now.map((depth) => depth ?? 0));
-      const highest = most + (most % 2);
-      const x = WIDTH / Math.max(1, now.length - 1);
-      const points = now
-        .map((depth, index) => [index * x, HEIGHT - ((depth ?? 0) / highest) * HEIGHT, depth])
-        .filter(([, , depth]) => depth !== null);
-      // A single value has no line: it is drawn as long as the span that it stands for.
-      if (points.length === 1) points.unshift([points[0][0] - x, points[0][1]]);
-      const drawn = points.map(([at, y], index) => `${index ? "L" : "M"}${at.toFixed(1)} ${y.toFixed(1)}`)
-        .join("");
-      attribute(line, "d", drawn || null);
-      attribute(area, "d", points.length > 1 ? `${drawn}V${HEIGHT}H${points[0][0].toFixed(1)}Z` : null);
-      attribute(plot, "aria-valuemax", Math.max(0, now.length - 1));
-      text(top, count(highest));
-      text(half, count(highest / 2));
-      text(from, `${duration((now.length - 1) * SPAN_SECONDS)} ago`);
-      show();
+    /** Without a known value, as just after the first viewer came, axes alone would look like no work. */
+    update(lengths) {
+      node.hidden = !lengths?.some((depth) => depth !== null);
+      if (node.hidden) return;
+      depths = lengths;
+      draw();
     },
   };
 }

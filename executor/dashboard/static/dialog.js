@@ -1,26 +1,19 @@
 // Dialogs. They are native, so that the browser handles focus, Escape and the page behind them.
 
-import { el, text } from "./dom.js";
-import { Problem } from "./api.js";
+import { button, el, text } from "./dom.js";
+import { Problem } from "./problem.js";
 
 /**
- * Show a confirmation dialog. `act(form)` makes the change; a Problem is shown in the dialog, which stays
- * open. Resolves to whether the change was made.
+ * Show a dialog that asks. `act(form)` makes the change; a Problem is shown in the dialog, which stays open,
+ * like `problem` at first. Resolves to whether the change was made. A `required` dialog cannot be closed.
  */
-export function confirm({ title, words, fields = [], verb, dangerous = false, act }) {
+export function confirm({ title, words = [], fields = [], verb, dangerous = false, required = false,
+  problem = "", act }) {
   return new Promise((resolve) => {
-    const wrong = el("p", { class: "wrong", role: "alert" });
+    const wrong = el("p", { class: "wrong", role: "alert" }, problem);
     const go = el("button", { type: "submit", class: dangerous ? "danger" : "primary" }, verb);
-    const form = el("form", { method: "dialog" },
-      el("h2", { id: "dialog-title" }, title),
-      [words].flat().map((line) => el("p", {}, line)),
-      fields,
-      wrong,
-      el("div", { class: "buttons" },
-        el("button", { type: "button", on: { click: () => dialog.close() } }, "Close"), go));
-    const dialog = el("dialog", { "aria-labelledby": "dialog-title" }, form);
     let done = false;
-    form.addEventListener("submit", async (event) => {
+    const submit = async (event) => {
       event.preventDefault();
       go.disabled = true;
       text(wrong, "");
@@ -33,31 +26,38 @@ export function confirm({ title, words, fields = [], verb, dangerous = false, ac
         text(wrong, error.message);
         go.disabled = false;
       }
-    });
-    dialog.addEventListener("close", () => {
-      dialog.remove();
-      resolve(done);
-    });
-    document.body.append(dialog);
-    dialog.showModal();
+    };
+    const form = el("form", { method: "dialog", on: { submit } },
+      [words].flat().map((line) => el("p", {}, line)), fields, wrong,
+      el("div", { class: "buttons" }, !required && button("Close", () => dialog.close()), go));
+    const dialog = open(title, "", [form], () => resolve(done));
+    if (required) dialog.addEventListener("cancel", (event) => event.preventDefault());
   });
+}
+
+/** Show a dialog that only tells. */
+export function show(title, ...content) {
+  open(title, "wide", [content, el("form", { method: "dialog", class: "buttons" },
+    el("button", { class: "primary" }, "Close"))], () => {});
+}
+
+function open(title, kind, content, closed) {
+  const dialog = el("dialog", { class: kind || null, "aria-labelledby": "dialog-title" },
+    el("h2", { id: "dialog-title" }, title), content);
+  dialog.addEventListener("close", () => {
+    dialog.remove();
+    closed();
+  });
+  document.body.append(dialog);
+  dialog.showModal();
+  return dialog;
 }
 
 /** An input with a label and a hint. */
 export function field(label, input, hint) {
   const id = `field-${input.name}`;
   input.id = id;
-  const explained = hint ? el("small", { id: `${id}-hint` }, hint) : null;
   if (hint) input.setAttribute("aria-describedby", `${id}-hint`);
-  return el("div", { class: "field" }, el("label", { for: id }, label), input, explained);
-}
-
-/** Show a dialog without a form. */
-export function show(title, ...content) {
-  const dialog = el("dialog", { class: "wide", "aria-labelledby": "dialog-title" },
-    el("h2", { id: "dialog-title" }, title), content,
-    el("form", { method: "dialog", class: "buttons" }, el("button", { class: "primary" }, "Close")));
-  dialog.addEventListener("close", () => dialog.remove());
-  document.body.append(dialog);
-  dialog.showModal();
+  return el("div", { class: "field" }, el("label", { for: id }, label), input,
+    hint && el("small", { id: `${id}-hint` }, hint));
 }

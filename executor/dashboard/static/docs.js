@@ -2,17 +2,19 @@
 
 import { el, say, text } from "./dom.js";
 import { counted } from "./format.js";
-import { addressOf, ask, authorized, Problem } from "./api.js";
-import { showIdentity } from "./identity.js";
+import { addressOf, ask, authorized } from "./api.js";
+import { showHeader } from "./identity.js";
 import { parseJson, writeJson } from "./json_text.js";
-import { errorLine, none, table } from "./parts.js";
-import { boundsOf, exampleOf, parametersSchemaOf, propertiesOf, resolved, typeText } from "./schema_text.js";
+import { errorLine, none } from "./parts.js";
+import { Problem } from "./problem.js";
+import { exampleOf, parametersSchemaOf, propertiesOf, resolved, typeParts, typeText } from "./schema_text.js";
+import { table } from "./table.js";
 
 const ACTIONS_MAX = 200;
 const SHOWN = ["details.action", "details.operation", "details.schema"]
   .map((kind) => `${kind}:not([hidden])`).join(", ") + ", p.empty";
 const METHODS = ["get", "post", "put", "patch", "delete"];
-const main = document.getElementById("main");
+const main = showHeader();
 
 async function open() {
   const wrong = errorLine();
@@ -222,23 +224,7 @@ function defaultOf(schema) {
 
 /** The type of a schema as nodes; schemas with a name are links. */
 function typeOf(schema) {
-  return el("span", {}, typeNodes(schema ?? {}));
-}
-
-function typeNodes(schema) {
-  if (schema.$ref) return [schemaLink(schema.$ref.split("/").at(-1))];
-  const any = schema.anyOf ?? schema.oneOf;
-  if (any) return any.flatMap((each, index) => [index ? " or " : "", ...typeNodes(each)]);
-  if (schema.allOf) return schema.allOf.flatMap((each, index) => [index ? " and " : "", ...typeNodes(each)]);
-  if (schema.const !== undefined) return [writeJson(schema.const)];
-  if (schema.enum) return [schema.enum.map((each) => writeJson(each)).join(", ")];
-  if (schema.type === "array") return ["list of ", ...typeNodes(schema.items ?? {})];
-  if (schema.type === "object" && typeof schema.additionalProperties === "object"
-    && Object.keys(schema.additionalProperties).length) {
-    return ["object of ", ...typeNodes(schema.additionalProperties)];
-  }
-  return [[schema.type ?? "any JSON", schema.format && `(${schema.format})`, boundsOf(schema)].filter(Boolean)
-    .join(" ")];
+  return el("span", {}, typeParts(schema ?? {}, { link: schemaLink }));
 }
 
 function schemaLink(name) {
@@ -283,9 +269,4 @@ function show() {
 }
 
 addEventListener("hashchange", show);
-document.querySelector(".skip").addEventListener("click", (event) => {
-  event.preventDefault();
-  main.focus();
-});
-showIdentity(document.getElementById("identity"));
 open();

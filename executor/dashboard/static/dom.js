@@ -1,12 +1,14 @@
-// Builds and updates elements. Values are inserted as text, never as markup.
+// Builds elements, and changes what is shown into what shall be shown. Values are inserted as text, never as
+// markup.
 
-import { guard } from "./permissions.js";
+import { block, guard } from "./permissions.js";
 
 const SVG = "http://www.w3.org/2000/svg";
+const FOCUSABLE = "a[href], [tabindex], button, input, select, textarea, summary";
 
 /**
  * Return an element: attributes by name, `on` for listeners, `needs` for the route that a button requests,
- * children as nodes, texts or lists of them.
+ * `blocked` for why it cannot be pressed; children as nodes, texts or lists of them.
  */
 export function el(name, attributes = {}, ...children) {
   return filled(document.createElement(name), attributes, children);
@@ -17,13 +19,33 @@ export function svg(name, attributes = {}, ...children) {
   return filled(document.createElementNS(SVG, name), attributes, children);
 }
 
-function filled(node, { on = {}, needs, ...attributes }, children) {
-  for (const [event, listener] of Object.entries(on)) node.addEventListener(event, listener);
+/** A button that is no part of a form. `more` are further attributes. */
+export function button(words, click, more = {}) {
+  return el("button", { type: "button", on: { click }, ...more }, words);
+}
+
+function filled(node, { on = {}, needs, blocked, ...attributes }, children) {
+  listen(node, on);
   for (const [name, value] of Object.entries(attributes)) attribute(node, name, value);
   if (needs) guard(node, needs);
-  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined
-    && child !== false));
+  if (blocked) block(node, blocked);
+  node.append(...shown(children));
   return node;
+}
+
+function shown(children) {
+  return children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
+}
+
+/** Call the present listener of each event: `render` exchanges listeners, and keeps the element. */
+function listen(node, listeners) {
+  node.listeners ??= {};
+  for (const event of Object.keys(listeners)) {
+    if (!Object.hasOwn(node.listeners, event))
+      node.addEventListener(event, (it) => node.listeners[event]?.(it));
+  }
+  for (const event of Object.keys({ ...node.listeners, ...listeners }))
+    node.listeners[event] = listeners[event];
 }
 
 /** Set an attribute; null and false remove it. */
@@ -34,34 +56,44 @@ export function attribute(node, name, value) {
 
 /** Set a node's text if it differs, so that a selection or a screen reader keeps its position. */
 export function text(node, value) {
-  const shown = value === null || value === undefined ? "" : String(value);
-  if (node.textContent !== shown) node.textContent = shown;
+  const words = value === null || value === undefined ? "" : String(value);
+  if (node.textContent !== words) node.textContent = words;
 }
-
-const CONTROLS = "button, input, select, textarea, summary";
-const FOCUSABLE = `a[href], [tabindex], ${CONTROLS}`;
 
 /**
- * Replace the children of a node by `children` (nodes and texts). A child that is equal and has no controls
- * stays, with its selection and scroll position; the listeners of controls belong to the values that they
- * were made of.
+ * Make the children of a node like these. Elements of the same kind in the same place are changed, not
+ * replaced: a selection, the focus, a scroll position and the press of a button survive each update.
  */
-export function setChildren(node, ...children) {
-  keepingFocus(node, () => {
-    const next = node.cloneNode(false);
-    next.append(...children);
-    const [before, after] = [[...node.childNodes], [...next.childNodes]];
-    after.forEach((child, index) => {
-      if (index >= before.length) node.append(child);
-      else if (!isSame(before[index], child)) before[index].replaceWith(child);
-    });
-    for (const child of before.slice(after.length)) child.remove();
-  });
+export function render(node, ...children) {
+  const after = new DocumentFragment();
+  after.append(...shown(children));
+  keepingFocus(node, () => changeChildren(node, [...after.childNodes]));
 }
 
-function isSame(before, child) {
-  return before.isEqualNode(child) && !(child instanceof Element
-    && (child.matches(CONTROLS) || child.querySelector(CONTROLS)));
+function changeChildren(node, children) {
+  const before = [...node.childNodes];
+  children.forEach((child, index) => {
+    const present = before[index];
+    if (!present) node.append(child);
+    else if (present.nodeName !== child.nodeName) present.replaceWith(child);
+    else change(present, child);
+  });
+  for (const child of before.slice(children.length)) child.remove();
+}
+
+function change(node, wanted) {
+  if (node.nodeType === Node.TEXT_NODE) {
+    if (node.data !== wanted.data) node.data = wanted.data;
+    return;
+  }
+  for (const { name } of [...node.attributes]) {
+    // Details stay open that were opened.
+    if (!wanted.hasAttribute(name) && !(name === "open" && node.matches("details")))
+      node.removeAttribute(name);
+  }
+  for (const { name, value } of wanted.attributes) attribute(node, name, value);
+  listen(node, wanted.listeners ?? {});
+  changeChildren(node, [...wanted.childNodes]);
 }
 
 /**
@@ -83,38 +115,6 @@ export function keepingFocus(node, change) {
 function nameOf(control) {
   return [control.tagName, control.id, control.getAttribute("href"),
     control.getAttribute("aria-label") ?? control.textContent].join(" ");
-}
-
-/**
- * Make the children of `parent` match `items`, in order; nodes of the same key are kept, so that focus stays.
- * `make(item)` returns {node, update(item)}. At most `madeMax` nodes are made; returns whether some are
- * missing. A call that continues one with the same items updates no node again.
- */
-export function sync(parent, items, keyOf, make, { madeMax, isContinued }) {
-  const known = parent.rowsByKey ?? new Map();
-  const now = new Map();
-  let made = 0;
-  let isCut = false;
-  for (const item of items) {
-    const key = keyOf(item);
-    const isKnown = known.has(key);
-    if (!isKnown && made === madeMax) {
-      isCut = true;
-      continue;
-    }
-    const row = known.get(key) ?? make(item);
-    if (!isKnown) made += 1;
-    if (!isKnown || !isContinued) row.update(item);
-    now.set(key, row);
-  }
-  for (const [key, row] of known) if (!now.has(key)) row.node.remove();
-  let next = parent.firstElementChild;
-  for (const row of now.values()) {
-    if (row.node === next) next = next.nextElementSibling;
-    else parent.insertBefore(row.node, next);
-  }
-  parent.rowsByKey = now;
-  return isCut;
 }
 
 /** Announce something to screen readers. */

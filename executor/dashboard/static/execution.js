@@ -1,21 +1,20 @@
 // The screen of one execution: status, history, why it waits, attempts and logs.
 
-import { el, say, setChildren } from "./dom.js";
+import { button, el, render, say } from "./dom.js";
 import { between, count, counted, duration, now } from "./format.js";
 import { ask } from "./api.js";
 import { writeJson } from "./json_text.js";
 import { auditLogOf } from "./audit_log.js";
-import { badge, elapsed, errorLine, executionLink, instant, loader, none, shortId, table, termsOf,
-  workerLink } from "./parts.js";
 import { cancel, retry } from "./changes.js";
-import { queueLink } from "./queues.js";
-import { poolLink } from "./pools.js";
-import { gateLink } from "./resources.js";
+import { loader } from "./list.js";
 import { logPart } from "./logs.js";
-import { stoppingWords } from "./stopping.js";
+import { afterChange, badge, elapsed, errorLine, executionLink, head, instant, listOf, none, poolLink,
+  queueLink, resourceLink, section, shortId, stoppingWords, termsOf, trail, workerLink } from "./parts.js";
+import { table } from "./table.js";
 
 /** So long after the grant of its slot, an execution that its worker has not started is shown as such. */
 const UNSTARTED_MILLISECONDS = 30000;
+const HELD_BY = ", held by ";
 const ENDS = ["completed", "failed", "timeout", "cancelled", "expired", "abandoned"];
 const PRIORITIES = { 1: "1 (first)", 5: "5 (last)" };
 const STEPS = [
@@ -46,6 +45,12 @@ function progressOf(progress) {
         "aria-label": "Progress" }),
     el("span", {}, words), message && el("span", { class: "words" }, message),
     el("span", { class: "none" }, instant(progress.updated_at)));
+}
+
+/** A link to the resource that a gate is, or the name of the gate. */
+function gateLink(gate) {
+  const name = gate.startsWith("resource ") ? gate.slice("resource ".length) : null;
+  return name === null ? gate : ["resource ", resourceLink(name)];
 }
 
 const GATES = [
@@ -86,18 +91,18 @@ export function show(main, { id }, { live, signal }) {
   }
   const loading = loader(async (mine) => {
     const it = await ask("GET", `/executions/${id}`, { signal: mine });
-    setChildren(state, badge(it.status), ...(it.stopping ? [badge("stopping")] : []));
-    setChildren(facts, ...factsOf(it));
-    setChildren(steps, ...stepsOf(it));
-    setChildren(why, ...whyOf(it));
-    setChildren(progress, ...(it.progress && !it.completed_at ? [progressOf(it.progress)] : []));
+    render(state, badge(it.status), it.stopping && badge("stopping"));
+    render(facts, factsOf(it));
+    render(steps, stepsOf(it));
+    render(why, whyOf(it));
+    render(progress, !it.completed_at && progressOf(it.progress));
     attempts.update(it.attempts);
     gatesPart.hidden = !it.gates;
     // It waits at the last one of which the time is not known.
     gates.update((it.gates ?? []).map((each, n, all) => ({ ...each, waits: n === all.length - 1,
       ended_at: it.completed_at })));
-    setChildren(documents, ...documentsOf(it));
-    if (known !== it.status) setChildren(buttons, ...buttonsFor(it, loading.now));
+    render(documents, documentsOf(it));
+    render(buttons, buttonFor(it, loading.now));
     announce(it);
     known = it.status;
     logs.update(ENDS.includes(it.status));
@@ -108,21 +113,18 @@ export function show(main, { id }, { live, signal }) {
   live.on("queues", () => !ENDS.includes(known) && loading.soon(), signal);
   live.on("opening", loading.soon, signal);
   main.append(
-    el("p", { class: "trail" }, el("a", { href: "#/executions" }, "Executions")),
-    el("div", { class: "head" }, el("h1", {}, `Execution #${id}`, state), buttons),
+    trail("#/executions", "Executions"), head([`Execution #${id}`, state], buttons),
     wrong, why, el("div", { class: "panel" }, progress, facts, steps),
-    el("section", {}, el("h2", {}, "Attempts"), attempts.node), gatesPart,
+    section("Attempts", attempts.node), gatesPart,
     logs.node, documents, auditLogOf({ subject_kind: "execution", subject: id }, signal));
   loading.now();
 }
 
-function buttonsFor(it, reload) {
-  const button = (name, verb, kind, act) => el("button", {
-    type: "button", class: kind, needs: `POST /executions/{execution_id}/${verb}`, on: { click: act },
-  }, name);
-  if (ENDS.includes(it.status)) return [button("Retry", "retry", "", () => retry(it.id))];
-  return [button("Cancel", "cancel", "danger",
-    async () => await cancel(it.id, it.status === "running") && reload())];
+function buttonFor({ id, status }, reload) {
+  const route = "POST /executions/{execution_id}";
+  if (ENDS.includes(status)) return button("Retry", () => retry(id), { needs: `${route}/retry` });
+  return button("Cancel", () => afterChange(cancel(id, status === "running"), "Cancelled", reload),
+    { class: "danger", needs: `${route}/cancel` });
 }
 
 function factsOf(it) {
@@ -226,8 +228,8 @@ function gateOf(on) {
   }
   const free = on.capacity === null ? "" : `, ${count(on.free)} of ${count(on.capacity)} free`;
   const holders = on.holders.map((each) => [executionLink(each.id), ` (${count(each.units)})`]);
-  return [...name, `: the execution ${needs}${free}`, ...listOf(holders), ". ", ...positionOf(on, ""),
-    ...rootCause(on.root_cause, "units", "units")];
+  return [...name, `: the execution ${needs}${free}`, ...listOf(holders, HELD_BY), ". ",
+    ...positionOf(on, ""), ...rootCause(on.root_cause, "units", "units")];
 }
 
 function positionOf(on, what) {
@@ -235,22 +237,15 @@ function positionOf(on, what) {
 }
 
 function holdersOf(ids) {
-  return listOf(ids.map((id) => [executionLink(id)]));
+  return listOf(ids.map((id) => [executionLink(id)]), HELD_BY);
 }
 
 /** The cause to fix: what the holders of slots or units, or the executions ahead, wait for. */
 function rootCause(cause, one = "a slot", several = "slots") {
   if (!cause) return [];
-  const links = cause.ids.slice(0, 8).flatMap((id, index) => [index ? ", " : "", executionLink(id)]);
-  const more = cause.ids.length > 8 ? ` and ${count(cause.ids.length - 8)} more` : "";
   const waits = ["The executions ahead are waiting, too. ",
     ` holds ${one} but does not run yet. `][cause.ids.length] ?? ` hold ${several} but do not run yet. `;
-  return [" ", ...links, more, waits, ...reasonOf(cause.on)];
-}
-
-function listOf(holders) {
-  const links = holders.slice(0, 8).flatMap((each, index) => [index ? ", " : ", held by ", ...each]);
-  return holders.length > 8 ? [...links, ` and ${count(holders.length - 8)} more`] : links;
+  return [" ", ...listOf(cause.ids.map((id) => [executionLink(id)])), waits, ...reasonOf(cause.on)];
 }
 
 function startOf({ estimated_start: start }) {
@@ -262,6 +257,6 @@ function startOf({ estimated_start: start }) {
 function documentsOf(it) {
   return [["Parameters", it.parameters], ["Result", it.result], ["Metadata", it.metadata]]
     .filter(([, value]) => value !== null && JSON.stringify(value) !== "{}")
-    .map(([name, value]) => el("section", {}, el("h2", {}, name),
+    .map(([name, value]) => section(name,
       el("pre", { tabindex: 0, "aria-label": name }, writeJson(value, 2))));
 }

@@ -1,13 +1,13 @@
 // What the screens of resources and pools have in common: the list of all, and one of them with its queue.
 
-import { el, setChildren, text } from "./dom.js";
+import { button, el, render } from "./dom.js";
 import { count } from "./format.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
-import { afterChange, errorLine, executionLink, listPages, loader, occupancyBar, table, termsOf }
+import { list, listPages, loader } from "./list.js";
+import { actionOf, afterChange, errorLine, executionLink, head, occupancy, section, termsOf, trail }
   from "./parts.js";
-import { block } from "./permissions.js";
-import { actionOf } from "./queues.js";
+import { table } from "./table.js";
 
 const PAGE = 50;
 
@@ -21,19 +21,11 @@ export const WAITING = [
 ];
 
 /** The list of all of a kind. */
-export function showList(main, { parameters }, { live, signal }, { path, title, columns, empty }) {
-  const wrong = errorLine();
-  const pages = listPages({ parameters, path, reload: () => loading.now() });
+export function showList(main, address, context, { path, title, columns, empty }) {
   const shown = table(`${title} by name`, columns, { empty, keyOf: (each) => each.name });
-  const loading = loader(async (mine) => {
-    const query = { limit: PAGE, cursor: pages.cursor() };
-    const page = await ask("GET", `/${path}`, { query, signal: mine });
-    shown.update(page.items);
-    pages.update(page.next_cursor);
-  }, { every: 5000, signal, wrong });
-  live.on("opening", loading.soon, signal);
-  main.append(el("div", { class: "head" }, el("h1", {}, title)), wrong, shown.node, pages.node);
-  loading.now();
+  const all = list(address, context, { path, table: shown });
+  main.append(head(title), all.wrong, ...all.nodes);
+  all.now();
 }
 
 /**
@@ -47,42 +39,40 @@ export function showOne(main, { ref: name, parameters }, { live, signal }, kind)
   const { path, subject } = kind;
   const wrong = errorLine();
   const states = el("span", { class: "states" });
-  const bar = occupancyBar(kind.units);
+  const buttons = el("div", { class: "buttons" });
+  const bar = el("div");
   const facts = el("dl", { class: "metrics" });
   const [caption, columns, empty] = kind.holders;
   const holders = table(caption, columns, { empty });
   const waiting = table("Waiting executions, in order", kind.waiting, { empty: "No waiting executions." });
   const own = `${path}/${encodeURIComponent(name)}`;
   const pages = listPages({ parameters, path: own, reload: () => loading.now() });
-  let known = null;
-  const buttons = kind.changes.map(([needs, words, change]) => el("button",
-    { type: "button", needs, on: { click: () => afterChange(change(known), "Changed", loading.now) } },
-    words));
-  for (const button of buttons) block(button, `The state of the ${subject} is loading.`);
+  const buttonsOf = (gate) => kind.changes.map(([needs, words, change], index) => button(
+    index === 0 && gate?.paused ? "Resume" : words,
+    () => afterChange(change(gate), "Changed", loading.now),
+    { needs, blocked: !gate && `The state of the ${subject} is loading.` }));
   const loading = loader(async (mine) => {
     const query = { limit: PAGE, cursor: pages.cursor() };
     const [page, fields] = await Promise.all([
       ask("GET", `/${own}/queue`, { query, signal: mine }), kind.read?.(name, mine),
     ]);
-    known = { ...fields, ...page, name };
-    for (const button of buttons) block(button, null);
-    text(buttons[0], known.paused ? "Resume" : "Pause");
-    setChildren(states, ...kind.statesOf(known));
-    bar.update(known.held, known.capacity);
-    setChildren(facts, ...termsOf(kind.factsOf(known)));
-    kind.update?.(known);
-    holders.update(known.holders);
-    waiting.update(known.items);
-    pages.update(known.next_cursor);
+    const gate = { ...fields, ...page, name };
+    render(buttons, buttonsOf(gate));
+    render(states, kind.statesOf(gate));
+    render(bar, occupancy(gate.held, gate.capacity, kind.units));
+    render(facts, termsOf(kind.factsOf(gate)));
+    kind.update?.(gate);
+    holders.update(gate.holders);
+    waiting.update(gate.items);
+    pages.update(gate.next_cursor);
   }, { every: 1000, signal, wrong });
   live.on("queues", loading.soon, signal);
   live.on("opening", loading.soon, signal);
+  render(buttons, buttonsOf(null));
   main.append(
-    el("p", { class: "trail" }, el("a", { href: `#/${path}` }, kind.title)),
-    el("div", { class: "head" }, el("h1", {}, name, states), el("div", { class: "buttons" }, buttons)),
-    wrong, el("div", { class: "panel" }, bar.node, facts),
-    el("section", {}, el("h2", {}, "Holders"), holders.node),
-    el("section", {}, el("h2", {}, "Waiting"), kind.hint, waiting.node, pages.node),
+    trail(`#/${path}`, kind.title), head([name, states], buttons),
+    wrong, el("div", { class: "panel" }, bar, facts), section("Holders", holders.node),
+    section("Waiting", kind.hint, waiting.node, pages.node),
     ...(kind.last ? [kind.last] : []), auditLogOf({ subject_kind: subject, subject: name }, signal));
   loading.now();
 }

@@ -3,10 +3,6 @@
 
 /** Members of a response that hold documents of users: their numbers keep the way they are written, too. */
 const DOCUMENTS = new Set(["parameters", "result", "metadata"]);
-const TOKENS = /"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*/g;
-/** Begins a text that stands for a number. The executor accepts no NUL in a document. */
-const MARK = "\u0000number ";
-const MARKED = /"\\u0000number ([^"]*)"/g;
 
 /** A number as it is written, where JavaScript would write the same number in another way. */
 class WrittenNumber {
@@ -28,7 +24,7 @@ class WrittenNumber {
   }
 
   toJSON() {
-    return MARK + this.source;
+    return JSON.rawJSON(this.source);
   }
 }
 
@@ -44,20 +40,17 @@ function digitsOf(source) {
 
 /** Return the value of JSON text; throws SyntaxError. */
 export function parseJson(words) {
-  let isMarked = false;
-  const marked = words.replaceAll(TOKENS, (token) => {
-    if (token[0] === '"' || String(Number(token)) === token) return token;
-    isMarked = true;
-    return JSON.stringify(MARK + token);
+  let isExact = true;
+  const value = JSON.parse(words, (name, each, { source }) => {
+    if (typeof each !== "number" || String(each) === source) return each;
+    isExact = false;
+    return new WrittenNumber(source);
   });
-  return isMarked ? withNumbers(JSON.parse(marked), false) : JSON.parse(words);
+  return isExact ? value : withNumbers(value, false);
 }
 
 function withNumbers(value, isDocument) {
-  if (typeof value === "string" && value.startsWith(MARK)) {
-    const written = new WrittenNumber(value.slice(MARK.length));
-    return isDocument || written.isRounded ? written : Number(written);
-  }
+  if (value instanceof WrittenNumber) return isDocument || value.isRounded ? value : Number(value);
   if (value !== null && typeof value === "object") {
     for (const [name, each] of Object.entries(value)) {
       value[name] = withNumbers(each, isDocument || DOCUMENTS.has(name));
@@ -68,7 +61,7 @@ function withNumbers(value, isDocument) {
 
 /** Return the JSON text of what `parseJson` returned, or of other values. */
 export function writeJson(value, indent) {
-  return JSON.stringify(value, null, indent).replaceAll(MARKED, "$1");
+  return JSON.stringify(value, null, indent);
 }
 
 const LITERAL = /(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)(?![\w.+-])/y;

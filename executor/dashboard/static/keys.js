@@ -1,12 +1,14 @@
 // Settings of concurrency keys, on the screen of a queue: those of one key, or all keys of an action that
 // have their own.
 
-import { el } from "./dom.js";
+import { button, el } from "./dom.js";
 import { count } from "./format.js";
-import { ask, Problem } from "./api.js";
+import { ask } from "./api.js";
 import { changeKey, deleteKey } from "./changes.js";
-import { afterChange, errorLine, loader, pager, table } from "./parts.js";
-import { queueLink } from "./queues.js";
+import { loader, pager } from "./list.js";
+import { afterChange, errorLine, queueLink, section } from "./parts.js";
+import { Problem } from "./problem.js";
+import { table } from "./table.js";
 
 const PAGE = 20;
 const ROUTE = "/actions/{ref}/keys/{key}";
@@ -20,17 +22,14 @@ export function keySettings(ref, key, signal) {
   const wrong = errorLine();
   let cursor = null;
   const act = (change, message) => afterChange(change, message, loading.now);
-  const edit = (own, name, words) => el("button", {
-    type: "button", needs: `PUT ${ROUTE}`, "aria-label": `${words} of key ${name}`,
-    on: { click: () => act(changeKey(ref, name, own), `Key ${name} changed`) },
-  }, words);
-  const remove = (name) => el("button", {
-    type: "button", class: "danger", needs: `DELETE ${ROUTE}`, "aria-label": `Delete settings of key ${name}`,
-    on: { click: () => act(deleteKey(ref, name), `Settings of key ${name} deleted`) },
-  }, "Delete");
+  const edit = (own, name, words) => button(words,
+    () => act(changeKey(ref, name, own), `Key ${name} changed`),
+    { needs: `PUT ${ROUTE}`, "aria-label": `${words} of key ${name}` });
+  const remove = (name) => button("Delete",
+    () => act(deleteKey(ref, name), `Settings of key ${name} deleted`),
+    { class: "danger", needs: `DELETE ${ROUTE}`, "aria-label": `Delete settings of key ${name}` });
   const shown = table("Keys with settings of their own", [
-    ["Key", "row", ({ concurrency_key: name }) =>
-      el("a", { href: queueLink({ action_ref: ref, concurrency_key: name }) }, name)],
+    ["Key", "row", (own) => el("a", { href: queueLink({ ...own, action_ref: ref }) }, own.concurrency_key)],
     ["Limit", "number", limitOf],
     ["Weight", "number", ({ weight }) => count(weight)],
     ["Actions", "does", (own) => [edit(own, own.concurrency_key, "Change"), remove(own.concurrency_key)]],
@@ -40,9 +39,9 @@ export function keySettings(ref, key, signal) {
     loading.now();
   });
   const add = key === null ? null : edit(null, key, "Set limit or weight");
-  const node = el("section", { hidden: true },
-    el("h2", {}, key === null ? "Keys with settings of their own" : "Settings of this key"),
+  const node = section(key === null ? "Keys with settings of their own" : "Settings of this key",
     wrong, shown.node, pages.node, add);
+  node.hidden = true;
   const loading = loader(async (mine) => {
     const page = key === null ? await ask("GET", path, { query: { limit: PAGE, cursor }, signal: mine })
       : await one(`${path}/${encodeURIComponent(key)}`, mine);

@@ -1,8 +1,9 @@
 // The logs of an execution, followed while it runs.
 
 import { el, text } from "./dom.js";
-import { ask, Problem } from "./api.js";
+import { ask } from "./api.js";
 import { errorLine } from "./parts.js";
+import { Problem } from "./problem.js";
 
 const EVERY_MILLISECONDS = 1500;
 const SHOWN_CHARS = 500000;

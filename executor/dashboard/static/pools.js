@@ -1,12 +1,12 @@
 // The screens of pools: their workers' capacity, who holds it, and what waits for it.
 
-import { el, setChildren } from "./dom.js";
+import { el, render } from "./dom.js";
 import { count } from "./format.js";
 import { ask } from "./api.js";
-import { badge, elapsed, none, shortId, table } from "./parts.js";
+import { badge, elapsed, none, poolLink, queueLink, section, shortId } from "./parts.js";
 import { changePoolPause } from "./changes.js";
 import { HOLDER, showList, showOne, WAITING } from "./gates.js";
-import { queueLink } from "./queues.js";
+import { table } from "./table.js";
 
 const NO_WORKER = "No live worker serves this pool: executions of its actions wait in their queues.";
 
@@ -23,7 +23,7 @@ const POOLS = [
 const HOLDERS = [
   ...HOLDER,
   ["Status", "", (each) => badge(each.status)],
-  ["Worker", "", (each) => (each.worker_id ? shortId(each.worker_id) : none("not at a worker yet"))],
+  ["Worker", "", (each) => shortId(each.worker_id, "not at a worker yet")],
   ["Granted for", "number", (each) => elapsed(each.granted_at)],
 ];
 const ACTIONS = [
@@ -56,9 +56,9 @@ export function show(main, address, context) {
   const actions = table("Actions by name", ACTIONS,
     { empty: "No action is in this pool.", keyOf: (each) => each.action_ref });
   showOne(main, address, context, {
-    ...KIND, hint, last: el("section", {}, el("h2", {}, "Actions"), actions.node),
+    ...KIND, hint, last: section("Actions", actions.node),
     update(pool) {
-      setChildren(hint, ...(lacksWorkers(pool) ? [NO_WORKER] : []));
+      render(hint, lacksWorkers(pool) && NO_WORKER);
       actions.update(pool.action_weights);
     },
   });
@@ -71,8 +71,4 @@ function lacksWorkers({ capacity, actions }) {
 
 function statesOf(pool) {
   return [...(pool.paused ? [badge("paused")] : []), ...(lacksWorkers(pool) ? [badge("no_worker")] : [])];
-}
-
-export function poolLink(name) {
-  return el("a", { href: `#/pools/${encodeURIComponent(name)}` }, name);
 }

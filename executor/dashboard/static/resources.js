@@ -1,8 +1,7 @@
 // The screens of resources: their capacities, who holds their units and what waits for them.
 
-import { el } from "./dom.js";
 import { count, duration } from "./format.js";
-import { badge, elapsed, none } from "./parts.js";
+import { badge, elapsed, none, resourceLink } from "./parts.js";
 import { changeCapacity, changeResourcePause } from "./changes.js";
 import { HOLDER, showList, showOne, WAITING } from "./gates.js";
 
@@ -45,14 +44,4 @@ export function showAll(main, address, context) {
 /** One resource: its units, their holders, and the executions that wait for it. */
 export function show(main, address, context) {
   showOne(main, address, context, KIND);
-}
-
-/** A link to the resource that a gate is, or the name of the gate. */
-export function gateLink(gate) {
-  const name = gate.startsWith("resource ") ? gate.slice("resource ".length) : null;
-  return name === null ? gate : ["resource ", resourceLink(name)];
-}
-
-function resourceLink(name) {
-  return el("a", { href: `#/resources/${encodeURIComponent(name)}` }, name);
 }

@@ -3,9 +3,9 @@
 // out. What has no field of its own, like lists and objects, is typed as JSON.
 
 import { attribute, el, text } from "./dom.js";
-import { Problem } from "./api.js";
 import { field } from "./dialog.js";
 import { readJson, writeJson } from "./json_text.js";
+import { Problem } from "./problem.js";
 import { propertiesOf, resolved, typeText } from "./schema_text.js";
 
 const INTEGER = /^-?(?:0|[1-9]\d*)$/;

@@ -46,7 +46,7 @@ export function resolved(schema, whole, level = 0) {
 }
 
 /** The bounds of a number, a text or a list, like "1 to 5"; empty without any. */
-export function boundsOf({ minimum, maximum, exclusiveMinimum: above, exclusiveMaximum: below, minLength,
+function boundsOf({ minimum, maximum, exclusiveMinimum: above, exclusiveMaximum: below, minLength,
   maxLength, minItems, maxItems }) {
   const [low, high] = [minimum ?? minLength ?? minItems, maximum ?? maxLength ?? maxItems];
   const unit = (minLength ?? maxLength) !== undefined ? " characters"
@@ -60,18 +60,34 @@ export function boundsOf({ minimum, maximum, exclusiveMinimum: above, exclusiveM
 }
 
 /** The type in the words of JSON Schema: "integer 1 to 5", "string (date-time)", "list of string". */
-export function typeText(given, whole, level = 0) {
-  const schema = resolved(given, whole);
+export function typeText(schema, whole) {
+  return typeParts(schema, { whole }).join("");
+}
+
+/**
+ * The same as a list of nodes and texts. With `link(name)` schemas that have a name are links, otherwise
+ * references are followed in `whole`.
+ */
+export function typeParts(given, { whole, link }, level = 0) {
+  if (link && given.$ref) return [link(given.$ref.split("/").at(-1))];
+  const schema = link ? given : resolved(given, whole);
+  const within = (each) => typeParts(each, { whole, link }, level + 1);
+  const joined = (several, word) =>
+    several.flatMap((each, index) => [index ? ` ${word} ` : "", ...within(each)]);
   const or = schema.isNullable ? " or null" : "";
-  if (schema.const !== undefined) return `${writeJson(schema.const)}${or}`;
-  if (schema.enum) return `${schema.enum.map((each) => writeJson(each)).join(", ")}${or}`;
-  const any = schema.anyOf ?? schema.oneOf;
-  if (any && level < LEVELS_MAX) return any.map((each) => typeText(each, whole, level + 1)).join(" or ");
-  const kind = schema.type === "array" && schema.items && level < LEVELS_MAX
-    ? `list of ${typeText(schema.items, whole, level + 1)}` : [schema.type ?? "any JSON"].flat().join(" or ");
-  return [kind, schema.format && `(${schema.format})`, boundsOf(schema),
-    schema.pattern && `matching ${schema.pattern}`]
-    .filter(Boolean).join(" ") + or;
+  const end = (...words) => words.filter(Boolean).map((each) => ` ${each}`).join("") + or;
+  if (schema.const !== undefined) return [writeJson(schema.const) + or];
+  if (schema.enum) return [schema.enum.map((each) => writeJson(each)).join(", ") + or];
+  if (level < LEVELS_MAX) {
+    if (schema.anyOf ?? schema.oneOf) return joined(schema.anyOf ?? schema.oneOf, "or");
+    if (schema.allOf) return joined(schema.allOf, "and");
+    if (schema.type === "array")
+      return ["list of ", ...within(schema.items ?? {}), end(boundsOf(schema))];
+    const values = schema.type === "object" && schema.additionalProperties;
+    if (values && Object.keys(values).length) return ["object of ", ...within(values), or];
+  }
+  return [[schema.type ?? "any JSON"].flat().join(" or "), end(schema.format && `(${schema.format})`,
+    boundsOf(schema), !link && schema.pattern && `matching ${schema.pattern}`)];
 }
 
 /** A value that fits the schema as far as its keywords say. */

@@ -1,10 +1,11 @@
 // The form that submits an execution of an action.
 
-import { el } from "./dom.js";
+import { button, el } from "./dom.js";
 import { now } from "./format.js";
-import { ask, Problem } from "./api.js";
-import { confirm, show } from "./dialog.js";
+import { ask } from "./api.js";
 import { actionPath } from "./changes.js";
+import { confirm, show } from "./dialog.js";
+import { Problem } from "./problem.js";
 import { checkedField, hasFields, jsonField, schemaFields, showBeside } from "./schema_form.js";
 import { parametersSchemaOf } from "./schema_text.js";
 
@@ -96,17 +97,12 @@ function parametersPart(action) {
   let used = { text: form.text, fields: () => form.fields };
   const node = el("fieldset", { class: "parameters" }, el("legend", {}, "Parameters"),
     form.nodes.length ? form.nodes : el("p", { class: "none" }, "The action takes no parameters."),
-    el("button", {
-      type: "button",
-      on: {
-        click: () => {
-          whole.input.value = form.partial();
-          used = asText;
-          node.replaceWith(whole.node);
-          whole.input.focus();
-        },
-      },
-    }, "Edit as JSON"));
+    button("Edit as JSON", () => {
+      whole.input.value = form.partial();
+      used = asText;
+      node.replaceWith(whole.node);
+      whole.input.focus();
+    }));
   return { node, text: () => used.text(), fields: () => used.fields() };
 }
 

@@ -1,16 +1,14 @@
 // The screen of one worker: what it runs, its pools, its last failures, its start, and how far its drain is.
 
-import { el, say, setChildren, text } from "./dom.js";
+import { button, el, render, say, text } from "./dom.js";
 import { between, count, counted, duration } from "./format.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
-import { badge, elapsed, errorLine, executionLink, instant, loader, none, occupancyBar, table, termsOf }
-  from "./parts.js";
 import { drain } from "./changes.js";
-import { block } from "./permissions.js";
-import { poolLink } from "./pools.js";
-import { actionOf } from "./queues.js";
-import { stoppingWords } from "./stopping.js";
+import { loader, polled } from "./list.js";
+import { actionOf, afterChange, badge, elapsed, errorLine, errorOf, executionLink, head, instant, none,
+  occupancy, poolLink, section, stoppingWords, termsOf, trail } from "./parts.js";
+import { table } from "./table.js";
 
 const EVERY_MILLISECONDS = 2000;
 const PRESENT = ["live", "draining", "overdue"];
@@ -25,7 +23,7 @@ const RUNS = [
 ];
 const POOLS = [
   ["Pool", "row", (each) => poolLink(each.pool)],
-  ["Granted, over all workers", "", (each) => barOf(each.held, each.capacity)],
+  ["Granted, over all workers", "", (each) => occupancy(each.held, each.capacity)],
   ["Waiting for capacity", "", (each) => (each.waiting_queues ? counted(each.waiting_queues, "queue")
     : none("nothing"))],
 ];
@@ -35,7 +33,7 @@ const FAILURES = [
   ["Attempt", "number", (each) => each.attempt],
   ["Outcome", "", (each) => badge(each.outcome)],
   ["Error", "error", (each) => errorOf(each.error)],
-  ["Ended", "", (each) => agoOf(each.ended_at)],
+  ["Ended", "", (each) => instant(each.ended_at)],
   ["Duration", "number", (each) => duration(between(each.started_at, each.ended_at))],
 ];
 const ACTIONS = [
@@ -45,7 +43,7 @@ const ACTIONS = [
   ["Limit", "number", (each) => (each.pool === null ? none("–")
     : each.max_concurrent === null ? none("no limit") : count(each.max_concurrent))],
   ["State", "", (each) => (each.paused ? badge("paused") : none("–"))],
-  ["Definition changed", "", (each) => (each.updated_at ? agoOf(each.updated_at) : none("–"))],
+  ["Definition changed", "", (each) => (each.updated_at ? instant(each.updated_at) : none("–"))],
 ];
 
 export function show(main, { worker: wanted }, { live, signal }) {
@@ -54,7 +52,7 @@ export function show(main, { worker: wanted }, { live, signal }) {
   const state = el("span", { class: "states" });
   const trouble = el("p", { class: "failed-lately", role: "status", hidden: true });
   const progress = drainPart();
-  const capacity = occupancyBar();
+  const capacity = el("div");
   const facts = el("dl", { class: "metrics" });
   const buttons = el("div", { class: "buttons" });
   const runs = table("What the worker runs, the longest first", RUNS, { empty: "The worker runs nothing." });
@@ -76,59 +74,31 @@ export function show(main, { worker: wanted }, { live, signal }) {
     const it = await ask("GET", `/workers/${encodeURIComponent(known?.id ?? wanted)}`, { signal: mine });
     text(name, it.name);
     document.title = `${it.name} · Turnstile`;
-    setChildren(state, badge(it.state), ...(it.not_ready ? [badge("not_ready")] : []));
+    render(state, badge(it.state), it.not_ready && badge("not_ready"));
     trouble.hidden = !it.not_ready;
     text(trouble, it.not_ready ? `Not ready, so it starts nothing. ${it.not_ready}` : "");
-    capacity.update(it.running, it.concurrency);
-    setChildren(facts, ...factsOf(it));
+    render(capacity, occupancy(it.running, it.concurrency));
+    render(facts, factsOf(it));
     progress.update(it);
     runs.update(it.runs);
     pools.update(it.pool_capacities);
     failures.update(it.failures);
     actions.update(it.actions ?? []);
-    setChildren(notes, ...notesOf(it.start_notes));
-    if (known?.state !== it.state) setChildren(buttons, ...buttonsFor(it, act));
+    render(notes, notesOf(it.start_notes));
+    render(buttons, buttonsFor(it, () => afterChange(drain(it), `${it.name} is draining`, loading.now)));
     if (known === null) changes.append(auditLogOf({ subject_kind: "worker", subject: it.id }, signal));
     if (known !== null && known.state !== it.state) say(`${it.name} is ${it.state}`);
     known = it;
   }, { every: 1000, signal, wrong });
-  async function act(worker) {
-    if (await drain(worker)) loading.now();
-  }
-
-  // There is no event for a worker.
-  const polling = setInterval(() => (known === null || PRESENT.includes(known.state)) && loading.soon(),
-    EVERY_MILLISECONDS);
-  signal.addEventListener("abort", () => clearInterval(polling));
+  polled(loading, EVERY_MILLISECONDS, signal, () => known === null || PRESENT.includes(known.state));
   live.on("opening", loading.soon, signal);
   main.append(
-    el("p", { class: "trail" }, el("a", { href: "#/workers" }, "Workers")),
-    el("div", { class: "head" }, el("h1", {}, name, state), buttons),
+    trail("#/workers", "Workers"), head([name, state], buttons),
     wrong, trouble, progress.node,
-    el("div", { class: "panel" }, el("p", { class: "said" }, "Capacity in use"), capacity.node, facts),
+    el("div", { class: "panel" }, el("p", { class: "said" }, "Capacity in use"), capacity, facts),
     section("Running now", runs.node), section("Pools", pools.node), section("Last failures", failures.node),
     section("Actions", actions.node), section("Start", notes), changes);
   loading.now();
-}
-
-function section(title, ...content) {
-  return el("section", {}, el("h2", {}, title), content);
-}
-
-function agoOf(at) {
-  return el("span", {}, instant(at));
-}
-
-function barOf(taken, capacity) {
-  const bar = occupancyBar();
-  bar.update(taken, capacity);
-  return bar.node;
-}
-
-function errorOf(error) {
-  if (!error) return none("–");
-  const whole = `${error.type}: ${error.message}`;
-  return el("span", { class: "error-text failed", title: whole }, whole);
 }
 
 function factsOf(it) {
@@ -136,7 +106,7 @@ function factsOf(it) {
     ["Version", it.version ?? none("unknown")],
     ["Host", `${it.host}, process ${it.pid}`],
     ["Started", instant(it.started_at)],
-    ["Last heartbeat", agoOf(it.renewed_at)],
+    ["Last heartbeat", instant(it.renewed_at)],
     it.stopped_at && ["Stopped", instant(it.stopped_at)],
     it.lost_at && ["Lost", instant(it.lost_at)],
     ["ID", el("span", { class: "id" }, it.id)],
@@ -145,10 +115,10 @@ function factsOf(it) {
 }
 
 function buttonsFor(it, act) {
-  const drains = el("button", {
-    type: "button", class: "danger", needs: "POST /workers/{worker_id}/drain", on: { click: () => act(it) },
-  }, "Drain");
-  block(drains, it.state === "live" ? null : `The worker is ${it.state}: only a live worker can be drained.`);
+  const drains = button("Drain", act, {
+    class: "danger", needs: "POST /workers/{worker_id}/drain",
+    blocked: it.state !== "live" && `The worker is ${it.state}: only a live worker can be drained.`,
+  });
   const executions = el("a", { class: "button", href: `#/executions?worker_id=${encodeURIComponent(it.id)}` },
     "Executions");
   return PRESENT.includes(it.state) ? [drains, executions] : [executions];
@@ -171,16 +141,15 @@ function drainPart() {
       bar.value = held ? held - running : 1;
       text(words, held ? `Draining: ${count(running)} of ${counted(held, "attempt")} still running.`
         : "Draining: nothing is running.");
-      setChildren(times, "Requested ", instant(since), ".",
-        ...(held && running && until ? [" The deadline is ", instant(until),
-          ": what still runs then returns to the head of its queue."] : []));
+      render(times, "Requested ", instant(since), ".", held && running && until ? [" The deadline is ",
+        instant(until), ": what still runs then returns to the head of its queue."] : null);
     },
   };
 }
 
 function notesOf(lines) {
   if (lines === null)
-    return [el("p", { class: "none" }, "The worker did not report its start: it runs an earlier version.")];
+    return [el("p", { class: "none" }, "The worker did not report its start.")];
   if (lines.length === 0)
     return [el("p", { class: "none" }, "No warnings or errors before its registration.")];
   return [el("pre", { tabindex: 0, "aria-label": "Warnings and errors of the start" }, lines.join("\n"))];

@@ -1,73 +1,51 @@
 // The screen of workers: list and drain.
 
-import { el, say } from "./dom.js";
-import { ask } from "./api.js";
+import { button, el, render } from "./dom.js";
 import { auditLogOf } from "./audit_log.js";
-import { badge, errorLine, instant, listPages, loader, occupancyBar, table, tabs,
-  workerLink } from "./parts.js";
 import { drain } from "./changes.js";
+import { list } from "./list.js";
+import { afterChange, badge, head, instant, occupancy, tabs, workerLink } from "./parts.js";
+import { table } from "./table.js";
 
-const PAGE = 100;
 /** The states of each tab by its name in the address. */
 const STATES = { present: ["live", "draining", "overdue"], lost: ["lost"], stopped: ["stopped"], all: [] };
 const TABS = [["Present", "present"], ["Lost", "lost"], ["Stopped", "stopped"], ["All", "all"]];
 
-export function show(main, { parameters }, { live, signal }) {
-  const wrong = errorLine();
-  let chosen = chosenIn(parameters);
-  const pages = listPages({
-    parameters, path: "workers", search: () => ({ state: chosen === "present" ? null : chosen }),
-    reload: () => loading.now(),
-  });
-  const states = tabs("State", TABS, (value) => {
+export function show(main, address, context) {
+  const given = address.parameters.get("state");
+  let chosen = Object.hasOwn(STATES, given ?? "") ? given : "present";
+  const states = el("div");
+  const describe = () => render(states, tabs("State", TABS, (each) => each === chosen, (value) => {
     chosen = value;
-    states.update((each) => each === chosen);
-    pages.changed();
+    describe();
+    workers.pages.changed();
+  }));
+  const act = (worker) => afterChange(drain(worker), `${worker.name} is draining`, workers.now);
+  const shown = table("Workers, newest first", columnsOf(act),
+    { empty: "No workers in this state. Start one with: worker serve --actions MODULE" });
+  const workers = list(address, context, {
+    path: "workers", table: shown, size: 100, every: 2000, follows: () => true,
+    search: () => ({ state: chosen === "present" ? null : chosen }), query: () => ({ state: STATES[chosen] }),
   });
-  const act = async (worker) => {
-    if (await drain(worker)) {
-      say(`${worker.name} is draining`);
-      loading.now();
-    }
-  };
-  const shown = table("Workers, newest first", [
+  describe();
+  main.append(head("Workers"), states, workers.wrong, ...workers.nodes,
+    auditLogOf({ subject_kind: "worker" }, context.signal));
+  workers.now();
+}
+
+function columnsOf(act) {
+  return [
     ["Worker", "row", ({ name, id }) => [el("a", { href: workerLink(id) }, name),
       el("span", { class: "id" }, id)]],
     ["State", "", ({ state, not_ready: trouble }) => (trouble
       ? el("span", { title: trouble }, badge(state), " ", badge("not_ready")) : badge(state))],
-    ["Running", "", barOf],
+    ["Running", "", ({ running, concurrency }) => occupancy(running, concurrency)],
     ["Pools", "", ({ pools }) => pools.join(", ")],
     ["Host", "", ({ host, pid }) => `${host}, process ${pid}`],
     ["Started", "", (worker) => instant(worker.started_at)],
     ["Last heartbeat", "", (worker) => instant(worker.renewed_at)],
-    ["Actions", "does", (worker) => (worker.state !== "live" ? null
-      : el("button", { type: "button", class: "danger", needs: "POST /workers/{worker_id}/drain",
-        "aria-label": `Drain ${worker.name}`, on: { click: () => act(worker) } }, "Drain"))],
-  ], { empty: "No workers in this state. Start one with: worker serve --actions MODULE" });
-  const loading = loader(async (mine) => {
-    const query = { state: STATES[chosen], limit: PAGE, cursor: pages.cursor() };
-    const page = await ask("GET", "/workers", { query, signal: mine });
-    shown.update(page.items);
-    pages.update(page.next_cursor);
-  }, { every: 2000, signal, wrong });
-
-  states.update((each) => each === chosen);
-  live.on("overview", loading.soon, signal);
-  live.on("opening", loading.soon, signal);
-  main.append(
-    el("div", { class: "head" }, el("h1", {}, "Workers")), states.node,
-    wrong, shown.node, pages.node, auditLogOf({ subject_kind: "worker" }, signal));
-  loading.now();
-}
-
-/** The tab of the address; `gone=1`, of earlier versions, shows all. */
-function chosenIn(parameters) {
-  const given = parameters.get("gone") === "1" ? "all" : parameters.get("state");
-  return Object.hasOwn(STATES, given ?? "") ? given : "present";
-}
-
-function barOf({ running, concurrency }) {
-  const bar = occupancyBar();
-  bar.update(running, concurrency);
-  return bar.node;
+    ["Actions", "does", (worker) => worker.state === "live" && button("Drain", () => act(worker), {
+      class: "danger", needs: "POST /workers/{worker_id}/drain", "aria-label": `Drain ${worker.name}`,
+    })],
+  ];
 }

@@ -107,7 +107,9 @@ async def test_a_consumer_that_the_broker_lost_is_replaced(amqp_url: str) -> Non
         await publisher.publish(numbered("q", 1))
         (first,) = await take(queue, 1)
         # As a cancel by the broker of which the subscription learns nothing.
-        await channel_of(first).basic_cancel(first.consumer)
+        channel = channel_of(first)
+        (consumer,) = channel.consumers
+        await channel.basic_cancel(consumer)
         queue.ack([first])
         await publisher.publish([message("q", b"after")])
         assert bodies(await take(queue, 1)) == [b"after"]

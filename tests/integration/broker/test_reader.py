@@ -139,7 +139,6 @@ def _seen(delivery: Delivery) -> Event:
     return (
         "delivery",
         delivery.tag,
-        delivery.consumer,
         delivery.redelivered,
         delivery.exchange,
         delivery.routing_key,
@@ -221,7 +220,6 @@ def _content_event(method: Basic.Deliver | Basic.Return, message_id: str | None,
     return (
         "delivery",
         method.delivery_tag,
-        method.consumer_tag,
         method.redelivered,
         *address,
         message_id,

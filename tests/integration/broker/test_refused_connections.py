@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 from aiormq.exceptions import ProbableAuthenticationError
 
+from tests.support.broker_administration import close_connections
 from tests.support.brokers import message, running
 from tests.support.proxy import proxy_to
 from tests.support.traffic import in_background, until
@@ -93,7 +94,7 @@ async def test_the_reason_of_a_broker_that_closes_a_connection_is_kept(
     async def be_closed(link: Link) -> None:
         link.serving()
         # The management plugin learns of a connection with a delay.
-        await until(lambda: controlled_broker.close_connections(vhost) > 0, "a connection to close")
+        await until(lambda: close_connections(controlled_broker, vhost) > 0, "a connection to close")
         await asyncio.wait({link.gone}, timeout=10.0)
 
     error = await _error_of_session(controlled_amqp_url, be_closed)

@@ -15,8 +15,8 @@ from turnstile.common.broker.message import Outgoing, Publication
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.topology import EXECUTION_STATUS_CHANGED, EXECUTIONS, declare_executor
 from turnstile.common.domain.states import Status
-from turnstile.common.messages import StatusChanged
-from turnstile.common.status_events import PROBE_SECONDS, StatusEvents
+from turnstile.executor.leader.ports import StatusChanged
+from turnstile.executor.leader.status_events import PROBE_SECONDS, StatusEvents
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -40,7 +40,7 @@ async def events_to(amqp_url: str) -> AsyncIterator[tuple[StatusEvents, _Counted
     """Yield status events on a connection of their own."""
     publisher = _Counted(amqp_url, name="pub", declare=declare_executor)
     async with running(publisher):
-        yield StatusEvents(publisher, app_id="worker"), publisher
+        yield StatusEvents(publisher), publisher
 
 
 async def steadily(add: Callable[[], None], *, seconds: float) -> int:

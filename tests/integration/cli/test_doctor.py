@@ -9,6 +9,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from tests.integration.cli.conftest import CommandLines, until
+from tests.support.broker_administration import delete_policy, set_policy
 from tests.support.pooler import pgbouncer
 from tests.support.processes import System
 from turnstile.localservers import DatabaseServer, PostgresServer
@@ -285,11 +286,11 @@ def test_a_policy_that_drops_messages_is_found_with_the_management_api(
     url = controlled_broker.management_url.replace("http://", f"http://{account}@")
     assert controlled.finds(TURNSTILE_MANAGEMENT_URL=url)["policies"][0] == "ok"
     vhost = parts.path[1:]
-    controlled_broker.set_policy(vhost, "short", "^executor.requests$", {"max-length": 10})
+    set_policy(controlled_broker, vhost, "short", "^executor.requests$", {"max-length": 10})
     try:
         status, sentence = controlled.finds(TURNSTILE_MANAGEMENT_URL=url)["policies"]
     finally:
-        controlled_broker.delete_policy(vhost, "short")
+        delete_policy(controlled_broker, vhost, "short")
     assert (status, f"rabbitmqctl clear_policy -p {vhost} short" in sentence) == ("failed", True)
     wrong = controlled_broker.management_url.replace("http://", f"http://a:{_PASSWORD}@")
     status, sentence = controlled.finds(TURNSTILE_MANAGEMENT_URL=wrong)["policies"]

@@ -10,9 +10,14 @@ from turnstile.common.broker.consumer import ConsumerConnection
 from turnstile.common.broker.delivery import Delivery
 from turnstile.common.broker.message import Outgoing
 from turnstile.common.broker.publisher import Publisher
-from turnstile.common.broker.topology import EXECUTOR_REQUESTS, declare_executor
+from turnstile.common.broker.topology import (
+    EXECUTION_ACCEPTED,
+    EXECUTION_REJECTED,
+    EXECUTOR_REQUESTS,
+    declare_executor,
+)
 from turnstile.common.domain.states import Status
-from turnstile.common.envelopes import reply
+from turnstile.common.envelopes import envelope
 from turnstile.common.messages import ExecutionAccepted, ExecutionRejected
 
 DEADLINE_SECONDS = 20.0
@@ -58,10 +63,10 @@ class FakeExecutor:
         duplicate = delivery.message_id in self.admitted
         execution_id = self.admitted.setdefault(delivery.message_id, len(self.admitted) + 1)
         answer = self.decide(delivery, execution_id, duplicate)
-        return None if answer is None else reply(delivery, answer)
+        return None if answer is None else _reply(delivery, answer)
 
     async def answer(self, delivery: Delivery, answer: Reply) -> None:
-        message = reply(delivery, answer)
+        message = _reply(delivery, answer)
         assert message is not None
         await self._publisher.publish([message])
 
@@ -107,3 +112,17 @@ class Background:
         ) as self.executor:
             self._started.set()
             await self._stop.wait()
+
+
+def _reply(request: Delivery, answer: Reply) -> Outgoing | None:
+    if not request.reply_to:
+        return None
+    return envelope(
+        answer,
+        message_type=EXECUTION_ACCEPTED if isinstance(answer, ExecutionAccepted) else EXECUTION_REJECTED,
+        exchange="",
+        routing_key=request.reply_to,
+        app_id="executor",
+        correlation_id=request.correlation_id or request.message_id,
+        mandatory=False,
+    )

@@ -30,6 +30,23 @@ async def test_what_has_the_focus_keeps_it_when_it_is_updated(page: Page, env: E
     await expect(link).to_be_focused()
 
 
+async def test_a_button_that_is_pressed_while_its_row_is_updated_acts_once(
+    page: Page, env: Environment
+) -> None:
+    await env.put("pressed", max_concurrent=1, pool="empty", entrypoint="tests.e2e.actions:noop")
+    await page.goto("/#/queues?search=pressed")
+    box = await page.get_by_role("button", name="Limit of pressed").bounding_box()
+    assert box is not None
+    await page.mouse.move(box["x"] + 5, box["y"] + 5)
+    await page.mouse.down()
+    await env.submit_many([{"action_ref": "pressed"}] * 3)
+    await expect(page.locator("td[data-label=Waiting]")).to_have_text("2", timeout=20_000)
+    await page.mouse.up()
+    await expect(page.get_by_role("dialog", name="Limit of pressed")).to_contain_text("Slots in use: 1")
+    await page.keyboard.press("Escape")
+    await env.stop_running()
+
+
 async def test_why_an_execution_waits_is_announced_when_the_reason_changes(
     page: Page, env: Environment
 ) -> None:

@@ -1,12 +1,8 @@
 """The dashboard and its stream of events behind a reverse proxy that serves the executor under a path."""
 
 import asyncio
-import os
-import shutil
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -18,75 +14,16 @@ from playwright.async_api import Browser, Response, expect
 from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS, watched_page
 from tests.integration.dashboard.conftest import TOKEN
 from tests.support.environment import Environment
-from tests.support.traffic import until
-from turnstile.localservers.ports import free_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 expect.set_options(timeout=DEADLINE_MILLISECONDS)
 
 _PATH: Final = "/turnstile"
 _HEAD_BYTES_MAX: Final = 64 * 1024
-_STOP_SECONDS: Final = 10.0
-_NGINX: Final = """
-daemon off;
-{user}
-worker_processes 1;
-pid {folder}/pid;
-error_log {folder}/error.log;
-events {{}}
-http {{
-    access_log off;
-    client_body_temp_path {folder}/body;
-    proxy_temp_path {folder}/proxy;
-    fastcgi_temp_path {folder}/fastcgi;
-    uwsgi_temp_path {folder}/uwsgi;
-    scgi_temp_path {folder}/scgi;
-    server {{
-        listen 127.0.0.1:{port};
-        location / {{
-            return 404;
-        }}
-        location {path}/ {{
-            proxy_pass {upstream}/;
-        }}
-    }}
-}}
-"""
 
 
 @asynccontextmanager
-async def _nginx(upstream: str, folder: Path) -> AsyncIterator[str]:
-    program = shutil.which("nginx")
-    if program is None:
-        pytest.skip("nginx is not installed; the small proxy of this test has the same path")
-    port = free_port()
-    configuration = folder / "nginx.conf"
-    # As another user its worker could not write into the folder of the test.
-    user = "user root;" if os.geteuid() == 0 else ""
-    configuration.write_text(
-        _NGINX.format(folder=folder, port=port, path=_PATH, upstream=upstream, user=user)
-    )
-    nginx = await asyncio.create_subprocess_exec(program, "-p", str(folder), "-c", str(configuration))
-    try:
-        url = f"http://127.0.0.1:{port}"
-        async with httpx.AsyncClient(trust_env=False) as http:
-
-            async def answers() -> bool:
-                try:
-                    return (await http.get(url, timeout=5.0)).status_code == httpx.codes.NOT_FOUND
-                except httpx.TransportError:
-                    return False
-
-            await until(answers, "nginx")
-        yield url
-    finally:
-        nginx.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(_STOP_SECONDS):
-            await nginx.wait()
-
-
-@asynccontextmanager
-async def _small_proxy(upstream: str, _: Path) -> AsyncIterator[str]:
+async def _proxy(upstream: str) -> AsyncIterator[str]:
     """Remove the path from each request; one request a connection. What is outside the path is refused."""
     target = urlsplit(upstream)
 
@@ -132,15 +69,9 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         await writer.drain()
 
 
-@pytest.fixture(params=["small", "nginx"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest_asyncio.fixture(loop_scope="package")
-async def proxy_url(kind: str, env: Environment, tmp_path: Path) -> AsyncIterator[str]:
-    proxy = _nginx if kind == "nginx" else _small_proxy
-    async with proxy(env.system.http_url, tmp_path) as url:
+async def proxy_url(env: Environment) -> AsyncIterator[str]:
+    async with _proxy(env.system.http_url) as url:
         yield url
 
 

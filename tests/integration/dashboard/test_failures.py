@@ -30,7 +30,7 @@ FAILURES = _STATEMENTS["failures"]
 
 def ends(failed: int, ended: int, *, seconds: float = 0.0) -> Failures:
     at = NOW + timedelta(seconds=seconds)
-    return Failures(read_at=at, since=at - timedelta(minutes=10), ended=ended, failed=failed)
+    return Failures(read_at=at, since=at - timedelta(minutes=10), ended=ended, failed=failed, last=None)
 
 
 def refs(starts: Sequence[Start]) -> list[str]:

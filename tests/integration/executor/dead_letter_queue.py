@@ -20,9 +20,9 @@ from turnstile.common.broker.topology import (
 )
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Code
-from turnstile.common.envelopes import dead_letter as dead_lettered
 from turnstile.executor.callers import Caller
 from turnstile.executor.dead_letters.drain import Drain
+from turnstile.executor.dead_letters.envelope import dead_letter as dead_lettered
 from turnstile.executor.dead_letters.message import StoredDeadLetter
 from turnstile.executor.dead_letters.store import DeadLetters
 from turnstile.executor.retention import Pruner
@@ -50,7 +50,7 @@ class DeadLetterQueue:
         async with running(consumer):
             deliveries = await take(requests, len(dead))
             await self.publisher.publish(
-                [dead_lettered(each, code, f"it died of {code}", app_id="executor") for each in deliveries]
+                [dead_lettered(each, code, f"it died of {code}") for each in deliveries]
             )
             requests.ack(deliveries)
         await self.stored(before + len(dead))

@@ -10,9 +10,10 @@ from uuid import UUID, uuid4
 import pytest
 
 from tests.support.ledger import Led
+from tests.support.snapshots import snapshot_of
 from turnstile.common.domain.states import Status
 from turnstile.common.worker_protocol import AttemptEnded
-from turnstile.executor.leader.loading import Memory, snapshot_of, state_of
+from turnstile.executor.leader.loading import Memory, state_of
 from turnstile.executor.leader.ports import Request
 from turnstile.executor.leader.records import DefinitionRow, WorkerRow
 from turnstile.executor.leader.writing import rows_of

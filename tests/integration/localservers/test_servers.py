@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 
 from tests.integration.localservers.watching import processes_of, wait_until
+from tests.support.broker_administration import close_connections
 from turnstile.localservers import (
     LocalServers,
     LocalServersError,
@@ -51,7 +52,7 @@ async def test_vhosts_can_be_created_and_deleted_and_their_connections_closed(
     connection = await aio_pika.connect(broker.create_vhost("a/b c"))
     closed = asyncio.Event()
     connection.close_callbacks.add(lambda *_: closed.set())
-    await asyncio.to_thread(wait_until, lambda: broker.close_connections("a/b c") == 1)
+    await asyncio.to_thread(wait_until, lambda: close_connections(broker, "a/b c") == 1)
     await asyncio.wait_for(closed.wait(), 10)
     broker.delete_vhost("a/b c")
     assert "a/b c" not in broker.ctl("list_vhosts", "--quiet")

@@ -5,11 +5,11 @@ from urllib.parse import quote, urlsplit
 
 from tests.integration.cli.conftest import CommandLines, alone, no_settings
 from tests.integration.executor.dead_letter_queue import dead_letter_queue, draining
+from tests.support.broker_administration import PolicyKind, delete_policy, set_policy
 from tests.support.brokers import message
 from tests.support.traffic import until
 from turnstile.common.broker.topology import EXECUTION_REQUESTED, EXECUTIONS
 from turnstile.localservers import BrokerServer
-from turnstile.localservers.rabbitmq import PolicyKind
 
 __all__ = ["alone", "no_settings"]
 
@@ -35,14 +35,14 @@ def test_setup_permissions_fails_while_a_policy_may_drop_messages(
         ("operator-policies", "clear_operator_policy"),
     ]
     for kind, command in kinds:
-        rabbitmq.set_policy(vhost, "short", "^executor.requests$", {"message-ttl": 10}, kind=kind)
+        set_policy(rabbitmq, vhost, "short", "^executor.requests$", {"message-ttl": 10}, kind=kind)
         code, said = set_up()
         assert (code, "policy 'short' lets the broker drop messages of executor.requests" in said) == (
             1,
             True,
         )
         assert f"rabbitmqctl {command} -p {vhost} short" in said
-        rabbitmq.delete_policy(vhost, "short", kind=kind)
+        delete_policy(rabbitmq, vhost, "short", kind=kind)
         assert set_up() == (0, "")
 
 
@@ -50,7 +50,7 @@ async def test_what_a_policy_drops_is_a_dead_letter_with_its_reason(
     rabbitmq: BrokerServer, database_url: str, amqp_url: str
 ) -> None:
     async with dead_letter_queue(database_url, amqp_url) as queue:
-        rabbitmq.set_policy(urlsplit(amqp_url).path[1:], "short", "^executor.requests$", {"max-length": 1})
+        set_policy(rabbitmq, urlsplit(amqp_url).path[1:], "short", "^executor.requests$", {"max-length": 1})
 
         async def drops() -> bool:
             # The broker applies a policy a little later.

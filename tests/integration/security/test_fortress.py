@@ -12,6 +12,7 @@ import trustme
 
 from tests.integration.cli.conftest import CommandLines
 from tests.integration.security.fortress import TOKENS, VHOST, Fortress
+from tests.support.broker_administration import close_connections
 from tests.support.traffic import in_background, until
 from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Link
 from turnstile.common.database import Database
@@ -66,7 +67,7 @@ async def test_no_service_declares_what_exists(fortress: Fortress) -> None:
 
     async def closed() -> bool:
         # Each of the two publishes on one and consumes from another; the broker's list of them lags behind.
-        return await asyncio.to_thread(fortress.servers.rabbitmq.close_connections, VHOST) >= 4
+        return await asyncio.to_thread(close_connections, fortress.servers.rabbitmq, VHOST) >= 4
 
     await until(closed, "the broker knows the connections, and has closed them")
     async with fortress.http(TOKENS["ci"][1]) as http:

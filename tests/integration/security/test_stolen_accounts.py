@@ -213,7 +213,7 @@ async def test_a_second_routing_key_in_a_header_reaches_no_other_queue(fortress:
 
 def sessions_of(fortress: Fortress) -> list[str]:
     """The queues of the sessions of workers, as the broker's administrator sees them."""
-    found = fortress.servers.rabbitmq._call("GET", f"/api/queues/{VHOST}").json()
+    found = fortress.servers.rabbitmq.call("GET", f"/api/queues/{VHOST}").json()
     return [queue["name"] for queue in found if queue["name"].startswith("worker.")]
 
 

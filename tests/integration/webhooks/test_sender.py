@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.integration.webhooks.receiver import Receiver
-from turnstile.common.domain.retries import RetryPolicy
+from turnstile.executor.queue_manager.retries import RetryPolicy
 from turnstile.executor.settings import read_webhook_secrets
 from turnstile.executor.webhooks.sender import Outcome, Response, Sender, outcome_of, signed_headers
 from turnstile.executor.webhooks.ssrf_guard import GuardedTransport

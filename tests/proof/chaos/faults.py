@@ -22,6 +22,7 @@ from aio_pika.abc import AbstractChannel
 
 from tests.proof.chaos.environment import VHOST, Environment, servers_of
 from tests.proof.chaos.schedule import Fault, Kind, parts_of
+from tests.support.broker_administration import close_connections
 from tests.support.history import session_of
 from tests.support.proxy import CLEAR, Flow, LinkState, Proxy
 from turnstile.common.broker.topology import session_queue
@@ -189,7 +190,7 @@ async def _close_connections(environment: Environment, fault: Fault) -> None:
     async def close() -> None:
         # The broker's list of connections is seconds old: a missing one is no failure.
         with suppress(httpx.HTTPError):
-            await asyncio.to_thread(environment.servers.rabbitmq.close_connections, VHOST)
+            await asyncio.to_thread(close_connections, environment.servers.rabbitmq, VHOST)
 
     await _repeat(fault.lasting_seconds, _CLOSE_AGAIN_SECONDS, close)
 

@@ -28,7 +28,11 @@ from turnstile.common.broker.message import Outgoing, Publication
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.topology import DEAD_LETTER_EXCHANGE
 from turnstile.common.domain.errors import Code
-from turnstile.common.envelopes import DIED_AT_HEADER, ERROR_CODE_HEADER, ORIGINAL_KEY_HEADER
+from turnstile.executor.dead_letters.envelope import (
+    DIED_AT_HEADER,
+    ERROR_CODE_HEADER,
+    ORIGINAL_KEY_HEADER,
+)
 
 ACTIONS: Final = "tests.proof.crash.actions"
 SETTINGS: Final = {

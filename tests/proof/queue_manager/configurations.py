@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from turnstile.common.domain.retries import RetryPolicy
 from turnstile.executor.queue_manager.definitions import Action, KeySettings, Pool, Rate, Resource, Use
 from turnstile.executor.queue_manager.inputs import (
     DefineAction,
@@ -15,6 +14,7 @@ from turnstile.executor.queue_manager.inputs import (
     WorkerChanged,
     WorkerGone,
 )
+from turnstile.executor.queue_manager.retries import RetryPolicy
 
 RETRY = RetryPolicy(max_attempts=2, delay_seconds=1, factor=1, jitter=0)
 

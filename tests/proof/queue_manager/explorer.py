@@ -22,7 +22,6 @@ from tests.proof.queue_manager.loads import Ledger, check_load, door, hellos, wi
 from tests.proof.queue_manager.recount import Violation, all_holders, granted
 from tests.proof.queue_manager.rules import Memory, check_idempotence, check_progress, turn
 from turnstile.common.domain.identifiers import Grant
-from turnstile.common.domain.retries import RetryPolicy
 from turnstile.common.domain.states import Status
 from turnstile.executor.leader.records import DefinitionRow
 from turnstile.executor.queue_manager.decisions import Decisions
@@ -39,6 +38,7 @@ from turnstile.executor.queue_manager.inputs import (
 )
 from turnstile.executor.queue_manager.lines import FairClock
 from turnstile.executor.queue_manager.rates import RateWindow
+from turnstile.executor.queue_manager.retries import RetryPolicy
 from turnstile.executor.queue_manager.state import (
     ActionState,
     Execution,

@@ -11,8 +11,9 @@ from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
 
 from tests.proof.queue_manager.recount import must
+from tests.support.snapshots import snapshot_of
 from turnstile.common.worker_protocol import AttemptEnded
-from turnstile.executor.leader.loading import Memory, snapshot_of, state_of
+from turnstile.executor.leader.loading import Memory, state_of
 from turnstile.executor.leader.ports import Request
 from turnstile.executor.leader.records import (
     Checkpoint,

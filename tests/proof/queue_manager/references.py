@@ -4,9 +4,9 @@ import random
 from collections.abc import Iterable, Sequence
 
 from tests.proof.queue_manager.recount import must
-from turnstile.common.domain import waiting as waiting_module
-from turnstile.common.domain.waiting import Waiting, WaitingList
+from turnstile.executor.queue_manager import waiting as waiting_module
 from turnstile.executor.queue_manager.lines import TAG_SCALE, FairClock, Line
+from turnstile.executor.queue_manager.waiting import Waiting, WaitingList
 
 Operation = tuple[str, int]
 

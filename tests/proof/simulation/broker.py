@@ -17,9 +17,8 @@ from uuid import UUID
 from tests.proof.simulation.loop import SimulatedLoop, Timeouts
 from tests.proof.simulation.processes import Process, State
 from turnstile.common.domain.errors import Unavailable
-from turnstile.common.messages import StatusChanged
 from turnstile.common.worker_protocol import Heartbeat, Hello, Report, ToSession
-from turnstile.executor.leader.ports import BrokerUnavailable, Delivery, Publication
+from turnstile.executor.leader.ports import BrokerUnavailable, Delivery, Publication, StatusChanged
 
 REQUESTS: Final = "executor.requests"
 COMPLETIONS: Final = "executor.completions"

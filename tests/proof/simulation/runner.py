@@ -13,9 +13,9 @@ from typing import Final
 
 from tests.proof.simulation.loop import SimulatedLoop
 from tests.proof.simulation.processes import Process, State
-from turnstile.common.domain.outcomes import Completed, Failed, Failure
 from turnstile.common.worker_protocol import Offer
 from turnstile.stress.recording import NEVER, RunEnd
+from turnstile.worker.core.outcomes import Completed, Failed, Failure
 from turnstile.worker.core.ports import NotStarted
 from turnstile.worker.core.ports import RunEnd as Ended
 

@@ -23,9 +23,10 @@ from tests.proof.simulation.loop import Hang, SimulatedLoop
 from tests.proof.simulation.processes import Process, Processes, SimulatedClock, State, Trap
 from tests.proof.simulation.runner import NS, SimulatedRunner, Witness
 from tests.proof.simulation.story import POOL, Story
+from tests.support.snapshots import snapshot_of
 from turnstile.common.worker_protocol import Offer, ToSession
 from turnstile.executor.leader import turns
-from turnstile.executor.leader.loading import snapshot_of, state_of
+from turnstile.executor.leader.loading import state_of
 from turnstile.executor.leader.records import DefinitionRow
 from turnstile.executor.leader.turns import Leader, Leadership, Reload, Taken
 from turnstile.executor.queue_manager.decide import GRANTS_MAX

@@ -9,7 +9,6 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from turnstile.common.messages import StatusChanged
 from turnstile.executor.asking import audience as audience_module
 from turnstile.executor.asking.audience import WAITING_MAX, Audience
 from turnstile.executor.leader.clock import LeaderClock
@@ -20,6 +19,7 @@ from turnstile.executor.leader.ports import (
     NewestTurn,
     Outcome,
     Publication,
+    StatusChanged,
     StoredRequest,
 )
 from turnstile.executor.leader.records import EventRow, Known, Loaded, Turn

@@ -15,12 +15,11 @@ from pydantic import BaseModel, ValidationError
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.domain.errors import Refusal
 from turnstile.common.domain.states import Status
-from turnstile.common.envelopes import message_id, status_message
+from turnstile.common.envelopes import message_id
 from turnstile.common.messages import (
     CancelRequested,
     ExecutionCompleted,
     ExecutionRequested,
-    StatusChanged,
 )
 from turnstile.common.requests import (
     CheckedRequest,
@@ -31,6 +30,8 @@ from turnstile.common.requests import (
     read_requested_body,
     request_hash,
 )
+from turnstile.executor.leader.ports import StatusChanged
+from turnstile.executor.leader.status_events import status_message
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ANYTHING = st.recursive(
@@ -207,7 +208,7 @@ def test_the_body_of_a_status_event_is_that_of_its_model(
 ) -> None:
     changed = StatusChanged(execution_id, ref, status, previous, 7, at)
     model = _StatusChanged.model_validate(changed._asdict())
-    body = status_message(changed, app_id="worker", mandatory=False).body
+    body = status_message(changed, mandatory=False).body
     assert body.decode() == model.model_dump_json()
 
 

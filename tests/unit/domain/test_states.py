@@ -5,7 +5,8 @@ from collections.abc import Iterable
 import pytest
 
 from tests.support.states import HOLDS_SLOT, INITIAL, may_move
-from turnstile.common.domain.outcomes import (
+from turnstile.common.domain.states import TERMINAL, TRANSITIONS, Status, is_terminal
+from turnstile.worker.core.outcomes import (
     Cancelled,
     Completed,
     Failed,
@@ -14,7 +15,6 @@ from turnstile.common.domain.outcomes import (
     failure_of,
     status_of,
 )
-from turnstile.common.domain.states import TERMINAL, TRANSITIONS, Status, is_terminal
 
 FAILURE = Failure(type="Broken", message="it broke")
 

@@ -4,7 +4,6 @@ from typing import Any
 from uuid import UUID
 
 from turnstile.common.action_definition import ActionDefinition
-from turnstile.common.domain.retries import RetryPolicy
 from turnstile.executor.definitions import PoolDefinition, ResourceDefinition
 from turnstile.executor.leader.command_rows import definition_tag
 from turnstile.executor.leader.commands import Definitions, undivided
@@ -18,6 +17,7 @@ from turnstile.executor.queue_manager.inputs import (
     DefineResource,
     DeletePool,
 )
+from turnstile.executor.queue_manager.retries import RetryPolicy
 from turnstile.executor.queue_manager.state import State
 
 

@@ -40,7 +40,7 @@ def message(
     names = ["executions", key or kind]
     address = b"".join(bytes([len(name)]) + name.encode() for name in names)
     return Delivery(
-        Channel(), tag=1, consumer="", redelivered=False, address=address, properties=header[:-1],
+        Channel(), tag=1, redelivered=False, address=address, properties=header[:-1],
         body=content if kept else b"", body_bytes=len(content), size_bytes=len(content), kept=kept,
     )  # fmt: skip
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from turnstile.common.domain.retries import RetryPolicy
 from turnstile.common.domain.states import Status
 from turnstile.common.worker_protocol import AttemptEnded
 from turnstile.executor.leader.status_changes import changes_of
@@ -23,6 +22,7 @@ from turnstile.executor.queue_manager.inputs import (
     WorkerChanged,
     WorkerGone,
 )
+from turnstile.executor.queue_manager.retries import RetryPolicy
 from turnstile.executor.queue_manager.state import State
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from turnstile.common.domain.retries import RetryPolicy
 from turnstile.common.domain.states import Status
 from turnstile.executor.questions.explain import (
     Explanation,
@@ -42,6 +41,7 @@ from turnstile.executor.queue_manager.inputs import (
     WorkerChanged,
     WorkerGone,
 )
+from turnstile.executor.queue_manager.retries import RetryPolicy
 from turnstile.executor.queue_manager.state import Execution, PoolState, ResourceGate, State
 
 

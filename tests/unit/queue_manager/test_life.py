@@ -7,7 +7,6 @@ import pytest
 
 from tests.unit.queue_manager.scheduler import Scheduler, two_resources, uses
 from turnstile.common.domain.errors import Code
-from turnstile.common.domain.retries import RetryPolicy
 from turnstile.common.domain.states import Status
 from turnstile.executor.queue_manager.definitions import Action, KeySettings, Rate, Resource
 from turnstile.executor.queue_manager.inputs import (
@@ -18,6 +17,7 @@ from turnstile.executor.queue_manager.inputs import (
     Overdue,
     SetKey,
 )
+from turnstile.executor.queue_manager.retries import RetryPolicy
 
 RETRY = RetryPolicy(max_attempts=3, delay_seconds=2, factor=2, jitter=0)
 

@@ -7,9 +7,9 @@ import pytest
 
 from tests.unit.queue_manager.scheduler import Scheduler, uses
 from turnstile.common.domain.identifiers import Grant
-from turnstile.common.domain.retries import RetryPolicy
 from turnstile.executor.queue_manager.definitions import Action, Pool, Rate, Resource
 from turnstile.executor.queue_manager.inputs import Admit, DeleteAction, Returned
+from turnstile.executor.queue_manager.retries import RetryPolicy
 from turnstile.executor.queue_manager.runs import (
     AHEAD_BYTES_MAX,
     AHEAD_MAX,

@@ -27,7 +27,7 @@ from tests.unit.worker.waiting import (
     result_of,
     stopped_in,
 )
-from turnstile.common.domain.outcomes import Cancelled, TimedOut
+from turnstile.worker.core.outcomes import Cancelled, TimedOut
 from turnstile.worker.runners.base import Call, Interrupted, RequestKind, RunLimits
 from turnstile.worker.runners.child import ChildRunner
 from turnstile.worker.runners.child_protocol import Setup, StopRequested, to_child

@@ -13,7 +13,7 @@ import pytest
 from tests.support.traffic import until
 from tests.unit.worker.conftest import MakeCall
 from tests.unit.worker.waiting import Calls, failed_in, gone, has_text, peak_bytes, pids_in, result_of
-from turnstile.common.domain.outcomes import Cancelled, Completed, TimedOut
+from turnstile.worker.core.outcomes import Cancelled, Completed, TimedOut
 from turnstile.worker.runners.base import Interrupted, RunLimits
 from turnstile.worker.runners.command import CommandRunner
 from turnstile.worker.runners.supervisor import Supervisor

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.worker.conftest import MakeCall
 from tests.unit.worker.waiting import failed_in, result_of
-from turnstile.common.domain.outcomes import Cancelled, TimedOut
+from turnstile.worker.core.outcomes import Cancelled, TimedOut
 from turnstile.worker.runners.base import Call, RunLimits, RunReport
 from turnstile.worker.runners.http import HttpRunner
 

@@ -12,9 +12,9 @@ import pytest
 from tests.support.traffic import until
 from tests.unit.worker.conftest import MakeCall
 from tests.unit.worker.waiting import Calls, failed_in, failure_in, result_of
-from turnstile.common.domain.outcomes import Cancelled, TimedOut
 from turnstile.testing.running import LoopRunner
 from turnstile.worker.actions import load_actions
+from turnstile.worker.core.outcomes import Cancelled, TimedOut
 from turnstile.worker.runners.base import Interrupted, RunLimits
 from turnstile.worker.runners.in_loop import InLoopRunner
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnstile.common.domain.outcomes import Completed, Failed
+from turnstile.worker.core.outcomes import Completed, Failed
 from turnstile.worker.outcome import outcome_of_text, outcome_of_value
 
 BYTES_MAX = 1024 * 1024

@@ -9,9 +9,9 @@ import pytest
 from tests.support.traffic import until
 from tests.unit.worker.waiting import unreaped
 from turnstile.common.domain.identifiers import Grant
-from turnstile.common.domain.outcomes import Completed, Failed
 from turnstile.common.worker_protocol import Offer, Sender
 from turnstile.worker.actions import load_actions
+from turnstile.worker.core.outcomes import Completed, Failed
 from turnstile.worker.core.ports import RunEnd
 from turnstile.worker.live import LiveReports
 from turnstile.worker.run import ActionRunner

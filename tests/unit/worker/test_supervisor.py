@@ -18,7 +18,7 @@ import pytest
 from tests.support.traffic import until
 from tests.unit.worker.conftest import MakeCall
 from tests.unit.worker.waiting import failed_in, gone, is_alive, pids_in, result_of, unreaped
-from turnstile.common.domain.outcomes import Cancelled
+from turnstile.worker.core.outcomes import Cancelled
 from turnstile.worker.runners.base import Call, Interrupted, RunLimits, RunReport
 from turnstile.worker.runners.registry import Runners
 from turnstile.worker.runners.supervisor import TAG_VARIABLE, ProcessTag, Supervisor

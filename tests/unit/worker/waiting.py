@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.traffic import until
-from turnstile.common.domain.outcomes import Cancelled, Completed, Failed, Failure, TimedOut
+from turnstile.worker.core.outcomes import Cancelled, Completed, Failed, Failure, TimedOut
 from turnstile.worker.runners.base import Call, Interrupted, Runner, RunReport
 
 

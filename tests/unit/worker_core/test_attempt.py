@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 
 from tests.unit.worker_core.world import WALL, World, grant, offer
-from turnstile.common.domain.outcomes import Completed, Failed, Failure
 from turnstile.common.domain.states import Status
 from turnstile.common.worker_protocol import (
     AttemptEnded,
@@ -15,6 +14,7 @@ from turnstile.common.worker_protocol import (
     Offers,
 )
 from turnstile.worker.core.attempt import Attempt, Stop, end_of
+from turnstile.worker.core.outcomes import Completed, Failed, Failure
 from turnstile.worker.core.ports import CutShort, NotStarted, RunEnd
 
 

@@ -8,7 +8,6 @@ from typing import Any, Final, TypeVar
 
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.domain.identifiers import Grant
-from turnstile.common.domain.outcomes import Completed
 from turnstile.common.worker_protocol import (
     AttemptEnded,
     AttemptReturned,
@@ -26,6 +25,7 @@ from turnstile.common.worker_protocol import (
     Welcome,
 )
 from turnstile.worker.core.config import WorkerConfig
+from turnstile.worker.core.outcomes import Completed
 from turnstile.worker.core.ports import Ports, RunEnd
 from turnstile.worker.core.process import Exit, WorkerProcess
 

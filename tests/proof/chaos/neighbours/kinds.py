@@ -19,6 +19,7 @@ from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 
 from tests.proof.chaos.neighbours.neighbour import REQUEST_SECONDS, Neighbour, Sending, Session
 from tests.proof.chaos.neighbours.schedule import Kind
+from tests.support.broker_administration import delete_policy, set_policy
 from turnstile.common.broker.topology import (
     EXECUTION_COMPLETED,
     EXECUTOR,
@@ -237,21 +238,21 @@ async def _refusing_dead_letters(it: Neighbour) -> None:
     vhost, name = it.access.vhost, f"neighbour-{it.number}"
     bound: dict[str, str | int] = {"max-length": _CAPACITY, "overflow": "reject-publish"}
 
-    def set_policy() -> None:
+    def limit() -> None:
         with BrokerServer(it.access.amqp_url, it.access.management_url) as broker:
-            broker.set_policy(vhost, name, r"^executions\.dead_letters$", bound)
+            set_policy(broker, vhost, name, r"^executions\.dead_letters$", bound)
 
-    def delete_policy() -> None:
+    def lift() -> None:
         with BrokerServer(it.access.amqp_url, it.access.management_url) as broker:
-            broker.delete_policy(vhost, name)
+            delete_policy(broker, vhost, name)
 
     try:
-        await asyncio.to_thread(set_policy)
+        await asyncio.to_thread(limit)
         it.did["policies"] += 1
         async with it.channel() as channel:
             await it.send(channel, lambda _: it.request(b"not json"), per_second=10.0, did="messages")
     finally:
-        await asyncio.to_thread(delete_policy)
+        await asyncio.to_thread(lift)
 
 
 def _huge_requests(it: Neighbour) -> Make:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from turnstile.common.telemetry.logs import WarningRecorder
+from turnstile.worker.start_notes import WarningRecorder
 
 
 @pytest.fixture

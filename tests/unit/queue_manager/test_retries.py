@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnstile.common.domain.retries import RetryPolicy, retry_delay_seconds
+from turnstile.executor.queue_manager.retries import RetryPolicy, retry_delay_seconds
 
 STEADY = RetryPolicy(max_attempts=100, delay_seconds=2.0, factor=3.0, max_delay_seconds=40.0, jitter=0.0)
 

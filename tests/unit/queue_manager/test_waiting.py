@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.proof.queue_manager.references import LIST_OPERATIONS, Operation, check_waiting_list
-from turnstile.common.domain.waiting import Waiting, WaitingList
+from turnstile.executor.queue_manager.waiting import Waiting, WaitingList
 
 
 @given(st.lists(st.tuples(st.sampled_from(LIST_OPERATIONS), st.integers(0, 4999)), max_size=80))

@@ -11,13 +11,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import chain
 from time import monotonic
 from typing import Final
 
+from pydantic_core import to_json
+
+from turnstile.common.broker.message import Outgoing
 from turnstile.common.broker.publisher import Publisher
-from turnstile.common.envelopes import status_message
-from turnstile.common.messages import AppId, StatusChanged
+from turnstile.common.broker.topology import EXECUTION_STATUS_CHANGED, EXECUTIONS
+from turnstile.common.envelopes import envelope
+from turnstile.executor.leader.ports import StatusChanged
 
 PROBE_SECONDS: Final = 0.1
 """The least time between two probes; within it a new listener is noticed."""
@@ -30,10 +35,9 @@ _GATHER_SECONDS: Final = 0.005
 class StatusEvents:
     """The status events of one process."""
 
-    def __init__(self, publisher: Publisher, *, app_id: AppId) -> None:
+    def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
         publisher.on_announcement_returned = self._note_return
-        self._app_id: AppId = app_id
         self._waiting: list[Iterable[StatusChanged]] = []
         self._silent_until = 0.0
         self._heard = False
@@ -90,8 +94,44 @@ class StatusEvents:
     def _send(self, changes: Sequence[StatusChanged]) -> None:
         now = monotonic()
         probes = now - self._probed_at >= PROBE_SECONDS
-        messages = [status_message(changes[0], app_id=self._app_id, mandatory=probes)]
-        messages += [status_message(each, app_id=self._app_id, mandatory=False) for each in changes[1:]]
+        messages = [status_message(changes[0], mandatory=probes)]
+        messages += [status_message(each, mandatory=False) for each in changes[1:]]
         if probes:
             self._probe_id, self._probed_at = messages[0].message_id, now
         self._publisher.announce(messages)
+
+
+def status_message(changed: StatusChanged, *, mandatory: bool) -> Outgoing:
+    """Announce a status change to all queues that bind; may be lost.
+
+    `mandatory`: the broker returns it where no queue is bound.
+    """
+    return envelope(
+        _status_body(changed),
+        message_type=EXECUTION_STATUS_CHANGED,
+        exchange=EXECUTIONS,
+        routing_key=EXECUTION_STATUS_CHANGED,
+        app_id="executor",
+        correlation_id=str(changed.execution_id),
+        persistent=False,
+        mandatory=mandatory,
+    )
+
+
+def _status_body(changed: StatusChanged) -> bytes:
+    previous = changed.previous_status
+    return (
+        b'{"execution_id":%d,"action_ref":%b,"status":"%b","previous_status":%b,"attempt":%d,"changed_at":%b}'
+    ) % (
+        changed.execution_id,
+        _ref_json(changed.action_ref),
+        changed.status.encode(),
+        b"null" if previous is None else b'"%b"' % previous.encode(),
+        changed.attempt,
+        to_json(changed.changed_at),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _ref_json(action_ref: str) -> bytes:
+    return to_json(action_ref)

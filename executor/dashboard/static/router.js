@@ -1,0 +1,87 @@
+// Which screen an address opens: the fragment is a path and a query, like #/queues/reports.render?key=7.
+
+import { attribute, el, keepingFocus, say } from "./dom.js";
+import { show as queues } from "./queues.js";
+import { show as queue } from "./queue.js";
+import { show as executions } from "./executions.js";
+import { show as execution } from "./execution.js";
+import { showAll as resources, show as resource } from "./resources.js";
+import { showAll as pools, show as pool } from "./pools.js";
+import { show as workers } from "./workers.js";
+import { show as worker } from "./worker.js";
+import { show as webhooks } from "./webhooks.js";
+import { show as deadLetters } from "./dead_letters.js";
+import { show as auditLog } from "./audit_log.js";
+import { show as tokens } from "./tokens.js";
+
+/** Pattern of the path, screen, title, and the link of the navigation to which it belongs. */
+const SCREENS = [
+  [/^\/queues$/, queues, "Queues", "#/queues"],
+  [/^\/queues\/(?<ref>.+)$/, queue, "Queue", "#/queues"],
+  [/^\/executions$/, executions, "Executions", "#/executions"],
+  [/^\/executions\/(?<id>[1-9]\d{0,18})$/, execution, "Execution", "#/executions"],
+  [/^\/resources$/, resources, "Resources", "#/resources"],
+  [/^\/resources\/(?<ref>.+)$/, resource, "Resource", "#/resources"],
+  [/^\/pools$/, pools, "Pools", "#/pools"],
+  [/^\/pools\/(?<ref>.+)$/, pool, "Pool", "#/pools"],
+  [/^\/workers$/, workers, "Workers", "#/workers"],
+  [/^\/workers\/(?<worker>.+)$/, worker, "Worker", "#/workers"],
+  [/^\/webhooks$/, webhooks, "Webhooks", "#/webhooks"],
+  [/^\/dead-letters$/, deadLetters, "Dead letters", "#/dead-letters"],
+  [/^\/audit-log$/, auditLog, "Audit log", "#/audit-log"],
+  [/^\/tokens$/, tokens, "Tokens", "#/tokens"],
+];
+
+/**
+ * Show the screen of the address in `main`, now and at each change. A screen is a function of `main`, the
+ * parts of its address, and {live, signal}; the signal ends with it.
+ */
+export function route(main, live) {
+  let shown = null;
+  let path = null;
+  function open() {
+    const [here, query = ""] = (location.hash.slice(1) || "/queues").split("?");
+    const [show, address, title, tab] = screenOf(here);
+    shown?.abort();
+    shown = new AbortController();
+    for (const link of document.querySelectorAll("nav a:not(.alert)"))
+      attribute(link, "aria-current", link.getAttribute("href") === tab && "page");
+    document.title = `${address.ref ?? (address.id ? `#${address.id}` : title)} · Turnstile`;
+    live.watch(address.id ? [address.id] : []);
+    keepingFocus(main, () => {
+      main.replaceChildren();
+      show(main, { ...address, parameters: new URLSearchParams(query) }, { live, signal: shown.signal });
+    });
+    if (path !== null && path !== here) {
+      main.focus({ preventScroll: true });
+      scrollTo(0, 0);
+      say(title);
+    }
+    path = here;
+  }
+  addEventListener("hashchange", open);
+  open();
+}
+
+function screenOf(path) {
+  for (const [pattern, show, title, tab] of SCREENS) {
+    const found = pattern.exec(path);
+    if (!found) continue;
+    const parts = Object.entries(found.groups ?? {}).map(([name, value]) => [name, decoded(value)]);
+    return [show, Object.fromEntries(parts), title, tab];
+  }
+  return [notFound, {}, "Page not found", null];
+}
+
+function notFound(main) {
+  main.append(el("h1", {}, "Page not found"), el("p", {}, el("a", { href: "#/queues" }, "Go to queues")));
+}
+
+/** A part of the address; as it is, if it is no encoded text. */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
